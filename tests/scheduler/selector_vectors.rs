@@ -28,10 +28,12 @@ struct Writer<'a> {
 }
 
 /// An expression whose parts `$b`, `$i`, `$s`, `$d`, `$l` (of numbers), `$t` (of texts), `$q`, `$v` are
-/// others of that type; `$n` is a new name, `$B`, `$I`, `$S` are parts that may use it.
+/// others of that type, as are `$T` (times), `$D` (durations), `$a` (addresses), `$c` (networks), `$u`
+/// (URLs), `$f` (formats), `$z` (time zones); `$n` is a new name, `$B`, `$I`, `$S` are parts that may
+/// use it.
 type Shape = &'static str;
 
-const BOOLS: [Shape; 44] = [
+const BOOLS: [Shape; 78] = [
     "true",
     "ATTR.healthy",
     "ATTR.absent",
@@ -76,8 +78,42 @@ const BOOLS: [Shape; 44] = [
     "ATTR.?absent.hasValue()",
     "$l == $l",
     "type($i) == int",
+    "$T < $T",
+    "$T == $T",
+    "$T >= $T",
+    "$D > $D",
+    "$D == $D",
+    "isIP($s)",
+    "isIP($A)",
+    "ip.isCanonical($A)",
+    "$a == $a",
+    "$a.isLoopback()",
+    "$a.isUnspecified()",
+    "$a.isLinkLocalMulticast()",
+    "$a.isLinkLocalUnicast()",
+    "$a.isGlobalUnicast()",
+    "isCIDR($C)",
+    "$c.containsIP($a)",
+    "$c.containsIP($A)",
+    "$c.containsCIDR($c)",
+    "$c.containsCIDR($C)",
+    "$c == $c",
+    "$c.masked() == $c",
+    "isURL($U)",
+    "isURL($s)",
+    "$u == $u",
+    "'a' in $u.getQuery()",
+    "$f.validate($N).hasValue()",
+    "$f.validate($s).hasValue()",
+    "format.named($s).hasValue()",
+    "$f == $f",
+    "$l.transformMap($n, x99, x99 + $I).all(k, v, k >= 0)",
+    "type($T) == google.protobuf.Timestamp",
+    "type($D) == google.protobuf.Duration",
+    "type($a) == net.IP",
+    "type($c) == net.CIDR",
 ];
-const INTS: [Shape; 38] = [
+const INTS: [Shape; 63] = [
     "0",
     "1",
     "-3",
@@ -116,8 +152,33 @@ const INTS: [Shape; 38] = [
     "$v.compareTo($v)",
     "ATTR.?cores.orValue($i)",
     "cel.bind($n, $i, $I)",
+    "$T.getFullYear()",
+    "$T.getMonth($z)",
+    "$T.getDate()",
+    "$T.getDate($z)",
+    "$T.getDayOfMonth($z)",
+    "$T.getDayOfWeek($z)",
+    "$T.getDayOfYear($z)",
+    "$T.getHours($z)",
+    "$T.getMinutes($z)",
+    "$T.getSeconds()",
+    "$T.getMilliseconds($z)",
+    "int($T)",
+    "int($D)",
+    "$D.getHours()",
+    "$D.getMinutes()",
+    "$D.getSeconds()",
+    "$D.getMilliseconds()",
+    "$a.family()",
+    "$c.prefixLength()",
+    "size($u.getQuery())",
+    "size([[1], $l].flatten(0))",
+    "$l.transformMapEntry($n, x99, {x99: $I}).size()",
+    "$l.transformList($n, x99, x99 + $I).sum()",
+    "$l.transformList($n, x99, x99 > 1, $I).size()",
+    "$l.transformMap($n, x99, x99 > 1, $I).size()",
 ];
-const TEXTS: [Shape; 30] = [
+const TEXTS: [Shape; 64] = [
     "''",
     "'a100'",
     "'abcabc'",
@@ -148,8 +209,42 @@ const TEXTS: [Shape; 30] = [
     "ATTR.?model.orValue($s)",
     "ATTR.?absent.orValue($s)",
     "cel.bind($n, $i, $S)",
+    "string($T)",
+    "string($D)",
+    "string($a)",
+    "string($c)",
+    "string($c.ip())",
+    "$u.getScheme()",
+    "$u.getHost()",
+    "$u.getHostname()",
+    "$u.getPort()",
+    "$u.getEscapedPath()",
+    "$u.getQuery()['a'][0]",
+    "$f.validate($N).value()[0]",
+    "$f.validate($s).orValue(['fine']).join('; ')",
+    "'%s|%s'.format([$s, $i])",
+    "'%d %x %X %o %b'.format([$i, $i, $i, $i, $i])",
+    "'%f %.2f'.format([$d, $d])",
+    "'%e|%.1e'.format([$d, $d])",
+    "'%.20e|%f|%e|%.1f'.format([$d, 'NaN', 'Infinity', '-Infinity'])",
+    "'%s'.format([[double('Inf'), double('NaN'), $d]])",
+    "'%s %s'.format([$l, $t])",
+    "'%s'.format([[$T, timestamp(0)]])",
+    "'%s'.format([[$D]])",
+    "'%s'.format([{'k': $i, 'a': $i}])",
+    "'%x|%s'.format([$s, $b])",
+    "$s.format([$i])",
+    "('%' + $s).format([$i])",
+    "('%.' + $s).format([$d])",
+    "('%%' + $s).format([])",
+    "'%s %s %s'.format([$d, null, type($i)])",
+    "'%s'.format([[$s, $s]])",
+    "strings.quote($s)",
+    "strings.quote('a\\n\\t\"' + $s)",
+    "'%s'.format([$T])",
+    "'%b'.format([$b])",
 ];
-const DOUBLES: [Shape; 9] = [
+const DOUBLES: [Shape; 11] = [
     "0.5",
     "-2.25",
     "1e6",
@@ -159,8 +254,10 @@ const DOUBLES: [Shape; 9] = [
     "($d / $d)",
     "$q.asApproximateFloat()",
     "double($s)",
+    "1234567.891",
+    "1.5e-7",
 ];
-const LISTS: [Shape; 14] = [
+const LISTS: [Shape; 18] = [
     "[]",
     "[3, 1, 2]",
     "[1, 1]",
@@ -175,8 +272,12 @@ const LISTS: [Shape; 14] = [
     "$l.sort()",
     "$l.slice($i, $i)",
     "[[1], $l].flatten()",
+    "$l.sortBy($n, $I)",
+    "$l.sortBy($n, -$I)",
+    "$l.transformList($n, x99, $I)",
+    "[[[1]], [$l]].flatten(2)",
 ];
-const TEXT_LISTS: [Shape; 8] = [
+const TEXT_LISTS: [Shape; 11] = [
     "['b', 'a']",
     "[$s]",
     "$s.split('b')",
@@ -185,6 +286,9 @@ const TEXT_LISTS: [Shape; 8] = [
     "$s.findAll('[a-z]', $i)",
     "$l.map($n, $S)",
     "$t.sort()",
+    "$t.sortBy(e, size(e))",
+    "$t.sortBy(e, e)",
+    "$u.getQuery()['a']",
 ];
 const QUANTITIES: [Shape; 8] = [
     "CAP.memory",
@@ -204,6 +308,161 @@ const VERSIONS: [Shape; 5] = [
     "semver($s)",
 ];
 
+const TIMES: [Shape; 12] = [
+    "timestamp('2024-02-29T12:34:56.789Z')",
+    "timestamp('2023-12-31T23:59:59.000000001+02:00')",
+    "timestamp('0001-01-01T00:00:00Z')",
+    "timestamp('9999-12-31T23:59:59.999999999Z')",
+    "timestamp($i)",
+    "timestamp('20' + $s)",
+    "timestamp('2024-0' + string($i) + '-15T01:02:03-07:30')",
+    "timestamp('2023-02-2' + string($i) + 'T01:02:03.' + string($i) + 'Z')",
+    "($T + $D)",
+    "($T - $D)",
+    "($D + $T)",
+    "timestamp($T)",
+];
+const DURATIONS: [Shape; 12] = [
+    "duration('1h2m3.5s')",
+    "duration('-90m')",
+    "duration('0')",
+    "duration('1ns')",
+    "duration(string($i) + 's')",
+    "duration(string($d) + 'h')",
+    "duration($s)",
+    "($D + $D)",
+    "($D - $D)",
+    "($T - $T)",
+    "duration('2562047h')",
+    "duration($D)",
+];
+/// Names of zones, and what is none.
+const ZONES: [Shape; 9] = [
+    "'UTC'",
+    "''",
+    "'+02:00'",
+    "'-01:30'",
+    "'05:45'",
+    "'America/New_York'",
+    "'Nowhere/Else'",
+    "'../etc'",
+    "(string($i) + ':' + $s)",
+];
+const ADDRESSES: [Shape; 5] = ["ip($A)", "ip('10.1.2.3')", "ip('fe80::1')", "$c.ip()", "ip($s)"];
+const ADDRESS_TEXTS: [Shape; 24] = [
+    "'127.0.0.1'",
+    "'0.0.0.0'",
+    "'255.255.255.255'",
+    "'169.254.1.1'",
+    "'224.0.0.1'",
+    "'1.2.3'",
+    "'1.2.3.4.5'",
+    "'1.2.3.256'",
+    "'01.2.3.4'",
+    "'1..2.3'",
+    "'1.2.3.4a'",
+    "'::1'",
+    "'::'",
+    "'2001:DB8::0:1'",
+    "'ff02::1'",
+    "'::ffff:1.2.3.4'",
+    "'fe80::1%eth0'",
+    "'fe80::1%'",
+    "'1:2:3:4:5:6:7:8:9'",
+    "'1::2::3'",
+    "'12345::'",
+    "'1:2:3:4:5:6:7'",
+    "'1:2:3:4:5:6:' + $A",
+    "$s + ':' + $s",
+];
+const NETWORKS: [Shape; 5] =
+    ["cidr($C)", "cidr('10.0.0.0/8')", "cidr('10.1.2.3/16')", "cidr('fe80::/10')", "$c.masked()"];
+const NETWORK_TEXTS: [Shape; 10] = [
+    "'10.0.0.0/8'",
+    "'10.1.2.3/32'",
+    "'0.0.0.0/0'",
+    "'::/0'",
+    "'10.0.0.0/33'",
+    "'10.0.0.0/08'",
+    "'10.0.0.0/'",
+    "'fe80::1%a/64'",
+    "$A + '/' + string($i)",
+    "$A",
+];
+const URLS: [Shape; 4] = [
+    "url($U)",
+    "url('https://u:p@example.com:80/a/b?a=1&b=2&a=3')",
+    "url('/a%2fb?a=x')",
+    "url($s)",
+];
+const URL_TEXTS: [Shape; 26] = [
+    "'http://example.com'",
+    "'HTTP://[::1]:8080/x'",
+    "'https://[fe80::1%25en0]/'",
+    "'mailto:a@b'",
+    "'http://a b/'",
+    "'http://a:b/'",
+    "'http://a:1:2/'",
+    "'ftp://a:1:2/'",
+    "'/path with space'",
+    "'/p?a=%zz&b'",
+    "'/%zz'",
+    "'/%2'",
+    "'*'",
+    "'://x'",
+    "'1http://x'",
+    "'relative/path'",
+    "'//host/path'",
+    "'http://h/a;b:@!$(*)?a=b+c%20d'",
+    "'http://u%40:p@h'",
+    "'http://u ser@h'",
+    "'http://[::1'",
+    "'http://[1.2.3.4]/'",
+    "'http://h%41/'",
+    "'http://h/ä?a=ö#f%zz'",
+    "'http://h' + $s",
+    "'/' + $s + '?' + $s",
+];
+const FORMATS: [Shape; 14] = [
+    "format.dns1123Label()",
+    "format.dns1123Subdomain()",
+    "format.dns1035Label()",
+    "format.qualifiedName()",
+    "format.dns1123LabelPrefix()",
+    "format.dns1123SubdomainPrefix()",
+    "format.dns1035LabelPrefix()",
+    "format.labelValue()",
+    "format.uri()",
+    "format.uuid()",
+    "format.byte()",
+    "format.date()",
+    "format.datetime()",
+    "format.named('uri').value()",
+];
+/// What formats may be about.
+const NAMES: [Shape; 20] = [
+    "'my-name'",
+    "'my.name'",
+    "'My_Name'",
+    "'-a'",
+    "'a-'",
+    "'ab-'",
+    "'123-abc'",
+    "'example.com/Name'",
+    "'a/b/c'",
+    "'/b'",
+    "'a/'",
+    "'aGVsbG8='",
+    "'aGVsbG8'",
+    "'123e4567-e89b-12d3-a456-426614174000'",
+    "'123e4567e89b12d3a456426614174000'",
+    "'2021-02-29'",
+    "'2024-02-29'",
+    "'2021-01-01T00:00:00.5Z'",
+    "'2021-01-01t24:00:00+01:00'",
+    "$s + 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'",
+];
+
 impl Writer<'_> {
     fn of(&mut self, kind: char, deep: usize) -> String {
         let shapes: &[Shape] = match kind {
@@ -214,6 +473,17 @@ impl Writer<'_> {
             'l' => &LISTS,
             't' => &TEXT_LISTS,
             'q' => &QUANTITIES,
+            'T' => &TIMES,
+            'D' => &DURATIONS,
+            'z' => &ZONES,
+            'a' => &ADDRESSES,
+            'A' => &ADDRESS_TEXTS,
+            'c' => &NETWORKS,
+            'C' => &NETWORK_TEXTS,
+            'u' => &URLS,
+            'U' => &URL_TEXTS,
+            'f' => &FORMATS,
+            'N' => &NAMES,
             _ => &VERSIONS,
         };
         if self.names > 0 && (kind == 'i' || kind == 'I') && self.dice.chance(40) {
@@ -235,7 +505,7 @@ impl Writer<'_> {
             match (c, if c == '$' { chars.next() } else { None }) {
                 ('$', Some('n')) => text += &format!("x{names}"),
                 ('$', Some(kind)) => {
-                    self.names = if kind.is_uppercase() { names + 1 } else { names };
+                    self.names = if "BIS".contains(kind) { names + 1 } else { names };
                     text += &self.of(kind, deep);
                     self.names = names;
                 }

@@ -195,8 +195,9 @@ mod tests {
             r#"kube_pod_resource_limit{{{of_one},resource="hugepages-2Mi",{by},unit="bytes"}} 2.097152e+06"#
         );
         assert_eq!(lines[2], large);
-        let first = r#"{namespace="a",node="",pod="c",priority="",resource="attachable-volumes-x",scheduler="",unit="integer"} 1"#;
-        assert_eq!(lines[6].strip_prefix("kube_pod_resource_request"), Some(first));
+        let first = r#"{namespace="a",node="",pod="c",priority="","#.to_owned()
+            + r#"resource="attachable-volumes-x",scheduler="",unit="integer"} 1"#;
+        assert_eq!(lines[6].strip_prefix("kube_pod_resource_request"), Some(&*first));
         let part =
             |line: &str| line.split('"').skip(1).step_by(2).take(3).collect::<Vec<_>>().join(" ");
         let order: Vec<_> = lines[6..].iter().map(|line| part(line)).collect();

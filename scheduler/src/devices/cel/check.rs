@@ -7,13 +7,27 @@
 
 use super::functions;
 use super::parse::{Fold, Node, Tree};
+use super::times;
 use super::value::Value;
 
 /// What a device has.
 const FIELDS: [&str; 4] = ["driver", "allowMultipleAllocations", "attributes", "capacity"];
 /// Names of types.
-pub(super) const TYPES: [&str; 9] =
-    ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type"];
+pub(super) const TYPES: [&str; 13] = [
+    "bool",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "list",
+    "map",
+    "null_type",
+    times::TIME,
+    times::DURATION,
+    "net.IP",
+    "net.CIDR",
+];
 
 /// The kind of an expression's value; `None` where it depends on the device.
 ///
@@ -103,7 +117,8 @@ fn logical<'a>(
 fn folded(kind: Fold) -> Option<&'static str> {
     match kind {
         Fold::All | Fold::Exists | Fold::ExistsOne => Some("bool"),
-        Fold::Filter | Fold::Map => Some("list"),
+        Fold::Filter | Fold::Map | Fold::TransformList | Fold::SortBy => Some("list"),
+        Fold::TransformMap | Fold::TransformEntry => Some("map"),
         Fold::OptMap | Fold::OptFlatMap => Some("optional_type"),
     }
 }
@@ -133,7 +148,7 @@ fn operator<'a>(
 ) -> Result<Option<&'static str>, String> {
     let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
     match sign {
-        "+" | "-" | "*" | "/" | "%" => Ok(left.or(right)),
+        "+" | "-" | "*" | "/" | "%" => Ok(calculated(sign, left, right)),
         "in" => Ok(Some("bool")),
         _ => {
             let numbers = [Value::Int(0), Value::Uint(0), Value::Double(0.0)].map(|v| v.kind());
@@ -146,6 +161,24 @@ fn operator<'a>(
                 _ => Ok(Some("bool")),
             }
         }
+    }
+}
+
+/// What comes of a calculation; times and durations give each other.
+fn calculated(
+    sign: &str,
+    left: Option<&'static str>,
+    right: Option<&'static str>,
+) -> Option<&'static str> {
+    let (time, duration) = (Some(times::TIME), Some(times::DURATION));
+    match sign {
+        "-" if left == time => right.map(|right| match right == times::TIME {
+            true => times::DURATION,
+            false => times::TIME,
+        }),
+        "+" if left == duration => right,
+        "+" if left == time => time,
+        _ => left.or(right),
     }
 }
 

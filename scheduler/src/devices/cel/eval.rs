@@ -211,6 +211,10 @@ impl Evaluation {
             values.push(self.of(arg, names)?);
         }
         self.pay(values.iter().map(size).sum())?;
+        if let ("flatten", [of, Value::Int(levels)]) = (name, &values[..]) {
+            // k8s: vendor/github.com/google/cel-go/ext/lists.go trackListFlatten
+            self.pay(size(of).saturating_mul(levels.unsigned_abs()))?;
+        }
         let result = functions::call(name, target.is_some(), &values)?;
         self.pay(size(&result))?;
         Ok(result)
@@ -265,6 +269,8 @@ struct Folded {
     failed: Option<String>,
     count: usize,
     list: Vec<Value>,
+    keys: Vec<Value>,
+    map: Map,
 }
 
 impl Folded {
@@ -294,14 +300,48 @@ impl Folded {
                 Ok(false) => {}
                 Err(error) => self.failed = Some(error),
             },
-            Fold::Map => match found {
+            Fold::Map | Fold::TransformList => match found {
                 Ok(value) => self.list.push(value),
                 Err(error) => self.failed = self.failed.take().or(Some(error)),
             },
+            Fold::SortBy => match found {
+                Ok(value) => {
+                    self.list.push(entry.clone());
+                    self.keys.push(value);
+                }
+                Err(error) => self.failed = self.failed.take().or(Some(error)),
+            },
+            Fold::TransformMap | Fold::TransformEntry if self.failed.is_none() => {
+                let added = found.and_then(|found| self.insert(kind, entry, found));
+                self.failed = added.err();
+            }
+            Fold::TransformMap | Fold::TransformEntry => {}
             Fold::OptMap => return Ok(Some(Value::Optional(Some(Rc::new(found?))))),
             Fold::OptFlatMap => return found.map(Some),
         }
         Ok(None)
+    }
+
+    /// Takes a value under its key, or entries that are there once.
+    fn insert(&mut self, kind: Fold, entry: &Value, found: Value) -> Result<(), String> {
+        let entries = match (kind, &found) {
+            (Fold::TransformMap, _) => {
+                vec![(Key::of(entry).ok_or("unsupported key type")?, found)]
+            }
+            (_, Value::Map(map)) => {
+                map.entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+            }
+            _ => return Err(no_overload()),
+        };
+        for (key, value) in entries {
+            if self.map.entries.contains_key(&key) {
+                let key = functions::convert("string", &key.value());
+                let key = if let Ok(Value::Str(key)) = key { key } else { "".into() };
+                return Err(format!("insert failed: key {key} already exists"));
+            }
+            self.map.entries.insert(key, value);
+        }
+        Ok(())
     }
 
     fn end(self, kind: Fold) -> Evaluated {
@@ -311,7 +351,9 @@ impl Folded {
         Ok(match kind {
             Fold::All | Fold::Exists => Value::Bool(kind == Fold::All),
             Fold::ExistsOne => Value::Bool(self.count == 1),
-            Fold::Filter | Fold::Map => Value::List(self.list.into()),
+            Fold::Filter | Fold::Map | Fold::TransformList => Value::List(self.list.into()),
+            Fold::TransformMap | Fold::TransformEntry => Value::Map(Rc::new(self.map)),
+            Fold::SortBy => return functions::sort_by(&self.list, &self.keys),
             Fold::OptMap | Fold::OptFlatMap => Value::Optional(None),
         })
     }

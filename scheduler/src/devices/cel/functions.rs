@@ -11,9 +11,10 @@ use pintle_api_types::quantity::Amount;
 
 use super::eval::{Evaluated, no_overload};
 use super::quantity::{self, Quantity};
-use super::texts;
+use super::times::{self, Time};
 use super::value::{Key, Value};
 use super::version::Version;
+use super::{address, named, texts, url};
 
 /// Functions: the name, whether it belongs to a value, how many arguments, and what they give.
 type Signature = (&'static str, bool, &'static [usize], Option<&'static str>);
@@ -26,7 +27,7 @@ const QUANTITY: Option<&str> = Some("kubernetes.Quantity");
 const VERSION: Option<&str> = Some("kubernetes.Semver");
 const OPTIONAL: Option<&str> = Some("optional_type");
 
-const SIGNATURES: [Signature; 65] = [
+const SIGNATURES: [Signature; 105] = [
     ("size", false, &[1], INT),
     ("size", true, &[0], INT),
     ("type", false, &[1], Some("type")),
@@ -62,7 +63,7 @@ const SIGNATURES: [Signature; 65] = [
     ("reverse", true, &[0], LIST),
     ("slice", true, &[2], LIST),
     ("sort", true, &[0], LIST),
-    ("flatten", true, &[0], LIST),
+    ("flatten", true, &[0, 1], LIST),
     ("lists.range", false, &[1], LIST),
     ("sets.contains", false, &[2], BOOL),
     ("sets.equivalent", false, &[2], BOOL),
@@ -90,6 +91,46 @@ const SIGNATURES: [Signature; 65] = [
     ("value", true, &[0], None),
     ("or", true, &[1], OPTIONAL),
     ("orValue", true, &[1], None),
+    ("format", true, &[1], TEXT),
+    ("strings.quote", false, &[1], TEXT),
+    ("timestamp", false, &[1], Some(times::TIME)),
+    ("duration", false, &[1], Some(times::DURATION)),
+    ("getFullYear", true, &[0, 1], INT),
+    ("getMonth", true, &[0, 1], INT),
+    ("getDate", true, &[0, 1], INT),
+    ("getDayOfMonth", true, &[0, 1], INT),
+    ("getDayOfWeek", true, &[0, 1], INT),
+    ("getDayOfYear", true, &[0, 1], INT),
+    ("getHours", true, &[0, 1], INT),
+    ("getMinutes", true, &[0, 1], INT),
+    ("getSeconds", true, &[0, 1], INT),
+    ("getMilliseconds", true, &[0, 1], INT),
+    ("ip", false, &[1], Some("net.IP")),
+    ("ip", true, &[0], Some("net.IP")),
+    ("isIP", false, &[1], BOOL),
+    ("ip.isCanonical", false, &[1], BOOL),
+    ("family", true, &[0], INT),
+    ("isUnspecified", true, &[0], BOOL),
+    ("isLoopback", true, &[0], BOOL),
+    ("isLinkLocalMulticast", true, &[0], BOOL),
+    ("isLinkLocalUnicast", true, &[0], BOOL),
+    ("isGlobalUnicast", true, &[0], BOOL),
+    ("cidr", false, &[1], Some("net.CIDR")),
+    ("isCIDR", false, &[1], BOOL),
+    ("containsIP", true, &[1], BOOL),
+    ("containsCIDR", true, &[1], BOOL),
+    ("prefixLength", true, &[0], INT),
+    ("masked", true, &[0], Some("net.CIDR")),
+    ("url", false, &[1], Some("kubernetes.URL")),
+    ("isURL", false, &[1], BOOL),
+    ("getScheme", true, &[0], TEXT),
+    ("getHost", true, &[0], TEXT),
+    ("getHostname", true, &[0], TEXT),
+    ("getPort", true, &[0], TEXT),
+    ("getEscapedPath", true, &[0], TEXT),
+    ("getQuery", true, &[0], Some("map")),
+    ("format.named", false, &[1], OPTIONAL),
+    ("validate", true, &[1], OPTIONAL),
     ("first", true, &[0], OPTIONAL),
     ("last", true, &[0], OPTIONAL),
 ];
@@ -97,7 +138,9 @@ const SIGNATURES: [Signature; 65] = [
 /// What a function gives: the kind of its value, if that is always the same; `None` for none such.
 pub(super) fn signature(name: &str, is_member: bool, args: usize) -> Option<Option<&'static str>> {
     let is_it = |s: &&Signature| s.0 == name && s.1 == is_member && s.2.contains(&args);
-    SIGNATURES.iter().find(is_it).map(|s| s.3)
+    let of_format = |name: &str| named::named(name).map(|_| Some("kubernetes.NamedFormat"));
+    let found = SIGNATURES.iter().find(is_it).map(|s| s.3);
+    found.or_else(|| name.strip_prefix("format.").filter(|_| args == 0).and_then(of_format))
 }
 
 /// An operator between two values.
@@ -183,7 +226,7 @@ fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
             "/" => Ok(Value::Double(a / b)),
             _ => Err(no_overload()),
         },
-        _ => Err(no_overload()),
+        _ => times::calculate(sign, left, right),
     }
 }
 
@@ -213,10 +256,26 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
         },
         ("isQuantity", [Value::Str(text)]) => Ok(Value::Bool(Quantity::parse(text).is_some())),
         ("sign", [Value::Quantity(a)]) => Ok(Value::Int(a.amount.cmp(&Amount::ZERO) as i64)),
+        ("optional.none", []) => Ok(Value::Optional(None)),
+        ("timestamp" | "duration", [of]) => convert(name, of),
+        (_, [Value::Str(text)]) if !is_member && LIBRARY.contains(&name) => library(name, text),
+        (_, []) => {
+            let format = name.strip_prefix("format.").and_then(named::named);
+            format.map(Value::Format).ok_or_else(no_overload)
+        }
+        (_, [Value::Time(time), rest @ ..]) => times::call(name, *time, rest),
+        (_, [Value::Duration(nanos), rest @ ..]) => times::call_duration(name, *nanos, rest),
+        (_, [Value::Address(of), rest @ ..]) => address::call(name, *of, rest),
+        (_, [Value::Network(of), rest @ ..]) => address::call_network(name, *of, rest),
+        (_, [Value::Url(of), rest @ ..]) => of.call(name, rest),
+        ("validate", [Value::Format(format), Value::Str(text)]) => {
+            let wrong = named::validate(format, text);
+            let list = || Value::List(wrong.iter().map(|why| why.as_str().into()).collect());
+            Ok(Value::Optional((!wrong.is_empty()).then(|| Rc::new(list()))))
+        }
         ("semver", _) => version(args).map(|version| Value::Version(Rc::new(version))),
         ("isSemver", [Value::Str(_), ..]) => Ok(Value::Bool(version(args).is_ok())),
         ("optional.of", [of]) => Ok(Value::Optional(Some(Rc::new(of.clone())))),
-        ("optional.none", []) => Ok(Value::Optional(None)),
         ("optional.ofNonZeroValue", [of]) => {
             Ok(Value::Optional((!is_zero(of)).then(|| Rc::new(of.clone()))))
         }
@@ -232,6 +291,40 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
             // Whoever wants more pays for it with an error.
             let end = (*end).min(i64::try_from(super::COST_MAX).unwrap_or(i64::MAX));
             Ok(Value::List((0..end).map(Value::Int).collect()))
+        }
+        _ => Err(no_overload()),
+    }
+}
+
+/// Functions of one text that libraries bring.
+const LIBRARY: [&str; 9] = [
+    "ip",
+    "isIP",
+    "ip.isCanonical",
+    "cidr",
+    "isCIDR",
+    "url",
+    "isURL",
+    "strings.quote",
+    "format.named",
+];
+
+fn library(name: &str, text: &str) -> Evaluated {
+    match name {
+        "ip" => address::address(text).map(Value::Address),
+        "isIP" => Ok(Value::Bool(address::address(text).is_ok())),
+        "ip.isCanonical" => Ok(Value::Bool(address::address(text)?.to_string() == *text)),
+        "cidr" => address::network(text).map(Value::Network),
+        "isCIDR" => Ok(Value::Bool(address::network(text).is_ok())),
+        "url" => match url::parse(text) {
+            Ok(url) => Ok(Value::Url(Rc::new(url))),
+            Err(error) => Err(format!("URL parse error during conversion from string: {error}")),
+        },
+        "isURL" => Ok(Value::Bool(url::why_not(text).is_none())),
+        "strings.quote" => Ok(texts::quote_cel(text).as_str().into()),
+        "format.named" => {
+            let found = named::named(text).map(|format| Rc::new(Value::Format(format)));
+            Ok(Value::Optional(found))
         }
         _ => Err(no_overload()),
     }
@@ -259,7 +352,7 @@ fn is_zero(of: &Value) -> bool {
     }
 }
 
-fn convert(to: &str, of: &Value) -> Evaluated {
+pub(super) fn convert(to: &str, of: &Value) -> Evaluated {
     if to == of.kind() {
         return Ok(of.clone());
     }
@@ -289,6 +382,25 @@ fn convert(to: &str, of: &Value) -> Evaluated {
             Ok(text) => Ok(text.into()),
             Err(_) => Err("invalid UTF-8 in bytes, cannot convert to string".to_owned()),
         },
+        ("string", Value::Time(time)) => Ok(time.to_string().as_str().into()),
+        ("string", Value::Duration(nanos)) => Ok(times::duration_text(*nanos).as_str().into()),
+        ("string", Value::Address(of)) => Ok(of.to_string().as_str().into()),
+        ("string", Value::Network(of)) => Ok(of.to_string().as_str().into()),
+        ("int", Value::Time(time)) => Ok(Value::Int(time.seconds())),
+        ("int", Value::Duration(nanos)) => Ok(Value::Int(*nanos)),
+        ("timestamp", Value::Time(_)) | ("duration", Value::Duration(_)) => Ok(of.clone()),
+        ("timestamp", Value::Int(seconds)) => Time::of(*seconds).map(Value::Time),
+        ("timestamp", Value::Str(text)) => {
+            let wrong = format!("type conversion error from 'string' to '{}'", times::TIME);
+            Time::parse(text).ok_or(wrong)?.map(Value::Time)
+        }
+        ("duration", Value::Str(text)) => {
+            let wrong = format!("type conversion error from 'string' to '{}'", times::DURATION);
+            times::duration(text).map(Value::Duration).ok_or(wrong)
+        }
+        ("duration", Value::Int(_)) => {
+            Err(format!("type conversion error from 'int' to '{}'", times::DURATION))
+        }
         ("bytes", Value::Str(text)) => Ok(Value::Bytes(text.as_bytes().into())),
         _ => Err(no_overload()),
     }
@@ -426,14 +538,13 @@ fn of_list(name: &str, all: &[Value], rest: &[Value]) -> Evaluated {
             Ok(Value::List(found.into()))
         }
         ("reverse", []) => Ok(Value::List(all.iter().rev().cloned().collect())),
-        ("sort", []) => Ok(Value::List(sorted()?.into())),
-        ("flatten", []) => {
-            let inner = |one: &Value| match one {
-                Value::List(inner) => inner.to_vec(),
-                other => vec![other.clone()],
-            };
-            Ok(Value::List(all.iter().flat_map(inner).collect()))
-        }
+        ("sort", []) => sort_by(all, all),
+        ("flatten", []) => Ok(Value::List(flatten(all, 1).into())),
+        ("flatten", [Value::Int(levels)]) => match u32::try_from(*levels) {
+            Ok(levels) => Ok(Value::List(flatten(all, levels).into())),
+            Err(_) if *levels < 0 => Err("level must be non-negative".to_owned()),
+            Err(_) => Ok(Value::List(flatten(all, u32::MAX).into())),
+        },
         ("slice", [Value::Int(from), Value::Int(to)]) => {
             let wrong = |why: &str| Err(format!("cannot slice({from}, {to}), {why}"));
             let (Ok(start), Ok(end)) = (usize::try_from(*from), usize::try_from(*to)) else {
@@ -449,6 +560,30 @@ fn of_list(name: &str, all: &[Value], rest: &[Value]) -> Evaluated {
         ("last", []) => Ok(some(all.last())),
         _ => Err(no_overload()),
     }
+}
+
+/// What is in lists of lists, so many levels down: no deeper than an expression is.
+fn flatten(all: &[Value], levels: u32) -> Vec<Value> {
+    let inner = |one: &Value| match one {
+        Value::List(inner) if levels > 0 => flatten(inner, levels - 1),
+        other => vec![other.clone()],
+    };
+    all.iter().flat_map(inner).collect()
+}
+
+/// In the order of their keys, which are of one kind.
+// k8s: vendor/github.com/google/cel-go/ext/lists.go sortListByAssociatedKeys
+pub(super) fn sort_by(all: &[Value], keys: &[Value]) -> Evaluated {
+    let Some(first) = keys.first() else { return Ok(Value::List(all.into())) };
+    if first.order(first).is_none() && !first.is_number() {
+        return Err("list elements must be comparable".to_owned());
+    }
+    if keys.iter().any(|key| key.kind() != first.kind()) {
+        return Err("list elements must have the same type".to_owned());
+    }
+    let mut places: Vec<usize> = (0..all.len()).collect();
+    places.sort_by(|a, b| keys[*a].order(&keys[*b]).unwrap_or(Ordering::Equal));
+    Ok(Value::List(places.into_iter().map(|at| all[at].clone()).collect()))
 }
 
 /// A place in a list or a text; -1 for none.

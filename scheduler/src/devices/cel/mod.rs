@@ -8,15 +8,20 @@
 //! answer. Why not a crate: docs/adr/0105-cel-of-our-own.md.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go
 
+mod address;
 mod check;
 mod eval;
+mod format;
 mod functions;
 mod lex;
+mod named;
 mod parse;
 mod quantity;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod times;
+mod url;
 mod value;
 mod version;
 

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use super::DEPTH_MAX;
+use super::check::TYPES;
 use super::lex::{Token, tokens};
 use super::value::Value;
 
@@ -80,6 +81,12 @@ pub(super) enum Fold {
     /// `optMap` and `optFlatMap` of the one entry that an optional value has, or not.
     OptMap,
     OptFlatMap,
+    /// The same of keys and values.
+    TransformList,
+    TransformMap,
+    TransformEntry,
+    /// The list by what is made of each.
+    SortBy,
 }
 
 /// Words that are no names.
@@ -105,7 +112,7 @@ const RESERVED: [&str; 18] = [
     "while",
 ];
 /// Names of functions that are written like members of these.
-const PREFIXES: [&str; 4] = ["optional", "cel", "sets", "lists"];
+const PREFIXES: [&str; 7] = ["optional", "cel", "sets", "lists", "strings", "format", "ip"];
 
 /// Reads an expression.
 ///
@@ -286,11 +293,7 @@ impl Parser<'_> {
                 let name = self.name()?;
                 of = match self.takes("(") {
                     true if !optional => self.method(of, name)?,
-                    _ => {
-                        let depth = of.depth + 1;
-                        deep_enough(depth)?;
-                        Tree { node: Node::Field { of: Box::new(of), name, optional }, depth }
-                    }
+                    _ => field(of, name, optional)?,
                 };
             } else if self.takes("[") {
                 let optional = self.takes("?");
@@ -408,6 +411,21 @@ impl Parser<'_> {
     }
 }
 
+/// A field, or a name with dots: of a type, or of what some type is in.
+fn field(of: Tree, name: Rc<str>, optional: bool) -> Parsed {
+    if let Node::Name(before) = &of.node
+        && !optional
+    {
+        let full = format!("{before}.{name}");
+        if TYPES.iter().any(|kind| *kind == full || kind.starts_with(&format!("{full}."))) {
+            return tree(Node::Name(full.into()), []);
+        }
+    }
+    let depth = of.depth + 1;
+    deep_enough(depth)?;
+    Ok(Tree { node: Node::Field { of: Box::new(of), name, optional }, depth })
+}
+
 fn call(name: Rc<str>, target: Option<Tree>, args: Vec<Tree>) -> Parsed {
     let below = target.iter().chain(&args).map(|tree| tree.depth).max().unwrap_or(0);
     deep_enough(below + 1)?;
@@ -425,6 +443,10 @@ fn fold(name: &str, args: usize) -> Option<(Fold, usize)> {
         ("map", 2 | 3) => (Fold::Map, 1),
         ("optMap", 2) => (Fold::OptMap, 1),
         ("optFlatMap", 2) => (Fold::OptFlatMap, 1),
+        ("transformList", 3 | 4) => (Fold::TransformList, 2),
+        ("transformMap", 3 | 4) => (Fold::TransformMap, 2),
+        ("transformMapEntry", 3 | 4) => (Fold::TransformEntry, 2),
+        ("sortBy", 2) => (Fold::SortBy, 1),
         _ => return None,
     })
 }

@@ -188,3 +188,38 @@ fn no_expression_takes_more_than_its_share() {
     let found = answer(&format!("{doubled} == ''")).expect_err("doubled");
     assert_eq!(found, "operation cancelled: actual cost limit exceeded");
 }
+
+#[test]
+fn times_addresses_formats_and_lists_are_known() {
+    for text in [
+        "timestamp('2024-02-29T23:30:00-01:00').getDate() == 1",
+        "timestamp('2024-07-01T00:30:00Z').getHours('-05:30') == 19",
+        "string(timestamp('2024-02-28T23:00:00.5+02:00') + duration('48h')) \
+            == '2024-03-01T23:00:00.5+02:00'",
+        "timestamp('2024-01-02T00:00:00Z') - timestamp(1704067200) == duration('24h')",
+        "string(duration('1h0.25s')) == '3600.25s' && duration('90m').getHours() == 1",
+        "cidr('10.1.2.3/16').masked() == cidr('10.1.0.0/16') && ip('::1').family() == 6",
+        "cidr('fe80::/10').containsIP('fe80::1') && !isIP('::ffff:1.2.3.4')",
+        "url('http://[::1]:80/a%2fb?x=1&x=2').getQuery()['x'] == ['1', '2']",
+        "!format.dns1123Label().validate('a-b').hasValue() && format.named('x') == optional.none()",
+        "'%s %d %x %.1f'.format([['a'], 7, 255, 1234.5]) == '[\"a\"] 7 ff 1,234.5'",
+        "['bb', 'a'].sortBy(e, size(e)) == ['a', 'bb'] && [1, 2].transformMap(k, v, v + k)[1] == 3",
+        "type(ip('::1')) == net.IP && strings.quote('a\"') == '\"a\\\\\"\"'",
+    ] {
+        assert_eq!(answer(text), Ok(true), "{text}");
+    }
+    for (text, error) in [
+        ("ip(device.driver + '/') == ip('::1')", "unexpected character"),
+        ("timestamp(device.driver) == timestamp(0)", "type conversion error from 'string'"),
+        ("timestamp(0).getHours('no/where') == 0", "unknown time zone no/where"),
+        ("duration('2562047h') + duration('1h') > duration('0')", "integer overflow"),
+        ("url('http://' + device.driver + ':x/') == url('/')", "invalid port \":x\" after host"),
+        (
+            "[1].transformMapEntry(k, v, {k: v, k + 1: v})[0] == 1 && '%q'.format([1]) == ''",
+            "unrecognized formatting clause \"q\"",
+        ),
+    ] {
+        let found = answer(text).expect_err(text);
+        assert!(found.contains(error), "{text}: {found}");
+    }
+}

@@ -32,6 +32,7 @@ pub(super) fn call(name: &str, text: &str, rest: &[Value]) -> Evaluated {
         }
         ("lowerAscii", []) => Ok(text.to_ascii_lowercase().as_str().into()),
         ("upperAscii", []) => Ok(text.to_ascii_uppercase().as_str().into()),
+        ("format", [Value::List(values)]) => super::format::format(text, values),
         ("trim", []) => Ok(text.trim().into()),
         ("replace", [Value::Str(old), Value::Str(new), most @ ..]) => {
             Ok(text.replacen(&**old, new, limit(most)?).as_str().into())
@@ -106,24 +107,46 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
     }
 }
 
-/// The shortest text of a number, as Go's format `g` has it.
-pub(super) fn shortest(number: f64) -> String {
-    if !number.is_finite() {
-        return if number.is_nan() {
-            "NaN"
-        } else if number > 0.0 {
-            "+Inf"
-        } else {
-            "-Inf"
+pub(super) use pintle_daemon::metrics::go_float as shortest;
+
+/// A text between quotes, as expressions have it: only what has a name of its own is escaped.
+// k8s: vendor/github.com/google/cel-go/ext/strings.go quote
+pub(super) fn quote_cel(text: &str) -> String {
+    format!("\"{}\"", escaped(text))
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            c => out.push(c),
         }
-        .into();
     }
-    let scientific = format!("{number:e}");
-    let (digits, power) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    match power.parse::<i32>().unwrap_or(0) {
-        -4..=5 => number.to_string(),
-        power => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.abs()),
+    out
+}
+
+/// A text between quotes as Go's errors have it.
+// k8s: strconv.Quote
+pub(super) fn quote(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in escaped(text).chars() {
+        match c {
+            c if c < ' ' || c == '\u{7f}' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
     }
+    out.push('"');
+    out
 }
 
 /// Where a text is in another, the places being limited by `at`. Nothing is at any place, even one

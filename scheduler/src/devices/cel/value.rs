@@ -4,9 +4,13 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 
+use super::address::Network;
 use super::quantity::Quantity;
+use super::times::{self, Time};
+use super::url::Url;
 use super::version::Version;
 
 /// A value.
@@ -23,6 +27,14 @@ pub(crate) enum Value {
     Map(Rc<Map>),
     Quantity(Quantity),
     Version(Rc<Version>),
+    Time(Time),
+    /// Nanoseconds.
+    Duration(i64),
+    Address(IpAddr),
+    Network(Network),
+    Url(Rc<Url>),
+    /// The name of a format.
+    Format(&'static str),
     Optional(Option<Rc<Value>>),
     /// The name of a type.
     Type(&'static str),
@@ -112,6 +124,12 @@ impl Value {
             Self::Map(_) => "map",
             Self::Quantity(_) => "kubernetes.Quantity",
             Self::Version(_) => "kubernetes.Semver",
+            Self::Time(_) => times::TIME,
+            Self::Duration(_) => times::DURATION,
+            Self::Address(_) => "net.IP",
+            Self::Network(_) => "net.CIDR",
+            Self::Url(_) => "kubernetes.URL",
+            Self::Format(_) => "kubernetes.NamedFormat",
             Self::Optional(_) => "optional_type",
             Self::Type(_) => "type",
         }
@@ -126,6 +144,12 @@ impl Value {
             (Self::Bytes(a), Self::Bytes(b)) => a == b,
             (Self::Quantity(a), Self::Quantity(b)) => a.amount == b.amount,
             (Self::Version(a), Self::Version(b)) => a == b,
+            (Self::Time(a), Self::Time(b)) => a == b,
+            (Self::Duration(a), Self::Duration(b)) => a == b,
+            (Self::Address(a), Self::Address(b)) => a == b,
+            (Self::Network(a), Self::Network(b)) => a == b,
+            (Self::Url(a), Self::Url(b)) => a == b,
+            (Self::Format(a), Self::Format(b)) => a == b,
             (Self::Type(a), Self::Type(b)) => a == b,
             (Self::Optional(a), Self::Optional(b)) => match (a, b) {
                 (Some(a), Some(b)) => a.equals(b),
@@ -150,6 +174,8 @@ impl Value {
             (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
             (Self::Str(a), Self::Str(b)) => Some(a.cmp(b)),
             (Self::Bytes(a), Self::Bytes(b)) => Some(a.cmp(b)),
+            (Self::Time(a), Self::Time(b)) => Some(a.key().cmp(&b.key())),
+            (Self::Duration(a), Self::Duration(b)) => Some(a.cmp(b)),
             _ => self.number_order(other),
         }
     }

@@ -1,0 +1,309 @@
+//! Addresses of the web in expressions.
+//!
+//! Input: texts. Output: their parts, or Go's words for why they have none. Owner: pure data and
+//! functions. `url()` reads a text twice, as a request's and then with its fragment.
+// k8s: apiserver/pkg/cel/library/urls.go, net/url
+
+use std::rc::Rc;
+
+use super::address;
+use super::eval::{Evaluated, no_overload};
+use super::texts::quote;
+use super::value::{Key, Map, Value};
+
+/// The parts of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Url {
+    scheme: String,
+    opaque: String,
+    user: Option<(String, Option<String>)>,
+    host: String,
+    path: Vec<u8>,
+    written_path: String,
+    query: String,
+    has_query: bool,
+    fragment: Vec<u8>,
+    has_no_host: bool,
+}
+
+/// What of a URL is read: each has its own letters that need no escape.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Path,
+    User,
+    Host,
+    Zone,
+    Query,
+    Fragment,
+}
+
+/// Reads one.
+///
+/// # Errors
+/// Why it is none, without what was being done.
+pub(super) fn parse(text: &str) -> Result<Url, String> {
+    let of = |text: &str, why: String| format!("parse {}: {why}", quote(text));
+    parts(text, true).map_err(|why| of(text, why))?;
+    let (before, fragment) = text.split_once('#').unwrap_or((text, ""));
+    let mut url = parts(before, false).map_err(|why| of(before, why))?;
+    url.fragment = unescape(fragment, Part::Fragment).map_err(|why| of(text, why))?;
+    Ok(url)
+}
+
+/// Why a text is none; `None` where it is one.
+pub(super) fn why_not(text: &str) -> Option<String> {
+    parts(text, true).err().map(|why| format!("parse {}: {why}", quote(text)))
+}
+
+fn parts(text: &str, is_request: bool) -> Result<Url, String> {
+    if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        return Err("net/url: invalid control character in URL".to_owned());
+    }
+    if text.is_empty() && is_request {
+        return Err("empty url".to_owned());
+    }
+    if text == "*" {
+        return Ok(Url { path: b"*".to_vec(), ..Url::default() });
+    }
+    let (scheme, mut rest) = scheme(text)?;
+    let mut url = Url { scheme: scheme.to_ascii_lowercase(), ..Url::default() };
+    match rest.strip_suffix('?').filter(|before| !before.contains('?')) {
+        Some(before) => (url.has_query, rest) = (true, before),
+        None => {
+            let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
+            (url.query, rest) = (query.to_owned(), before);
+        }
+    }
+    if !rest.starts_with('/') {
+        if !url.scheme.is_empty() {
+            url.opaque = rest.to_owned();
+            return Ok(url);
+        }
+        if is_request {
+            return Err("invalid URI for request".to_owned());
+        }
+        if rest.split('/').next().unwrap_or_default().contains(':') {
+            return Err("first path segment in URL cannot contain colon".to_owned());
+        }
+    }
+    let with_host = !url.scheme.is_empty() || !is_request && !rest.starts_with("///");
+    match rest.strip_prefix("//").filter(|_| with_host) {
+        Some(after) => {
+            let end = after.find('/').unwrap_or(after.len());
+            let (authority, path) = after.split_at(end);
+            rest = path;
+            let (user, host) = match authority.rsplit_once('@') {
+                Some((user, host)) => (Some(user), host),
+                None => (None, authority),
+            };
+            url.host = read_host(&url.scheme, host)?;
+            url.user = user.map(read_user).transpose()?;
+        }
+        None => url.has_no_host = !url.scheme.is_empty() && rest.starts_with('/'),
+    }
+    url.path = unescape(rest, Part::Path)?;
+    if escape(&url.path, Part::Path) != rest {
+        rest.clone_into(&mut url.written_path);
+    }
+    Ok(url)
+}
+
+fn scheme(text: &str) -> Result<(&str, &str), String> {
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' => {}
+            b'0'..=b'9' | b'+' | b'-' | b'.' if at > 0 => {}
+            b':' if at == 0 => return Err("missing protocol scheme".to_owned()),
+            b':' => return Ok((&text[..at], &text[at + 1..])),
+            _ => break,
+        }
+    }
+    Ok(("", text))
+}
+
+fn read_user(text: &str) -> Result<(String, Option<String>), String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
+    if !text.chars().all(is_fine) {
+        return Err("net/url: invalid userinfo".to_owned());
+    }
+    let plain = |text: &str| unescape(text, Part::User).map(|bytes| lossy(&bytes));
+    match text.split_once(':') {
+        Some((name, password)) => Ok((plain(name)?, Some(plain(password)?))),
+        None => Ok((plain(text)?, None)),
+    }
+}
+
+fn read_host(scheme: &str, host: &str) -> Result<String, String> {
+    let port = |port: &str| match is_port(port) {
+        true => Ok(()),
+        false => Err(format!("invalid port {} after host", quote(port))),
+    };
+    match host.rfind('[') {
+        Some(0) => {
+            let Some(end) = host.rfind(']') else {
+                return Err("missing ']' in host".to_owned());
+            };
+            port(&host[end + 1..])?;
+            let after = lossy(&unescape(&host[end + 1..], Part::Host)?);
+            let inner = &host[1..end];
+            let inner = match inner.find("%25") {
+                Some(zone) => {
+                    let before = unescape(&inner[..zone], Part::Host)?;
+                    lossy(&[before, unescape(&inner[zone..], Part::Zone)?].concat())
+                }
+                None => lossy(&unescape(inner, Part::Host)?),
+            };
+            let is_six = address::host_in_brackets(&inner);
+            match is_six.map_err(|why| format!("invalid host: {why}"))? {
+                true => Ok(format!("[{inner}]{after}")),
+                false => Err("invalid IP-literal".to_owned()),
+            }
+        }
+        Some(_) => Err("invalid IP-literal".to_owned()),
+        None => {
+            let last = host.rfind(':');
+            let strict = matches!(scheme, "http" | "https");
+            if let Some(at) = if strict { host.find(':') } else { last } {
+                port(&host[at..])?;
+            }
+            Ok(lossy(&unescape(host, Part::Host)?))
+        }
+    }
+}
+
+/// A colon and digits, or nothing.
+fn is_port(text: &str) -> bool {
+    match text.strip_prefix(':') {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_digit()),
+        None => text.is_empty(),
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether a letter has to be escaped there.
+fn is_escaped(byte: u8, part: Part) -> bool {
+    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+        return false;
+    }
+    match part {
+        Part::Host | Part::Zone => !b"!$&'()*+,;=:[]<>\"".contains(&byte),
+        Part::Path => !b"$&+,/:;=@".contains(&byte),
+        Part::User => !b"$&+,;=".contains(&byte),
+        Part::Query => true,
+        Part::Fragment => !b"$&+,/:;=?@!()*".contains(&byte),
+    }
+}
+
+fn escape(bytes: &[u8], part: Part) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match is_escaped(byte, part) {
+            true => out.push_str(&format!("%{byte:02X}")),
+            false => out.push(char::from(byte)),
+        }
+    }
+    out
+}
+
+fn unescape(text: &str, part: Part) -> Result<Vec<u8>, String> {
+    let wrong = |at: &[u8]| format!("invalid URL escape {}", quote(&String::from_utf8_lossy(at)));
+    let bytes = text.as_bytes();
+    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let here = &bytes[at..bytes.len().min(at + 3)];
+        match byte {
+            b'%' => {
+                let digit = |at: usize| here.get(at).and_then(|b| char::from(*b).to_digit(16));
+                let (Some(high), Some(low)) = (digit(1), digit(2)) else {
+                    return Err(wrong(here));
+                };
+                let value = u8::try_from(high * 16 + low).unwrap_or(u8::MAX);
+                let is_percent = here == b"%25";
+                if part == Part::Host && high < 8 && !is_percent
+                    || part == Part::Zone
+                        && !is_percent
+                        && value != b' '
+                        && is_escaped(value, Part::Host)
+                {
+                    return Err(wrong(here));
+                }
+                out.push(value);
+                at += 3;
+                continue;
+            }
+            b'+' if part == Part::Query => out.push(b' '),
+            _ if matches!(part, Part::Host | Part::Zone)
+                && byte.is_ascii()
+                && is_escaped(byte, part) =>
+            {
+                let letter = quote(&char::from(byte).to_string());
+                return Err(format!("invalid character {letter} in host name"));
+            }
+            _ => out.push(byte),
+        }
+        at += 1;
+    }
+    Ok(out)
+}
+
+impl Url {
+    fn escaped_path(&self) -> String {
+        let is_fine =
+            |byte: u8| b"!$&'()*+,;=:@[]%".contains(&byte) || !is_escaped(byte, Part::Path);
+        if !self.written_path.is_empty() && self.written_path.bytes().all(is_fine) {
+            return self.written_path.clone();
+        }
+        match &self.path[..] {
+            b"*" => "*".to_owned(),
+            path => escape(path, Part::Path),
+        }
+    }
+
+    fn host_and_port(&self) -> (&str, &str) {
+        let colon = self.host.rfind(':').filter(|at| is_port(&self.host[*at..]));
+        let (host, port) = match colon {
+            Some(at) => (&self.host[..at], &self.host[at + 1..]),
+            None => (&self.host[..], ""),
+        };
+        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        (inner.unwrap_or(host), port)
+    }
+
+    /// Values by name; what cannot be read is left out.
+    fn queries(&self) -> Map {
+        let mut found: Vec<(String, Vec<Value>)> = Vec::new();
+        for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let read = |text: &str| unescape(text, Part::Query).map(|bytes| lossy(&bytes));
+            let (Ok(name), Ok(value)) = (read(name), read(value)) else { continue };
+            let value = Value::from(value.as_str());
+            match found.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, values)) => values.push(value),
+                None => found.push((name, vec![value])),
+            }
+        }
+        let mut map = Map::default();
+        for (name, values) in found {
+            map.entries.insert(Key::Str(name.into()), Value::List(values.into()));
+        }
+        map
+    }
+
+    /// Calls a function of one.
+    pub(super) fn call(&self, name: &str, rest: &[Value]) -> Evaluated {
+        let text = |text: &str| Ok(Value::from(text));
+        match name {
+            _ if !rest.is_empty() => Err(no_overload()),
+            "getScheme" => text(&self.scheme),
+            "getHost" => text(&self.host),
+            "getHostname" => text(self.host_and_port().0),
+            "getPort" => text(self.host_and_port().1),
+            "getEscapedPath" => text(&self.escaped_path()),
+            "getQuery" => Ok(Value::Map(Rc::new(self.queries()))),
+            _ => Err(no_overload()),
+        }
+    }
+}
