@@ -47,10 +47,10 @@ impl Lead {
         state: &Arc<State>,
     ) -> Result<Option<Self>> {
         let (_, name) = &process.lease;
-        state.metrics.leads(name, !process.leader_elect);
         if !process.leader_elect {
             return Ok(None);
         }
+        state.metrics.leads(name, false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let elector = {
             let _here = runtime.enter();

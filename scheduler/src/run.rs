@@ -246,7 +246,7 @@ impl Running {
             tokio::select! {
                 () = &mut leads => return,
                 told = self.told.recv() => match told {
-                    Some(told) => self.scheduler.tell(told, self.begun.elapsed()),
+                    Some(told) => self.tell(told),
                     None => return,
                 },
                 Some(question) = self.questions.recv() => self.answer(question),
@@ -291,7 +291,7 @@ impl Running {
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
             tokio::select! {
                 told = self.told.recv() => match told {
-                    Some(told) => self.scheduler.tell(told, self.begun.elapsed()),
+                    Some(told) => self.tell(told),
                     None => return,
                 },
                 Some(end) = self.ended.recv() => self.has_ended(end),
@@ -303,6 +303,14 @@ impl Running {
         }
     }
 
+    /// Takes what a watch told.
+    fn tell(&mut self, told: Told) {
+        let now = self.now();
+        if let Some(event) = self.scheduler.tell(told, now) {
+            self.state.metrics.handled(event, self.now().saturating_sub(now));
+        }
+    }
+
     /// Takes what is known by now, for a moment; whether that was all.
     fn take_told(&mut self) -> bool {
         let began = Instant::now();
@@ -311,8 +319,7 @@ impl Running {
         }
         while began.elapsed() < TAKE_MAX {
             let Ok(told) = self.told.try_recv() else { return true };
-            let now = self.now();
-            self.scheduler.tell(told, now);
+            self.tell(told);
         }
         false
     }
@@ -364,11 +371,19 @@ impl Running {
                 }
                 self.scheduler.ended(&end.pod, &end.node, end.ended, now);
             }
-            End::Evict(evicted) => self.scheduler.evicted(&evicted, now),
+            End::Evict(evicted) => {
+                self.state.metrics.made_room(evicted.all, evicted.took);
+                self.scheduler.evicted(&evicted, now);
+            }
             End::Volumes(written) => self.scheduler.volumes_written(written, now),
             End::Released(pod, claims) => self.scheduler.devices_released(&pod, claims, now),
             End::GaveBack(ended) => self.scheduler.gave_back(&ended, now),
-            End::Devices(reserved) => self.scheduler.devices_reserved(reserved, now),
+            End::Devices(reserved) => {
+                if let Some(is_made) = reserved.made {
+                    self.state.metrics.made_claim(is_made);
+                }
+                self.scheduler.devices_reserved(reserved, now);
+            }
             End::Consult(consulted) => self.scheduler.consulted(consulted, now),
         }
         self.carry_out(Duration::ZERO);
@@ -422,6 +437,7 @@ impl Running {
         let metrics = &self.state.metrics;
         metrics.counts(|place| self.scheduler.count(place), known);
         metrics.unreadable(self.scheduler.mirror.unreadable());
+        metrics.kept(self.scheduler.kept_events());
         let moved = self.scheduler.queue.take_moved();
         metrics.queue(moved, self.scheduler.queue.rejected(), self.lanes.under_way());
     }

@@ -418,5 +418,6 @@ fn claims_get_the_devices_that_kube_scheduler_gives_them() {
     assert!(differ.is_empty(), "{}\n{}", differ.join("\n"), stand.ours_log_end());
     stand.with_client(async |client| metrics::declaring(&client, SIDES[0]).await);
     metrics::resources_alike(&stand, OURS);
+    metrics::metrics_alike(&stand, OURS);
     assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
 }

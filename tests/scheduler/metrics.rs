@@ -1,5 +1,7 @@
 //! What kube-scheduler's port says of a cluster, and ours beside it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -98,4 +100,115 @@ fn samples(answer: &str) -> Vec<String> {
         rest = more.get(size + 2..).unwrap_or_default();
     }
     whole.lines().map(str::to_owned).collect()
+}
+
+/// A family of metrics without its values.
+#[derive(Debug, Default, PartialEq)]
+struct Family {
+    kind: String,
+    help: String,
+    /// Names of labels, in each set that there is.
+    labels: BTreeSet<Vec<String>>,
+    /// Bounds of the buckets of a histogram.
+    bounds: Vec<String>,
+}
+
+/// What a scraper reads, by name.
+fn families(text: &[String]) -> BTreeMap<String, Family> {
+    let mut all: BTreeMap<String, Family> = BTreeMap::new();
+    for line in text {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, help) = help.split_once(' ').unwrap_or((help, ""));
+            help.clone_into(&mut all.entry(name.to_owned()).or_default().help);
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap_or((kind, ""));
+            kind.clone_into(&mut all.entry(name.to_owned()).or_default().kind);
+        } else if let Some((name, rest)) = line.split_once(['{', ' ']) {
+            let suffixes = ["_bucket", "_sum", "_count"];
+            let base = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+            let base = base.filter(|base| all.contains_key(*base)).unwrap_or(name);
+            let family = all.entry(base.to_owned()).or_default();
+            let mut labels = Vec::new();
+            let quoted: Vec<&str> = rest.split('"').collect();
+            for pair in quoted.chunks(2).filter(|pair| pair[0].ends_with('=')) {
+                let label = pair[0].trim_start_matches(',').trim_end_matches('=');
+                match (label, pair.get(1)) {
+                    ("le", Some(bound)) => {
+                        if !family.bounds.iter().any(|known| known == bound) {
+                            family.bounds.push((*bound).to_owned());
+                        }
+                    }
+                    _ => labels.push(label.to_owned()),
+                }
+            }
+            labels.sort();
+            family.labels.insert(labels);
+        }
+    }
+    all
+}
+
+/// Families that are not here, by how their names begin: docs/COMPAT.md says why.
+const NOT_OURS: [&str; 28] = [
+    // Of Go's runtime, and of the library that keeps upstream's metrics.
+    "go_",
+    "cardinality_enforcement_",
+    "disabled_metrics_",
+    "hidden_metrics_",
+    "registered_metrics_",
+    // Of other components, whose code is linked into upstream's programs.
+    "aggregator_",
+    "apiextensions_",
+    "apiserver_",
+    "kubelet_",
+    "node_",
+    // Of libraries that ours has not: the port's filters, caches of transports, work queues.
+    "authenticated_user_requests",
+    "authentication_",
+    "authorization_",
+    "rest_client_exec_plugin_certificate_rotation_age",
+    "rest_client_exec_plugin_ttl_seconds",
+    "rest_client_request_size_bytes",
+    "rest_client_response_size_bytes",
+    "rest_client_transport_",
+    "workqueue_",
+    // No decision is handed on to the next pod.
+    "scheduler_batch_",
+    "scheduler_get_node_hint_duration_seconds",
+    "scheduler_store_schedule_results_duration_seconds",
+    // All plugins are one pass over columns, all hints one over those that wait.
+    "scheduler_plugin_evaluation_total",
+    "scheduler_plugin_execution_duration_seconds",
+    "scheduler_queueing_hint_execution_duration_seconds",
+    // Nobody counts them yet.
+    "scheduler_dra_bindingconditions_",
+    "scheduler_volume_binder_cache_requests_total",
+    "scheduler_volume_scheduling_stage_error_total",
+];
+
+/// Both have the same families, after the same work: names, kinds, words, labels, buckets.
+pub fn metrics_alike(stand: &Stand, port: u16) {
+    for port in [PORT, port] {
+        let ready = stand.get_from(port, "/readyz", None);
+        assert!(ready.ends_with("ok"), "{port}: {ready}");
+    }
+    for (path, at_least) in [("/metrics", 30), ("/metrics/slis", 2)] {
+        let [theirs, ours] =
+            [PORT, port].map(|port| families(&samples(&stand.get_from(port, path, Some("admin")))));
+        let (mut differ, mut alike) = (Vec::new(), 0);
+        for (name, family) in &theirs {
+            match ours.get(name) {
+                _ if NOT_OURS.iter().any(|begin| name.starts_with(begin)) => {}
+                Some(own) if own == family => alike += 1,
+                Some(own) => differ.push(format!("{name}\n  theirs {family:?}\n  ours   {own:?}")),
+                None => differ.push(format!("{name}: not here: {family:?}")),
+            }
+        }
+        let more = ours.keys().filter(|name| !theirs.contains_key(*name));
+        let more = more.filter(|name| !name.starts_with("pintle_"));
+        differ.extend(more.map(|name| format!("{name}: only here")));
+        println!("{path}: {} families, ours {}, {alike} alike", theirs.len(), ours.len());
+        assert!(differ.is_empty(), "{path}: {}", differ.join("\n"));
+        assert!(alike >= at_least, "{path}: {alike} are alike");
+    }
 }

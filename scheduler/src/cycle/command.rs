@@ -130,6 +130,8 @@ pub struct Evicted {
     pub pod: PodRef,
     /// Every victim was deleted, or was gone already.
     pub all: bool,
+    /// How long that took.
+    pub took: Duration,
 }
 
 /// Something that is counted.

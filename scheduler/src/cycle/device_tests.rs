@@ -99,7 +99,7 @@ fn answer(
     now: u64,
 ) -> Vec<Command> {
     let claims = written(claims, pod);
-    let reserved = Reserved { pod: pod.clone(), number: *number, claims, error: None };
+    let reserved = Reserved { pod: pod.clone(), number: *number, claims, error: None, made: None };
     scheduler.devices_reserved(reserved, at(now));
     scheduler.take_commands()
 }
@@ -221,7 +221,7 @@ fn what_could_not_be_written_is_free_again() {
     let mut scheduler = knowing(things);
     let (pod, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let error = Some("claim default/c got deleted in the meantime".to_owned());
-    let reserved = Reserved { pod, number, claims: Vec::new(), error };
+    let reserved = Reserved { pod, number, claims: Vec::new(), error, made: None };
     scheduler.devices_reserved(reserved, at(1));
     let commands = scheduler.take_commands();
     let (reason, why) = condition(&commands).expect("it is told");
@@ -348,7 +348,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     made.metadata.uid = Some("made".to_owned());
     let error = Some("no answer".to_owned());
     let (pod, number) = (asked.0.clone(), asked.1);
-    let reserved = Reserved { pod, number, claims: vec![made.clone()], error };
+    let reserved = Reserved { pod, number, claims: vec![made.clone()], error, made: None };
     scheduler.devices_reserved(reserved, at(1));
     let released = |command: &Command| match command {
         Command::ReleaseDevices { claims, .. } => claims[0].metadata.name.clone(),

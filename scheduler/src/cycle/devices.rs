@@ -49,6 +49,8 @@ pub struct Reserved {
     pub claims: Vec<ResourceClaim>,
     /// Why one failed.
     pub error: Option<String>,
+    /// A claim for extended resources was made, or could not be.
+    pub made: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,12 +15,12 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::devices::look::has_claims;
-use crate::mirror::{Nominee, Step};
+use crate::mirror::{Nominee, Step, node_name};
 use crate::watch::{Kind, Thing, Told};
 
 impl Scheduler {
-    /// Takes what a watch told.
-    pub fn tell(&mut self, told: Told, now: Duration) {
+    /// Takes what a watch told; upstream's name of what happened, of pods and nodes.
+    pub fn tell(&mut self, told: Told, now: Duration) -> Option<&'static str> {
         let key = match &told {
             Told::Listed(thing) | Told::Set(thing) | Told::Gone(thing)
                 if thing.kind() == Kind::Pod =>
@@ -36,7 +36,13 @@ impl Scheduler {
             self.forget_namesake(key, pod, now);
         }
         let is_list_of_pods = matches!(told, Told::Complete(Kind::Pod));
+        let mut event = key.as_ref().map(|key| self.event_of_pod(&told, key));
         for step in self.mirror.list(told) {
+            if let Step::Node { old, new } = &step
+                && old != new
+            {
+                event = Some(Event::Node { old: old.clone(), new: new.clone() }.label());
+            }
             self.make(&step, now);
         }
         let happened = self.mirror.take_happened();
@@ -51,6 +57,26 @@ impl Scheduler {
             self.names.keys().cloned().collect::<Vec<_>>().iter().for_each(|key| {
                 self.queue_pod(key, now);
             });
+        }
+        event
+    }
+
+    /// What is told of a pod, before it is taken.
+    // k8s: pkg/scheduler/framework/events.go
+    fn event_of_pod(&self, told: &Told, key: &ObjectKey) -> &'static str {
+        let (waits, has_node) =
+            (self.mirror.waiting(key).is_some(), self.mirror.node_of(key).is_some());
+        match told {
+            Told::Listed(Thing::Pod(pod)) | Told::Set(Thing::Pod(pod)) => {
+                match (node_name(pod).is_some(), waits, has_node) {
+                    (true, _, true) => "AssignedPodUpdate",
+                    (true, _, false) => "AssignedPodAdd",
+                    (false, true, _) => "UnschedulablePodUpdate",
+                    (false, false, _) => "UnschedulablePodAdd",
+                }
+            }
+            _ if has_node => "AssignedPodDelete",
+            _ => "UnschedulablePodDelete",
         }
     }
 

@@ -31,7 +31,7 @@ mod volumes;
 mod worlds;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -341,6 +341,15 @@ impl Scheduler {
     pub fn explain(&mut self, pod: &ObjectKey) -> Option<Explanation> {
         let waits = self.mirror.waiting(pod)?.whole();
         explain::explain(&mut self.mirror, &mut self.thinker, &waits).ok()
+    }
+
+    /// How many events of each name are kept for pods that are being decided, and these pods.
+    pub fn kept_events(&self) -> BTreeMap<&'static str, usize> {
+        let mut kept = BTreeMap::from([("PodPopped", self.queue.in_flight())]);
+        for event in self.queue.kept() {
+            *kept.entry(event.label()).or_default() += 1;
+        }
+        kept
     }
 
     /// Something happened: pods that it may help are tried again.

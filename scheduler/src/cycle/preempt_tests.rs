@@ -39,7 +39,7 @@ fn two_preempt() -> (Scheduler, Vec<(PodRef, Vec<String>)>) {
     let made = evicts(&decide(&mut scheduler, 0));
     assert_eq!(made.len(), 2);
     for (pod, _) in &made {
-        scheduler.evicted(&Evicted { pod: pod.clone(), all: true }, at(1));
+        scheduler.evicted(&Evicted { pod: pod.clone(), all: true, took: Duration::ZERO }, at(1));
     }
     (scheduler, made)
 }
@@ -79,7 +79,7 @@ fn the_end_of_a_nomination_is_no_news_to_those_who_never_had_room() {
     // Room is kept for the one, and the other is told so once more.
     assert_eq!(decide(&mut scheduler, 9).iter().find_map(bound), None);
     assert_eq!(attempts(&scheduler, "w"), 2);
-    scheduler.evicted(&Evicted { pod, all: true }, at(10));
+    scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(10));
     decide(&mut scheduler, 10).iter().find_map(bound).expect("it has its room");
     assert_eq!(decide(&mut scheduler, 90).len(), 0);
     assert_eq!(attempts(&scheduler, "w"), 2);
@@ -96,7 +96,7 @@ fn room_elsewhere_is_taken_before_the_victim_is_gone() {
     let mut scheduler = knowing(things.into_iter().chain(more).collect());
     let (pod, victims) = evicts(&decide(&mut scheduler, 0)).remove(0);
     assert_eq!(victims, ["x"]);
-    scheduler.evicted(&Evicted { pod, all: true }, at(1));
+    scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(1));
     scheduler.tell(Told::Gone(other), at(2));
     let (_, at) = decide(&mut scheduler, 9).iter().find_map(bound).expect("b has room");
     assert_eq!(&*at, "b");
@@ -129,7 +129,7 @@ fn whoever_was_refused_its_victims_is_told_of_any_that_goes() {
     let [(first, _), (_, others)] = &made[..] else { unreachable!("two") };
     let asked = Rc::clone(&scheduler.queue.get(&first.uid).expect("it waits").pod);
     asked.preempts.set(true);
-    scheduler.evicted(&Evicted { pod: first.clone(), all: false }, at(2));
+    scheduler.evicted(&Evicted { pod: first.clone(), all: false, took: Duration::ZERO }, at(2));
     assert!(asked.victims.borrow().is_empty());
     scheduler.tell(Told::Gone(low(&others[0], if others[0] == "x" { "a" } else { "b" })), at(3));
     decide(&mut scheduler, 9);

@@ -248,7 +248,7 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
     let commands = decide(&mut scheduler, 5);
     assert_eq!(commands.iter().find_map(bound), None, "nobody knows that all victims were told");
     assert_eq!(scheduler.count(Place::Gated), 1);
-    scheduler.evicted(&Evicted { pod: preemptor.clone(), all: true }, at(6));
+    scheduler.evicted(&Evicted { pod: preemptor.clone(), all: true, took: Duration::ZERO }, at(6));
     let commands = decide(&mut scheduler, 6);
     let (pod, _) = commands.iter().find_map(bound).expect("the room is free");
     assert_eq!(pod.key.as_str(), "default/high");
@@ -266,7 +266,7 @@ fn room_that_could_not_be_made_is_made_again() {
         })
     };
     let pod = evicts(decide(&mut scheduler, 0)).expect("room is made");
-    scheduler.evicted(&Evicted { pod: pod.clone(), all: false }, at(1));
+    scheduler.evicted(&Evicted { pod: pod.clone(), all: false, took: Duration::ZERO }, at(1));
     assert_eq!(evicts(decide(&mut scheduler, 1)), Some(pod));
 }
 
@@ -672,7 +672,7 @@ fn who_has_the_last_attachment_of_a_node_makes_way_for_a_higher_priority() {
         panic!("{commands:?}");
     };
     scheduler.tell(Told::Gone(using("low", "c", 0, Some("a"))), at(2));
-    scheduler.evicted(&Evicted { pod: pod.clone(), all: true }, at(2));
+    scheduler.evicted(&Evicted { pod: pod.clone(), all: true, took: Duration::ZERO }, at(2));
     let (bound, node) = decide(&mut scheduler, 30).iter().find_map(bound).expect("it has room");
     assert_eq!((bound.key.name(), &*node), ("high", "a"));
 }

@@ -333,7 +333,7 @@ impl World {
             Some(victim) => self.evict(&victim),
             None => {
                 self.evictions.swap_remove(at - statuses);
-                self.evicted.push(Evicted { pod, all: !fails });
+                self.evicted.push(Evicted { pod, all: !fails, took: Duration::ZERO });
             }
         }
         true

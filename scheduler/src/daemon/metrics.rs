@@ -4,6 +4,8 @@
 //! Bounds: labels are results, queues, plugins and the profile's name.
 // k8s: pkg/scheduler/metrics/metrics.go
 
+mod fixed;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -19,6 +21,7 @@ use prometheus_client::registry::Registry;
 
 use pintle_sched_core::{Plugin, Profile};
 
+use crate::daemon::GateState;
 use crate::queue::{Moved, Place};
 use crate::watch::Kind;
 
@@ -89,6 +92,21 @@ struct Permitted {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Led {
     name: Arc<str>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Handled {
+    event: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Came {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Made {
+    status: &'static str,
 }
 
 /// Buckets that double.
@@ -167,6 +185,44 @@ impl OfWaiting {
     }
 }
 
+/// Those of what is told, and of what is done about it in the API.
+struct OfEvents {
+    handled: Histograms<Handled>,
+    kept: Family<Handled, Gauge<i64, AtomicI64>>,
+    room_seconds: Histograms<Came>,
+    room_made: Family<Came, Counter>,
+    claims_made: Family<Made, Counter>,
+}
+
+impl OfEvents {
+    fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            handled: at.put(
+                "scheduler_event_handling_duration_seconds",
+                "[ALPHA] Event handling latency in seconds.",
+                Family::new_with_constructor(Doubling(0.0001, 12)),
+            ),
+            kept: at.add(
+                "scheduler_inflight_events",
+                "[ALPHA] Number of events currently tracked in the scheduling queue.",
+            ),
+            room_seconds: at.put(
+                "scheduler_preemption_goroutines_duration_seconds",
+                "[ALPHA] Duration in seconds for running goroutines for the preemption.",
+                Family::new_with_constructor(Doubling(0.01, 20)),
+            ),
+            room_made: at.add(
+                "scheduler_preemption_goroutines_execution",
+                "[ALPHA] Number of preemption goroutines executed.",
+            ),
+            claims_made: at.add(
+                "scheduler_resourceclaim_creates",
+                "[ALPHA] Number of ResourceClaims creation requests within scheduler",
+            ),
+        }
+    }
+}
+
 /// All of them.
 pub struct SchedulerMetrics {
     registry: Registry,
@@ -182,6 +238,7 @@ pub struct SchedulerMetrics {
     victims: Histogram,
     points: Histograms<AtPoint>,
     waiting: OfWaiting,
+    events: OfEvents,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
     requests: ApiRequests,
 }
@@ -194,9 +251,10 @@ impl std::fmt::Debug for SchedulerMetrics {
 
 impl SchedulerMetrics {
     /// All at zero.
-    pub fn new(profiles: &[Profile]) -> Self {
+    pub fn new(profiles: &[Profile], gates: &[GateState]) -> Self {
         let mut registry = Registry::default();
         let mut at = Names(&mut registry);
+        fixed::register(&mut at, gates);
         let doubling = |first, count| Histogram::new(exponential_buckets(first, 2.0, count));
         let family = Histograms::new_with_constructor;
         let metrics = Self {
@@ -249,6 +307,7 @@ impl SchedulerMetrics {
                 Family::new_with_constructor(Doubling(0.0001, 12)),
             ),
             waiting: OfWaiting::register(&mut at),
+            events: OfEvents::register(&mut at),
             leads: at.add(
                 "leader_election_master_status",
                 "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, \
@@ -351,6 +410,33 @@ impl SchedulerMetrics {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.waiting.cache.get_or_create(&Of { r#type }).set(count);
         }
+    }
+
+    /// Something that a watch told was taken.
+    pub fn handled(&self, event: &'static str, took: Duration) {
+        self.events.handled.get_or_create(&Handled { event }).observe(took.as_secs_f64());
+    }
+
+    /// What is kept for pods that are being decided.
+    pub fn kept(&self, events: BTreeMap<&'static str, usize>) {
+        self.events.kept.clear();
+        for (event, count) in events {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.events.kept.get_or_create(&Handled { event }).set(count);
+        }
+    }
+
+    /// Room was made, or could not be.
+    pub fn made_room(&self, is_made: bool, took: Duration) {
+        let came = Came { result: if is_made { "success" } else { "error" } };
+        self.events.room_seconds.get_or_create(&came).observe(took.as_secs_f64());
+        self.events.room_made.get_or_create(&came).inc();
+    }
+
+    /// A claim for extended resources was made, or could not be.
+    pub fn made_claim(&self, is_made: bool) {
+        let made = Made { status: if is_made { "success" } else { "failure" } };
+        self.events.claims_made.get_or_create(&made).inc();
     }
 
     /// How many objects there are of which something cannot be read.

@@ -26,7 +26,7 @@ use pintle_config::daemon::{Daemon, FeatureGates};
 use pintle_config::error::ConfigError;
 use pintle_config::field::FieldTable;
 use pintle_config::flag::FlagTable;
-use pintle_config::gates::Gate;
+use pintle_config::gates::{Gate, Stage};
 use pintle_config::given::GivenFlags;
 use pintle_config::{help, listing, status};
 use pintle_daemon::serve::zpages::Encodings;
@@ -80,6 +80,17 @@ pub struct Serving {
     pub encodings: Encodings,
 }
 
+/// A feature gate as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GateState {
+    /// Its name.
+    pub name: &'static str,
+    /// Upstream's word for how far the feature is; none for what is part of the product.
+    pub stage: &'static str,
+    /// It is on.
+    pub is_on: bool,
+}
+
 /// Everything the scheduler needs to know before it starts.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -103,6 +114,8 @@ pub struct Settings {
     pub verbosity: u32,
     /// As `/configz` shows it.
     pub configuration: Value,
+    /// Feature gates.
+    pub gates: Vec<GateState>,
     /// As `/flagz` shows them.
     pub flags: listing::Listed,
     /// What was read and has no effect, one sentence each.
@@ -179,10 +192,24 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
         serving,
         logs_json: given.text("logging-format") == Some("json"),
         verbosity: number(given, "v").and_then(|v| u32::try_from(v).ok()).unwrap_or(0),
+        gates: gate_states(&gates),
         flags: listing::of_own::<KubeScheduler>(given),
         warnings,
         write_config_to: given.text("write-config-to").map(PathBuf::from),
     })
+}
+
+fn gate_states(gates: &FeatureGates<KubeScheduler>) -> Vec<GateState> {
+    let state = |gate: &Gate| {
+        let stage = match gate.stage {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Ga => "",
+            Stage::Deprecated => "DEPRECATED",
+        };
+        GateState { name: gate.name, stage, is_on: gates.enabled(gate.name) }
+    };
+    KubeScheduler::GATES.iter().map(state).collect()
 }
 
 fn asked_gates(given: &GivenFlags) -> BTreeMap<String, bool> {

@@ -102,7 +102,7 @@ impl State {
         let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
         let state = Self {
             questions: ask,
-            metrics: SchedulerMetrics::new(&settings.profiles),
+            metrics: SchedulerMetrics::new(&settings.profiles, &settings.gates),
             configuration: settings.configuration.clone(),
             flags: settings.flags.clone(),
             encodings: settings.serving.encodings,
@@ -353,9 +353,10 @@ impl Pages {
         }
         let accept = head.headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
         match path {
-            "/metrics" => {
+            "/metrics" => Answer::metrics(self.state.metrics.text()),
+            "/metrics/slis" => {
                 let all: Vec<&Checks> = self.checks.iter().collect();
-                Answer::metrics(self.state.metrics.text() + &Checks::slis(&all))
+                Answer::metrics(Checks::slis(&all))
             }
             "/configz" => {
                 Answer::json(&serde_json::json!({"componentconfig": self.state.configuration}))

@@ -68,19 +68,20 @@ fn own_name(claim: &ResourceClaim) -> &str {
 }
 
 /// Reserves claims for a pod: those that were, as they are now, and why the next was not. That one is
-/// told as well, as it is: it may have been written though the answer was lost.
+/// told as well, as it is: it may have been written though the answer was lost. And whether a claim was
+/// made, where one was to be.
 pub(super) async fn reserve(
     client: &kube::Client,
     pod: &PodRef,
     claims: Vec<Reserve>,
-) -> (Vec<ResourceClaim>, Option<String>) {
-    let mut done = Vec::new();
+) -> (Vec<ResourceClaim>, Option<String>, Option<bool>) {
+    let (mut done, mut made) = (Vec::new(), None);
     for mut one in claims {
         let mappings = std::mem::take(&mut one.mappings);
         if !mappings.is_empty() {
             match make(&api(client, &one.claim), &one.claim).await {
-                Ok(claim) => one.claim = Rc::new(claim),
-                Err(error) => return (done, Some(error)),
+                Ok(claim) => (one.claim, made) = (Rc::new(claim), Some(true)),
+                Err(error) => return (done, Some(error), Some(false)),
             }
         }
         let (api, name) = (api(client, &one.claim), own_name(&one.claim).to_owned());
@@ -88,16 +89,16 @@ pub(super) async fn reserve(
             Ok(claim) => done.push(claim),
             Err(error) => {
                 done.extend(look_again(&api, &name).await);
-                return (done, Some(error));
+                return (done, Some(error), made);
             }
         }
         if !mappings.is_empty()
             && let Err(error) = tell_pod(client, pod, &name, mappings).await
         {
-            return (done, Some(error));
+            return (done, Some(error), made);
         }
     }
-    (done, None)
+    (done, None, made)
 }
 
 /// Makes a claim for extended resources.

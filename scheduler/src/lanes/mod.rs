@@ -21,7 +21,7 @@ mod volumes;
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
@@ -164,11 +164,15 @@ impl Lanes {
                 });
             }
             Command::GiveDevicesBack { pod, claim } => {
-                let owed = self.owes(End::GaveBack(Evicted { pod: pod.clone(), all: false }));
+                let owed = self.owes(End::GaveBack(Evicted {
+                    pod: pod.clone(),
+                    all: false,
+                    took: Duration::ZERO,
+                }));
                 let client = self.later.clone();
                 tokio::task::spawn_local(async move {
                     let all = devices::give_back(&client, &claim).await;
-                    owed.pay(End::GaveBack(Evicted { pod, all }));
+                    owed.pay(End::GaveBack(Evicted { pod, all, took: Duration::ZERO }));
                 });
             }
             Command::Status { pod, condition, nominated } => {
@@ -212,12 +216,12 @@ impl Lanes {
 
     fn reserve(&self, pod: PodRef, number: u64, claims: Vec<Reserve>) {
         let error = Some("the task that reserved it ended without an answer".to_owned());
-        let end = Reserved { pod: pod.clone(), number, claims: Vec::new(), error };
+        let end = Reserved { pod: pod.clone(), number, claims: Vec::new(), error, made: None };
         let owed = self.owes(End::Devices(end));
         let client = self.client.clone();
         tokio::task::spawn_local(async move {
-            let (claims, error) = devices::reserve(&client, &pod, claims).await;
-            owed.pay(End::Devices(Reserved { pod, number, claims, error }));
+            let (claims, error, made) = devices::reserve(&client, &pod, claims).await;
+            owed.pay(End::Devices(Reserved { pod, number, claims, error, made }));
         });
     }
 
@@ -238,17 +242,18 @@ impl Lanes {
 
     // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
     fn make_room(&self, pod: PodRef, victims: Vec<(PodRef, Note)>, message: String) {
-        let end = End::Evict(Evicted { pod: pod.clone(), all: false });
+        let end = End::Evict(Evicted { pod: pod.clone(), all: false, took: Duration::ZERO });
         let owed = self.owes(end);
         let (client, notes) = (self.later.clone(), self.notes.clone());
         let turns = Rc::clone(&self.evictions);
+        let began = Instant::now();
         tokio::task::spawn_local(async move {
             let gone = victims.into_iter().map(|(victim, note)| async {
                 let Ok(_turn) = turns.acquire().await else { return false };
                 evict(client.clone(), notes.clone(), victim, &message, note).await
             });
             let all = futures_util::future::join_all(gone).await.into_iter().all(|gone| gone);
-            owed.pay(End::Evict(Evicted { pod, all }));
+            owed.pay(End::Evict(Evicted { pod, all, took: began.elapsed() }));
         });
     }
 }

@@ -241,6 +241,16 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         !self.parked.is_empty() || !self.flying.is_empty()
     }
 
+    /// Pods in flight.
+    pub fn in_flight(&self) -> usize {
+        self.flying.len()
+    }
+
+    /// Events that are kept for these.
+    pub fn kept(&self) -> impl Iterator<Item = &E> {
+        self.events.iter()
+    }
+
     /// Events that are kept for pods in flight.
     pub fn kept_events(&self) -> usize {
         self.events.len()

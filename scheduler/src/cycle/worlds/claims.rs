@@ -133,7 +133,7 @@ impl World {
             let at = at - all.reservations.len() - all.releases.len();
             let (pod, claim) = all.gives.swap_remove(at);
             let all = self.give_back(&claim);
-            self.of_claims.gave_back.push(Evicted { pod, all });
+            self.of_claims.gave_back.push(Evicted { pod, all, took: Duration::ZERO });
         }
         true
     }
@@ -153,7 +153,7 @@ impl World {
         if error.is_none() && self.chance.one_in(12) {
             error = Some("no answer".to_owned());
         }
-        self.of_claims.reserved.push(Reserved { pod, number, claims, error });
+        self.of_claims.reserved.push(Reserved { pod, number, claims, error, made: None });
     }
 
     fn reserve_one(&mut self, pod: &PodRef, reserve: &Reserve) -> Result<ResourceClaim, String> {
