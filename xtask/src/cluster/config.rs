@@ -18,7 +18,7 @@ const RESERVED: &str = "4Gi";
 const REGISTRY_PORT: u16 = 5000;
 
 /// The registry's own configuration: plain HTTP, nobody is asked who they are.
-pub(super) fn registry(dir: &Path) -> String {
+pub(crate) fn registry(dir: &Path) -> String {
     format!(
         "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\n\
          storage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '{CONTROL}:{REGISTRY_PORT}'}}\n",
@@ -27,13 +27,13 @@ pub(super) fn registry(dir: &Path) -> String {
 }
 
 /// containerd's rule for every registry: the cluster's is asked first.
-pub(super) fn registry_hosts() -> String {
+pub(crate) fn registry_hosts() -> String {
     format!("[host.\"http://{CONTROL}:{REGISTRY_PORT}\"]\ncapabilities = [\"pull\", \"resolve\"]\n")
 }
 
 /// containerd's own configuration; its folders are the usual ones. `registries` is the folder of
 /// its rules for registries.
-pub(super) fn containerd(runtime: &Runtime, registries: &Path) -> String {
+pub(crate) fn containerd(runtime: &Runtime, registries: &Path) -> String {
     let (cni, runc) = (runtime.cni(), runtime.program("runc"));
     let (cni, runc, registries) = (cni.display(), runc.display(), registries.display());
     let mut text = format!(
@@ -58,7 +58,7 @@ pub(super) fn containerd(runtime: &Runtime, registries: &Path) -> String {
 }
 
 /// The pod network: every packet passes the node's own stack, where kube-proxy's rules are.
-pub(super) fn pod_network(node: &str) -> String {
+pub(crate) fn pod_network(node: &str) -> String {
     json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
         {"type": "ptp", "ipMasq": false, "mtu": 1500, "ipam": {
             "type": "host-local",

@@ -419,7 +419,8 @@ fn maker_of(name: &str) -> Option<u32> {
 }
 
 /// containerd's root folder with the images of tests and suites.
-fn template() -> Result<PathBuf> {
+/// containerd's folder with the images of the suites in it; made once.
+pub(crate) fn template() -> Result<PathBuf> {
     let standard = set::archive()?;
     let (layout, digest) = e2e::layout()?;
     let digest = sha256(format!("{} {digest}", standard.digest).as_bytes());

@@ -331,5 +331,12 @@ mod tests {
         ];
         let text = include_str!("../../../tests/upstream/node-exceptions.txt");
         check_exceptions(text, &lists).expect("they fit");
+        let guest = include_str!("../../../tests/upstream/node-guest.txt").to_owned();
+        let own = include_str!("../../../tests/upstream/node-guest-exceptions.txt");
+        check_exceptions(own, std::slice::from_ref(&guest)).expect("the guest's fit");
+        let left_out = parse_left_out(text).expect("a list");
+        let known = parse_kubelet(&guest).expect("a list");
+        let elsewhere: Vec<_> = known.keys().filter(|name| !left_out.contains_key(*name)).collect();
+        assert!(elsewhere.is_empty(), "the test host runs them: {elsewhere:?}");
     }
 }

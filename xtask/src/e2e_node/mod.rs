@@ -7,6 +7,7 @@
 //! stand-ins for systemd's commands; both agents take the same way. The machine is a cluster's node
 //! that takes its own cgroup for the root, with the images and the registry that clusters have.
 
+mod guest;
 mod judge;
 mod set;
 
@@ -21,6 +22,7 @@ use serde_json::json;
 
 use self::judge::Came;
 pub use self::set::Set;
+use crate::cache;
 use crate::cluster::node::RUNTIME_CGROUP;
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{follow, report};
@@ -32,8 +34,6 @@ use crate::upstream::Program;
 const PROCS: usize = 4;
 /// The longest that a whole run may take.
 const RUN_MAX: &str = "3h";
-/// What is known to fail, or cannot be tried, with why.
-const EXCEPTIONS: &str = "tests/upstream/node-exceptions.txt";
 /// The node's disk where tests fill it: one writes 4 GiB, beside a runtime's gigabyte of images.
 const DISK_BYTES: u64 = 8 << 30;
 /// Name of the only node.
@@ -126,7 +126,7 @@ impl Plan {
     fn filters(&self, chosen: &BTreeSet<String>) -> Vec<String> {
         match self.set {
             Set::Usual => self.base().into_iter().chain(self.asked()).collect(),
-            Set::Serial => vec![format!("--focus={}", set::pattern(chosen))],
+            Set::Serial | Set::Guest => vec![format!("--focus={}", set::pattern(chosen))],
         }
     }
 }
@@ -138,14 +138,23 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let files = Files::read(plan)?;
     let cluster = Cluster::of_this_run("enode")?.with_nodes(1)?;
     let agent = cluster.agent_program(&plan.agent)?;
-    let suite = Suite::in_folder(&cluster.layout().dir().join("suite"), &agent)?;
+    // A machine of its own sees no temporary files of the host.
+    let is_guest = plan.set == Set::Guest;
+    let dir = if is_guest { plan.reports() } else { cluster.layout().dir().to_owned() };
+    cache::remove(&dir.join("suite"))?;
+    let suite = Suite::in_folder(&dir.join("suite"), &agent, plan.set)?;
     let chosen = suite.chosen(plan, &files)?;
     ensure!(!chosen.is_empty(), "no test is chosen");
-    let disk = (plan.set == Set::Serial).then_some(DISK_BYTES);
-    let result = cluster.up_for_node_suite(NODE, disk);
-    let result = result.and_then(|()| suite.run(&cluster, plan, &chosen));
+    let result = if is_guest {
+        suite.run_in_guest(plan, &chosen)
+    } else {
+        let disk = (plan.set == Set::Serial).then_some(DISK_BYTES);
+        let up = cluster.up_for_node_suite(NODE, disk);
+        up.and_then(|()| suite.run_on_node(&cluster, plan, &chosen))
+    };
     let kept = suite.keep_logs(&plan.reports());
     cluster.down()?;
+    cache::remove(&dir.join("suite"))?;
     let is_complete = result?;
     kept?;
     let json = fs::read_to_string(plan.reports().join("report.json")).context("read the report")?;
@@ -157,6 +166,8 @@ struct Files {
     /// What each came to with the kubelet.
     kubelet: String,
     exceptions: String,
+    /// What the test host cannot run; of a set that is run elsewhere.
+    left_out_of_host: Option<String>,
 }
 
 impl Files {
@@ -174,12 +185,15 @@ impl Files {
         };
         let kubelet =
             if plan.record { read(plan.set.list()).unwrap_or_default() } else { list(plan.set)? };
-        let exceptions = read(EXCEPTIONS).with_context(|| format!("read {EXCEPTIONS}"))?;
+        let set = plan.set;
+        let of = |set: Set| read(set.exceptions()).with_context(|| set.exceptions().to_owned());
+        let exceptions = of(set)?;
         if !plan.record {
-            let all = Set::ALL.map(list).into_iter().collect::<Result<Vec<_>>>()?;
+            let all = set.siblings().iter().copied().map(list).collect::<Result<Vec<_>>>()?;
             judge::check_exceptions(&exceptions, &all)?;
         }
-        Ok(Self { kubelet, exceptions })
+        let left_out_of_host = (set == Set::Guest).then(|| of(Set::Serial)).transpose()?;
+        Ok(Self { kubelet, exceptions, left_out_of_host })
     }
 }
 
@@ -220,7 +234,7 @@ struct Suite {
 }
 
 impl Suite {
-    fn in_folder(dir: &Path, agent: &Path) -> Result<Self> {
+    fn in_folder(dir: &Path, agent: &Path, set: Set) -> Result<Self> {
         let suite = Self { dir: dir.to_owned() };
         fs::create_dir_all(dir.join("bin"))?;
         fs::create_dir_all(dir.join("stand-ins"))?;
@@ -236,7 +250,7 @@ impl Suite {
             fs::write(&path, text)?;
             fs::set_permissions(&path, Permissions::from_mode(0o755))?;
         }
-        fs::write(dir.join("kubelet.json"), configuration())?;
+        fs::write(dir.join("kubelet.json"), configuration(set))?;
         // What the suite would check of the kernel, it looks up in files that this one lacks.
         fs::write(dir.join("system.yaml"), "os: Linux\n")?;
         Ok(suite)
@@ -250,9 +264,14 @@ impl Suite {
     /// them what is asked for.
     fn chosen(&self, plan: &Plan, files: &Files) -> Result<BTreeSet<String>> {
         let mut chosen = self.listed(&plan.base())?;
-        if plan.label.is_empty() && plan.set == Set::Serial {
+        if let Some(text) = &files.left_out_of_host {
+            let left_out = judge::parse_left_out(text)?;
+            chosen.retain(|name| left_out.contains_key(name.as_str()));
+        }
+        if plan.label.is_empty() && plan.set != Set::Usual {
+            let from = plan.set.exceptions();
             for name in judge::parse_left_out(&files.exceptions)?.keys() {
-                ensure!(chosen.remove(*name), "{EXCEPTIONS} leaves out what there is not: {name}");
+                ensure!(chosen.remove(*name), "{from} leaves out what there is not: {name}");
             }
         }
         let asked = plan.asked();
@@ -276,23 +295,48 @@ impl Suite {
     }
 
     /// Runs the suite on the node; returns whether it got through.
-    fn run(&self, cluster: &Cluster, plan: &Plan, chosen: &BTreeSet<String>) -> Result<bool> {
-        let reports = plan.reports();
-        fs::create_dir_all(&reports)?;
-        let (log, report) = (reports.join("log.txt"), reports.join("report.json"));
-        let _ = fs::remove_file(&report);
+    fn run_on_node(
+        &self,
+        cluster: &Cluster,
+        plan: &Plan,
+        chosen: &BTreeSet<String>,
+    ) -> Result<bool> {
         let mut cmd = cluster.node_service(NODE, SUITE_CGROUP, &Program::Ginkgo.ensure()?)?;
         let path = cmd.get_envs().find(|(k, _)| *k == "PATH").and_then(|(_, v)| v);
         let path = path.map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         cmd.env("PATH", format!("{}:{path}", self.dir.join("stand-ins").display()));
         // etcd's data and the like, which the suite leaves behind, go with the cluster's folder.
         cmd.env("TMPDIR", self.dir.join("tmp"));
-        cmd.arg(format!("--procs={}", plan.procs)).arg(format!("--timeout={RUN_MAX}"));
-        cmd.args(["--no-color", "--keep-going", "--json-report=report.json"]);
-        cmd.arg(format!("--output-dir={}", reports.display()));
-        cmd.args(plan.filters(chosen)).arg(self.program()).arg("--").args(self.flags());
+        self.follow(plan, cmd.args(self.arguments(plan, chosen)))
+    }
+
+    /// Runs the suite in a machine of its own; returns whether it got through.
+    fn run_in_guest(&self, plan: &Plan, chosen: &BTreeSet<String>) -> Result<bool> {
+        let machine = guest::Machine::make(&plan.reports(), &self.dir)?;
+        let mut suite = Command::new(Program::Ginkgo.ensure()?);
+        suite.args(self.arguments(plan, chosen));
+        suite.arg(format!("--server-start-timeout={}", guest::START_MAX));
+        self.follow(plan, &mut machine.command(&suite)?)
+    }
+
+    fn arguments(&self, plan: &Plan, chosen: &BTreeSet<String>) -> Vec<String> {
+        let mut args = vec![format!("--procs={}", plan.procs), format!("--timeout={RUN_MAX}")];
+        args.extend(["--no-color", "--keep-going", "--json-report=report.json"].map(String::from));
+        args.push(format!("--output-dir={}", plan.reports().display()));
+        args.extend(plan.filters(chosen));
+        args.extend([self.program().display().to_string(), "--".to_owned()]);
+        args.extend(self.flags());
+        args
+    }
+
+    /// Runs the suite's command to its end; returns whether it got through.
+    fn follow(&self, plan: &Plan, cmd: &mut Command) -> Result<bool> {
+        let reports = plan.reports();
+        fs::create_dir_all(&reports)?;
+        let (log, report) = (reports.join("log.txt"), reports.join("report.json"));
+        let _ = fs::remove_file(&report);
         say("run", &format!("the suite, {} at once; {}", plan.procs, log.display()));
-        let status = follow(&mut cmd, &log)?;
+        let status = follow(cmd, &log)?;
         let end = || tail(&fs::read_to_string(&log).unwrap_or_default(), 20);
         if !report.exists() {
             bail!("the suite did not run:\n{}", end());
@@ -336,7 +380,13 @@ impl Suite {
 /// The configuration that the suite starts from, which adds its own fields: upstream's
 /// jenkins/default-kubelet-config.yaml, but for what this host cannot do (swap and cgroup v1
 /// allowed) and for a disk that others fill.
-fn configuration() -> String {
+fn configuration(set: Set) -> String {
+    let mut eviction = json!({"memory.available": "250Mi", "nodefs.available": "1%"});
+    if set == Set::Guest {
+        // Its disk is nobody else's.
+        eviction["nodefs.available"] = json!("10%");
+        eviction["nodefs.inodesFree"] = json!("5%");
+    }
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -347,7 +397,7 @@ fn configuration() -> String {
         "fileCheckFrequency": "10s",
         "serializeImagePulls": false,
         "evictionPressureTransitionPeriod": "30s",
-        "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%"},
+        "evictionHard": eviction,
         "failSwapOn": false,
         "failCgroupV1": false,
         "imageGCHighThresholdPercent": 100,

@@ -52,16 +52,36 @@ pub enum Set {
     Usual,
     /// One by one, on a node with a disk of its own, which some of them fill.
     Serial,
+    /// One by one, in an emulated machine: what the exceptions say the test host cannot run.
+    Guest,
 }
 
 impl Set {
-    pub(super) const ALL: [Self; 2] = [Self::Usual, Self::Serial];
+    /// Those that the test host runs.
+    pub(super) const OF_THE_HOST: [Self; 2] = [Self::Usual, Self::Serial];
 
     /// What the tests came to with the kubelet.
     pub(super) fn list(self) -> &'static str {
         match self {
             Self::Usual => "tests/upstream/node.txt",
             Self::Serial => "tests/upstream/node-serial.txt",
+            Self::Guest => "tests/upstream/node-guest.txt",
+        }
+    }
+
+    /// What is known to fail, or cannot be tried, with why.
+    pub(super) fn exceptions(self) -> &'static str {
+        match self {
+            Self::Usual | Self::Serial => "tests/upstream/node-exceptions.txt",
+            Self::Guest => "tests/upstream/node-guest-exceptions.txt",
+        }
+    }
+
+    /// Sets with the same exceptions, which name tests of theirs only.
+    pub(super) fn siblings(self) -> &'static [Self] {
+        match self {
+            Self::Usual | Self::Serial => &Self::OF_THE_HOST,
+            Self::Guest => &[Self::Guest],
         }
     }
 
@@ -70,6 +90,7 @@ impl Set {
         match self {
             Self::Usual => "",
             Self::Serial => "-serial",
+            Self::Guest => "-guest",
         }
     }
 
@@ -77,7 +98,7 @@ impl Set {
     pub(super) fn filters(self) -> Vec<String> {
         match self {
             Self::Usual => vec![format!("--label-filter={USUAL}")],
-            Self::Serial => {
+            Self::Serial | Self::Guest => {
                 let areas = AREAS.join("|");
                 vec![format!("--label-filter={SERIAL}"), format!("--focus=({areas})")]
             }
@@ -119,8 +140,11 @@ mod tests {
 
     #[test]
     fn sets_have_lists_and_folders_of_their_own() {
-        let [usual, serial] = Set::ALL;
+        let [usual, serial] = Set::OF_THE_HOST;
         assert_ne!(usual.list(), serial.list());
         assert_ne!(usual.suffix(), serial.suffix());
+        assert_ne!(serial.list(), Set::Guest.list());
+        assert_ne!(serial.suffix(), Set::Guest.suffix());
+        assert_ne!(serial.exceptions(), Set::Guest.exceptions());
     }
 }

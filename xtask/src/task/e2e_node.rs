@@ -13,10 +13,11 @@ usage: cargo xtask e2e-node [OPTION]...
   --agent A      the agent: pintle (default), kubelet, or a program's path
   --serial       tests that run alone, instead of NodeConformance && !Serial && !Slow && !Flaky:
                  one by one, on a disk of the node's own that some of them fill
+  --guest        tests that want systemd or a whole machine: one by one, in an emulated one
   --focus RE     of those, tests whose name matches
   --skip RE      but not those
   --label EXPR   of all that the suite has, tests with these labels
-  --parallel N   how many at once (default 4, or 1 with --serial)
+  --parallel N   how many at once (default 4, or 1 with --serial or --guest)
   --reports DIR  keep logs and results there (default: below target/e2e-node)
   --record       write down what the tests come to with the kubelet (with --agent kubelet)
 Prints what each test came to with the kubelet, as written down, and now. Fails if a test that was
@@ -35,6 +36,10 @@ pub(super) fn run(mut args: &[&str]) -> Result<ExitCode> {
             }
             ["--serial", rest @ ..] => {
                 (plan.set, plan.procs) = (Set::Serial, 1);
+                rest
+            }
+            ["--guest", rest @ ..] => {
+                (plan.set, plan.procs) = (Set::Guest, 1);
                 rest
             }
             ["--record", rest @ ..] => {

@@ -6,7 +6,8 @@
 //! written through. The command's output appears here while it runs, and its exit code is ours.
 //!
 //! Options: `--seconds N`, after which it gives up (300); `--share DIR`, the folder written
-//! through; `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1.
+//! through; `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1;
+//! `--disk FILE`, which the guest sees as `/dev/vdb`.
 //!
 //! What tests take from the environment (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`, `PINTLE_PATIENCE`) is
 //! handed on: build on the host, run in the guest.
@@ -47,6 +48,7 @@ struct Options {
     memory_mib: u32,
     cpus: u32,
     systemd: bool,
+    disk: Option<PathBuf>,
     command: Vec<String>,
 }
 
@@ -67,6 +69,7 @@ fn parse(args: &[&str]) -> Result<Options> {
         memory_mib: 2048,
         cpus: 1,
         systemd: false,
+        disk: None,
         command: Vec::new(),
     };
     let mut args = args.iter();
@@ -78,6 +81,7 @@ fn parse(args: &[&str]) -> Result<Options> {
             "--memory" => options.memory_mib = value()?.parse()?,
             "--cpus" => options.cpus = value()?.parse()?,
             "--systemd" => options.systemd = true,
+            "--disk" => options.disk = Some(fs::canonicalize(value()?)?),
             "--" => break,
             other => bail!("cargo xtask vm knows no {other}; a command comes after --"),
         }
@@ -171,6 +175,10 @@ impl Run {
         cmd.args(["-device", "vhost-user-fs-pci,chardev=c,tag=root"]);
         let disk = guest.disk.display();
         cmd.args(["-drive", &format!("file={disk},format=raw,if=virtio,readonly=on")]);
+        if let Some(own) = options.disk.as_deref().map(Path::display) {
+            let drive = format!("file={own},format=raw,if=virtio,cache=unsafe,discard=unmap");
+            cmd.args(["-drive", &drive]);
+        }
         cmd.args(["-serial", &format!("file:{at}/console")]);
         cmd.arg("-kernel").arg(&guest.kernel).arg("-initrd").arg(&guest.initrd);
         let share = options.share.display();

@@ -1,0 +1,134 @@
+//! The suite in an emulated machine of its own, for tests that want systemd, all processes or all
+//! memory of a machine, or a disk with project quotas.
+//!
+//! Input: the suite's folder. Output: the command that boots the machine, runs the suite and powers
+//! off. systemd is process 1, with its bus and logind; containerd and the registry are units, and so
+//! is the agent, as the suite starts it. The machine sees the host's files; the reports' folder is the
+//! only one it writes to. Its disk is made on the host, with the images in it: copying them there
+//! takes minutes. The clock of the emulated machine is the host's, so what tests wait for is not slowed.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{NODE, STAND_INS};
+use crate::cache;
+use crate::cluster::layout::{CONTROL, address};
+use crate::cluster::{config, template};
+use crate::image::e2e;
+use crate::image::registry::Storage;
+use crate::runtime::{Runtime, Version};
+use crate::shell::{capture, timed};
+
+/// The machine's memory: the API server, etcd and the suite take a gigabyte and a half of it.
+const MEMORY_MIB: &str = "6144";
+/// The longest that the machine may run.
+const SECONDS_MAX: &str = "10800";
+/// Size of its disk, of which the host stores what is written.
+const DISK_BYTES: u64 = 12 << 30;
+/// How long etcd, the API server and the agent may each take to start, which are emulated.
+pub(super) const START_MAX: &str = "15m";
+/// Folders of the disk, which the machine binds to where they belong.
+const FOLDERS: [&str; 2] = ["kubelet", "pods"];
+
+/// Files of the machine. Its disk is removed with it.
+pub(super) struct Machine {
+    /// The folder that it writes to.
+    share: PathBuf,
+    dir: PathBuf,
+    disk: PathBuf,
+}
+
+impl Machine {
+    /// Makes the disk, and the units and configurations in the suite's folder.
+    pub(super) fn make(share: &Path, dir: &Path) -> Result<Self> {
+        let runtime = Runtime::ensure(Version::V2_1)?;
+        let template = template()?;
+        let machine = Self {
+            share: share.to_owned(),
+            dir: dir.to_owned(),
+            disk: cache::dir()?.join(format!("vm-disk-{}", std::process::id())),
+        };
+        timed("make", "the machine's disk with the images", || machine.fill_disk(&template))?;
+        machine.configure(&runtime)?;
+        Ok(machine)
+    }
+
+    fn fill_disk(&self, template: &Path) -> Result<()> {
+        let tree = self.disk.with_extension("tree");
+        cache::remove(&tree)?;
+        fs::create_dir_all(&tree)?;
+        for name in FOLDERS {
+            fs::create_dir(tree.join(name))?;
+        }
+        // Links, which are only read.
+        capture(Command::new("cp").arg("-al").arg(template).arg(tree.join("containerd")))?;
+        File::create(&self.disk)
+            .and_then(|disk| disk.set_len(DISK_BYTES))
+            .with_context(|| format!("make {}", self.disk.display()))?;
+        let mut make = Command::new("mkfs.ext4");
+        make.args(["-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota", "-d"]);
+        let made = capture(make.arg(&tree).arg(&self.disk));
+        cache::remove(&tree)?;
+        made.map(drop)
+    }
+
+    fn configure(&self, runtime: &Runtime) -> Result<()> {
+        let write = |name: &str, text: String| {
+            fs::write(self.dir.join(name), text).with_context(|| format!("write {name}"))
+        };
+        let registries = self.dir.join("registries");
+        fs::create_dir_all(registries.join("_default"))?;
+        write("registries/_default/hosts.toml", config::registry_hosts())?;
+        write("containerd.toml", config::containerd(runtime, &registries))?;
+        write("00-pods.conflist", config::pod_network(NODE))?;
+        let registry = self.dir.join("registry");
+        Storage::at(&registry).add_layout(&e2e::layout()?.0)?;
+        write("registry.yml", config::registry(&registry))?;
+        let unit = |program: &str, args: &str, more: &str| {
+            let (path, program) = (runtime.path(), runtime.program(program));
+            let (program, dir) = (program.display(), self.dir.display());
+            format!("[Service]\nEnvironment=PATH={path}\nExecStart={program} {args}\n{more}")
+                .replace("@", &dir.to_string())
+        };
+        // As containerd's own unit has it.
+        let more = "Type=notify\nDelegate=yes\nKillMode=process\nRestart=always\nRestartSec=5\n\
+                    LimitNPROC=infinity\nLimitCORE=infinity\nTasksMax=infinity\n\
+                    OOMScoreAdjust=-999\n";
+        write("containerd.service", unit("containerd", "-c @/containerd.toml", more))?;
+        write("registry.service", unit("docker-registry", "serve @/registry.yml", ""))?;
+        write("start.sh", include_str!("start.sh").to_owned())?;
+        for (name, text) in STAND_INS.into_iter().filter(|(name, _)| *name == "sudo") {
+            let path = self.dir.join("bin").join(name);
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        }
+        Ok(())
+    }
+
+    /// Boots the machine and runs `suite` there, with the runtime's programs on its PATH; what it
+    /// prints is printed here.
+    pub(super) fn command(&self, suite: &Command) -> Result<Command> {
+        let mut cmd = Command::new(std::env::current_exe().context("find this program")?);
+        cmd.args(["vm", "--systemd", "--memory", MEMORY_MIB, "--seconds", SECONDS_MAX]);
+        cmd.arg("--share").arg(&self.share).arg("--disk").arg(&self.disk).arg("--");
+        let path = Runtime::ensure(Version::V2_1)?.path();
+        let path = format!("PATH={}:{path}", self.dir.join("bin").display());
+        cmd.arg("env").arg(path);
+        let (node, control) = (address(NODE).to_string(), CONTROL.to_string());
+        cmd.arg("bash").arg(self.dir.join("start.sh")).arg(&self.dir).args([NODE, &node, &control]);
+        cmd.arg(suite.get_program()).args(suite.get_args().map(OsStr::to_owned));
+        Ok(cmd)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The host has nothing else of it.
+        let _ = fs::remove_file(&self.disk);
+    }
+}
