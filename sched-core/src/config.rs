@@ -35,17 +35,19 @@ pub enum Plugin {
     OutOfTree,
     /// Whoever is asked over HTTP: no plugin of a profile, and after all of them.
     Extender,
+    /// Keeps pods of a gang from being decided before all are there: it looks at no node.
+    GangScheduling,
 }
 
-/// Number of plugins, those of others and extenders included.
-pub const PLUGINS: usize = 19;
+/// Number of plugins, those of others, extenders and gangs included.
+pub const PLUGINS: usize = 20;
 
 impl Plugin {
     /// Whoever is asked after all plugins of upstream's, in this order.
     pub(crate) const OTHERS: [Self; 2] = [Self::OutOfTree, Self::Extender];
 
-    /// All of upstream's plugins in a profile, in filter order.
-    pub const ALL: [Self; PLUGINS - 2] = [
+    /// All of upstream's plugins that look at nodes or pods alone, in filter order.
+    pub const ALL: [Self; PLUGINS - 3] = [
         Self::NodeUnschedulable,
         Self::NodeName,
         Self::TaintToleration,
@@ -88,6 +90,7 @@ impl Plugin {
             Self::SchedulingGates => "SchedulingGates",
             Self::OutOfTree => "OutOfTree",
             Self::Extender => "Extender",
+            Self::GangScheduling => "GangScheduling",
         }
     }
 
@@ -145,6 +148,8 @@ pub struct Profile {
     pub spread_defaults: SpreadDefaults,
     /// Node affinity added to every pod's.
     pub added_affinity: Option<NodeAffinity>,
+    /// Whether pods of a gang wait for each other, where groups of pods are known at all.
+    pub gangs: bool,
     /// Whether a pod that fits nowhere may preempt others.
     pub preemption: bool,
     /// Candidate nodes of a preemption, percent of all.
@@ -194,6 +199,7 @@ impl Default for Profile {
             ignore_preferred_terms_of_existing_pods: false,
             spread_defaults: SpreadDefaults::System,
             added_affinity: None,
+            gangs: true,
             preemption: true,
             preemption_candidates_percent: 10,
             preemption_candidates_min: 100,

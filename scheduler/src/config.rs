@@ -375,6 +375,7 @@ fn multi_point(profile: &mut Profile, set: &PluginSet, path: &str) -> Result<(),
             }
         }
     }
+    profile.gangs = !off("GangScheduling") || on("GangScheduling").is_some();
     profile.preemption = !off("DefaultPreemption") || on("DefaultPreemption").is_some();
     for name in NEEDED {
         if off(name) && on(name).is_none() {

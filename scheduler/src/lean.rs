@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, Affinity, Container, ContainerPort, ContainerRestartRule,
     ContainerStatus, EphemeralVolumeSource, GCEPersistentDiskVolumeSource, ISCSIVolumeSource,
     ImageVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodResourceClaim,
-    PodResourceClaimStatus, PodSchedulingGate, PodSpec, PodStatus, RBDVolumeSource,
-    ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
+    PodResourceClaimStatus, PodSchedulingGate, PodSchedulingGroup, PodSpec, PodStatus,
+    RBDVolumeSource, ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
@@ -146,6 +146,7 @@ struct Spec {
     resources: Option<ResourceRequirements>,
     scheduler_name: Option<String>,
     scheduling_gates: Option<Vec<PodSchedulingGate>>,
+    scheduling_group: Option<PodSchedulingGroup>,
     tolerations: Option<Vec<Toleration>>,
     topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
 }
@@ -172,6 +173,7 @@ impl From<Spec> for PodSpec {
             resources: read.resources,
             scheduler_name: read.scheduler_name,
             scheduling_gates: read.scheduling_gates,
+            scheduling_group: read.scheduling_group,
             tolerations: read.tolerations,
             topology_spread_constraints: read.topology_spread_constraints,
             ..Self::default()
@@ -362,7 +364,8 @@ mod tests {
             "overhead": {"cpu": "1m"}, "preemptionPolicy": "Never", "priority": 7,
             "resourceClaims": [{"name": "r", "resourceClaimName": "x"}],
             "resources": {"requests": {"cpu": "3"}}, "schedulerName": "s",
-            "schedulingGates": [{"name": "g"}], "tolerations": [{"operator": "Exists"}],
+            "schedulingGates": [{"name": "g"}], "schedulingGroup": {"podGroupName": "g"},
+            "tolerations": [{"operator": "Exists"}],
             "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone",
                 "whenUnsatisfiable": "DoNotSchedule"}],
         });

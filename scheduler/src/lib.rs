@@ -11,7 +11,7 @@
 //! compares it with what another scheduler did, [`app`] is the daemon around them. [`simulate`]
 //! answers questions about a dump. [`config`] reads the file that all share. [`queue`] is the order in
 //! which pods are decided, [`cycle`] decides them, with the plugins of [`framework`] where others bring
-//! some, [`lanes`] carries out what comes of it, [`run`] is the daemon around these, [`daemon`] its
+//! some, and whole [`groups`] of pods where a gate says so, [`lanes`] carries out what comes of it, [`run`] is the daemon around these, [`daemon`] its
 //! flags and its HTTPS port, [`command_line`] what `main` calls. Only `lanes` writes.
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ pub mod diagnosis;
 pub mod explain;
 pub mod extender;
 pub mod framework;
+pub mod groups;
 pub mod kept;
 pub mod lanes;
 mod lead;

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
@@ -40,6 +41,13 @@ impl Prune for Node {
             declared_features: s.declared_features,
             ..NodeStatus::default()
         });
+        self
+    }
+}
+
+impl Prune for PodGroup {
+    fn prune(mut self) -> Self {
+        metadata(&mut self.metadata);
         self
     }
 }

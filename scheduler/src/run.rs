@@ -26,6 +26,7 @@ use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
 use crate::framework::{Handle, Plugins, Registry};
+use crate::groups::Groups;
 use crate::lanes::{End, Lanes};
 use crate::lead::Lead;
 use crate::watch::{self, TOLD_MAX, Told};
@@ -212,6 +213,10 @@ impl Running {
         for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, whole) {
             tasks::singleton(name, follows);
         }
+        if settings.groups.is_some() {
+            let (name, follows) = watch::follow_groups(clients.urgent(), &tell);
+            tasks::singleton(name, follows);
+        }
         let (lanes, ended) = Lanes::new(&clients, events);
         let callers = settings.extenders.iter().cloned().map(Caller::new);
         let callers: Result<Vec<Caller>, String> = callers.collect();
@@ -219,7 +224,10 @@ impl Running {
         let wake = Rc::clone(&asked_for);
         handle.connect(clients.urgent(), Box::new(move || wake.notify_one()));
         let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed());
-        let scheduler = scheduler.with_extenders(settings.extenders.clone());
+        let mut scheduler = scheduler.with_extenders(settings.extenders.clone());
+        if let Some(gates) = settings.groups {
+            scheduler = scheduler.with_groups(Groups::new(gates));
+        }
         Ok(Self {
             scheduler: scheduler.with_plugins(plugins, handle),
             lanes: lanes.with_extenders(callers.map_err(anyhow::Error::msg)?),
@@ -419,6 +427,7 @@ impl Running {
                     metrics.at_point("Filter", status, profile, took);
                 }
                 Fact::Refused { profile, is_error } => metrics.refused(profile, is_error, took),
+                Fact::Group { profile, result } => metrics.group(profile, result, took),
                 Fact::Preempted(victims) => metrics.preempted(victims),
                 Fact::Permitted { result, took } => metrics.permitted(result, took),
             }

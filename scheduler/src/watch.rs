@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
@@ -50,9 +51,10 @@ pub enum Kind {
     ResourceClaim,
     ResourceSlice,
     DeviceClass,
+    PodGroup,
 }
 
-/// All of them.
+/// All of them but groups of pods, which are followed where a gate says so.
 pub const KINDS: [Kind; 18] = [
     Kind::Pod,
     Kind::Node,
@@ -96,6 +98,7 @@ pub enum Thing {
     ResourceClaim(Box<ResourceClaim>),
     ResourceSlice(Box<ResourceSlice>),
     DeviceClass(Box<DeviceClass>),
+    PodGroup(Box<PodGroup>),
 }
 
 impl Thing {
@@ -120,6 +123,7 @@ impl Thing {
             Self::ResourceClaim(o) => &o.metadata,
             Self::ResourceSlice(o) => &o.metadata,
             Self::DeviceClass(o) => &o.metadata,
+            Self::PodGroup(o) => &o.metadata,
         }
     }
 
@@ -144,6 +148,7 @@ impl Thing {
             Self::ResourceClaim(_) => Kind::ResourceClaim,
             Self::ResourceSlice(_) => Kind::ResourceSlice,
             Self::DeviceClass(_) => Kind::DeviceClass,
+            Self::PodGroup(_) => Kind::PodGroup,
         }
     }
 
@@ -246,6 +251,10 @@ followed!(VolumeAttachment, "volumeattachments", "/apis/storage.k8s.io/v1/volume
 followed!(ResourceClaim, "resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims");
 followed!(ResourceSlice, "resourceslices", "/apis/resource.k8s.io/v1/resourceslices");
 followed!(DeviceClass, "deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses");
+followed!(PodGroup, "podgroups", "/apis/scheduling.k8s.io/v1alpha2/podgroups");
+
+/// What is followed, and what has to run for that.
+pub type Following = (&'static str, futures_util::future::LocalBoxFuture<'static, ()>);
 
 /// Follows all kinds with the client of `client`; each future runs until it is dropped. Pods and nodes
 /// may be wanted whole.
@@ -253,7 +262,7 @@ pub fn follow_all(
     client: impl Fn() -> kube::Client,
     told: &mpsc::Sender<Told>,
     whole: bool,
-) -> Vec<(&'static str, futures_util::future::LocalBoxFuture<'static, ()>)> {
+) -> Vec<Following> {
     vec![
         one::<Namespace>(client(), told, false),
         one::<Node>(client(), told, whole),
@@ -279,11 +288,12 @@ pub fn follow_all(
     ]
 }
 
-fn one<T: Followed>(
-    client: kube::Client,
-    told: &mpsc::Sender<Told>,
-    whole: bool,
-) -> (&'static str, futures_util::future::LocalBoxFuture<'static, ()>) {
+/// Follows groups of pods, which only some clusters have.
+pub fn follow_groups(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
+    one::<PodGroup>(client, told, false)
+}
+
+fn one<T: Followed>(client: kube::Client, told: &mpsc::Sender<Told>, whole: bool) -> Following {
     let mut spec = FollowSpec::new(T::NAME, T::PATH);
     spec.source.field_selector = T::FIELDS.to_owned();
     let sink = Tell { told: told.clone(), kept: Vec::new(), whole };

@@ -88,6 +88,9 @@ pub enum Event {
     Claim(Rc<str>),
     /// A claim of devices came or changed, by namespace and name.
     ResourceClaim(Rc<str>),
+    /// A group of pods, or a pod of it without a node, came: namespace and name of the group, and
+    /// upstream's name of the event.
+    Group(Rc<str>, &'static str),
     /// Something happened that nobody follows closely: it may help whoever waits for these.
     Other(&'static [Plugin]),
 }
@@ -131,6 +134,7 @@ impl Event {
             Self::Own(..) => "UnschedulablePodUpdate",
             Self::Claim(_) => "PersistentVolumeClaimUpdate",
             Self::ResourceClaim(_) => "ResourceClaimUpdate",
+            Self::Group(_, label) => label,
             Self::Other(_) => "Other",
         }
     }
@@ -143,6 +147,9 @@ impl Event {
         // Nobody here knows what these wait for.
         if Plugin::OTHERS.contains(&rejector) {
             return true;
+        }
+        if rejector == Plugin::GangScheduling {
+            return matches!(self, Self::Group(..));
         }
         let counts_pods = matches!(rejector, PodTopologySpread | InterPodAffinity);
         match self {
@@ -159,6 +166,7 @@ impl Event {
             Self::Own(_, changes) => changes.may_pass(rejector),
             Self::Claim(_) => pod::waits_for_volumes(rejector) || rejector == Plugin::VolumeZone,
             Self::ResourceClaim(_) => rejector == Plugin::DynamicResources,
+            Self::Group(..) => false,
             Self::Other(waiting) => waiting.contains(&rejector),
         }
     }
@@ -250,6 +258,7 @@ impl Cluster {
     pub fn helps(&self, event: &Event, pod: &Rejected, rejector: Plugin) -> bool {
         match event {
             _ if Plugin::OTHERS.contains(&rejector) => true,
+            _ if rejector == Plugin::GangScheduling => event.may_help(rejector),
             Event::Node { old, new } => {
                 node::helps(self, (old.as_deref(), new.as_deref()), pod, rejector)
             }
@@ -258,7 +267,9 @@ impl Cluster {
             Event::PodGone(old, _) => pod::helps_gone(self, old, pod, rejector),
             Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
             // Whose claim it is, is known to whoever has the pod.
-            Event::Claim(_) | Event::ResourceClaim(_) => event.may_help(rejector),
+            Event::Claim(_) | Event::ResourceClaim(_) | Event::Group(..) => {
+                event.may_help(rejector)
+            }
             Event::Other(waiting) => waiting.contains(&rejector),
         }
     }

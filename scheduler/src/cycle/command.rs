@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api::informer::ObjectKey;
 
 use super::Reserve;
@@ -110,6 +111,13 @@ pub enum Command {
         /// What each is told.
         notes: Vec<Note>,
     },
+    /// Write into a group's status how its pods fared.
+    GroupStatus {
+        /// The group as it was told last.
+        group: Rc<PodGroup>,
+        /// The condition, without times.
+        condition: PodCondition,
+    },
     /// Tell somebody.
     Tell(Note),
 }
@@ -163,6 +171,13 @@ pub enum Fact {
         profile: usize,
         /// By a mistake, not because nobody takes it.
         is_error: bool,
+    },
+    /// The pods of a group were decided.
+    Group {
+        /// The number of their profile.
+        profile: usize,
+        /// Upstream's word for how that ended.
+        result: &'static str,
     },
     /// So many victims make room.
     Preempted(usize),

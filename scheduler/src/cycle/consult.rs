@@ -134,10 +134,11 @@ impl Scheduler {
             pod.uid() == Some(&*uid) && pod.whole().metadata.deletion_timestamp.is_none()
         });
         if !is_there {
-            return self.queue.done(&uid);
+            self.queue.done(&uid);
+            return self.go_on(now);
         }
         match (consulted.answer, stage) {
-            (Err(error), _) => self.refuse(&uid, &asked, Why::error(error), now),
+            (Err(error), _) => self.found_none(&uid, &asked, Why::error(error), now),
             (Ok(Answer::Nodes(nodes)), Stage::Kept(node)) => {
                 let takes = nodes.left.contains(&*node) && self.mirror.cluster.row(&node).is_some();
                 self.place(&uid, asked, Said::OfKept(takes.then_some(node)), now);
@@ -147,11 +148,11 @@ impl Scheduler {
             }
             (Ok(Answer::Victims(victims)), Stage::Victims { text, rejectors, known }) => {
                 let why = self.make_room(&asked, (text, rejectors), &known, &victims, now);
-                self.refuse(&uid, &asked, why, now);
+                self.found_none(&uid, &asked, why, now);
             }
             (Ok(_), _) => {
                 let error = "extenders answered another question".to_owned();
-                self.refuse(&uid, &asked, Why::error(error), now);
+                self.found_none(&uid, &asked, Why::error(error), now);
             }
         }
     }

@@ -35,6 +35,7 @@ pub(super) enum Found {
 }
 
 /// Why a pod has no node.
+#[derive(Debug)]
 pub(super) struct Why {
     pub(super) is_error: bool,
     pub(super) message: String,
@@ -70,6 +71,10 @@ impl Scheduler {
             self.look_at_devices(now);
         }
         let Some((uid, asked)) = self.queue.pop(now) else { return false };
+        if asked.group.is_some() {
+            self.decide_group(uid, asked, now);
+            return true;
+        }
         if self.skips(&uid, &asked) {
             self.queue.done(&uid);
             return true;
@@ -83,6 +88,9 @@ impl Scheduler {
         let found = self.find(uid, &asked, &said, now);
         let (profile, has) = (asked.profile, found.is_ok());
         self.facts.push(Fact::Decided { profile, found: has });
+        if self.group.is_some() {
+            return self.goes_on(uid, &asked, found, now);
+        }
         match found {
             Ok(Found::Node(node, attempt)) => {
                 self.keep_attempt(uid, attempt, &node);
@@ -94,7 +102,7 @@ impl Scheduler {
     }
 
     // k8s: schedule_one.go skipPodSchedule
-    fn skips(&mut self, uid: &Uid, asked: &Asked) -> bool {
+    pub(super) fn skips(&mut self, uid: &Uid, asked: &Asked) -> bool {
         if asked.pod.whole().metadata.deletion_timestamp.is_some() {
             let (namespace, name) = (asked.key.namespace(), asked.key.name());
             let note = format!("skip schedule deleting pod: {namespace}/{name}");
@@ -105,7 +113,7 @@ impl Scheduler {
     }
 
     /// A node for a pod.
-    fn find(
+    pub(super) fn find(
         &mut self,
         uid: &Uid,
         asked: &Rc<Asked>,
@@ -291,7 +299,7 @@ impl Scheduler {
     }
 
     /// Plugins of others may have something to do once the pod has a node.
-    fn keep_attempt(&mut self, uid: &Uid, attempt: Option<Rc<Attempt>>, node: &Rc<str>) {
+    pub(super) fn keep_attempt(&mut self, uid: &Uid, attempt: Option<Rc<Attempt>>, node: &Rc<str>) {
         if let Some(attempt) = attempt.filter(|attempt| attempt.acts_late()) {
             attempt.forget_nodes();
             self.attempts.insert(Rc::clone(uid), (attempt, Rc::clone(node)));
@@ -302,6 +310,14 @@ impl Scheduler {
         let (pod, object) = (pod_ref(asked, uid), asked.pod.whole());
         let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
         self.commands.push(Command::Bind { pod, node: Rc::clone(node), object, attempt });
+    }
+
+    /// Extenders left a pod no node.
+    pub(super) fn found_none(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
+        match self.group {
+            Some(_) => self.goes_on(uid, asked, Err(why), now),
+            None => self.refuse(uid, asked, why, now),
+        }
     }
 
     // k8s: schedule_one.go handleSchedulingFailure

@@ -15,6 +15,7 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::devices::look::has_claims;
+use crate::groups::OfGroup;
 use crate::mirror::{Nominee, Step, node_name};
 use crate::watch::{Kind, Thing, Told};
 
@@ -212,6 +213,9 @@ impl Scheduler {
         let rank = plugins.as_ref().and_then(|plugins| plugins.rank(&pod)).unwrap_or(by_priority);
         let rejected_by = self.queue.get(&uid).map(|known| known.pod.rejected_by.clone());
         let rejected_by = rejected_by.unwrap_or_else(|| RefCell::new(Vec::new()));
+        let is_gang = self.mirror.profile(profile).gangs;
+        let group = self.mirror.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
+        let told = group.as_ref().map(OfGroup::pod_is_there);
         let claims = has_claims(&pod).then(|| Rc::clone(self.mirror.devices.claims()));
         let asked = Asked {
             pod: kept,
@@ -224,6 +228,7 @@ impl Scheduler {
             victims,
             releases,
             claims,
+            group,
             plugins,
             rejected_by,
             rank,
@@ -231,7 +236,12 @@ impl Scheduler {
         let asked = Rc::new(asked);
         self.names.insert(key, Rc::clone(&uid));
         match changes {
-            None => self.queue.add(&uid, asked, now),
+            None => {
+                self.queue.add(&uid, asked, now);
+                if let Some(told) = told {
+                    self.happened(&told, now);
+                }
+            }
             Some(changes) => self.update(&uid, asked, (own, changes), now),
         }
     }
@@ -286,6 +296,9 @@ impl Scheduler {
         self.forget_volumes(uid);
         self.forget_devices(uid, now);
         self.unreserve(uid);
+        if let Some(group) = &asked.group {
+            group.forget(uid);
+        }
         let pod = asked.spec.key;
         self.make(&Step::Gone { pod, last: None, node }, now);
         Some(asked)

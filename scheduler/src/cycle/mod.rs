@@ -20,6 +20,9 @@ mod devices;
 mod ended;
 #[cfg(test)]
 mod flaw_tests;
+mod group;
+#[cfg(test)]
+mod group_tests;
 mod intake;
 mod permit;
 #[cfg(test)]
@@ -51,6 +54,7 @@ use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
 use crate::extender::Extender;
 use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
+use crate::groups::{Groups, OfGroup};
 use crate::kept::KeptPod;
 use crate::mirror::{Mirror, Nominee};
 use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
@@ -80,6 +84,8 @@ pub struct Asked {
     releases: Cell<bool>,
     /// Where its claims of devices are found, if it has any.
     claims: Option<Claims>,
+    /// The group that it is decided with, if any.
+    group: Option<OfGroup>,
     /// Plugins of others that its profile runs, and those of them that rejected it.
     plugins: Option<Rc<Plugins>>,
     rejected_by: RefCell<Vec<Name>>,
@@ -109,6 +115,9 @@ impl Candidate for Asked {
         if self.claims.as_ref().is_some_and(lacks) {
             return Some(Plugin::DynamicResources);
         }
+        if self.group.as_ref().is_some_and(OfGroup::is_gated) {
+            return Some(Plugin::GangScheduling);
+        }
         let by = self.plugins.as_ref()?.gate(&self.pod.whole())?;
         *self.rejected_by.borrow_mut() = vec![by];
         Some(Plugin::OutOfTree)
@@ -117,6 +126,11 @@ impl Candidate for Asked {
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
     fn is_held(&self) -> bool {
         self.preempts.get() || self.releases.get()
+    }
+
+    // k8s: pkg/scheduler/backend/queue/scheduling_queue.go determineSchedulingHintForInFlightPod
+    fn only_backs_off(&self) -> bool {
+        self.group.is_some()
     }
 }
 
@@ -174,6 +188,10 @@ impl Hints for Happens<'_> {
         if rejector == Plugin::OutOfTree {
             return may_help_others(event, pod);
         }
+        if let Event::Group(group, _) = event {
+            let is_it = |of: &OfGroup| of.key.as_str() == &**group;
+            return rejector == Plugin::GangScheduling && pod.group.as_ref().is_some_and(is_it);
+        }
         if let Event::Claim(claim) = event
             && rejector != Plugin::Extender
         {
@@ -198,7 +216,7 @@ impl Hints for Happens<'_> {
             None => match event {
                 Event::Own(key, changes) => *key == pod.spec.key && changes.may_pass(rejector),
                 // It changed since it was decided: nobody knows what it waits for now.
-                _ => rejector != Plugin::SchedulingGates,
+                _ => !matches!(rejector, Plugin::SchedulingGates | Plugin::GangScheduling),
             },
         }
     }
@@ -215,7 +233,9 @@ fn may_help_others(event: &Event, pod: &Asked) -> bool {
         Event::PodGone(..) => Happened::PodGone,
         Event::Own(key, _) if *key != pod.spec.key => return false,
         Event::Own(..) => Happened::Itself,
-        Event::Claim(_) | Event::ResourceClaim(_) | Event::Other(_) => Happened::Other,
+        Event::Claim(_) | Event::ResourceClaim(_) | Event::Group(..) | Event::Other(_) => {
+            Happened::Other
+        }
     };
     let by = pod.rejected_by.borrow();
     pod.plugins.as_ref().is_none_or(|plugins| plugins.may_help(&by, &pod.pod.whole(), happened))
@@ -243,6 +263,8 @@ pub struct Scheduler {
     names: HashMap<ObjectKey, Uid>,
     /// Whom extenders are asked about: nobody else is decided meanwhile.
     consulting: Option<Consulting>,
+    /// The group whose pods are being decided, while extenders are asked about one of them.
+    group: Option<group::GroupCycle>,
     /// Pods with a node that wait for their volumes.
     binding_volumes: HashMap<Uid, volumes::Binding>,
     /// Pods with a node that have claims of devices, until they are bound.
@@ -269,6 +291,7 @@ impl Scheduler {
             assumed: HashMap::new(),
             names: HashMap::new(),
             consulting: None,
+            group: None,
             binding_volumes: HashMap::new(),
             devices: devices::All::default(),
             permits: HashMap::new(),
@@ -301,6 +324,14 @@ impl Scheduler {
             self.mirror.keep_nodes();
         }
         (self.plugins, self.handle) = (plugins, handle);
+        self
+    }
+
+    /// The same that decides pods of a group together, and those of gangs all or none, where the
+    /// gates say so.
+    #[must_use]
+    pub fn with_groups(mut self, groups: Groups) -> Self {
+        self.mirror.groups = Some(groups);
         self
     }
 

@@ -19,6 +19,11 @@ use super::{Asked, Assumed, Happens, Scheduler, Uid};
 use crate::framework::{Attempt, Name, Plugins, Request, Stopped, WaitingPod};
 use crate::mirror::Step;
 
+/// Who keeps pods of a gang waiting for the others, and for how long at most.
+// k8s: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go permitTimeoutDuration
+const GANG: &str = Plugin::GangScheduling.name();
+const GANG_MAX: Duration = Duration::from_secs(300);
+
 /// A pod that waits for permission.
 #[derive(Debug)]
 pub(super) struct Waits {
@@ -60,28 +65,56 @@ impl Scheduler {
         let is_told = false;
         let assumed = Assumed { asked: Rc::clone(&asked), node: Rc::clone(node), is_told };
         self.assumed.insert(Rc::clone(uid), assumed);
-        match self.permission(uid, node) {
+        if let Some(group) = &asked.group {
+            group.assume(uid);
+        }
+        match self.permission(uid, &asked, node) {
             Err(stopped) => self.is_stopped(uid, &asked, node, stopped, now),
             Ok(pending) => {
                 self.queue.binds(uid);
                 if pending.is_empty() {
+                    self.allow_gang(&asked, now);
                     return self.prepare(uid, now);
                 }
                 let until = |time: Duration| (now.saturating_add(time), time);
                 let pending = pending.into_iter().map(|(name, time)| (name, until(time)));
                 let waits = Waits { since: now, pending: pending.collect() };
                 self.shows(uid, &waits);
+                // The rest of a gang may be about to come.
+                let is_alone = !waits.pending.contains_key(GANG);
                 self.permits.insert(Rc::clone(uid), waits);
-                self.tell_node(uid);
+                if is_alone {
+                    self.tell_node(uid);
+                }
             }
         }
     }
 
     /// Reserve and Permit of those who want to know.
-    fn permission(&self, uid: &Uid, node: &str) -> Result<BTreeMap<Name, Duration>, Stopped> {
-        let Some((attempt, _)) = self.attempts.get(uid) else { return Ok(BTreeMap::new()) };
-        attempt.reserve(node)?;
-        attempt.permit(node)
+    pub(super) fn permission(
+        &self,
+        uid: &Uid,
+        asked: &Asked,
+        node: &str,
+    ) -> Result<BTreeMap<Name, Duration>, Stopped> {
+        let mut pending = BTreeMap::new();
+        if let Some((attempt, _)) = self.attempts.get(uid) {
+            attempt.reserve(node)?;
+            pending = attempt.permit(node)?;
+        }
+        if let Some(group) = &asked.group
+            && !group.is_enough().map_err(Stopped::Failed)?
+        {
+            pending.insert(GANG.into(), GANG_MAX);
+        }
+        Ok(pending)
+    }
+
+    /// A gang has as many pods with nodes as it needs: those that wait for the others go on.
+    // k8s: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go Permit
+    fn allow_gang(&mut self, asked: &Asked, now: Duration) {
+        let Some(group) = &asked.group else { return };
+        group.assumed().iter().for_each(|uid| self.allowed(uid, GANG, now));
     }
 
     /// A plugin objected before anybody heard of the node.
@@ -97,20 +130,24 @@ impl Scheduler {
         self.forget_volumes(uid);
         self.forget_devices(uid, now);
         self.unreserve(uid);
+        if let Some(group) = &asked.group {
+            group.forget(uid);
+        }
         let pod = asked.spec.key;
         self.mirror.make(&Step::Gone { pod, last: None, node: Rc::clone(node) });
         let why = self.why(asked, stopped);
         self.refuse(uid, asked, why, now);
     }
 
-    fn why(&self, asked: &Asked, stopped: Stopped) -> Why {
+    pub(super) fn why(&self, asked: &Asked, stopped: Stopped) -> Why {
         match stopped {
             Stopped::Failed(error) => Why::error(error),
             Stopped::Rejected(name, code, reason) => {
-                *asked.rejected_by.borrow_mut() = vec![name];
-                let plugin = Some(Plugin::OutOfTree);
-                let status = Status { plugin, code, reasons: vec![reason] };
-                Why::nowhere(explain::summary(1, std::iter::once(&status)), Plugin::OutOfTree)
+                let is_gang = *name == *GANG;
+                let by = if is_gang { Plugin::GangScheduling } else { Plugin::OutOfTree };
+                *asked.rejected_by.borrow_mut() = if is_gang { Vec::new() } else { vec![name] };
+                let status = Status { plugin: Some(by), code, reasons: vec![reason] };
+                Why::nowhere(explain::summary(1, std::iter::once(&status)), by)
             }
         }
     }
@@ -148,7 +185,7 @@ impl Scheduler {
 
     /// Those who look at the cluster learn of a node that is not bound at once.
     // k8s: schedule_one.go bindingCycle (NominatedNodeNameForExpectation)
-    fn tell_node(&mut self, uid: &Uid) {
+    pub(super) fn tell_node(&mut self, uid: &Uid) {
         let Some(assumed) = self.assumed.get_mut(uid) else { return };
         if std::mem::replace(&mut assumed.is_told, true) {
             return;
@@ -204,6 +241,10 @@ impl Scheduler {
         }
         self.ends_waiting(&uid, "Success", now);
         self.prepare(&uid, now);
+    }
+
+    pub(super) fn waits_for_permission(&self, uid: &str) -> bool {
+        self.permits.contains_key(uid)
     }
 
     fn ends_waiting(&mut self, uid: &Uid, result: &'static str, now: Duration) {

@@ -7,6 +7,7 @@
 //! may be left who would find a place, and no device may have been given twice.
 
 mod claims;
+mod groups;
 mod hand_over;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -22,9 +23,12 @@ use crate::watch::{Kind, Thing, Told};
 /// Events of one world.
 const EVENTS: usize = 400;
 /// What is followed and changes.
-const KINDS: [Kind; 4] = [Kind::Pod, Kind::Node, Kind::ResourceClaim, Kind::ResourceSlice];
+const KINDS: [Kind; 5] =
+    [Kind::Pod, Kind::Node, Kind::ResourceClaim, Kind::ResourceSlice, Kind::PodGroup];
 /// So much time is enough for every backoff.
 const LONG: u64 = 60;
+/// After so many of these without a change a gang waits for nothing any more.
+const QUIET: usize = 7;
 
 struct Chance(u64);
 
@@ -52,6 +56,9 @@ struct World {
     pods: BTreeMap<String, Value>,
     claims: BTreeMap<String, Value>,
     slices: BTreeMap<String, Value>,
+    groups: BTreeMap<String, Value>,
+    has_groups: bool,
+    known: groups::KnownPods,
     of_claims: claims::UnderWay,
     untold: HashMap<Kind, VecDeque<Told>>,
     binds: Vec<(PodRef, Rc<str>)>,
@@ -76,6 +83,7 @@ fn thing(kind: Kind, value: &Value) -> Thing {
         Kind::Node => Thing::Node(object(value.clone())),
         Kind::ResourceClaim => Thing::ResourceClaim(object(value.clone())),
         Kind::ResourceSlice => Thing::ResourceSlice(object(value.clone())),
+        Kind::PodGroup => Thing::PodGroup(object(value.clone())),
         _ => Thing::Pod(object(value.clone())),
     }
 }
@@ -88,6 +96,9 @@ impl World {
             pods: BTreeMap::new(),
             claims: BTreeMap::new(),
             slices: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            has_groups: seed.is_multiple_of(3),
+            known: BTreeMap::new(),
             of_claims: claims::UnderWay::default(),
             untold: HashMap::new(),
             binds: Vec::new(),
@@ -113,6 +124,7 @@ impl World {
             Kind::Node => &mut self.nodes,
             Kind::ResourceClaim => &mut self.claims,
             Kind::ResourceSlice => &mut self.slices,
+            Kind::PodGroup => &mut self.groups,
             _ => &mut self.pods,
         }
     }
@@ -128,6 +140,7 @@ impl World {
     fn delete(&mut self, kind: Kind, name: &str) {
         let all = self.all(kind);
         if let Some(value) = all.remove(name) {
+            self.numbered += 1;
             self.tell(kind, Told::Gone(thing(kind, &value)));
         }
     }
@@ -215,6 +228,7 @@ impl World {
             }
             _ => {}
         }
+        self.join(&mut spec);
         let uid = format!("u{}", self.numbered);
         let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid,
             "labels": {"app": app}}, "spec": spec});
@@ -235,6 +249,9 @@ impl World {
 
     /// Something happens.
     fn happen(&mut self) {
+        if self.change_group() {
+            return;
+        }
         match self.chance.below(20) {
             16..=17 => self.new_claim(),
             18 => self.end_claim(),
@@ -302,7 +319,7 @@ impl World {
             other @ (Command::ReserveDevices { .. }
             | Command::ReleaseDevices { .. }
             | Command::GiveDevicesBack { .. }) => self.take_claims(other),
-            Command::Tell(_) => {}
+            Command::Tell(_) | Command::GroupStatus { .. } => {}
         }
     }
 
@@ -383,6 +400,7 @@ impl World {
         if self.has_successors {
             self.told.push(told.clone());
         }
+        self.hears(&told);
         Some(told)
     }
 
@@ -408,8 +426,13 @@ impl World {
 
     /// One decision, and what comes of it.
     fn decide(&mut self, scheduler: &mut Scheduler) -> bool {
-        let decided = scheduler.decide_next(Duration::from_secs(self.now));
-        for command in scheduler.take_commands() {
+        let now = Duration::from_secs(self.now);
+        scheduler.attend(now);
+        scheduler.take_commands().into_iter().for_each(|command| self.carry_out(command));
+        let decided = scheduler.decide_next(now);
+        let commands = scheduler.take_commands();
+        self.no_gang_is_torn(scheduler, &commands);
+        for command in commands {
             self.carry_out(command);
         }
         decided
@@ -434,11 +457,12 @@ impl World {
 
     /// Nothing happens any more, and everything is told.
     fn settle(&mut self, scheduler: &mut Scheduler) {
+        let mut quiet = 0;
         for turn in 0.. {
             let waits = [Place::Active, Place::Backoff, Place::ErrorBackoff];
             let left = waits.map(|place| scheduler.count(place));
             assert!(turn < 200, "it does not come to an end: {left:?}");
-            let mut any = false;
+            let (mut any, before) = (false, self.numbered);
             while self.deliver(scheduler)
                 || self.decide(scheduler)
                 || self.write()
@@ -451,7 +475,9 @@ impl World {
                     self.bind();
                 }
             }
-            if !any && left == [0; 3] {
+            let changed = self.numbered != before || !self.only_groups_wait(scheduler);
+            quiet = if changed { 0 } else { quiet + 1 };
+            if !any && left == [0; 3] || quiet == QUIET {
                 return;
             }
             self.now += LONG;
@@ -467,6 +493,16 @@ impl World {
         }
         self.nobody_fits(scheduler);
         self.room_is_kept_for_whom_the_api_says(scheduler);
+    }
+
+    /// A scheduler that knows what never changes.
+    fn newcomer(&self) -> Scheduler {
+        let mut scheduler = knowing(vec![claims::class()]);
+        if self.has_groups {
+            scheduler = scheduler.with_groups(groups::groups());
+            scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
+        }
+        scheduler
     }
 
     fn room_is_kept_for_whom_the_api_says(&self, scheduler: &Scheduler) {
@@ -524,10 +560,13 @@ impl World {
         let claims = self.claims.values().map(|claim| thing(Kind::ResourceClaim, claim));
         let slices = self.slices.values().map(|slice| thing(Kind::ResourceSlice, slice));
         let devices = claims.chain(slices).chain([claims::class()]);
-        let mut fresh = knowing(nodes.chain(pods).chain(devices).collect());
+        let things: Vec<Thing> = nodes.chain(pods).chain(devices).collect();
+        self.no_group_fits(things.clone());
+        let mut fresh = knowing(things);
         for value in self.pods.values() {
             let is_free = value["spec"]["nodeName"].is_null()
                 && value["metadata"].get("deletionTimestamp").is_none()
+                && (!self.has_groups || value["spec"].get("schedulingGroup").is_none())
                 && value["spec"].get("schedulingGates").is_none_or(Value::is_null);
             if !is_free {
                 continue;
@@ -543,15 +582,11 @@ impl World {
     }
 }
 
-/// A scheduler that knows what never changes.
-fn newcomer() -> Scheduler {
-    knowing(vec![claims::class()])
-}
-
 fn world(seed: u64) {
     let mut world = World::new(seed);
     (0..4).for_each(|_| world.new_node());
-    let mut scheduler = newcomer();
+    world.new_groups();
+    let mut scheduler = world.newcomer();
     world.run(&mut scheduler);
     world.check(&scheduler);
     assert_eq!(world.has_successors, world.hand_overs > 0, "seed {seed}");

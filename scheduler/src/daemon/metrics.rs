@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 
 use pintle_sched_core::{Plugin, Profile};
 
+use super::group_metrics::OfGroups;
 use crate::daemon::GateState;
 use crate::queue::{Moved, Place};
 use crate::watch::Kind;
@@ -35,7 +36,7 @@ const PENDING_HELP: &str = "[STABLE] Number of pending pods, by the queue type. 
 
 /// How an attempt ended.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Attempt {
+pub(super) struct Attempt {
     result: &'static str,
     profile: Arc<str>,
 }
@@ -111,7 +112,7 @@ struct Made {
 
 /// Buckets that double.
 #[derive(Clone, Copy, Debug)]
-struct Doubling(f64, u16);
+pub(super) struct Doubling(pub(super) f64, pub(super) u16);
 
 impl MetricConstructor<Histogram> for Doubling {
     fn new_metric(&self) -> Histogram {
@@ -119,7 +120,7 @@ impl MetricConstructor<Histogram> for Doubling {
     }
 }
 
-type Histograms<L> = Family<L, Histogram, Doubling>;
+pub(super) type Histograms<L> = Family<L, Histogram, Doubling>;
 
 impl pintle_api::Observer for SchedulerMetrics {
     fn sent(&self, sent: pintle_api::Sent<'_>) {
@@ -239,6 +240,7 @@ pub struct SchedulerMetrics {
     points: Histograms<AtPoint>,
     waiting: OfWaiting,
     events: OfEvents,
+    groups: Option<OfGroups>,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
     requests: ApiRequests,
 }
@@ -251,7 +253,7 @@ impl std::fmt::Debug for SchedulerMetrics {
 
 impl SchedulerMetrics {
     /// All at zero.
-    pub fn new(profiles: &[Profile], gates: &[GateState]) -> Self {
+    pub fn new(profiles: &[Profile], gates: &[GateState], has_groups: bool) -> Self {
         let mut registry = Registry::default();
         let mut at = Names(&mut registry);
         fixed::register(&mut at, gates);
@@ -308,6 +310,7 @@ impl SchedulerMetrics {
             ),
             waiting: OfWaiting::register(&mut at),
             events: OfEvents::register(&mut at),
+            groups: has_groups.then(|| OfGroups::register(&mut at)),
             leads: at.add(
                 "leader_election_master_status",
                 "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, \
@@ -351,6 +354,14 @@ impl SchedulerMetrics {
     /// A node was looked for.
     pub fn decided(&self, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
+    }
+
+    /// A group of pods of the profile of this number was decided.
+    pub fn group(&self, profile: usize, result: &'static str, took: Duration) {
+        if let Some(groups) = &self.groups {
+            let label = Attempt { result, profile: Arc::clone(&self.profiles[profile]) };
+            groups.decided(&label, took);
+        }
     }
 
     /// All plugins of a point have run for a pod of the profile of this number.

@@ -10,6 +10,7 @@
 
 pub mod flags;
 pub mod gates;
+mod group_metrics;
 pub mod metrics;
 mod resources;
 pub mod serve;
@@ -36,6 +37,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{self, Process};
 use crate::extender::Extender;
 use crate::framework::{Chosen, Registry};
+use crate::groups::GroupGates;
 use crate::queue::Settings as QueueSettings;
 
 /// kube-scheduler's command line.
@@ -104,6 +106,8 @@ pub struct Settings {
     pub process: Process,
     /// `--master`.
     pub master: Option<String>,
+    /// What is done with groups of pods; `None` where nobody asked for any.
+    pub groups: Option<GroupGates>,
     /// How long pods wait.
     pub queue: QueueSettings,
     /// The HTTPS port.
@@ -164,6 +168,10 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
     let gates = FeatureGates::<KubeScheduler>::new(&gates).map_err(|e| errors.extend(e)).ok();
     let file = file(given, registry).map_err(|error| errors.push(error)).ok();
     let serving = serving(given).map_err(|error| errors.push(error)).ok();
+    errors.extend(gates.iter().flat_map(gates_without_theirs));
+    if !errors.is_empty() {
+        return Err(errors);
+    }
     let (Some(gates), Some(file), Some(mut serving)) = (gates, file, serving) else {
         return Err(errors);
     };
@@ -188,6 +196,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
         extenders,
         process,
         master: given.text("master").map(str::to_owned),
+        groups: group_gates(&gates),
         queue,
         serving,
         logs_json: given.text("logging-format") == Some("json"),
@@ -216,6 +225,33 @@ fn asked_gates(given: &GivenFlags) -> BTreeMap<String, bool> {
     let asked = given.value("feature-gates").and_then(Value::as_object);
     let asked = asked.into_iter().flatten();
     asked.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
+}
+
+/// Gates that are of no use without others.
+// k8s: pkg/features/kube_features.go defaultKubernetesFeatureGateDependencies
+const GATES_OF_GATES: [(&str, &str); 5] = [
+    ("DRAWorkloadResourceClaims", "GenericWorkload"),
+    ("GangScheduling", "GenericWorkload"),
+    ("TopologyAwareWorkloadScheduling", "GenericWorkload"),
+    ("WorkloadAwarePreemption", "GangScheduling"),
+    ("WorkloadWithJob", "GenericWorkload"),
+];
+
+/// Gates that are on without those that they need.
+// k8s: staging/src/k8s.io/component-base/featuregate/feature_gate.go SetFromMap
+fn gates_without_theirs(gates: &FeatureGates<KubeScheduler>) -> Vec<ConfigError> {
+    let all = GATES_OF_GATES.iter();
+    let lacks = all.filter(|(gate, needs)| gates.enabled(gate) && !gates.enabled(needs));
+    let error = |(gate, needs): &(&str, &str)| {
+        let problem = format!("it depends on {needs}, which is off");
+        wrong("--feature-gates", &format!("{gate}=true"), problem, &format!("add {needs}=true"))
+    };
+    lacks.map(error).collect()
+}
+
+fn group_gates(gates: &FeatureGates<KubeScheduler>) -> Option<GroupGates> {
+    let has_groups = gates.enabled("GenericWorkload");
+    has_groups.then(|| GroupGates { gangs: gates.enabled("GangScheduling") })
 }
 
 fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> ConfigError {

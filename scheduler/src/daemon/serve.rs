@@ -102,7 +102,11 @@ impl State {
         let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
         let state = Self {
             questions: ask,
-            metrics: SchedulerMetrics::new(&settings.profiles, &settings.gates),
+            metrics: SchedulerMetrics::new(
+                &settings.profiles,
+                &settings.gates,
+                settings.groups.is_some(),
+            ),
             configuration: settings.configuration.clone(),
             flags: settings.flags.clone(),
             encodings: settings.serving.encodings,

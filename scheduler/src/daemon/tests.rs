@@ -1,6 +1,7 @@
 //! The command line and the file it names.
 
 use super::*;
+use crate::groups::GroupGates;
 
 fn run(args: &[&str]) -> Result<Settings, Vec<String>> {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
@@ -75,9 +76,22 @@ fn mistakes_are_told_in_one_sentence_each() {
 
 #[test]
 fn gates_that_change_nothing_here_are_told() {
-    let settings = run(&["--feature-gates=GangScheduling=true"]).expect("it is known");
-    assert!(settings.warnings.iter().any(|text| text.contains("GangScheduling")), "{settings:?}");
+    let settings = run(&["--feature-gates=StorageCapacityScoring=true"]).expect("it is known");
+    assert!(settings.warnings.iter().any(|t| t.contains("StorageCapacityScoring")), "{settings:?}");
     run(&["--feature-gates=SchedulerQueueingHints=false"]).expect_err("it is locked");
+}
+
+#[test]
+fn gates_of_groups_need_each_other() {
+    let gates = |text: &str| run(&[&format!("--feature-gates={text}")]);
+    let wrong = gates("GangScheduling=true").expect_err("nothing is known of groups");
+    assert!(wrong.len() == 1 && wrong[0].contains("GenericWorkload, which is off"), "{wrong:?}");
+    let settings = gates("GangScheduling=true,GenericWorkload=true").expect("both are known");
+    assert_eq!(settings.groups, Some(GroupGates { gangs: true }));
+    assert_eq!(settings.warnings, Vec::<String>::new());
+    let settings = gates("GenericWorkload=true").expect("it is known");
+    assert_eq!(settings.groups, Some(GroupGates { gangs: false }));
+    assert_eq!(run(&[]).expect("nothing is asked for").groups, None);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //!   Command ─┬─ Bind ───> BINDS_MAX at once ──Ended──> whoever decides
 //!            ├─ Status ─> one of a pod at a time, the latest wins, STATUS_LANES pods at once
+//!            ├─ GroupStatus > the latest of each group, one after the other
 //!            ├─ BindVolumes > volumes and claims, one after the other
 //!            ├─ ReserveDevices, ReleaseDevices, GiveDevicesBack > claims of devices, the same
 //!            ├─ Evict ──> its victims, EVICTIONS_MAX at once
@@ -15,6 +16,7 @@
 
 mod bind;
 mod devices;
+mod groups;
 pub mod notes;
 mod status;
 mod volumes;
@@ -36,6 +38,7 @@ use serde::de::IgnoredAny;
 use tokio::sync::{Semaphore, mpsc};
 
 use self::bind::{BindLane, Job};
+use self::groups::GroupLane;
 use self::notes::Notes;
 use self::status::StatusLane;
 use crate::cycle::command::{Command, Ended, Evicted, Note, PodRef};
@@ -97,6 +100,7 @@ pub struct Lanes {
     binds: Rc<BindLane>,
     ends: mpsc::UnboundedSender<End>,
     status: Rc<StatusLane>,
+    groups: Rc<GroupLane>,
     notes: Notes,
     under_way: Rc<Cell<usize>>,
     extenders: Rc<[Rc<Caller>]>,
@@ -113,6 +117,9 @@ impl Lanes {
             let lane = Rc::clone(&status);
             tasks::singleton("status", async move { lane.run().await });
         }
+        let groups = Rc::new(GroupLane::new(later.clone()));
+        let lane = Rc::clone(&groups);
+        tasks::singleton("group status", async move { lane.run().await });
         let (notes, sinks) = notes::notes(&events);
         for sink in sinks {
             tasks::singleton("events", sink.run());
@@ -124,6 +131,7 @@ impl Lanes {
             binds: Rc::new(BindLane::new(clients.within(ANSWER_MAX), BINDS_MAX)),
             ends,
             status,
+            groups,
             notes,
             under_way: Rc::default(),
             extenders: Rc::new([]),
@@ -182,6 +190,7 @@ impl Lanes {
                 let victims = victims.into_iter().zip(notes).collect();
                 self.make_room(pod, victims, message);
             }
+            Command::GroupStatus { group, condition } => self.groups.put(group, condition),
             Command::Tell(note) => self.notes.tell(note),
         }
     }

@@ -115,7 +115,7 @@ impl StatusLane {
         let pod = said.pod.whole();
         let key = ObjectKey::of(&*pod);
         let patch = patch(&pod, said.condition.as_ref(), said.nominated.as_deref());
-        if let Err(error) = send(&self.client, &key, &patch).await {
+        if let Err(error) = send(&self.client, &(path_of(&key) + "/status"), &patch).await {
             let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
             if !gone {
                 tracing::warn!(%error, pod = key.as_str(), "the pod's status was not written");
@@ -124,11 +124,11 @@ impl StatusLane {
     }
 }
 
-async fn send(client: &kube::Client, key: &ObjectKey, patch: &Value) -> kube::Result<()> {
+/// Patches a status, several times if need be.
+pub(super) async fn send(client: &kube::Client, path: &str, patch: &Value) -> kube::Result<()> {
     let mut pause = TRY_AGAIN;
-    let path = path_of(key) + "/status";
     for tried in 1.. {
-        match super::send(client, (Method::PATCH, &path), MERGE, patch).await {
+        match super::send(client, (Method::PATCH, path), MERGE, patch).await {
             Ok(()) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
                 return Err(kube::Error::Api(status));
@@ -200,7 +200,7 @@ pub(super) async fn disrupt(
         observed_generation: pod.metadata.generation,
         ..PodCondition::default()
     };
-    send(client, &victim.key, &patch(&pod, Some(&condition), None)).await
+    send(client, &(path_of(&victim.key) + "/status"), &patch(&pod, Some(&condition), None)).await
 }
 
 #[cfg(test)]

@@ -29,12 +29,14 @@ use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 use self::declared::{BoundPod, Declarations, Row};
 use self::flawed::Flawed;
+pub(crate) use self::says::is_over;
 pub use self::says::node_name;
-use self::says::{differs_beside_columns, is_over, nominated_node};
+use self::says::{differs_beside_columns, nominated_node};
 pub use self::step::Step;
 use crate::devices::known::Devices;
 use crate::devices::look::{DeviceClaims, Times};
 use crate::framework::WholeNodes;
+use crate::groups::Groups;
 use crate::kept::{KeptPod, Shelf};
 use crate::volumes::bind::{Progress, Write};
 use crate::volumes::{Claims, Refused, Volumes};
@@ -83,6 +85,8 @@ pub struct Mirror {
     pub volumes: Volumes,
     /// Devices and claims of them.
     pub devices: Devices,
+    /// Groups of pods, where they are known.
+    pub groups: Option<Groups>,
     /// What happened to all these.
     happened: Vec<Event>,
     /// What workloads and namespaces said last: their status changes all the time.
@@ -120,6 +124,7 @@ impl Mirror {
             read_budgets: None,
             volumes: Volumes::default(),
             devices: Devices::default(),
+            groups: None,
             happened: Vec::new(),
             others: HashMap::new(),
             lists: HashMap::new(),
@@ -143,12 +148,13 @@ impl Mirror {
 
     /// Every kind was listed once.
     pub fn is_complete(&self) -> bool {
-        self.complete.len() == KINDS.len()
+        self.complete.len() == KINDS.len() + usize::from(self.groups.is_some())
     }
 
     /// Kinds whose first list is not complete.
     pub fn missing(&self) -> impl Iterator<Item = Kind> + '_ {
-        KINDS.into_iter().filter(|kind| !self.complete.contains(kind))
+        let groups = self.groups.as_ref().map(|_| Kind::PodGroup);
+        KINDS.into_iter().chain(groups).filter(|kind| !self.complete.contains(kind))
     }
 
     /// Objects of which something cannot be read, by kind.
@@ -292,6 +298,7 @@ impl Mirror {
             Kind::PodDisruptionBudget => self.budgets.keys().cloned().collect(),
             kind if is_of_volumes(kind) => self.volumes.keys(kind),
             kind if is_of_devices(kind) => self.devices.keys(kind),
+            Kind::PodGroup => self.groups.iter().flat_map(Groups::keys).collect(),
             _ => self.others.keys().filter(|(k, _)| *k == kind).map(|(_, k)| k.clone()).collect(),
         };
         let flawed = self.flawed.keys(kind).cloned().collect::<Vec<_>>();
@@ -303,8 +310,18 @@ impl Mirror {
     /// Takes an object as it is now.
     pub fn set(&mut self, thing: Thing) -> Vec<Step> {
         match thing {
-            Thing::Pod(pod) => self.set_pod(*pod),
+            Thing::Pod(pod) => {
+                if let Some(groups) = &self.groups {
+                    groups.set_pod(&pod, self.profile_number(&pod).is_some());
+                }
+                self.set_pod(*pod)
+            }
             Thing::Node(node) => self.set_whole_node(*node),
+            Thing::PodGroup(group) => {
+                let groups = self.groups.as_ref();
+                self.happened.extend(groups.and_then(|groups| groups.set(*group)));
+                Vec::new()
+            }
             Thing::PodDisruptionBudget(budget) => {
                 self.budgets.insert(ObjectKey::of(&*budget), *budget);
                 self.read_budgets = None;
@@ -553,6 +570,14 @@ impl Mirror {
             Kind::Pod => {
                 self.waiting.remove(key);
                 self.bound.remove(key);
+                if let Some(groups) = &self.groups {
+                    groups.end_of_pod(key);
+                }
+            }
+            Kind::PodGroup => {
+                if let Some(groups) = &self.groups {
+                    groups.gone(key);
+                }
             }
             Kind::PodDisruptionBudget => {
                 self.budgets.remove(key);

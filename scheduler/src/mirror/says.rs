@@ -30,7 +30,7 @@ pub(super) fn nominated_node(pod: &Pod) -> Option<&str> {
 }
 
 /// Whether a pod holds nothing any more.
-pub(super) fn is_over(pod: &Pod) -> bool {
+pub(crate) fn is_over(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

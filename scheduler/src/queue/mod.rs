@@ -58,6 +58,10 @@ pub trait Candidate {
     fn is_held(&self) -> bool {
         false
     }
+    /// Whether it is tried again after its backoff, whatever rejected it and whatever happens.
+    fn only_backs_off(&self) -> bool {
+        false
+    }
 }
 
 /// Those who say what happens to pods.
@@ -84,7 +88,7 @@ pub enum Place {
     Active,
     /// It has to wait for its backoff first, unless nothing else is to be done.
     Backoff,
-    /// The same after an error, which is no reason to hurry.
+    /// The same after an error, or as one of a group, which is no reason to hurry.
     ErrorBackoff,
     /// It waits for an event.
     Unschedulable,
@@ -142,6 +146,13 @@ pub struct Waiting<P> {
     is_gone: bool,
     /// It has been in a queue.
     was_counted: bool,
+}
+
+impl<P> Waiting<P> {
+    /// Whoever was told first has the lowest.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 type Uid = Rc<str>;
@@ -327,16 +338,33 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
         let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid));
         let uid = Rc::clone(uid?);
-        self.take_out(&uid);
+        let pod = self.begins_flight(&uid, now);
+        Some((uid, pod))
+    }
+
+    /// Pops this pod before its turn, unless it may not be decided now.
+    // k8s: pkg/scheduler/backend/queue/scheduling_queue.go PopSpecificPod
+    pub fn pop_this(&mut self, uid: &str, now: Duration) -> Option<Rc<P>> {
+        let (uid, waiting) = self.pods.get_key_value(uid)?;
+        let flies = matches!(waiting.place, Place::InFlight | Place::Binding);
+        if flies || waiting.pod.gate().is_some() || waiting.pod.is_held() {
+            return None;
+        }
+        let uid = Rc::clone(uid);
+        Some(self.begins_flight(&uid, now))
+    }
+
+    fn begins_flight(&mut self, uid: &Uid, now: Duration) -> Rc<P> {
+        self.take_out(uid);
         let sees_from = self.events_from + self.events.len() as u64;
-        self.change(&uid, |waiting| {
+        self.change(uid, |waiting| {
             waiting.attempts += 1;
             waiting.first_attempt.get_or_insert(now);
             waiting.last_attempt = now;
             waiting.sees_from = sees_from;
         });
-        self.put(&uid, Place::InFlight);
-        Some((Rc::clone(&uid), Rc::clone(&self.pods[&uid].pod)))
+        self.put(uid, Place::InFlight);
+        Rc::clone(&self.pods[uid].pod)
     }
 
     /// A pod in flight has a node. Until `done` or `back` it is not gone.
@@ -391,7 +419,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             (waiting.since, waiting.flushed) = (now, false);
         });
         let waiting = &self.pods[&uid];
-        let worth = if was_binding || self.is_rejected_by_nobody(waiting) {
+        let is_tried = was_binding || waiting.pod.only_backs_off();
+        let worth = if is_tried || self.is_rejected_by_nobody(waiting) {
             Worth::TryLater
         } else {
             let missed = usize::try_from(sees_from.saturating_sub(self.events_from));

@@ -73,8 +73,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         match worth {
             Worth::Nothing => self.put(uid, Place::Unschedulable),
             Worth::TryLater if is_early => {
-                let is_error = self.is_rejected_by_nobody(waiting);
-                self.enter(uid, if is_error { Place::ErrorBackoff } else { Place::Backoff });
+                // Whoever is tried again whatever happens would be so at once, again and again.
+                let waits = waiting.pod.only_backs_off() || self.is_rejected_by_nobody(waiting);
+                self.enter(uid, if waits { Place::ErrorBackoff } else { Place::Backoff });
             }
             _ => self.enter(uid, Place::Active),
         }

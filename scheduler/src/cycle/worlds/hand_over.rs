@@ -20,10 +20,12 @@ impl World {
         (self.statuses, self.evictions, self.answers) = (Vec::new(), Vec::new(), Vec::new());
         (self.evicted, self.of_claims) = (Vec::new(), claims::UnderWay::default());
         self.hand_overs += 1;
-        let mut successor = newcomer();
+        let mut successor = self.newcomer();
         if self.chance.one_in(2) {
             let now = Duration::from_secs(self.now);
-            self.told.iter().for_each(|told| successor.tell(told.clone(), now));
+            for told in &self.told {
+                successor.tell(told.clone(), now);
+            }
             while let Some(told) = self.next_told() {
                 successor.tell(told, now);
             }

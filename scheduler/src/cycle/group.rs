@@ -1,0 +1,331 @@
+//! All pods of a group that wait are decided together: their nodes count one after the other, then
+//! all of that is taken back, and whether enough have one says what becomes of each.
+//!
+//! ```text
+//!   pop ──> the others of its group ──> find, reserve for now, permit ──> take back ──┐
+//!                                         (one after the other)                        v
+//!       fits: assume, as any pod    waits for victims: nominate    fits not: refuse all of them
+//! ```
+//! Input: the pod whose turn it is, the group's others, the cluster. Output: what becomes of any pod,
+//! and a condition of the group. Owner: the scheduler; where extenders are asked it goes on when they
+//! answer, and nobody else is decided meanwhile. Bounds: the pods of a group.
+// k8s: pkg/scheduler/schedule_one_podgroup.go
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PodCondition;
+
+use super::command::{Command, Fact};
+use super::consult::Said;
+use super::decide::{Found, Why};
+use super::{Asked, Scheduler, Uid};
+use crate::framework::Attempt;
+use crate::groups::{OfGroup, SCHEDULED};
+use crate::mirror::{Nominee, Step};
+use crate::queue::Rejectors;
+
+/// Upstream's words.
+// k8s: schedule_one_podgroup.go errPodGroupUnschedulable, podGroupSchedulingDefaultAlgorithm,
+//      gangscheduling.go Permit, framework/runtime/framework.go RunPermitPlugins
+const UNSCHEDULABLE: &str = "pod group is unschedulable";
+const WAITS: &str = "pod group is unschedulable, pod group is waiting for preemption to complete";
+const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods from a gang to be \
+    scheduled, one or more plugins asked to wait and no plugin rejected pod";
+const OTHER_FAILED: &str = "failed to schedule other pod from a pod group";
+
+/// What came of a group so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Came {
+    /// Too few pods have nodes.
+    Nowhere,
+    /// Enough would have, were some victims gone.
+    NeedsRoom,
+    /// Enough have.
+    Fits,
+    /// A mistake.
+    Failed(String),
+}
+
+/// A group that is being decided.
+#[derive(Debug)]
+pub(super) struct GroupCycle {
+    group: OfGroup,
+    profile: usize,
+    left: VecDeque<(Uid, Rc<Asked>)>,
+    tried: Vec<Tried>,
+    came: Came,
+    needs_room: bool,
+}
+
+/// A pod of it that was looked at.
+#[derive(Debug)]
+struct Tried {
+    uid: Uid,
+    asked: Rc<Asked>,
+    place: Option<Reserved>,
+    /// Why it has no node, or cannot have it yet.
+    why: Option<Why>,
+}
+
+/// A node that counts as a pod's for now.
+#[derive(Debug)]
+struct Reserved {
+    node: Rc<str>,
+    attempt: Option<Rc<Attempt>>,
+    /// The node that was kept for it before.
+    kept: Option<Nominee>,
+    /// It would be bound.
+    is_permitted: bool,
+}
+
+impl Scheduler {
+    /// Decides all pods of the group that wait, this one among them.
+    // k8s: schedule_one_podgroup.go scheduleOnePodGroup, podGroupInfoForPod
+    pub(super) fn decide_group(&mut self, uid: Uid, asked: Rc<Asked>, now: Duration) {
+        let Some(group) = asked.group.clone() else { return };
+        let profile = asked.profile;
+        let mut all = vec![(Rc::clone(&uid), asked)];
+        for other in group.waiting().into_iter().filter(|other| *other != uid) {
+            all.extend(self.queue.pop_this(&other, now).map(|asked| (other, asked)));
+        }
+        all.sort_by_key(|(uid, asked)| {
+            let waiting = self.queue.get(uid);
+            let since = waiting.map(|waiting| (waiting.first_attempt, waiting.number()));
+            (Reverse(asked.spec.priority), since)
+        });
+        if let Some((_, other)) = all.iter().find(|(_, other)| other.profile != profile) {
+            let name = |of: usize| self.mirror.profile(of).scheduler_name.clone();
+            let (first, other) = (name(all[0].1.profile), name(other.profile));
+            let error = format!(
+                "all pods in a single pod group should have the same .spec.schedulerName set, \
+                 got: {other:?} and {first:?}"
+            );
+            for (uid, asked) in all {
+                self.refuse(&uid, &asked, Why::error(error.clone()), now);
+            }
+            return;
+        }
+        all.retain(|(uid, asked)| {
+            let skips = self.skips(uid, asked);
+            if skips {
+                self.queue.done(uid);
+            }
+            !skips
+        });
+        if all.is_empty() {
+            return;
+        }
+        let (left, tried, came) = (all.into(), Vec::new(), Came::Nowhere);
+        self.group = Some(GroupCycle { group, profile, left, tried, came, needs_room: false });
+        self.go_on(now);
+    }
+
+    /// Looks at the next pod of the group that is being decided, if one is.
+    pub(super) fn go_on(&mut self, now: Duration) {
+        // Each of them comes back with what was found, in `goes_on`, unless extenders are asked.
+        while self.consulting.is_none()
+            && let Some(cycle) = &mut self.group
+        {
+            let next =
+                if matches!(cycle.came, Came::Failed(_)) { None } else { cycle.left.pop_front() };
+            match next {
+                Some((uid, asked)) => {
+                    let found = self.find(&uid, &asked, &Said::Nothing, now);
+                    let (profile, found_any) = (asked.profile, found.is_ok());
+                    self.facts.push(Fact::Decided { profile, found: found_any });
+                    self.found_for_group(&uid, &asked, found, now);
+                }
+                None => {
+                    if let Some(cycle) = self.group.take() {
+                        self.submit(cycle, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what was found of a pod of the group, and looks at the next one.
+    pub(super) fn goes_on(
+        &mut self,
+        uid: &Uid,
+        asked: &Rc<Asked>,
+        found: Result<Found, Why>,
+        now: Duration,
+    ) {
+        self.found_for_group(uid, asked, found, now);
+        self.go_on(now);
+    }
+
+    // k8s: schedule_one_podgroup.go podGroupPodSchedulingAlgorithm, podGroupSchedulingDefaultAlgorithm
+    fn found_for_group(
+        &mut self,
+        uid: &Uid,
+        asked: &Rc<Asked>,
+        found: Result<Found, Why>,
+        now: Duration,
+    ) {
+        let (node, attempt, why) = match found {
+            Ok(Found::Later) => return,
+            Ok(Found::Node(node, attempt)) => (Some(node), attempt, None),
+            Err(why) => {
+                let node = why.nominated.as_deref().filter(|node| !node.is_empty());
+                (node.map(Rc::from), None, Some(why))
+            }
+        };
+        let mut tried = Tried { uid: Rc::clone(uid), asked: Rc::clone(asked), place: None, why };
+        if let Some(node) = node {
+            self.keep_attempt(uid, attempt, &node);
+            match self.reserve(uid, asked, node, now) {
+                Ok(place) => tried.place = Some(place),
+                Err(why) => tried.why = Some(why),
+            }
+        }
+        let Some(cycle) = &mut self.group else { return };
+        match (&tried.place, &tried.why) {
+            (Some(place), why) => {
+                cycle.needs_room |= why.is_some();
+                if place.is_permitted {
+                    cycle.came = if cycle.needs_room { Came::NeedsRoom } else { Came::Fits };
+                }
+            }
+            (None, Some(why)) if why.is_error => {
+                cycle.came = Came::Failed(format!("{OTHER_FAILED}: {}", why.message));
+            }
+            (None, _) => {}
+        }
+        cycle.tried.push(tried);
+    }
+
+    /// Counts a pod as on a node, until it is known what becomes of its group.
+    fn reserve(
+        &mut self,
+        uid: &Uid,
+        asked: &Rc<Asked>,
+        node: Rc<str>,
+        now: Duration,
+    ) -> Result<Reserved, Why> {
+        if let Err(error) = self.choose_devices(uid, asked, &node) {
+            self.unreserve(uid);
+            return Err(Why::error(error));
+        }
+        self.choose_volumes(uid, asked, &node);
+        let pod = asked.spec.key;
+        let kept = self.mirror.nomination(pod).cloned();
+        self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(&node)));
+        if kept.is_some() {
+            self.mirror.make(&Step::Nominated { pod, old: kept.clone(), new: None });
+        }
+        self.mirror.volumes.users.put(uid, &asked.pod.whole(), &node);
+        if let Some(group) = &asked.group {
+            group.assume(uid);
+        }
+        let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
+        let permission = self.permission(uid, asked, &node);
+        let is_permitted = permission.as_ref().is_ok_and(|pending| pending.is_empty());
+        let reserved = Reserved { node, attempt, kept, is_permitted };
+        match permission {
+            Ok(_) => Ok(reserved),
+            Err(stopped) => {
+                self.take_back(uid, asked, &reserved, now);
+                Err(self.why(asked, stopped))
+            }
+        }
+    }
+
+    /// The pod is where it was before.
+    // k8s: schedule_one.go unreserveAndForget
+    fn take_back(&mut self, uid: &Uid, asked: &Asked, reserved: &Reserved, now: Duration) {
+        self.forget_volumes(uid);
+        self.forget_devices(uid, now);
+        self.unreserve(uid);
+        if let Some(group) = &asked.group {
+            group.forget(uid);
+        }
+        let pod = asked.spec.key;
+        // While extenders were asked somebody else may have bound it.
+        if self.mirror.node_of(&asked.key).is_some() {
+            return;
+        }
+        self.mirror.make(&Step::Gone { pod, last: None, node: Rc::clone(&reserved.node) });
+        if reserved.kept.is_some() && self.mirror.waiting(&asked.key).is_some() {
+            let new = reserved.kept.clone();
+            self.mirror.make(&Step::Nominated { pod, old: None, new });
+        }
+    }
+
+    /// What becomes of each pod of a group.
+    // k8s: schedule_one_podgroup.go submitPodGroupAlgorithmResult
+    fn submit(&mut self, cycle: GroupCycle, now: Duration) {
+        let GroupCycle { group, profile, left, tried, came, .. } = cycle;
+        for Tried { uid, asked, place, .. } in tried.iter().rev() {
+            if let Some(reserved) = place {
+                self.take_back(uid, asked, reserved, now);
+            }
+        }
+        let mut bound = Vec::new();
+        for Tried { uid, asked, place, why } in tried {
+            let why = match (&came, place, why) {
+                (Came::Failed(_), _, Some(why)) if why.is_error => why,
+                (Came::Failed(error), ..) => Why::error(error.clone()),
+                (Came::Fits, Some(reserved), None) => {
+                    bound.push(Rc::clone(&uid));
+                    self.keep_attempt(&uid, reserved.attempt, &reserved.node);
+                    self.assume(&uid, asked, &reserved.node, now);
+                    continue;
+                }
+                (Came::NeedsRoom, Some(reserved), None) => rejected(WAITS, &reserved.node),
+                (Came::Nowhere, Some(_), _) => rejected(TOO_FEW, ""),
+                (_, _, Some(why)) => why,
+                (_, None, None) => rejected(UNSCHEDULABLE, ""),
+            };
+            self.refuse(&uid, &asked, why, now);
+        }
+        for (uid, asked) in left {
+            let error =
+                if let Came::Failed(error) = &came { error.as_str() } else { UNSCHEDULABLE };
+            self.refuse(&uid, &asked, Why::error(error.to_owned()), now);
+        }
+        // Those that wait for others still, of whom nobody has heard.
+        for uid in bound.iter().filter(|uid| self.waits_for_permission(uid)).collect::<Vec<_>>() {
+            self.tell_node(uid);
+        }
+        self.tell_group(&group, profile, came);
+    }
+
+    /// Counts how a group fared, and has its condition written.
+    fn tell_group(&mut self, group: &OfGroup, profile: usize, came: Came) {
+        let (result, status, reason, message) = match came {
+            Came::Fits => ("scheduled", "True", "Scheduled", String::new()),
+            Came::NeedsRoom => {
+                ("waiting_on_preemption", "False", "Unschedulable", WAITS.to_owned())
+            }
+            Came::Nowhere => ("unschedulable", "False", "Unschedulable", UNSCHEDULABLE.to_owned()),
+            Came::Failed(error) => ("error", "False", "SchedulerError", error),
+        };
+        self.facts.push(Fact::Group { profile, result });
+        let condition = PodCondition {
+            type_: SCHEDULED.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            ..PodCondition::default()
+        };
+        let groups = self.mirror.groups.as_ref();
+        if let Some((group, condition)) = groups.and_then(|g| g.is_news(&group.key, condition)) {
+            self.commands.push(Command::GroupStatus { group, condition });
+        }
+    }
+}
+
+/// Nobody rejected the pod itself.
+fn rejected(message: &str, node: &str) -> Why {
+    Why {
+        is_error: false,
+        message: message.to_owned(),
+        rejectors: Rejectors::new(),
+        nominated: Some(node.to_owned()),
+    }
+}

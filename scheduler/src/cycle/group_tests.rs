@@ -1,0 +1,265 @@
+//! Pods of a group: decided together, bound together or not at all, and what each is told.
+
+use serde_json::{Value, json};
+
+use super::tests::{at, bound, decide, node, object, with, without_second_look};
+use super::*;
+use crate::groups::{GroupGates, Groups};
+use crate::watch::{KINDS, Kind, Thing, Told};
+
+const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods from a gang to be \
+    scheduled, one or more plugins asked to wait and no plugin rejected pod";
+
+/// Whose it is or how, a reason, and a message.
+type Text = (String, String, String);
+
+fn group(name: &str, policy: &Value) -> Thing {
+    Thing::PodGroup(object(json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("g-{name}"),
+            "generation": 1},
+        "spec": {"schedulingPolicy": policy},
+    })))
+}
+
+fn gang(name: &str, min: i32) -> Thing {
+    group(name, &json!({"gang": {"minCount": min}}))
+}
+
+fn basic(name: &str) -> Thing {
+    group(name, &json!({"basic": {}}))
+}
+
+fn member(name: &str, group: &str, cpu: &str) -> Thing {
+    with(name, cpu, |pod| pod["spec"]["schedulingGroup"] = json!({"podGroupName": group}))
+}
+
+fn knowing_groups(gates: GroupGates, things: &[Thing]) -> Scheduler {
+    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    let mut scheduler = scheduler.with_groups(Groups::new(gates));
+    for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
+        scheduler.tell(Told::Begun(kind), at(0));
+        for thing in things.iter().filter(|thing| thing.kind() == kind) {
+            scheduler.tell(Told::Listed(thing.clone()), at(0));
+        }
+        scheduler.tell(Told::Complete(kind), at(0));
+    }
+    scheduler
+}
+
+fn knowing(things: &[Thing]) -> Scheduler {
+    knowing_groups(GroupGates { gangs: true }, things)
+}
+
+fn all_bound(commands: &[Command]) -> Vec<String> {
+    let all = commands.iter().filter_map(bound);
+    let mut all: Vec<String> =
+        all.map(|(pod, node)| format!("{}@{node}", pod.key.name())).collect();
+    all.sort_unstable();
+    all
+}
+
+/// What each pod is told, and the group.
+fn told(commands: &[Command]) -> (Vec<Text>, Vec<Text>) {
+    let (mut pods, mut groups) = (Vec::new(), Vec::new());
+    for command in commands {
+        match command {
+            Command::Status { pod, condition: Some(condition), .. } => {
+                let (reason, message) = (condition.reason.clone(), condition.message.clone());
+                let name = pod.whole().metadata.name.clone().expect("a name");
+                pods.push((name, reason.expect("a reason"), message.expect("a message")));
+            }
+            Command::GroupStatus { condition, .. } => {
+                let (reason, message) = (condition.reason.clone(), condition.message.clone());
+                let (reason, message) = (reason.expect("a reason"), message.expect("a message"));
+                groups.push((condition.status.clone(), reason, message));
+            }
+            _ => {}
+        }
+    }
+    pods.sort_unstable();
+    (pods, groups)
+}
+
+fn texts(all: &[[&str; 3]]) -> Vec<Text> {
+    all.iter().map(|[a, b, c]| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
+}
+
+fn results(scheduler: &mut Scheduler) -> Vec<&'static str> {
+    let facts = scheduler.take_facts().into_iter().filter_map(|fact| match fact {
+        Fact::Group { result, .. } => Some(result),
+        _ => None,
+    });
+    facts.collect()
+}
+
+#[test]
+fn a_gang_that_fits_is_bound_as_a_whole() {
+    let mut scheduler =
+        knowing(&[node("n", "2"), gang("g", 2), member("a", "g", "1"), member("b", "g", "1")]);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(all_bound(&commands), ["a@n", "b@n"]);
+    assert_eq!(told(&commands), (vec![], texts(&[["True", "Scheduled", ""]])));
+    assert_eq!(results(&mut scheduler), ["scheduled"]);
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (2, 2));
+}
+
+#[test]
+fn of_a_gang_that_does_not_fit_nobody_is_bound_and_nothing_is_taken() {
+    let mut scheduler =
+        knowing(&[node("n", "1"), gang("g", 2), member("a", "g", "1"), member("b", "g", "1")]);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(all_bound(&commands), [""; 0]);
+    let full = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+        preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.";
+    let pods = texts(&[["a", "Unschedulable", TOO_FEW], ["b", "Unschedulable", full]]);
+    let groups = texts(&[["False", "Unschedulable", "pod group is unschedulable"]]);
+    assert_eq!(told(&commands), (pods, groups));
+    assert_eq!(results(&mut scheduler), ["unschedulable"]);
+    assert_eq!(scheduler.assumed(), 0);
+    // What it counted on is there for somebody else.
+    scheduler.tell(Told::Set(with("c", "1", |_| {})), at(1));
+    assert_eq!(all_bound(&decide(&mut scheduler, 1)), ["c@n"]);
+}
+
+#[test]
+fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
+    let mut scheduler = knowing(&[node("n", "9"), member("a", "g", "1")]);
+    assert_eq!(decide(&mut scheduler, 0), []);
+    assert_eq!(scheduler.count(Place::Gated), 1);
+    scheduler.tell(Told::Set(gang("g", 3)), at(1));
+    scheduler.tell(Told::Set(member("b", "g", "1")), at(1));
+    scheduler.tell(Told::Set(member("x", "other", "1")), at(1));
+    assert_eq!(decide(&mut scheduler, 1), []);
+    assert_eq!(scheduler.count(Place::Gated), 3);
+    scheduler.tell(Told::Set(member("c", "g", "1")), at(2));
+    assert_eq!(all_bound(&decide(&mut scheduler, 2)), ["a@n", "b@n", "c@n"]);
+    scheduler.tell(Told::Set(basic("other")), at(3));
+    assert_eq!(all_bound(&decide(&mut scheduler, 3)), ["x@n"]);
+}
+
+#[test]
+fn a_basic_group_binds_whoever_fits() {
+    let things = [node("n", "1"), basic("g"), member("a", "g", "1"), member("b", "g", "1")];
+    for gangs in [true, false] {
+        let mut scheduler = knowing_groups(GroupGates { gangs }, &things);
+        let commands = decide(&mut scheduler, 0);
+        assert_eq!(all_bound(&commands), ["a@n"]);
+        let (pods, groups) = told(&commands);
+        assert_eq!((pods.len(), &*pods[0].0), (1, "b"));
+        assert_eq!(groups, texts(&[["True", "Scheduled", ""]]));
+    }
+}
+
+#[test]
+fn without_the_gate_of_gangs_nobody_waits_for_anybody() {
+    let things = [node("n", "1"), gang("g", 2), member("a", "g", "1")];
+    let mut scheduler = knowing_groups(GroupGates { gangs: false }, &things);
+    assert_eq!(all_bound(&decide(&mut scheduler, 0)), ["a@n"]);
+    // Without any gate there is no group either.
+    let mut scheduler = super::tests::knowing(things.to_vec());
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!((all_bound(&commands), commands.len()), (vec!["a@n".to_owned()], 1));
+}
+
+#[test]
+fn more_pods_than_a_gang_needs_are_bound_as_far_as_they_fit_and_the_group_stays_scheduled() {
+    let mut scheduler = knowing(&[
+        node("n", "2"),
+        gang("g", 2),
+        member("a", "g", "1"),
+        member("b", "g", "1"),
+        member("c", "g", "1"),
+    ]);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(all_bound(&commands), ["a@n", "b@n"]);
+    assert_eq!(told(&commands).1, texts(&[["True", "Scheduled", ""]]));
+    // A later cycle for the one that is left does not take that back.
+    let commands = decide(&mut scheduler, 60);
+    assert_eq!((all_bound(&commands), told(&commands).1), (vec![], vec![]));
+    scheduler.tell(Told::Set(node("m", "1")), at(120));
+    assert_eq!(all_bound(&decide(&mut scheduler, 120)), ["c@m"]);
+}
+
+#[test]
+fn a_gang_is_tried_again_after_its_backoff_whatever_happens() {
+    let mut scheduler =
+        knowing(&[node("n", "1"), gang("g", 2), member("a", "g", "1"), member("b", "g", "1")]);
+    decide(&mut scheduler, 0);
+    scheduler.take_facts();
+    decide(&mut scheduler, 600);
+    assert_eq!(results(&mut scheduler), ["unschedulable"]);
+    scheduler.tell(Told::Set(node("n", "2")), at(601));
+    assert_eq!(all_bound(&decide(&mut scheduler, 1200)), ["a@n", "b@n"]);
+}
+
+#[test]
+fn the_most_important_pods_of_a_gang_go_first() {
+    let important = |name: &str| match member(name, "g", "1") {
+        Thing::Pod(mut pod) => {
+            pod.spec.as_mut().expect("a spec").priority = Some(1);
+            Thing::Pod(pod)
+        }
+        other => other,
+    };
+    let things = [node("n", "1"), gang("g", 1), member("a", "g", "1"), important("b")];
+    assert_eq!(all_bound(&decide(&mut knowing(&things), 0)), ["b@n"]);
+}
+
+#[test]
+fn a_gang_that_needs_room_waits_for_its_victims_as_a_whole() {
+    let low = with("low", "1", |pod| {
+        pod["spec"]["nodeName"] = json!("n");
+        pod["spec"]["priority"] = json!(-1);
+    });
+    let things =
+        [node("n", "2"), gang("g", 2), member("a", "g", "1"), member("b", "g", "1"), low.clone()];
+    let mut scheduler = knowing(&things);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(all_bound(&commands), [""; 0]);
+    let evicted = commands.iter().filter_map(|command| match command {
+        Command::Evict { victims, pod, .. } => Some((victims[0].key.name(), pod.clone())),
+        _ => None,
+    });
+    let evicted: Vec<_> = evicted.collect();
+    assert_eq!((evicted.len(), evicted[0].0), (1, "low"));
+    assert_eq!(super::tests::nominated(&commands), ["n", "n"]);
+    let (pods, groups) = told(&commands);
+    let waits = "pod group is unschedulable, pod group is waiting for preemption to complete";
+    assert_eq!(groups, texts(&[["False", "Unschedulable", waits]]));
+    let first = &pods[0];
+    assert_eq!((&*first.0, &*first.1, &*first.2), ("a", "Unschedulable", waits));
+    assert!(pods[1].2.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{pods:?}");
+    assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
+    let all = Evicted { pod: evicted[0].1.clone(), all: true, took: Duration::ZERO };
+    scheduler.tell(Told::Gone(low), at(1));
+    scheduler.evicted(&all, at(1));
+    assert_eq!(all_bound(&decide(&mut scheduler, 60)), ["a@n", "b@n"]);
+}
+
+#[test]
+fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
+    let profile = |name: &str| Profile { scheduler_name: name.to_owned(), ..Profile::default() };
+    let profiles = vec![profile("default-scheduler"), profile("other")];
+    let scheduler = Scheduler::new(profiles, without_second_look(), 1);
+    let mut scheduler = scheduler.with_groups(Groups::new(GroupGates { gangs: true }));
+    let other = match member("b", "g", "1") {
+        Thing::Pod(mut pod) => {
+            pod.spec.as_mut().expect("a spec").scheduler_name = Some("other".to_owned());
+            Thing::Pod(pod)
+        }
+        thing => thing,
+    };
+    for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
+        scheduler.tell(Told::Begun(kind), at(0));
+        scheduler.tell(Told::Complete(kind), at(0));
+    }
+    for thing in [node("n", "2"), gang("g", 2), member("a", "g", "1"), other] {
+        scheduler.tell(Told::Set(thing), at(0));
+    }
+    let commands = decide(&mut scheduler, 0);
+    let why = "all pods in a single pod group should have the same .spec.schedulerName set, got: \
+        \"other\" and \"default-scheduler\"";
+    let all = texts(&[["a", "SchedulerError", why], ["b", "SchedulerError", why]]);
+    assert_eq!(told(&commands).0, all);
+    assert_eq!(scheduler.assumed(), 0);
+}

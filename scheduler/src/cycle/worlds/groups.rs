@@ -1,0 +1,142 @@
+//! Groups in a world: gangs and a basic one come and go, and pods that belong to them.
+//!
+//! When a decision has pods of a gang bound, as many of it must count as on nodes as it needs, by what
+//! was told and by what the scheduler assumes; at the end no group may be left that would fit.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::super::{Command, Scheduler};
+use super::{World, thing};
+use crate::cycle::tests::{at, decide};
+use crate::groups::{GroupGates, Groups};
+use crate::watch::{KINDS, Kind, Thing, Told};
+
+/// Of which a basic group needs one, and is no gang.
+const MIN: [i32; 3] = [1, 2, 3];
+
+/// Pods of groups as they were told: uid, group, whether they have a node.
+pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
+
+pub(super) fn groups() -> Groups {
+    Groups::new(GroupGates { gangs: true })
+}
+
+fn group_of(pod: &Value) -> Option<&str> {
+    pod["spec"]["schedulingGroup"]["podGroupName"].as_str()
+}
+
+fn min_of(group: &str) -> usize {
+    let at = group.trim_start_matches('g').parse::<usize>().expect("a number");
+    usize::try_from(MIN[at]).expect("it is small")
+}
+
+fn told_group(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref()?.scheduling_group.as_ref()?.pod_group_name.clone()
+}
+
+impl World {
+    /// Makes a pod one of a group, now and then.
+    pub(super) fn join(&mut self, spec: &mut Value) {
+        if self.has_groups && self.chance.one_in(2) {
+            let group = format!("g{}", self.chance.below(MIN.len()));
+            spec["schedulingGroup"] = json!({"podGroupName": group});
+        }
+    }
+
+    /// A group comes or goes; whether any did.
+    pub(super) fn change_group(&mut self) -> bool {
+        if !self.has_groups || !self.chance.one_in(10) {
+            return false;
+        }
+        let number = self.chance.below(MIN.len());
+        let name = format!("g{number}");
+        if !self.groups.contains_key(&name) {
+            self.new_group(number);
+        } else if self.chance.one_in(3) {
+            self.delete(Kind::PodGroup, &name);
+        }
+        true
+    }
+
+    pub(super) fn new_groups(&mut self) {
+        if self.has_groups {
+            (0..MIN.len()).for_each(|number| self.new_group(number));
+        }
+    }
+
+    fn new_group(&mut self, number: usize) {
+        let gang = json!({"gang": {"minCount": MIN[number]}});
+        let policy = if number == 0 { json!({"basic": {}}) } else { gang };
+        let (name, uid) = (format!("g{number}"), format!("g{}", self.numbered));
+        let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
+            "spec": {"schedulingPolicy": policy}});
+        self.set(Kind::PodGroup, &name, value);
+    }
+
+    /// Keeps what is told of pods of groups.
+    pub(super) fn hears(&mut self, told: &Told) {
+        let (Told::Set(Thing::Pod(pod)) | Told::Gone(Thing::Pod(pod))) = told else { return };
+        let Some(group) = told_group(pod) else { return };
+        let name = pod.metadata.name.clone().expect("a name");
+        if matches!(told, Told::Gone(_)) {
+            self.known.remove(&name);
+            return;
+        }
+        let uid = pod.metadata.uid.clone().expect("a uid");
+        let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        self.known.insert(name, (uid, group, has_node));
+    }
+
+    /// Whoever of a gang is bound by one decision is one of enough.
+    pub(super) fn no_gang_is_torn(&self, scheduler: &Scheduler, commands: &[Command]) {
+        for command in commands {
+            let pod = match command {
+                Command::Bind { pod, .. } | Command::ReserveDevices { pod, .. } => pod,
+                _ => continue,
+            };
+            let Some((_, group, _)) = self.known.get(pod.key.name()) else { continue };
+            let counts = |(uid, of, has_node): &&(String, String, bool)| {
+                of == group && (*has_node || scheduler.assumed.contains_key(uid.as_str()))
+            };
+            let count = self.known.values().filter(counts).count();
+            assert!(count >= min_of(group), "{count} of {group} have nodes: {}", pod.key.as_str());
+        }
+    }
+
+    /// No group is left that a scheduler would bind that knows nothing but what there is.
+    pub(super) fn no_group_fits(&self, others: Vec<Thing>) {
+        if !self.has_groups {
+            return;
+        }
+        let groups = self.groups.values().map(|group| thing(Kind::PodGroup, group));
+        let things: Vec<Thing> = others.into_iter().chain(groups).collect();
+        let settings = crate::cycle::tests::without_second_look();
+        let mut fresh = Scheduler::new(Vec::new(), settings, 1).with_groups(self::groups());
+        for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
+            fresh.tell(Told::Begun(kind), at(0));
+            for thing in things.iter().filter(|thing| thing.kind() == kind) {
+                fresh.tell(Told::Listed(thing.clone()), at(0));
+            }
+            fresh.tell(Told::Complete(kind), at(0));
+        }
+        for command in decide(&mut fresh, 0) {
+            if let Command::Bind { pod, .. } | Command::ReserveDevices { pod, .. } = command {
+                let group = group_of(&self.pods[pod.key.name()]);
+                assert_eq!(group, None, "{} would be bound", pod.key.as_str());
+            }
+        }
+    }
+
+    /// Pods of groups are tried again for ever: nothing comes of it when nothing changes.
+    pub(super) fn only_groups_wait(&self, scheduler: &Scheduler) -> bool {
+        let waits = |place: super::Place| {
+            use super::Place::{Active, Backoff, ErrorBackoff};
+            matches!(place, Active | Backoff | ErrorBackoff)
+        };
+        let mut waiting = scheduler.queue.iter().filter(|waiting| waits(waiting.place));
+        waiting.all(|waiting| waiting.pod.group.is_some())
+    }
+}

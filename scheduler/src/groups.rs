@@ -1,0 +1,268 @@
+//! Groups of pods: what the API says of them, and which pods of each are known, where.
+//!
+//! ```text
+//!   pod told ──> waits ── assume ──> assumed ── told with a node ──> assigned
+//!                  ^ ───── forget ─────┘
+//! ```
+//! Input: `PodGroup`s and pods as watches tell them, pods that were given nodes. Output: whether a pod
+//! may be decided, whether its gang has enough pods with nodes, who waits. Owner: the thread that
+//! decides; shared with its pods. Bounds: what the API server has. A scheduler without the gate has
+//! none of this.
+// k8s: pkg/scheduler/backend/cache/podgroupstate.go,
+//      pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::hint::Event;
+
+use crate::mirror::{is_over, node_name};
+
+type Uid = Rc<str>;
+
+/// The condition of a group that says how its pods fared.
+pub const SCHEDULED: &str = "PodGroupScheduled";
+
+/// Which of the gates of groups are on, where groups are known at all (GenericWorkload).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupGates {
+    /// GangScheduling: pods of a gang wait for each other.
+    pub gangs: bool,
+}
+
+/// Where a pod of a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    Waits,
+    Assumed,
+    Assigned,
+}
+
+/// All that are known.
+#[derive(Clone, Debug, Default)]
+pub struct Groups(Rc<RefCell<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    gates: GroupGates,
+    groups: HashMap<ObjectKey, Rc<PodGroup>>,
+    /// Those of which it was said that they have their nodes, by name: their uids.
+    scheduled: HashMap<ObjectKey, Option<String>>,
+    members: HashMap<ObjectKey, BTreeMap<Uid, Stand>>,
+    of_pods: HashMap<ObjectKey, (ObjectKey, Uid)>,
+}
+
+impl Known {
+    fn count(&self, group: &ObjectKey, counts: impl Fn(Stand) -> bool) -> usize {
+        let members = self.members.get(group).into_iter().flatten();
+        members.filter(|(_, stand)| counts(**stand)).count()
+    }
+
+    /// How many pods a gang needs at least; `None` for a group that is no gang.
+    fn min_count(&self, group: &ObjectKey) -> Option<usize> {
+        let gang = self.groups.get(group)?.spec.scheduling_policy.gang.as_ref()?;
+        Some(usize::try_from(gang.min_count).unwrap_or(0))
+    }
+
+    fn take_pod(&mut self, pod: &ObjectKey) {
+        let Some((group, uid)) = self.of_pods.remove(pod) else { return };
+        if let Some(members) = self.members.get_mut(&group) {
+            members.remove(&uid);
+            if members.is_empty() {
+                self.members.remove(&group);
+            }
+        }
+    }
+
+    /// A pod that is known is somewhere else now.
+    fn moves(&mut self, group: &ObjectKey, uid: &str, from: Stand, to: Stand) {
+        let members = self.members.get_mut(group);
+        if let Some(stand) = members.and_then(|all| all.get_mut(uid)).filter(|s| **s == from) {
+            *stand = to;
+        }
+    }
+}
+
+impl Groups {
+    /// None yet.
+    #[must_use]
+    pub fn new(gates: GroupGates) -> Self {
+        Self(Rc::new(RefCell::new(Known { gates, ..Known::default() })))
+    }
+
+    /// The names of groups that were told.
+    pub fn keys(&self) -> Vec<ObjectKey> {
+        self.0.borrow().groups.keys().cloned().collect()
+    }
+
+    /// Takes a group as it is; what that is to pods that wait.
+    pub fn set(&self, group: PodGroup) -> Option<Event> {
+        let key = ObjectKey::of(&group);
+        let is_new = self.0.borrow_mut().groups.insert(key.clone(), Rc::new(group)).is_none();
+        is_new.then(|| Event::Group(key.as_str().into(), "PodGroupAdd"))
+    }
+
+    /// A group is gone; its pods may still be there.
+    pub fn gone(&self, key: &ObjectKey) {
+        let mut known = self.0.borrow_mut();
+        known.groups.remove(key);
+        known.scheduled.remove(key);
+    }
+
+    /// Takes a pod as it is told. Without a node it counts only if this scheduler decides it.
+    pub fn set_pod(&self, pod: &Pod, is_ours: bool) {
+        let key = ObjectKey::of(pod);
+        let mut known = self.0.borrow_mut();
+        let Some(group) = group_of(pod) else { return known.take_pod(&key) };
+        let uid = uid_of(pod, &key);
+        if known.of_pods.get(&key).is_some_and(|of| *of != (group.clone(), Rc::clone(&uid))) {
+            known.take_pod(&key);
+        }
+        let has_node = node_name(pod).is_some();
+        if is_over(pod) || !has_node && !is_ours {
+            return known.take_pod(&key);
+        }
+        known.of_pods.insert(key, (group.clone(), Rc::clone(&uid)));
+        let stand = known.members.entry(group).or_default().entry(uid).or_insert(Stand::Waits);
+        if has_node {
+            *stand = Stand::Assigned;
+        }
+    }
+
+    /// A pod is gone.
+    pub fn end_of_pod(&self, pod: &ObjectKey) {
+        self.0.borrow_mut().take_pod(pod);
+    }
+
+    /// What the group of a pod is to it, whose profile may have gangs.
+    pub fn of(&self, pod: &Pod, is_gang: bool) -> Option<OfGroup> {
+        let is_gang = is_gang && self.0.borrow().gates.gangs;
+        Some(OfGroup { key: group_of(pod)?, groups: self.clone(), is_gang })
+    }
+
+    /// A group as it was told last, and the condition if it is another one than that of the group.
+    // k8s: pkg/scheduler/schedule_one_podgroup.go updatePodGroupCondition
+    pub fn is_news(
+        &self,
+        key: &ObjectKey,
+        mut condition: PodCondition,
+    ) -> Option<(Rc<PodGroup>, PodCondition)> {
+        let mut known = self.0.borrow_mut();
+        let group = Rc::clone(known.groups.get(key)?);
+        let all = group.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let old = all.into_iter().flatten().find(|old| old.type_ == condition.type_);
+        let was_said = known.scheduled.get(key).is_some_and(|uid| *uid == group.metadata.uid);
+        let is_scheduled = was_said || old.is_some_and(|old| old.status == "True");
+        if is_scheduled && condition.status != "True" {
+            return None;
+        }
+        condition.observed_generation = group.metadata.generation;
+        let is_same = old.is_some_and(|old| {
+            old.status == condition.status
+                && Some(&old.reason) == condition.reason.as_ref()
+                && Some(&old.message) == condition.message.as_ref()
+                && old.observed_generation == condition.observed_generation
+        });
+        if condition.status == "True" {
+            known.scheduled.insert(key.clone(), group.metadata.uid.clone());
+        }
+        (!is_same).then_some((group, condition))
+    }
+}
+
+/// What the group of a pod is to it.
+#[derive(Clone, Debug)]
+pub struct OfGroup {
+    /// The group's name.
+    pub key: ObjectKey,
+    groups: Groups,
+    /// If it is a gang's, it waits for the others.
+    is_gang: bool,
+}
+
+impl OfGroup {
+    /// Another pod of the group came.
+    #[must_use]
+    pub fn pod_is_there(&self) -> Event {
+        Event::Group(self.key.as_str().into(), "UnschedulablePodAdd")
+    }
+
+    /// Whether it has to wait until its group is there, with as many pods as a gang needs.
+    // k8s: gangscheduling.go PreEnqueue
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        if !self.is_gang {
+            return false;
+        }
+        let known = self.groups.0.borrow();
+        if !known.groups.contains_key(&self.key) {
+            return true;
+        }
+        let min = known.min_count(&self.key);
+        min.is_some_and(|min| known.count(&self.key, |_| true) < min)
+    }
+
+    /// Whether so many pods of the gang have nodes that they may be bound.
+    ///
+    /// # Errors
+    /// When the group is gone.
+    // k8s: gangscheduling.go Permit
+    pub fn is_enough(&self) -> Result<bool, String> {
+        if !self.is_gang {
+            return Ok(true);
+        }
+        let known = self.groups.0.borrow();
+        if !known.groups.contains_key(&self.key) {
+            let (full, name) = (self.key.as_str(), self.key.name());
+            return Err(format!(
+                "running Permit plugin \"GangScheduling\": failed to get podGroup {full}: \
+                 podgroup.scheduling.k8s.io \"{name}\" not found"
+            ));
+        }
+        let min = known.min_count(&self.key);
+        Ok(min.is_none_or(|min| known.count(&self.key, |stand| stand != Stand::Waits) >= min))
+    }
+
+    /// A pod of the group counts as on a node.
+    pub fn assume(&self, uid: &str) {
+        self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Waits, Stand::Assumed);
+    }
+
+    /// It does not any more.
+    pub fn forget(&self, uid: &str) {
+        self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Assumed, Stand::Waits);
+    }
+
+    /// Pods of the group that count as on a node.
+    #[must_use]
+    pub fn assumed(&self) -> Vec<Uid> {
+        self.of_stand(Stand::Assumed)
+    }
+
+    /// Pods of the group that have none.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<Uid> {
+        self.of_stand(Stand::Waits)
+    }
+
+    fn of_stand(&self, stand: Stand) -> Vec<Uid> {
+        let known = self.groups.0.borrow();
+        let members = known.members.get(&self.key).into_iter().flatten();
+        members.filter(|(_, is)| **is == stand).map(|(uid, _)| Rc::clone(uid)).collect()
+    }
+}
+
+/// The group that a pod says it belongs to.
+fn group_of(pod: &Pod) -> Option<ObjectKey> {
+    let group = pod.spec.as_ref()?.scheduling_group.as_ref()?.pod_group_name.as_deref()?;
+    Some(ObjectKey::new(pod.metadata.namespace.as_deref().unwrap_or_default(), group))
+}
+
+/// As the queue has it.
+fn uid_of(pod: &Pod, key: &ObjectKey) -> Uid {
+    pod.metadata.uid.as_deref().unwrap_or(key.as_str()).into()
+}
