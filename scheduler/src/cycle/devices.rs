@@ -295,12 +295,24 @@ impl Scheduler {
         }
     }
 
-    /// Whether there is anything to be written.
-    fn let_go(&mut self, one: Reserving, now: Duration) -> bool {
-        let mut writes = false;
+    /// What was chosen for a pod for now is about to be chosen again, or others instead: what is
+    /// written of it stays.
+    pub(super) fn unchoose_devices(&mut self, uid: &Uid) {
+        if let Some(one) = self.devices.of_pods.remove(uid) {
+            self.take_back_choices(&one);
+        }
+    }
+
+    fn take_back_choices(&mut self, one: &Reserving) {
         for reserve in one.all.iter().filter(|reserve| reserve.allocation.is_some()) {
             self.mirror.devices.take_back(uid_of(&reserve.claim));
         }
+    }
+
+    /// Whether there is anything to be written.
+    fn let_go(&mut self, one: Reserving, now: Duration) -> bool {
+        let mut writes = false;
+        self.take_back_choices(&one);
         // Whoever is on a node, if by others, needs them there.
         if self.mirror.node_of(&one.pod.key).is_none() {
             let uid = &one.pod.uid;

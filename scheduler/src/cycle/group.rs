@@ -229,7 +229,8 @@ impl Scheduler {
         match permission {
             Ok(_) => Ok(reserved),
             Err(stopped) => {
-                self.take_back(uid, asked, &reserved, now);
+                self.forget_devices(uid, now);
+                self.take_back(uid, asked, &reserved);
                 Err(self.why(asked, stopped))
             }
         }
@@ -237,9 +238,9 @@ impl Scheduler {
 
     /// The pod is where it was before.
     // k8s: schedule_one.go unreserveAndForget
-    fn take_back(&mut self, uid: &Uid, asked: &Asked, reserved: &Reserved, now: Duration) {
+    fn take_back(&mut self, uid: &Uid, asked: &Asked, reserved: &Reserved) {
         self.forget_volumes(uid);
-        self.forget_devices(uid, now);
+        self.unchoose_devices(uid);
         self.unreserve(uid);
         if let Some(group) = &asked.group {
             group.forget(uid);
@@ -260,10 +261,13 @@ impl Scheduler {
     // k8s: schedule_one_podgroup.go submitPodGroupAlgorithmResult
     fn submit(&mut self, cycle: GroupCycle, now: Duration) {
         let GroupCycle { group, profile, left, tried, came, .. } = cycle;
-        for Tried { uid, asked, place, .. } in tried.iter().rev() {
-            if let Some(reserved) = place {
-                self.take_back(uid, asked, reserved, now);
+        for Tried { uid, asked, place, why } in tried.iter().rev() {
+            let Some(reserved) = place else { continue };
+            // Who gets a node now keeps what is reserved for it already.
+            if came != Came::Fits || why.is_some() {
+                self.forget_devices(uid, now);
             }
+            self.take_back(uid, asked, reserved);
         }
         let mut bound = Vec::new();
         for Tried { uid, asked, place, why } in tried {

@@ -40,7 +40,8 @@ impl World {
     fn list(&mut self, successor: &mut Scheduler) {
         let now = Duration::from_secs(self.now);
         self.told.clear();
-        for kind in KINDS {
+        let has_groups = self.has_groups;
+        for kind in KINDS.into_iter().filter(|kind| *kind != Kind::PodGroup || has_groups) {
             let things: Vec<Thing> = self.all(kind).values().map(|one| thing(kind, one)).collect();
             let listed = things.into_iter().map(Told::Listed);
             let list = std::iter::once(Told::Begun(kind)).chain(listed);
