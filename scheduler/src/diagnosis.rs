@@ -28,6 +28,7 @@ use crate::devices::row::OfDevices;
 use crate::extender::consulted;
 use crate::framework::Attempt;
 use crate::mirror::Mirror;
+use crate::placement::Placement;
 use crate::volumes::{Claims, OfPlugin, Refused, Volumes};
 
 /// A pod that wants a node.
@@ -51,6 +52,10 @@ pub struct Asking {
     pub consulted: Option<consulted::Rows>,
     /// What plugins of others say of them.
     pub attempt: Option<Rc<Attempt>>,
+    /// The nodes that are looked at for its group, if not all are.
+    pub placement: Option<Rc<Placement>>,
+    /// Why nobody goes for it, whoever it is.
+    pub never_preempts: Option<&'static str>,
 }
 
 impl Asking {
@@ -94,8 +99,19 @@ impl Asking {
             Ok((claims, devices)) => (claims, devices, None),
             Err(refused) => (None, None, Some(refused)),
         };
-        let (consulted, attempt) = (None, None);
-        Ok(Self { pod, spec, program, profile, claims, devices, refused, consulted, attempt })
+        Ok(Self {
+            pod,
+            spec,
+            program,
+            profile,
+            claims,
+            devices,
+            refused,
+            consulted: None,
+            attempt: None,
+            placement: None,
+            never_preempts: None,
+        })
     }
 
     fn uid(&self) -> Str {
@@ -109,7 +125,8 @@ impl Asking {
         let kept = (!kept.0.is_empty()).then_some(kept as &dyn RowPlugin);
         let consulted = self.consulted.as_ref().map(|rows| rows as &dyn RowPlugin);
         let attempt = self.attempt.as_deref().map(|attempt| attempt as &dyn RowPlugin);
-        kept.into_iter().chain(claims).chain(attempt).chain(consulted).collect()
+        let placement = self.placement.as_deref().map(|placement| placement as &dyn RowPlugin);
+        kept.into_iter().chain(placement).chain(claims).chain(attempt).chain(consulted).collect()
     }
 
     /// No node is looked at, for this reason, unless there is one already.
@@ -228,6 +245,7 @@ impl Thinker {
         let enough = select::sample_size(mirror.cluster.view().node_count(), percent);
         // Extenders took some out already: all that are left are scored.
         if asking.consulted.is_some()
+            || asking.placement.is_some()
             || asking.refused.is_some()
             || percent == 0
             || enough == mirror.cluster.view().node_count()
@@ -320,13 +338,14 @@ impl Thinker {
     pub fn diagnose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Diagnosis> {
         let kept = self.kept(mirror, asking, false);
         let budgets = mirror.budgets();
-        let nodes = mirror.cluster.view().node_count();
+        let placement = asking.placement.as_deref();
+        let nodes = placement.map_or(mirror.cluster.view().node_count(), |p| p.nodes);
         let (outcome, detail) = self.in_detail(mirror, asking, &kept);
         if let Some(refusal) = &outcome.refusal {
             let preemption = self.preempt(mirror, asking, &[], &budgets);
             let text = explain::refused(nodes, refusal);
             let of_claims = of_claims(mirror.cluster.view(), None);
-            let message = with_preemption(mirror, text, of_claims, &preemption);
+            let message = with_preemption(nodes, text, of_claims, &preemption);
             let (statuses, gives_back) = (Vec::new(), None);
             return Some(Diagnosis { statuses, preemption, gives_back, of_claims, message });
         }
@@ -342,6 +361,9 @@ impl Thinker {
                 statuses.insert(row, status);
             }
         }
+        if let Some(placement) = placement {
+            statuses.retain(|row, _| placement.rows.get(*row));
+        }
         let statuses: Vec<(u32, Status)> = statuses.into_iter().collect();
         let text = explain::summary(nodes, statuses.iter().map(|(_, status)| status));
         let preemption = self.preempt(mirror, asking, &statuses, &budgets);
@@ -349,7 +371,7 @@ impl Thinker {
         let gives_back = devices.and_then(DeviceClaims::to_give_back);
         let devices = devices.map(|_| gives_back.as_deref());
         let of_claims = of_claims(mirror.cluster.view(), devices);
-        let message = with_preemption(mirror, text, of_claims, &preemption);
+        let message = with_preemption(nodes, text, of_claims, &preemption);
         Some(Diagnosis { statuses, preemption, gives_back, of_claims, message })
     }
 
@@ -361,7 +383,10 @@ impl Thinker {
         budgets: &[preempt::Budget],
     ) -> DryRun {
         let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
-        if let Some(ineligible) = disabled.or_else(|| ineligible(mirror, asking, statuses)) {
+        let never = asking.never_preempts.map(str::to_owned);
+        if let Some(ineligible) =
+            disabled.or(never).or_else(|| ineligible(mirror, asking, statuses))
+        {
             return DryRun { ineligible: Some(ineligible), ..DryRun::default() };
         }
         let Asking { pod, program, .. } = asking;
@@ -455,11 +480,10 @@ const DISABLED: &str = "DefaultPreemption is disabled.";
 /// The sentence with what the plugins add that are asked when no node is left.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
 //      defaultpreemption/default_preemption.go PostFilter
-fn with_preemption(mirror: &Mirror, text: String, claims: &str, run: &DryRun) -> String {
+fn with_preemption(nodes: usize, text: String, claims: &str, run: &DryRun) -> String {
     if run.chosen.is_some() {
         return text;
     }
-    let view = mirror.cluster.view();
     if let Some(ineligible) = &run.ineligible {
         if ineligible == DISABLED {
             // Of what is joined by commas, the last is missing.
@@ -467,7 +491,6 @@ fn with_preemption(mirror: &Mirror, text: String, claims: &str, run: &DryRun) ->
         }
         return format!("{text} {claims}preemption: {ineligible}");
     }
-    let nodes = view.node_count();
     let helpless = Status {
         plugin: None,
         code: Code::UnschedulableAndUnresolvable,

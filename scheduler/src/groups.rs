@@ -32,6 +32,8 @@ pub const SCHEDULED: &str = "PodGroupScheduled";
 pub struct GroupGates {
     /// GangScheduling: pods of a gang wait for each other.
     pub gangs: bool,
+    /// TopologyAwareWorkloadScheduling: a group is placed within one domain of its topology.
+    pub topology: bool,
 }
 
 /// Where a pod of a group is.
@@ -235,6 +237,44 @@ impl OfGroup {
     /// It does not any more.
     pub fn forget(&self, uid: &str) {
         self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Assumed, Stand::Waits);
+    }
+
+    /// Whether groups are placed within one domain of a topology.
+    #[must_use]
+    pub fn has_placements(&self) -> bool {
+        self.groups.0.borrow().gates.topology
+    }
+
+    /// The label whose values are the domains that the group has to stay in one of, and whether it has
+    /// constraints at all; an error when the group is gone.
+    ///
+    /// # Errors
+    /// When the group is gone.
+    pub fn topology(&self) -> Result<(Option<String>, bool), String> {
+        let known = self.groups.0.borrow();
+        let group = known.groups.get(&self.key).ok_or_else(|| {
+            format!("podgroup.scheduling.k8s.io \"{}\" not found", self.key.name())
+        })?;
+        let constraints = group.spec.scheduling_constraints.as_ref();
+        let keys = constraints.and_then(|constraints| constraints.topology.as_ref());
+        let key = keys.and_then(|keys| keys.first()).map(|topology| topology.key.clone());
+        Ok((key, constraints.is_some()))
+    }
+
+    /// Pods of the group that are on nodes or count as there: names and uids.
+    #[must_use]
+    pub fn placed(&self) -> Vec<(ObjectKey, Uid)> {
+        let known = self.groups.0.borrow();
+        let members = known.members.get(&self.key);
+        let is_placed = |uid: &Uid| {
+            members.and_then(|all| all.get(uid)).is_some_and(|stand| *stand != Stand::Waits)
+        };
+        let of_pods = known.of_pods.iter();
+        let placed = of_pods.filter(|(_, (group, uid))| *group == self.key && is_placed(uid));
+        let placed = placed.map(|(pod, (_, uid))| (pod.clone(), Rc::clone(uid)));
+        let mut placed: Vec<_> = placed.collect();
+        placed.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
+        placed
     }
 
     /// Pods of the group that count as on a node.

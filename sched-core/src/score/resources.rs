@@ -6,10 +6,11 @@
 //! and wide rows, comes here. Arithmetic wraps as Go's does.
 // k8s: pkg/scheduler/framework/plugins/noderesources/
 
+use crate::bits::Bits;
 use crate::config::{Profile, Strategy};
 use crate::intern::Str;
 use crate::program::Program;
-use crate::requests::Resources;
+use crate::requests::{PodRequests, Resources};
 use crate::snapshot::chunk::Numbers;
 use crate::snapshot::view::View;
 
@@ -131,6 +132,44 @@ pub(crate) fn fit_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
         (Strategy::RequestedToCapacityRatio(_), _) => (sum as f64 / weights as f64).round() as i64,
         _ => sum / weights,
     }
+}
+
+/// How full these rows are with these requests added, as if they were one node, by the resources of
+/// the view's profile: 0..=100. `scalar` has the ids of extended resources.
+// k8s: resource_allocation.go scorePlacement, most_allocated.go mostResourceScorer
+#[must_use]
+pub fn fullness(
+    view: &View,
+    rows: &Bits,
+    pods: &[&PodRequests],
+    scalar: impl Fn(&str) -> Option<Str>,
+) -> i64 {
+    let (mut sum, mut weights) = (0i64, 0i64);
+    for (name, weight) in &view.profile.fit_resources {
+        let resource = match name.as_str() {
+            "cpu" => Resource::Cpu,
+            "memory" => Resource::Mem,
+            "ephemeral-storage" => Resource::Eph,
+            name => Resource::Scalar(scalar(name)),
+        };
+        let asked = pods.iter().map(|pod| pod.score.amount(name));
+        let asked = asked.fold(0i64, i64::wrapping_add);
+        let (mut all, mut used) = (0i64, asked);
+        for row in rows.iter() {
+            let n = view.numbers(row);
+            let Some((has, with)) = amounts(view, row, &n, resource, asked, false) else {
+                continue;
+            };
+            all = all.wrapping_add(has);
+            used = used.wrapping_add(with.wrapping_sub(asked));
+        }
+        if all != 0 {
+            let score = used.min(all).wrapping_mul(SCORE_MAX).wrapping_div(all);
+            sum = sum.wrapping_add(score.wrapping_mul(*weight));
+            weights += weight;
+        }
+    }
+    if weights == 0 { 0 } else { sum / weights }
 }
 
 // k8s: pkg/scheduler/framework/plugins/helper/shape_score.go BuildBrokenLinearFunction

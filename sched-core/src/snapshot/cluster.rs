@@ -185,6 +185,13 @@ impl Cluster {
         self.interner.text(id)
     }
 
+    /// How full these rows are with these requests added, by the resources of the profile.
+    #[must_use]
+    pub fn fullness(&self, rows: &Bits, pods: &[&PodRequests]) -> i64 {
+        let scalar = |name: &str| self.interner.find(name);
+        crate::score::resources::fullness(&self.view, rows, pods, scalar)
+    }
+
     /// Name of the node in a row.
     #[must_use]
     pub fn node_name(&self, row: u32) -> &str {

@@ -124,6 +124,7 @@ impl Scheduler {
         let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.mirror);
         let mut asking = asking.map_err(|error| Why::error(in_full(&error)))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
+        self.stays_in_placement(&mut asking);
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
         if let Ok(rejected) = rejected {
             let _ = asked.rejected.set(rejected);

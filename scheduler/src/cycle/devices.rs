@@ -67,7 +67,7 @@ const FREED: Event = Event::Other(&[Plugin::DynamicResources]);
 
 /// The devices of a pod that has a node.
 #[derive(Debug)]
-struct Reserving {
+pub(super) struct Reserving {
     pod: PodRef,
     number: u64,
     stage: Stage,
@@ -297,10 +297,10 @@ impl Scheduler {
 
     /// What was chosen for a pod for now is about to be chosen again, or others instead: what is
     /// written of it stays.
-    pub(super) fn unchoose_devices(&mut self, uid: &Uid) {
-        if let Some(one) = self.devices.of_pods.remove(uid) {
-            self.take_back_choices(&one);
-        }
+    pub(super) fn unchoose_devices(&mut self, uid: &Uid) -> Option<Reserving> {
+        let one = self.devices.of_pods.remove(uid)?;
+        self.take_back_choices(&one);
+        Some(one)
     }
 
     fn take_back_choices(&mut self, one: &Reserving) {
@@ -311,8 +311,13 @@ impl Scheduler {
 
     /// Whether there is anything to be written.
     fn let_go(&mut self, one: Reserving, now: Duration) -> bool {
-        let mut writes = false;
         self.take_back_choices(&one);
+        self.release_devices(one, now)
+    }
+
+    /// A pod uses no longer what is written of its claims; whether there is anything to be written.
+    pub(super) fn release_devices(&mut self, one: Reserving, now: Duration) -> bool {
+        let mut writes = false;
         // Whoever is on a node, if by others, needs them there.
         if self.mirror.node_of(&one.pod.key).is_none() {
             let uid = &one.pod.uid;

@@ -21,6 +21,8 @@ use k8s_openapi::api::core::v1::PodCondition;
 use super::command::{Command, Fact};
 use super::consult::Said;
 use super::decide::{Found, Why};
+use super::devices::Reserving;
+use super::topology::Trials;
 use super::{Asked, Scheduler, Uid};
 use crate::framework::Attempt;
 use crate::groups::{OfGroup, SCHEDULED};
@@ -30,7 +32,7 @@ use crate::queue::Rejectors;
 /// Upstream's words.
 // k8s: schedule_one_podgroup.go errPodGroupUnschedulable, podGroupSchedulingDefaultAlgorithm,
 //      gangscheduling.go Permit, framework/runtime/framework.go RunPermitPlugins
-const UNSCHEDULABLE: &str = "pod group is unschedulable";
+pub(super) const UNSCHEDULABLE: &str = "pod group is unschedulable";
 const WAITS: &str = "pod group is unschedulable, pod group is waiting for preemption to complete";
 const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods from a gang to be \
     scheduled, one or more plugins asked to wait and no plugin rejected pod";
@@ -38,7 +40,7 @@ const OTHER_FAILED: &str = "failed to schedule other pod from a pod group";
 
 /// What came of a group so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Came {
+pub(super) enum Came {
     /// Too few pods have nodes.
     Nowhere,
     /// Enough would have, were some victims gone.
@@ -52,27 +54,35 @@ enum Came {
 /// A group that is being decided.
 #[derive(Debug)]
 pub(super) struct GroupCycle {
-    group: OfGroup,
-    profile: usize,
-    left: VecDeque<(Uid, Rc<Asked>)>,
-    tried: Vec<Tried>,
-    came: Came,
-    needs_room: bool,
+    pub(super) group: OfGroup,
+    pub(super) profile: usize,
+    pub(super) left: VecDeque<(Uid, Rc<Asked>)>,
+    pub(super) tried: Vec<Tried>,
+    pub(super) came: Came,
+    pub(super) needs_room: bool,
+    /// What is said of the group, if something else than usually.
+    pub(super) said: Option<String>,
+    /// Nobody goes for its pods.
+    pub(super) never_preempts: bool,
+    /// Where it is tried, one after the other.
+    pub(super) trials: Option<Trials>,
 }
 
 /// A pod of it that was looked at.
 #[derive(Debug)]
-struct Tried {
-    uid: Uid,
-    asked: Rc<Asked>,
-    place: Option<Reserved>,
+pub(super) struct Tried {
+    pub(super) uid: Uid,
+    pub(super) asked: Rc<Asked>,
+    pub(super) place: Option<Reserved>,
     /// Why it has no node, or cannot have it yet.
     why: Option<Why>,
+    /// What was chosen of claims, taken back: who gets a node keeps what is written of it.
+    devices: Option<Reserving>,
 }
 
 /// A node that counts as a pod's for now.
 #[derive(Debug)]
-struct Reserved {
+pub(super) struct Reserved {
     node: Rc<str>,
     attempt: Option<Rc<Attempt>>,
     /// The node that was kept for it before.
@@ -118,8 +128,21 @@ impl Scheduler {
         if all.is_empty() {
             return;
         }
-        let (left, tried, came) = (all.into(), Vec::new(), Came::Nowhere);
-        self.group = Some(GroupCycle { group, profile, left, tried, came, needs_room: false });
+        let mut cycle = GroupCycle {
+            group,
+            profile,
+            left: all.into(),
+            tried: Vec::new(),
+            came: Came::Nowhere,
+            needs_room: false,
+            said: None,
+            never_preempts: false,
+            trials: None,
+        };
+        if cycle.group.has_placements() && !self.find_placements(&mut cycle) {
+            return self.submit(cycle, now);
+        }
+        self.group = Some(cycle);
         self.go_on(now);
     }
 
@@ -139,7 +162,11 @@ impl Scheduler {
                     self.found_for_group(&uid, &asked, found, now);
                 }
                 None => {
-                    if let Some(cycle) = self.group.take() {
+                    let Some(mut cycle) = self.group.take() else { return };
+                    self.take_all_back(&mut cycle.tried);
+                    if self.tries_elsewhere(&mut cycle) {
+                        self.group = Some(cycle);
+                    } else {
                         self.submit(cycle, now);
                     }
                 }
@@ -175,10 +202,11 @@ impl Scheduler {
                 (node.map(Rc::from), None, Some(why))
             }
         };
-        let mut tried = Tried { uid: Rc::clone(uid), asked: Rc::clone(asked), place: None, why };
+        let (uid, asked) = (Rc::clone(uid), Rc::clone(asked));
+        let mut tried = Tried { uid, asked, place: None, why, devices: None };
         if let Some(node) = node {
-            self.keep_attempt(uid, attempt, &node);
-            match self.reserve(uid, asked, node, now) {
+            self.keep_attempt(&tried.uid, attempt, &node);
+            match self.reserve(&tried.uid, &tried.asked, node, now) {
                 Ok(place) => tried.place = Some(place),
                 Err(why) => tried.why = Some(why),
             }
@@ -238,9 +266,9 @@ impl Scheduler {
 
     /// The pod is where it was before.
     // k8s: schedule_one.go unreserveAndForget
-    fn take_back(&mut self, uid: &Uid, asked: &Asked, reserved: &Reserved) {
+    fn take_back(&mut self, uid: &Uid, asked: &Asked, reserved: &Reserved) -> Option<Reserving> {
         self.forget_volumes(uid);
-        self.unchoose_devices(uid);
+        let devices = self.unchoose_devices(uid);
         self.unreserve(uid);
         if let Some(group) = &asked.group {
             group.forget(uid);
@@ -248,29 +276,30 @@ impl Scheduler {
         let pod = asked.spec.key;
         // While extenders were asked somebody else may have bound it.
         if self.mirror.node_of(&asked.key).is_some() {
-            return;
+            return devices;
         }
         self.mirror.make(&Step::Gone { pod, last: None, node: Rc::clone(&reserved.node) });
         if reserved.kept.is_some() && self.mirror.waiting(&asked.key).is_some() {
             let new = reserved.kept.clone();
             self.mirror.make(&Step::Nominated { pod, old: None, new });
         }
+        devices
+    }
+
+    fn take_all_back(&mut self, tried: &mut [Tried]) {
+        for Tried { uid, asked, place, devices, .. } in tried.iter_mut().rev() {
+            if let Some(reserved) = place {
+                *devices = self.take_back(uid, asked, reserved);
+            }
+        }
     }
 
     /// What becomes of each pod of a group.
     // k8s: schedule_one_podgroup.go submitPodGroupAlgorithmResult
     fn submit(&mut self, cycle: GroupCycle, now: Duration) {
-        let GroupCycle { group, profile, left, tried, came, .. } = cycle;
-        for Tried { uid, asked, place, why } in tried.iter().rev() {
-            let Some(reserved) = place else { continue };
-            // Who gets a node now keeps what is reserved for it already.
-            if came != Came::Fits || why.is_some() {
-                self.forget_devices(uid, now);
-            }
-            self.take_back(uid, asked, reserved);
-        }
+        let GroupCycle { group, profile, left, tried, came, said, .. } = cycle;
         let mut bound = Vec::new();
-        for Tried { uid, asked, place, why } in tried {
+        for Tried { uid, asked, place, why, devices } in tried {
             let why = match (&came, place, why) {
                 (Came::Failed(_), _, Some(why)) if why.is_error => why,
                 (Came::Failed(error), ..) => Why::error(error.clone()),
@@ -285,28 +314,41 @@ impl Scheduler {
                 (_, _, Some(why)) => why,
                 (_, None, None) => rejected(UNSCHEDULABLE, ""),
             };
+            if let Some(devices) = devices {
+                self.release_devices(devices, now);
+            }
             self.refuse(&uid, &asked, why, now);
         }
         for (uid, asked) in left {
-            let error =
-                if let Came::Failed(error) = &came { error.as_str() } else { UNSCHEDULABLE };
-            self.refuse(&uid, &asked, Why::error(error.to_owned()), now);
+            let why = match &came {
+                Came::Failed(error) => Why::error(error.clone()),
+                _ => rejected(said.as_deref().unwrap_or(UNSCHEDULABLE), ""),
+            };
+            self.refuse(&uid, &asked, why, now);
         }
         // Those that wait for others still, of whom nobody has heard.
         for uid in bound.iter().filter(|uid| self.waits_for_permission(uid)).collect::<Vec<_>>() {
             self.tell_node(uid);
         }
-        self.tell_group(&group, profile, came);
+        self.tell_group(&group, profile, (came, said));
     }
 
     /// Counts how a group fared, and has its condition written.
-    fn tell_group(&mut self, group: &OfGroup, profile: usize, came: Came) {
+    fn tell_group(
+        &mut self,
+        group: &OfGroup,
+        profile: usize,
+        (came, said): (Came, Option<String>),
+    ) {
         let (result, status, reason, message) = match came {
             Came::Fits => ("scheduled", "True", "Scheduled", String::new()),
             Came::NeedsRoom => {
                 ("waiting_on_preemption", "False", "Unschedulable", WAITS.to_owned())
             }
-            Came::Nowhere => ("unschedulable", "False", "Unschedulable", UNSCHEDULABLE.to_owned()),
+            Came::Nowhere => {
+                let said = said.unwrap_or_else(|| UNSCHEDULABLE.to_owned());
+                ("unschedulable", "False", "Unschedulable", said)
+            }
             Came::Failed(error) => ("error", "False", "SchedulerError", error),
         };
         self.facts.push(Fact::Group { profile, result });

@@ -47,7 +47,28 @@ fn knowing_groups(gates: GroupGates, things: &[Thing]) -> Scheduler {
 }
 
 fn knowing(things: &[Thing]) -> Scheduler {
-    knowing_groups(GroupGates { gangs: true }, things)
+    knowing_groups(GroupGates { gangs: true, topology: false }, things)
+}
+
+fn knowing_racks(things: &[Thing]) -> Scheduler {
+    knowing_groups(GroupGates { gangs: true, topology: true }, things)
+}
+
+/// A node in a rack.
+fn in_rack(name: &str, rack: &str, cpu: &str) -> Thing {
+    Thing::Node(object(json!({
+        "metadata": {"name": name, "labels": {"rack": rack}},
+        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
+    })))
+}
+
+/// A group that stays in one rack.
+fn racked(name: &str, policy: &Value) -> Thing {
+    Thing::PodGroup(object(json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("g-{name}")},
+        "spec": {"schedulingPolicy": policy,
+            "schedulingConstraints": {"topology": [{"key": "rack"}]}},
+    })))
 }
 
 fn all_bound(commands: &[Command]) -> Vec<String> {
@@ -141,7 +162,7 @@ fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
 fn a_basic_group_binds_whoever_fits() {
     let things = [node("n", "1"), basic("g"), member("a", "g", "1"), member("b", "g", "1")];
     for gangs in [true, false] {
-        let mut scheduler = knowing_groups(GroupGates { gangs }, &things);
+        let mut scheduler = knowing_groups(GroupGates { gangs, topology: false }, &things);
         let commands = decide(&mut scheduler, 0);
         assert_eq!(all_bound(&commands), ["a@n"]);
         let (pods, groups) = told(&commands);
@@ -153,7 +174,7 @@ fn a_basic_group_binds_whoever_fits() {
 #[test]
 fn without_the_gate_of_gangs_nobody_waits_for_anybody() {
     let things = [node("n", "1"), gang("g", 2), member("a", "g", "1")];
-    let mut scheduler = knowing_groups(GroupGates { gangs: false }, &things);
+    let mut scheduler = knowing_groups(GroupGates::default(), &things);
     assert_eq!(all_bound(&decide(&mut scheduler, 0)), ["a@n"]);
     // Without any gate there is no group either.
     let mut scheduler = super::tests::knowing(things.to_vec());
@@ -241,7 +262,8 @@ fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
     let profile = |name: &str| Profile { scheduler_name: name.to_owned(), ..Profile::default() };
     let profiles = vec![profile("default-scheduler"), profile("other")];
     let scheduler = Scheduler::new(profiles, without_second_look(), 1);
-    let mut scheduler = scheduler.with_groups(Groups::new(GroupGates { gangs: true }));
+    let mut scheduler =
+        scheduler.with_groups(Groups::new(GroupGates { gangs: true, topology: false }));
     let other = match member("b", "g", "1") {
         Thing::Pod(mut pod) => {
             pod.spec.as_mut().expect("a spec").scheduler_name = Some("other".to_owned());
@@ -262,4 +284,82 @@ fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
     let all = texts(&[["a", "SchedulerError", why], ["b", "SchedulerError", why]]);
     assert_eq!(told(&commands).0, all);
     assert_eq!(scheduler.assumed(), 0);
+}
+
+#[test]
+fn a_group_with_a_topology_gets_all_its_nodes_in_one_domain() {
+    let gang = racked("g", &json!({"gang": {"minCount": 2}}));
+    let pods = [member("a", "g", "1"), member("b", "g", "1")];
+    let nodes = [in_rack("x1", "x", "1"), in_rack("y1", "y", "1"), in_rack("y2", "y", "1")];
+    let all: Vec<Thing> = nodes.iter().cloned().chain([gang.clone()]).chain(pods.clone()).collect();
+    let commands = decide(&mut knowing_racks(&all), 0);
+    let bound = all_bound(&commands);
+    assert!(bound == ["a@y1", "b@y2"] || bound == ["a@y2", "b@y1"], "{bound:?}");
+    // Two nodes of different racks are not enough.
+    let mut scheduler = knowing_racks(&[&nodes[..2], std::slice::from_ref(&gang), &pods].concat());
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(all_bound(&commands), [""; 0]);
+    let why = "0/2 placements are available, first placement status: pod group is unschedulable";
+    let full = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+        preemption: not eligible due to placement-based pod group scheduling limitation";
+    let texts_of = texts(&[["a", "Unschedulable", TOO_FEW], ["b", "Unschedulable", full]]);
+    assert_eq!(told(&commands), (texts_of, texts(&[["False", "Unschedulable", why]])));
+    assert_eq!(scheduler.assumed(), 0);
+    // Nor is a node without a rack.
+    let mut scheduler = knowing_racks(&[&[node("n", "9"), gang], &pods[..]].concat());
+    let commands = decide(&mut scheduler, 0);
+    let none = "no feasible placements found";
+    let texts_of = texts(&[["a", "Unschedulable", none], ["b", "Unschedulable", none]]);
+    assert_eq!(told(&commands), (texts_of, texts(&[["False", "Unschedulable", none]])));
+}
+
+#[test]
+fn whoever_comes_later_goes_where_its_group_is() {
+    let basic = racked("g", &json!({"basic": {}}));
+    let there = with("a", "1", |pod| {
+        pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+        pod["spec"]["nodeName"] = json!("x1");
+    });
+    let nodes = [in_rack("x1", "x", "2"), in_rack("y1", "y", "9")];
+    let things = [&nodes[..], &[basic.clone(), there, member("b", "g", "1")]].concat();
+    let mut scheduler = knowing_racks(&things);
+    assert_eq!(all_bound(&decide(&mut scheduler, 0)), ["b@x1"]);
+    scheduler.tell(Told::Set(member("c", "g", "1")), at(1));
+    assert_eq!(all_bound(&decide(&mut scheduler, 1)), [""; 0]);
+    // Pods in two racks are a mistake that nobody mends.
+    let other = with("z", "1", |pod| {
+        pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+        pod["spec"]["nodeName"] = json!("y1");
+    });
+    let mut scheduler = knowing_racks(&[&things[..], &[other]].concat());
+    let commands = decide(&mut scheduler, 0);
+    let why = "cannot determine domain for already scheduled pods: more than 1 domain found for \
+        pod group: x, y";
+    assert_eq!(told(&commands).0, texts(&[["b", "SchedulerError", why]]));
+}
+
+#[test]
+fn of_several_domains_that_with_more_pods_wins_then_the_fuller_one() {
+    let basic = racked("g", &json!({"basic": {}}));
+    let pods = [member("a", "g", "1"), member("b", "g", "1")];
+    let more = [in_rack("x1", "x", "1"), in_rack("y1", "y", "2")];
+    let commands =
+        decide(&mut knowing_racks(&[&more[..], std::slice::from_ref(&basic), &pods].concat()), 0);
+    assert_eq!(all_bound(&commands), ["a@y1", "b@y1"]);
+    let fuller = [in_rack("x1", "x", "9"), in_rack("y1", "y", "3"), in_rack("z1", "z", "8")];
+    let commands = decide(&mut knowing_racks(&[&fuller[..], &[basic], &pods].concat()), 0);
+    assert_eq!(all_bound(&commands), ["a@y1", "b@y1"]);
+}
+
+#[test]
+fn with_the_gate_of_topologies_other_groups_are_decided_as_before() {
+    let pods = [member("a", "g", "1"), member("b", "g", "1")];
+    let things = [&[node("n", "2"), gang("g", 2)], &pods[..]].concat();
+    let commands = decide(&mut knowing_racks(&things), 0);
+    assert_eq!(all_bound(&commands), ["a@n", "b@n"]);
+    // Without the gate nobody asks for the topology.
+    let gang = racked("g", &json!({"gang": {"minCount": 2}}));
+    let nodes = [in_rack("x1", "x", "1"), in_rack("y1", "y", "1")];
+    let commands = decide(&mut knowing(&[&nodes[..], &[gang], &pods].concat()), 0);
+    assert_eq!(all_bound(&commands).len(), 2);
 }

@@ -29,6 +29,7 @@ mod permit;
 mod preempt_tests;
 #[cfg(test)]
 pub(crate) mod tests;
+mod topology;
 mod volumes;
 #[cfg(test)]
 mod worlds;

@@ -28,7 +28,7 @@ const KINDS: [Kind; 5] =
 /// So much time is enough for every backoff.
 const LONG: u64 = 60;
 /// After so many of these without a change a gang waits for nothing any more.
-const QUIET: usize = 7;
+const QUIET: usize = 12;
 
 struct Chance(u64);
 
@@ -331,8 +331,11 @@ impl World {
     /// A status is written, or victims are told to go, each for itself.
     fn write(&mut self) -> bool {
         let (statuses, evictions) = (self.statuses.len(), self.evictions.len());
-        if statuses + evictions == 0 || self.chance.one_in(2) && self.write_claims() {
+        if statuses + evictions == 0 {
             return self.write_claims();
+        }
+        if self.chance.one_in(2) && self.write_claims() {
+            return true;
         }
         let at = self.chance.below(statuses + evictions);
         if at < statuses {
@@ -475,7 +478,8 @@ impl World {
                     self.bind();
                 }
             }
-            let changed = self.numbered != before || !self.only_groups_wait(scheduler);
+            let is_over = self.has_groups && self.only_groups_wait(scheduler);
+            let changed = self.numbered != before || !is_over;
             quiet = if changed { 0 } else { quiet + 1 };
             if !any && left == [0; 3] || quiet == QUIET {
                 return;

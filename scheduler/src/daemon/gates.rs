@@ -239,7 +239,7 @@ pub const GATES: &[Gate] = &[
     locked_on("SystemdWatchdog", Stage::Ga, ELSEWHERE),
     off("TaintTolerationComparisonOperators", Stage::Alpha, DONE),
     on("TokenRequestServiceAccountUIDValidation", Stage::Beta, ELSEWHERE),
-    off("TopologyAwareWorkloadScheduling", Stage::Alpha, NOT_YET),
+    off("TopologyAwareWorkloadScheduling", Stage::Alpha, DONE),
     off("TopologyManagerPolicyAlphaOptions", Stage::Alpha, ELSEWHERE),
     on("TopologyManagerPolicyBetaOptions", Stage::Beta, ELSEWHERE),
     locked_on("TopologyManagerPolicyOptions", Stage::Ga, ELSEWHERE),

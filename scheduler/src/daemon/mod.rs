@@ -251,7 +251,9 @@ fn gates_without_theirs(gates: &FeatureGates<KubeScheduler>) -> Vec<ConfigError>
 
 fn group_gates(gates: &FeatureGates<KubeScheduler>) -> Option<GroupGates> {
     let has_groups = gates.enabled("GenericWorkload");
-    has_groups.then(|| GroupGates { gangs: gates.enabled("GangScheduling") })
+    let gangs = gates.enabled("GangScheduling");
+    let topology = gates.enabled("TopologyAwareWorkloadScheduling");
+    has_groups.then_some(GroupGates { gangs, topology })
 }
 
 fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> ConfigError {

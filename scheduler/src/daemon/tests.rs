@@ -87,10 +87,10 @@ fn gates_of_groups_need_each_other() {
     let wrong = gates("GangScheduling=true").expect_err("nothing is known of groups");
     assert!(wrong.len() == 1 && wrong[0].contains("GenericWorkload, which is off"), "{wrong:?}");
     let settings = gates("GangScheduling=true,GenericWorkload=true").expect("both are known");
-    assert_eq!(settings.groups, Some(GroupGates { gangs: true }));
+    assert_eq!(settings.groups, Some(GroupGates { gangs: true, topology: false }));
     assert_eq!(settings.warnings, Vec::<String>::new());
     let settings = gates("GenericWorkload=true").expect("it is known");
-    assert_eq!(settings.groups, Some(GroupGates { gangs: false }));
+    assert_eq!(settings.groups, Some(GroupGates::default()));
     assert_eq!(run(&[]).expect("nothing is asked for").groups, None);
 }
 

@@ -499,6 +499,23 @@ impl Mirror {
         self.shelf = Shelf::of_objects();
     }
 
+    /// The labels of a node.
+    pub fn labels_of(&self, node: &str) -> Option<BTreeMap<&str, &str>> {
+        let mut nodes = self.nodes.iter();
+        let (_, spec) = nodes.find(|(name, _)| self.cluster.text(**name) == node)?;
+        let text = |id: Str| self.cluster.text(id);
+        Some(spec.labels.iter().map(|(key, value)| (text(*key), text(*value))).collect())
+    }
+
+    /// Nodes that have this label, and its value.
+    pub fn domains<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.nodes.iter().filter_map(move |(name, spec)| {
+            let mut labels = spec.labels.iter();
+            let (_, value) = labels.find(|(of, _)| self.cluster.text(*of) == key)?;
+            Some((self.cluster.text(*name), self.cluster.text(*value)))
+        })
+    }
+
     /// Nodes as they were told, by row, where they are kept.
     pub fn whole_rows(&mut self) -> WholeNodes {
         if !std::mem::take(&mut self.rows_are_stale) {

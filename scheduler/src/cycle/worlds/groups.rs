@@ -21,7 +21,7 @@ const MIN: [i32; 3] = [1, 2, 3];
 pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
 
 pub(super) fn groups() -> Groups {
-    Groups::new(GroupGates { gangs: true })
+    Groups::new(GroupGates { gangs: true, topology: false })
 }
 
 fn group_of(pod: &Value) -> Option<&str> {

@@ -1,0 +1,143 @@
+//! A group that has to stay within one domain of a topology is tried in each; the best has it.
+//!
+//! Input: the group's constraint, what came of each domain. Output: the domain to try next, or what
+//! came of the best one. Owner: the scheduler. Bounds: the domains, each with what its pods got.
+// k8s: pkg/scheduler/schedule_one_podgroup.go podGroupSchedulingPlacementAlgorithm
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::Scheduler;
+use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE};
+use crate::diagnosis::Asking;
+use crate::placement::{self, Placement};
+
+/// Upstream's words.
+// k8s: framework/runtime/framework.go RunPlacementGeneratePlugins,
+//      defaultpreemption/default_preemption.go PostFilter
+const NO_PLACEMENT: &str = "no feasible placements found";
+const NEVER: &str = "not eligible due to placement-based pod group scheduling limitation";
+
+/// Where a group is tried. A placement that is `None` has all nodes.
+#[derive(Debug)]
+pub(super) struct Trials {
+    now: Option<Rc<Placement>>,
+    left: VecDeque<Option<Rc<Placement>>>,
+    count: usize,
+    done: Vec<Trial>,
+}
+
+/// What came of one placement.
+#[derive(Debug)]
+struct Trial {
+    placement: Option<Rc<Placement>>,
+    tried: Vec<Tried>,
+    came: Came,
+}
+
+impl Scheduler {
+    /// Finds where a group may be tried; whether there is any such place.
+    pub(super) fn find_placements(&mut self, cycle: &mut GroupCycle) -> bool {
+        let found = self.placements_of(cycle);
+        let mut left = match found {
+            Ok(found) if found.is_empty() => {
+                cycle.said = Some(NO_PLACEMENT.to_owned());
+                return false;
+            }
+            Ok(found) => VecDeque::from(found),
+            Err(error) => {
+                cycle.came = Came::Failed(error);
+                return false;
+            }
+        };
+        let count = left.len();
+        let now = left.pop_front().flatten();
+        cycle.trials = Some(Trials { now, left, count, done: Vec::new() });
+        true
+    }
+
+    // k8s: topologyaware/topology_placement.go GeneratePlacements
+    fn placements_of(&self, cycle: &mut GroupCycle) -> Result<Vec<Option<Rc<Placement>>>, String> {
+        let (key, is_constrained) = cycle.group.topology()?;
+        cycle.never_preempts = is_constrained;
+        let Some(key) = key else { return Ok(vec![None]) };
+        let node_of = |pod, uid: &Rc<str>| {
+            let assumed = self.assumed.get(uid).map(|assumed| Rc::clone(&assumed.node));
+            assumed.or_else(|| self.mirror.node_of(pod).map(Rc::from))
+        };
+        let placed = cycle.group.placed();
+        let placed = placed.iter().filter_map(|(pod, uid)| {
+            let node = node_of(pod, uid)?;
+            Some((pod.as_str().to_owned(), node))
+        });
+        let placed: Vec<_> = placed.collect();
+        let only = placement::domain_of(&self.mirror, &key, &placed).map_err(|error| {
+            format!("cannot determine domain for already scheduled pods: {error}")
+        })?;
+        let found = placement::placements(&self.mirror, &key, only.as_deref());
+        Ok(found.into_iter().map(|placement| Some(Rc::new(placement))).collect())
+    }
+
+    /// Keeps a pod within the placement that its group is tried on.
+    pub(super) fn stays_in_placement(&self, asking: &mut Asking) {
+        let Some(cycle) = &self.group else { return };
+        asking.placement = cycle.trials.as_ref().and_then(|trials| trials.now.clone());
+        asking.never_preempts = cycle.never_preempts.then_some(NEVER);
+    }
+
+    /// Whether the group is tried elsewhere as well, once all its pods were looked at. If not, what
+    /// came of it is what came of its best placement.
+    pub(super) fn tries_elsewhere(&mut self, cycle: &mut GroupCycle) -> bool {
+        let failed = matches!(cycle.came, Came::Failed(_));
+        let Some(trials) = cycle.trials.as_mut().filter(|_| !failed) else { return false };
+        let tried = std::mem::take(&mut cycle.tried);
+        let came = std::mem::replace(&mut cycle.came, Came::Nowhere);
+        let again = tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
+        cycle.left = again.collect();
+        trials.done.push(Trial { placement: trials.now.take(), tried, came });
+        if let Some(next) = trials.left.pop_front() {
+            trials.now = next;
+            cycle.needs_room = false;
+            return true;
+        }
+        cycle.left.clear();
+        let (count, done) = (trials.count, std::mem::take(&mut trials.done));
+        let best = self.best_of(cycle, &done);
+        let mut done = done;
+        if best.is_none() {
+            cycle.said = Some(format!(
+                "0/{count} placements are available, first placement status: {UNSCHEDULABLE}"
+            ));
+        }
+        let best = done.swap_remove(best.unwrap_or(0));
+        (cycle.tried, cycle.came) = (best.tried, best.came);
+        false
+    }
+
+    /// The placement with the most points of those that take the group.
+    // k8s: schedule_one_podgroup.go findBestPlacement
+    fn best_of(&mut self, cycle: &GroupCycle, done: &[Trial]) -> Option<usize> {
+        let takes = |trial: &Trial| matches!(trial.came, Came::Fits | Came::NeedsRoom);
+        let fit: Vec<usize> = (0..done.len()).filter(|at| takes(&done[*at])).collect();
+        if fit.len() < 2 {
+            return fit.first().copied();
+        }
+        let profile = std::sync::Arc::clone(self.mirror.profile(cycle.profile));
+        self.mirror.cluster.use_profile(&profile);
+        let placed = cycle.group.placed().len();
+        let known: Vec<(usize, i64)> = fit
+            .iter()
+            .map(|at| {
+                let has_node = done[*at].tried.iter().filter(|one| one.place.is_some());
+                let pods: Vec<_> = has_node.map(|one| &one.asked.spec.requests).collect();
+                let rows = done[*at].placement.as_ref().map(|placement| &placement.rows);
+                let full = rows.map_or(0, |rows| self.mirror.cluster.fullness(rows, &pods));
+                (placed + pods.len(), full)
+            })
+            .collect();
+        let points = placement::scores(&profile, &known);
+        let most = points.iter().max().copied()?;
+        let best: Vec<usize> = (0..points.len()).filter(|at| points[*at] == most).collect();
+        Some(fit[best[self.random(best.len())]])
+    }
+}

@@ -1,0 +1,104 @@
+//! Sets of nodes that a group of pods may be placed on: one for each domain of the topology that it
+//! asks for, and how good each is for what would be placed there.
+//!
+//! Input: a group's constraint, nodes, where its pods are. Output: placements by domain, scores. Owner:
+//! pure functions. Bounds: the nodes; a bit each for each domain.
+// k8s: pkg/scheduler/framework/plugins/topologyaware/topology_placement.go,
+//      pkg/scheduler/framework/plugins/podgrouppodscount/podgroup_pods_count.go
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pintle_sched_core::bits::Bits;
+use pintle_sched_core::filter::status::Status;
+use pintle_sched_core::program::Program;
+use pintle_sched_core::select::RowPlugin;
+use pintle_sched_core::snapshot::View;
+use pintle_sched_core::{Plugin, Profile};
+
+use crate::mirror::Mirror;
+
+/// Nodes that are looked at for a group.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// The domain.
+    pub name: String,
+    /// Their rows.
+    pub rows: Bits,
+    /// How many they are.
+    pub nodes: usize,
+}
+
+impl RowPlugin for Placement {
+    fn plugin(&self) -> Plugin {
+        Plugin::NodeName
+    }
+    fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
+        (!self.rows.get(row)).then(Status::absent)
+    }
+    fn score(&self, _: &View, _: &Program, _: u32) -> Option<i64> {
+        None
+    }
+}
+
+/// The domain that a group's pods are in, which have these nodes already, each with the pod's name.
+///
+/// # Errors
+/// When they are in none, or in several.
+// k8s: topology_placement.go getScheduledPodsTopologyDomain
+pub fn domain_of(
+    mirror: &Mirror,
+    key: &str,
+    placed: &[(String, Rc<str>)],
+) -> Result<Option<String>, String> {
+    let mut found: Option<String> = None;
+    for (pod, node) in placed {
+        let labels = mirror.labels_of(node).ok_or_else(|| {
+            format!("getting node for pod {pod}: nodeinfo not found for node name {node:?}")
+        })?;
+        let domain =
+            labels.get(key).ok_or_else(|| format!("no topology domain found for pod {pod}"));
+        let domain = (*domain?).to_owned();
+        match &found {
+            Some(other) if *other != domain => {
+                return Err(format!("more than 1 domain found for pod group: {other}, {domain}"));
+            }
+            _ => found = Some(domain),
+        }
+    }
+    Ok(found)
+}
+
+/// A placement for each domain, or for this one alone.
+#[must_use]
+pub fn placements(mirror: &Mirror, key: &str, only: Option<&str>) -> Vec<Placement> {
+    let mut found: BTreeMap<String, Placement> = BTreeMap::new();
+    let rows = mirror.cluster.view().row_count();
+    for (node, domain) in mirror.domains(key) {
+        let Some(row) = mirror.cluster.row(node) else { continue };
+        if only.is_some_and(|only| only != domain) {
+            continue;
+        }
+        let of = found.entry(domain.to_owned()).or_insert_with(|| Placement {
+            name: domain.to_owned(),
+            rows: Bits::with_rows(rows),
+            nodes: 0,
+        });
+        of.rows.set(row);
+        of.nodes += 1;
+    }
+    found.into_values().collect()
+}
+
+/// Points of placements of which this is known: how many of the group's pods would have nodes, and how
+/// full the nodes would be, 0..=100.
+#[must_use]
+pub fn scores(profile: &Profile, known: &[(usize, i64)]) -> Vec<i64> {
+    let most = known.iter().map(|(pods, _)| *pods).max().unwrap_or(0).max(1);
+    let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let one = |(pods, full): &(usize, i64)| {
+        let counted = whole(*pods).saturating_mul(100) / whole(most);
+        counted + full.saturating_mul(profile.weight(Plugin::NodeResourcesFit))
+    };
+    known.iter().map(one).collect()
+}
