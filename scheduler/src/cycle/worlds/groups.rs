@@ -1,27 +1,31 @@
 //! Groups in a world: gangs and a basic one come and go, and pods that belong to them.
 //!
 //! When a decision has pods of a gang bound, as many of it must count as on nodes as it needs, by what
-//! was told and by what the scheduler assumes; at the end no group may be left that would fit.
+//! was told and by what the scheduler assumes, those of one of them in one zone; at the end no group may be left that would fit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_api::informer::ObjectKey;
 use serde_json::{Value, json};
 
 use super::super::{Command, Scheduler};
 use super::{World, thing};
+use crate::cycle::command::PodRef;
 use crate::cycle::tests::{at, decide};
 use crate::groups::{GroupGates, Groups};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
 /// Of which a basic group needs one, and is no gang.
 const MIN: [i32; 3] = [1, 2, 3];
+/// The number of the one that stays within a zone.
+const IN_A_ZONE: usize = 1;
 
 /// Pods of groups as they were told: uid, group, whether they have a node.
 pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
 
 pub(super) fn groups() -> Groups {
-    Groups::new(GroupGates { gangs: true, topology: false })
+    Groups::new(GroupGates { gangs: true, topology: true })
 }
 
 fn group_of(pod: &Value) -> Option<&str> {
@@ -71,8 +75,11 @@ impl World {
         let gang = json!({"gang": {"minCount": MIN[number]}});
         let policy = if number == 0 { json!({"basic": {}}) } else { gang };
         let (name, uid) = (format!("g{number}"), format!("g{}", self.numbered));
-        let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
+        let mut value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
             "spec": {"schedulingPolicy": policy}});
+        if number == IN_A_ZONE {
+            value["spec"]["schedulingConstraints"] = json!({"topology": [{"key": "zone"}]});
+        }
         self.set(Kind::PodGroup, &name, value);
     }
 
@@ -102,8 +109,27 @@ impl World {
                 of == group && (*has_node || scheduler.assumed.contains_key(uid.as_str()))
             };
             let count = self.known.values().filter(counts).count();
+            self.is_in_its_zone(scheduler, pod, group);
             assert!(count >= min_of(group), "{count} of {group} have nodes: {}", pod.key.as_str());
         }
+    }
+
+    /// Whoever is bound is where the rest of its group is, if that has to stay within a zone.
+    fn is_in_its_zone(&self, scheduler: &Scheduler, pod: &PodRef, group: &str) {
+        if group != format!("g{IN_A_ZONE}") {
+            return;
+        }
+        let zone = |node: &str| {
+            let labels = scheduler.mirror.labels_of(node);
+            labels.and_then(|labels| labels.get("zone").map(|zone| (*zone).to_owned()))
+        };
+        let node_of = |(name, (uid, of, _)): (&String, &(String, String, bool))| {
+            let told = scheduler.mirror.node_of(&ObjectKey::new("default", name));
+            let assumed = scheduler.assumed.get(uid.as_str()).map(|assumed| &*assumed.node);
+            (of == group).then(|| assumed.or(told))?
+        };
+        let zones: BTreeSet<_> = self.known.iter().filter_map(node_of).map(zone).collect();
+        assert!(zones.len() == 1, "{zones:?} for {}", pod.key.as_str());
     }
 
     /// No group is left that a scheduler would bind that knows nothing but what there is.
