@@ -40,9 +40,11 @@ impl World {
     fn list(&mut self, successor: &mut Scheduler) {
         let now = Duration::from_secs(self.now);
         self.told.clear();
+        self.known.clear();
         let has_groups = self.has_groups;
         for kind in KINDS.into_iter().filter(|kind| *kind != Kind::PodGroup || has_groups) {
             let things: Vec<Thing> = self.all(kind).values().map(|one| thing(kind, one)).collect();
+            things.iter().for_each(|thing| self.hears(&Told::Set(thing.clone())));
             let listed = things.into_iter().map(Told::Listed);
             let list = std::iter::once(Told::Begun(kind)).chain(listed);
             for told in list.chain([Told::Complete(kind)]) {
