@@ -19,6 +19,7 @@ use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
 use pintle_api::Access;
 use pintle_api::informer::ObjectKey;
+use pintle_daemon::metrics::go_float;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::{self, Reply};
 use pintle_daemon::serve::checks::Checks;
@@ -360,7 +361,7 @@ impl Pages {
             "/metrics" => Answer::metrics(self.state.metrics.text()),
             "/metrics/slis" => {
                 let all: Vec<&Checks> = self.checks.iter().collect();
-                Answer::metrics(Checks::slis(&all))
+                Answer::metrics(Checks::slis(&all) + &self.start_time())
             }
             "/configz" => {
                 Answer::json(&serde_json::json!({"componentconfig": self.state.configuration}))
@@ -391,6 +392,17 @@ impl Pages {
                 Answer::text(404, text)
             }
         }
+    }
+
+    /// The one family that every registry of upstream's has.
+    // k8s: staging/src/k8s.io/component-base/metrics/processstarttime.go
+    fn start_time(&self) -> String {
+        let name = "process_start_time_seconds";
+        let began = go_float(self.state.started.as_millisecond() as f64 / 1e3);
+        format!(
+            "# HELP {name} [ALPHA] Start time of the process since unix epoch in seconds.\n\
+             # TYPE {name} gauge\n{name} {began}\n"
+        )
     }
 
     fn statusz(&self) -> Statusz {
