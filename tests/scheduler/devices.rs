@@ -399,6 +399,8 @@ fn claims_get_the_devices_that_kube_scheduler_gives_them() {
             "profiles": [{"schedulerName": "ours"}]}),
     );
     let mut args = stand.serving();
+    // Who may ask it learns from the cluster, as kube-scheduler does.
+    args.retain(|arg| !arg.starts_with("--client-ca-file"));
     args.push(format!("--config={}", config.display()));
     args.push(format!("--secure-port={OURS}"));
     let ours = stand.start_ours(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -419,5 +421,6 @@ fn claims_get_the_devices_that_kube_scheduler_gives_them() {
     stand.with_client(async |client| metrics::declaring(&client, SIDES[0]).await);
     metrics::resources_alike(&stand, OURS);
     metrics::metrics_alike(&stand, OURS);
+    metrics::proxies_are_believed_alike(&stand, OURS);
     assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
 }

@@ -212,3 +212,25 @@ pub fn metrics_alike(stand: &Stand, port: u16) {
         assert!(alike >= at_least, "{path}: {alike} are alike");
     }
 }
+
+/// Both believe a front proxy whom it names, and nobody else.
+pub fn proxies_are_believed_alike(stand: &Stand, port: u16) {
+    let jane = "X-Remote-User: jane\r\n";
+    let master = "X-Remote-User: jane\r\nX-Remote-Group: system:masters\r\n";
+    for (user, head, code, word) in [
+        (Some("front-client"), master, "200", "# HELP"),
+        (Some("front-client"), jane, "403", "jane"),
+        (Some("front-client"), "", "401", "Unauthorized"),
+        // Whoever is no proxy speaks for itself alone.
+        (Some("admin"), jane, "200", "# HELP"),
+        (Some("scheduler"), master, "403", "system:kube-scheduler"),
+        (None, master, "403", "system:anonymous"),
+    ] {
+        for port in [PORT, port] {
+            let answer = stand.get_with(port, "/metrics", user, head);
+            let is_so = answer.starts_with(&format!("HTTP/1.1 {code}")) && answer.contains(word);
+            let begin: String = answer.chars().take(600).collect();
+            assert!(is_so, "{port}: {user:?} with {head:?}: {begin}");
+        }
+    }
+}

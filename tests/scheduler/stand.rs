@@ -129,6 +129,11 @@ impl Stand {
 
     /// What whoever serves on a port answers.
     pub fn get_from(&self, port: u16, path: &str, user: Option<&str>) -> String {
+        self.get_with(port, path, user, "")
+    }
+
+    /// The same, with lines of a request's head.
+    pub fn get_with(&self, port: u16, path: &str, user: Option<&str>, head: &str) -> String {
         let openssl = shell::which(&["openssl"]).expect("openssl");
         let mut cmd = self.cluster.control_command(&openssl).expect("a command");
         cmd.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{port}")]);
@@ -137,7 +142,7 @@ impl Stand {
             cmd.arg("-cert").arg(layout.pki(&format!("{user}.crt")));
             cmd.arg("-key").arg(layout.pki(&format!("{user}.key")));
         }
-        let head = format!("GET {path} HTTP/1.1\r\nHost: s\r\nConnection: close\r\n\r\n");
+        let head = format!("GET {path} HTTP/1.1\r\nHost: s\r\nConnection: close\r\n{head}\r\n");
         cmd.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = cmd.spawn().expect("it starts");
         // Kept open: a client that has said all it has to say would be cut off.

@@ -61,6 +61,7 @@ pub(crate) fn rules(config: &Config) -> Rules {
         tokens: authn.webhook.enabled.then(|| authn.webhook.cache_ttl.to_std()),
         rights: asks
             .then(|| (ttls.cache_authorized_ttl.to_std(), ttls.cache_unauthorized_ttl.to_std())),
+        ..Rules::default()
     }
 }
 

@@ -34,12 +34,10 @@ const GO_TLS: Status = Status::Never("names key exchanges of Go's library; ours 
 const HTTP2: Status = Status::Never("requests are served by HTTP/1.1");
 const SHARING: Status = Status::NotYet("sockets are not shared");
 const SNI: Status = Status::NotYet("one certificate is served to everybody");
-const PROXIES: Status = Status::NotYet("no proxy is believed who somebody is");
 const METRICS: Status = Status::NotYet("every metric is shown with every label");
 const ONE_VERSION: Status = Status::NotYet("only 1.36 is spoken");
 const UNBUFFERED: Status = Status::Never("log lines are written at once");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
-const AUTHORITIES: Status = Status::NotYet("the cluster's own settings are not looked up");
 
 #[rustfmt::skip] // one flag a line, or two: a table to look things up in
 const GROUPS: &[Group] = &[
@@ -84,25 +82,25 @@ const GROUPS: &[Group] = &[
         flags: &[
             own("authentication-kubeconfig", FlagKind::Text, DONE,
                 "Credentials for token reviews; without them tokens are not known"),
-            own("authentication-skip-lookup", FlagKind::Bool, AUTHORITIES,
+            own("authentication-skip-lookup", FlagKind::Bool, DONE,
                 "Do not look up the cluster's authorities"),
             own("authentication-token-webhook-cache-ttl", FlagKind::Duration, DONE,
                 "How long the answer about a token is good").default("10s"),
-            own("authentication-tolerate-lookup-failure", FlagKind::Bool, AUTHORITIES,
+            own("authentication-tolerate-lookup-failure", FlagKind::Bool, DONE,
                 "Go on without the cluster's authorities").default("true"),
             own("client-ca-file", FlagKind::Text, DONE,
                 "Authorities whose certificates say who somebody is"),
-            own("requestheader-allowed-names", FlagKind::TextList, PROXIES,
+            own("requestheader-allowed-names", FlagKind::TextList, DONE,
                 "Names of proxies that are believed"),
-            own("requestheader-client-ca-file", FlagKind::Text, PROXIES,
+            own("requestheader-client-ca-file", FlagKind::Text, DONE,
                 "Authorities of proxies that are believed"),
-            own("requestheader-extra-headers-prefix", FlagKind::TextList, PROXIES,
+            own("requestheader-extra-headers-prefix", FlagKind::TextList, DONE,
                 "Headers in which a proxy tells more").default("[x-remote-extra-]"),
-            own("requestheader-group-headers", FlagKind::TextList, PROXIES,
+            own("requestheader-group-headers", FlagKind::TextList, DONE,
                 "Headers in which a proxy tells groups").default("[x-remote-group]"),
-            own("requestheader-uid-headers", FlagKind::TextList, PROXIES,
+            own("requestheader-uid-headers", FlagKind::TextList, DONE,
                 "Headers in which a proxy tells the uid"),
-            own("requestheader-username-headers", FlagKind::TextList, PROXIES,
+            own("requestheader-username-headers", FlagKind::TextList, DONE,
                 "Headers in which a proxy tells the user").default("[x-remote-user]"),
             own("authorization-always-allow-paths", FlagKind::TextList, DONE,
                 "Paths that anybody may ask for").default("[/healthz,/readyz,/livez]"),

@@ -30,6 +30,7 @@ use pintle_config::flag::FlagTable;
 use pintle_config::gates::{Gate, Stage};
 use pintle_config::given::GivenFlags;
 use pintle_config::{help, listing, status};
+use pintle_daemon::serve::secure::{Headers, Proxies};
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_sched_core::Profile;
 use serde_json::{Map, Value, json};
@@ -55,8 +56,17 @@ impl Daemon for KubeScheduler {
     type Configuration = Map<String, Value>;
 }
 
+/// What becomes of a start without the cluster's authorities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tolerates {
+    /// It goes on, and takes them when they are told.
+    Failure,
+    /// It ends.
+    Nothing,
+}
+
 /// Where and how it serves.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Serving {
     /// `None` serves nothing.
     pub address: Option<SocketAddr>,
@@ -70,6 +80,10 @@ pub struct Serving {
     pub min_version: String,
     /// Authorities of client certificates.
     pub client_ca: Option<PathBuf>,
+    /// Proxies that are believed who somebody is.
+    pub proxies: Option<Proxies>,
+    /// Whether the cluster's authorities are looked up, and whether it goes on without them.
+    pub lookup: Option<Tolerates>,
     /// Credentials for reviews of tokens, and of rights.
     pub authentication: Option<PathBuf>,
     /// See above.
@@ -376,6 +390,13 @@ fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
         suites: texts(given, "tls-cipher-suites").unwrap_or_default(),
         min_version: given.text("tls-min-version").unwrap_or_default().to_owned(),
         client_ca: path("client-ca-file"),
+        proxies: path("requestheader-client-ca-file").map(|file| proxies(given, file)),
+        lookup: (!given.is_true("authentication-skip-lookup")).then(|| {
+            match given.value("authentication-tolerate-lookup-failure") {
+                Some(Value::Bool(false)) => Tolerates::Nothing,
+                _ => Tolerates::Failure,
+            }
+        }),
         authentication: path("authentication-kubeconfig"),
         authorization: path("authorization-kubeconfig"),
         ttls: [
@@ -386,6 +407,23 @@ fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
         open_paths: texts(given, "authorization-always-allow-paths").unwrap_or(open),
         encodings: Encodings::Usual,
     })
+}
+
+/// Proxies whose certificates lead to the authorities of a file.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go RequestHeaderAuthenticationOptions
+fn proxies(given: &GivenFlags, file: PathBuf) -> Proxies {
+    let all = |name: &str, usual: Option<&str>| {
+        let usual = || usual.map(str::to_owned).into_iter().collect();
+        texts(given, name).unwrap_or_else(usual)
+    };
+    let headers = Headers {
+        allowed_names: all("requestheader-allowed-names", None),
+        usernames: all("requestheader-username-headers", Some("x-remote-user")),
+        uids: all("requestheader-uid-headers", None),
+        groups: all("requestheader-group-headers", Some("x-remote-group")),
+        extra_prefixes: all("requestheader-extra-headers-prefix", Some("x-remote-extra-")),
+    };
+    Proxies { client_ca: ("--requestheader-client-ca-file", file), headers }
 }
 
 /// The configuration in force, in the form of the file. Profiles are as they were written.

@@ -17,8 +17,8 @@ use hyper::{Method, Request};
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
-use pintle_api::Access;
 use pintle_api::informer::ObjectKey;
+use pintle_api::{Access, ClientOptions};
 use pintle_daemon::metrics::go_float;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::{self, Reply};
@@ -29,7 +29,7 @@ use pintle_daemon::serve::listen::{Port, bind_tcp};
 use pintle_daemon::serve::query::{Query, decode_path};
 use pintle_daemon::serve::secure::serving::{Fields, Serving as Certificate};
 use pintle_daemon::serve::secure::tls;
-use pintle_daemon::serve::secure::{ApiReviews, Reviews};
+use pintle_daemon::serve::secure::{ApiReviews, ClusterAuthorities, Reviews};
 use pintle_daemon::serve::secure::{Denial, Gate, Object, Rules, Wanted};
 use pintle_daemon::serve::zpages::{self, Encodings, Flagz, Statusz};
 use pintle_daemon::tasks;
@@ -37,7 +37,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::SchedulerMetrics;
-use super::{Serving, Settings, resources};
+use super::{Serving, Settings, Tolerates, resources};
 use crate::explain::Explanation;
 use crate::mirror::declared::Row;
 
@@ -170,9 +170,13 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
         tokens: reviews(of_tokens, of_rights)?,
         rights: reviews(of_rights, of_tokens)?,
     };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let of_cluster = look_up(serving, &runtime)?;
     let rules = Rules {
         anonymous: true,
         client_ca: serving.client_ca.clone().map(|path| ("--client-ca-file", path)),
+        proxies: serving.proxies.clone(),
+        of_cluster: of_cluster.as_ref().map(|(authorities, _)| Arc::clone(authorities)),
         tokens: serving.authentication.is_some().then_some(serving.ttls[0]),
         rights: Some((serving.ttls[1], serving.ttls[2])),
     };
@@ -191,10 +195,52 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
     let tls = tls::server_config(settings, Arc::new(certificate?)).context("TLS")?;
     let (listener, _) = bind_tcp(PORT, address)?;
     let pages = Pages::new(gate, serving.open_paths.clone(), elects, Arc::clone(state));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let run = move || runtime.block_on(https::accept(listener, tls, Arc::new(pages)));
+    let run = move || {
+        let tasks = tokio::task::LocalSet::new();
+        tasks.block_on(&runtime, async {
+            if let Some((authorities, access)) = of_cluster {
+                tasks::singleton("authorities", authorities.follow(client(&access)));
+            }
+            https::accept(listener, tls, Arc::new(pages)).await;
+        });
+    };
     tasks::thread("server", run)?;
     Ok(())
+}
+
+fn client(access: &Access) -> kube::Client {
+    let user_agent = pintle_config::help::user_agent(COMPONENT);
+    access.client(ClientOptions { user_agent, ..ClientOptions::default() })
+}
+
+/// What the cluster says of those who are believed, and with which credentials that is watched; nothing
+/// where the flags say all, or nobody may look.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go ApplyTo
+fn look_up(
+    serving: &Serving,
+    runtime: &tokio::runtime::Runtime,
+) -> Result<Option<(Arc<ClusterAuthorities>, Access)>> {
+    let says_all = serving.client_ca.is_some() && serving.proxies.is_some();
+    let (Some(tolerates), Some(path), false) = (serving.lookup, &serving.authentication, says_all)
+    else {
+        return Ok(None);
+    };
+    let access = Access::read(path)?;
+    let authorities = Arc::new(ClusterAuthorities::default());
+    let looked = runtime.block_on(async { authorities.look(client(&access)).await });
+    match (looked, tolerates) {
+        (Ok(()), _) => {}
+        (Err(error), Tolerates::Failure) => {
+            tracing::warn!(error, "the cluster's authorities are not known yet");
+        }
+        (Err(error), Tolerates::Nothing) => {
+            anyhow::bail!(
+                "--authentication-tolerate-lookup-failure=false: unable to load \
+                configmap based request-header-client-ca-file: {error}"
+            );
+        }
+    }
+    Ok(Some((authorities, access)))
 }
 
 /// Tokens and rights may be looked up with different credentials.

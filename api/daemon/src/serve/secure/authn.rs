@@ -1,4 +1,4 @@
-//! Who asks: client certificate, then bearer token, then nobody.
+//! Who asks: whom a proxy names, then client certificate, then bearer token, then nobody.
 //!
 //! Input: a connection's certificates and a request's head. Output: the user, `None` without
 //! credentials, or an error for credentials that do not hold: those are never taken for nobody.
@@ -21,6 +21,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use super::super::https::Peer;
 use super::client_ca::ClientCa;
 use super::flights::{Flights, NoAnswer};
+use super::lookup::ClusterAuthorities;
+use super::proxy::Proxy;
 use super::reviews::Reviews;
 use super::subject::subject;
 use super::ttl_cache::{ENTRIES_MAX, TtlCache};
@@ -56,6 +58,8 @@ type Digest = [u8; 32];
 /// Finds out who asks.
 pub(super) struct Authenticator {
     client_ca: Option<ClientCa>,
+    proxy: Option<Arc<Proxy>>,
+    of_cluster: Option<Arc<ClusterAuthorities>>,
     tokens: Option<Tokens>,
     anonymous: bool,
 }
@@ -103,7 +107,9 @@ impl Authenticator {
         });
         let ca = rules.client_ca.clone();
         let client_ca = ca.map(|(field, path)| ClientCa::open(field, path)).transpose()?;
-        Ok(Self { client_ca, tokens, anonymous: rules.anonymous })
+        let proxy = rules.proxies.as_ref().map(Proxy::open).transpose()?.map(Arc::new);
+        let of_cluster = rules.of_cluster.clone();
+        Ok(Self { client_ca, proxy, of_cluster, tokens, anonymous: rules.anonymous })
     }
 
     /// The name in the client's certificate, if that holds.
@@ -119,6 +125,11 @@ impl Authenticator {
         peer: &Peer,
     ) -> Result<Option<User>, AuthnError> {
         let mut failed = None;
+        match self.by_proxy(head, peer) {
+            Ok(Some(user)) => return Ok(Some(user.authenticated())),
+            Ok(None) => {}
+            Err(error) => failed = Some(AuthnError::Invalid(error)),
+        }
         match self.by_certificate(peer) {
             Ok(Some(user)) => return Ok(Some(user.authenticated())),
             Ok(None) => {}
@@ -139,10 +150,20 @@ impl Authenticator {
         }
     }
 
+    /// Whom a proxy speaks for. Chains are verified for each request that comes from one.
+    fn by_proxy(&self, head: &request::Parts, peer: &Peer) -> Result<Option<User>, String> {
+        let of_cluster = || self.of_cluster.as_ref().and_then(|all| all.proxy());
+        match self.proxy.clone().or_else(of_cluster) {
+            Some(proxy) => proxy.user(&head.headers, &peer.certificates),
+            None => Ok(None),
+        }
+    }
+
     /// Chains are verified once for a connection and each change of the authorities.
     fn by_certificate(&self, peer: &Peer) -> Result<Option<User>, String> {
-        let Some(ca) = &self.client_ca else { return Ok(None) };
-        if peer.certificates.is_empty() {
+        let of_cluster = self.of_cluster.as_ref().map(|all| &all.client_ca);
+        let Some(ca) = self.client_ca.as_ref().or(of_cluster) else { return Ok(None) };
+        if peer.certificates.is_empty() || !ca.is_known() {
             return Ok(None);
         }
         let (generation, now) = (ca.generation(), jiff::Timestamp::now().as_second());

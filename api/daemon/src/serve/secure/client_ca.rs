@@ -3,7 +3,7 @@
 //! Input: a bundle of certificates. Output: whether a certificate chain leads to one of them and is meant
 //! for clients. The file is looked at when somebody asks and `CHECK_EVERY` has passed, so that
 //! nothing wakes up for it, and on another thread, because its disk may hang; a broken new file
-//! leaves the old authorities in force.
+//! leaves the old authorities in force. Without a file they are what somebody tells.
 //! Bounds: `BUNDLE_BYTES_MAX`.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_cafile_content.go
 
@@ -28,14 +28,14 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The authorities.
 pub(super) struct ClientCa {
-    /// The setting that names the file.
-    field: &'static str,
-    path: PathBuf,
+    /// The setting that names the file, and the file.
+    file: Option<(&'static str, PathBuf)>,
     now: Arc<Mutex<Current>>,
 }
 
 struct Current {
-    verifier: Arc<dyn ClientCertVerifier>,
+    /// `None` until there are any.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// Grows with each change of the authorities.
     generation: u64,
     stamp: Option<Stamp>,
@@ -49,9 +49,30 @@ impl ClientCa {
         let stamp = Stamp::of(&path);
         let fail = |reason| AccessError::ClientCa { field, path: path.clone(), reason };
         let verifier = read(&path).map_err(fail)?;
-        let (generation, checked) = (1, Instant::now());
+        let (generation, checked, verifier) = (1, Instant::now(), Some(verifier));
         let now = Current { verifier, generation, stamp, checked, is_checking: false };
-        Ok(Self { field, path, now: Arc::new(Mutex::new(now)) })
+        Ok(Self { file: Some((field, path)), now: Arc::new(Mutex::new(now)) })
+    }
+
+    /// None yet: they will be told.
+    pub(super) fn told() -> Self {
+        let (generation, checked, verifier, stamp) = (0, Instant::now(), None, None);
+        let now = Current { verifier, generation, stamp, checked, is_checking: false };
+        Self { file: None, now: Arc::new(Mutex::new(now)) }
+    }
+
+    /// These are the authorities from now on.
+    pub(super) fn put(&self, pem: &[u8]) -> Result<(), String> {
+        let verifier = verifier(pem)?;
+        let mut now = lock(&self.now);
+        now.verifier = Some(verifier);
+        now.generation += 1;
+        Ok(())
+    }
+
+    /// Whether there are any.
+    pub(super) fn is_known(&self) -> bool {
+        lock(&self.now).verifier.is_some()
     }
 
     /// Which authorities are in force. A look at the file that is due begins; until it has ended
@@ -59,12 +80,14 @@ impl ClientCa {
     pub(super) fn generation(&self) -> u64 {
         let mut now = lock(&self.now);
         let generation = now.generation;
-        if now.checked.elapsed() >= CHECK_EVERY && !now.is_checking {
+        if let Some((field, path)) = self.file.clone()
+            && now.checked.elapsed() >= CHECK_EVERY
+            && !now.is_checking
+        {
             (now.checked, now.is_checking) = (Instant::now(), true);
-            let (at, shared) = ((self.field, self.path.clone()), Arc::clone(&self.now));
-            let known = now.stamp;
+            let (shared, known) = (Arc::clone(&self.now), now.stamp);
             drop(now);
-            off_thread(move || check((at.0, &at.1), &shared, known));
+            off_thread(move || check((field, &path), &shared, known));
         }
         generation
     }
@@ -75,7 +98,8 @@ impl ClientCa {
         leaf: &CertificateDer<'_>,
         chain: &[CertificateDer<'_>],
     ) -> Result<(), String> {
-        let verifier = Arc::clone(&lock(&self.now).verifier);
+        let verifier = lock(&self.now).verifier.clone();
+        let verifier = verifier.ok_or("no authorities of client certificates are known")?;
         let verified = verifier.verify_client_cert(leaf, chain, UnixTime::now());
         verified.map(drop).map_err(|error| format!("the client certificate: {error}"))
     }
@@ -90,7 +114,7 @@ fn check((field, path): (&str, &Path), shared: &Mutex<Current>, known: Option<St
     match read {
         None => {}
         Some(Ok(verifier)) => {
-            now.verifier = verifier;
+            now.verifier = Some(verifier);
             now.generation += 1;
         }
         Some(Err(error)) => {
@@ -105,9 +129,12 @@ fn lock(of: &Mutex<Current>) -> MutexGuard<'_, Current> {
 }
 
 fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    let pem = read_bounded(path, BUNDLE_BYTES_MAX).map_err(|error| error.to_string())?;
+    verifier(&read_bounded(path, BUNDLE_BYTES_MAX).map_err(|error| error.to_string())?)
+}
+
+fn verifier(pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
+    for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|error| error.to_string())?;
         roots.add(certificate).map_err(|error| error.to_string())?;
     }

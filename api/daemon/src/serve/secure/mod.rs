@@ -9,6 +9,8 @@ mod authn;
 mod authz;
 mod client_ca;
 mod flights;
+mod lookup;
+mod proxy;
 mod reviews;
 pub mod serving;
 mod subject;
@@ -29,6 +31,8 @@ use super::https::Peer;
 pub use authn::Verdict;
 use authn::{Authenticator, AuthnError};
 use authz::{Authorizer, AuthzError};
+pub use lookup::ClusterAuthorities;
+pub use proxy::{Headers, Proxies};
 pub use reviews::{ApiReviews, Reviews};
 pub use serving::{ServingCert, ServingCertError};
 pub use subject::fuzz as fuzz_certificate;
@@ -57,6 +61,10 @@ pub struct Rules {
     pub anonymous: bool,
     /// The authorities of client certificates: the setting, and the file it names.
     pub client_ca: Option<(&'static str, PathBuf)>,
+    /// Proxies that are believed; `None` for those that the cluster tells, if any.
+    pub proxies: Option<Proxies>,
+    /// What the cluster tells, where the settings say nothing.
+    pub of_cluster: Option<Arc<ClusterAuthorities>>,
     /// How long answers about tokens hold; `None` when tokens are not looked at.
     pub tokens: Option<Duration>,
     /// How long "yes" and "no" of the API server hold; `None` when everybody may do everything.

@@ -1,0 +1,133 @@
+//! The authorities that a cluster tells its daemons: of client certificates, and of the proxies that are
+//! believed.
+//!
+//! Input: the config map `extension-apiserver-authentication`. Output: [`ClusterAuthorities`], kept
+//! current by a watch. Effects. Owner: the server's thread. Bounds: one object of the API. What cannot
+//! be read leaves the earlier authorities in force.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go,
+//      staging/src/k8s.io/apiserver/pkg/authentication/request/headerrequest/requestheader_controller.go
+
+use std::collections::BTreeMap;
+use std::future::{Future, ready};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::Api;
+use pintle_api::informer::{FollowSpec, ObjectSink, UnreadableObject, follow};
+
+use super::client_ca::ClientCa;
+use super::proxy::{Headers, Proxy};
+
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "extension-apiserver-authentication";
+/// How long the first look may take.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// What the cluster tells.
+pub struct ClusterAuthorities {
+    pub(super) client_ca: ClientCa,
+    proxy: Mutex<Option<Arc<Proxy>>>,
+}
+
+impl Default for ClusterAuthorities {
+    fn default() -> Self {
+        Self { client_ca: ClientCa::told(), proxy: Mutex::default() }
+    }
+}
+
+impl std::fmt::Debug for ClusterAuthorities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterAuthorities").finish_non_exhaustive()
+    }
+}
+
+impl ClusterAuthorities {
+    /// Looks once.
+    ///
+    /// # Errors
+    /// When the config map cannot be had or read.
+    pub async fn look(&self, client: kube::Client) -> Result<(), String> {
+        let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+        match tokio::time::timeout(LOOK_MAX, maps.get(NAME)).await {
+            Ok(Ok(map)) => self.take(&map),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {LOOK_MAX:?}")),
+        }
+    }
+
+    /// Takes what the map says, for as long as it runs.
+    pub async fn follow(self: Arc<Self>, client: kube::Client) {
+        let mut spec = FollowSpec::new(NAME, &format!("/api/v1/namespaces/{NAMESPACE}/configmaps"));
+        spec.source.field_selector = format!("metadata.name={NAME}");
+        follow::<ConfigMap, _>(client, spec, Told(self)).await;
+    }
+
+    pub(super) fn proxy(&self) -> Option<Arc<Proxy>> {
+        self.proxy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn take(&self, map: &ConfigMap) -> Result<(), String> {
+        let empty = BTreeMap::new();
+        let data = map.data.as_ref().unwrap_or(&empty);
+        if let Some(pem) = data.get("client-ca-file").filter(|pem| !pem.is_empty()) {
+            self.client_ca.put(pem.as_bytes()).map_err(|why| format!("client-ca-file: {why}"))?;
+        }
+        let field = "requestheader-client-ca-file";
+        let Some(pem) = data.get(field).filter(|pem| !pem.is_empty()) else { return Ok(()) };
+        let texts = |name: &str| match data.get(name) {
+            None => Ok(Vec::new()),
+            Some(text) => serde_json::from_str::<Vec<String>>(text)
+                .map_err(|error| format!("{name}: {error}")),
+        };
+        let headers = Headers {
+            allowed_names: texts("requestheader-allowed-names")?,
+            usernames: texts("requestheader-username-headers")?,
+            uids: texts("requestheader-uid-headers")?,
+            groups: texts("requestheader-group-headers")?,
+            extra_prefixes: texts("requestheader-extra-headers-prefix")?,
+        };
+        let ca = ClientCa::told();
+        ca.put(pem.as_bytes()).map_err(|why| format!("{field}: {why}"))?;
+        let proxy = Arc::new(Proxy { ca, headers });
+        *self.proxy.lock().unwrap_or_else(PoisonError::into_inner) = Some(proxy);
+        Ok(())
+    }
+}
+
+struct Told(Arc<ClusterAuthorities>);
+
+impl Told {
+    fn take(&self, map: &ConfigMap) {
+        if let Err(error) = self.0.take(map) {
+            tracing::warn!(error, "{NAMESPACE}/{NAME}: the earlier authorities stay in force");
+        }
+    }
+}
+
+impl ObjectSink<ConfigMap> for Told {
+    fn begin(&mut self) {}
+
+    fn listed(&mut self, map: ConfigMap) {
+        self.take(&map);
+    }
+
+    fn listed_unreadable(&mut self, _: Option<UnreadableObject>) {}
+
+    fn complete(&mut self) -> impl Future<Output = ()> {
+        ready(())
+    }
+
+    fn applied(&mut self, map: ConfigMap) -> impl Future<Output = ()> {
+        self.take(&map);
+        ready(())
+    }
+
+    fn deleted(&mut self, _: ConfigMap) -> impl Future<Output = ()> {
+        ready(())
+    }
+
+    fn deleted_unreadable(&mut self, _: UnreadableObject) -> impl Future<Output = ()> {
+        ready(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Users for whom a proxy vouches, in headers: whoever has a certificate of these authorities is
+//! believed who it speaks for.
+//!
+//! Input: a connection's certificates, a request's headers. Output: the user, or why the proxy is not
+//! believed. Owner: the authenticator. Bounds: those of a request's head.
+// k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/headerrequest/requestheader.go
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use hyper::header::HeaderMap;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+
+use super::super::query::decode_path;
+use super::AccessError;
+use super::client_ca::ClientCa;
+use super::subject::subject;
+use super::user::User;
+
+/// Which proxies are believed, and in which headers they speak.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    /// Names of proxies; none for all that have a certificate.
+    pub allowed_names: Vec<String>,
+    /// Of the user's name: the first that is there.
+    pub usernames: Vec<String>,
+    /// Of the user's uid: the first that is there.
+    pub uids: Vec<String>,
+    /// Of groups: all.
+    pub groups: Vec<String>,
+    /// How names of headers begin that tell more.
+    pub extra_prefixes: Vec<String>,
+}
+
+/// The settings of proxies that a daemon has of its own.
+#[derive(Clone, Debug)]
+pub struct Proxies {
+    /// Their authorities: the setting, and the file it names.
+    pub client_ca: (&'static str, PathBuf),
+    /// The rest.
+    pub headers: Headers,
+}
+
+/// Proxies with their authorities.
+pub(super) struct Proxy {
+    pub(super) ca: ClientCa,
+    pub(super) headers: Headers,
+}
+
+impl Proxy {
+    pub(super) fn open(of: &Proxies) -> Result<Self, AccessError> {
+        let (field, path) = of.client_ca.clone();
+        Ok(Self { ca: ClientCa::open(field, path)?, headers: of.headers.clone() })
+    }
+
+    /// The user of a request; `None` where the proxy speaks for nobody.
+    pub(super) fn user(
+        &self,
+        headers: &HeaderMap,
+        certificates: &[CertificateDer<'static>],
+    ) -> Result<Option<User>, String> {
+        let Some((leaf, chain)) = certificates.split_first() else { return Ok(None) };
+        self.ca.generation();
+        self.ca.verify(leaf, chain)?;
+        let name = subject(leaf).map(|subject| subject.name).unwrap_or_default();
+        let allowed = &self.headers.allowed_names;
+        if !allowed.is_empty() && !allowed.contains(&name) {
+            return Err(format!("x509: subject with cn={name} is not in the allowed list"));
+        }
+        Ok(self.headers.user(headers))
+    }
+}
+
+impl Headers {
+    fn user(&self, headers: &HeaderMap) -> Option<User> {
+        let all = |names: &[String]| -> Vec<String> {
+            let values = names.iter().flat_map(|name| headers.get_all(name.as_str()));
+            values.filter_map(|value| Some(value.to_str().ok()?.to_owned())).collect()
+        };
+        let first = |names: &[String]| all(names).into_iter().find(|value| !value.is_empty());
+        let name = first(&self.usernames)?;
+        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for prefix in &self.extra_prefixes {
+            let prefix = prefix.to_ascii_lowercase();
+            for (header, value) in headers {
+                let Some(key) = header.as_str().strip_prefix(&prefix) else { continue };
+                let Ok(value) = value.to_str() else { continue };
+                let key = decode_path(key).unwrap_or_else(|| key.to_owned());
+                extra.entry(key).or_default().push(value.to_owned());
+            }
+        }
+        let uid = first(&self.uids).unwrap_or_default();
+        Some(User { name, uid, groups: all(&self.groups), extra })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::{HeaderName, HeaderValue};
+
+    fn user(given: &[(&str, &str)]) -> Option<User> {
+        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect();
+        let headers = Headers {
+            allowed_names: Vec::new(),
+            usernames: texts(&["X-Remote-User", "X-Other-User"]),
+            uids: texts(&["X-Remote-Uid"]),
+            groups: texts(&["X-Remote-Group", "X-Team"]),
+            extra_prefixes: texts(&["X-Remote-Extra-"]),
+        };
+        let mut map = HeaderMap::new();
+        for (name, value) in given {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            map.append(name, HeaderValue::from_str(value).expect("a value"));
+        }
+        headers.user(&map)
+    }
+
+    #[test]
+    fn who_is_named_is_the_user_with_all_groups_and_whatever_else_is_told() {
+        let found = user(&[
+            ("x-remote-user", ""),
+            ("x-other-user", "jane"),
+            ("x-remote-uid", "7"),
+            ("x-team", "c"),
+            ("x-remote-group", "a"),
+            ("x-remote-group", "b"),
+            ("x-remote-extra-example.com%2fscope", "one"),
+            ("x-remote-extra-example.com%2fscope", "two"),
+        ]);
+        let found = found.expect("a user");
+        assert_eq!((&*found.name, &*found.uid), ("jane", "7"));
+        assert_eq!(found.groups, ["a", "b", "c"]);
+        assert_eq!(found.extra["example.com/scope"], ["one", "two"]);
+    }
+
+    #[test]
+    fn without_a_name_nobody_is_spoken_for() {
+        assert_eq!(user(&[("x-remote-group", "system:masters"), ("x-remote-uid", "7")]), None);
+    }
+}
