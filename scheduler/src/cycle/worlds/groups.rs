@@ -85,7 +85,13 @@ impl World {
 
     /// Keeps what is told of pods of groups.
     pub(super) fn hears(&mut self, told: &Told) {
-        let (Told::Set(Thing::Pod(pod)) | Told::Gone(Thing::Pod(pod))) = told else { return };
+        let pod = match told {
+            Told::Begun(Kind::Pod) => return self.known.clear(),
+            Told::Listed(Thing::Pod(pod))
+            | Told::Set(Thing::Pod(pod))
+            | Told::Gone(Thing::Pod(pod)) => pod,
+            _ => return,
+        };
         let Some(group) = told_group(pod) else { return };
         let name = pod.metadata.name.clone().expect("a name");
         if matches!(told, Told::Gone(_)) {

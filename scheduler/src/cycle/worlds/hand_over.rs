@@ -49,6 +49,7 @@ impl World {
             let list = std::iter::once(Told::Begun(kind)).chain(listed);
             for told in list.chain([Told::Complete(kind)]) {
                 self.told.push(told.clone());
+                self.hears(&told);
                 successor.tell(told, now);
             }
         }
