@@ -35,11 +35,11 @@ usage: cargo xtask TASK
   bench [NAME]...  the benchmarks, or only these
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)
   conformance      upstream's end-to-end tests on such a cluster (--focus RE, --fast, --agent A)
-  e2e-node         upstream's suite for one node (--agent A, --focus RE, --label EXPR)
+  e2e-node         upstream's suite for one node (--agent A, --focus RE, --guest)
   scheduler-suites upstream's tests of the scheduler (--scheduler S, --focus TEXT, --perf)
   differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
   vm [OPTION]... -- CMD
-                   CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
+                   CMD in a guest with cgroup v2 (--seconds, --memory, --cpus, --systemd, --disk)
   tidy             what is over the style's limits, licences of dependencies
   fetch            put every container runtime and test image into the cache";
 
