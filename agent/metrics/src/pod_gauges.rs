@@ -112,8 +112,9 @@ impl PodGauges {
             self.desired.get_or_create(&label).set(number(wanted().count()));
             self.active.get_or_create(&label).set(number(active));
         }
-        let lives = |view: &&PodView| !view.removed && view.stage < Stage::Terminated;
-        let mirrors = of_kind(true).filter(lives).count();
+        // Its mirror goes when a static pod that nobody wants has ended, and not before.
+        let has_mirror = |view: &&PodView| !view.removed || view.stage < Stage::Terminated;
+        let mirrors = of_kind(true).filter(has_mirror).count();
         self.mirrors.set(if has_api { number(mirrors) } else { 0 });
         let debugged =
             views().filter_map(|view| view.pod.spec.as_ref()?.ephemeral_containers.as_ref());
@@ -192,7 +193,7 @@ impl PodGauges {
         for view in snapshot.pods.values() {
             // Volumes are set up before the sandbox is made, and stay until it is gone.
             let is_set_up = view.observed.sandboxes.iter().any(|sandbox| sandbox.ready);
-            let is_wanted = !view.removed && view.stage < Stage::Terminated;
+            let is_wanted = !view.removed || view.stage < Stage::Terminated;
             for volume in view.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
                 let plugin = plugin(volume);
                 for (is_in, state) in
@@ -286,6 +287,24 @@ mod tests {
         };
         assert_eq!(volumes("desired_state_of_world"), Some(2));
         assert_eq!(volumes("actual_state_of_world"), None, "there is no sandbox yet");
+    }
+
+    #[test]
+    fn a_static_pod_has_its_mirror_until_it_has_ended_and_is_not_wanted() {
+        let mut registry = prometheus_client::registry::Registry::default();
+        let pod_gauges = PodGauges::register(&mut Names(&mut registry));
+        let file = json!({"kubernetes.io/config.source": "file"});
+        for (removed, stage, mirrors) in [
+            (false, Stage::Syncing, 1),
+            (false, Stage::Finished, 1),
+            (true, Stage::Terminating, 1),
+            (true, Stage::Terminated, 0),
+        ] {
+            let pod = json!({"metadata": {"name": "f", "uid": "f", "annotations": file.clone()}});
+            let view = PodView { removed, stage, ..view(pod) };
+            pod_gauges.count(&snapshot_of(vec![view]), true);
+            assert_eq!(pod_gauges.mirrors.get(), mirrors, "{removed} {stage:?}");
+        }
     }
 
     #[test]
