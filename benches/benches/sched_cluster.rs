@@ -4,11 +4,11 @@
 //! Nodes exist in the API alone. For each side and workload the cluster is new, all pods are there
 //! before the scheduler starts, and it may ask as often as it likes. Times are those of the API
 //! server's audit log, from the first binding to the last; CPU and memory are those of the process
-//! until the last binding. Then pods come at a steady rate, half of what kube-scheduler bound a second,
-//! and each one's wait is from its creation to its binding; so it is for a client that binds whatever
-//! comes without deciding anything, which is what the API server needs. kube-scheduler is built alone and has its default configuration, so that it
-//! samples nodes; ours looks at all of them. `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`,
-//! `PINTLE_BENCH_WORKLOAD` (a part of a name).
+//! until the last binding. Then pods come at a steady rate, half of what kube-scheduler bound a
+//! second, and each one's wait is from its creation to its binding; so it is for a client that binds
+//! whatever comes without deciding anything, which is what the API server needs. kube-scheduler is
+//! built alone and has its default configuration, so that it samples nodes; ours looks at all of them.
+//! `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`, `PINTLE_BENCH_WORKLOAD` (a part of a name).
 
 use std::collections::HashMap;
 use std::fs;

@@ -11,8 +11,9 @@
 //! compares it with what another scheduler did, [`app`] is the daemon around them. [`simulate`]
 //! answers questions about a dump. [`config`] reads the file that all share. [`queue`] is the order in
 //! which pods are decided, [`cycle`] decides them, with the plugins of [`framework`] where others bring
-//! some, and whole [`groups`] of pods where a gate says so, on a [`placement`] each, [`lanes`] carries out what comes of it, [`run`] is the daemon around these, [`daemon`] its
-//! flags and its HTTPS port, [`command_line`] what `main` calls. Only `lanes` writes.
+//! some, and whole [`groups`] of pods where a gate says so, on a [`placement`] each, [`lanes`] carries
+//! out what comes of it, [`run`] is the daemon around these, [`daemon`] its flags and its HTTPS port,
+//! [`command_line`] what `main` calls. Only `lanes` writes.
 #![forbid(unsafe_code)]
 
 pub mod app;

@@ -207,7 +207,6 @@ impl Scheduler {
         let preempts = Cell::new(known.is_some_and(|known| known.preempts.get()));
         let releases = Cell::new(known.is_some_and(|known| known.releases.get()));
         let victims = RefCell::new(known.map_or_else(Vec::new, |k| k.victims.borrow().clone()));
-        let rejected = OnceCell::new();
         let plugins = self.plugins_of(profile).cloned();
         let by_priority = -i64::from(spec.priority);
         let rank = plugins.as_ref().and_then(|plugins| plugins.rank(&pod)).unwrap_or(by_priority);
@@ -223,7 +222,7 @@ impl Scheduler {
             spec,
             profile,
             is_gated: is_gated(&pod),
-            rejected,
+            rejected: OnceCell::new(),
             preempts,
             victims,
             releases,

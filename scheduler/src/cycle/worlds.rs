@@ -6,6 +6,7 @@
 //! At the end everything is told; then nobody
 //! may be left who would find a place, and no device may have been given twice.
 
+mod check;
 mod claims;
 mod groups;
 mod hand_over;
@@ -488,17 +489,6 @@ impl World {
         }
     }
 
-    /// What was promised.
-    fn check(&self, scheduler: &Scheduler) {
-        assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
-        assert_eq!(scheduler.count(Place::InFlight), 0);
-        if !self.nodes_shrink {
-            self.nobody_shares();
-        }
-        self.nobody_fits(scheduler);
-        self.room_is_kept_for_whom_the_api_says(scheduler);
-    }
-
     /// A scheduler that knows what never changes.
     fn newcomer(&self) -> Scheduler {
         let mut scheduler = knowing(vec![claims::class()]);
@@ -507,82 +497,6 @@ impl World {
             scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
         }
         scheduler
-    }
-
-    fn room_is_kept_for_whom_the_api_says(&self, scheduler: &Scheduler) {
-        let waits = |pod: &Value| {
-            let is_leaving = pod["metadata"].get("deletionTimestamp").is_some();
-            pod["spec"]["nodeName"].is_null() && !is_leaving
-        };
-        let mut said: Vec<(&str, &str)> = Vec::new();
-        for pod in self.pods.values().filter(|pod| waits(pod)) {
-            let node = pod["status"]["nominatedNodeName"].as_str().unwrap_or_default();
-            if !node.is_empty() {
-                said.push((pod["metadata"]["uid"].as_str().expect("a uid"), node));
-            }
-        }
-        let known = self.nodes.keys().flat_map(|node| {
-            let kept = scheduler.mirror.nominated_on(node).into_iter();
-            kept.map(move |(pod, _)| (scheduler.mirror.cluster.text(pod), node.as_str()))
-        });
-        let mut known: Vec<(&str, &str)> = known.collect();
-        said.retain(|(_, node)| self.nodes.contains_key(*node));
-        known.retain(|(uid, _)| {
-            let pod = self.pods.values().find(|pod| pod["metadata"]["uid"] == *uid);
-            pod.is_none_or(waits)
-        });
-        said.sort_unstable();
-        known.sort_unstable();
-        assert_eq!(known, said);
-    }
-
-    fn nobody_shares(&self) {
-        let mut used: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
-        let milli = |text: &str| match text.strip_suffix('m') {
-            Some(milli) => milli.parse::<i64>().expect("a number"),
-            None => text.parse::<i64>().expect("a number") * 1000,
-        };
-        for pod in self.pods.values() {
-            if let Some(node) = pod["spec"]["nodeName"].as_str() {
-                let cpu = &pod["spec"]["containers"][0]["resources"]["requests"]["cpu"];
-                let of = used.entry(node).or_default();
-                of.0 += milli(cpu.as_str().expect("it asks"));
-                of.1 += 1;
-            }
-        }
-        for (name, (cpu, pods)) in used {
-            let node = &self.nodes[name];
-            let has = &node["status"]["allocatable"];
-            let most = has["pods"].as_str().expect("it says").parse::<i64>().expect("a number");
-            assert!(cpu <= milli(has["cpu"].as_str().expect("it says")) && pods <= most, "{name}");
-        }
-    }
-
-    fn nobody_fits(&self, scheduler: &Scheduler) {
-        let nodes = self.nodes.values().map(|node| thing(Kind::Node, node));
-        let pods = self.pods.values().map(|pod| thing(Kind::Pod, pod));
-        let claims = self.claims.values().map(|claim| thing(Kind::ResourceClaim, claim));
-        let slices = self.slices.values().map(|slice| thing(Kind::ResourceSlice, slice));
-        let devices = claims.chain(slices).chain([claims::class()]);
-        let things: Vec<Thing> = nodes.chain(pods).chain(devices).collect();
-        self.no_group_fits(things.clone());
-        let mut fresh = knowing(things);
-        for value in self.pods.values() {
-            let is_free = value["spec"]["nodeName"].is_null()
-                && value["metadata"].get("deletionTimestamp").is_none()
-                && (!self.has_groups || value["spec"].get("schedulingGroup").is_none())
-                && value["spec"].get("schedulingGates").is_none_or(Value::is_null);
-            if !is_free {
-                continue;
-            }
-            let pod: k8s_openapi::api::core::v1::Pod =
-                serde_json::from_value(value.clone()).expect("a pod");
-            let asking = Asking::new(&pod, &mut fresh.mirror).expect("it can be read");
-            let outcome = fresh.thinker.decide(&mut fresh.mirror, &asking);
-            let uid = value["metadata"]["uid"].as_str().expect("a uid");
-            let waits = scheduler.queue.get(uid).map(|w| (w.place, &w.rejectors, w.attempts));
-            assert_eq!(outcome.feasible, 0, "{value} fits: {waits:?}");
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Groups in a world: gangs and a basic one come and go, and pods that belong to them.
 //!
 //! When a decision has pods of a gang bound, as many of it must count as on nodes as it needs, by what
-//! was told and by what the scheduler assumes, those of one of them in one zone; at the end no group may be left that would fit.
+//! was told and by what the scheduler assumes, those of one of them in one zone; at the end no group
+//! may be left that would fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 

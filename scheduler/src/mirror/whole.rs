@@ -1,0 +1,81 @@
+//! Nodes as they were told, for plugins of others and extenders, and what their labels say.
+//!
+//! Input: nodes. Output: the same, by name and by row. Owner: the mirror. Bounds: one object a node, and
+//! none where nobody asks for them.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::Node;
+use pintle_sched_core::hint::Event;
+use pintle_sched_core::intern::Str;
+
+use super::says::differs_beside_columns;
+use super::{Mirror, Step, WholeNodes};
+use crate::kept::Shelf;
+
+impl Mirror {
+    /// Nodes are kept as they are told from now on.
+    pub fn keep_nodes(&mut self) {
+        self.whole_nodes.get_or_insert_default();
+        // Whoever wants them asks about pods whatever happens.
+        self.shelf = Shelf::of_objects();
+    }
+
+    /// The labels of a node.
+    pub fn labels_of(&self, node: &str) -> Option<BTreeMap<&str, &str>> {
+        let mut nodes = self.nodes.iter();
+        let (_, spec) = nodes.find(|(name, _)| self.cluster.text(**name) == node)?;
+        let text = |id: Str| self.cluster.text(id);
+        Some(spec.labels.iter().map(|(key, value)| (text(*key), text(*value))).collect())
+    }
+
+    /// Nodes that have this label, and its value.
+    pub fn domains<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.nodes.iter().filter_map(move |(name, spec)| {
+            let mut labels = spec.labels.iter();
+            let (_, value) = labels.find(|(of, _)| self.cluster.text(*of) == key)?;
+            Some((self.cluster.text(*name), self.cluster.text(*value)))
+        })
+    }
+
+    /// Nodes as they were told, by row, where they are kept.
+    pub fn whole_rows(&mut self) -> WholeNodes {
+        if !std::mem::take(&mut self.rows_are_stale) {
+            return Rc::clone(&self.whole_rows);
+        }
+        let rows = Rc::make_mut(&mut self.whole_rows);
+        // A row may belong to another node now.
+        rows.clear();
+        rows.resize(self.cluster.view().row_count(), None);
+        for (name, node) in self.whole_nodes.iter().flatten() {
+            if let Some(row) = self.cluster.row(name) {
+                rows[row as usize] = Some(Rc::clone(node));
+            }
+        }
+        Rc::clone(&self.whole_rows)
+    }
+
+    /// A node as it was told, where they are kept.
+    pub fn whole_node(&self, name: &str) -> Option<&Rc<Node>> {
+        self.whole_nodes.as_ref()?.get(name)
+    }
+
+    pub(super) fn set_whole_node(&mut self, node: Node) -> Vec<Step> {
+        let step = self.read_node(&node);
+        if let Some(whole) = &mut self.whole_nodes {
+            let new = Rc::new(node);
+            let name = new.metadata.name.clone().unwrap_or_default();
+            let old = whole.insert(name, Rc::clone(&new));
+            self.rows_are_stale = true;
+            // What the columns do not have may be what a plugin of others waits for.
+            if let (Some(old), Some(Step::Node { new: Some(spec), .. })) = (old, &step)
+                && differs_beside_columns(&old, &new)
+            {
+                let spec = Some(Rc::clone(spec));
+                self.happened.push(Event::Node { old: spec.clone(), new: spec });
+            }
+        }
+        step.into_iter().collect()
+    }
+}
