@@ -65,7 +65,13 @@ impl World {
 
     fn nobody_fits(&self, scheduler: &Scheduler) {
         let nodes = self.nodes.values().map(|node| thing(Kind::Node, node));
-        let pods = self.pods.values().map(|pod| thing(Kind::Pod, pod));
+        // Of a gang one after the other gets a node, so that which comes first decides whether all do.
+        let mut pods: Vec<&Value> = self.pods.values().collect();
+        pods.sort_by_key(|pod| {
+            let waiting = scheduler.queue.get(pod["metadata"]["uid"].as_str().expect("a uid"));
+            waiting.map(|waiting| (waiting.first_attempt, waiting.number()))
+        });
+        let pods = pods.into_iter().map(|pod| thing(Kind::Pod, pod));
         let claims = self.claims.values().map(|claim| thing(Kind::ResourceClaim, claim));
         let slices = self.slices.values().map(|slice| thing(Kind::ResourceSlice, slice));
         let devices = claims.chain(slices).chain([claims::class()]);
