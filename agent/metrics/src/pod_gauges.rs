@@ -193,7 +193,7 @@ impl PodGauges {
         for view in snapshot.pods.values() {
             // Volumes are set up before the sandbox is made, and stay until it is gone.
             let is_set_up = view.observed.sandboxes.iter().any(|sandbox| sandbox.ready);
-            let is_wanted = !view.removed || view.stage < Stage::Terminated;
+            let is_wanted = !view.removed && view.stage < Stage::Terminated;
             for volume in view.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
                 let plugin = plugin(volume);
                 for (is_in, state) in
@@ -258,7 +258,9 @@ mod tests {
         let of_file = view(json!({"metadata": {"name": "f", "uid": "f", "annotations": file}}));
         let mut gone = view(json!({"metadata": {"name": "g", "uid": "g"}}));
         (gone.removed, gone.stage) = (true, Stage::Terminating);
-        let mut over = view(json!({"metadata": {"name": "o", "uid": "o"}}));
+        let mut over =
+            view(json!({"metadata": {"name": "o", "uid": "o"}, "spec": {"containers": [],
+            "volumes": [{"name": "v", "emptyDir": {}}]}}));
         over.stage = Stage::Finished;
         pod_gauges.count(&snapshot_of(vec![of_api, of_file, gone, over]), true);
         let of = |is_static: &str| Static { r#static: is_static.to_owned() };
@@ -285,7 +287,7 @@ mod tests {
             let plugin_name = "kubernetes.io/empty-dir".to_owned();
             gauge(&pod_gauges.volumes, &Volumes { plugin_name, state: state.to_owned() })
         };
-        assert_eq!(volumes("desired_state_of_world"), Some(2));
+        assert_eq!(volumes("desired_state_of_world"), Some(2), "not of the one that is over");
         assert_eq!(volumes("actual_state_of_world"), None, "there is no sandbox yet");
     }
 
