@@ -456,6 +456,9 @@ impl World {
                 _ => _ = self.decide(scheduler),
             }
         }
+        if self.has_successors && self.hand_overs == 0 {
+            self.hand_over(scheduler);
+        }
         self.settle(scheduler);
     }
 
