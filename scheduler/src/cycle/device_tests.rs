@@ -5,9 +5,12 @@ use pintle_api::informer::ObjectKey;
 use serde_json::{Value, json};
 
 use super::command::PodRef;
-use super::tests::{at, bound, condition, decide, knowing, node, with};
+use super::tests::{
+    at, bound, condition, decide, knowing, node, tell_all, with, without_second_look,
+};
 use super::*;
 use crate::devices::ready;
+use crate::groups::{GroupGates, Groups};
 use crate::watch::{Kind, Thing, Told};
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
@@ -403,4 +406,28 @@ fn an_answer_does_not_bring_a_claim_back_whose_end_was_told() {
     scheduler.tell(Told::Set(user("q", "d")), at(3));
     let (_, _, claims) = reserves(&decide(&mut scheduler, 3)).expect("the device is free");
     assert_eq!(devices_of(&claims), ["n/g"]);
+}
+
+/// A scheduler that died had it reserved: deciding the group takes nothing back of that.
+#[test]
+fn who_gets_a_node_with_its_group_keeps_what_is_reserved_for_it() {
+    let group = json!({"metadata": {"name": "g", "namespace": "default", "uid": "g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}});
+    let pod = with("p", "1", |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
+        pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+    });
+    let claim = has("c", 2, ("n", "g0"), &["p"]);
+    let things = [node("n", "4"), class(), slice("n", &["g0"]), claim, pod];
+    let gates = GroupGates { gangs: true, topology: false };
+    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    let mut scheduler = scheduler.with_groups(Groups::new(gates));
+    scheduler.tell(Told::Complete(Kind::PodGroup), at(0));
+    scheduler.tell(Told::Set(Thing::PodGroup(read(group))), at(0));
+    tell_all(&mut scheduler, &things);
+    let commands = decide(&mut scheduler, 0);
+    let releases = |command: &Command| matches!(command, Command::ReleaseDevices { .. });
+    assert!(!commands.iter().any(releases), "{commands:?}");
+    let (of, _, claims) = reserves(&commands).expect("it goes on to be bound");
+    assert_eq!((&*of.uid, claims.len()), ("p", 0), "all is reserved already");
 }
