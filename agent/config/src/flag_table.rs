@@ -95,6 +95,8 @@ const START_GROUPS: &[Group] = &[
                 "Create the Node object again, cordoned, when somebody deletes it"),
             own("pintle-psi-eviction", FlagKind::Bool, DONE,
                 "Page cache counts as free memory for eviction, unless processes stall for it"),
+            own("pintle-shutdown-from-logind-only", FlagKind::Bool, DONE,
+                "Shutdowns count only when logind itself announces them; the kubelet takes anybody's word"),
             own("pintle-flight-recorder", FlagKind::Quantity, DONE,
                 "Room for the record of all decisions in <root-dir>/flight; 0 records nothing")
                 .default("64Mi"),

@@ -93,6 +93,8 @@ pub struct NodeFlags {
     pub recreate_node: bool,
     /// Pods go for want of memory only while the node stalls for it.
     pub psi_eviction: bool,
+    /// Shutdowns of the machine count only when logind itself announces them.
+    pub shutdown_from_logind_only: bool,
     /// Room for the record of all decisions in bytes; 0 records nothing.
     pub flight_recorder_bytes: u64,
 }
@@ -149,6 +151,7 @@ impl NodeFlags {
             event_source: event_source.unwrap_or_default(),
             recreate_node: given.is_true("pintle-recreate-node"),
             psi_eviction: given.is_true("pintle-psi-eviction"),
+            shutdown_from_logind_only: given.is_true("pintle-shutdown-from-logind-only"),
             flight_recorder_bytes: flight_recorder_bytes.unwrap_or_default(),
             root_dir,
         })

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use pintle_agent_core::shutdown;
+use pintle_agent_host::shutdown::logind::Announcer;
 use pintle_agent_host::shutdown::{LOGIND_CONF, Settings, last, start as watch};
 
 use super::{Parts, cluster};
@@ -21,7 +22,11 @@ pub(super) async fn start(parts: &Parts) {
         parts.metrics.shutdown(&last);
     }
     let logind_conf = PathBuf::from(LOGIND_CONF);
-    let settings = Settings { windows, root_dir, logind_conf, bus: None };
+    let announcer = match config.flags.shutdown_from_logind_only {
+        true => Announcer::Logind,
+        false => Announcer::Anybody,
+    };
+    let settings = Settings { windows, root_dir, logind_conf, announcer, bus: None };
     let events = cluster::teller(parts.cluster.as_ref());
     watch(settings, parts.inputs.clone(), events, &parts.shutdown).await;
 }

@@ -35,6 +35,8 @@ struct Facts {
     /// What was asked of `Inhibit`.
     asked: VecDeque<[String; 4]>,
     hangups: u32,
+    /// Which signals clients want to hear, as rules of the bus.
+    rules: Vec<String>,
     /// Refuses locks, as logind does in the middle of a shutdown.
     refuses: bool,
 }
@@ -48,7 +50,7 @@ pub struct FakeLogind {
     clients: Arc<Mutex<Vec<Connection>>>,
 }
 
-struct Bus;
+struct Bus(Shared);
 struct Logind(Shared);
 struct Systemd(Shared);
 
@@ -58,7 +60,9 @@ impl Bus {
         ":1.7".to_owned()
     }
 
-    fn add_match(&self, _rule: String) {}
+    fn add_match(&self, rule: String) {
+        locked(&self.0).rules.push(rule);
+    }
 
     fn remove_match(&self, _rule: String) {}
 }
@@ -160,6 +164,11 @@ impl FakeLogind {
         locked(&self.facts).asked.pop_front()
     }
 
+    /// The signals that clients want to hear, as rules of the bus.
+    pub fn rules(&self) -> Vec<String> {
+        locked(&self.facts).rules.clone()
+    }
+
     /// How many of the locks that it has given are held.
     pub fn held(&self) -> usize {
         let is_held = |lock: &File| {
@@ -210,7 +219,7 @@ async fn serve(stream: UnixStream, facts: &Shared) -> zbus::Result<Connection> {
     connection::Builder::unix_stream(stream)
         .server(zbus::Guid::generate())?
         .p2p()
-        .serve_at("/org/freedesktop/DBus", Bus)?
+        .serve_at("/org/freedesktop/DBus", Bus(Arc::clone(facts)))?
         .serve_at(LOGIND, Logind(Arc::clone(facts)))?
         .serve_at("/org/freedesktop/systemd1", Systemd(Arc::clone(facts)))?
         .build()

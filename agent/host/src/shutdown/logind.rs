@@ -1,8 +1,8 @@
 //! logind over D-Bus: its delay locks, how long it waits for them, and when it shuts down.
 //!
-//! Effects: calls on the system bus, logind's drop-in file. Signals count only from logind itself:
-//! any process may send some with its interface over the bus. Bounds: `CALL_MAX` for each call,
-//! `SIGNALS_MAX` that wait.
+//! Effects: calls on the system bus, logind's drop-in file. Any process of the machine may send a signal
+//! with logind's interface over the bus, and as with the kubelet it counts, unless `Announcer::Logind`
+//! was asked for. Bounds: `CALL_MAX` for each call, `SIGNALS_MAX` that wait.
 // k8s: pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go
 
 use std::io::ErrorKind;
@@ -69,6 +69,15 @@ pub enum LogindError {
     },
 }
 
+/// Whose announcements of a shutdown count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announcer {
+    /// Of whoever sends logind's signal, as with the kubelet.
+    Anybody,
+    /// Of logind alone.
+    Logind,
+}
+
 /// A connection to logind.
 #[derive(Clone, Debug)]
 pub struct Logind {
@@ -97,12 +106,16 @@ impl Logind {
     }
 
     /// Listens to what is announced from here on.
-    pub async fn signals(&self) -> Result<Signals, LogindError> {
+    // k8s: pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go MonitorShutdown
+    pub async fn signals(&self, from: Announcer) -> Result<Signals, LogindError> {
         const WHAT: &str = "PrepareForShutdown";
         let rule = || {
             let rule = MatchRule::builder().msg_type(zbus::message::Type::Signal);
-            let rule = rule.sender(NAME)?.path(OBJECT)?.interface(MANAGER)?.member(WHAT)?;
-            Ok(rule.build())
+            let rule = rule.path(OBJECT)?.interface(MANAGER)?.member(WHAT)?;
+            Ok(match from {
+                Announcer::Anybody => rule.build(),
+                Announcer::Logind => rule.sender(NAME)?.build(),
+            })
         };
         let rule = rule().map_err(|error| refused(WHAT, error))?;
         let stream = MessageStream::for_match_rule(rule, &self.connection, Some(SIGNALS_MAX));

@@ -32,7 +32,7 @@ use pintle_agent_core::worker::Input;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{mpsc, watch};
 
-use self::logind::{Logind, LogindError, Signals};
+use self::logind::{Announcer, Logind, LogindError, Signals};
 
 /// Where logind looks for its configuration.
 pub const LOGIND_CONF: &str = "/etc/systemd/logind.conf.d";
@@ -51,6 +51,8 @@ pub struct Settings {
     pub root_dir: PathBuf,
     /// Where logind looks for its configuration.
     pub logind_conf: PathBuf,
+    /// Whose announcements count.
+    pub announcer: Announcer,
     /// Address of the bus; `None` for the system bus, or what `DBUS_SYSTEM_BUS_ADDRESS` names.
     pub bus: Option<String>,
 }
@@ -133,7 +135,7 @@ impl Watcher {
     /// missed in between.
     async fn open(&mut self) -> Result<Session, LogindError> {
         let logind = Logind::connect(self.settings.bus.as_deref()).await?;
-        let signals = logind.signals().await?;
+        let signals = logind.signals(self.settings.announcer).await?;
         let preparing = logind.is_preparing().await?;
         self.say(preparing).await;
         Ok(Session { logind, signals })

@@ -36,6 +36,10 @@ impl World {
     }
 
     async fn watch(&self) {
+        self.watch_for(Announcer::Anybody).await;
+    }
+
+    async fn watch_for(&self, announcer: Announcer) {
         let told = Arc::clone(&self.told);
         let events: NodeEvents = Rc::new(move |event: NodeEvent| {
             told.lock().expect("no panic").push(format!("{}: {}", event.reason, event.message));
@@ -44,6 +48,7 @@ impl World {
             windows: vec![Window { priority: 0, seconds: 20 }, Window { priority: 9, seconds: 10 }],
             root_dir: self.dir.path().to_owned(),
             logind_conf: self.dir.path().join("conf"),
+            announcer,
             bus: self.bus(),
         };
         start(settings, self.sender.clone(), events, &self.progress).await;
@@ -110,6 +115,23 @@ fn the_lock_is_held_until_the_last_group_is_over_and_taken_again_when_it_is_give
         let (begins, stays) = ("shutdown event", "shutdown cancellation");
         let say = |what| format!("Shutdown: Shutdown manager detected {what}");
         assert_eq!(told, format!("{}; {}", say(begins), say(stays)));
+    });
+}
+
+#[test]
+fn whoever_announces_a_shutdown_is_heard_unless_logind_alone_is_to_be() {
+    run(async {
+        let cases = [(Announcer::Anybody, false), (Announcer::Logind, true)];
+        for (announcer, names_sender) in cases {
+            let world = World::new(60 * SECOND);
+            world.watch_for(announcer).await;
+            world.held(1).await;
+            let heard = |rule: &&String| rule.contains("member='PrepareForShutdown'");
+            let rules = world.logind.rules();
+            let rule = rules.iter().find(heard).expect("it listens");
+            let sender = rule.contains("sender='org.freedesktop.login1'");
+            assert_eq!(sender, names_sender, "{announcer:?}: {rule}");
+        }
     });
 }
 
@@ -189,6 +211,7 @@ fn without_windows_nobody_connects() {
             windows: Vec::new(),
             root_dir: world.dir.path().to_owned(),
             logind_conf: world.dir.path().to_owned(),
+            announcer: Announcer::Anybody,
             bus: world.bus(),
         };
         start(settings, world.sender.clone(), Rc::new(|_| {}), &world.progress).await;
