@@ -88,6 +88,27 @@ fn prune(newest: &Path, prefix: &str) -> Result<()> {
     same[..surplus].iter().try_for_each(|(_, path)| remove(path))
 }
 
+/// Removes what processes that have ended left: files and folders `prefix` and the process' number.
+pub fn sweep(prefix: &str) -> Result<()> {
+    sweep_in(&dir()?, prefix)
+}
+
+fn sweep_in(root: &Path, prefix: &str) -> Result<()> {
+    for entry in fs::read_dir(root)?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let number = name.strip_prefix(prefix).and_then(|rest| rest.split('.').next());
+        let Some(maker) = number.and_then(|number| number.parse::<u32>().ok()) else { continue };
+        if Path::new(&format!("/proc/{maker}")).exists() {
+            continue;
+        }
+        match entry.file_type()?.is_dir() {
+            true => remove(&entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
+}
+
 /// Whether the entry exists and was made by this recipe.
 fn is_fresh(dir: &Path, stamp: &str) -> bool {
     fs::read_to_string(dir.join(STAMP)).is_ok_and(|found| found == stamp)
@@ -114,6 +135,25 @@ pub fn remove(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ended_processes_left_goes_and_what_others_need_stays() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| dir.path().join(name);
+        let ours = format!("disk-{}", std::process::id());
+        // No process has that number: it is above the kernel's limit.
+        for name in ["disk-4999999", "disk-x", "other-4999999", &ours] {
+            fs::write(at(name), "").expect("written");
+        }
+        fs::create_dir_all(at("disk-4999998.tree/in")).expect("made");
+        sweep_in(dir.path(), "disk-").expect("swept");
+        let entries = fs::read_dir(dir.path()).expect("read").flatten();
+        let mut left: Vec<_> = entries.map(|e| e.file_name().into_string().expect("text")).collect();
+        left.sort();
+        let mut wanted = [ours.as_str(), "disk-x", "other-4999999"];
+        wanted.sort_unstable();
+        assert_eq!(left, wanted);
+    }
 
     #[test]
     fn only_the_newest_entries_of_a_kind_are_kept_and_other_kinds_stay() {

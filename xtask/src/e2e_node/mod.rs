@@ -13,7 +13,7 @@ mod set;
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -239,12 +239,13 @@ impl Suite {
         fs::create_dir_all(dir.join("bin"))?;
         fs::create_dir_all(dir.join("stand-ins"))?;
         fs::create_dir_all(dir.join("tmp"))?;
+        // Both as files of their own: the emulated machine does not see every folder of the host.
         let program = Program::E2eNode.ensure()?;
-        let own = suite.program();
-        fs::hard_link(&program, &own)
-            .or_else(|_| fs::copy(&program, &own).map(drop))
-            .context("put the suite's program in place")?;
-        symlink(agent, dir.join("bin/kubelet"))?;
+        for (from, to) in [(&*program, suite.program()), (agent, dir.join("bin/kubelet"))] {
+            fs::hard_link(from, &to)
+                .or_else(|_| fs::copy(from, &to).map(drop))
+                .with_context(|| format!("put {} in place", from.display()))?;
+        }
         for (name, text) in STAND_INS {
             let path = dir.join("stand-ins").join(name);
             fs::write(&path, text)?;

@@ -16,7 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{NODE, STAND_INS};
-use crate::cache;
+use crate::{apt, cache};
 use crate::cluster::layout::{CONTROL, address};
 use crate::cluster::{config, template};
 use crate::image::e2e;
@@ -48,6 +48,7 @@ impl Machine {
     pub(super) fn make(share: &Path, dir: &Path) -> Result<Self> {
         let runtime = Runtime::ensure(Version::V2_1)?;
         let template = template()?;
+        cache::sweep("vm-disk-")?;
         let machine = Self {
             share: share.to_owned(),
             dir: dir.to_owned(),
@@ -59,6 +60,8 @@ impl Machine {
     }
 
     fn fill_disk(&self, template: &Path) -> Result<()> {
+        // With which the suite and the kubelet ask whether a disk has quotas, ext4 or not.
+        apt::install_missing(&[(&["xfs_quota"], "xfsprogs")])?;
         let tree = self.disk.with_extension("tree");
         cache::remove(&tree)?;
         fs::create_dir_all(&tree)?;

@@ -98,6 +98,7 @@ struct Run {
 
 impl Run {
     fn new(options: &Options) -> Result<Self> {
+        cache::sweep("vm-run-")?;
         let dir = cache::dir()?.join(format!("vm-run-{}", std::process::id()));
         cache::remove(&dir)?;
         fs::create_dir_all(&dir)?;
@@ -163,7 +164,9 @@ impl Run {
     }
 
     fn qemu(&self, guest: &prepare::Guest, options: &Options) -> Command {
-        let mut cmd = Command::new("qemu-system-x86_64");
+        // Whoever is killed leaves no machine behind.
+        let mut cmd = Command::new("setpriv");
+        cmd.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
         cmd.args(["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]);
         cmd.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let memory = options.memory_mib;
