@@ -8,6 +8,8 @@
 //! of its own domains only, which a small overlay holds.
 // k8s: pkg/scheduler/framework/preemption/preemption.go, plugins/defaultpreemption/
 
+pub mod units;
+
 use std::cmp::Reverse;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -59,6 +61,19 @@ fn budget(budget: &PodDisruptionBudget, interner: &mut Interner) -> Budget {
         allowed: status.and_then(|s| s.disruptions_allowed).unwrap_or(0).into(),
         disrupted: disrupted.map(|(name, _)| name.clone()).collect(),
         _lease: interner.lease(),
+    }
+}
+
+impl Budget {
+    /// Whether the end of a pod counts against it.
+    fn guards(&self, cluster: &Cluster, id: PodId) -> bool {
+        let pod = cluster.pods.get(id);
+        let class = &cluster.classes[pod.class as usize];
+        class.labelled
+            && Some(self.namespace) == class.namespace
+            && !self.selector.is_everything()
+            && self.selector.matches(&class.labels)
+            && !self.disrupted.iter().any(|name| name == cluster.text(pod.name))
     }
 }
 
@@ -278,18 +293,9 @@ impl<'a> Trial<'a> {
     fn split(&self, lower: &[PodId], budgets: &[Budget]) -> (Vec<PodId>, Vec<PodId>) {
         let mut allowed: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
         lower.iter().partition(|id| {
-            let pod = self.cluster.pods.get(**id);
-            let class = &self.cluster.classes[pod.class as usize];
-            if !class.labelled {
-                return false;
-            }
             let mut violates = false;
             for (budget, left) in budgets.iter().zip(&mut allowed) {
-                let guards = Some(budget.namespace) == class.namespace
-                    && !budget.selector.is_everything()
-                    && budget.selector.matches(&class.labels)
-                    && !budget.disrupted.iter().any(|name| name == self.cluster.text(pod.name));
-                if guards {
+                if budget.guards(self.cluster, **id) {
                     *left -= 1;
                     violates |= *left < 0;
                 }

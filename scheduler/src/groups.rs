@@ -12,18 +12,23 @@
 //      pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Cluster;
 use pintle_sched_core::hint::Event;
+use pintle_sched_core::intern::Str;
+use pintle_sched_core::preempt::units::Membership;
 
 use crate::mirror::{is_over, node_name};
 
 type Uid = Rc<str>;
 
+/// The disruption mode of a group that goes as a whole.
+const WHOLE: &str = "PodGroup";
 /// The condition of a group that says how its pods fared.
 pub const SCHEDULED: &str = "PodGroupScheduled";
 
@@ -34,6 +39,8 @@ pub struct GroupGates {
     pub gangs: bool,
     /// TopologyAwareWorkloadScheduling: a group is placed within one domain of its topology.
     pub topology: bool,
+    /// WorkloadAwarePreemption: others go for a whole group, groups may go as a whole.
+    pub preemption: bool,
 }
 
 /// Where a pod of a group is.
@@ -56,9 +63,32 @@ struct Known {
     scheduled: HashMap<ObjectKey, Option<String>>,
     members: HashMap<ObjectKey, BTreeMap<Uid, Stand>>,
     of_pods: HashMap<ObjectKey, (ObjectKey, Uid)>,
+    /// Uids of those that room is being made for.
+    preempting: HashSet<String>,
+}
+
+/// A group that others go for.
+// k8s: pkg/scheduler/framework/preemption/types.go podGroupPreemptor
+#[derive(Clone, Debug)]
+pub struct Preemptor {
+    /// Its priority.
+    pub priority: i32,
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Uid.
+    pub uid: Uid,
+    /// The version in which it was told.
+    pub version: Option<String>,
+    /// It has to stay in one domain of a topology.
+    pub has_topology: bool,
 }
 
 impl Known {
+    fn of_stand(&self, group: &ObjectKey, stand: Stand) -> Vec<Uid> {
+        let members = self.members.get(group).into_iter().flatten();
+        members.filter(|(_, is)| **is == stand).map(|(uid, _)| Rc::clone(uid)).collect()
+    }
+
     fn count(&self, group: &ObjectKey, counts: impl Fn(Stand) -> bool) -> usize {
         let members = self.members.get(group).into_iter().flatten();
         members.filter(|(_, stand)| counts(**stand)).count()
@@ -78,6 +108,14 @@ impl Known {
                 self.members.remove(&group);
             }
         }
+    }
+
+    /// The priority of a group whose pods go together or not at all.
+    // k8s: pkg/scheduler/framework/preemption/types.go isPodGroupPreemptiblePod
+    fn goes_whole(&self, group: &ObjectKey) -> Option<i32> {
+        let spec = &self.groups.get(group)?.spec;
+        let is_whole = spec.disruption_mode.as_deref() == Some(WHOLE);
+        is_whole.then_some(spec.priority.unwrap_or(0))
     }
 
     /// A pod that is known is somewhere else now.
@@ -138,6 +176,30 @@ impl Groups {
     /// A pod is gone.
     pub fn end_of_pod(&self, pod: &ObjectKey) {
         self.0.borrow_mut().take_pod(pod);
+    }
+
+    /// What their groups are to pods on nodes.
+    pub fn memberships(&self, cluster: &Cluster) -> HashMap<Str, Membership> {
+        let known = self.0.borrow();
+        let mut found = HashMap::new();
+        for (number, (group, members)) in known.members.iter().enumerate() {
+            let whole = known.goes_whole(group);
+            let membership = whole.map(|priority| Membership::Whole(number, priority));
+            let placed = members.keys().filter_map(|uid| cluster.placed(uid));
+            found.extend(placed.map(|pod| (pod, membership.unwrap_or(Membership::Alone))));
+        }
+        found
+    }
+
+    /// Room is being made for a group.
+    pub fn preempts(&self, uid: &str) {
+        self.0.borrow_mut().preempting.insert(uid.to_owned());
+    }
+
+    /// That ended: its pods that wait. `None` if no room was being made for such a group.
+    pub fn has_preempted(&self, group: &ObjectKey, uid: &str) -> Option<Vec<Uid>> {
+        let mut known = self.0.borrow_mut();
+        known.preempting.remove(uid).then(|| known.of_stand(group, Stand::Waits))
     }
 
     /// What the group of a pod is to it, whose profile may have gangs.
@@ -280,19 +342,52 @@ impl OfGroup {
     /// Pods of the group that count as on a node.
     #[must_use]
     pub fn assumed(&self) -> Vec<Uid> {
-        self.of_stand(Stand::Assumed)
+        self.groups.0.borrow().of_stand(&self.key, Stand::Assumed)
     }
 
     /// Pods of the group that have none.
     #[must_use]
     pub fn waiting(&self) -> Vec<Uid> {
-        self.of_stand(Stand::Waits)
+        self.groups.0.borrow().of_stand(&self.key, Stand::Waits)
     }
 
-    fn of_stand(&self, stand: Stand) -> Vec<Uid> {
+    /// Whether others go for groups as a whole, and for none of their pods alone.
+    #[must_use]
+    pub fn preempts_whole(&self) -> bool {
+        self.groups.0.borrow().gates.preemption
+    }
+
+    /// Whether room is being made for the group: its pods wait until that ended.
+    // k8s: defaultpreemption/default_preemption.go PreEnqueue
+    #[must_use]
+    pub fn is_preempting(&self) -> bool {
         let known = self.groups.0.borrow();
-        let members = known.members.get(&self.key).into_iter().flatten();
-        members.filter(|(_, is)| **is == stand).map(|(uid, _)| Rc::clone(uid)).collect()
+        let group = known.groups.get(&self.key);
+        !known.preempting.is_empty()
+            && group.is_some_and(|group| known.preempting.contains(&*uid_of_group(group)))
+    }
+
+    /// The group as others may have to go for it.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn preemptor(&self) -> Result<Preemptor, String> {
+        let known = self.groups.0.borrow();
+        let group = known.groups.get(&self.key).ok_or_else(|| {
+            let name = self.key.name();
+            format!(
+                "failed to get pod group object: podgroup.scheduling.k8s.io \"{name}\" not found"
+            )
+        })?;
+        let constraints = group.spec.scheduling_constraints.as_ref();
+        let topology = constraints.and_then(|constraints| constraints.topology.as_ref());
+        Ok(Preemptor {
+            priority: group.spec.priority.unwrap_or(0),
+            key: self.key.clone(),
+            uid: uid_of_group(group),
+            version: group.metadata.resource_version.clone(),
+            has_topology: topology.is_some_and(|keys| !keys.is_empty()),
+        })
     }
 }
 
@@ -300,6 +395,10 @@ impl OfGroup {
 fn group_of(pod: &Pod) -> Option<ObjectKey> {
     let group = pod.spec.as_ref()?.scheduling_group.as_ref()?.pod_group_name.as_deref()?;
     Some(ObjectKey::new(pod.metadata.namespace.as_deref().unwrap_or_default(), group))
+}
+
+fn uid_of_group(group: &PodGroup) -> Uid {
+    group.metadata.uid.as_deref().unwrap_or_default().into()
 }
 
 /// As the queue has it.

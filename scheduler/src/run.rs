@@ -428,6 +428,7 @@ impl Running {
                 }
                 Fact::Refused { profile, is_error } => metrics.refused(profile, is_error, took),
                 Fact::Group { profile, result } => metrics.group(profile, result, took),
+                Fact::TriedToPreempt => metrics.tried_to_preempt(),
                 Fact::Preempted(victims) => metrics.preempted(victims),
                 Fact::Permitted { result, took } => metrics.permitted(result, took),
             }

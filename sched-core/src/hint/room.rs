@@ -38,6 +38,12 @@ impl Cluster {
     /// Whether the pod of this identity is on some node.
     #[must_use]
     pub fn is_placed(&self, pod: &str) -> bool {
-        self.interner.find(pod).is_some_and(|key| self.pods.find(key).is_some())
+        self.placed(pod).is_some()
+    }
+
+    /// The number of the identity of a pod that is on some node.
+    #[must_use]
+    pub fn placed(&self, pod: &str) -> Option<Str> {
+        self.interner.find(pod).filter(|key| self.pods.find(*key).is_some())
     }
 }

@@ -79,6 +79,25 @@ impl Cluster {
         self.view.epoch += 1;
     }
 
+    /// Takes a pod off its node: it counts for nothing until [`Self::show`], and stays known.
+    pub fn hide(&mut self, id: PodId) {
+        if self.pods.get(id).row != NONE {
+            self.detach(id);
+            self.view.epoch += 1;
+        }
+    }
+
+    /// Puts a pod that was hidden back on its node, if that is there.
+    pub fn show(&mut self, id: PodId) {
+        let pod = self.pods.get(id);
+        if pod.row == NONE
+            && let Some(row) = self.view.row_of(pod.node_name)
+        {
+            self.attach(id, row);
+            self.view.epoch += 1;
+        }
+    }
+
     fn place(&mut self, pod: &Pod, node: &str, assumed: bool) -> Result<PodId, DeltaError> {
         let spec = self.read_pod(pod)?;
         Ok(self.place_spec(&spec, node, assumed))

@@ -23,6 +23,15 @@ pub struct PodRef {
     pub uid: Rc<str>,
 }
 
+/// With whom a note has to do, beside the pod that it is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Related {
+    /// A pod.
+    Pod(PodRef),
+    /// A group of pods, by its name and uid, in this version.
+    Group(PodRef, Option<String>),
+}
+
 /// What somebody has to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -33,7 +42,7 @@ pub struct Note {
     /// The version of it that is meant.
     pub version: Option<String>,
     /// With whom it has to do.
-    pub related: Option<PodRef>,
+    pub related: Option<Related>,
     /// Something is wrong.
     pub warning: bool,
     /// PascalCase word.
@@ -104,7 +113,7 @@ pub enum Command {
     Evict {
         /// Those who go, most important first.
         victims: Vec<PodRef>,
-        /// For whom.
+        /// For whom: a pod, or a group by its name and uid.
         pod: PodRef,
         /// The sentence of their condition.
         message: String,
@@ -131,10 +140,10 @@ pub enum Ended {
     Failed(String),
 }
 
-/// Making room for a pod ended.
+/// Making room ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// For whom.
+    /// For whom: a pod, or a group by its name and uid.
     pub pod: PodRef,
     /// Every victim was deleted, or was gone already.
     pub all: bool,
@@ -179,6 +188,8 @@ pub enum Fact {
         /// Upstream's word for how that ended.
         result: &'static str,
     },
+    /// It was looked for victims of a pod that fits nowhere.
+    TriedToPreempt,
     /// So many victims make room.
     Preempted(usize),
     /// A pod has waited for permission.

@@ -12,7 +12,7 @@ use pintle_sched_core::select::Refusal;
 use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::{Cluster, Plugin, explain};
 
-use super::command::{Command, Fact, Note, PodRef};
+use super::command::{Command, Fact, Note, PodRef, Related};
 use super::consult::Said;
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
@@ -50,6 +50,12 @@ impl Why {
         Self { is_error: true, message, rejectors: Rejectors::new(), nominated }
     }
 
+    /// The pod does not fit, of which nobody is told.
+    fn of_trial() -> Self {
+        let (is_error, message) = (false, String::new());
+        Self { is_error, message, rejectors: Rejectors::new(), nominated: None }
+    }
+
     /// No node can be looked at.
     pub(super) fn nowhere(message: String, rejector: Plugin) -> Self {
         let nominated = Some(String::new());
@@ -85,6 +91,7 @@ impl Scheduler {
 
     /// Looks for a node, with what extenders said already.
     pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
+        self.hide_those_away();
         let found = self.find(uid, &asked, &said, now);
         let (profile, has) = (asked.profile, found.is_ok());
         self.facts.push(Fact::Decided { profile, found: has });
@@ -164,6 +171,22 @@ impl Scheduler {
                 return Ok(Found::Node(node, asking.attempt));
             }
         }
+        match self.is_trial() {
+            // Of a trial it matters only whether the group fits.
+            true => Err(Why::of_trial()),
+            false => self.says_why((uid, asked), said, asking, outcome.refusal.as_ref(), now),
+        }
+    }
+
+    /// Why no node takes a pod, and what is done about it.
+    fn says_why(
+        &mut self,
+        (uid, asked): (&Uid, &Rc<Asked>),
+        said: &Said,
+        asking: Asking,
+        refusal: Option<&Refusal>,
+        now: Duration,
+    ) -> Result<Found, Why> {
         let nodes = self.mirror.cluster.view().node_count();
         if nodes == 0 {
             // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream tries again and again.
@@ -176,7 +199,7 @@ impl Scheduler {
                 if let Some(attempt) = &asking.attempt {
                     *asked.rejected_by.borrow_mut() = attempt.rejected_by();
                 }
-                let found = (&outcome.refusal, diagnosis, asking.attempt.as_deref());
+                let found = (refusal, diagnosis, asking.attempt.as_deref());
                 self.rejected(uid, asked, said, found, now)
             }
             None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
@@ -204,7 +227,7 @@ impl Scheduler {
         uid: &Uid,
         asked: &Rc<Asked>,
         said: &Said,
-        (refusal, diagnosis, attempt): (&Option<Refusal>, Diagnosis, Option<&Attempt>),
+        (refusal, diagnosis, attempt): (Option<&Refusal>, Diagnosis, Option<&Attempt>),
         now: Duration,
     ) -> Result<Found, Why> {
         let mut rejectors: Rejectors =
@@ -215,6 +238,9 @@ impl Scheduler {
         if said.rejects() {
             // k8s: schedule_one.go findNodesThatFitPod
             rejectors.insert(Plugin::Extender);
+        }
+        if self.mirror.profile(asked.profile).preemption {
+            self.facts.push(Fact::TriedToPreempt);
         }
         if let Some(claim) = &diagnosis.gives_back {
             self.give_back(uid, asked, claim);
@@ -255,29 +281,37 @@ impl Scheduler {
         let uid: Uid = cluster.text(asked.spec.key).into();
         let all = candidate.victims.iter();
         *asked.victims.borrow_mut() = all.map(|id| victim(cluster, *id).uid).collect();
-        victims.retain(|victim| !self.preempt_waiting(&victim.uid, now));
         let pod = pod_ref(asked, &uid);
         let said = format!("Preempted by pod {uid} on node {node}");
-        let name = self.reporter(asked);
-        let notes = victims.iter().map(|victim| Note {
-            about: victim.clone(),
-            reporter: Rc::clone(&name),
-            version: None,
-            related: Some(pod.clone()),
-            warning: false,
-            reason: "Preempted",
-            action: "Preempting",
-            note: said.clone(),
-        });
-        let notes = notes.collect();
+        let name = self.reporter(asked.profile);
+        let related = Related::Pod(pod.clone());
+        if !victims.is_empty() {
+            self.facts.push(Fact::Preempted(candidate.victims.len()));
+        }
+        self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
+        let notes = going(&victims, &name, &related, &said);
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         self.unseat(asked, &node, now);
         if !victims.is_empty() {
-            self.facts.push(Fact::Preempted(candidate.victims.len()));
             asked.preempts.set(true);
             self.commands.push(Command::Evict { victims, pod, message, notes });
         }
         node
+    }
+
+    /// Of these, those that only wait for permission go without being deleted.
+    // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
+    pub(super) fn preempt_in_memory(
+        &mut self,
+        victims: &mut Vec<PodRef>,
+        (reporter, related, said): (&Rc<str>, &Related, &str),
+        now: Duration,
+    ) {
+        let gone: Vec<PodRef> =
+            victims.extract_if(.., |victim| self.preempt_waiting(&victim.uid, now)).collect();
+        let said = format!("{said} (in kube-scheduler memory).");
+        let notes = going(&gone, reporter, related, &said);
+        self.commands.extend(notes.into_iter().map(Command::Tell));
     }
 
     /// Pods of lower priority for which room is kept there look for another place.
@@ -377,8 +411,8 @@ impl Scheduler {
     }
 
     /// Under whose name a pod is decided.
-    fn reporter(&self, asked: &Asked) -> Rc<str> {
-        self.mirror.profile(asked.profile).scheduler_name.as_str().into()
+    pub(super) fn reporter(&self, profile: usize) -> Rc<str> {
+        self.mirror.profile(profile).scheduler_name.as_str().into()
     }
 
     pub(super) fn note(
@@ -391,7 +425,7 @@ impl Scheduler {
         let uid: Uid = self.mirror.cluster.text(asked.spec.key).into();
         let note = Note {
             about: pod_ref(asked, &uid),
-            reporter: self.reporter(asked),
+            reporter: self.reporter(asked.profile),
             version: asked.pod.version().map(str::to_owned),
             related: None,
             warning,
@@ -417,6 +451,26 @@ fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
                 &condition.observed_generation,
             )
     })
+}
+
+/// What those are told who go.
+pub(super) fn going(
+    victims: &[PodRef],
+    reporter: &Rc<str>,
+    related: &Related,
+    said: &str,
+) -> Vec<Note> {
+    let note = |victim: &PodRef| Note {
+        about: victim.clone(),
+        reporter: Rc::clone(reporter),
+        version: None,
+        related: Some(related.clone()),
+        warning: false,
+        reason: "Preempted",
+        action: "Preempting",
+        note: said.to_owned(),
+    };
+    victims.iter().map(note).collect()
 }
 
 /// A pod on a node.

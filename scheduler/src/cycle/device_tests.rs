@@ -419,7 +419,7 @@ fn who_gets_a_node_with_its_group_keeps_what_is_reserved_for_it() {
     });
     let claim = has("c", 2, ("n", "g0"), &["p"]);
     let things = [node("n", "4"), class(), slice("n", &["g0"]), claim, pod];
-    let gates = GroupGates { gangs: true, topology: false };
+    let gates = GroupGates { gangs: true, ..GroupGates::default() };
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_groups(Groups::new(gates));
     scheduler.tell(Told::Complete(Kind::PodGroup), at(0));

@@ -38,11 +38,16 @@ impl Scheduler {
         }
     }
 
-    /// Takes how making room for a pod ended: it may be decided again. It is tried at once when some
-    /// victim stayed, since nobody will tell that one went.
+    /// Takes how making room ended: the pod, or those of the group, may be decided again. They are tried
+    /// at once when some victim stayed, since nobody will tell that one went.
     // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
     pub fn evicted(&mut self, evicted: &Evicted, now: Duration) {
-        let uid = &evicted.pod.uid;
+        let Evicted { pod: PodRef { key, uid }, .. } = evicted;
+        let groups = self.mirror.groups.as_ref();
+        if let Some(pods) = groups.and_then(|groups| groups.has_preempted(key, uid)) {
+            pods.iter().for_each(|pod| self.queue.released(pod, !evicted.all, now));
+            return;
+        }
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.preempts.set(false);
             if !evicted.all {

@@ -22,6 +22,7 @@ use super::command::{Command, Fact};
 use super::consult::Said;
 use super::decide::{Found, Why};
 use super::devices::Reserving;
+use super::group_room::{NOT_ONE_BY_ONE, Search};
 use super::topology::Trials;
 use super::{Asked, Scheduler, Uid};
 use crate::framework::Attempt;
@@ -33,7 +34,8 @@ use crate::queue::Rejectors;
 // k8s: schedule_one_podgroup.go errPodGroupUnschedulable, podGroupSchedulingDefaultAlgorithm,
 //      gangscheduling.go Permit, framework/runtime/framework.go RunPermitPlugins
 pub(super) const UNSCHEDULABLE: &str = "pod group is unschedulable";
-const WAITS: &str = "pod group is unschedulable, pod group is waiting for preemption to complete";
+pub(super) const WAITS: &str =
+    "pod group is unschedulable, pod group is waiting for preemption to complete";
 const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods from a gang to be \
     scheduled, one or more plugins asked to wait and no plugin rejected pod";
 const OTHER_FAILED: &str = "failed to schedule other pod from a pod group";
@@ -62,10 +64,12 @@ pub(super) struct GroupCycle {
     pub(super) needs_room: bool,
     /// What is said of the group, if something else than usually.
     pub(super) said: Option<String>,
-    /// Nobody goes for its pods.
-    pub(super) never_preempts: bool,
+    /// Why nobody goes for its pods one by one.
+    pub(super) never_preempts: Option<&'static str>,
     /// Where it is tried, one after the other.
     pub(super) trials: Option<Trials>,
+    /// Who would have to go for all of it.
+    pub(super) search: Option<Search>,
 }
 
 /// A pod of it that was looked at.
@@ -128,6 +132,7 @@ impl Scheduler {
         if all.is_empty() {
             return;
         }
+        let never_preempts = group.preempts_whole().then_some(NOT_ONE_BY_ONE);
         let mut cycle = GroupCycle {
             group,
             profile,
@@ -136,10 +141,12 @@ impl Scheduler {
             came: Came::Nowhere,
             needs_room: false,
             said: None,
-            never_preempts: false,
+            never_preempts,
             trials: None,
+            search: None,
         };
         if cycle.group.has_placements() && !self.find_placements(&mut cycle) {
+            self.makes_room(&mut cycle, now);
             return self.submit(cycle, now);
         }
         self.group = Some(cycle);
@@ -148,6 +155,7 @@ impl Scheduler {
 
     /// Looks at the next pod of the group that is being decided, if one is.
     pub(super) fn go_on(&mut self, now: Duration) {
+        self.hide_those_away();
         // Each of them comes back with what was found, in `goes_on`, unless extenders are asked.
         while self.consulting.is_none()
             && let Some(cycle) = &mut self.group
@@ -164,7 +172,7 @@ impl Scheduler {
                 None => {
                     let Some(mut cycle) = self.group.take() else { return };
                     self.take_all_back(&mut cycle.tried);
-                    if self.tries_elsewhere(&mut cycle) {
+                    if self.tries_elsewhere(&mut cycle) || self.makes_room(&mut cycle, now) {
                         self.group = Some(cycle);
                     } else {
                         self.submit(cycle, now);
@@ -172,6 +180,7 @@ impl Scheduler {
                 }
             }
         }
+        self.show_those_away();
     }
 
     /// Takes what was found of a pod of the group, and looks at the next one.
@@ -309,7 +318,9 @@ impl Scheduler {
                     self.assume(&uid, asked, &reserved.node, now);
                     continue;
                 }
-                (Came::NeedsRoom, Some(reserved), None) => rejected(WAITS, &reserved.node),
+                (Came::NeedsRoom, Some(reserved), None) => {
+                    rejected(said.as_deref().unwrap_or(WAITS), &reserved.node)
+                }
                 (Came::Nowhere, Some(_), _) => rejected(TOO_FEW, ""),
                 (_, _, Some(why)) => why,
                 (_, None, None) => rejected(UNSCHEDULABLE, ""),
@@ -343,7 +354,8 @@ impl Scheduler {
         let (result, status, reason, message) = match came {
             Came::Fits => ("scheduled", "True", "Scheduled", String::new()),
             Came::NeedsRoom => {
-                ("waiting_on_preemption", "False", "Unschedulable", WAITS.to_owned())
+                let said = said.unwrap_or_else(|| WAITS.to_owned());
+                ("waiting_on_preemption", "False", "Unschedulable", said)
             }
             Came::Nowhere => {
                 let said = said.unwrap_or_else(|| UNSCHEDULABLE.to_owned());

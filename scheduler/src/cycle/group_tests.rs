@@ -11,7 +11,7 @@ const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods fro
     scheduled, one or more plugins asked to wait and no plugin rejected pod";
 
 /// Whose it is or how, a reason, and a message.
-type Text = (String, String, String);
+pub(super) type Text = (String, String, String);
 
 fn group(name: &str, policy: &Value) -> Thing {
     Thing::PodGroup(object(json!({
@@ -33,8 +33,11 @@ fn member(name: &str, group: &str, cpu: &str) -> Thing {
     with(name, cpu, |pod| pod["spec"]["schedulingGroup"] = json!({"podGroupName": group}))
 }
 
-fn knowing_groups(gates: GroupGates, things: &[Thing]) -> Scheduler {
-    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+pub(super) fn knowing_groups(gates: GroupGates, things: &[Thing]) -> Scheduler {
+    telling(Scheduler::new(Vec::new(), without_second_look(), 1), gates, things)
+}
+
+pub(super) fn telling(scheduler: Scheduler, gates: GroupGates, things: &[Thing]) -> Scheduler {
     let mut scheduler = scheduler.with_groups(Groups::new(gates));
     for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
         scheduler.tell(Told::Begun(kind), at(0));
@@ -47,11 +50,11 @@ fn knowing_groups(gates: GroupGates, things: &[Thing]) -> Scheduler {
 }
 
 fn knowing(things: &[Thing]) -> Scheduler {
-    knowing_groups(GroupGates { gangs: true, topology: false }, things)
+    knowing_groups(GroupGates { gangs: true, ..GroupGates::default() }, things)
 }
 
 fn knowing_racks(things: &[Thing]) -> Scheduler {
-    knowing_groups(GroupGates { gangs: true, topology: true }, things)
+    knowing_groups(GroupGates { gangs: true, topology: true, preemption: false }, things)
 }
 
 /// A node in a rack.
@@ -71,7 +74,7 @@ fn racked(name: &str, policy: &Value) -> Thing {
     })))
 }
 
-fn all_bound(commands: &[Command]) -> Vec<String> {
+pub(super) fn all_bound(commands: &[Command]) -> Vec<String> {
     let all = commands.iter().filter_map(bound);
     let mut all: Vec<String> =
         all.map(|(pod, node)| format!("{}@{node}", pod.key.name())).collect();
@@ -80,7 +83,7 @@ fn all_bound(commands: &[Command]) -> Vec<String> {
 }
 
 /// What each pod is told, and the group.
-fn told(commands: &[Command]) -> (Vec<Text>, Vec<Text>) {
+pub(super) fn told(commands: &[Command]) -> (Vec<Text>, Vec<Text>) {
     let (mut pods, mut groups) = (Vec::new(), Vec::new());
     for command in commands {
         match command {
@@ -101,11 +104,11 @@ fn told(commands: &[Command]) -> (Vec<Text>, Vec<Text>) {
     (pods, groups)
 }
 
-fn texts(all: &[[&str; 3]]) -> Vec<Text> {
+pub(super) fn texts(all: &[[&str; 3]]) -> Vec<Text> {
     all.iter().map(|[a, b, c]| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
 }
 
-fn results(scheduler: &mut Scheduler) -> Vec<&'static str> {
+pub(super) fn results(scheduler: &mut Scheduler) -> Vec<&'static str> {
     let facts = scheduler.take_facts().into_iter().filter_map(|fact| match fact {
         Fact::Group { result, .. } => Some(result),
         _ => None,
@@ -162,7 +165,7 @@ fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
 fn a_basic_group_binds_whoever_fits() {
     let things = [node("n", "1"), basic("g"), member("a", "g", "1"), member("b", "g", "1")];
     for gangs in [true, false] {
-        let mut scheduler = knowing_groups(GroupGates { gangs, topology: false }, &things);
+        let mut scheduler = knowing_groups(GroupGates { gangs, ..GroupGates::default() }, &things);
         let commands = decide(&mut scheduler, 0);
         assert_eq!(all_bound(&commands), ["a@n"]);
         let (pods, groups) = told(&commands);
@@ -263,7 +266,7 @@ fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
     let profiles = vec![profile("default-scheduler"), profile("other")];
     let scheduler = Scheduler::new(profiles, without_second_look(), 1);
     let mut scheduler =
-        scheduler.with_groups(Groups::new(GroupGates { gangs: true, topology: false }));
+        scheduler.with_groups(Groups::new(GroupGates { gangs: true, ..GroupGates::default() }));
     let other = match member("b", "g", "1") {
         Thing::Pod(mut pod) => {
             pod.spec.as_mut().expect("a spec").scheduler_name = Some("other".to_owned());

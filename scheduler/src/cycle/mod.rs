@@ -21,6 +21,9 @@ mod ended;
 #[cfg(test)]
 mod flaw_tests;
 mod group;
+mod group_room;
+#[cfg(test)]
+mod group_room_tests;
 #[cfg(test)]
 mod group_tests;
 mod intake;
@@ -126,7 +129,8 @@ impl Candidate for Asked {
 
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
     fn is_held(&self) -> bool {
-        self.preempts.get() || self.releases.get()
+        let of_group = || self.group.as_ref().is_some_and(OfGroup::is_preempting);
+        self.preempts.get() || self.releases.get() || of_group()
     }
 
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go determineSchedulingHintForInFlightPod

@@ -18,7 +18,7 @@ pub(crate) fn node(name: &str, cpu: &str) -> Thing {
     })))
 }
 
-fn pod_value(name: &str, uid: &str, cpu: &str) -> Value {
+pub(super) fn pod_value(name: &str, uid: &str, cpu: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "uid": uid, "resourceVersion": "1",
             "generation": 1},

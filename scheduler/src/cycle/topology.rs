@@ -59,7 +59,9 @@ impl Scheduler {
     // k8s: topologyaware/topology_placement.go GeneratePlacements
     fn placements_of(&self, cycle: &mut GroupCycle) -> Result<Vec<Option<Rc<Placement>>>, String> {
         let (key, is_constrained) = cycle.group.topology()?;
-        cycle.never_preempts = is_constrained;
+        if is_constrained {
+            cycle.never_preempts = Some(NEVER);
+        }
         let Some(key) = key else { return Ok(vec![None]) };
         let node_of = |pod, uid: &Rc<str>| {
             let assumed = self.assumed.get(uid).map(|assumed| Rc::clone(&assumed.node));
@@ -82,7 +84,7 @@ impl Scheduler {
     pub(super) fn stays_in_placement(&self, asking: &mut Asking) {
         let Some(cycle) = &self.group else { return };
         asking.placement = cycle.trials.as_ref().and_then(|trials| trials.now.clone());
-        asking.never_preempts = cycle.never_preempts.then_some(NEVER);
+        asking.never_preempts = cycle.never_preempts;
     }
 
     /// Whether the group is tried elsewhere as well, once all its pods were looked at. If not, what

@@ -256,6 +256,6 @@ pub const GATES: &[Gate] = &[
     on("WatchListClient", Stage::Beta, ELSEWHERE),
     off("WindowsCPUAndMemoryAffinity", Stage::Alpha, ELSEWHERE),
     on("WindowsGracefulNodeShutdown", Stage::Beta, ELSEWHERE),
-    off("WorkloadAwarePreemption", Stage::Alpha, NOT_YET),
+    off("WorkloadAwarePreemption", Stage::Alpha, DONE),
     off("WorkloadWithJob", Stage::Alpha, NOT_YET),
 ];

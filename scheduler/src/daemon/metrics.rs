@@ -396,9 +396,13 @@ impl SchedulerMetrics {
         self.waiting.doing.get_or_create(&Doing { operation: "binding" }).set(signed(binding));
     }
 
+    /// It was looked for victims.
+    pub fn tried_to_preempt(&self) {
+        self.preemptions.inc();
+    }
+
     /// Room was made.
     pub fn preempted(&self, victims: usize) {
-        self.preemptions.inc();
         self.victims.observe(victims as f64);
     }
 

@@ -267,7 +267,8 @@ fn group_gates(gates: &FeatureGates<KubeScheduler>) -> Option<GroupGates> {
     let has_groups = gates.enabled("GenericWorkload");
     let gangs = gates.enabled("GangScheduling");
     let topology = gates.enabled("TopologyAwareWorkloadScheduling");
-    has_groups.then_some(GroupGates { gangs, topology })
+    let preemption = gates.enabled("WorkloadAwarePreemption");
+    has_groups.then_some(GroupGates { gangs, topology, preemption })
 }
 
 fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> ConfigError {

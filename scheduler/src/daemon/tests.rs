@@ -87,8 +87,13 @@ fn gates_of_groups_need_each_other() {
     let wrong = gates("GangScheduling=true").expect_err("nothing is known of groups");
     assert!(wrong.len() == 1 && wrong[0].contains("GenericWorkload, which is off"), "{wrong:?}");
     let settings = gates("GangScheduling=true,GenericWorkload=true").expect("both are known");
-    assert_eq!(settings.groups, Some(GroupGates { gangs: true, topology: false }));
+    assert_eq!(settings.groups, Some(GroupGates { gangs: true, ..GroupGates::default() }));
     assert_eq!(settings.warnings, Vec::<String>::new());
+    gates("WorkloadAwarePreemption=true,GenericWorkload=true").expect_err("nobody is in a gang");
+    let all = "WorkloadAwarePreemption=true,GangScheduling=true,GenericWorkload=true";
+    let settings = gates(all).expect("all are known");
+    let preempting = GroupGates { gangs: true, preemption: true, topology: false };
+    assert_eq!((settings.groups, settings.warnings), (Some(preempting), Vec::<String>::new()));
     let settings = gates("GenericWorkload=true").expect("it is known");
     assert_eq!(settings.groups, Some(GroupGates::default()));
     assert_eq!(run(&[]).expect("nothing is asked for").groups, None);

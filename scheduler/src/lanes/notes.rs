@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::post;
-use crate::cycle::command::{Note, PodRef};
+use crate::cycle::command::{Note, PodRef, Related};
 
 /// Notes that wait.
 pub const WAITING_MAX: usize = 4096;
@@ -56,7 +56,7 @@ impl Notes {
 }
 
 /// What makes two events the same.
-type Key = (&'static str, &'static str, PodRef, String, Option<PodRef>);
+type Key = (&'static str, &'static str, PodRef, String, Option<Related>);
 
 /// An event that was told.
 #[derive(Debug)]
@@ -220,7 +220,15 @@ fn event(at: Timestamp, note: &Note, name: &str, host: &str) -> Value {
         "type": if note.warning { "Warning" } else { "Normal" },
     });
     if let Some(related) = &note.related {
-        event["related"] = reference(related, None);
+        event["related"] = match related {
+            Related::Pod(pod) => reference(pod, None),
+            Related::Group(group, version) => {
+                let mut of = reference(group, version.as_deref());
+                of["kind"] = "PodGroup".into();
+                of["apiVersion"] = "scheduling.k8s.io/v1alpha2".into();
+                of
+            }
+        };
     }
     event
 }

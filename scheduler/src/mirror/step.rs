@@ -10,6 +10,7 @@ use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 use super::{Mirror, Nominee};
+use crate::volumes::users::Lifted;
 
 /// A change of one pod or one node.
 #[derive(Clone, Debug)]
@@ -50,6 +51,13 @@ pub enum Step {
         /// As it is.
         new: Option<Rc<NodeSpec>>,
     },
+}
+
+/// A pod that is thought away from its node.
+#[derive(Debug)]
+pub struct Hidden {
+    pod: Str,
+    used: Option<Lifted>,
 }
 
 impl Step {
@@ -95,6 +103,22 @@ impl Mirror {
             Step::Nominated { pod, old, .. } => self.nominate(*pod, old.clone()),
             Step::Node { old, new } => self.set_node(new.as_deref(), old.clone()),
         }
+    }
+
+    /// Takes a pod off its node until [`Self::show`], if it is on one.
+    pub fn hide(&mut self, pod: Str) -> Option<Hidden> {
+        let id = self.cluster.pods().find(pod)?;
+        self.cluster.hide(id);
+        let used = self.volumes.users.lift(self.cluster.text(pod));
+        Some(Hidden { pod, used })
+    }
+
+    /// Puts a pod back that was hidden, of which nothing was told meanwhile.
+    pub fn show(&mut self, hidden: Hidden) {
+        if let Some(id) = self.cluster.pods().find(hidden.pod) {
+            self.cluster.show(id);
+        }
+        hidden.used.into_iter().for_each(|used| self.volumes.users.put_back(used));
     }
 
     fn place(&mut self, pod: &PodSpec, node: &str) {

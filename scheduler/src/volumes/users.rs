@@ -20,6 +20,14 @@ pub(super) struct User {
     pub(super) disks: Vec<Disk>,
 }
 
+/// What a pod used that is thought away.
+#[derive(Debug)]
+pub struct Lifted {
+    uid: Rc<str>,
+    user: User,
+    own: Vec<ObjectKey>,
+}
+
 /// Uids of pods that are thought away.
 pub(super) type Gone<'a> = HashSet<&'a str>;
 
@@ -101,6 +109,26 @@ impl Users {
                 self.by_node.remove(&user.node);
             }
         }
+    }
+
+    /// As `take`; what was taken can be put back.
+    pub fn lift(&mut self, uid: &str) -> Option<Lifted> {
+        let (uid, user) = self.pods.get_key_value(uid)?;
+        let (uid, user) = (Rc::clone(uid), user.clone());
+        let is_own = |claim: &&ObjectKey| self.claims.get(*claim).is_some_and(|a| a.contains(&uid));
+        let own = user.claims.iter().filter(is_own).cloned().collect();
+        self.take(&uid);
+        Some(Lifted { uid, user, own })
+    }
+
+    /// Puts it back.
+    pub fn put_back(&mut self, lifted: Lifted) {
+        let Lifted { uid, user, own } = lifted;
+        for claim in own {
+            self.claims.entry(claim).or_default().insert(Rc::clone(&uid));
+        }
+        self.by_node.entry(Rc::clone(&user.node)).or_default().insert(Rc::clone(&uid));
+        self.pods.insert(uid, user);
     }
 
     /// Whether any pod but these uses a claim by its name. Pods of nodes that are not there do not

@@ -26,7 +26,7 @@ const IN_A_ZONE: usize = 1;
 pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
 
 pub(super) fn groups() -> Groups {
-    Groups::new(GroupGates { gangs: true, topology: true })
+    Groups::new(GroupGates { gangs: true, topology: true, preemption: false })
 }
 
 fn group_of(pod: &Value) -> Option<&str> {

@@ -1,0 +1,91 @@
+//! Who may go for a whole group of pods: pods, and groups that go as a whole.
+//!
+//! Input: a cluster, what the group of a pod is to it, disruption budgets. Output: units of pods that go
+//! together, in the order of their importance. Owner: pure functions. Bounds: the pods on nodes.
+//! Why units: a group whose disruption mode is the whole group loses all its pods or none.
+// k8s: pkg/scheduler/framework/preemption/{types,podgrouppreemption}.go
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use super::Budget;
+use crate::intern::Str;
+use crate::snapshot::Cluster;
+use crate::snapshot::pods::{NONE, PodId};
+
+/// What the group of a pod is to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// It goes alone.
+    Alone,
+    /// It goes with the others of the group of this number, which has this priority.
+    Whole(usize, i32),
+}
+
+/// Pods that go together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Their identities.
+    pub pods: Vec<Str>,
+    /// The group's priority, or that of the only pod.
+    pub priority: i32,
+    is_of_group: bool,
+    /// When the first of them started.
+    start_ns: i64,
+}
+
+/// Units of lower priority than `below`. `groups` has the pods that belong to groups.
+// k8s: preemption/types.go newDomainForWorkloadPreemption
+#[must_use]
+pub fn below(cluster: &Cluster, below: i32, groups: &HashMap<Str, Membership>) -> Vec<Unit> {
+    let row = |id: &PodId| cluster.pods.get(*id).row;
+    let mut all: Vec<PodId> = cluster.pods.iter().filter(|id| row(id) != NONE).collect();
+    all.sort_by_key(|id| (row(id), *id));
+    let mut units: Vec<Unit> = Vec::new();
+    let mut whole: HashMap<usize, usize> = HashMap::new();
+    for id in all {
+        let pod = cluster.pods.get(id);
+        let membership = groups.get(&pod.key);
+        let (number, priority) = match membership {
+            Some(Membership::Whole(number, priority)) => (Some(*number), *priority),
+            Some(Membership::Alone) | None => (None, pod.priority),
+        };
+        if priority >= below {
+            continue;
+        }
+        if let Some(at) = number.and_then(|number| whole.get(&number)) {
+            units[*at].pods.push(pod.key);
+            continue;
+        }
+        whole.extend(number.map(|number| (number, units.len())));
+        let is_of_group = membership.is_some();
+        units.push(Unit { pods: vec![pod.key], priority, is_of_group, start_ns: pod.start_ns });
+    }
+    units
+}
+
+/// The most important first. Of equals, who was known first.
+// k8s: preemption/podgrouppreemption.go moreImportantVictim
+pub fn sort(units: &mut [Unit]) {
+    units.sort_by_key(|unit| {
+        let pods = if unit.is_of_group { unit.pods.len() } else { 0 };
+        (Reverse(unit.priority), Reverse(unit.is_of_group), Reverse(pods), unit.start_ns)
+    });
+}
+
+/// Units whose end would violate a budget, and the others, in their order. Of a unit and of a pod the
+/// first violation counts: what comes behind it takes nothing from any budget.
+// k8s: preemption/preemption.go filterVictimsWithPDBViolation
+#[must_use]
+pub fn split(cluster: &Cluster, units: Vec<Unit>, budgets: &[Budget]) -> (Vec<Unit>, Vec<Unit>) {
+    let mut allowed: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
+    let mut violates = |key: &Str| {
+        let Some(id) = cluster.pods.find(*key) else { return false };
+        budgets.iter().zip(&mut allowed).any(|(budget, left)| {
+            let guards = budget.guards(cluster, id);
+            *left -= i64::from(guards);
+            guards && *left < 0
+        })
+    };
+    units.into_iter().partition(|unit| unit.pods.iter().any(&mut violates))
+}

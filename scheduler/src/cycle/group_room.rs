@@ -1,0 +1,297 @@
+//! Room for a whole group: who goes when too few of its pods have nodes.
+//!
+//! ```text
+//!   fits not ──> all of lower priority away ──fits──> each of them back, the most important first
+//!                          │ fits not                      │ it fits still: stays    │ else: goes
+//!                          v                               v                         v
+//!                       nobody goes                      .......... those who go are deleted
+//! ```
+//! Input: a group that does not fit, pods and groups of lower priority. Output: victims, or why there
+//! are none. Owner: the scheduler. Bounds: one look at the group for each pod of lower priority, or
+//! group that goes as a whole.
+//! Those thought away are back wherever something else happens: while extenders are asked.
+// k8s: pkg/scheduler/schedule_one_podgroup.go runWorkloadAwarePreemption,
+//      pkg/scheduler/framework/preemption/podgrouppreemption.go
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use pintle_sched_core::preempt::units::{self, Unit};
+
+use super::command::{Command, Fact, PodRef, Related};
+use super::decide::{going, victim};
+use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE, WAITS};
+use super::{Asked, Scheduler};
+use crate::framework::Name;
+use crate::groups::Preemptor;
+use crate::mirror::Hidden;
+
+/// Upstream's words.
+// k8s: defaultpreemption/default_preemption.go PostFilter
+pub(super) const NOT_ONE_BY_ONE: &str = "not eligible due to workload aware preemption enabled";
+// k8s: schedule_one_podgroup.go runWorkloadAwarePreemption, podgrouppreemption.go
+const DISABLED: &str =
+    "default preemption plugin is not registered, workload aware preemption is disabled";
+const HAS_TOPOLOGY: &str =
+    "workload aware preemption is not supported for pod groups with scheduling constraints";
+const NEVER: &str = "not eligible due to preemptionPolicy=Never.";
+const NO_VICTIMS: &str = "No preemption victims found for incoming preemptor";
+
+/// Why nobody goes for a group.
+enum Stop {
+    Rejected(String),
+    Failed(String),
+}
+
+/// Pods that may have to go together.
+#[derive(Debug)]
+struct InTheWay {
+    unit: Unit,
+    is_away: bool,
+    hidden: Vec<Hidden>,
+}
+
+/// A search for those who have to go.
+#[derive(Debug)]
+pub(super) struct Search {
+    preemptor: Preemptor,
+    /// In the order in which they are asked whether they may stay.
+    all: Vec<InTheWay>,
+    /// Who is back to see whether the group fits beside him; nobody at first.
+    at: Option<usize>,
+    /// What came of the group as things are.
+    before: (Vec<Tried>, Came),
+    /// Which plugins of others rejected its pods then.
+    rejected_by: Vec<(Rc<Asked>, Vec<Name>)>,
+}
+
+impl Search {
+    /// Whom the next look at the group is with; `None` after the last.
+    fn next(&mut self) -> Option<usize> {
+        let next = self.at.map_or(0, |at| at + 1);
+        self.at = Some(next);
+        (next < self.all.len()).then_some(next)
+    }
+}
+
+impl Scheduler {
+    /// Whether the group is looked at as it would be without others.
+    pub(super) fn is_trial(&self) -> bool {
+        self.group.as_ref().is_some_and(|cycle| cycle.search.is_some())
+    }
+
+    /// Whether the group is looked at once more, since others may go for it. If not, what comes of it
+    /// is certain.
+    pub(super) fn makes_room(&mut self, cycle: &mut GroupCycle, now: Duration) -> bool {
+        match cycle.search.take() {
+            Some(search) => self.goes_on_searching(cycle, search, now),
+            None => self.begins_to_search(cycle),
+        }
+    }
+
+    fn begins_to_search(&mut self, cycle: &mut GroupCycle) -> bool {
+        let fits_not = matches!(cycle.came, Came::Nowhere | Came::NeedsRoom);
+        if !fits_not || !cycle.group.preempts_whole() {
+            return false;
+        }
+        let (preemptor, mut all) = match self.in_the_way(cycle) {
+            Ok(found) => found,
+            Err(stop) => {
+                stops(cycle, stop);
+                return false;
+            }
+        };
+        all.iter_mut().for_each(|one| self.hide(one));
+        let tried = std::mem::take(&mut cycle.tried);
+        let before = (tried, std::mem::replace(&mut cycle.came, Came::Nowhere));
+        let rejected_by = before.0.iter().map(|tried| {
+            let asked = Rc::clone(&tried.asked);
+            let by = asked.rejected_by.borrow().clone();
+            (asked, by)
+        });
+        let rejected_by = rejected_by.collect();
+        // Without constraints it is tried on all nodes.
+        cycle.trials = None;
+        looks_again(cycle, Search { preemptor, all, at: None, before, rejected_by });
+        true
+    }
+
+    /// Who may have to go, in the order in which they are asked, all thought away.
+    // k8s: podgrouppreemption.go selectVictimsOnDomain
+    fn in_the_way(&mut self, cycle: &GroupCycle) -> Result<(Preemptor, Vec<InTheWay>), Stop> {
+        let rejected = |why: &str| Err(Stop::Rejected(why.to_owned()));
+        if !self.mirror.profile(cycle.profile).preemption {
+            return rejected(DISABLED);
+        }
+        let preemptor = cycle.group.preemptor().map_err(Stop::Failed)?;
+        if preemptor.has_topology {
+            return rejected(HAS_TOPOLOGY);
+        }
+        let tried = cycle.tried.iter().map(|tried| &tried.asked);
+        let mut pods = tried.chain(cycle.left.iter().map(|(_, asked)| asked));
+        let never = |asked: &Rc<Asked>| {
+            let pod = asked.pod.whole();
+            let policy = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref());
+            policy == Some("Never")
+        };
+        if pods.any(never) {
+            return rejected(NEVER);
+        }
+        let budgets = self.mirror.budgets();
+        let cluster = &self.mirror.cluster;
+        let groups = self.mirror.groups.as_ref().map(|groups| groups.memberships(cluster));
+        let mut all = units::below(cluster, preemptor.priority, &groups.unwrap_or_default());
+        if all.is_empty() {
+            return rejected(NO_VICTIMS);
+        }
+        units::sort(&mut all);
+        let (violating, others) = units::split(cluster, all, &budgets);
+        let all = violating.into_iter().chain(others);
+        let all = all.map(|unit| InTheWay { unit, is_away: true, hidden: Vec::new() });
+        Ok((preemptor, all.collect()))
+    }
+
+    /// Takes what came of the group without those who are thought away.
+    fn goes_on_searching(
+        &mut self,
+        cycle: &mut GroupCycle,
+        mut search: Search,
+        now: Duration,
+    ) -> bool {
+        cycle.tried.clear();
+        let came = std::mem::replace(&mut cycle.came, Came::Nowhere);
+        match search.at {
+            None if came != Came::Fits => {
+                self.ends_search(cycle, search);
+                let stop = match came {
+                    Came::Failed(error) => Stop::Failed(error),
+                    _ => Stop::Rejected(unschedulable(cycle).to_owned()),
+                };
+                stops(cycle, stop);
+                return false;
+            }
+            Some(at) if came != Came::Fits => {
+                search.all[at].is_away = true;
+                self.hide(&mut search.all[at]);
+            }
+            _ => {}
+        }
+        if let Some(next) = search.next() {
+            search.all[next].is_away = false;
+            self.show(&mut search.all[next]);
+            looks_again(cycle, search);
+            return true;
+        }
+        let away = search.all.iter().filter(|one| one.is_away);
+        let victims: Vec<Unit> = away.map(|one| one.unit.clone()).collect();
+        let preemptor = search.preemptor.clone();
+        self.ends_search(cycle, search);
+        self.make_room_for_group(cycle.profile, &preemptor, victims, now);
+        if cycle.came == Came::Nowhere {
+            cycle.said.get_or_insert_with(|| UNSCHEDULABLE.to_owned());
+            cycle.came = Came::NeedsRoom;
+        }
+        false
+    }
+
+    /// Everything is as it was before the search.
+    fn ends_search(&mut self, cycle: &mut GroupCycle, mut search: Search) {
+        search.all.iter_mut().for_each(|one| self.show(one));
+        for (asked, by) in search.rejected_by {
+            *asked.rejected_by.borrow_mut() = by;
+        }
+        (cycle.tried, cycle.came) = search.before;
+        cycle.left.clear();
+    }
+
+    // k8s: preemption/executor.go actuatePodGroupPreemption
+    fn make_room_for_group(
+        &mut self,
+        profile: usize,
+        preemptor: &Preemptor,
+        mut units: Vec<Unit>,
+        now: Duration,
+    ) {
+        units::sort(&mut units);
+        let cluster = &self.mirror.cluster;
+        let all = units.iter().flat_map(|unit| &unit.pods);
+        let all: Vec<_> = all.filter_map(|pod| cluster.pods().find(*pod)).collect();
+        // Those that are going already are not asked again.
+        let live = all.iter().filter(|id| !cluster.pods().get(**id).terminating);
+        let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
+        if victims.is_empty() {
+            return;
+        }
+        self.facts.push(Fact::Preempted(all.len()));
+        let Preemptor { key, uid, version, .. } = preemptor;
+        let group = PodRef { key: key.clone(), uid: Rc::clone(uid) };
+        let name = self.reporter(profile);
+        let related = Related::Group(group.clone(), version.clone());
+        let said = format!("Preempted by podgroup {uid} on node cluster");
+        self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
+        if victims.is_empty() {
+            return;
+        }
+        let notes = going(&victims, &name, &related, &said);
+        let message = format!("{name}: preempting to accommodate a higher priority podgroup");
+        self.mirror.groups.iter().for_each(|groups| groups.preempts(uid));
+        self.commands.push(Command::Evict { victims, pod: group, message, notes });
+    }
+
+    /// Whoever is away in a search is away from now on.
+    pub(super) fn hide_those_away(&mut self) {
+        let Some(mut search) = self.group.as_mut().and_then(|cycle| cycle.search.take()) else {
+            return;
+        };
+        search.all.iter_mut().filter(|one| one.is_away).for_each(|one| self.hide(one));
+        if let Some(cycle) = &mut self.group {
+            cycle.search = Some(search);
+        }
+    }
+
+    /// Everybody is there while something else may happen.
+    pub(super) fn show_those_away(&mut self) {
+        let Some(mut search) = self.group.as_mut().and_then(|cycle| cycle.search.take()) else {
+            return;
+        };
+        search.all.iter_mut().for_each(|one| self.show(one));
+        if let Some(cycle) = &mut self.group {
+            cycle.search = Some(search);
+        }
+    }
+
+    fn hide(&mut self, one: &mut InTheWay) {
+        if one.hidden.is_empty() {
+            one.hidden.extend(one.unit.pods.iter().filter_map(|pod| self.mirror.hide(*pod)));
+        }
+    }
+
+    fn show(&mut self, one: &mut InTheWay) {
+        one.hidden.drain(..).for_each(|hidden| self.mirror.show(hidden));
+    }
+}
+
+/// All its pods are looked at once more.
+fn looks_again(cycle: &mut GroupCycle, search: Search) {
+    let again = search.before.0.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
+    cycle.left = again.collect();
+    cycle.needs_room = false;
+    cycle.search = Some(search);
+}
+
+/// What is said of a group that fits nowhere.
+fn unschedulable(cycle: &GroupCycle) -> &str {
+    cycle.said.as_deref().unwrap_or(UNSCHEDULABLE)
+}
+
+/// Nobody goes for the group.
+fn stops(cycle: &mut GroupCycle, stop: Stop) {
+    match stop {
+        Stop::Failed(error) => cycle.came = Came::Failed(error),
+        Stop::Rejected(why) => {
+            let usual = if cycle.came == Came::NeedsRoom { WAITS } else { UNSCHEDULABLE };
+            let said = cycle.said.as_deref().unwrap_or(usual);
+            cycle.said = Some(format!("{said}, {why}"));
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Others go for a whole group: who, in which order, and what everybody is told.
+
+use serde_json::{Value, json};
+
+use super::command::Related;
+use super::group_tests::{Text, all_bound, knowing_groups, results, telling, texts, told};
+use super::tests::{at, decide, node, object, pod_value};
+use super::*;
+use crate::groups::GroupGates;
+use crate::watch::{Thing, Told};
+
+const GATES: GroupGates = GroupGates { gangs: true, topology: false, preemption: true };
+const UNSCHEDULABLE: &str = "pod group is unschedulable";
+
+fn group(name: &str, priority: i32, min: Option<i32>, change: impl FnOnce(&mut Value)) -> Thing {
+    let policy = min.map_or(json!({"basic": {}}), |min| json!({"gang": {"minCount": min}}));
+    let mut value = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("g-{name}"),
+            "resourceVersion": "7"},
+        "spec": {"schedulingPolicy": policy, "priority": priority},
+    });
+    change(&mut value["spec"]);
+    Thing::PodGroup(object(value))
+}
+
+fn gang(name: &str, priority: i32, min: i32) -> Thing {
+    group(name, priority, Some(min), |_| {})
+}
+
+fn whole(name: &str, priority: i32) -> Thing {
+    group(name, priority, None, |spec| spec["disruptionMode"] = json!("PodGroup"))
+}
+
+fn pod(name: &str, group: Option<&str>, priority: i32, change: impl FnOnce(&mut Value)) -> Thing {
+    let mut value = pod_value(name, name, "1");
+    value["spec"]["priority"] = json!(priority);
+    if let Some(group) = group {
+        value["spec"]["schedulingGroup"] = json!({"podGroupName": group});
+    }
+    change(&mut value);
+    Thing::Pod(object(value))
+}
+
+fn member(name: &str, group: &str, priority: i32) -> Thing {
+    pod(name, Some(group), priority, |_| {})
+}
+
+/// One on a node since some second.
+fn on(name: &str, node: &str, group: Option<&str>, (priority, since): (i32, u32)) -> Thing {
+    pod(name, group, priority, |pod| {
+        pod["spec"]["nodeName"] = json!(node);
+        pod["status"] = json!({"startTime": format!("2026-01-01T00:00:{since:02}Z")});
+    })
+}
+
+fn low(name: &str, priority: i32) -> Thing {
+    on(name, "n", None, (priority, 0))
+}
+
+fn deciding(things: &[Thing]) -> (Scheduler, Vec<Command>) {
+    let mut scheduler = knowing_groups(GATES, things);
+    let commands = decide(&mut scheduler, 0);
+    (scheduler, commands)
+}
+
+/// Those who go, in their order.
+fn victims(commands: &[Command]) -> Vec<&str> {
+    let all = commands.iter().filter_map(|command| match command {
+        Command::Evict { victims, .. } => Some(victims),
+        _ => None,
+    });
+    all.flatten().map(|victim| victim.key.name()).collect()
+}
+
+/// What is said of the group, when nobody goes for it.
+fn refused(things: &[Thing]) -> Vec<Text> {
+    let (scheduler, commands) = deciding(things);
+    assert_eq!((victims(&commands), all_bound(&commands)), (vec![], vec![]));
+    assert_eq!(scheduler.assumed(), 0);
+    told(&commands).1
+}
+
+fn unschedulable(why: &str) -> Vec<Text> {
+    texts(&[["False", "Unschedulable", &format!("{UNSCHEDULABLE}, {why}")]])
+}
+
+fn ended(scheduler: &mut Scheduler, all: bool, seconds: u64) {
+    let key = ObjectKey::new("default", "g");
+    let pod = command::PodRef { key, uid: "g-g".into() };
+    scheduler.evicted(&Evicted { pod, all, took: Duration::ZERO }, at(seconds));
+}
+
+#[test]
+fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
+    let things = [node("n", "3"), gang("g", 100, 3), low("x", 10), low("y", 10)];
+    let members = ["a", "b", "c"].map(|name| member(name, "g", 100));
+    let things: Vec<Thing> = things.into_iter().chain(members).collect();
+    let (mut scheduler, commands) = deciding(&things);
+    assert_eq!(all_bound(&commands), [""; 0]);
+    let evicts = commands.iter().find_map(|command| match command {
+        Command::Evict { victims, pod, message, notes } => Some((victims, pod, message, notes)),
+        _ => None,
+    });
+    let (victims, pod, message, notes) = evicts.expect("others go");
+    let names: Vec<_> = victims.iter().map(|victim| victim.key.name()).collect();
+    assert_eq!((names, pod.key.as_str(), &*pod.uid), (vec!["x", "y"], "default/g", "g-g"));
+    let wanted = "default-scheduler: preempting to accommodate a higher priority podgroup";
+    assert_eq!(message, wanted);
+    assert_eq!(notes[1].note, "Preempted by podgroup g-g on node cluster");
+    let related = Related::Group(pod.clone(), Some("7".to_owned()));
+    assert_eq!((notes[1].about.key.name(), &notes[1].related), ("y", &Some(related)));
+    // Room is kept for whoever has it already. Nobody is gone for a pod alone.
+    let alone = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+        preemption: not eligible due to workload aware preemption enabled";
+    let pods = texts(&[
+        ["a", "Unschedulable", UNSCHEDULABLE],
+        ["b", "Unschedulable", alone],
+        ["c", "Unschedulable", alone],
+    ]);
+    let groups = texts(&[["False", "Unschedulable", UNSCHEDULABLE]]);
+    assert_eq!(told(&commands), (pods, groups));
+    assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
+    assert_eq!(scheduler.mirror.nominated_on("n").len(), 1);
+    // Nobody of the group is decided before those who go were told, whoever is new in it neither.
+    scheduler.tell(Told::Gone(low("x", 10)), at(60));
+    scheduler.tell(Told::Set(member("d", "g", 100)), at(60));
+    assert_eq!(decide(&mut scheduler, 60), []);
+    assert_eq!(scheduler.count(Place::Gated), 4);
+    scheduler.tell(Told::Gone(low("y", 10)), at(61));
+    ended(&mut scheduler, true, 61);
+    let commands = decide(&mut scheduler, 120);
+    assert_eq!(all_bound(&commands), ["a@n", "b@n", "c@n"]);
+    assert_eq!(results(&mut scheduler), ["scheduled"]);
+}
+
+#[test]
+fn only_as_many_go_as_have_to_the_least_important_and_the_youngest() {
+    let things = |pods: Vec<Thing>| {
+        let base = [node("n", "4"), gang("g", 100, 2)];
+        let members = ["a", "b"].map(|name| member(name, "g", 100));
+        base.into_iter().chain(members).chain(pods).collect::<Vec<Thing>>()
+    };
+    let on = |name, since| on(name, "n", None, since);
+    // who is there, who goes
+    for (pods, wanted) in [
+        (vec![low("p", 50), low("q", 10), low("r", 30), low("s", 10)], vec!["q", "s"]),
+        (vec![low("p", 50), low("q", 60), low("r", 30), low("s", 10)], vec!["r", "s"]),
+        (vec![low("p", 100), low("q", 99), low("r", 101), low("s", 98)], vec!["q", "s"]),
+        (vec![on("p", (1, 9)), on("q", (1, 7)), on("r", (1, 8)), on("s", (1, 6))], vec!["r", "p"]),
+        (vec![low("p", 10), low("q", 10)], vec![]),
+        (vec![low("p", 10), low("q", 20), low("r", 200)], vec!["p"]),
+    ] {
+        let (_, commands) = deciding(&things(pods));
+        assert_eq!(victims(&commands), wanted);
+        assert_eq!(all_bound(&commands).is_empty(), !wanted.is_empty());
+    }
+}
+
+#[test]
+fn a_group_that_goes_as_a_whole_loses_all_its_pods_or_none() {
+    let members = ["x", "y"].map(|name| on(name, "n", Some("w"), (0, 0)));
+    let far = on("z", "m", Some("w"), (0, 0));
+    let base = [node("n", "3"), node("m", "1"), member("a", "g", 100), far];
+    let all = |more: Vec<Thing>| {
+        let all = base.iter().chain(&members).cloned().chain(more);
+        deciding(&all.collect::<Vec<Thing>>()).1
+    };
+    let p = || low("p", 50);
+    // It counts by its own priority, whatever that of its pods is.
+    let commands = all(vec![gang("g", 100, 1), whole("w", 10), p()]);
+    assert_eq!(victims(&commands), ["x", "y", "z"]);
+    let commands = all(vec![gang("g", 100, 1), whole("w", 60), p()]);
+    assert_eq!(victims(&commands), ["p"]);
+    let commands = all(vec![gang("g", 100, 1), whole("w", 100), p()]);
+    assert_eq!(victims(&commands), ["p"]);
+    // Of the same priority a group is more important than a pod.
+    let commands = all(vec![gang("g", 100, 1), whole("w", 50), p()]);
+    assert_eq!(victims(&commands), ["p"]);
+    // Without the mode, and when nothing is known of it, pods of a group go one by one.
+    for w in [vec![gang("w", 10, 1)], vec![]] {
+        let commands = all(w.into_iter().chain([gang("g", 100, 1), p()]).collect());
+        let gone = victims(&commands);
+        assert!(gone.len() == 1 && gone != ["p"], "{gone:?}");
+    }
+}
+
+#[test]
+fn whoever_is_behind_a_budget_goes_last_and_a_group_by_its_first_pod_that_is() {
+    let guarded = |name: &str, group: Option<&str>| {
+        pod(name, group, 50, |pod| {
+            pod["spec"]["nodeName"] = json!("n");
+            pod["metadata"]["labels"] = json!({"app": "x"});
+        })
+    };
+    let budget = |allowed: i32| {
+        Thing::PodDisruptionBudget(object(json!({
+            "metadata": {"name": "b", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "x"}}},
+            "status": {"disruptionsAllowed": allowed, "currentHealthy": 0, "desiredHealthy": 0,
+                "expectedPods": 0}})))
+    };
+    let base = [node("n", "3"), gang("g", 100, 1), member("a", "g", 100), whole("w", 40)];
+    let all = |more: Vec<Thing>| {
+        let all = base.iter().cloned().chain(more);
+        deciding(&all.collect::<Vec<Thing>>()).1
+    };
+    // It is less important, but guarded.
+    let group = || vec![guarded("x", Some("w")), guarded("y", Some("w"))];
+    for (allowed, wanted) in [(1, vec!["p"]), (2, vec!["x", "y"])] {
+        let more = group().into_iter().chain([low("p", 60), budget(allowed)]);
+        assert_eq!(victims(&all(more.collect())), wanted);
+    }
+    // If there is nobody else, they go nevertheless.
+    let more = group().into_iter().chain([low("p", 100), budget(0)]);
+    assert_eq!(victims(&all(more.collect())), ["x", "y"]);
+}
+
+#[test]
+fn it_is_said_why_nobody_goes_for_a_group() {
+    let base = |group: Thing| vec![node("n", "1"), group, low("x", 10), member("a", "g", 100)];
+    let never = "not eligible due to preemptionPolicy=Never.";
+    let mut things = base(gang("g", 100, 1));
+    let calm = |pod: &mut Value| pod["spec"]["preemptionPolicy"] = json!("Never");
+    things.push(pod("b", Some("g"), 100, calm));
+    assert_eq!(refused(&things), unschedulable(never));
+    // The group's priority counts, not that of its pods.
+    let nobody = "No preemption victims found for incoming preemptor";
+    assert_eq!(refused(&base(gang("g", 10, 1))), unschedulable(nobody));
+    let mut things = base(gang("g", 100, 2));
+    things.push(member("b", "g", 100));
+    assert_eq!(refused(&things), unschedulable(UNSCHEDULABLE));
+    let disabled =
+        "default preemption plugin is not registered, workload aware preemption is disabled";
+    let profile = pintle_sched_core::Profile { preemption: false, ..Default::default() };
+    let scheduler = Scheduler::new(vec![profile], super::tests::without_second_look(), 1);
+    let mut scheduler = telling(scheduler, GATES, &base(gang("g", 100, 1)));
+    assert_eq!(told(&decide(&mut scheduler, 0)).1, unschedulable(disabled));
+}
+
+#[test]
+fn nobody_goes_for_a_group_that_stays_in_one_domain() {
+    let gates = GroupGates { topology: true, ..GATES };
+    let racked = |topology: Value| {
+        group("g", 100, Some(1), |spec| {
+            spec["schedulingConstraints"] = json!({"topology": topology})
+        })
+    };
+    let things = |group: Thing| [node("n", "1"), group, low("x", 10), member("a", "g", 100)];
+    let of = |group: Thing| {
+        let mut scheduler = knowing_groups(gates, &things(group));
+        let commands = decide(&mut scheduler, 0);
+        let gone = victims(&commands).len();
+        (gone, told(&commands).1)
+    };
+    let no =
+        "workload aware preemption is not supported for pod groups with scheduling constraints";
+    let message = format!("no feasible placements found, {no}");
+    let wanted = texts(&[["False", "Unschedulable", &message]]);
+    assert_eq!(of(racked(json!([{"key": "rack"}]))), (0, wanted));
+    // Constraints that constrain nothing, and none at all, change nothing.
+    let placements = "0/1 placements are available, first placement status: pod group is \
+        unschedulable";
+    let wanted = texts(&[["False", "Unschedulable", placements]]);
+    assert_eq!(of(gang("g", 100, 1)), (1, wanted.clone()));
+    assert_eq!(of(racked(json!([]))), (1, wanted));
+}
+
+#[test]
+fn of_a_basic_group_room_for_one_is_made_after_the_other() {
+    let basic = group("g", 100, None, |_| {});
+    let mut things = vec![node("n", "2"), basic, low("x", 10), low("y", 20)];
+    things.extend(["a", "b"].map(|name| member(name, "g", 100)));
+    let (mut scheduler, commands) = deciding(&things);
+    assert_eq!(victims(&commands), ["x"]);
+    scheduler.tell(Told::Gone(low("x", 10)), at(1));
+    ended(&mut scheduler, true, 1);
+    // It has a pod on a node: nobody goes for the others.
+    let commands = decide(&mut scheduler, 60);
+    assert_eq!((all_bound(&commands).len(), victims(&commands).len()), (1, 0));
+    let commands = decide(&mut scheduler, 120);
+    assert_eq!((all_bound(&commands).len(), victims(&commands)), (0, vec!["y"]));
+}
+
+#[test]
+fn whoever_goes_already_is_not_asked_again() {
+    let mut things = vec![node("n", "1"), gang("g", 100, 1), member("a", "g", 100)];
+    let going = |pod: &mut Value| {
+        pod["spec"]["nodeName"] = json!("n");
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    };
+    things.push(pod("x", None, 1, going));
+    let (mut scheduler, commands) = deciding(&things);
+    assert_eq!((victims(&commands), all_bound(&commands)), (vec![], vec![]));
+    assert_eq!(told(&commands).1, texts(&[["False", "Unschedulable", UNSCHEDULABLE]]));
+    assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
+    // Nobody writes anything: the group is not held.
+    assert_eq!(scheduler.count(Place::Gated), 0);
+}
+
+#[test]
+fn a_group_for_which_somebody_could_not_be_deleted_is_tried_at_once() {
+    let mut things = vec![node("n", "1"), gang("g", 100, 1), member("a", "g", 100)];
+    things.push(low("x", 10));
+    let (mut scheduler, commands) = deciding(&things);
+    assert_eq!(victims(&commands), ["x"]);
+    assert_eq!(decide(&mut scheduler, 60), []);
+    ended(&mut scheduler, false, 60);
+    assert_eq!(victims(&decide(&mut scheduler, 60)), ["x"]);
+}
