@@ -196,7 +196,7 @@ impl Scheduler {
     }
 
     // k8s: schedule_one_podgroup.go podGroupPodSchedulingAlgorithm, podGroupSchedulingDefaultAlgorithm
-    fn found_for_group(
+    pub(super) fn found_for_group(
         &mut self,
         uid: &Uid,
         asked: &Rc<Asked>,
@@ -295,7 +295,7 @@ impl Scheduler {
         devices
     }
 
-    fn take_all_back(&mut self, tried: &mut [Tried]) {
+    pub(super) fn take_all_back(&mut self, tried: &mut [Tried]) {
         for Tried { uid, asked, place, devices, .. } in tried.iter_mut().rev() {
             if let Some(reserved) = place {
                 *devices = self.take_back(uid, asked, reserved);

@@ -45,7 +45,7 @@ enum Stop {
 
 /// Pods that may have to go together.
 #[derive(Debug)]
-struct InTheWay {
+pub(super) struct InTheWay {
     unit: Unit,
     is_away: bool,
     hidden: Vec<Hidden>,
@@ -54,15 +54,15 @@ struct InTheWay {
 /// A search for those who have to go.
 #[derive(Debug)]
 pub(super) struct Search {
-    preemptor: Preemptor,
+    pub(super) preemptor: Preemptor,
     /// In the order in which they are asked whether they may stay.
-    all: Vec<InTheWay>,
+    pub(super) all: Vec<InTheWay>,
     /// Who is back to see whether the group fits beside him; nobody at first.
-    at: Option<usize>,
+    pub(super) at: Option<usize>,
     /// What came of the group as things are.
-    before: (Vec<Tried>, Came),
+    pub(super) before: (Vec<Tried>, Came),
     /// Which plugins of others rejected its pods then.
-    rejected_by: Vec<(Rc<Asked>, Vec<Name>)>,
+    pub(super) rejected_by: Vec<(Rc<Asked>, Vec<Name>)>,
 }
 
 impl Search {

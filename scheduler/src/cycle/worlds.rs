@@ -10,6 +10,7 @@ mod check;
 mod claims;
 mod groups;
 mod hand_over;
+mod room;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -59,6 +60,8 @@ struct World {
     slices: BTreeMap<String, Value>,
     groups: BTreeMap<String, Value>,
     has_groups: bool,
+    /// Others go for groups as a whole.
+    preempts_whole: bool,
     known: groups::KnownPods,
     of_claims: claims::UnderWay,
     untold: HashMap<Kind, VecDeque<Told>>,
@@ -99,6 +102,7 @@ impl World {
             slices: BTreeMap::new(),
             groups: BTreeMap::new(),
             has_groups: seed.is_multiple_of(3),
+            preempts_whole: seed.is_multiple_of(6),
             known: BTreeMap::new(),
             of_claims: claims::UnderWay::default(),
             untold: HashMap::new(),
@@ -270,6 +274,10 @@ impl World {
                 }
             }
             10..=12 => {
+                // Where others go, nodes are full without.
+                if self.preempts_whole && self.chance.one_in(2) {
+                    return;
+                }
                 if let Some(name) = self.any(Kind::Pod) {
                     self.delete(Kind::Pod, &name);
                 }
@@ -436,6 +444,7 @@ impl World {
         let decided = scheduler.decide_next(now);
         let commands = scheduler.take_commands();
         self.no_gang_is_torn(scheduler, &commands);
+        self.room_is_made_well(scheduler, &commands);
         for command in commands {
             self.carry_out(command);
         }
@@ -496,7 +505,7 @@ impl World {
     fn newcomer(&self) -> Scheduler {
         let mut scheduler = knowing(vec![claims::class()]);
         if self.has_groups {
-            scheduler = scheduler.with_groups(groups::groups());
+            scheduler = scheduler.with_groups(groups::groups(self.preempts_whole));
             scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
         }
         scheduler

@@ -17,16 +17,17 @@ use crate::cycle::tests::{at, decide};
 use crate::groups::{GroupGates, Groups};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
-/// Of which a basic group needs one, and is no gang.
-const MIN: [i32; 3] = [1, 2, 3];
+/// Of which a basic group needs one, and is no gang. The last ones are where others go for groups.
+const MIN: [i32; 6] = [1, 2, 3, 1, 2, 2];
+const USUAL: usize = 3;
 /// The number of the one that stays within a zone.
 const IN_A_ZONE: usize = 1;
 
 /// Pods of groups as they were told: uid, group, whether they have a node.
 pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
 
-pub(super) fn groups() -> Groups {
-    Groups::new(GroupGates { gangs: true, topology: true, preemption: false })
+pub(super) fn groups(preemption: bool) -> Groups {
+    Groups::new(GroupGates { gangs: true, topology: true, preemption })
 }
 
 fn group_of(pod: &Value) -> Option<&str> {
@@ -45,10 +46,23 @@ fn told_group(pod: &Pod) -> Option<String> {
 impl World {
     /// Makes a pod one of a group, now and then.
     pub(super) fn join(&mut self, spec: &mut Value) {
-        if self.has_groups && self.chance.one_in(2) {
-            let group = format!("g{}", self.chance.below(MIN.len()));
-            spec["schedulingGroup"] = json!({"podGroupName": group});
+        let joins = self.has_groups && !self.chance.one_in(if self.preempts_whole { 4 } else { 2 });
+        if self.preempts_whole {
+            let cpu = self.chance.of(&["500m", "1", "1", "2"]);
+            spec["containers"][0]["resources"]["requests"]["cpu"] = cpu.into();
         }
+        if joins {
+            let group = format!("g{}", self.chance.below(self.count_of_groups()));
+            spec["schedulingGroup"] = json!({"podGroupName": group});
+            let priority = self.groups.get(&group).map(|group| group["spec"]["priority"].clone());
+            if let Some(priority) = priority.filter(|priority| !priority.is_null()) {
+                spec["priority"] = priority;
+            }
+        }
+    }
+
+    fn count_of_groups(&self) -> usize {
+        if self.preempts_whole { MIN.len() } else { USUAL }
     }
 
     /// A group comes or goes; whether any did.
@@ -56,7 +70,7 @@ impl World {
         if !self.has_groups || !self.chance.one_in(10) {
             return false;
         }
-        let number = self.chance.below(MIN.len());
+        let number = self.chance.below(self.count_of_groups());
         let name = format!("g{number}");
         if !self.groups.contains_key(&name) {
             self.new_group(number);
@@ -68,7 +82,7 @@ impl World {
 
     pub(super) fn new_groups(&mut self) {
         if self.has_groups {
-            (0..MIN.len()).for_each(|number| self.new_group(number));
+            (0..self.count_of_groups()).for_each(|number| self.new_group(number));
         }
     }
 
@@ -78,6 +92,12 @@ impl World {
         let (name, uid) = (format!("g{number}"), format!("g{}", self.numbered));
         let mut value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
             "spec": {"schedulingPolicy": policy}});
+        if self.preempts_whole {
+            let whole = self.chance.one_in(2);
+            value["spec"]["disruptionMode"] = if whole { "PodGroup" } else { "Pod" }.into();
+            let least = if whole { 0 } else { 2 };
+            value["spec"]["priority"] = (5 * (least + self.chance.below(3))).into();
+        }
         if number == IN_A_ZONE {
             value["spec"]["schedulingConstraints"] = json!({"topology": [{"key": "zone"}]});
         }
@@ -147,7 +167,8 @@ impl World {
         let groups = self.groups.values().map(|group| thing(Kind::PodGroup, group));
         let things: Vec<Thing> = others.into_iter().chain(groups).collect();
         let settings = crate::cycle::tests::without_second_look();
-        let mut fresh = Scheduler::new(Vec::new(), settings, 1).with_groups(self::groups());
+        let mut fresh =
+            Scheduler::new(Vec::new(), settings, 1).with_groups(self::groups(self.preempts_whole));
         for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
             fresh.tell(Told::Begun(kind), at(0));
             for thing in things.iter().filter(|thing| thing.kind() == kind) {

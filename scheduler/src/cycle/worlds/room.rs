@@ -1,0 +1,178 @@
+//! Room that is made for whole groups in a world.
+//!
+//! When a decision has others go for a group, they are of lower priority, groups that go as a whole lose
+//! all their pods, the group fits without those who go, and does not in any case beside one of them.
+
+use std::collections::HashSet;
+
+use pintle_sched_core::intern::Str;
+use pintle_sched_core::preempt::units::Membership;
+use pintle_sched_core::snapshot::pods::PodId;
+
+use super::World;
+use crate::cycle::command::{Command, Note, PodRef};
+use crate::cycle::consult::Said;
+use crate::cycle::group::{Came, GroupCycle};
+use crate::cycle::group_room::Search;
+use crate::cycle::{Asked, Duration, Rc, Scheduler, Uid};
+use crate::groups::{OfGroup, Preemptor};
+use crate::mirror::Step;
+
+/// So often chance decides among equals when it is asked whether a group fits.
+const LOOKS: usize = 8;
+
+/// What is asked of room that was made for a group.
+struct Room {
+    preemptor: Preemptor,
+    /// The pods of the group that were decided.
+    pods: Vec<(Uid, Rc<Asked>)>,
+    victims: HashSet<Str>,
+    now: Duration,
+}
+
+impl World {
+    /// Whoever goes for a group has to go.
+    pub(super) fn room_is_made_well(&self, scheduler: &mut Scheduler, commands: &[Command]) {
+        for command in commands {
+            if let Command::Evict { victims, pod, .. } = command
+                && let Some(room) = self.room_for(scheduler, (victims, pod), commands)
+            {
+                goes_whole_and_is_lower(scheduler, &room);
+                is_needed(scheduler, &room, commands);
+            }
+        }
+    }
+
+    fn room_for(
+        &self,
+        scheduler: &Scheduler,
+        (victims, group): (&[PodRef], &PodRef),
+        commands: &[Command],
+    ) -> Option<Room> {
+        let refused = commands.iter().filter_map(|command| match command {
+            Command::Tell(Note { reason: "FailedScheduling", about, .. }) => Some(about),
+            _ => None,
+        });
+        let asked = |pod: &PodRef| {
+            let waiting = scheduler.queue.get(&pod.uid)?;
+            Some((Rc::clone(&pod.uid), Rc::clone(&waiting.pod)))
+        };
+        let is_its = |of: &OfGroup| of.key == group.key;
+        let pods = refused.filter_map(asked);
+        let pods = pods.filter(|(_, asked)| asked.group.as_ref().is_some_and(is_its));
+        let mut pods: Vec<_> = pods.collect();
+        pods.sort_by_key(|(uid, asked)| {
+            let waiting = scheduler.queue.get(uid).expect("it waits");
+            (-asked.spec.priority, waiting.first_attempt, waiting.number())
+        });
+        let preemptor = pods.first()?.1.group.as_ref()?.preemptor().expect("it is known");
+        let placed = |pod: &PodRef| scheduler.mirror.cluster.placed(&pod.uid).expect("it is there");
+        let victims = victims.iter().map(placed).collect();
+        Some(Room { preemptor, pods, victims, now: Duration::from_secs(self.now) })
+    }
+}
+
+/// Pods on nodes with the number of the group that they go with, and the priority that counts.
+fn all(scheduler: &Scheduler) -> Vec<(PodId, Option<usize>, i32)> {
+    let cluster = &scheduler.mirror.cluster;
+    let groups = scheduler.mirror.groups.as_ref().expect("there are groups");
+    let memberships = groups.memberships(cluster);
+    let of = |id: PodId| match memberships.get(&cluster.pods().get(id).key) {
+        Some(Membership::Whole(number, priority)) => (id, Some(*number), *priority),
+        _ => (id, None, cluster.pods().get(id).priority),
+    };
+    cluster.pods().iter().map(of).collect()
+}
+
+fn goes_whole_and_is_lower(scheduler: &Scheduler, room: &Room) {
+    let pods = scheduler.mirror.cluster.pods();
+    let all = all(scheduler);
+    let is_victim = |id: PodId| room.victims.contains(&pods.get(id).key);
+    let goes = || all.iter().filter(|(id, ..)| is_victim(*id));
+    for (_, _, priority) in goes() {
+        assert!(*priority < room.preemptor.priority, "{priority} goes for {:?}", room.preemptor);
+    }
+    let groups: HashSet<usize> = goes().filter_map(|(_, number, _)| *number).collect();
+    for (id, number, _) in &all {
+        let row = pods.get(*id);
+        if number.is_some_and(|number| groups.contains(&number)) && !row.terminating {
+            let is_on_a_node = row.row != pintle_sched_core::snapshot::pods::NONE;
+            assert!(is_victim(*id) || !is_on_a_node, "one of a whole group is left");
+        }
+    }
+}
+
+fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
+    let all = all(scheduler);
+    let pods = scheduler.mirror.cluster.pods();
+    let key = |id: PodId| pods.get(id).key;
+    // Those who go already make room as well.
+    let leaving = all.iter().filter(|(id, _, priority)| {
+        pods.get(*id).terminating && *priority < room.preemptor.priority
+    });
+    let leaving: Vec<Str> = leaving.map(|(id, ..)| key(*id)).collect();
+    let units: Vec<(Str, Option<usize>)> = all
+        .iter()
+        .map(|(id, number, _)| (key(*id), *number))
+        .filter(|(key, _)| room.victims.contains(key))
+        .collect();
+    let away: Vec<Str> = room.victims.iter().chain(&leaving).copied().collect();
+    let mut looks = (0..LOOKS).map(|_| fits_without(scheduler, room, &away));
+    assert!(looks.any(|fits| fits), "{:?} fits not: {units:?}", room.preemptor);
+    let is_in_memory = |command: &Command| match command {
+        Command::Tell(note) => note.note.ends_with("(in kube-scheduler memory)."),
+        _ => false,
+    };
+    // Of these the devices are free already, which nobody counted on.
+    if !leaving.is_empty() || commands.iter().any(is_in_memory) {
+        return;
+    }
+    for (pod, number) in &units {
+        let stays =
+            |(other, of): &&(Str, Option<usize>)| other == pod || number.is_some() && of == number;
+        let away: Vec<Str> =
+            units.iter().filter(|unit| !stays(unit)).map(|(pod, _)| *pod).collect();
+        let mut looks = (0..LOOKS).map(|_| fits_without(scheduler, room, &away));
+        assert!(!looks.all(|fits| fits), "{:?} fits beside {pod:?}", room.preemptor);
+    }
+}
+
+/// Whether the group fits where these are not.
+fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
+    let hidden: Vec<_> = away.iter().filter_map(|pod| scheduler.mirror.hide(*pod)).collect();
+    let kept: Vec<_> = room
+        .pods
+        .iter()
+        .filter_map(|(_, asked)| {
+            let pod = asked.spec.key;
+            let old = scheduler.mirror.nomination(pod).cloned()?;
+            Some(Step::Nominated { pod, old: Some(old), new: None })
+        })
+        .collect();
+    kept.iter().for_each(|step| scheduler.mirror.make(step));
+    let preemptor = room.preemptor.clone();
+    let before = (Vec::new(), Came::Nowhere);
+    let search = Search { preemptor, all: Vec::new(), at: None, before, rejected_by: Vec::new() };
+    let group = room.pods[0].1.group.clone().expect("they have one");
+    scheduler.group = Some(GroupCycle {
+        group,
+        profile: 0,
+        left: room.pods.iter().cloned().collect(),
+        tried: Vec::new(),
+        came: Came::Nowhere,
+        needs_room: false,
+        said: None,
+        never_preempts: None,
+        trials: None,
+        search: Some(search),
+    });
+    while let Some((uid, asked)) = scheduler.group.as_mut().and_then(|c| c.left.pop_front()) {
+        let found = scheduler.find(&uid, &asked, &Said::Nothing, room.now);
+        scheduler.found_for_group(&uid, &asked, found, room.now);
+    }
+    let mut cycle = scheduler.group.take().expect("it is being decided");
+    scheduler.take_all_back(&mut cycle.tried);
+    kept.iter().for_each(|step| scheduler.mirror.take_back(step));
+    hidden.into_iter().for_each(|hidden| scheduler.mirror.show(hidden));
+    cycle.came == Came::Fits
+}
