@@ -441,10 +441,11 @@ impl World {
         let now = Duration::from_secs(self.now);
         scheduler.attend(now);
         scheduler.take_commands().into_iter().for_each(|command| self.carry_out(command));
+        let kept = room::kept(scheduler);
         let decided = scheduler.decide_next(now);
         let commands = scheduler.take_commands();
         self.no_gang_is_torn(scheduler, &commands);
-        self.room_is_made_well(scheduler, &commands);
+        self.room_is_made_well(scheduler, &kept, &commands);
         for command in commands {
             self.carry_out(command);
         }

@@ -3,7 +3,7 @@
 //! When a decision has others go for a group, they are of lower priority, groups that go as a whole lose
 //! all their pods, the group fits without those who go, and does not in any case beside one of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::units::Membership;
@@ -16,7 +16,7 @@ use crate::cycle::group::{Came, GroupCycle};
 use crate::cycle::group_room::Search;
 use crate::cycle::{Asked, Duration, Rc, Scheduler, Uid};
 use crate::groups::{OfGroup, Preemptor};
-use crate::mirror::Step;
+use crate::mirror::{Nominee, Step};
 
 /// So often chance decides among equals when it is asked whether a group fits.
 const LOOKS: usize = 8;
@@ -27,16 +27,34 @@ struct Room {
     /// The pods of the group that were decided.
     pods: Vec<(Uid, Rc<Asked>)>,
     victims: HashSet<Str>,
+    /// Nodes that were kept for pods before.
+    kept: Kept,
     now: Duration,
+}
+
+/// Nodes that are kept for pods.
+pub(super) type Kept = HashMap<Str, Nominee>;
+
+/// Which are kept now.
+pub(super) fn kept(scheduler: &Scheduler) -> Kept {
+    let waits = scheduler.queue.iter().map(|waiting| waiting.pod.spec.key);
+    let kept = waits.filter_map(|pod| Some((pod, scheduler.mirror.nomination(pod)?.clone())));
+    kept.collect()
 }
 
 impl World {
     /// Whoever goes for a group has to go.
-    pub(super) fn room_is_made_well(&self, scheduler: &mut Scheduler, commands: &[Command]) {
+    pub(super) fn room_is_made_well(
+        &self,
+        scheduler: &mut Scheduler,
+        kept: &Kept,
+        commands: &[Command],
+    ) {
         for command in commands {
             if let Command::Evict { victims, pod, .. } = command
-                && let Some(room) = self.room_for(scheduler, (victims, pod), commands)
+                && let Some(mut room) = self.room_for(scheduler, (victims, pod), commands)
             {
+                room.kept.clone_from(kept);
                 goes_whole_and_is_lower(scheduler, &room);
                 is_needed(scheduler, &room, commands);
             }
@@ -68,7 +86,8 @@ impl World {
         let preemptor = pods.first()?.1.group.as_ref()?.preemptor().expect("it is known");
         let placed = |pod: &PodRef| scheduler.mirror.cluster.placed(&pod.uid).expect("it is there");
         let victims = victims.iter().map(placed).collect();
-        Some(Room { preemptor, pods, victims, now: Duration::from_secs(self.now) })
+        let (kept, now) = (Kept::new(), Duration::from_secs(self.now));
+        Some(Room { preemptor, pods, victims, kept, now })
     }
 }
 
@@ -143,10 +162,10 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
     let kept: Vec<_> = room
         .pods
         .iter()
-        .filter_map(|(_, asked)| {
+        .map(|(_, asked)| {
             let pod = asked.spec.key;
-            let old = scheduler.mirror.nomination(pod).cloned()?;
-            Some(Step::Nominated { pod, old: Some(old), new: None })
+            let old = scheduler.mirror.nomination(pod).cloned();
+            Step::Nominated { pod, old, new: room.kept.get(&pod).cloned() }
         })
         .collect();
     kept.iter().for_each(|step| scheduler.mirror.make(step));
