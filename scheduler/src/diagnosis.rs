@@ -56,6 +56,8 @@ pub struct Asking {
     pub placement: Option<Rc<Placement>>,
     /// Why nobody goes for it, whoever it is.
     pub never_preempts: Option<&'static str>,
+    /// A claim of its group is reserved that nobody of it uses.
+    pub unreserves: bool,
 }
 
 impl Asking {
@@ -111,6 +113,7 @@ impl Asking {
             attempt: None,
             placement: None,
             never_preempts: None,
+            unreserves: false,
         })
     }
 
@@ -201,6 +204,8 @@ pub struct Diagnosis {
     pub preemption: DryRun,
     /// A claim that might do better without its devices.
     pub gives_back: Option<Rc<ResourceClaim>>,
+    /// A claim of its group might do better if that gave it up.
+    pub unreserves: bool,
     /// What is said of claims of devices.
     pub of_claims: &'static str,
     /// The whole sentence.
@@ -346,8 +351,15 @@ impl Thinker {
             let text = explain::refused(nodes, refusal);
             let of_claims = of_claims(mirror.cluster.view(), None);
             let message = with_preemption(nodes, text, of_claims, &preemption);
-            let (statuses, gives_back) = (Vec::new(), None);
-            return Some(Diagnosis { statuses, preemption, gives_back, of_claims, message });
+            let (statuses, gives_back, unreserves) = (Vec::new(), None, false);
+            return Some(Diagnosis {
+                statuses,
+                preemption,
+                gives_back,
+                unreserves,
+                of_claims,
+                message,
+            });
         }
         if outcome.feasible > 0 {
             return None;
@@ -369,10 +381,16 @@ impl Thinker {
         let preemption = self.preempt(mirror, asking, &statuses, &budgets);
         let devices = asking.devices.as_ref();
         let gives_back = devices.and_then(DeviceClaims::to_give_back);
+        let unreserves = devices.is_some() && gives_back.is_none() && asking.unreserves;
         let devices = devices.map(|_| gives_back.as_deref());
-        let of_claims = of_claims(mirror.cluster.view(), devices);
+        let view = mirror.cluster.view();
+        let is_on = view.profile().filters(Plugin::DynamicResources);
+        let of_claims = match unreserves && is_on {
+            true => "ResourceClaim unreserved for PodGroup, ",
+            false => of_claims(view, devices),
+        };
         let message = with_preemption(nodes, text, of_claims, &preemption);
-        Some(Diagnosis { statuses, preemption, gives_back, of_claims, message })
+        Some(Diagnosis { statuses, preemption, gives_back, unreserves, of_claims, message })
     }
 
     fn preempt(

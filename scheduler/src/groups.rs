@@ -41,6 +41,8 @@ pub struct GroupGates {
     pub topology: bool,
     /// WorkloadAwarePreemption: others go for a whole group, groups may go as a whole.
     pub preemption: bool,
+    /// DRAWorkloadResourceClaims: claims of devices may belong to groups.
+    pub claims: bool,
 }
 
 /// Where a pod of a group is.
@@ -189,6 +191,20 @@ impl Groups {
             found.extend(placed.map(|pod| (pod, membership.unwrap_or(Membership::Alone))));
         }
         found
+    }
+
+    /// Whether claims of devices may belong to groups.
+    pub fn have_claims(&self) -> bool {
+        self.0.borrow().gates.claims
+    }
+
+    /// The group of a pod, which claims may belong to; an error if it is gone.
+    // k8s: dynamicresources.go getPodGroup
+    pub fn with_claims(&self, pod: &Pod) -> Option<Result<Rc<PodGroup>, String>> {
+        let known = self.0.borrow();
+        let key = group_of(pod).filter(|_| known.gates.claims)?;
+        let missing = || format!("podgroup.scheduling.k8s.io \"{}\" not found", key.name());
+        Some(known.groups.get(&key).cloned().ok_or_else(missing))
     }
 
     /// Room is being made for a group.
@@ -355,6 +371,12 @@ impl OfGroup {
     #[must_use]
     pub fn preempts_whole(&self) -> bool {
         self.groups.0.borrow().gates.preemption
+    }
+
+    /// Whether claims of devices may belong to the group.
+    #[must_use]
+    pub fn has_claims(&self) -> bool {
+        self.groups.have_claims()
     }
 
     /// Whether room is being made for the group: its pods wait until that ended.

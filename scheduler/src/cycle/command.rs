@@ -84,9 +84,9 @@ pub enum Command {
         /// The claims.
         claims: Vec<Reserve>,
     },
-    /// A pod uses these claims no longer; that it was done is owed.
+    /// A pod, or a group of pods, uses these claims no longer; that it was done is owed.
     ReleaseDevices {
-        /// The pod.
+        /// The pod, or the group by its name and uid.
         pod: PodRef,
         /// The claims.
         claims: Vec<Rc<ResourceClaim>>,

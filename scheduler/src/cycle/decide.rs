@@ -183,10 +183,12 @@ impl Scheduler {
         &mut self,
         (uid, asked): (&Uid, &Rc<Asked>),
         said: &Said,
-        asking: Asking,
+        mut asking: Asking,
         refusal: Option<&Refusal>,
         now: Duration,
     ) -> Result<Found, Why> {
+        let unreserves = self.claim_of_group(asked);
+        asking.unreserves = unreserves.is_some();
         let nodes = self.mirror.cluster.view().node_count();
         if nodes == 0 {
             // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream tries again and again.
@@ -198,6 +200,9 @@ impl Scheduler {
             Some(diagnosis) => {
                 if let Some(attempt) = &asking.attempt {
                     *asked.rejected_by.borrow_mut() = attempt.rejected_by();
+                }
+                if diagnosis.unreserves {
+                    self.unreserve_of_group(asked, unreserves);
                 }
                 let found = (refusal, diagnosis, asking.attempt.as_deref());
                 self.rejected(uid, asked, said, found, now)

@@ -13,17 +13,17 @@ use crate::devices::ready;
 use crate::groups::{GroupGates, Groups};
 use crate::watch::{Kind, Thing, Told};
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
     Box::new(serde_json::from_value(value).expect("an object of its kind"))
 }
 
-fn class() -> Thing {
+pub(super) fn class() -> Thing {
     let selector = json!([{"cel": {"expression": "device.driver == 'd.example'"}}]);
     Thing::DeviceClass(read(json!({"metadata": {"name": "gpu"}, "spec": {"selectors": selector}})))
 }
 
 /// The devices of a node.
-fn slice(node: &str, devices: &[&str]) -> Thing {
+pub(super) fn slice(node: &str, devices: &[&str]) -> Thing {
     let devices: Vec<Value> = devices.iter().map(|name| json!({"name": name})).collect();
     Thing::ResourceSlice(read(json!({
         "metadata": {"name": format!("slice-{node}")},
@@ -41,12 +41,12 @@ fn claim_value(name: &str, version: u32) -> Value {
     })
 }
 
-fn claim(name: &str) -> Thing {
+pub(super) fn claim(name: &str) -> Thing {
     Thing::ResourceClaim(read(claim_value(name, 1)))
 }
 
 /// A claim that has a device of a node, and these users.
-fn has(name: &str, version: u32, (node, device): (&str, &str), users: &[&str]) -> Thing {
+pub(super) fn has(name: &str, version: u32, (node, device): (&str, &str), users: &[&str]) -> Thing {
     let mut value = claim_value(name, version);
     let result = json!({"driver": "d.example", "pool": node, "device": device, "request": "r"});
     let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
@@ -96,7 +96,7 @@ fn written(claims: &[Reserve], pod: &PodRef) -> Vec<ResourceClaim> {
     claims.iter().map(one).collect()
 }
 
-fn answer(
+pub(super) fn answer(
     scheduler: &mut Scheduler,
     (pod, number, claims): &(PodRef, u64, Vec<Reserve>),
     now: u64,
@@ -107,7 +107,7 @@ fn answer(
     scheduler.take_commands()
 }
 
-fn devices_of(claims: &[Reserve]) -> Vec<String> {
+pub(super) fn devices_of(claims: &[Reserve]) -> Vec<String> {
     let results = claims.iter().filter_map(|reserve| reserve.allocation.as_ref()?.devices.as_ref());
     let results = results.flat_map(|devices| devices.results.iter().flatten());
     results.map(|result| format!("{}/{}", result.pool, result.device)).collect()

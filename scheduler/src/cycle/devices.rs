@@ -14,7 +14,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
-use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, ResourceClaim, ResourceClaimConsumerReference,
+};
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
@@ -23,7 +25,8 @@ use super::command::{Command, PodRef};
 use super::decide::pod_ref;
 use super::{Asked, Scheduler, Uid};
 use crate::devices::extended::is_of_resources;
-use crate::devices::known::uid as uid_of;
+use crate::devices::groups::reserved;
+use crate::devices::known::{allocation, uid as uid_of};
 use crate::devices::look::is_reserved;
 use crate::devices::ready::{self, Readiness};
 
@@ -34,6 +37,8 @@ pub struct Reserve {
     pub claim: Rc<ResourceClaim>,
     /// The devices that it is given, where it has none.
     pub allocation: Option<AllocationResult>,
+    /// For whom, if not for the pod.
+    pub user: Option<ResourceClaimConsumerReference>,
     /// Which request of it is whose, of one that has to be made for extended resources.
     pub mappings: Vec<ContainerExtendedResourceRequest>,
 }
@@ -72,6 +77,8 @@ pub(super) struct Reserving {
     number: u64,
     stage: Stage,
     all: Vec<Reserve>,
+    /// The name of its group, if claims may be reserved for that.
+    group: Option<String>,
 }
 
 /// Those of all pods.
@@ -129,7 +136,9 @@ impl Scheduler {
         }
         self.devices.last += 1;
         let (pod, number) = (pod_ref(asked, uid), self.devices.last);
-        let reserving = Reserving { pod, number, stage: Stage::Chosen, all };
+        let group = asked.group.as_ref().filter(|group| group.has_claims());
+        let group = group.map(|group| group.key.name().to_owned());
+        let reserving = Reserving { pod, number, stage: Stage::Chosen, all, group };
         self.devices.of_pods.insert(Rc::clone(uid), reserving);
         Ok(())
     }
@@ -138,7 +147,8 @@ impl Scheduler {
     pub(super) fn begin_devices(&mut self, uid: &Uid) -> bool {
         let Some(one) = self.devices.of_pods.get_mut(uid) else { return false };
         one.stage = Stage::Writing;
-        let is_new = |reserve: &&Reserve| !is_reserved(&reserve.claim, uid);
+        let group = one.group.as_deref();
+        let is_new = |reserve: &&Reserve| !is_reserved(&reserve.claim, uid, group);
         let claims = one.all.iter().filter(is_new).cloned().collect();
         let (pod, number) = (one.pod.clone(), one.number);
         self.commands.push(Command::ReserveDevices { pod, number, claims });
@@ -156,7 +166,7 @@ impl Scheduler {
         if let (Some(made), Some(wanted)) = (made, wanted) {
             let before = std::mem::replace(&mut wanted.claim, Rc::new(made.clone()));
             let _ = self.mirror.devices.set_claim(made.clone());
-            self.mirror.devices.take_back(uid_of(&before));
+            self.mirror.devices.is_written(uid_of(&before));
         }
         for claim in &reserved.claims {
             self.is_written(claim, now);
@@ -187,7 +197,9 @@ impl Scheduler {
     /// A claim was written: what it says counts from now on.
     fn is_written(&mut self, claim: &ResourceClaim, now: Duration) {
         let event = self.mirror.devices.set_written(claim.clone());
-        self.mirror.devices.take_back(uid_of(claim));
+        if allocation(claim).is_some() {
+            self.mirror.devices.is_written(uid_of(claim));
+        }
         event.iter().for_each(|event| self.happened(event, now));
     }
 
@@ -324,7 +336,7 @@ impl Scheduler {
             let all = one.all.into_iter().map(|reserve| reserve.claim);
             let is_to_go = |claim: &Rc<ResourceClaim>| match is_of_resources(claim) {
                 true => !is_unmade(claim),
-                false => is_reserved(claim, uid),
+                false => is_reserved(claim, uid, None),
             };
             let claims: Vec<_> = all.filter(is_to_go).collect();
             if !claims.is_empty() {
@@ -335,6 +347,35 @@ impl Scheduler {
         }
         self.happened(&FREED, now);
         writes
+    }
+
+    /// A claim that is reserved for the group of a pod that fits nowhere, while no pod of the group has
+    /// a node but for now.
+    // k8s: dynamicresources.go unreservePodGroupClaims
+    pub(super) fn claim_of_group(&self, asked: &Asked) -> Option<Rc<ResourceClaim>> {
+        let group = asked.group.as_ref().filter(|group| group.has_claims())?;
+        let known = self.mirror.groups.as_ref()?.with_claims(&asked.pod.whole())?.ok()?;
+        let cycle = self.group.as_ref()?;
+        let for_now = |uid: &Uid| cycle.tried.iter().any(|tried| tried.uid == *uid);
+        if group.placed().iter().any(|(_, uid)| !for_now(uid)) {
+            return None;
+        }
+        let all = reserved(&known, self.mirror.devices.claims());
+        let is_new = |claim: &Rc<ResourceClaim>| {
+            !cycle.unreserved.iter().any(|given_up| given_up == uid_of(claim))
+        };
+        all.into_iter().find(is_new)
+    }
+
+    /// The group is to look for other devices.
+    pub(super) fn unreserve_of_group(&mut self, asked: &Asked, claim: Option<Rc<ResourceClaim>>) {
+        let (Some(claim), Some(group)) = (claim, &asked.group) else { return };
+        let Ok(of) = group.preemptor() else { return };
+        if let Some(cycle) = &mut self.group {
+            cycle.unreserved.push(uid_of(&claim).to_owned());
+        }
+        let pod = PodRef { key: of.key, uid: of.uid };
+        self.commands.push(Command::ReleaseDevices { pod, claims: vec![claim] });
     }
 
     /// A claim keeps a pod off nodes that it could use otherwise: it is to look for other devices.

@@ -70,6 +70,8 @@ pub(super) struct GroupCycle {
     pub(super) trials: Option<Trials>,
     /// Who would have to go for all of it.
     pub(super) search: Option<Search>,
+    /// Claims that it gives up, by uid.
+    pub(super) unreserved: Vec<String>,
 }
 
 /// A pod of it that was looked at.
@@ -144,11 +146,13 @@ impl Scheduler {
             never_preempts,
             trials: None,
             search: None,
+            unreserved: Vec::new(),
         };
         if cycle.group.has_placements() && !self.find_placements(&mut cycle) {
             self.makes_room(&mut cycle, now);
             return self.submit(cycle, now);
         }
+        self.mirror.devices.decides_group(true);
         self.group = Some(cycle);
         self.go_on(now);
     }
@@ -306,6 +310,11 @@ impl Scheduler {
     /// What becomes of each pod of a group.
     // k8s: schedule_one_podgroup.go submitPodGroupAlgorithmResult
     fn submit(&mut self, cycle: GroupCycle, now: Duration) {
+        self.submit_each(cycle, now);
+        self.mirror.devices.decides_group(false);
+    }
+
+    fn submit_each(&mut self, cycle: GroupCycle, now: Duration) {
         let GroupCycle { group, profile, left, tried, came, said, .. } = cycle;
         let mut bound = Vec::new();
         for Tried { uid, asked, place, why, devices } in tried {

@@ -9,7 +9,8 @@ use super::*;
 use crate::groups::GroupGates;
 use crate::watch::{Thing, Told};
 
-const GATES: GroupGates = GroupGates { gangs: true, topology: false, preemption: true };
+const GATES: GroupGates =
+    GroupGates { gangs: true, topology: false, preemption: true, claims: false };
 const UNSCHEDULABLE: &str = "pod group is unschedulable";
 
 fn group(name: &str, priority: i32, min: Option<i32>, change: impl FnOnce(&mut Value)) -> Thing {

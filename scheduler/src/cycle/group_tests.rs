@@ -54,7 +54,7 @@ fn knowing(things: &[Thing]) -> Scheduler {
 }
 
 fn knowing_racks(things: &[Thing]) -> Scheduler {
-    knowing_groups(GroupGates { gangs: true, topology: true, preemption: false }, things)
+    knowing_groups(GroupGates { gangs: true, topology: true, ..GroupGates::default() }, things)
 }
 
 /// A node in a rack.

@@ -21,6 +21,8 @@ mod ended;
 #[cfg(test)]
 mod flaw_tests;
 mod group;
+#[cfg(test)]
+mod group_device_tests;
 mod group_room;
 #[cfg(test)]
 mod group_room_tests;
@@ -336,6 +338,9 @@ impl Scheduler {
     /// gates say so.
     #[must_use]
     pub fn with_groups(mut self, groups: Groups) -> Self {
+        if groups.have_claims() {
+            self.mirror.devices.of_groups();
+        }
         self.mirror.groups = Some(groups);
         self
     }

@@ -104,7 +104,7 @@ pub const GATES: &[Gate] = &[
     on("DRAResourceClaimGranularStatusAuthorization", Stage::Beta, ELSEWHERE),
     off("DRAResourcePoolStatus", Stage::Alpha, ELSEWHERE),
     on("DRASchedulerFilterTimeout", Stage::Beta, ALWAYS),
-    off("DRAWorkloadResourceClaims", Stage::Alpha, NOT_YET),
+    off("DRAWorkloadResourceClaims", Stage::Alpha, DONE),
     locked_on("DynamicResourceAllocation", Stage::Ga, ALWAYS),
     on("EnvFiles", Stage::Beta, ELSEWHERE),
     off("EventedPLEG", Stage::Alpha, ELSEWHERE),

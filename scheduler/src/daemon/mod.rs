@@ -268,7 +268,8 @@ fn group_gates(gates: &FeatureGates<KubeScheduler>) -> Option<GroupGates> {
     let gangs = gates.enabled("GangScheduling");
     let topology = gates.enabled("TopologyAwareWorkloadScheduling");
     let preemption = gates.enabled("WorkloadAwarePreemption");
-    has_groups.then_some(GroupGates { gangs, topology, preemption })
+    let claims = gates.enabled("DRAWorkloadResourceClaims");
+    has_groups.then_some(GroupGates { gangs, topology, preemption, claims })
 }
 
 fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> ConfigError {

@@ -92,7 +92,7 @@ fn gates_of_groups_need_each_other() {
     gates("WorkloadAwarePreemption=true,GenericWorkload=true").expect_err("nobody is in a gang");
     let all = "WorkloadAwarePreemption=true,GangScheduling=true,GenericWorkload=true";
     let settings = gates(all).expect("all are known");
-    let preempting = GroupGates { gangs: true, preemption: true, topology: false };
+    let preempting = GroupGates { gangs: true, preemption: true, ..GroupGates::default() };
     assert_eq!((settings.groups, settings.warnings), (Some(preempting), Vec::<String>::new()));
     let settings = gates("GenericWorkload=true").expect("it is known");
     assert_eq!(settings.groups, Some(GroupGates::default()));

@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::SystemTime;
 
@@ -25,13 +26,33 @@ use super::usage::Usage;
 use crate::watch::{Kind, Thing};
 
 /// Claims by name, as the newest is that anybody told of.
-pub(crate) type Claims = Rc<RefCell<HashMap<ObjectKey, Rc<ResourceClaim>>>>;
+pub(crate) type Claims = Rc<RefCell<KnownClaims>>;
+
+/// See [`Claims`].
+#[derive(Debug, Default)]
+pub(crate) struct KnownClaims {
+    all: HashMap<ObjectKey, Rc<ResourceClaim>>,
+    /// Claims may belong to groups of pods (DRAWorkloadResourceClaims).
+    pub(super) of_groups: bool,
+}
+
+impl Deref for KnownClaims {
+    type Target = HashMap<ObjectKey, Rc<ResourceClaim>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
 
 /// Devices that a claim is being given.
 #[derive(Debug)]
 struct Given {
     key: ObjectKey,
     allocation: AllocationResult,
+    /// Of how many pods it was decided.
+    pods: usize,
+    /// The number of the cycle of a group in which it was.
+    cycle: Option<u64>,
 }
 
 /// Rows of nodes that meet a selector, and of which nodes: the selector is kept, so that its place in
@@ -49,6 +70,9 @@ pub struct Devices {
     claims: Claims,
     /// By uid of the claim: decided, and not known to be written.
     given: HashMap<String, Given>,
+    /// Groups that were decided, and whether one is being decided.
+    cycles: u64,
+    is_of_group: bool,
     pub(super) offers: Offers,
     pub(super) classes: BTreeMap<String, Rc<DeviceClass>>,
     /// Names of classes by the extended resource that they offer.
@@ -66,6 +90,8 @@ impl Default for Devices {
         Self {
             claims: Claims::default(),
             given: HashMap::new(),
+            cycles: 0,
+            is_of_group: false,
             offers: Offers::default(),
             classes: BTreeMap::new(),
             extended: BTreeMap::new(),
@@ -108,6 +134,29 @@ impl Devices {
         self.given.contains_key(uid(claim))
     }
 
+    /// Claims may belong to groups of pods.
+    pub(crate) fn of_groups(&mut self) {
+        self.claims.borrow_mut().of_groups = true;
+    }
+
+    /// A group is being decided from now on, or no longer.
+    pub(crate) fn decides_group(&mut self, is_of_group: bool) {
+        self.cycles += 1;
+        self.is_of_group = is_of_group;
+    }
+
+    fn cycle(&self) -> Option<u64> {
+        self.is_of_group.then_some(self.cycles)
+    }
+
+    /// The devices that a claim is being given with a pod of the group that is being decided: others
+    /// of the group may use them as well.
+    // k8s: dynamicresources.go PreFilter, podGroupStateData
+    pub(super) fn shared(&self, claim: &ResourceClaim) -> Option<&AllocationResult> {
+        let given = self.given.get(uid(claim))?;
+        (given.cycle.is_some() && given.cycle == self.cycle()).then_some(&given.allocation)
+    }
+
     /// Takes an object as it is now; who may be helped by it.
     pub(crate) fn set(&mut self, thing: Thing) -> Option<Event> {
         let waits = Some(Event::Other(&[Plugin::DynamicResources]));
@@ -138,7 +187,7 @@ impl Devices {
         let new = Rc::new(claim);
         old.as_deref().into_iter().for_each(|old| self.count(old, false));
         self.count(&new, true);
-        self.claims.borrow_mut().insert(key.clone(), Rc::clone(&new));
+        self.claims.borrow_mut().all.insert(key.clone(), Rc::clone(&new));
         let had = old.as_deref().and_then(allocation).is_some();
         if had && allocation(&new).is_none() {
             return Some(Event::Other(&[Plugin::DynamicResources]));
@@ -169,7 +218,7 @@ impl Devices {
     pub(crate) fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
         match kind {
             Kind::ResourceClaim => {
-                let old = self.claims.borrow_mut().remove(key)?;
+                let old = self.claims.borrow_mut().all.remove(key)?;
                 self.count(&old, false);
                 // It gave them back before, if all was told.
                 let frees = allocation(&old).is_some() || extended::is_of_resources(&old);
@@ -204,16 +253,30 @@ impl Devices {
     /// A claim is being given these devices.
     // k8s: dra_manager.go SignalClaimPendingAllocation
     pub(crate) fn give(&mut self, claim: &ResourceClaim, allocation: AllocationResult) {
-        self.take_back(uid(claim));
+        if self.shared(claim).is_some() {
+            let given = self.given.get_mut(uid(claim));
+            return given.into_iter().for_each(|given| given.pods += 1);
+        }
+        self.is_written(uid(claim));
         self.count(claim, false);
         self.usage.add(&allocation);
-        let given = Given { key: ObjectKey::of(claim), allocation };
+        let (key, cycle) = (ObjectKey::of(claim), self.cycle());
+        let given = Given { key, allocation, pods: 1, cycle };
         self.given.insert(uid(claim).to_owned(), given);
     }
 
-    /// A claim is not being given anything any more: what it says itself counts.
+    /// A pod does not want a claim to be given anything any more. When nobody does, what it says itself
+    /// counts.
     // k8s: dra_manager.go MaybeRemoveClaimPendingAllocation
     pub(crate) fn take_back(&mut self, uid_of_claim: &str) {
+        match self.given.get_mut(uid_of_claim) {
+            Some(given) if given.pods > 1 => given.pods -= 1,
+            _ => self.is_written(uid_of_claim),
+        }
+    }
+
+    /// What a claim says itself counts, whoever was to use it.
+    pub(crate) fn is_written(&mut self, uid_of_claim: &str) {
         let Some(given) = self.given.remove(uid_of_claim) else { return };
         self.usage.remove(&given.allocation);
         let claim = self.claim(&given.key).filter(|claim| uid(claim) == uid_of_claim);

@@ -7,7 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeSelector, Pod, PodResourceClaim};
-use k8s_openapi::api::resource::v1::{DeviceRequest, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
+};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::{Cluster, Plugin};
@@ -16,7 +19,7 @@ use super::extended::Extended;
 use super::known::{Claims, Devices, allocation};
 use super::request::{name, requests};
 use super::row::Memory;
-use super::{ready, request};
+use super::{groups, ready, request};
 use crate::volumes::Refused;
 
 /// Who may use a claim at most.
@@ -36,6 +39,10 @@ pub(crate) struct Times {
 #[derive(Clone, Debug)]
 pub(super) struct Own {
     pub(super) claim: Rc<ResourceClaim>,
+    /// The devices that it is being given with another pod of the group.
+    pub(super) shared: Option<AllocationResult>,
+    /// For whom it is reserved, if not for the pod.
+    pub(super) user: Option<ResourceClaimConsumerReference>,
     /// Where its devices can be used; `None` for everywhere, or where it has none yet.
     pub(super) reach: Option<Rc<Bits>>,
     /// Its devices were not made ready.
@@ -95,26 +102,26 @@ fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, boo
 /// When one is not there, or is no longer or not its.
 // k8s: dynamicresources.go foreachPodResourceClaim
 pub(crate) fn claims_of(pod: &Pod, known: &Claims) -> Result<Vec<Rc<ResourceClaim>>, String> {
+    named_claims_of(pod, known).map(|all| all.into_iter().map(|(_, claim)| claim).collect())
+}
+
+/// A claim as a pod names it, and it.
+type NamedClaim<'a> = (&'a PodResourceClaim, Rc<ResourceClaim>);
+
+fn named_claims_of<'a>(pod: &'a Pod, known: &Claims) -> Result<Vec<NamedClaim<'a>>, String> {
     let known = known.borrow();
     let mut found = Vec::new();
-    for claim in named(pod) {
-        let Some((key, is_made)) = name_of(pod, claim)? else { continue };
+    for named in named(pod) {
+        let Some((key, is_made)) = name_of(pod, named)? else { continue };
         let missing = || format!("could not find ResourceClaim {:?}", key.as_str());
         let claim = known.get(&key).ok_or_else(missing)?;
         if claim.metadata.deletion_timestamp.is_some() {
             return Err(format!("resourceclaim {:?} is being deleted", key.name()));
         }
-        let owners = claim.metadata.owner_references.iter().flatten();
-        let mut owners = owners.filter(|owner| owner.controller == Some(true));
-        let is_its = owners.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref());
-        if is_made && !is_its {
-            return Err(format!(
-                "ResourceClaim {} was not created for Pod {} (Pod is not owner)",
-                key.as_str(),
-                ObjectKey::of(pod).as_str()
-            ));
+        if is_made {
+            groups::is_for(pod, claim, known.of_groups)?;
         }
-        found.push(Rc::clone(claim));
+        found.push((named, Rc::clone(claim)));
     }
     Ok(found)
 }
@@ -125,11 +132,12 @@ pub(crate) fn uses(pod: &Pod, known: &Claims, claim: &str) -> bool {
     all.is_ok_and(|all| all.iter().any(|own| ObjectKey::of(&**own).as_str() == claim))
 }
 
-/// Whether a pod may use a claim already.
+/// Whether a pod may use a claim already, itself or, where it has one, as one of a group of this name.
 // k8s: resourceclaim.go IsReservedForPod
-pub(crate) fn is_reserved(claim: &ResourceClaim, uid: &str) -> bool {
+pub(crate) fn is_reserved(claim: &ResourceClaim, uid: &str, group: Option<&str>) -> bool {
     let users = claim.status.as_ref().and_then(|status| status.reserved_for.as_ref());
-    users.into_iter().flatten().any(|user| user.uid == uid)
+    let mut users = users.into_iter().flatten();
+    users.any(|user| user.uid == uid || group.is_some_and(|group| groups::is_it(user, group)))
 }
 
 impl Devices {
@@ -142,6 +150,7 @@ impl Devices {
         (pod, resources): (&Pod, &[(String, i64)]),
         cluster: &mut Cluster,
         (nodes, times): (u64, Times),
+        group: Option<Result<Rc<PodGroup>, String>>,
     ) -> Result<Option<DeviceClaims>, Refused> {
         let on = cluster.view().profile().filters(Plugin::DynamicResources);
         let is_offered =
@@ -151,17 +160,20 @@ impl Devices {
             return Ok(None);
         }
         let refused = |reason| Refused { plugin: Plugin::DynamicResources, reason };
-        let claims = claims_of(pod, self.claims()).map_err(refused)?;
+        let claims = named_claims_of(pod, self.claims()).map_err(refused)?;
+        let group = group.transpose().map_err(refused)?;
+        let group_name = group.as_ref().and_then(|group| group.metadata.name.as_deref());
         if claims.is_empty() && !is_extended {
             return Ok(None);
         }
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let (mut all, mut wanted) = (Vec::new(), Vec::new());
-        for claim in claims {
+        for (named, claim) in claims {
             let (mut reach, mut is_broken) = (None, false);
-            match allocation(&claim) {
+            let shared = self.shared(&claim).cloned().filter(|_| allocation(&claim).is_none());
+            match shared.as_ref().or_else(|| allocation(&claim)) {
                 Some(has) => {
-                    if !is_reserved(&claim, &uid) && users(&claim) >= USERS_MAX {
+                    if !is_reserved(&claim, &uid, group_name) && users(&claim) >= USERS_MAX {
                         return Err(refused("resourceclaim in use".to_owned()));
                     }
                     let selector = has.node_selector.as_ref();
@@ -174,7 +186,8 @@ impl Devices {
                     wanted.push(Rc::clone(&claim));
                 }
             }
-            all.push(Own { claim, reach, is_broken });
+            let user = group.as_ref().and_then(|group| groups::user(group, named));
+            all.push(Own { claim, shared, user, reach, is_broken });
         }
         let extended = is_extended.then(|| self.extended(pod, resources, cluster));
         let reachable = match wanted.is_empty() && extended.is_none() {

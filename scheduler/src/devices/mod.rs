@@ -15,6 +15,7 @@ mod capacity;
 pub(crate) mod cel;
 mod constraint;
 pub(crate) mod extended;
+pub(crate) mod groups;
 pub(crate) mod known;
 pub(crate) mod look;
 pub(crate) mod offer;

@@ -102,21 +102,25 @@ impl DeviceClaims {
     /// The claims with the devices that they are to be given, where they have none.
     pub(crate) fn with(&self, given: &Given) -> Vec<(Rc<ResourceClaim>, Option<AllocationResult>)> {
         let mut given = given.devices.iter();
-        let mut one = |claim: &Rc<ResourceClaim>| match allocation(claim) {
-            Some(_) => None,
-            None => given.next().cloned(),
+        let mut one = |own: &Own| match (&own.shared, allocation(&own.claim)) {
+            (Some(shared), _) => Some(shared.clone()),
+            (None, Some(_)) => None,
+            (None, None) => given.next().cloned(),
         };
-        self.all.iter().map(|own| (Rc::clone(&own.claim), one(&own.claim))).collect()
+        self.all.iter().map(|own| (Rc::clone(&own.claim), one(own))).collect()
     }
 
     /// What has to be written for a node with these devices.
     pub(crate) fn reserves(&self, given: Given) -> Vec<Reserve> {
-        let own = self.with(&given).into_iter();
-        let own =
-            own.map(|(claim, allocation)| Reserve { claim, allocation, mappings: Vec::new() });
+        let own = self.with(&given).into_iter().zip(&self.all);
+        let own = own.map(|((claim, allocation), own)| {
+            let (user, mappings) = (own.user.clone(), Vec::new());
+            Reserve { claim, allocation, user, mappings }
+        });
         let made = given.extended.map(|made| Reserve {
             claim: Rc::clone(&made.claim),
             allocation: given.devices.last().cloned(),
+            user: None,
             mappings: made.mappings.clone(),
         });
         own.chain(made).collect()
@@ -132,7 +136,7 @@ impl DeviceClaims {
             let users = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref());
             match users.unwrap_or_default() {
                 [] => true,
-                [_] => is_reserved(claim, &self.uid),
+                [_] => is_reserved(claim, &self.uid, None),
                 _ => false,
             }
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerExtendedResourceRequest, Pod};
 use k8s_openapi::api::resource::v1::{
-    AllocationResult, ResourceClaim, ResourceClaimConsumerReference,
+    AllocationResult, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
@@ -169,12 +169,18 @@ async fn look_again(api: &Api<ResourceClaim>, name: &str) -> Option<ResourceClai
 async fn reserve_one(
     api: &Api<ResourceClaim>,
     pod: &PodRef,
-    Reserve { claim, allocation, .. }: Reserve,
+    Reserve { claim, allocation, user, .. }: Reserve,
 ) -> Result<ResourceClaim, String> {
     let (whose, mut claim) = (name(&claim), ResourceClaim::clone(&claim));
+    let user = user.unwrap_or_else(|| ResourceClaimConsumerReference {
+        api_group: None,
+        name: pod.key.name().to_owned(),
+        resource: "pods".to_owned(),
+        uid: pod.uid.to_string(),
+    });
     let mut tries = 1;
     loop {
-        let failed = match write(api, pod, claim, allocation.clone()).await {
+        let failed = match write(api, &user, claim, allocation.clone()).await {
             Ok(claim) => return Ok(claim),
             Err(failed) if !failed.is_conflict || tries >= TRIES_MAX => return Err(failed.error),
             Err(failed) => failed,
@@ -192,7 +198,7 @@ async fn reserve_one(
 /// Writes the devices of a claim, where it has none, and that the pod uses it.
 async fn write(
     api: &Api<ResourceClaim>,
-    pod: &PodRef,
+    user: &ResourceClaimConsumerReference,
     mut claim: ResourceClaim,
     given: Option<AllocationResult>,
 ) -> Result<ResourceClaim, Failed> {
@@ -201,6 +207,8 @@ async fn write(
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(fails("deleted"));
     }
+    // Another pod of the group may have been the first to write the same.
+    let given = given.filter(|given| !allocation(&claim).is_some_and(|has| is_same(given, has)));
     let is_new = given.is_some();
     if is_new {
         if allocation(&claim).is_some() {
@@ -211,14 +219,15 @@ async fn write(
     let has = given.or_else(|| allocation(&claim).cloned());
     let mut has = has.ok_or_else(|| fails("deallocated elsewhere"))?;
     has.allocation_timestamp.get_or_insert_with(now);
-    let status = claim.status.unwrap_or_default();
-    let mut users = status.reserved_for.unwrap_or_default();
-    users.push(ResourceClaimConsumerReference {
-        api_group: None,
-        name: pod.key.name().to_owned(),
-        resource: "pods".to_owned(),
-        uid: pod.uid.to_string(),
-    });
+    let mut status = claim.status.take().unwrap_or_default();
+    let mut users = status.reserved_for.take().unwrap_or_default();
+    if users.iter().any(|known| known.uid == user.uid) {
+        return Ok(ResourceClaim {
+            status: Some(ResourceClaimStatus { reserved_for: Some(users), ..status }),
+            ..claim
+        });
+    }
+    users.push(user.clone());
     let patch = json!({
         "metadata": {"resourceVersion": claim.metadata.resource_version},
         "status": {"allocation": has, "reservedFor": users},
@@ -229,6 +238,11 @@ async fn write(
         let what = if is_new { "allocation and reservation" } else { "reservation" };
         Failed::of(&format!("add {what} to claim {whose}"), error)
     })
+}
+
+/// Whether these are the same devices, whenever they were given.
+fn is_same(one: &AllocationResult, other: &AllocationResult) -> bool {
+    one.devices == other.devices && one.node_selector == other.node_selector
 }
 
 /// The time in whole seconds, as the API has it.

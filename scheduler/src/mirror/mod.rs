@@ -239,7 +239,8 @@ impl Mirror {
         let (filter, binding) = (profile.device_filter_timeout, profile.device_binding_timeout);
         let of_nodes = (self.volumes.nodes_changed, Times { filter, binding });
         let resources = &spec.requests.plain.scalars;
-        self.devices.look((pod, resources), &mut self.cluster, of_nodes)
+        let group = self.groups.as_ref().and_then(|groups| groups.with_claims(pod));
+        self.devices.look((pod, resources), &mut self.cluster, of_nodes, group)
     }
 
     /// How far the volumes of a pod on a node are.

@@ -70,6 +70,16 @@ impl World {
         self.set(Kind::ResourceClaim, &name, claim);
     }
 
+    /// Whether a group that has claims is used, or has one that is reserved for it: it is protected.
+    // k8s: pkg/controller/podgroupprotection
+    pub(super) fn is_protected(&self, group: &str) -> bool {
+        let uid = self.groups[group]["metadata"]["uid"].as_str().expect("a uid");
+        let is_its = |pod: &Value| pod["spec"]["schedulingGroup"]["podGroupName"] == group;
+        let names = self.groups[group]["spec"]["resourceClaims"].is_array();
+        names && self.pods.values().any(is_its)
+            || self.claims.values().any(|claim| is_user(claim, uid))
+    }
+
     /// What the controller of claims does: users that are gone use nothing, and claims without users
     /// have nothing; whether there was anything to do.
     // k8s: pkg/controller/resourceclaim/controller.go syncClaim
@@ -78,7 +88,8 @@ impl World {
         let mut any = false;
         for name in names {
             let mut claim = self.claims[&name].clone();
-            let uids: Vec<&Value> = self.pods.values().map(|pod| &pod["metadata"]["uid"]).collect();
+            let known = self.pods.values().chain(self.groups.values());
+            let uids: Vec<&Value> = known.map(|one| &one["metadata"]["uid"]).collect();
             let all = users(&claim);
             let left: Vec<Value> =
                 all.iter().filter(|user| uids.contains(&&user["uid"])).cloned().collect();
@@ -171,14 +182,21 @@ impl World {
         }
         let has = !claim["status"]["allocation"].is_null();
         match &reserve.allocation {
+            // Another pod of its group has just written the same.
+            Some(given)
+                if has && claim["status"]["allocation"]["devices"] == json!(given.devices) => {}
             Some(_) if has => return Err("allocated elsewhere".to_owned()),
             Some(given) => claim["status"]["allocation"] = json!(given),
             None if !has => return Err("deallocated elsewhere".to_owned()),
             None => {}
         }
         let mut all = users(&claim);
-        if !is_user(&claim, &pod.uid) {
-            all.push(json!({"resource": "pods", "name": pod.key.name(), "uid": &*pod.uid}));
+        let user = match &reserve.user {
+            Some(user) => json!(user),
+            None => json!({"resource": "pods", "name": pod.key.name(), "uid": &*pod.uid}),
+        };
+        if !is_user(&claim, user["uid"].as_str().expect("a uid")) {
+            all.push(user);
         }
         claim["status"]["reservedFor"] = json!(all);
         self.set(Kind::ResourceClaim, &name, claim);
@@ -235,7 +253,10 @@ impl World {
             let name = claim["resourceClaimName"].as_str().expect("a name");
             let claim = &self.claims[name];
             let uid = pod["metadata"]["uid"].as_str().expect("a uid");
-            assert!(is_user(claim, uid), "{claim} is not reserved for {uid}");
+            let group = pod["spec"]["schedulingGroup"]["podGroupName"].as_str();
+            let group = group.and_then(|name| self.groups.get(name)?["metadata"]["uid"].as_str());
+            let is_its = is_user(claim, uid) || group.is_some_and(|group| is_user(claim, group));
+            assert!(is_its, "{claim} is not reserved for {uid}");
             assert_eq!(place(claim).as_deref(), Some(node), "{claim}");
         }
     }

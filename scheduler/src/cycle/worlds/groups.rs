@@ -27,7 +27,7 @@ const IN_A_ZONE: usize = 1;
 pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
 
 pub(super) fn groups(preemption: bool) -> Groups {
-    Groups::new(GroupGates { gangs: true, topology: true, preemption })
+    Groups::new(GroupGates { gangs: true, topology: true, preemption, claims: preemption })
 }
 
 fn group_of(pod: &Value) -> Option<&str> {
@@ -54,6 +54,12 @@ impl World {
         if joins {
             let group = format!("g{}", self.chance.below(self.count_of_groups()));
             spec["schedulingGroup"] = json!({"podGroupName": group});
+            let claims = self.groups.get(&group).map(|g| g["spec"]["resourceClaims"].clone());
+            if let Some(claims) = claims.filter(Value::is_array)
+                && !self.chance.one_in(3)
+            {
+                spec["resourceClaims"] = claims;
+            }
             let priority = self.groups.get(&group).map(|group| group["spec"]["priority"].clone());
             if let Some(priority) = priority.filter(|priority| !priority.is_null()) {
                 spec["priority"] = priority;
@@ -74,7 +80,7 @@ impl World {
         let name = format!("g{number}");
         if !self.groups.contains_key(&name) {
             self.new_group(number);
-        } else if self.chance.one_in(3) {
+        } else if self.chance.one_in(3) && !self.is_protected(&name) {
             self.delete(Kind::PodGroup, &name);
         }
         true
@@ -95,6 +101,11 @@ impl World {
         if self.preempts_whole {
             let whole = self.chance.one_in(2);
             value["spec"]["disruptionMode"] = if whole { "PodGroup" } else { "Pod" }.into();
+            if self.chance.one_in(2) {
+                let claim = format!("c{}", self.chance.below(6));
+                let named = json!([{"name": "c", "resourceClaimName": claim}]);
+                value["spec"]["resourceClaims"] = named;
+            }
             let least = if whole { 0 } else { 2 };
             value["spec"]["priority"] = (5 * (least + self.chance.below(3))).into();
         }

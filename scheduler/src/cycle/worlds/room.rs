@@ -184,13 +184,16 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
         never_preempts: None,
         trials: None,
         search: Some(search),
+        unreserved: Vec::new(),
     });
+    scheduler.mirror.devices.decides_group(true);
     while let Some((uid, asked)) = scheduler.group.as_mut().and_then(|c| c.left.pop_front()) {
         let found = scheduler.find(&uid, &asked, &Said::Nothing, room.now);
         scheduler.found_for_group(&uid, &asked, found, room.now);
     }
     let mut cycle = scheduler.group.take().expect("it is being decided");
     scheduler.take_all_back(&mut cycle.tried);
+    scheduler.mirror.devices.decides_group(false);
     kept.iter().for_each(|step| scheduler.mirror.take_back(step));
     hidden.into_iter().for_each(|hidden| scheduler.mirror.show(hidden));
     cycle.came == Came::Fits

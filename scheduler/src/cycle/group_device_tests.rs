@@ -1,0 +1,244 @@
+//! Claims of devices that pods of a group share, and those that belong to a group.
+
+use serde_json::{Value, json};
+
+use super::command::PodRef;
+use super::device_tests::{answer, claim, class, devices_of, has, read, slice};
+use super::group_tests::told;
+use super::tests::{at, bound, decide, node, tell_all, with, without_second_look};
+use super::*;
+use crate::groups::{GroupGates, Groups};
+use crate::watch::{Kind, Thing, Told};
+
+const WITHOUT: GroupGates =
+    GroupGates { gangs: true, topology: false, preemption: false, claims: false };
+const WITH: GroupGates = GroupGates { claims: true, ..WITHOUT };
+
+fn group(change: impl FnOnce(&mut Value)) -> Thing {
+    let mut value = json!({"metadata": {"name": "g", "namespace": "default", "uid": "uid-g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}});
+    change(&mut value);
+    Thing::PodGroup(read(value))
+}
+
+/// One whose claim this is.
+fn with_claim(change: impl FnOnce(&mut Value)) -> Thing {
+    group(|group| {
+        group["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
+        change(group);
+    })
+}
+
+/// A pod of the group that uses the claim.
+fn member(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
+    with(name, "1", |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
+        pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+        change(pod);
+    })
+}
+
+fn knowing(gates: GroupGates, things: &[Thing]) -> Scheduler {
+    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    let mut scheduler = scheduler.with_groups(Groups::new(gates));
+    scheduler.tell(Told::Complete(Kind::PodGroup), at(0));
+    let is_group = |thing: &&Thing| thing.kind() == Kind::PodGroup;
+    for thing in things.iter().filter(is_group) {
+        scheduler.tell(Told::Set(thing.clone()), at(0));
+    }
+    let others: Vec<Thing> = things.iter().filter(|thing| !is_group(thing)).cloned().collect();
+    tell_all(&mut scheduler, &others);
+    scheduler
+}
+
+fn pair(group: Thing) -> Vec<Thing> {
+    let pods = ["a", "b"].map(|name| member(name, |_| {}));
+    let nodes = [node("m", "4"), node("n", "4"), class(), slice("n", &["g0", "g1"]), group];
+    nodes.into_iter().chain(pods).collect()
+}
+
+/// What is to be written of claims, a pod each.
+fn all_reserves(commands: &[Command]) -> Vec<(PodRef, u64, Vec<Reserve>)> {
+    let all = commands.iter().filter_map(|command| match command {
+        Command::ReserveDevices { pod, number, claims } => {
+            Some((pod.clone(), *number, claims.clone()))
+        }
+        _ => None,
+    });
+    all.collect()
+}
+
+fn users(all: &[(PodRef, u64, Vec<Reserve>)]) -> Vec<String> {
+    let user = |(pod, _, claims): &(PodRef, u64, Vec<Reserve>)| {
+        let user = claims.first().map(|claim| claim.user.as_ref());
+        let user = user.map(|user| user.map_or_else(|| "itself".to_owned(), |u| u.uid.clone()));
+        format!("{}: {}", pod.uid, user.unwrap_or_else(|| "nobody".to_owned()))
+    };
+    all.iter().map(user).collect()
+}
+
+fn releases(commands: &[Command]) -> Vec<String> {
+    let all = commands.iter().filter_map(|command| match command {
+        Command::ReleaseDevices { pod, claims } => {
+            Some(format!("{} {}", pod.uid, claims[0].metadata.name.as_deref().expect("a name")))
+        }
+        _ => None,
+    });
+    all.collect()
+}
+
+#[test]
+fn pods_of_a_group_share_what_a_claim_is_being_given() {
+    for gates in [WITHOUT, WITH] {
+        let things: Vec<Thing> = pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
+        let mut scheduler = knowing(gates, &things);
+        let all = all_reserves(&decide(&mut scheduler, 0));
+        assert_eq!(users(&all), ["a: itself", "b: itself"]);
+        assert_eq!(devices_of(&all[0].2), devices_of(&all[1].2));
+        // Nobody else gets it, whoever of the two is first.
+        let commands = answer(&mut scheduler, &all[1], 1);
+        assert_eq!(commands.iter().find_map(bound).expect("a pod").0.uid, "b".into());
+        scheduler.tell(
+            Told::Set(with("x", "1", |pod| {
+                pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "d"}]);
+            })),
+            at(2),
+        );
+        scheduler.tell(Told::Set(claim("d")), at(2));
+        let others = all_reserves(&decide(&mut scheduler, 2));
+        assert_ne!(devices_of(&others[0].2), devices_of(&all[0].2));
+        let commands = answer(&mut scheduler, &all[0], 3);
+        assert_eq!(commands.iter().find_map(bound).expect("a pod").0.uid, "a".into());
+    }
+}
+
+#[test]
+fn a_claim_that_is_being_given_is_free_when_nobody_of_the_group_wants_it_any_more() {
+    let things: Vec<Thing> = pair(group(|_| {})).into_iter().chain([claim("c")]).collect();
+    let mut scheduler = knowing(WITHOUT, &things);
+    let all = all_reserves(&decide(&mut scheduler, 0));
+    let fails = |scheduler: &mut Scheduler, at_second| {
+        let one: &(PodRef, u64, Vec<Reserve>) = &all[at_second as usize - 1];
+        let (pod, number, error) = (one.0.clone(), one.1, Some("no".to_owned()));
+        let reserved = Reserved { pod, number, claims: Vec::new(), error, made: None };
+        scheduler.devices_reserved(reserved, at(at_second));
+    };
+    // With one device on its node nobody else would have any.
+    scheduler.tell(Told::Set(slice("n", &["g0"])), at(0));
+    let is_given = |scheduler: &mut Scheduler, now| {
+        scheduler.tell(Told::Set(claim("d")), at(now));
+        let other = |pod: &mut Value| {
+            pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "d"}]);
+        };
+        scheduler.tell(Told::Set(with("x", "1", other)), at(now));
+        let found = all_reserves(&decide(scheduler, now));
+        scheduler.tell(Told::Gone(with("x", "1", other)), at(now));
+        !found.iter().any(|(pod, ..)| &*pod.uid == "x")
+    };
+    fails(&mut scheduler, 1);
+    assert!(is_given(&mut scheduler, 1), "the other one wants it still");
+    scheduler.tell(Told::Gone(member("a", |_| {})), at(1));
+    fails(&mut scheduler, 2);
+    assert!(!is_given(&mut scheduler, 2));
+}
+
+#[test]
+fn a_claim_of_a_group_is_reserved_for_the_group() {
+    let things: Vec<Thing> = pair(with_claim(|_| {})).into_iter().chain([claim("c")]).collect();
+    let mut scheduler = knowing(WITH, &things);
+    let all = all_reserves(&decide(&mut scheduler, 0));
+    assert_eq!(users(&all), ["a: uid-g", "b: uid-g"]);
+    let user = all[0].2[0].user.as_ref().expect("a group");
+    let of = (user.api_group.as_deref(), &*user.resource, &*user.name);
+    assert_eq!(of, (Some("scheduling.k8s.io"), "podgroups", "g"));
+    // Without the gate, and where the group names it otherwise, it is the pods'.
+    let mut scheduler = knowing(WITHOUT, &things);
+    assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
+    let other = with_claim(|group| group["spec"]["resourceClaims"][0]["name"] = json!("other"));
+    let things: Vec<Thing> = pair(other).into_iter().chain([claim("c")]).collect();
+    let mut scheduler = knowing(WITH, &things);
+    assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
+}
+
+/// A claim with a device of n that the group may use.
+fn of_group(device: &str) -> Thing {
+    let Thing::ResourceClaim(mut claim) = has("c", 5, ("n", device), &["uid-g"]) else {
+        panic!("it is a claim")
+    };
+    let users = claim.status.as_mut().and_then(|status| status.reserved_for.as_mut());
+    for user in users.expect("a user") {
+        user.api_group = Some("scheduling.k8s.io".to_owned());
+        (user.resource, user.name) = ("podgroups".to_owned(), "g".to_owned());
+    }
+    Thing::ResourceClaim(claim)
+}
+
+#[test]
+fn what_is_reserved_for_the_group_is_not_reserved_again() {
+    let things: Vec<Thing> = pair(with_claim(|_| {})).into_iter().chain([of_group("g0")]).collect();
+    let mut scheduler = knowing(WITH, &things);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(users(&all_reserves(&commands)), ["a: nobody", "b: nobody"]);
+    let mut scheduler = knowing(WITHOUT, &things);
+    assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
+}
+
+#[test]
+fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
+    let made = |owner: &str, kind: &str| {
+        let Thing::ResourceClaim(mut claim) = claim("made") else { panic!("it is a claim") };
+        claim.metadata.owner_references = Some(vec![*read(json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": kind, "name": owner,
+            "uid": "uid-g", "controller": true}))]);
+        Thing::ResourceClaim(claim)
+    };
+    let pods = ["a", "b"].map(|name| {
+        member(name, |pod| {
+            let named = json!([{"name": "c", "resourceClaimTemplateName": "t"}]);
+            pod["spec"]["resourceClaims"] = named;
+            pod["status"]["resourceClaimStatuses"] =
+                json!([{"name": "c", "resourceClaimName": "made"}]);
+        })
+    });
+    let of = |gates, claim: Thing| {
+        let group = with_claim(|group| {
+            let named = json!([{"name": "c", "resourceClaimTemplateName": "t"}]);
+            group["spec"]["resourceClaims"] = named;
+        });
+        let base = [node("n", "4"), class(), slice("n", &["g0"]), group, claim];
+        let things: Vec<Thing> = base.into_iter().chain(pods.clone()).collect();
+        let mut scheduler = knowing(gates, &things);
+        users(&all_reserves(&decide(&mut scheduler, 0)))
+    };
+    assert_eq!(of(WITH, made("g", "PodGroup")), ["a: uid-g", "b: uid-g"]);
+    // They wait for one of their own.
+    assert_eq!(of(WITHOUT, made("g", "PodGroup")), [""; 0]);
+    assert_eq!(of(WITH, made("h", "PodGroup")), [""; 0]);
+    assert_eq!(of(WITH, made("g", "Job")), [""; 0]);
+}
+
+#[test]
+fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_node() {
+    // There is no room beside the device.
+    let full = |more: Vec<Thing>| {
+        let pods = ["a", "b"].map(|name| member(name, |_| {}));
+        let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"])];
+        let base = base.into_iter().chain([with_claim(|_| {}), of_group("g0")]);
+        base.chain(pods).chain(more).collect::<Vec<Thing>>()
+    };
+    let mut scheduler = knowing(WITH, &full(Vec::new()));
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(releases(&commands), ["uid-g c"]);
+    let (pods, _) = told(&commands);
+    let says = |text: &str| pods.iter().filter(|(.., message)| message.contains(text)).count();
+    assert_eq!(says("ResourceClaim unreserved for PodGroup, preemption"), 1, "{pods:?}");
+    // Then it gives its devices back.
+    let Thing::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else { panic!("a claim") };
+    scheduler.devices_released(&"uid-g".into(), vec![*free], at(1));
+    let commands = decide(&mut scheduler, 60);
+    let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
+    assert_eq!((releases(&commands), commands.iter().filter(|c| gives(c)).count()), (vec![], 1));
+    let placed = member("z", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let mut scheduler = knowing(WITH, &full(vec![placed]));
+    assert_eq!(releases(&decide(&mut scheduler, 0)), [""; 0]);
+}
