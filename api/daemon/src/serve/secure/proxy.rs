@@ -98,6 +98,9 @@ impl Headers {
 mod tests {
     use super::*;
     use hyper::header::{HeaderName, HeaderValue};
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
 
     fn user(given: &[(&str, &str)]) -> Option<User> {
         let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect();
@@ -137,5 +140,49 @@ mod tests {
     #[test]
     fn without_a_name_nobody_is_spoken_for() {
         assert_eq!(user(&[("x-remote-group", "system:masters"), ("x-remote-uid", "7")]), None);
+    }
+
+    fn named(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    }
+
+    #[test]
+    fn a_proxy_is_believed_by_its_name_where_names_are_listed() {
+        let (mut ca, key) = (named("proxies"), KeyPair::generate().expect("a key"));
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let pem = ca.self_signed(&key).expect("a certificate").pem();
+        std::fs::write(file.path(), pem).expect("written");
+        let ca = Issuer::new(ca, key);
+        let of = |name: &str| {
+            let mut leaf = named(name);
+            leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            let key = KeyPair::generate().expect("a key");
+            vec![leaf.signed_by(&key, &ca).expect("a certificate").der().clone()]
+        };
+        let said = |allowed: &[&str], name: &str| {
+            let headers = Headers {
+                allowed_names: allowed.iter().map(|name| (*name).to_owned()).collect(),
+                usernames: vec!["X-Remote-User".to_owned()],
+                ..Headers::default()
+            };
+            let client_ca = ("--requestheader-client-ca-file", file.path().to_owned());
+            let proxy = Proxy::open(&Proxies { client_ca, headers }).expect("authorities");
+            let head = [("x-remote-user", "jane")].map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            let found = proxy.user(&head.into_iter().collect(), &of(name));
+            found.map(|user| user.map(|user| user.name))
+        };
+        let jane = Ok(Some("jane".to_owned()));
+        assert_eq!(said(&["other", "front"], "front"), jane);
+        assert_eq!(said(&[], "anybody"), jane, "none is listed");
+        let refused =
+            |name: &str| Err(format!("x509: subject with cn={name} is not in the allowed list"));
+        assert_eq!(said(&["front"], "other"), refused("other"));
+        assert_eq!(said(&["front"], "front "), refused("front "), "the name as a whole");
     }
 }
