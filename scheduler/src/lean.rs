@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{
-    AWSElasticBlockStoreVolumeSource, Affinity, Container, ContainerPort, ContainerRestartRule,
-    ContainerStatus, EphemeralVolumeSource, GCEPersistentDiskVolumeSource, ISCSIVolumeSource,
-    ImageVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodResourceClaim,
-    PodResourceClaimStatus, PodSchedulingGate, PodSchedulingGroup, PodSpec, PodStatus,
+    AWSElasticBlockStoreVolumeSource, Affinity, AzureDiskVolumeSource, CinderVolumeSource,
+    Container, ContainerPort, ContainerRestartRule, ContainerStatus, EphemeralVolumeSource,
+    GCEPersistentDiskVolumeSource, ISCSIVolumeSource, ImageVolumeSource,
+    PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodResourceClaim, PodResourceClaimStatus,
+    PodSchedulingGate, PodSchedulingGroup, PodSpec, PodStatus, PortworxVolumeSource,
     RBDVolumeSource, ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -217,6 +218,9 @@ struct OneVolume {
     ephemeral: Option<EphemeralVolumeSource>,
     gce_persistent_disk: Option<GCEPersistentDiskVolumeSource>,
     aws_elastic_block_store: Option<AWSElasticBlockStoreVolumeSource>,
+    azure_disk: Option<AzureDiskVolumeSource>,
+    cinder: Option<CinderVolumeSource>,
+    portworx_volume: Option<PortworxVolumeSource>,
     iscsi: Option<ISCSIVolumeSource>,
     rbd: Option<RBDVolumeSource>,
     image: Option<ImageVolumeSource>,
@@ -228,6 +232,9 @@ impl OneVolume {
             || self.ephemeral.is_some()
             || self.gce_persistent_disk.is_some()
             || self.aws_elastic_block_store.is_some()
+            || self.azure_disk.is_some()
+            || self.cinder.is_some()
+            || self.portworx_volume.is_some()
             || self.iscsi.is_some()
             || self.rbd.is_some()
             || self.image.is_some()
@@ -242,6 +249,9 @@ impl From<OneVolume> for Volume {
             ephemeral: read.ephemeral,
             gce_persistent_disk: read.gce_persistent_disk,
             aws_elastic_block_store: read.aws_elastic_block_store,
+            azure_disk: read.azure_disk,
+            cinder: read.cinder,
+            portworx_volume: read.portworx_volume,
             iscsi: read.iscsi,
             rbd: read.rbd,
             image: read.image,
@@ -357,7 +367,9 @@ mod tests {
                 "resources": {"requests": {"cpu": "1"}, "claims": [{"name": "r"}]},
                 "restartPolicyRules": [{"action": "RestartAllContainers"}]}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
-            "volumes": [claim],
+            "volumes": [claim, {"name": "d", "azureDisk": {"diskName": "d", "diskURI": "d"}},
+                {"name": "o", "cinder": {"volumeID": "o"}},
+                {"name": "p", "portworxVolume": {"volumeID": "p"}}],
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 {"nodeSelectorTerms": [{"matchExpressions": [{"key": "k", "operator": "Exists"}]}]}}},
             "hostNetwork": true, "hostUsers": false, "nodeName": "n", "nodeSelector": {"a": "b"},

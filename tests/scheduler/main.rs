@@ -16,6 +16,7 @@ mod extender;
 #[path = "../tests/sched/generate.rs"]
 #[allow(dead_code, reason = "what tests of columns use besides")]
 mod generate;
+mod in_tree_worlds;
 mod metrics;
 mod plugins;
 mod preemption_vectors;

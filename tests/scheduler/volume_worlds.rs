@@ -7,6 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::generate::Dice;
+use crate::in_tree_worlds as in_tree;
 
 /// Pods of a world.
 pub(crate) const PODS_OF_WORLD: u64 = 10;
@@ -20,12 +21,14 @@ const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
 const HOST: &str = "kubernetes.io/hostname";
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-const ZONES: [&str; 3] = ["z1", "z2", "z3"];
+const ZONES: [&str; 3] = ["e-w-1", "e-w-2", "e-s-1"];
 const REGIONS: [&str; 2] = ["r1", "r2"];
 /// Of a volume: several, one twice, a part that is no value of a label, and one that is no zone.
-const ZONES_OF_VOLUME: [&str; 7] = ["z1", "z2", "z3", "z1__z2", "z2__z2__z3", "z1___z2", "__z1"];
+const ZONES_OF_VOLUME: [&str; 7] =
+    ["e-w-1", "e-w-2", "e-s-1", "e-w-1__e-w-2", "e-w-2__e-w-2__e-s-1", "e-w-1___e-w-2", "__e-w-1"];
 /// The last but one is empty, and the last is no class.
-const CLASSES: [&str; 9] = ["now", "wait", "local", "local", "local", "zoned", "room", "", "none"];
+const CLASSES: [&str; 10] =
+    ["now", "wait", "local", "local", "local", "zoned", "room", "moved", "", "none"];
 const DRIVERS: [&str; 3] = ["csi.a", "csi.b", "csi.c"];
 const MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 const SIZES: [&str; 9] =
@@ -69,9 +72,11 @@ pub(crate) fn world(seed: u64) -> Value {
         let any = waits && config.contains("VolumeBinding");
         claims.extend(claim_for(dice, pod, size, any));
     }
+    // A volume that its driver cannot have ends a decision of VolumeBinding with an error upstream.
+    let binds = config.contains("VolumeBinding");
     json!({"seed": seed, "config": config,
         "nodes": (0..nodes).map(|at| node(dice, at)).collect::<Vec<_>>(),
-        "pods": pods, "cases": cases, "volumes": volumes(dice, size, &claims),
+        "pods": pods, "cases": cases, "volumes": volumes(dice, (size, binds), &claims),
         "claims": claims, "classes": classes(dice),
         "csinodes": (0..nodes).filter_map(|at| csi_node(dice, at)).collect::<Vec<_>>(),
         "drivers": drivers(dice), "capacities": capacities(dice, nodes),
@@ -110,15 +115,21 @@ fn node(dice: &mut Dice, at: usize) -> Value {
             labels.insert(key.to_owned(), json!(dice.pick(values)));
         }
     }
-    json!({"metadata": {"name": name, "labels": labels},
-        "status": {"allocatable": {"cpu": "100", "memory": "100Gi", "pods": "110"}}})
+    let mut node = json!({"metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": {"cpu": "100", "memory": "100Gi", "pods": "110"}}});
+    in_tree::label(dice, &mut node, &ZONES);
+    node
 }
 
 /// A requirement of nodes; the operators of labels alone, or all.
 fn requirement(dice: &mut Dice, nodes: usize, operators: &[&str]) -> Value {
     let (key, values): (&str, Vec<String>) = match dice.below(4) {
         0 | 1 => (HOST, (0..1 + nodes / 2).map(|_| format!("n{}", dice.below(nodes))).collect()),
-        2 => (ZONE, (0..1 + dice.below(2)).map(|_| dice.pick(&ZONES)).collect()),
+        2 => {
+            let key = if dice.chance(70) { ZONE } else { OLD_ZONE };
+            (key, (0..1 + dice.below(2)).map(|_| dice.pick(&ZONES)).collect())
+        }
+        _ if dice.chance(15) => (OLD_REGION, vec![dice.pick(&REGIONS)]),
         _ => ("disk", vec![dice.pick(&["7", "20", "ssd"])]),
     };
     let operator = dice.pick(operators);
@@ -159,6 +170,7 @@ fn classes(dice: &mut Dice) -> Vec<Value> {
         ("local", "WaitForFirstConsumer", "kubernetes.io/no-provisioner"),
         ("zoned", "WaitForFirstConsumer", "csi.b"),
         ("room", "WaitForFirstConsumer", "csi.c"),
+        ("moved", "WaitForFirstConsumer", in_tree::provisioner(dice)),
     ] {
         if dice.chance(5) {
             continue;
@@ -249,7 +261,9 @@ fn csi_node(dice: &mut Dice, at: usize) -> Option<Value> {
         }
         drivers.push(found);
     }
-    Some(json!({"metadata": {"name": name}, "spec": {"drivers": drivers}}))
+    let mut node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
+    in_tree::move_plugins(dice, &mut node);
+    Some(node)
 }
 
 fn attachments(dice: &mut Dice, nodes: usize) -> Vec<Value> {
@@ -300,7 +314,7 @@ fn set_common(dice: &mut Dice, object: &mut Value) {
     }
 }
 
-fn volumes(dice: &mut Dice, size: Size, claims: &[Value]) -> Vec<Value> {
+fn volumes(dice: &mut Dice, (size, binds): (Size, bool), claims: &[Value]) -> Vec<Value> {
     let first = dice.below(CAPACITIES);
     let mut free: Vec<&Value> = claims.iter().collect();
     (0..size.volumes)
@@ -310,10 +324,10 @@ fn volumes(dice: &mut Dice, size: Size, claims: &[Value]) -> Vec<Value> {
                 "metadata": {"name": format!("v{at}"), "resourceVersion": "1"},
                 "spec": {"capacity": {"storage": format!("{room}Gi")}},
             });
-            let class = dice.pick(&["local", "local", "local", "wait", "zoned", "room", "now", ""]);
+            let class = dice.pick(&CLASSES[1..CLASSES.len() - 1]);
             set_class(dice, &mut volume, &class);
             set_common(dice, &mut volume);
-            set_source(dice, &mut volume);
+            set_source(dice, &mut volume, binds);
             if dice.chance(70) {
                 volume["spec"]["nodeAffinity"] = reach(dice, size.nodes);
             }
@@ -326,7 +340,7 @@ fn volumes(dice: &mut Dice, size: Size, claims: &[Value]) -> Vec<Value> {
 }
 
 /// What a volume is, who may use it how, and where.
-fn set_source(dice: &mut Dice, volume: &mut Value) {
+fn set_source(dice: &mut Dice, volume: &mut Value, binds: bool) {
     let mut all = modes(dice);
     all.extend(dice.chance(70).then(|| MODES[0].to_owned()));
     all.extend(dice.chance(60).then(|| MODES[3].to_owned()));
@@ -337,7 +351,12 @@ fn set_source(dice: &mut Dice, volume: &mut Value) {
         2 => json!({}),
         _ => json!({"phase": "Available"}),
     };
-    if dice.chance(65) {
+    if dice.chance(30) {
+        let (field, source) = in_tree::source(dice, false, binds);
+        volume["spec"][field] = source;
+    } else if dice.chance(20) {
+        volume["spec"]["csi"] = in_tree::csi(dice);
+    } else if dice.chance(65) {
         // Few handles: two volumes may be one disk.
         let handle = format!("h{}", dice.below(VOLUMES_MAX));
         volume["spec"]["csi"] = json!({"driver": dice.pick(&DRIVERS), "volumeHandle": handle});
@@ -354,6 +373,9 @@ fn set_source(dice: &mut Dice, volume: &mut Value) {
         if dice.chance(percent) {
             volume["metadata"]["labels"][key] = json!(dice.pick(values));
         }
+    }
+    if binds {
+        in_tree::put_right(dice, volume);
     }
 }
 
@@ -450,6 +472,10 @@ fn pod(dice: &mut Dice, name: &str) -> Value {
 /// A volume of a pod.
 fn volume(dice: &mut Dice, space: &str, at: usize) -> Value {
     let name = format!("x{at}");
+    if dice.chance(20) {
+        let (field, source) = in_tree::source(dice, true, true);
+        return json!({"name": name, field: source});
+    }
     let reads = dice.chance(50);
     match dice.below(20) {
         0 if at == 0 => json!({"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}),

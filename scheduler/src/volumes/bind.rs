@@ -210,7 +210,7 @@ impl Volumes {
         (node, row): (&str, u32),
     ) -> Result<(), String> {
         let Some(volume) = self.volumes.get(name).cloned() else { return Ok(()) };
-        if self.reachable(cluster, &volume).get(row) {
+        if self.usable(cluster, &volume).get(row) {
             return Ok(());
         }
         Err(format!(

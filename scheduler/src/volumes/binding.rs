@@ -19,6 +19,7 @@ use pintle_api_types::quantity::Amount;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::bits::Bits;
 
+use super::in_tree::{self, InTree};
 use super::{Volumes, annotation, class_of_claim, class_of_volume, is_bound, version, volume_name};
 
 const BIND_CONFLICT: &str = "node(s) didn't find available persistent volumes to bind";
@@ -42,6 +43,17 @@ pub(super) struct Binding {
 
 /// A volume and its nodes.
 type Candidate = (String, Rc<Bits>);
+
+/// Nodes that a volume can be on: of its version, and of the nodes as they were.
+#[derive(Debug)]
+pub(super) struct Reach {
+    version: String,
+    nodes_changed: u64,
+    /// As it says itself: so volumes are chosen.
+    own: Rc<Bits>,
+    /// As the driver says on nodes where that has taken its plugin's place: so it is used.
+    used: Rc<Bits>,
+}
 
 /// A claim that gets its volume with a node.
 #[derive(Clone, Debug)]
@@ -137,7 +149,7 @@ impl Volumes {
             let Some(claim) = self.claim(key).cloned() else { continue };
             if is_bound(&claim) {
                 let volume = volume_name(&claim).and_then(|name| self.volume(name)).cloned();
-                binding.bound.push(volume.map(|volume| self.reachable(cluster, &volume)));
+                binding.bound.push(volume.map(|volume| self.usable(cluster, &volume)));
             } else if self.waits_for_consumer(&claim) {
                 binding.wanted.push(self.wanted(cluster, key, &claim));
             }
@@ -166,38 +178,62 @@ impl Volumes {
         Wanted { key: key.clone(), selected, given, candidates, provision }
     }
 
-    /// Nodes that can have a volume. Their labels alone count: what a term says of a node's name is
-    /// not asked.
+    /// Nodes where a claim can have this volume. Their labels alone count: what a term says of a
+    /// node's name is not asked.
     // k8s: component-helpers/storage/volume/helpers.go CheckNodeAffinity
-    pub(super) fn reachable(
-        &mut self,
-        cluster: &mut Cluster,
-        volume: &PersistentVolume,
-    ) -> Rc<Bits> {
-        let name = volume.metadata.name.clone().unwrap_or_default();
-        let (is, changed) = (version(&volume.metadata), self.nodes_changed);
-        if let Some((was, at, rows)) = self.reachable.get(&name)
-            && (was.as_str(), *at) == (is, changed)
-        {
-            return Rc::clone(rows);
-        }
-        let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
-        let rows = match affinity.and_then(|affinity| affinity.required.as_ref()) {
-            Some(required) => {
-                let terms = required.node_selector_terms.iter().cloned();
-                let terms: Vec<_> = terms.map(without_names).collect();
-                match terms.iter().any(Option::is_none) {
-                    true => cluster.all_rows(),
-                    false => {
-                        cluster.rows_matching(&terms.into_iter().flatten().collect::<Vec<_>>())
-                    }
-                }
-            }
-            None => cluster.all_rows(),
+    fn reachable(&mut self, cluster: &mut Cluster, volume: &PersistentVolume) -> Rc<Bits> {
+        Rc::clone(&self.reach(cluster, volume).own)
+    }
+
+    /// Nodes where a pod can use this volume, which its claim has.
+    // k8s: binder.go tryTranslatePVToCSI
+    pub(super) fn usable(&mut self, cluster: &mut Cluster, volume: &PersistentVolume) -> Rc<Bits> {
+        Rc::clone(&self.reach(cluster, volume).used)
+    }
+
+    fn reach(&mut self, cluster: &mut Cluster, volume: &PersistentVolume) -> &Reach {
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        let nodes_changed = self.nodes_changed;
+        let is_good = |known: &Reach| {
+            known.version == version(&volume.metadata) && known.nodes_changed == nodes_changed
         };
-        let rows = Rc::new(rows);
-        self.reachable.insert(name, (is.to_owned(), changed, Rc::clone(&rows)));
-        rows
+        if !self.reachable.get(name).is_some_and(is_good) {
+            let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+            let required = affinity.and_then(|affinity| affinity.required.as_ref());
+            let terms = required.map(|required| required.node_selector_terms.clone());
+            let own = Rc::new(rows(cluster, terms.clone()));
+            let used = match InTree::of(volume) {
+                Some(plugin) => Rc::new(self.of_driver(cluster, plugin, (volume, terms), &own)),
+                None => Rc::clone(&own),
+            };
+            let version = version(&volume.metadata).to_owned();
+            self.reachable.insert(name.to_owned(), Reach { version, nodes_changed, own, used });
+        }
+        &self.reachable[name]
+    }
+
+    /// Nodes of a volume: where its plugin has moved as the driver says, elsewhere its own.
+    fn of_driver(
+        &self,
+        cluster: &mut Cluster,
+        plugin: InTree,
+        (volume, own_terms): (&PersistentVolume, Option<Vec<NodeSelectorTerm>>),
+        own: &Bits,
+    ) -> Bits {
+        let mut moved = Bits::with_rows(cluster.all_rows().words().len() * 64);
+        let nodes = self.csi_nodes.iter().filter(|(_, node)| plugin.has_moved(node));
+        nodes.filter_map(|(name, _)| cluster.row(name)).for_each(|row| moved.set(row));
+        let mut used = own.clone();
+        used.and_not(&moved);
+        // One that its driver cannot have can be on no node of that driver.
+        if !moved.is_empty() && in_tree::of_volume(volume).is_some() {
+            let is_free = own_terms.is_none();
+            let terms = in_tree::terms(plugin, volume, own_terms.unwrap_or_default());
+            let mut of_driver = rows(cluster, (!is_free || !terms.is_empty()).then_some(terms));
+            of_driver.and(&moved);
+            used.or(&of_driver);
+        }
+        used
     }
 
     /// The volume that was given to a claim, and others that it could have, the best first.
@@ -281,6 +317,16 @@ impl Volumes {
 
 fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> NodeSelectorRequirement {
     NodeSelectorRequirement { key: key.to_owned(), operator: operator.to_owned(), values }
+}
+
+/// Nodes that meet any of these terms, or all where there are none to meet.
+fn rows(cluster: &mut Cluster, terms: Option<Vec<NodeSelectorTerm>>) -> Bits {
+    let Some(terms) = terms else { return cluster.all_rows() };
+    let terms: Option<Vec<_>> = terms.into_iter().map(without_names).collect();
+    match terms {
+        Some(terms) => cluster.rows_matching(&terms),
+        None => cluster.all_rows(),
+    }
 }
 
 /// A term of nodes without what it says of their names; `None` for one that says nothing else,

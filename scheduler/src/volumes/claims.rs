@@ -11,6 +11,7 @@ use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Cluster, Plugin};
 
 use super::binding::{Binding, Choice};
+use super::in_tree::Handle;
 use super::restrictions::Disk;
 use super::{Volumes, limits, restrictions, zone};
 
@@ -23,6 +24,8 @@ pub struct Claims {
     /// Its disks, and nodes with pods that have them.
     pub(super) own_disks: Vec<Disk>,
     pub(super) disks: Bits,
+    /// Volumes of plugins that have moved to drivers, which it names itself.
+    pub(super) in_tree: Vec<Handle>,
     /// A claim that is not there, where nobody asked before what volumes are attached.
     pub(super) unknown: Option<String>,
     /// Nodes that cannot attach as many.
@@ -98,7 +101,8 @@ impl Claims {
                 disks || self.one_pod.iter().any(is_used)
             }
             Plugin::NodeVolumeLimits => {
-                self.unknown.is_some() || volumes.is_too_many(node, &self.keys, gone)
+                let wanted = (&self.keys[..], &self.in_tree[..]);
+                self.unknown.is_some() || volumes.is_too_many(node, wanted, gone)
             }
             _ => true,
         };

@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSINode;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::bits::Bits;
 
+use super::in_tree::{self, Handle};
 use super::users::Gone;
 use super::{Volumes, class_of_claim, volume_name};
 
@@ -15,6 +17,9 @@ pub(super) const TOO_MANY: &str = "node(s) exceed max volume count";
 
 /// Volumes by their unique name, with their drivers.
 type Attached = HashMap<String, String>;
+
+/// Volumes that a pod has by its claims, and those that it names itself.
+pub(super) type Wanted<'a> = (&'a [ObjectKey], &'a [Handle]);
 
 fn limits(node: &CSINode) -> impl Iterator<Item = (&str, i32)> {
     let drivers = node.spec.drivers.iter();
@@ -37,12 +42,12 @@ pub(super) fn raises(old: &CSINode, new: &CSINode) -> bool {
 }
 
 impl Volumes {
-    /// Nodes where these claims would be too many.
-    pub(super) fn too_many(&self, cluster: &Cluster, claims: &[ObjectKey]) -> Bits {
+    /// Nodes where these volumes would be too many.
+    pub(super) fn too_many(&self, cluster: &Cluster, wanted: Wanted) -> Bits {
         let mut rows = Bits::default();
         rows.reset(cluster.all_rows().words().len() * 64);
         let mut new = Attached::new();
-        claims.iter().for_each(|claim| self.attach(claim, &mut new));
+        self.attach(wanted, &mut new);
         if new.is_empty() {
             return rows;
         }
@@ -59,11 +64,11 @@ impl Volumes {
         rows
     }
 
-    /// Whether these claims would be too many on a node that these pods have left.
-    pub(super) fn is_too_many(&self, node: &str, claims: &[ObjectKey], gone: &Gone<'_>) -> bool {
+    /// Whether these volumes would be too many on a node that these pods have left.
+    pub(super) fn is_too_many(&self, node: &str, wanted: Wanted, gone: &Gone<'_>) -> bool {
         let Some(csi) = self.csi_nodes.get(node) else { return false };
         let mut new = Attached::new();
-        claims.iter().for_each(|claim| self.attach(claim, &mut new));
+        self.attach(wanted, &mut new);
         let attachments = self.attached(Some(node));
         self.is_over((node, csi), &new, attachments.get(node), gone)
     }
@@ -98,7 +103,7 @@ impl Volumes {
         }
         let mut there = Attached::new();
         for user in self.users.on_node(node, gone) {
-            user.claims.iter().for_each(|claim| self.attach(claim, &mut there));
+            self.attach((&user.claims, &user.in_tree), &mut there);
         }
         let wanted = |driver: &str| {
             let fresh = new.iter().filter(|(name, _)| !there.contains_key(*name));
@@ -117,19 +122,35 @@ impl Volumes {
         limits(csi).any(over)
     }
 
-    /// Adds the volume of a claim, where a driver attaches it. Volumes of drivers that were once part
-    /// of Kubernetes are not counted.
-    // k8s: csi.go getCSIDriverInfo
-    fn attach(&self, key: &ObjectKey, to: &mut Attached) {
-        let Some(claim) = self.claim(key) else { return };
-        if let Some(volume) = volume_name(claim).and_then(|name| self.volume(name)) {
-            if let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
-                to.insert(format!("{}/{}", csi.driver, csi.volume_handle), csi.driver.clone());
-            }
-            return;
+    /// Adds volumes that drivers attach. Those of plugins that have moved are counted for the drivers
+    /// that took their place, on every node of which anything is known.
+    // k8s: csi.go filterAttachableVolumes; nodevolumelimits/utils.go isCSIMigrationOn
+    fn attach(&self, (claims, in_tree): Wanted, to: &mut Attached) {
+        for (driver, handle) in in_tree {
+            to.insert(format!("{driver}/{handle}"), (*driver).to_owned());
         }
-        let Some(class) = self.classes.get(class_of_claim(claim)) else { return };
-        let driver = class.provisioner.clone();
-        to.insert(format!("{driver}/unbound {}", key.as_str()), driver);
+        for key in claims {
+            let found = self.claim(key).and_then(|claim| self.driver_and_handle(key, claim));
+            if let Some((driver, handle)) = found.filter(|(_, handle)| !handle.is_empty()) {
+                to.insert(format!("{driver}/{handle}"), driver.to_owned());
+            }
+        }
+    }
+
+    /// Who attaches the volume of a claim, and its name there.
+    // k8s: csi.go getCSIDriverInfo
+    fn driver_and_handle<'a>(
+        &'a self,
+        key: &ObjectKey,
+        claim: &'a PersistentVolumeClaim,
+    ) -> Option<(&'a str, String)> {
+        if let Some(volume) = volume_name(claim).and_then(|name| self.volume(name)) {
+            return match volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
+                Some(csi) => Some((&csi.driver, csi.volume_handle.clone())),
+                None => in_tree::of_volume(volume),
+            };
+        }
+        let class = self.classes.get(class_of_claim(claim))?;
+        Some((in_tree::driver_of(&class.provisioner)?, format!("unbound {}", key.as_str())))
     }
 }

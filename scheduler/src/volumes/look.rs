@@ -10,7 +10,7 @@ use pintle_sched_core::{Cluster, Plugin};
 use super::binding::Binding;
 use super::claims::Claims;
 use super::users::{Gone, claim_of, volumes};
-use super::{Volumes, class_of_claim, is_bound, restrictions, volume_name};
+use super::{Volumes, class_of_claim, in_tree, is_bound, restrictions, volume_name};
 
 /// Why no node can take a pod, whatever pods go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,8 @@ impl Volumes {
     pub fn look(&mut self, pod: &Pod, cluster: &mut Cluster) -> Result<Option<Claims>, Refused> {
         let named: Vec<Named> = volumes(pod).filter_map(|v| claim_of(pod, v)).collect();
         let disks: Vec<_> = volumes(pod).filter_map(restrictions::disk).collect();
-        if named.is_empty() && disks.is_empty() {
+        let in_tree: Vec<_> = volumes(pod).filter_map(in_tree::of_pod).collect();
+        if named.is_empty() && disks.is_empty() && in_tree.is_empty() {
             return Ok(None);
         }
         let on = |plugin| cluster.view().profile().filters(plugin);
@@ -61,7 +62,8 @@ impl Volumes {
                 let (name, key) = (key.name(), key.as_str());
                 format!("looking up PVC {key}: persistentvolumeclaim {name:?} not found")
             }),
-            too_many: self.too_many(cluster, &keys),
+            too_many: self.too_many(cluster, (&keys, &in_tree)),
+            in_tree,
             outside: super::zone::outside(cluster, zoned.iter().map(|volume| &**volume)),
             binding: if binds { self.binding(cluster, &keys) } else { Binding::default() },
             keys,

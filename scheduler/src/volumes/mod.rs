@@ -12,6 +12,7 @@
 pub mod bind;
 mod binding;
 mod claims;
+mod in_tree;
 mod limits;
 mod look;
 mod restrictions;
@@ -30,10 +31,10 @@ use k8s_openapi::api::storage::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin;
-use pintle_sched_core::bits::Bits;
 use pintle_sched_core::hint::Event;
 
 pub use self::binding::Choice;
+use self::binding::Reach;
 pub use self::claims::{Claims, OfPlugin};
 pub use self::look::Refused;
 use self::users::Users;
@@ -56,9 +57,9 @@ pub struct Volumes {
     attachments: HashMap<String, Rc<VolumeAttachment>>,
     /// Pods on nodes that have volumes.
     pub users: Users,
-    /// Nodes that the affinity of a volume allows: of its version, and of the nodes as they were.
-    reachable: HashMap<String, (String, u64, Rc<Bits>)>,
-    /// Counts changes of nodes.
+    /// Nodes that the affinity of a volume allows.
+    reachable: HashMap<String, Reach>,
+    /// Counts changes of nodes, and of what has moved to drivers there.
     pub nodes_changed: u64,
 }
 
@@ -126,9 +127,16 @@ impl Volumes {
             Thing::CSINode(node) => {
                 let new = Rc::new(*node);
                 let old = self.csi_nodes.insert(name(&new.metadata), Rc::clone(&new));
+                let moves = old.as_ref().is_none_or(|o| in_tree::moved(o) != in_tree::moved(&new));
+                self.nodes_changed += u64::from(moves);
                 let raises = old.is_none_or(|old| limits::raises(&old, &new));
                 // Those of other nodes are of no use to whoever waits for this one's.
-                raises.then_some(Event::Other(&[NodeVolumeLimits]))
+                match (raises, moves) {
+                    (true, true) => Some(Event::Other(&[NodeVolumeLimits, VolumeBinding])),
+                    (true, false) => Some(Event::Other(&[NodeVolumeLimits])),
+                    (false, true) => Some(Event::Other(&[VolumeBinding])),
+                    (false, false) => None,
+                }
             }
             Thing::CSIDriver(driver) => {
                 let old = self.drivers.insert(name(&driver.metadata), Rc::new(*driver));
@@ -163,7 +171,8 @@ impl Volumes {
             Kind::StorageClass => drop(self.classes.remove(key.name())),
             Kind::CSINode => {
                 self.csi_nodes.remove(key.name());
-                return Some(Event::Other(&[Plugin::NodeVolumeLimits]));
+                self.nodes_changed += 1;
+                return Some(Event::Other(&[Plugin::NodeVolumeLimits, Plugin::VolumeBinding]));
             }
             Kind::CSIDriver => drop(self.drivers.remove(key.name())),
             Kind::CSIStorageCapacity => drop(self.capacities.remove(key)),

@@ -518,3 +518,55 @@ fn each_plugin_speaks_for_itself_where_those_before_it_are_off() {
     assert_eq!(chosen(&mut volumes, &["waits"]).0, ["v"]);
     assert_eq!(told(&mut volumes, &["VolumeZone"], &["waits"]), "");
 }
+
+fn csi_node(name: &str, moved: &str, limit: Option<i32>) -> Thing {
+    let allocatable = json!({"count": limit});
+    Thing::CSINode(object(json!({"metadata": {"name": name,
+        "annotations": {"storage.alpha.kubernetes.io/migrated-plugins": moved}},
+        "spec": {"drivers": [{"name": "ebs.csi.aws.com", "nodeID": "n",
+            "allocatable": allocatable}]}})))
+}
+
+fn aws(name: &str, id: &str, zone: &str) -> Thing {
+    volume(name, "5Gi", &[], |volume| {
+        volume["metadata"]["labels"] = json!({"failure-domain.beta.kubernetes.io/zone": zone});
+        volume["spec"]["awsElasticBlockStore"] = json!({"volumeID": id});
+    })
+}
+
+#[test]
+fn a_volume_whose_plugin_has_moved_is_where_its_driver_says() {
+    let mut volumes = known(vec![bound_claim("d", "d"), aws("d", "aws://z/vol-1", "nowhere")]);
+    assert_eq!(
+        reasons(&mut volumes, &["d"]),
+        ["node(s) had no available volume zone"; 2]
+            .into_iter()
+            .chain([""])
+            .map(str::to_owned)
+            .collect::<Vec<_>>()[..]
+    );
+    // On b the driver is in charge, and no node has its label.
+    let happened =
+        set(&mut volumes, csi_node("b", "kubernetes.io/cinder,kubernetes.io/aws-ebs", None));
+    assert!(happened.is_some_and(|event| event.may_help(Plugin::VolumeBinding)));
+    assert_eq!(reasons(&mut volumes, &["d"])[1], AFFINITY);
+    let happened = set(&mut volumes, csi_node("b", "kubernetes.io/cinder", None));
+    assert!(happened.is_some_and(|event| event.may_help(Plugin::VolumeBinding)));
+    assert_ne!(reasons(&mut volumes, &["d"])[1], AFFINITY);
+}
+
+#[test]
+fn a_disk_counts_once_for_the_driver_however_it_is_named() {
+    let mut volumes = known(vec![
+        bound_claim("one", "one"),
+        bound_claim("two", "two"),
+        aws("one", "aws://z/vol-1", "z"),
+        aws("two", "vol-2", "z"),
+        csi_node("c", "", Some(1)),
+    ]);
+    let by_itself = json!({"metadata": {"name": "q", "namespace": "ns", "uid": "q"}, "spec": {
+        "containers": [], "volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": "vol-1"}}]}});
+    volumes.users.put("q", &object(by_itself), "c");
+    assert_eq!(reasons(&mut volumes, &["one"])[2], "");
+    assert_eq!(reasons(&mut volumes, &["two"])[2], "node(s) exceed max volume count");
+}

@@ -1,7 +1,7 @@
 //! Which pods on nodes use which claims and disks.
 //!
 //! Input: pods that have a node, or are assumed to have one. Output: who uses what where. Owner: the
-//! volumes. Bounds: pods with claims or such disks.
+//! volumes. Bounds: pods with claims, such disks, or volumes of plugins that have moved to drivers.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Cluster;
 
+use super::in_tree::{self, Handle};
 use super::restrictions::{self, Disk};
 
 /// A pod on a node.
@@ -18,6 +19,8 @@ pub(super) struct User {
     pub(super) node: Rc<str>,
     pub(super) claims: Vec<ObjectKey>,
     pub(super) disks: Vec<Disk>,
+    /// Volumes of plugins that have moved to drivers, which the pod names itself.
+    pub(super) in_tree: Vec<Handle>,
 }
 
 /// What a pod used that is thought away.
@@ -65,7 +68,8 @@ pub fn uses(pod: &Pod, claim: &str) -> bool {
 impl Users {
     /// A pod is on a node.
     pub fn put(&mut self, uid: &str, pod: &Pod, node: &str) {
-        let mut user = User { node: node.into(), claims: Vec::new(), disks: Vec::new() };
+        let (claims, disks, in_tree) = (Vec::new(), Vec::new(), Vec::new());
+        let mut user = User { node: node.into(), claims, disks, in_tree };
         let mut own = Vec::new();
         for volume in volumes(pod) {
             if let Some((claim, is_made)) = claim_of(pod, volume) {
@@ -75,8 +79,9 @@ impl Users {
                 user.claims.push(claim);
             }
             user.disks.extend(restrictions::disk(volume));
+            user.in_tree.extend(in_tree::of_pod(volume));
         }
-        if user.claims.is_empty() && user.disks.is_empty() {
+        if user.claims.is_empty() && user.disks.is_empty() && user.in_tree.is_empty() {
             return;
         }
         if self.pods.get(uid) == Some(&user) {
