@@ -242,8 +242,10 @@ impl Suite {
         // Both as files of their own: the emulated machine does not see every folder of the host.
         let program = Program::E2eNode.ensure()?;
         for (from, to) in [(&*program, suite.program()), (agent, dir.join("bin/kubelet"))] {
-            fs::hard_link(from, &to)
-                .or_else(|_| fs::copy(from, &to).map(drop))
+            // What a link means, for the original is one.
+            let from = from.canonicalize().with_context(|| format!("find {}", from.display()))?;
+            fs::hard_link(&from, &to)
+                .or_else(|_| fs::copy(&from, &to).map(drop))
                 .with_context(|| format!("put {} in place", from.display()))?;
         }
         for (name, text) in STAND_INS {
