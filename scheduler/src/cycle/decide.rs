@@ -201,8 +201,8 @@ impl Scheduler {
                 if let Some(attempt) = &asking.attempt {
                     *asked.rejected_by.borrow_mut() = attempt.rejected_by();
                 }
-                if diagnosis.unreserves {
-                    self.unreserve_of_group(asked, unreserves);
+                if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {
+                    cycle.unreserved.extend(unreserves);
                 }
                 let found = (refusal, diagnosis, asking.attempt.as_deref());
                 self.rejected(uid, asked, said, found, now)

@@ -29,6 +29,7 @@ use crate::devices::groups::reserved;
 use crate::devices::known::{allocation, uid as uid_of};
 use crate::devices::look::is_reserved;
 use crate::devices::ready::{self, Readiness};
+use crate::groups::OfGroup;
 
 /// A claim that a pod is to use.
 #[derive(Clone, Debug, PartialEq)]
@@ -362,20 +363,18 @@ impl Scheduler {
         }
         let all = reserved(&known, self.mirror.devices.claims());
         let is_new = |claim: &Rc<ResourceClaim>| {
-            !cycle.unreserved.iter().any(|given_up| given_up == uid_of(claim))
+            !cycle.unreserved.iter().any(|given_up| uid_of(given_up) == uid_of(claim))
         };
         all.into_iter().find(is_new)
     }
 
-    /// The group is to look for other devices.
-    pub(super) fn unreserve_of_group(&mut self, asked: &Asked, claim: Option<Rc<ResourceClaim>>) {
-        let (Some(claim), Some(group)) = (claim, &asked.group) else { return };
+    /// A group of which no pod has a node gives claims up: it is to look for other devices.
+    pub(super) fn unreserve_of_group(&mut self, group: &OfGroup, claims: Vec<Rc<ResourceClaim>>) {
         let Ok(of) = group.preemptor() else { return };
-        if let Some(cycle) = &mut self.group {
-            cycle.unreserved.push(uid_of(&claim).to_owned());
+        if !claims.is_empty() {
+            let pod = PodRef { key: of.key, uid: of.uid };
+            self.commands.push(Command::ReleaseDevices { pod, claims });
         }
-        let pod = PodRef { key: of.key, uid: of.uid };
-        self.commands.push(Command::ReleaseDevices { pod, claims: vec![claim] });
     }
 
     /// A claim keeps a pod off nodes that it could use otherwise: it is to look for other devices.

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodCondition;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::command::{Command, Fact};
 use super::consult::Said;
@@ -70,8 +71,8 @@ pub(super) struct GroupCycle {
     pub(super) trials: Option<Trials>,
     /// Who would have to go for all of it.
     pub(super) search: Option<Search>,
-    /// Claims that it gives up, by uid.
-    pub(super) unreserved: Vec<String>,
+    /// Claims that it gives up if none of its pods gets a node.
+    pub(super) unreserved: Vec<Rc<ResourceClaim>>,
 }
 
 /// A pod of it that was looked at.
@@ -315,7 +316,10 @@ impl Scheduler {
     }
 
     fn submit_each(&mut self, cycle: GroupCycle, now: Duration) {
-        let GroupCycle { group, profile, left, tried, came, said, .. } = cycle;
+        let GroupCycle { group, profile, left, tried, came, said, unreserved, .. } = cycle;
+        if came != Came::Fits {
+            self.unreserve_of_group(&group, unreserved);
+        }
         let mut bound = Vec::new();
         for Tried { uid, asked, place, why, devices } in tried {
             let why = match (&came, place, why) {

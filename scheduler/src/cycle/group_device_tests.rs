@@ -143,6 +143,24 @@ fn a_claim_that_is_being_given_is_free_when_nobody_of_the_group_wants_it_any_mor
 }
 
 #[test]
+fn what_a_claim_is_being_given_cannot_be_given_back() {
+    // The node with the device has room for one of them.
+    let pods = ["a", "b"].map(|name| member(name, |_| {}));
+    let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"]), claim("c")];
+    let things: Vec<Thing> = base.into_iter().chain([group(|_| {})]).chain(pods).collect();
+    let mut scheduler = knowing(WITHOUT, &things);
+    let commands = decide(&mut scheduler, 0);
+    let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
+    assert!(!commands.iter().any(gives), "{commands:?}");
+    let (pods, _) = told(&commands);
+    assert_eq!(pods.len(), 2);
+    let alone = "0/2 nodes are available: 1 Insufficient cpu, 1 resourceclaim not available on the \
+        node. still not schedulable, ";
+    assert!(pods[1].2.starts_with(alone), "{pods:?}");
+    assert!(all_reserves(&commands).is_empty());
+}
+
+#[test]
 fn a_claim_of_a_group_is_reserved_for_the_group() {
     let things: Vec<Thing> = pair(with_claim(|_| {})).into_iter().chain([claim("c")]).collect();
     let mut scheduler = knowing(WITH, &things);
@@ -238,6 +256,14 @@ fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_nod
     let commands = decide(&mut scheduler, 60);
     let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
     assert_eq!((releases(&commands), commands.iter().filter(|c| gives(c)).count()), (vec![], 1));
+    // Where one of its pods gets a node it keeps it, and where one has one.
+    let base = [node("n", "1"), class(), slice("n", &["g0"]), of_group("g0")];
+    let pods = ["a", "b"].map(|name| member(name, |_| {}));
+    let basic = with_claim(|group| group["spec"]["schedulingPolicy"] = json!({"basic": {}}));
+    let things: Vec<Thing> = base.into_iter().chain([basic]).chain(pods).collect();
+    let mut scheduler = knowing(WITH, &things);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!((all_reserves(&commands).len(), releases(&commands)), (1, vec![]));
     let placed = member("z", |pod| pod["spec"]["nodeName"] = json!("n"));
     let mut scheduler = knowing(WITH, &full(vec![placed]));
     assert_eq!(releases(&decide(&mut scheduler, 0)), [""; 0]);

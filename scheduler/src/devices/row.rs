@@ -131,7 +131,9 @@ impl DeviceClaims {
     pub(crate) fn to_give_back(&self) -> Option<Rc<ResourceClaim>> {
         let old = || self.extended.as_ref()?.old.clone();
         let memory = self.memory.borrow();
-        let mut all = memory.unavailable.iter().map(|at| &self.all[*at].claim);
+        // One that has devices only for now has nothing to give.
+        let all = memory.unavailable.iter().map(|at| &self.all[*at]);
+        let mut all = all.filter(|own| own.shared.is_none()).map(|own| &own.claim);
         let is_free = |claim: &&Rc<ResourceClaim>| {
             let users = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref());
             match users.unwrap_or_default() {
