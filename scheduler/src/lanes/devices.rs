@@ -169,8 +169,10 @@ async fn look_again(api: &Api<ResourceClaim>, name: &str) -> Option<ResourceClai
 async fn reserve_one(
     api: &Api<ResourceClaim>,
     pod: &PodRef,
-    Reserve { claim, allocation, user, .. }: Reserve,
+    Reserve { claim, allocation: given, user, .. }: Reserve,
 ) -> Result<ResourceClaim, String> {
+    // With these devices the node was chosen.
+    let decided = given.as_ref().or_else(|| allocation(&claim)).cloned();
     let (whose, mut claim) = (name(&claim), ResourceClaim::clone(&claim));
     let user = user.unwrap_or_else(|| ResourceClaimConsumerReference {
         api_group: None,
@@ -180,7 +182,7 @@ async fn reserve_one(
     });
     let mut tries = 1;
     loop {
-        let failed = match write(api, &user, claim, allocation.clone()).await {
+        let failed = match write(api, &user, claim, (&decided, given.is_some())).await {
             Ok(claim) => return Ok(claim),
             Err(failed) if !failed.is_conflict || tries >= TRIES_MAX => return Err(failed.error),
             Err(failed) => failed,
@@ -200,7 +202,7 @@ async fn write(
     api: &Api<ResourceClaim>,
     user: &ResourceClaimConsumerReference,
     mut claim: ResourceClaim,
-    given: Option<AllocationResult>,
+    (decided, is_given): (&Option<AllocationResult>, bool),
 ) -> Result<ResourceClaim, Failed> {
     let (whose, params) = (name(&claim), PatchParams::default());
     let fails = |what: &str| Failed::new(format!("claim {whose} got {what} in the meantime"));
@@ -208,15 +210,14 @@ async fn write(
         return Err(fails("deleted"));
     }
     // Another pod of the group may have been the first to write the same.
-    let given = given.filter(|given| !allocation(&claim).is_some_and(|has| is_same(given, has)));
-    let is_new = given.is_some();
-    if is_new {
-        if allocation(&claim).is_some() {
-            return Err(fails("allocated elsewhere"));
-        }
-        claim = protect(api, claim).await?;
+    let is_new = allocation(&claim).is_none();
+    match (allocation(&claim), decided) {
+        (Some(has), Some(decided)) if is_same(has, decided) => {}
+        (Some(_), _) => return Err(fails("allocated elsewhere")),
+        (None, _) if !is_given => return Err(fails("deallocated elsewhere")),
+        (None, _) => claim = protect(api, claim).await?,
     }
-    let has = given.or_else(|| allocation(&claim).cloned());
+    let has = allocation(&claim).or(decided.as_ref()).cloned();
     let mut has = has.ok_or_else(|| fails("deallocated elsewhere"))?;
     has.allocation_timestamp.get_or_insert_with(now);
     let mut status = claim.status.take().unwrap_or_default();

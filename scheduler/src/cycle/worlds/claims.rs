@@ -1,6 +1,6 @@
 //! Claims of devices in a world: the API server's part, and that of their controller.
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 
 use super::*;
 use crate::cycle::{Reserve, Reserved};
@@ -180,15 +180,16 @@ impl World {
         if self.chance.one_in(10) {
             return Err("no".to_owned());
         }
-        let has = !claim["status"]["allocation"].is_null();
+        let has = &claim["status"]["allocation"];
+        let known = reserve.claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+        let is_same = |known: &AllocationResult| has["devices"] == json!(known.devices);
         match &reserve.allocation {
             // Another pod of its group has just written the same.
-            Some(given)
-                if has && claim["status"]["allocation"]["devices"] == json!(given.devices) => {}
-            Some(_) if has => return Err("allocated elsewhere".to_owned()),
-            Some(given) => claim["status"]["allocation"] = json!(given),
-            None if !has => return Err("deallocated elsewhere".to_owned()),
-            None => {}
+            Some(given) if !has.is_null() && is_same(given) => {}
+            Some(given) if has.is_null() => claim["status"]["allocation"] = json!(given),
+            None if has.is_null() => return Err("deallocated elsewhere".to_owned()),
+            None if known.is_some_and(is_same) => {}
+            Some(_) | None => return Err("allocated elsewhere".to_owned()),
         }
         let mut all = users(&claim);
         let user = match &reserve.user {
