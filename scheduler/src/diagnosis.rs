@@ -27,6 +27,7 @@ use crate::devices::look::DeviceClaims;
 use crate::devices::row::OfDevices;
 use crate::extender::consulted;
 use crate::framework::Attempt;
+use crate::framework::pods::WholePods;
 use crate::mirror::Mirror;
 use crate::placement::Placement;
 use crate::volumes::{Claims, OfPlugin, Refused, Volumes};
@@ -140,7 +141,7 @@ impl Asking {
     /// Why plugins of single nodes reject a row that these pods have left.
     fn without(
         &self,
-        (volumes, devices): (&Volumes, &Devices),
+        (volumes, devices, pods): (&Volumes, &Devices, Option<&WholePods>),
         cluster: &Cluster,
         row: u32,
         gone: &[PodId],
@@ -149,10 +150,36 @@ impl Asking {
             let uids = gone.iter().map(|id| cluster.text(cluster.pods().get(*id).key)).collect();
             claims.rejection_without(volumes, cluster, row, &uids)
         });
-        // Others look at nodes as they are: whoever goes.
+        // Devices are looked at as they are: whoever goes.
         let of_devices = || self.devices.as_ref()?.among(devices).rejection(row);
-        let of_others = || self.attempt.as_ref()?.rejection(cluster.view(), row);
+        let of_others = || {
+            let text = |id: &PodId| cluster.text(cluster.pods().get(*id).key);
+            let whole = gone.iter().filter_map(|id| pods?.get(text(id))).collect::<Vec<_>>();
+            let numbers = cluster.numbers_without(row, gone);
+            self.attempt.as_ref()?.rejection_without(cluster.view(), (row, numbers), &whole)
+        };
         of_claims.or_else(of_devices).or_else(of_others)
+    }
+
+    /// Plugins of others see these pods on a node, where room is kept for them.
+    fn expects(
+        &self,
+        cluster: &Cluster,
+        whole: Option<&WholePods>,
+        row: u32,
+        pods: &[Rc<PodSpec>],
+    ) {
+        if let Some((attempt, whole)) = self.attempt.as_ref().zip(whole) {
+            let new = pods.iter().filter(|pod| cluster.pods().find(pod.key).is_none());
+            let new = new.filter_map(|pod| whole.get(cluster.text(pod.key)));
+            attempt.expect(row, new.collect());
+        }
+    }
+
+    fn expects_nobody(&self) {
+        if let Some(attempt) = &self.attempt {
+            attempt.expect_nobody();
+        }
     }
 
     /// What failed while nodes were looked at: of devices, and in plugins of others.
@@ -313,10 +340,12 @@ impl Thinker {
         let scratch = &mut self.scratch;
         let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
         let plugins = asking.of_rows(&kept, &claims);
-        with_pods(&mut mirror.cluster, node, pods, |cluster| {
+        asking.expects(&mirror.cluster, mirror.whole_pods.as_deref(), row, pods);
+        let found = with_pods(&mut mirror.cluster, node, pods, |cluster| {
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
-        })
-        .map(|status| (row, status))
+        });
+        asking.expects_nobody();
+        found.map(|status| (row, status))
     }
 
     /// Whether the node that is kept for the pod takes it, beside those who come before it there.
@@ -412,7 +441,8 @@ impl Thinker {
         let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
         let (kept, free): (Vec<_>, Vec<_>) =
             statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
-        let known = (&mirror.volumes, &mirror.devices);
+        let whole = mirror.whole_pods.clone();
+        let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
         let without =
             |cluster: &Cluster, row, gone: &[PodId]| asking.without(known, cluster, row, gone);
         let trials = preempt::Trials { budgets, offset: 0, without: &without };
@@ -427,6 +457,7 @@ impl Thinker {
                 break;
             }
             let node: Rc<str> = mirror.cluster.node_name(one.0).into();
+            asking.expects(&mirror.cluster, whole.as_deref(), one.0, &nominees[&node]);
             let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster| {
                 preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
             });
@@ -434,6 +465,7 @@ impl Thinker {
             run.candidates.extend(others.candidates);
             run.rejected.extend(others.rejected);
         }
+        asking.expects_nobody();
         run.chosen = preempt::choose(&mirror.cluster, &run.candidates);
         run
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use nix::sys::signal::Signal;
 use pintle_tests::wait::LONG;
@@ -112,7 +113,10 @@ async fn a_licence(pods: &Api<Pod>) -> Result<()> {
     let needs = json!({"example.pintle.dev/needs-licence": "compiler"});
     create::<Pod>(pods, pod("licensed", needs, json!({}))).await?;
     let needs = json!({"example.pintle.dev/needs-licence": "debugger"});
-    create::<Pod>(pods, pod("without", needs, json!({}))).await?;
+    let mut without = pod("without", needs, json!({}));
+    // Nobody else ends it once it is deleted.
+    without["spec"]["terminationGracePeriodSeconds"] = json!(0);
+    create::<Pod>(pods, without).await?;
     let found = all_are(pods, 1, |pod| name(pod) == "licensed" && node_of(pod).is_some()).await?;
     let licensed = &found["licensed"];
     let from = licensed
@@ -138,6 +142,25 @@ async fn a_licence_that_comes_later(client: &kube::Client, pods: &Api<Pod>) -> R
     Ok(())
 }
 
+/// The last licence goes to whoever is more important: who has it goes, and nobody else.
+async fn a_licence_that_somebody_has(client: &kube::Client, pods: &Api<Pod>) -> Result<()> {
+    let classes: Api<PriorityClass> = Api::all(client.clone());
+    create(&classes, json!({"metadata": {"name": "high"}, "value": 1000})).await?;
+    let needs = json!({"example.pintle.dev/needs-licence": "debugger"});
+    create::<Pod>(pods, pod("waits", needs.clone(), json!({}))).await?;
+    let says = "0/3 nodes are available: 1 node(s) had no licence for debugger left, 2 node(s) had \
+        no licence for debugger.";
+    let told = |pod: &Pod| why(pod).is_some_and(|why| why.starts_with(says));
+    all_are(pods, 1, |pod| name(pod) == "waits" && told(pod)).await?;
+    let mut important = pod("important", needs, json!({}));
+    important["spec"]["priorityClassName"] = json!("high");
+    create::<Pod>(pods, important).await?;
+    let found = all_are(pods, 1, |pod| name(pod) == "important" && node_of(pod).is_some()).await?;
+    ensure!(node_of(&found["important"]) == Some("n0"), "{:?}", node_of(&found["important"]));
+    ensure!(pods.get_opt("without").await?.is_none(), "who had the licence is still there");
+    Ok(())
+}
+
 #[test]
 fn plugins_of_others_gather_gangs_and_hand_out_licences() {
     let configuration = json!({
@@ -158,11 +181,12 @@ fn plugins_of_others_gather_gangs_and_hand_out_licences() {
         a_whole_gang(&pods).await.context("a whole gang")?;
         a_licence(&pods).await.context("a licence")?;
         a_licence_that_comes_later(&client, &pods).await.context("a licence that comes later")?;
+        a_licence_that_somebody_has(&client, &pods).await.context("a licence in use")?;
         half_a_gang(&pods).await.context("half a gang")?;
         let all = pods.list(&ListParams::default()).await?;
         let left = all.items.iter().filter(|pod| node_of(pod).is_none());
         Ok(left.map(|pod| name(pod).to_owned()).collect::<Vec<_>>())
     });
-    assert_eq!(left, ["half-0"], "all others are bound");
+    assert_eq!(left, ["half-0", "waits"], "all others are bound");
     assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
 }

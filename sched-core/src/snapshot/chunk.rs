@@ -7,6 +7,8 @@
 //! Why doubles for bytes: they are exact for every integer below 2^53, need no conversion before
 //! a division, and 100 times 2^46 still is below 2^53, so that scores are exact (see docs/adr).
 
+use crate::requests::PodRequests;
+
 /// Rows in a chunk: eight words of a mask.
 pub const CHUNK_ROWS: usize = 512;
 /// Thousandths of a CPU that a column holds, exclusive.
@@ -42,6 +44,17 @@ pub struct Numbers {
 }
 
 impl Numbers {
+    /// Adds what a pod asks for (1), or takes it away (-1).
+    pub(super) fn change(&mut self, requests: &PodRequests, sign: i64) {
+        let add = |sum: &mut i64, of: i64| *sum = sum.wrapping_add(sign.wrapping_mul(of));
+        add(&mut self.cpu_used, requests.plain.cpu_milli);
+        add(&mut self.mem_used, requests.plain.mem_bytes);
+        add(&mut self.eph_used, requests.plain.eph_bytes);
+        add(&mut self.cpu_nonzero, requests.nonzero_cpu_milli);
+        add(&mut self.mem_nonzero, requests.nonzero_mem_bytes);
+        self.pods_used += sign;
+    }
+
     /// Whether the columns hold these numbers exactly.
     #[must_use]
     pub fn is_narrow(&self) -> bool {

@@ -251,6 +251,16 @@ impl Cluster {
         self.pods.requests.get(self.pods.get(id).requests)
     }
 
+    /// What a node has once these pods of it have gone.
+    #[must_use]
+    pub fn numbers_without(&self, row: u32, gone: &[PodId]) -> Numbers {
+        let mut numbers = self.view.numbers(row);
+        for id in gone {
+            numbers.change(self.pod_requests(*id), -1);
+        }
+        numbers
+    }
+
     /// The shared program equal to `program`.
     pub(crate) fn share(&mut self, program: Program) -> Arc<Program> {
         let hash = self.keyed.hash_one(&program);

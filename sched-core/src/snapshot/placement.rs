@@ -191,12 +191,7 @@ impl Cluster {
         let sign = i64::from(delta);
         let requests = self.pods.requests.get(pod.requests);
         let mut n = self.view.numbers(row);
-        n.cpu_used = n.cpu_used.wrapping_add(sign.wrapping_mul(requests.plain.cpu_milli));
-        n.mem_used = n.mem_used.wrapping_add(sign.wrapping_mul(requests.plain.mem_bytes));
-        n.eph_used = n.eph_used.wrapping_add(sign.wrapping_mul(requests.plain.eph_bytes));
-        n.cpu_nonzero = n.cpu_nonzero.wrapping_add(sign.wrapping_mul(requests.nonzero_cpu_milli));
-        n.mem_nonzero = n.mem_nonzero.wrapping_add(sign.wrapping_mul(requests.nonzero_mem_bytes));
-        n.pods_used += sign;
+        n.change(requests, sign);
         self.set_numbers(row, &n);
         let pod = self.pods.get(id);
         let requests = self.pods.requests.get(pod.requests);

@@ -329,6 +329,7 @@ impl Scheduler {
     pub fn with_plugins(mut self, plugins: Vec<Option<Rc<Plugins>>>, handle: Handle) -> Self {
         if plugins.iter().any(Option::is_some) {
             self.mirror.keep_nodes();
+            self.mirror.whole_pods = Some(Rc::clone(handle.pods()));
         }
         (self.plugins, self.handle) = (plugins, handle);
         self

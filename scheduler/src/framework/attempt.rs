@@ -19,7 +19,8 @@ use pintle_sched_core::select::RowPlugin;
 use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Plugin, Profile};
 
-use super::points::{CycleState, NodeInfo, Nodes, Permission, Rejection};
+use super::points::{CycleState, NodeInfo, Nodes, Permission, PreFilterExtensions, Rejection};
+use super::trial::{Expected, Trial};
 use super::{Name, Plugins};
 
 /// Longest wait for permission.
@@ -59,9 +60,12 @@ impl Stopped {
 /// One attempt.
 pub struct Attempt {
     plugins: Rc<Plugins>,
-    pod: Rc<Pod>,
-    state: CycleState,
-    nodes: RefCell<WholeNodes>,
+    pub(super) pod: Rc<Pod>,
+    pub(super) state: CycleState,
+    pub(super) nodes: RefCell<WholeNodes>,
+    /// Who counts as on a node that is tried, and who as gone from it.
+    pub(super) expected: RefCell<Option<Expected>>,
+    pub(super) trial: RefCell<Option<Trial>>,
     /// The nodes that are left by name, and by whom.
     only: Option<(BTreeSet<String>, Vec<Name>)>,
     /// Filters that have nothing to say of this pod.
@@ -95,6 +99,8 @@ impl Attempt {
             pod: Rc::clone(pod),
             state: CycleState::default(),
             nodes: RefCell::new(nodes),
+            expected: RefCell::default(),
+            trial: RefCell::default(),
             only: None,
             skipped: BTreeSet::new(),
             rejected_by: RefCell::default(),
@@ -147,35 +153,62 @@ impl Attempt {
         Some(status(Code::UnschedulableAndUnresolvable, reason))
     }
 
+    /// A node, unless it is not looked at.
+    pub(super) fn known<'a>(
+        &self,
+        nodes: &'a WholeNodes,
+        view: &View,
+        row: u32,
+    ) -> Result<NodeInfo<'a>, Status> {
+        // A node that is not there as a whole yet takes nobody.
+        let unknown = || status(Code::Unschedulable, "node(s) were not known yet".to_owned());
+        let info = self.info(nodes, view, row).ok_or_else(unknown)?;
+        self.outside(info.name()).map_or(Ok(info), Err)
+    }
+
     fn run_filters(&self, view: &View, row: u32) -> Option<Status> {
         let nodes = Rc::clone(&self.nodes.borrow());
-        // A node that is not there as a whole yet takes nobody.
-        let Some(info) = self.info(&nodes, view, row) else {
-            return Some(status(Code::Unschedulable, "node(s) were not known yet".to_owned()));
+        let info = match self.known(&nodes, view, row) {
+            Ok(info) => info,
+            Err(status) => return Some(status),
         };
-        if let Some(outside) = self.outside(info.name()) {
-            return Some(outside);
+        match self.state_at(&info, row) {
+            None => self.ask_filters(&self.state, &info),
+            Some(Ok(state)) => self.ask_filters(&state, &info),
+            Some(Err(status)) => Some(status),
         }
+    }
+
+    pub(super) fn ask_filters(&self, state: &CycleState, info: &NodeInfo<'_>) -> Option<Status> {
         let active = self.plugins.filters.iter().filter(|(name, ..)| !self.skipped.contains(name));
         for (name, _, plugin) in active {
-            let Err(why) = plugin.filter(&self.state, &self.pod, &info) else { continue };
-            return Some(match Stopped::of("Filter", name, why) {
-                Stopped::Rejected(name, code, why) => {
-                    self.rejected_by.borrow_mut().insert(name);
-                    status(code, why)
-                }
-                Stopped::Failed(error) => {
-                    self.error.borrow_mut().get_or_insert(error.clone());
-                    status(Code::Unschedulable, error)
-                }
-            });
+            if let Err(why) = plugin.filter(state, &self.pod, info) {
+                return Some(self.rejects("Filter", name, why));
+            }
         }
         None
     }
 
-    /// Why a row is rejected, if it is.
-    pub(crate) fn rejection(&self, view: &View, row: u32) -> Option<Status> {
-        self.run_filters(view, row)
+    /// What a node is told that a plugin rejects, or fails to look at.
+    pub(super) fn rejects(&self, point: &str, name: &Name, why: Rejection) -> Status {
+        match Stopped::of(point, name, why) {
+            Stopped::Rejected(name, code, why) => {
+                self.rejected_by.borrow_mut().insert(name);
+                status(code, why)
+            }
+            Stopped::Failed(error) => {
+                self.error.borrow_mut().get_or_insert(error.clone());
+                status(Code::Unschedulable, error)
+            }
+        }
+    }
+
+    /// Those who follow pods that come and go in thought.
+    // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterExtensionAddPod
+    pub(super) fn followers(&self) -> impl Iterator<Item = (&Name, &dyn PreFilterExtensions)> {
+        let active =
+            self.plugins.pre_filters.iter().filter(|(name, ..)| !self.skipped.contains(name));
+        active.filter_map(|(name, _, plugin)| Some((name, plugin.extensions()?)))
     }
 
     /// Scores all rows that are left.
@@ -228,6 +261,7 @@ impl Attempt {
     /// Nodes are not looked at any more.
     pub(crate) fn forget_nodes(&self) {
         *self.nodes.borrow_mut() = WholeNodes::default();
+        self.expect_nobody();
         self.scores.borrow_mut().clear();
     }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_api::informer::ObjectKey;
 
 use super::Name;
+use super::pods::WholePods;
 
 /// A pod that has a node and waits for permission.
 #[derive(Clone, Debug)]
@@ -43,6 +44,7 @@ struct Shared {
     requests: RefCell<Vec<Request>>,
     wake: RefCell<Option<Box<dyn Fn()>>>,
     client: RefCell<Option<kube::Client>>,
+    pods: Rc<WholePods>,
 }
 
 impl fmt::Debug for Handle {
@@ -56,6 +58,16 @@ impl Handle {
     #[must_use]
     pub fn waiting_pods(&self) -> Vec<WaitingPod> {
         self.0.waiting.borrow().values().cloned().collect()
+    }
+
+    /// Pods that count as on nodes, those that are being bound included, each with its node.
+    #[must_use]
+    pub fn pods_on_nodes(&self) -> Vec<(Rc<str>, Rc<Pod>)> {
+        self.0.pods.on_nodes()
+    }
+
+    pub(crate) fn pods(&self) -> &Rc<WholePods> {
+        &self.0.pods
     }
 
     /// This plugin allows a pod that waits. It is bound when all that made it wait have.

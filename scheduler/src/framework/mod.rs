@@ -25,10 +25,12 @@
 mod attempt;
 mod chosen;
 mod handle;
+pub(crate) mod pods;
 mod points;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub use self::attempt::Attempt;
 pub(crate) use self::attempt::{Stopped, WholeNodes};
@@ -37,8 +39,8 @@ pub(crate) use self::handle::Request;
 pub use self::handle::{Handle, WaitingPod};
 pub use self::points::{
     Bind, CycleState, EnqueueExtensions, Filter, Happened, NodeInfo, Nodes, Permission, Permit,
-    PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Rejection, Reserve,
-    Score,
+    PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreFilterExtensions, PreScore, QueueSort,
+    Rejection, Reserve, Score,
 };
 pub use self::registry::{Plugins, Points, Registry};
 

@@ -32,6 +32,11 @@ pub enum Rejection {
 pub struct CycleState(RefCell<HashMap<TypeId, Rc<dyn Any>>>);
 
 impl CycleState {
+    /// The same values once more: what is replaced there stays here.
+    pub(super) fn copy(&self) -> Self {
+        Self(RefCell::new(self.0.borrow().clone()))
+    }
+
     /// Keeps a value; one of the same type is replaced.
     pub fn write<T: 'static>(&self, value: T) {
         self.0.borrow_mut().insert(TypeId::of::<T>(), Rc::new(value));
@@ -107,6 +112,40 @@ pub trait PreFilter {
     /// # Errors
     /// Why no node would do. Preemption is not tried then, whatever kind of no it is.
     fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection>;
+
+    /// Who follows pods that come and go in thought. Does nothing unless it is given.
+    fn extensions(&self) -> Option<&dyn PreFilterExtensions> {
+        None
+    }
+}
+
+/// Follows pods that count as on a node, or as gone from it, while that node is tried: room that is
+/// kept for pods of the same or a higher priority, and pods that would go for this one. Each node
+/// has a copy of the state, in which values are replaced by `write`, not changed.
+pub trait PreFilterExtensions {
+    /// `other` counts as on the node.
+    ///
+    /// # Errors
+    /// When it fails; the node is not taken.
+    fn add_pod(
+        &self,
+        state: &CycleState,
+        pod: &Pod,
+        other: &Pod,
+        node: &NodeInfo<'_>,
+    ) -> Result<(), Rejection>;
+
+    /// `other` counts as gone from the node.
+    ///
+    /// # Errors
+    /// When it fails; the node is not taken.
+    fn remove_pod(
+        &self,
+        state: &CycleState,
+        pod: &Pod,
+        other: &Pod,
+        node: &NodeInfo<'_>,
+    ) -> Result<(), Rejection>;
 }
 
 /// Whether a node would take a pod.

@@ -19,6 +19,8 @@ use crate::cycle::{Command, Ended, Scheduler};
 use crate::queue::Place;
 use crate::watch::{Thing, Told};
 
+mod seats;
+
 /// A plugin whose answers a test sets.
 #[derive(Default)]
 struct Script {

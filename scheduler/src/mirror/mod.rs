@@ -37,6 +37,7 @@ pub use self::step::{Hidden, Step};
 use crate::devices::known::Devices;
 use crate::devices::look::{DeviceClaims, Times};
 use crate::framework::WholeNodes;
+use crate::framework::pods::WholePods;
 use crate::groups::Groups;
 use crate::kept::{KeptPod, Shelf};
 use crate::volumes::bind::{Progress, Write};
@@ -80,6 +81,8 @@ pub struct Mirror {
     /// The same by row, once somebody asks for them.
     whole_rows: WholeNodes,
     rows_are_stale: bool,
+    /// Pods as they were told, for plugins of others.
+    pub(crate) whole_pods: Option<Rc<WholePods>>,
     budgets: BTreeMap<ObjectKey, PodDisruptionBudget>,
     read_budgets: Option<Rc<[Budget]>>,
     /// Volumes and claims.
@@ -121,6 +124,7 @@ impl Mirror {
             whole_nodes: None,
             whole_rows: WholeNodes::default(),
             rows_are_stale: false,
+            whole_pods: None,
             budgets: BTreeMap::new(),
             read_budgets: None,
             volumes: Volumes::default(),
@@ -402,6 +406,10 @@ impl Mirror {
         let key = ObjectKey::of(&pod);
         let Some((spec, steps)) = self.steps_of(&pod, &key) else { return Vec::new() };
         let declares = self.declarations.of(&pod);
+        self.forget_whole(&key);
+        if let Some(whole) = self.whole_pods.as_ref().filter(|_| !is_over(&pod)) {
+            whole.set(&pod);
+        }
         match node_name(&pod) {
             Some(_) if is_over(&pod) => {
                 self.bound.remove(&key);
@@ -523,6 +531,7 @@ impl Mirror {
         self.flawed.take(kind, key);
         match kind {
             Kind::Pod => {
+                self.forget_whole(key);
                 self.waiting.remove(key);
                 self.bound.remove(key);
                 if let Some(groups) = &self.groups {

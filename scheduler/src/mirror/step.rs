@@ -123,6 +123,9 @@ impl Mirror {
 
     fn place(&mut self, pod: &PodSpec, node: &str) {
         self.cluster.place_spec(pod, node, false);
+        if let Some(whole) = &self.whole_pods {
+            whole.place(self.cluster.text(pod.key), node);
+        }
     }
 
     fn take_away(&mut self, pod: Str) {
@@ -130,6 +133,9 @@ impl Mirror {
             self.cluster.remove(id);
         }
         self.volumes.users.take(self.cluster.text(pod));
+        if let Some(whole) = &self.whole_pods {
+            whole.take_away(self.cluster.text(pod));
+        }
     }
 
     fn nominate(&mut self, pod: Str, nominee: Option<Nominee>) {

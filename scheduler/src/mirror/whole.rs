@@ -1,4 +1,4 @@
-//! Nodes as they were told, for plugins of others and extenders, and what their labels say.
+//! Nodes and pods as they were told, for plugins of others and extenders, and what labels say.
 //!
 //! Input: nodes. Output: the same, by name and by row. Owner: the mirror. Bounds: one object a node, and
 //! none where nobody asks for them.
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Node;
+use pintle_api::informer::ObjectKey;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
 
@@ -59,6 +60,14 @@ impl Mirror {
     /// A node as it was told, where they are kept.
     pub fn whole_node(&self, name: &str) -> Option<&Rc<Node>> {
         self.whole_nodes.as_ref()?.get(name)
+    }
+
+    /// A pod as it was told is not kept any longer.
+    pub(super) fn forget_whole(&self, key: &ObjectKey) {
+        let Some(whole) = &self.whole_pods else { return };
+        let bound = self.bound.get(key).map(|pod| self.cluster.text(pod.uid));
+        let waiting = self.waiting.get(key).and_then(|pod| pod.uid());
+        bound.into_iter().chain(waiting).for_each(|uid| whole.forget(uid));
     }
 
     pub(super) fn set_whole_node(&mut self, node: Node) -> Vec<Step> {

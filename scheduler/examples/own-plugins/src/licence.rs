@@ -1,8 +1,10 @@
 //! Pods that need a licence go where one is, best where many are, and say which node gave it.
 //!
 //! A pod names the licence by the label `example.pintle.dev/needs-licence`; a node says how many it has
-//! by the annotation `licence.example.pintle.dev/NAME`.
+//! by the annotation `licence.example.pintle.dev/NAME`. Each serves one pod. Who goes for a pod of a
+//! higher priority gives its licence back: those who come and go in thought are followed.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use futures_util::FutureExt as _;
@@ -12,7 +14,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use pintle_scheduler::framework::{
     CycleState, EnqueueExtensions, Filter, Handle, Happened, NodeInfo, Nodes, Points, PreBind,
-    PreFilter, Rejection, Score,
+    PreFilter, PreFilterExtensions, Rejection, Score,
 };
 use serde_json::{Value, json};
 
@@ -35,8 +37,28 @@ pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, String> {
 
 struct Licence(Handle);
 
-/// What an attempt needs, found once.
-struct Needed(String);
+/// What an attempt needs, and how many pods have that, by node.
+#[derive(Clone)]
+struct Needed {
+    licence: String,
+    taken: BTreeMap<String, i64>,
+}
+
+impl Needed {
+    /// How many are left on a node.
+    fn left(&self, node: &NodeInfo<'_>) -> i64 {
+        count(node, &self.licence) - self.taken.get(node.name()).copied().unwrap_or(0)
+    }
+
+    /// The same once another pod came to a node, or went.
+    fn change(state: &CycleState, other: &Pod, node: &NodeInfo<'_>, by: i64) {
+        let Some(mut needed) = state.read::<Self>().map(|needed| (*needed).clone()) else { return };
+        if self::needed(other) == Some(&needed.licence) {
+            *needed.taken.entry(node.name().to_owned()).or_default() += by;
+            state.write(needed);
+        }
+    }
+}
 
 fn needed(pod: &Pod) -> Option<&String> {
     pod.metadata.labels.as_ref()?.get(NEEDS)
@@ -51,26 +73,65 @@ fn count(node: &NodeInfo<'_>, licence: &str) -> i64 {
 impl PreFilter for Licence {
     fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection> {
         let Some(licence) = needed(pod) else { return Ok(Nodes::Skip) };
-        state.write(Needed(licence.clone()));
+        let mut taken = BTreeMap::new();
+        for (node, other) in self.0.pods_on_nodes() {
+            if needed(&other) == Some(licence) {
+                *taken.entry(node.to_string()).or_default() += 1;
+            }
+        }
+        state.write(Needed { licence: licence.clone(), taken });
         Ok(Nodes::All)
+    }
+
+    fn extensions(&self) -> Option<&dyn PreFilterExtensions> {
+        Some(self)
+    }
+}
+
+impl PreFilterExtensions for Licence {
+    fn add_pod(
+        &self,
+        state: &CycleState,
+        _: &Pod,
+        other: &Pod,
+        node: &NodeInfo<'_>,
+    ) -> Result<(), Rejection> {
+        Needed::change(state, other, node, 1);
+        Ok(())
+    }
+
+    fn remove_pod(
+        &self,
+        state: &CycleState,
+        _: &Pod,
+        other: &Pod,
+        node: &NodeInfo<'_>,
+    ) -> Result<(), Rejection> {
+        Needed::change(state, other, node, -1);
+        Ok(())
     }
 }
 
 impl Filter for Licence {
     fn filter(&self, state: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<(), Rejection> {
-        match state.read::<Needed>() {
-            Some(needed) if count(node, &needed.0) <= 0 => {
-                let why = format!("node(s) had no licence for {}", needed.0);
-                Err(Rejection::Unresolvable(why))
+        let Some(needed) = state.read::<Needed>() else { return Ok(()) };
+        if count(node, &needed.licence) <= 0 {
+            let why = format!("node(s) had no licence for {}", needed.licence);
+            return Err(Rejection::Unresolvable(why));
+        }
+        match needed.left(node) {
+            1.. => Ok(()),
+            _ => {
+                let why = format!("node(s) had no licence for {} left", needed.licence);
+                Err(Rejection::Unschedulable(why))
             }
-            _ => Ok(()),
         }
     }
 }
 
 impl Score for Licence {
     fn score(&self, state: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, String> {
-        Ok(state.read::<Needed>().map_or(0, |needed| count(node, &needed.0)))
+        Ok(state.read::<Needed>().map_or(0, |needed| needed.left(node)))
     }
 
     fn normalize(&self, _: &CycleState, _: &Pod, scores: &mut [i64]) {
@@ -102,6 +163,7 @@ impl PreBind for Licence {
 
 impl EnqueueExtensions for Licence {
     fn may_help(&self, _: &Pod, happened: Happened) -> bool {
-        matches!(happened, Happened::NodeAdded | Happened::NodeChanged | Happened::Itself)
+        use Happened::{Itself, NodeAdded, NodeChanged, PodGone};
+        matches!(happened, NodeAdded | NodeChanged | PodGone | Itself)
     }
 }
