@@ -23,6 +23,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::config::Process;
 use crate::cycle::{Ended, Fact, Scheduler};
 use crate::daemon::Settings;
+use crate::daemon::plugin_metrics::OfProfile;
 use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
 use crate::framework::{Handle, Plugins, Registry};
@@ -64,9 +65,9 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
         access.server = master.parse().with_context(|| format!("--master={master}"))?;
     }
     let handle = Handle::default();
-    let plugins = plugins(settings, registry, &handle)?;
     let (state, questions) = State::new(settings);
     let state = Arc::new(state);
+    let plugins = plugins(settings, registry, &handle, &state)?;
     serve::start(&settings.serving, settings.process.leader_elect, &state)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -80,13 +81,19 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
 }
 
 /// The plugins of others that each profile runs.
-fn plugins(settings: &Settings, registry: &Registry, handle: &Handle) -> Result<OfOthers> {
+fn plugins(
+    settings: &Settings,
+    registry: &Registry,
+    handle: &Handle,
+    state: &Arc<State>,
+) -> Result<OfOthers> {
     let made = settings.chosen.iter().enumerate().map(|(at, chosen)| {
         if chosen.is_empty() {
             return Ok(None);
         }
         let plugins = registry.plugins(chosen, handle);
-        plugins.map(|plugins| Some(Rc::new(plugins))).map_err(|error| {
+        let meter = Rc::new(OfProfile(Arc::clone(state), at));
+        plugins.map(|plugins| Some(Rc::new(plugins.metered(meter)))).map_err(|error| {
             anyhow::anyhow!("--config: configuration: profiles[{at}].{error}: correct the file")
         })
     });
@@ -377,6 +384,9 @@ impl Running {
                 if let Some(profile) = profile {
                     self.state.metrics.at_point("Bind", status, profile, end.took);
                 }
+                if end.by_default {
+                    self.state.metrics.plugin("DefaultBinder", "Bind", status, end.took);
+                }
                 self.scheduler.ended(&end.pod, &end.node, end.ended, now);
             }
             End::Evict(evicted) => {
@@ -430,6 +440,7 @@ impl Running {
                 Fact::Group { profile, result } => metrics.group(profile, result, took),
                 Fact::TriedToPreempt => metrics.tried_to_preempt(),
                 Fact::Preempted(victims) => metrics.preempted(victims),
+                Fact::VolumesFailed => metrics.volumes_failed(),
                 Fact::Permitted { result, took } => metrics.permitted(result, took),
             }
         }

@@ -149,7 +149,7 @@ fn families(text: &[String]) -> BTreeMap<String, Family> {
 }
 
 /// Families that are not here, by how their names begin: docs/COMPAT.md says why.
-const NOT_OURS: [&str; 28] = [
+const NOT_OURS: [&str; 25] = [
     // Of Go's runtime, and of the library that keeps upstream's metrics.
     "go_",
     "cardinality_enforcement_",
@@ -176,14 +176,11 @@ const NOT_OURS: [&str; 28] = [
     "scheduler_batch_",
     "scheduler_get_node_hint_duration_seconds",
     "scheduler_store_schedule_results_duration_seconds",
-    // All plugins are one pass over columns, all hints one over those that wait.
+    // Upstream's own plugins are one pass over columns, all hints one over those that wait.
     "scheduler_plugin_evaluation_total",
-    "scheduler_plugin_execution_duration_seconds",
     "scheduler_queueing_hint_execution_duration_seconds",
     // Nobody counts them yet.
     "scheduler_dra_bindingconditions_",
-    "scheduler_volume_binder_cache_requests_total",
-    "scheduler_volume_scheduling_stage_error_total",
 ];
 
 /// Both have the same families, after the same work: names, kinds, words, labels, buckets.

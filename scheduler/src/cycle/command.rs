@@ -192,6 +192,8 @@ pub enum Fact {
     TriedToPreempt,
     /// So many victims make room.
     Preempted(usize),
+    /// Volumes of a pod that had a node could not be bound.
+    VolumesFailed,
     /// A pod has waited for permission.
     Permitted {
         /// Upstream's word for how that ended.

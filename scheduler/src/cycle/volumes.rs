@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::command::{Command, PodRef};
+use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::volumes::bind::{Progress, Write};
@@ -110,6 +110,7 @@ impl Scheduler {
             return;
         };
         let pod = pod_ref(&assumed.asked, uid);
+        self.facts.push(Fact::VolumesFailed);
         self.failed(&pod, format!("running PreBind plugin \"VolumeBinding\": {error}"), now);
     }
 

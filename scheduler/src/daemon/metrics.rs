@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 use pintle_sched_core::{Plugin, Profile};
 
 use super::group_metrics::OfGroups;
+use super::plugin_metrics::OfPlugins;
 use crate::daemon::GateState;
 use crate::queue::{Moved, Place};
 use crate::watch::Kind;
@@ -240,6 +241,7 @@ pub struct SchedulerMetrics {
     points: Histograms<AtPoint>,
     waiting: OfWaiting,
     events: OfEvents,
+    plugins: OfPlugins,
     groups: Option<OfGroups>,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
     requests: ApiRequests,
@@ -310,6 +312,7 @@ impl SchedulerMetrics {
             ),
             waiting: OfWaiting::register(&mut at),
             events: OfEvents::register(&mut at),
+            plugins: OfPlugins::register(&mut at),
             groups: has_groups.then(|| OfGroups::register(&mut at)),
             leads: at.add(
                 "leader_election_master_status",
@@ -375,6 +378,21 @@ impl SchedulerMetrics {
         let profile = Arc::clone(&self.profiles[profile]);
         let label = AtPoint { extension_point: point, status, profile };
         self.points.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    /// A plugin ran at a point, and said this.
+    pub fn plugin(&self, plugin: &str, point: &'static str, status: &'static str, took: Duration) {
+        self.plugins.ran(plugin, point, status, took);
+    }
+
+    /// A plugin of the profile of this number was asked so many times at a point.
+    pub fn evaluated(&self, plugin: &str, point: &'static str, profile: usize, times: u64) {
+        self.plugins.evaluated(plugin, point, &self.profiles[profile], times);
+    }
+
+    /// Volumes of a pod that had a node could not be bound.
+    pub fn volumes_failed(&self) {
+        self.plugins.volumes_failed();
     }
 
     /// How pods moved in the queue, whom plugins have rejected, and how many bindings are under way.

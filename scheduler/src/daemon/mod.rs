@@ -12,6 +12,7 @@ pub mod flags;
 pub mod gates;
 mod group_metrics;
 pub mod metrics;
+pub(crate) mod plugin_metrics;
 mod resources;
 pub mod serve;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use pintle_sched_core::bits::Bits;
@@ -19,6 +19,7 @@ use pintle_sched_core::select::RowPlugin;
 use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Plugin, Profile};
 
+use super::meter;
 use super::points::{CycleState, NodeInfo, Nodes, Permission, PreFilterExtensions, Rejection};
 use super::trial::{Expected, Trial};
 use super::{Name, Plugins};
@@ -59,7 +60,9 @@ impl Stopped {
 
 /// One attempt.
 pub struct Attempt {
-    plugins: Rc<Plugins>,
+    pub(super) plugins: Rc<Plugins>,
+    /// How long plugins take is measured.
+    pub(super) is_timed: bool,
     pub(super) pod: Rc<Pod>,
     pub(super) state: CycleState,
     pub(super) nodes: RefCell<WholeNodes>,
@@ -96,6 +99,7 @@ impl Attempt {
     ) -> Result<Self, Stopped> {
         let mut attempt = Self {
             plugins: Rc::clone(plugins),
+            is_timed: plugins.is_sampled(),
             pod: Rc::clone(pod),
             state: CycleState::default(),
             nodes: RefCell::new(nodes),
@@ -114,7 +118,9 @@ impl Attempt {
     fn pre_filter(&mut self) -> Result<(), Stopped> {
         let mut stopped = None;
         for (name, _, plugin) in &self.plugins.pre_filters {
-            match plugin.pre_filter(&self.state, &self.pod) {
+            let run = || plugin.pre_filter(&self.state, &self.pod);
+            self.evaluates("PreFilter", name, 1);
+            match self.timed(name, "PreFilter", run, meter::of_nodes) {
                 Ok(Nodes::All) => {}
                 Ok(Nodes::Skip) => _ = self.skipped.insert(Rc::clone(name)),
                 Ok(Nodes::Only(names)) => {
@@ -182,7 +188,9 @@ impl Attempt {
     pub(super) fn ask_filters(&self, state: &CycleState, info: &NodeInfo<'_>) -> Option<Status> {
         let active = self.plugins.filters.iter().filter(|(name, ..)| !self.skipped.contains(name));
         for (name, _, plugin) in active {
-            if let Err(why) = plugin.filter(state, &self.pod, info) {
+            self.evaluates("Filter", name, 1);
+            let run = || plugin.filter(state, &self.pod, info);
+            if let Err(why) = self.timed(name, "Filter", run, meter::of_result) {
                 return Some(self.rejects("Filter", name, why));
             }
         }
@@ -221,7 +229,9 @@ impl Attempt {
         let (rows, infos): (Vec<u32>, Vec<NodeInfo<'_>>) = known.unzip();
         let mut skipped = BTreeSet::new();
         for (name, _, plugin) in &self.plugins.pre_scores {
-            let prepared = plugin.pre_score(&self.state, &self.pod, &infos);
+            self.evaluates("PreScore", name, 1);
+            let run = || plugin.pre_score(&self.state, &self.pod, &infos);
+            let prepared = self.timed(name, "PreScore", run, meter::of_prepared);
             if !prepared.map_err(|e| format!("running PreScore plugin {name:?}: {e}"))? {
                 skipped.insert(Rc::clone(name));
             }
@@ -231,7 +241,11 @@ impl Attempt {
             if skipped.contains(name) {
                 continue;
             }
-            let scored = infos.iter().map(|info| plugin.score(&self.state, &self.pod, info));
+            self.evaluates("Score", name, infos.len());
+            let scored = infos.iter().map(|info| {
+                let run = || plugin.score(&self.state, &self.pod, info);
+                self.timed(name, "Score", run, meter::of_done)
+            });
             let scored: Result<Vec<i64>, String> = scored.collect();
             let mut scored = scored.map_err(|e| format!("running Score plugin {name:?}: {e}"))?;
             plugin.normalize(&self.state, &self.pod, &mut scored);
@@ -270,7 +284,8 @@ impl Attempt {
     pub(crate) fn post_filter(&self, why: &str) -> Result<(Option<String>, Vec<String>), String> {
         let mut added = Vec::new();
         for (name, _, plugin) in &self.plugins.post_filters {
-            match plugin.post_filter(&self.state, &self.pod, why) {
+            let run = || plugin.post_filter(&self.state, &self.pod, why);
+            match self.timed(name, "PostFilter", run, meter::of_room) {
                 Ok(Some(node)) => return Ok((Some(node), Vec::new())),
                 Ok(None) => {}
                 Err(Rejection::Unschedulable(text)) => added.push(text),
@@ -288,15 +303,17 @@ impl Attempt {
 
     pub(crate) fn reserve(&self, node: &str) -> Result<(), Stopped> {
         for (name, _, plugin) in &self.plugins.reserves {
-            let reserved = plugin.reserve(&self.state, &self.pod, node);
+            let run = || plugin.reserve(&self.state, &self.pod, node);
+            let reserved = self.timed(name, "Reserve", run, meter::of_result);
             reserved.map_err(|why| Stopped::of("Reserve", name, why))?;
         }
         Ok(())
     }
 
     pub(crate) fn unreserve(&self, node: &str) {
-        for (_, _, plugin) in self.plugins.reserves.iter().rev() {
-            plugin.unreserve(&self.state, &self.pod, node);
+        for (name, _, plugin) in self.plugins.reserves.iter().rev() {
+            let run = || plugin.unreserve(&self.state, &self.pod, node);
+            self.timed(name, "Unreserve", run, |()| "Success");
         }
     }
 
@@ -304,7 +321,8 @@ impl Attempt {
     pub(crate) fn permit(&self, node: &str) -> Result<BTreeMap<Name, Duration>, Stopped> {
         let mut pending = BTreeMap::new();
         for (name, _, plugin) in &self.plugins.permits {
-            match plugin.permit(&self.state, &self.pod, node) {
+            let run = || plugin.permit(&self.state, &self.pod, node);
+            match self.timed(name, "Permit", run, meter::of_permission) {
                 Ok(Permission::Granted) => {}
                 Ok(Permission::Wait(time)) => {
                     pending.insert(Rc::clone(name), time.min(WAIT_MAX));
@@ -327,7 +345,9 @@ impl Attempt {
 
     pub(crate) async fn pre_bind(&self, node: &str) -> Result<(), String> {
         for (name, _, plugin) in &self.plugins.pre_binds {
+            let began = Instant::now();
             let done = plugin.pre_bind(&self.state, &self.pod, node).await;
+            self.took(name, "PreBind", meter::of_done(&done), began.elapsed());
             done.map_err(|error| format!("running PreBind plugin {name:?}: {error}"))?;
         }
         Ok(())
@@ -336,7 +356,11 @@ impl Attempt {
     /// How a plugin bound it; `None` leaves it to the default.
     pub(crate) async fn bind(&self, node: &str) -> Option<Result<(), String>> {
         for (name, _, plugin) in &self.plugins.binds {
-            if let Some(done) = plugin.bind(&self.state, &self.pod, node).await {
+            let began = Instant::now();
+            let done = plugin.bind(&self.state, &self.pod, node).await;
+            let status = done.as_ref().map_or("Skip", meter::of_done);
+            self.took(name, "Bind", status, began.elapsed());
+            if let Some(done) = done {
                 let failed = |error| format!("running Bind plugin {name:?}: {error}");
                 return Some(done.map_err(failed));
             }
@@ -346,8 +370,9 @@ impl Attempt {
     }
 
     pub(crate) fn post_bind(&self, node: &str) {
-        for (_, _, plugin) in &self.plugins.post_binds {
-            plugin.post_bind(&self.state, &self.pod, node);
+        for (name, _, plugin) in &self.plugins.post_binds {
+            let run = || plugin.post_bind(&self.state, &self.pod, node);
+            self.timed(name, "PostBind", run, |()| "Success");
         }
     }
 }

@@ -25,6 +25,7 @@
 mod attempt;
 mod chosen;
 mod handle;
+pub(crate) mod meter;
 pub(crate) mod pods;
 mod points;
 mod registry;

@@ -4,6 +4,7 @@
 //! Owner: the start of the process.
 // k8s: pkg/scheduler/framework/runtime/{registry,framework}.go
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::Plugin;
 use serde_json::Value;
 
+use super::meter::Meter;
 use super::points::{
     Bind, EnqueueExtensions, Filter, Happened, Permit, PostBind, PostFilter, PreBind, PreEnqueue,
     PreFilter, PreScore, QueueSort, Reserve, Score,
@@ -100,6 +102,9 @@ macro_rules! points {
         pub struct Plugins {
             $(pub(crate) $many: Vec<(Name, i64, Rc<dyn $kind>)>,)*
             events: BTreeMap<String, Rc<dyn EnqueueExtensions>>,
+            /// Who counts what they do, and how many attempts began.
+            pub(super) meter: Option<Rc<dyn Meter>>,
+            pub(super) attempts: Cell<u64>,
             /// Pods that none of them binds are bound as usual.
             pub(crate) binds_by_default: bool,
         }
@@ -185,6 +190,12 @@ impl Plugins {
             self.binds.clear();
         }
         Ok(())
+    }
+
+    /// The same, counted.
+    pub(crate) fn metered(mut self, meter: Rc<dyn Meter>) -> Self {
+        self.meter = Some(meter);
+        self
     }
 
     /// Who sorts the queue.

@@ -19,6 +19,7 @@ use crate::cycle::{Command, Ended, Scheduler};
 use crate::queue::Place;
 use crate::watch::{Thing, Told};
 
+mod metered;
 mod seats;
 
 /// A plugin whose answers a test sets.

@@ -97,7 +97,7 @@ impl BindLane {
             };
             match prepared {
                 Ok(()) => Self::queue(&lane, job),
-                Err(error) => job.ends(Ended::Failed(error), Duration::ZERO),
+                Err(error) => job.ends((Ended::Failed(error), false), Duration::ZERO),
             }
         });
     }
@@ -140,22 +140,23 @@ impl Drop for Turn {
 }
 
 impl Job {
-    async fn make(&self, client: kube::Client) -> Ended {
+    /// Makes it; whether that was the default way.
+    async fn make(&self, client: kube::Client) -> (Ended, bool) {
         let own = match &self.attempt {
             Some(attempt) => attempt.bind(&self.node).await,
             None => None,
         };
         match (own, &self.binder) {
-            (Some(Ok(())), _) => Ended::Bound,
-            (Some(Err(error)), _) => Ended::Failed(error),
-            (None, Some(binder)) => call::bind(binder, &self.pod, &self.node).await,
-            (None, None) => bind(client, &self.pod, &self.node).await,
+            (Some(Ok(())), _) => (Ended::Bound, false),
+            (Some(Err(error)), _) => (Ended::Failed(error), false),
+            (None, Some(binder)) => (call::bind(binder, &self.pod, &self.node).await, false),
+            (None, None) => (bind(client, &self.pod, &self.node).await, true),
         }
     }
 
-    fn ends(self, ended: Ended, took: Duration) {
+    fn ends(self, (ended, by_default): (Ended, bool), took: Duration) {
         let Self { pod, node, owed, .. } = self;
-        owed.pay(End::Bind(BindEnd { pod, node, ended, took }));
+        owed.pay(End::Bind(BindEnd { pod, node, ended, took, by_default }));
     }
 }
 

@@ -89,6 +89,8 @@ pub struct BindEnd {
     pub ended: Ended,
     /// How long it took, from when it had its turn.
     pub took: Duration,
+    /// Neither an extender nor a plugin of others made it.
+    pub by_default: bool,
 }
 
 /// Whoever carries commands out.
@@ -205,6 +207,7 @@ impl Lanes {
                 node: Rc::clone(&node),
                 ended: Ended::Failed("the task that bound it ended without an answer".to_owned()),
                 took: Duration::ZERO,
+                by_default: false,
             })),
             under_way: Some(UnderWay::one_more(&self.under_way)),
         };

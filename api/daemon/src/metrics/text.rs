@@ -46,13 +46,16 @@ fn plain_name<'a>(line: &'a str, plain: &[&str]) -> Cow<'a, str> {
     }
 }
 
-/// `le="1.0"` as Go writes it: `le="1"`. Dashboards select buckets by that text.
+/// `le="1.0"` as Go writes it: `le="1"`, and fractions by their shortest text. Dashboards select buckets by
+/// that text.
 fn whole_bound(line: &str) -> Cow<'_, str> {
     let Some((before, bound)) = line.split_once("le=\"") else { return line.into() };
     let Some((number, after)) = bound.split_once('"') else { return line.into() };
-    match number.strip_suffix(".0") {
-        Some(whole) => format!("{before}le=\"{whole}\"{after}").into(),
-        None => line.into(),
+    let part = number.starts_with("0.").then(|| number.parse().map(go_float));
+    match (number.strip_suffix(".0"), part) {
+        (Some(whole), _) => format!("{before}le=\"{whole}\"{after}").into(),
+        (None, Some(Ok(part))) => format!("{before}le=\"{part}\"{after}").into(),
+        _ => line.into(),
     }
 }
 
@@ -113,6 +116,11 @@ mod tests {
             (r#"h_bucket{le="1.0"} 2"#, r#"h_bucket{le="1"} 2"#),
             (r#"h_bucket{le="10.0",x="1.0"} 2.0"#, r#"h_bucket{le="10",x="1.0"} 2.0"#),
             (r#"h_bucket{le="0.5"} 2"#, r#"h_bucket{le="0.5"} 2"#),
+            (
+                r#"h_bucket{le="0.0019461950683593759"} 2"#,
+                r#"h_bucket{le="0.0019461950683593758"} 2"#,
+            ),
+            (r#"h_bucket{le="0.0000225",x="y"} 2"#, r#"h_bucket{le="2.25e-05",x="y"} 2"#),
             (r#"h_bucket{le="+Inf"} 2"#, r#"h_bucket{le="+Inf"} 2"#),
             ("g 1.0", "g 1.0"),
         ] {

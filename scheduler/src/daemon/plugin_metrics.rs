@@ -1,0 +1,117 @@
+//! What plugins do, one by one, under upstream's names.
+//!
+//! Input: how long a plugin of others ran, or the default binding took. Output: families of Prometheus.
+//! Owner: shared. Bounds: labels are plugins, points, words of statuses and profiles. Upstream's own
+//! plugins are one pass over columns here, of which nobody can say how long each took.
+// k8s: pkg/scheduler/metrics/metrics.go
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pintle_daemon::metrics::Names;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::serve::State;
+use crate::framework::meter::Meter;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ran {
+    plugin: String,
+    extension_point: &'static str,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Evaluated {
+    plugin: String,
+    extension_point: &'static str,
+    profile: Arc<str>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Stage {
+    operation: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Short;
+
+impl MetricConstructor<Histogram> for Short {
+    fn new_metric(&self) -> Histogram {
+        // One from the other: so their last digits are upstream's.
+        Histogram::new(std::iter::successors(Some(0.00001), |bound| Some(bound * 1.5)).take(20))
+    }
+}
+
+/// Those of plugins.
+pub(super) struct OfPlugins {
+    ran: Family<Ran, Histogram, Short>,
+    evaluated: Family<Evaluated, Counter>,
+    failed: Family<Stage, Counter>,
+}
+
+impl OfPlugins {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            ran: at.put(
+                "scheduler_plugin_execution_duration_seconds",
+                "[ALPHA] Duration for running a plugin at a specific extension point.",
+                Family::new_with_constructor(Short),
+            ),
+            evaluated: at.add(
+                "scheduler_plugin_evaluation",
+                "[BETA] Number of attempts to schedule pods by each plugin and the extension point \
+                 (available only in PreFilter, Filter, PreScore, and Score).",
+            ),
+            failed: at.add(
+                "scheduler_volume_scheduling_stage_error",
+                "[ALPHA] Volume scheduling stage error count",
+            ),
+        }
+    }
+
+    pub(super) fn ran(
+        &self,
+        plugin: &str,
+        extension_point: &'static str,
+        status: &'static str,
+        took: Duration,
+    ) {
+        let ran = Ran { plugin: plugin.to_owned(), extension_point, status };
+        self.ran.get_or_create(&ran).observe(took.as_secs_f64());
+    }
+
+    pub(super) fn evaluated(
+        &self,
+        plugin: &str,
+        point: &'static str,
+        profile: &Arc<str>,
+        times: u64,
+    ) {
+        let (plugin, profile) = (plugin.to_owned(), Arc::clone(profile));
+        let evaluated = Evaluated { plugin, extension_point: point, profile };
+        self.evaluated.get_or_create(&evaluated).inc_by(times);
+    }
+
+    /// Volumes of a pod could not be bound.
+    pub(super) fn volumes_failed(&self) {
+        self.failed.get_or_create(&Stage { operation: "bind" }).inc();
+    }
+}
+
+/// Counts for the plugins of the profile of this number.
+pub(crate) struct OfProfile(pub(crate) Arc<State>, pub(crate) usize);
+
+impl Meter for OfProfile {
+    fn ran(&self, plugin: &str, point: &'static str, status: &'static str, took: Duration) {
+        self.0.metrics.plugin(plugin, point, status, took);
+    }
+
+    fn evaluated(&self, plugin: &str, point: &'static str, times: usize) {
+        let times = u64::try_from(times).unwrap_or(u64::MAX);
+        self.0.metrics.evaluated(plugin, point, self.1, times);
+    }
+}

@@ -1,0 +1,116 @@
+//! How often and how long plugins of others run.
+//!
+//! Input: each call. Output: calls of a [`Meter`]. Owner: an attempt. One attempt of ten is timed, as
+//! upstream does, for a filter is asked about each node; calls are all counted.
+// k8s: pkg/scheduler/schedule_one.go pluginMetricsSamplePercent
+
+use std::time::{Duration, Instant};
+
+use super::attempt::Attempt;
+use super::points::{Nodes, Permission, Rejection};
+use super::{Name, Plugins};
+
+/// One attempt of so many is timed.
+const SAMPLE: u64 = 10;
+
+/// Takes what there is to count of the plugins of one profile.
+pub(crate) trait Meter {
+    /// A plugin was asked at a point, so long, and said this, in upstream's words.
+    fn ran(&self, plugin: &str, point: &'static str, status: &'static str, took: Duration);
+
+    /// A plugin was asked at a point so many times.
+    fn evaluated(&self, plugin: &str, point: &'static str, times: usize);
+}
+
+impl Plugins {
+    /// Whether the attempt that begins is timed.
+    pub(super) fn is_sampled(&self) -> bool {
+        let count = self.attempts.get();
+        self.attempts.set(count.wrapping_add(1));
+        self.meter.is_some() && count.is_multiple_of(SAMPLE)
+    }
+}
+
+impl Attempt {
+    pub(super) fn timed<T>(
+        &self,
+        plugin: &Name,
+        point: &'static str,
+        run: impl FnOnce() -> T,
+        status: impl FnOnce(&T) -> &'static str,
+    ) -> T {
+        if !self.is_timed {
+            return run();
+        }
+        let began = Instant::now();
+        let said = run();
+        self.took(plugin, point, status(&said), began.elapsed());
+        said
+    }
+
+    pub(super) fn took(
+        &self,
+        plugin: &str,
+        point: &'static str,
+        status: &'static str,
+        took: Duration,
+    ) {
+        if let Some(meter) = self.plugins.meter.as_ref().filter(|_| self.is_timed) {
+            meter.ran(plugin, point, status, took);
+        }
+    }
+
+    pub(super) fn evaluates(&self, point: &'static str, plugin: &str, times: usize) {
+        if let Some(meter) = &self.plugins.meter {
+            meter.evaluated(plugin, point, times);
+        }
+    }
+}
+
+fn of_rejection(rejection: &Rejection) -> &'static str {
+    match rejection {
+        Rejection::Unschedulable(_) => "Unschedulable",
+        Rejection::Unresolvable(_) => "UnschedulableAndUnresolvable",
+        Rejection::Error(_) => "Error",
+    }
+}
+
+pub(super) fn of_result(said: &Result<(), Rejection>) -> &'static str {
+    said.as_ref().map_or_else(of_rejection, |()| "Success")
+}
+
+pub(super) fn of_nodes(said: &Result<Nodes, Rejection>) -> &'static str {
+    match said {
+        Ok(Nodes::Skip) => "Skip",
+        Ok(_) => "Success",
+        Err(rejection) => of_rejection(rejection),
+    }
+}
+
+pub(super) fn of_prepared(said: &Result<bool, String>) -> &'static str {
+    match said {
+        Ok(true) => "Success",
+        Ok(false) => "Skip",
+        Err(_) => "Error",
+    }
+}
+
+pub(super) fn of_done<T>(said: &Result<T, String>) -> &'static str {
+    if said.is_ok() { "Success" } else { "Error" }
+}
+
+pub(super) fn of_room(said: &Result<Option<String>, Rejection>) -> &'static str {
+    match said {
+        Ok(Some(_)) => "Success",
+        Ok(None) => "Unschedulable",
+        Err(rejection) => of_rejection(rejection),
+    }
+}
+
+pub(super) fn of_permission(said: &Result<Permission, Rejection>) -> &'static str {
+    match said {
+        Ok(Permission::Granted) => "Success",
+        Ok(Permission::Wait(_)) => "Wait",
+        Err(rejection) => of_rejection(rejection),
+    }
+}
