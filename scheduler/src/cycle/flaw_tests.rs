@@ -1,4 +1,4 @@
-//! Pods of which something cannot be read.
+//! Pods of which something cannot be read, or that turn out to be others than they were bound as.
 
 use std::collections::BTreeMap;
 
@@ -66,4 +66,28 @@ fn a_pod_without_a_node_that_cannot_be_read_is_told_so() {
     assert_eq!(reason, "SchedulerError");
     assert!(message.contains("resources.requests") && message.contains("lots"), "{message}");
     assert_eq!(commands.iter().filter_map(bound).count(), 1, "others are not held up");
+}
+
+/// Upstream's cache takes the change and its queue is told of a pod that came, which does not help.
+#[test]
+fn a_pod_that_changed_while_it_was_bound_no_longer_keeps_away_whom_it_kept_away() {
+    let labelled = |value: &str, node: Option<&str>| {
+        with("first", "100m", |pod| {
+            pod["metadata"]["labels"] = json!({"app": value});
+            pod["spec"]["nodeName"] = json!(node);
+        })
+    };
+    let mut scheduler = knowing(vec![node("n", "1"), labelled("z", None)]);
+    decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
+    let shy = with("shy", "100m", |pod| {
+        pod["spec"]["affinity"] = json!({"podAntiAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": [{
+                "labelSelector": {"matchLabels": {"app": "z"}},
+                "topologyKey": "kubernetes.io/hostname"}]}});
+    });
+    scheduler.tell(Told::Set(shy), at(1));
+    assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None, "it keeps away");
+    scheduler.tell(Told::Set(labelled("x", Some("n"))), at(2));
+    let (second, _) = decide(&mut scheduler, 20).iter().find_map(bound).expect("nobody is z");
+    assert_eq!(second.key.name(), "shy");
 }

@@ -146,6 +146,9 @@ impl Scheduler {
                 if let Some(from) = moved {
                     // Somebody else bound it, elsewhere.
                     self.happened(&Event::PodGone(old, from), now);
+                } else if old != new {
+                    // Changes of a pod that is being bound are first seen with its node.
+                    self.happened(&Event::PodChanged(old, Rc::clone(&new)), now);
                 }
                 self.happened(&Event::PodAdded(new), now);
             }
