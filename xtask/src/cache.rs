@@ -148,7 +148,8 @@ mod tests {
         fs::create_dir_all(at("disk-4999998.tree/in")).expect("made");
         sweep_in(dir.path(), "disk-").expect("swept");
         let entries = fs::read_dir(dir.path()).expect("read").flatten();
-        let mut left: Vec<_> = entries.map(|e| e.file_name().into_string().expect("text")).collect();
+        let mut left: Vec<_> =
+            entries.map(|e| e.file_name().into_string().expect("text")).collect();
         left.sort();
         let mut wanted = [ours.as_str(), "disk-x", "other-4999999"];
         wanted.sort_unstable();

@@ -16,13 +16,13 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{NODE, STAND_INS};
-use crate::{apt, cache};
 use crate::cluster::layout::{CONTROL, address};
 use crate::cluster::{config, template};
 use crate::image::e2e;
 use crate::image::registry::Storage;
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, timed};
+use crate::{apt, cache};
 
 /// The machine's memory: the API server, etcd and the suite take a gigabyte and a half of it.
 const MEMORY_MIB: &str = "6144";
