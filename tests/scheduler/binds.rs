@@ -78,7 +78,6 @@ fn schedulers_that_are_killed_leave_nobody_behind_and_bind_nobody_twice() {
     stand.give_shadow_rights();
     nobody_is_forgotten(&stand, &all);
     check_outcome(&outcome, &all);
-    assert!(kills >= 3, "{kills}");
 }
 
 /// Says so also when the test fails.
@@ -90,11 +89,12 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Kills one of two and lets it begin anew; then the other. How often.
+/// Kills one of two and lets it begin anew; then the other, until all is over, but each once and one of
+/// them twice at least. How often.
 fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
     let mut both = [stand.start_ours(&NO_PORT), stand.start_ours(&NO_PORT)];
     let mut kills = 0;
-    while !ended.load(Ordering::SeqCst) {
+    while !ended.load(Ordering::SeqCst) || kills < 3 {
         // At no moment in particular: what they do takes milliseconds.
         std::thread::sleep(Duration::from_millis(1500 + 377 * (kills as u64 % 5)));
         let killed = std::mem::replace(&mut both[kills % 2], stand.start_ours(&NO_PORT));
