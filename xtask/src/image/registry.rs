@@ -60,24 +60,43 @@ impl Storage {
 
     /// Puts every image of an OCI layout there, under its name without the registry's.
     pub fn add_layout(&self, dir: &Path) -> Result<()> {
-        let index = fs::read(dir.join("index.json")).context("read the layout's index")?;
-        let index: ImageIndex = serde_json::from_slice(&index)?;
-        for entry in index.manifests() {
-            let name = entry.annotations().as_ref().and_then(|all| all.get(layout::NAME));
-            let name = name.context("an image of the layout has no name")?;
+        for (name, sha) in images(dir)? {
             let (repository, tag) =
-                split(name).with_context(|| format!("{name} is not HOST/REPOSITORY:TAG"))?;
-            let blob = |sha: &str| dir.join("blobs/sha256").join(sha);
-            let sha = entry.digest().digest();
-            let manifest: ImageManifest = serde_json::from_slice(&fs::read(blob(sha))?)?;
-            let parts = manifest.layers().iter().chain([manifest.config()]);
-            for sha in parts.map(|part| part.digest().digest()).chain([sha]) {
-                self.put(repository, sha, &Source::File(&blob(sha)))?;
-            }
-            self.tag(repository, tag, sha)?;
+                split(&name).with_context(|| format!("{name} is not HOST/REPOSITORY:TAG"))?;
+            self.add(dir, &sha, repository, tag)?;
         }
         Ok(())
     }
+
+    /// Puts the first image of this repository in an OCI layout there once more, under another name.
+    pub fn add_as(&self, dir: &Path, of: &str, repository: &str, tag: &str) -> Result<()> {
+        let is_it = |name: &str| split(name).is_some_and(|(repository, _)| repository == of);
+        let found = images(dir)?.into_iter().find(|(name, _)| is_it(name));
+        let (_, sha) = found.with_context(|| format!("no image of the layout is {of}"))?;
+        self.add(dir, &sha, repository, tag)
+    }
+
+    fn add(&self, dir: &Path, sha: &str, repository: &str, tag: &str) -> Result<()> {
+        let blob = |sha: &str| dir.join("blobs/sha256").join(sha);
+        let manifest: ImageManifest = serde_json::from_slice(&fs::read(blob(sha))?)?;
+        let parts = manifest.layers().iter().chain([manifest.config()]);
+        for sha in parts.map(|part| part.digest().digest()).chain([sha]) {
+            self.put(repository, sha, &Source::File(&blob(sha)))?;
+        }
+        self.tag(repository, tag, sha)
+    }
+}
+
+/// The images of an OCI layout: names, and sums of their manifests.
+fn images(dir: &Path) -> Result<Vec<(String, String)>> {
+    let index = fs::read(dir.join("index.json")).context("read the layout's index")?;
+    let index: ImageIndex = serde_json::from_slice(&index)?;
+    let named = index.manifests().iter().map(|entry| {
+        let name = entry.annotations().as_ref().and_then(|all| all.get(layout::NAME));
+        let name = name.context("an image of the layout has no name")?;
+        Ok((name.clone(), entry.digest().digest().to_owned()))
+    });
+    named.collect()
 }
 
 /// `HOST/REPOSITORY:TAG` without the host.
@@ -97,8 +116,13 @@ mod tests {
         let layer = of_one_layer(&to, &["pintle.test/team/x:1"]);
         let served = dir.path().join("served");
         Storage::at(&served).add_layout(&to).expect("served");
+        let again = Storage::at(&served).add_as(&to, "team/x", "team/y", "2");
+        again.expect("served under another name");
+        assert!(Storage::at(&served).add_as(&to, "team/z", "team/y", "2").is_err());
         let root = served.join("docker/registry/v2");
         let tag = "repositories/team/x/_manifests/tags/1/current/link";
+        let other = root.join("repositories/team/y/_manifests/tags/2/current/link");
+        assert_eq!(fs::read(other).expect("it"), fs::read(root.join(tag)).expect("the tag"));
         let link = fs::read_to_string(root.join(tag)).expect("the tag");
         let sha = link.strip_prefix("sha256:").expect("a sum");
         for sha in [sha, &layer.sha] {

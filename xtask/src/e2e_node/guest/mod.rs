@@ -90,7 +90,10 @@ impl Machine {
         write("containerd.toml", config::containerd(runtime, &registries))?;
         write("00-pods.conflist", config::pod_network(NODE))?;
         let registry = self.dir.join("registry");
-        Storage::at(&registry).add_layout(&e2e::layout()?.0)?;
+        let (images, storage) = (e2e::layout()?.0, Storage::at(&registry));
+        storage.add_layout(&images)?;
+        // Perl is in the Debian below this one.
+        storage.add_as(&images, "e2e-test-images/agnhost", "e2e-test-images/perl", "5.26")?;
         write("registry.yml", config::registry(&registry))?;
         let unit = |program: &str, args: &str, more: &str| {
             let (path, program) = (runtime.path(), runtime.program(program));

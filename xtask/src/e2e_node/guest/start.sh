@@ -25,7 +25,4 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 cp $DIR/*.service /run/systemd/system/
 systemctl daemon-reload
 systemctl start dbus systemd-logind registry containerd
-# Perl is in the Debian below this one.
-AGNHOST=$(ctr -n k8s.io images list -q | grep -m 1 e2e-test-images/agnhost:)
-ctr -n k8s.io images tag $AGNHOST registry.k8s.io/e2e-test-images/perl:5.26 >/dev/null
 exec "$@"
