@@ -126,7 +126,7 @@ pub trait PreFilterExtensions {
     /// `other` counts as on the node.
     ///
     /// # Errors
-    /// When it fails; the node is not taken.
+    /// When it fails; the node is not taken, or who was to stay there goes.
     fn add_pod(
         &self,
         state: &CycleState,

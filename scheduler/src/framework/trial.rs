@@ -99,8 +99,11 @@ impl Attempt {
                 Err(status) => return Some(status),
             },
         };
-        let followed = self.catch_up(&mut trial, &info, gone);
-        let found = followed.err().or_else(|| self.ask_filters(&trial.state, &info));
+        // Some may have been followed and others not: the next question begins anew.
+        if let Err(status) = self.catch_up(&mut trial, &info, gone) {
+            return Some(status);
+        }
+        let found = self.ask_filters(&trial.state, &info);
         *self.trial.borrow_mut() = Some(trial);
         found
     }

@@ -58,6 +58,9 @@ impl PreFilterExtensions for Seats {
         other: &Pod,
         node: &NodeInfo<'_>,
     ) -> Result<(), Rejection> {
+        if other.metadata.name.as_deref() == Some("stiff") {
+            return Err(Rejection::Unschedulable("it cannot sit down again".to_owned()));
+        }
         self.change("add", state, other, node, 1);
         Ok(())
     }
@@ -153,6 +156,16 @@ fn a_pod_that_a_plugin_cannot_think_away_stays() {
     assert_eq!(victims(&commands), [""; 0]);
     let why = condition(&commands).expect("a condition").1;
     assert!(why.ends_with("preemption: 0/1 nodes are available: 1 it cannot stand up."), "{why}");
+}
+
+#[test]
+fn a_pod_that_a_plugin_cannot_put_back_goes_and_the_others_are_counted_anew() {
+    let things =
+        [node("a", "8"), of("stiff", 1, Some("a")), of("lower", 0, Some("a")), of("high", 9, None)];
+    let (mut scheduler, calls) = running(&things, true);
+    assert_eq!(victims(&decide(&mut scheduler, 0)), ["stiff", "lower"]);
+    let told = ["remove stiff a", "remove lower a", "remove stiff a"];
+    assert_eq!(calls.borrow()[..3], told);
 }
 
 #[test]
