@@ -324,6 +324,30 @@ fn devices_that_are_never_ready_are_given_up() {
     assert!(commands.iter().any(is_released), "it uses them no longer");
 }
 
+#[test]
+fn devices_that_are_given_back_meanwhile_are_not_waited_for() {
+    let offered = json!({
+        "metadata": {"name": "s"},
+        "spec": {"driver": "d.example", "nodeName": "a",
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "g0", "bindingConditions": ["Ready"],
+                "bindingFailureConditions": ["Broken"]}]},
+    });
+    let slice = Thing::ResourceSlice(read(offered));
+    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    let _ = answer(&mut scheduler, &asked, 1);
+    let mut given_back = written(&asked.2, &asked.0).remove(0);
+    given_back.metadata.resource_version = Some("30".to_owned());
+    given_back.status = None;
+    scheduler.tell(Told::Set(Thing::ResourceClaim(Box::new(given_back))), at(2));
+    let (_, why) = condition(&scheduler.take_commands()).expect("it is told");
+    assert!(why.ends_with("the devices of claim c were given back"), "{why}");
+    scheduler.devices_released(&"p".into(), Vec::new(), at(3));
+    let again = reserves(&decide(&mut scheduler, 20)).expect("it looks for others at once");
+    assert_eq!(devices_of(&again.2), ["a/g0"]);
+}
+
 /// A class that offers an extended resource, and a pod that asks for two of it.
 fn offered() -> (Thing, Thing) {
     let class = Thing::DeviceClass(read(json!({"metadata": {"name": "gpu"},

@@ -250,7 +250,15 @@ impl Scheduler {
             }
             let mut found = Readiness::Ready;
             for reserve in &one.all {
-                found = ready::readiness(&reserve.claim);
+                let claim = &reserve.claim;
+                found = match known.is_bare(claim) {
+                    // Upstream waits for what does not come until the time is over.
+                    true => Readiness::Failed(format!(
+                        "the devices of claim {} were given back",
+                        claim.metadata.name.as_deref().unwrap_or_default()
+                    )),
+                    false => ready::readiness(claim),
+                };
                 if found != Readiness::Ready {
                     break;
                 }

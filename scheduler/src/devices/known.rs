@@ -265,6 +265,11 @@ impl Devices {
         self.given.insert(uid(claim).to_owned(), given);
     }
 
+    /// Whether it has no devices and nobody gives it any: they were given back.
+    pub(crate) fn is_bare(&self, claim: &ResourceClaim) -> bool {
+        allocation(claim).is_none() && !self.given.contains_key(uid(claim))
+    }
+
     /// A pod does not want a claim to be given anything any more. When nobody does, what it says itself
     /// counts.
     // k8s: dra_manager.go MaybeRemoveClaimPendingAllocation

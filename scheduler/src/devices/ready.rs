@@ -44,7 +44,7 @@ fn status_of<'a>(
     all.iter().find(|status| (&status.driver, &status.pool, &status.device) == id)
 }
 
-/// Whether a claim's devices are ready.
+/// Whether a claim's devices are ready; one without devices waits for them.
 pub(crate) fn readiness(claim: &ResourceClaim) -> Readiness {
     if allocation(claim).is_none() {
         return Readiness::Waits;

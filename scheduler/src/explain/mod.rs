@@ -20,7 +20,7 @@ use pintle_sched_core::snapshot::DeltaError;
 use serde::Serialize;
 
 use crate::diagnosis::{Asking, Thinker};
-use crate::mirror::{Mirror, Step};
+use crate::mirror::{Aside, Mirror, Step};
 
 /// Nodes that fit and are named, the best first.
 const FITTING_MAX: usize = 10;
@@ -123,9 +123,16 @@ pub fn explain(
         node: node.into(),
     });
     let taken = taken.filter(|_| mirror.cluster.pods().find(asking.spec.key).is_some());
-    taken.iter().for_each(|step| mirror.make(step));
-    let mut answer = look(mirror, thinker, &asking);
-    taken.iter().for_each(|step| mirror.take_back(step));
+    let mut aside = Aside::new();
+    taken.iter().for_each(|step| mirror.turn(step, true, &mut aside));
+    // What its volumes leave it was read beside itself.
+    let asking = match taken {
+        Some(_) => Asking::with_spec(Rc::clone(&asking.pod), &asking.spec, mirror),
+        None => Ok(asking),
+    };
+    let answer = asking.map(|asking| look(mirror, thinker, &asking));
+    taken.iter().for_each(|step| mirror.turn(step, false, &mut aside));
+    let mut answer = answer?;
     answer.pod = ObjectKey::of(pod).as_str().to_owned();
     answer.bound_to = node.map(str::to_owned);
     Ok(answer)

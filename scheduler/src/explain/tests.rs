@@ -78,3 +78,19 @@ fn room_that_is_kept_for_another_pod_is_no_room() {
     };
     assert_eq!((feasible(5), feasible(10), feasible(11)), (0, 0, 1));
 }
+
+#[test]
+fn a_pod_that_was_looked_at_still_uses_its_disk() {
+    let with_disk = |name: &str, node: Option<&str>| {
+        let mut pod = pod(name, "1", 0, node);
+        let disks = json!([{"name": "d", "gcePersistentDisk": {"pdName": "d"}}]);
+        pod.spec.as_mut().expect("a spec").volumes = serde_json::from_value(disks).expect("disks");
+        pod
+    };
+    let user = with_disk("p", Some("n1"));
+    let mut mirror = mirror(vec![node("n1", "4", json!([])), Thing::Pod(Box::new(user.clone()))]);
+    let mut thinker = Thinker::default();
+    let mut feasible = |pod| explain(&mut mirror, &mut thinker, pod).expect("read").feasible;
+    let other = with_disk("q", None);
+    assert_eq!((feasible(&other), feasible(&user), feasible(&other)), (0, 1, 0));
+}

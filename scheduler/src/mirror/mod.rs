@@ -33,6 +33,7 @@ use self::flawed::Flawed;
 pub(crate) use self::says::is_over;
 pub use self::says::node_name;
 use self::says::nominated_node;
+pub(crate) use self::step::Aside;
 pub use self::step::{Hidden, Step};
 use crate::devices::known::Devices;
 use crate::devices::look::{DeviceClaims, Times};

@@ -4,6 +4,7 @@
 //! the mirror. Bounds: a step holds interned ids and a pod's requests, never an API object.
 //! A step that does not apply any more (its pod is gone, its node unknown) changes nothing.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use pintle_sched_core::intern::Str;
@@ -53,6 +54,9 @@ pub enum Step {
     },
 }
 
+/// What pods use of volumes that a step took off their nodes.
+pub(crate) type Aside = HashMap<Str, Lifted>;
+
 /// A pod that is thought away from its node.
 #[derive(Debug)]
 pub struct Hidden {
@@ -67,6 +71,15 @@ impl Step {
             Self::Bound(pod, _) | Self::Changed { new: pod, .. } => Some(pod.key),
             Self::Gone { pod, .. } | Self::Nominated { pod, .. } => Some(*pod),
             Self::Node { old, new } => new.as_ref().or(old.as_ref()).map(|node| node.name),
+        }
+    }
+
+    /// The pod that it places or takes away.
+    fn pod(&self) -> Option<Str> {
+        match self {
+            Self::Bound(pod, _) | Self::Changed { new: pod, .. } => Some(pod.key),
+            Self::Gone { pod, .. } => Some(*pod),
+            Self::Nominated { .. } | Self::Node { .. } => None,
         }
     }
 
@@ -102,6 +115,25 @@ impl Mirror {
             Step::Gone { last: None, .. } => {}
             Step::Nominated { pod, old, .. } => self.nominate(*pod, old.clone()),
             Step::Node { old, new } => self.set_node(new.as_deref(), old.clone()),
+        }
+    }
+
+    /// Makes a step, or takes it back, and later the other way round. What its pod uses of volumes is
+    /// kept aside while it has no node, for a step does not tell of it.
+    pub(crate) fn turn(&mut self, step: &Step, makes: bool, aside: &mut Aside) {
+        let pod = step.pod();
+        if let Some(pod) = pod {
+            let used = self.volumes.users.lift(self.cluster.text(pod));
+            aside.extend(used.map(|used| (pod, used)));
+        }
+        if makes {
+            self.make(step)
+        } else {
+            self.take_back(step)
+        }
+        let placed = pod.filter(|pod| self.cluster.pods().find(*pod).is_some());
+        if let Some(used) = placed.and_then(|pod| aside.remove(&pod)) {
+            self.volumes.users.put_back(used);
         }
     }
 

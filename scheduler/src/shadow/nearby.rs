@@ -12,7 +12,7 @@ use std::collections::{HashSet, VecDeque};
 use pintle_sched_core::intern::Str;
 
 use super::Held;
-use crate::mirror::{Mirror, Step};
+use crate::mirror::{Aside, Mirror, Step};
 
 /// Steps to each side.
 const REACH: usize = 32;
@@ -34,6 +34,13 @@ pub(super) struct Nearby {
 
 /// One step: before (false) or after (true), and its distance.
 type Turn = (bool, usize);
+
+/// In which state the mirror is.
+#[derive(Debug, Default)]
+struct Turned {
+    all: Vec<Turn>,
+    aside: Aside,
+}
 
 impl Nearby {
     /// Gathers them; `asking` is the pod that was decided about.
@@ -79,7 +86,7 @@ impl Nearby {
         if check(mirror) {
             return Some(0);
         }
-        let mut turned: Vec<Turn> = Vec::new();
+        let mut turned = Turned::default();
         let mut found = None;
         for wanted in self.states().take(tries) {
             self.turn_to(mirror, &mut turned, &wanted);
@@ -154,18 +161,14 @@ impl Nearby {
     }
 
     /// Makes and takes back what differs between two states.
-    fn turn_to(&self, mirror: &mut Mirror, turned: &mut Vec<Turn>, wanted: &[Turn]) {
-        for turn in turned.iter().filter(|turn| !wanted.contains(turn)) {
-            self.turn(mirror, *turn, false);
-        }
-        for turn in wanted.iter().filter(|turn| !turned.contains(turn)) {
-            self.turn(mirror, *turn, true);
-        }
-        *turned = wanted.to_vec();
-    }
-
-    fn turn(&self, mirror: &mut Mirror, (after, at): Turn, on: bool) {
-        let step = if after { &self.next[at] } else { &self.past[at] };
-        if after == on { mirror.make(step) } else { mirror.take_back(step) }
+    fn turn_to(&self, mirror: &mut Mirror, turned: &mut Turned, wanted: &[Turn]) {
+        let Turned { all, aside } = turned;
+        let mut turn = |(after, at): Turn, on: bool| {
+            let step = if after { &self.next[at] } else { &self.past[at] };
+            mirror.turn(step, after == on, aside);
+        };
+        all.iter().filter(|turn| !wanted.contains(turn)).for_each(|one| turn(*one, false));
+        wanted.iter().filter(|turn| !all.contains(turn)).for_each(|one| turn(*one, true));
+        *all = wanted.to_vec();
     }
 }
