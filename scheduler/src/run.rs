@@ -191,6 +191,8 @@ struct Running {
     asked_for: Rc<Notify>,
     dump: Signal,
     counted: Duration,
+    /// Nothing happened since.
+    is_counted: bool,
     begun: Instant,
     state: Arc<State>,
 }
@@ -245,6 +247,7 @@ impl Running {
             // k8s: pkg/scheduler/backend/cache/debugger/debugger.go
             dump: signal(SignalKind::user_defined2())?,
             counted: Duration::ZERO,
+            is_counted: false,
             begun: Instant::now(),
             state: Arc::clone(state),
         })
@@ -299,11 +302,15 @@ impl Running {
                 );
             }
             if self.decide() {
+                self.is_counted = false;
                 tokio::task::yield_now().await;
                 continue;
             }
             let due = self.scheduler.next_due(self.is_blocked());
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
+            // What the last of many events left is counted as well.
+            let uncounted = (self.counted + COUNT_EVERY).saturating_sub(self.now());
+            let wait = if self.is_counted { wait } else { wait.min(uncounted) };
             tokio::select! {
                 told = self.told.recv() => match told {
                     Some(told) => self.tell(told),
@@ -313,8 +320,9 @@ impl Running {
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(()) = self.dump.recv() => self.dump(),
                 () = self.asked_for.notified() => {}
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(wait) => continue,
             }
+            self.is_counted = false;
         }
     }
 
@@ -452,7 +460,7 @@ impl Running {
         if now < self.counted + COUNT_EVERY {
             return;
         }
-        self.counted = now;
+        (self.counted, self.is_counted) = (now, true);
         let (_, bound, nodes) = self.scheduler.mirror.counts();
         let known = [nodes, bound, self.scheduler.assumed()];
         let metrics = &self.state.metrics;
