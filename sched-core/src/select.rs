@@ -27,6 +27,7 @@ mod shape;
 
 pub use self::row::{Rejector, rejector};
 pub use self::sample::{Sample, sample_size};
+pub use self::shape::Handed;
 
 /// Most that a plugin of single nodes adds to a node or takes from it.
 const SCORE_OF_ROW: i64 = 1 << 30;
@@ -125,6 +126,11 @@ impl Scratch {
     pub fn ties_from(&self, turn: usize, turns: usize) -> impl Iterator<Item = u32> + '_ {
         let skip = self.ties.count() * (turn % turns.max(1)) / turns.max(1);
         self.ties.iter().skip(skip).chain(self.ties.iter().take(skip))
+    }
+
+    /// What decisions have taken over from earlier ones since this was asked last.
+    pub fn take_handed(&mut self) -> Handed {
+        std::mem::take(&mut self.shapes.handed)
     }
 
     /// Totals by row, meaningful where feasible, of the last decision, which was about this view and

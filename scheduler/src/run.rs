@@ -469,6 +469,7 @@ impl Running {
         metrics.kept(self.scheduler.kept_events());
         let moved = self.scheduler.queue.take_moved();
         metrics.queue(moved, self.scheduler.queue.rejected(), self.lanes.under_way());
+        metrics.batches(&self.scheduler.take_batches());
     }
 
     /// Nobody else may begin before what was decided is bound or given up; whether it is.

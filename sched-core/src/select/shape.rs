@@ -87,10 +87,25 @@ pub(super) struct Shape {
     pub(super) scores: Column,
 }
 
+/// How often decisions took over what earlier ones about pods of the same shape had computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handed {
+    /// Decisions that took it over, and computed only the rows that changed since.
+    pub taken: u64,
+    /// Decisions that computed all rows.
+    pub computed: u64,
+    /// What was kept was of no use: more rows changed since than the cluster remembers.
+    pub outdated: u64,
+    /// What was kept of one shape made room for another.
+    pub displaced: u64,
+}
+
 /// The shapes that a decider keeps.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
     shapes: Vec<Shape>,
+    /// Since it was asked for last.
+    pub(super) handed: Handed,
     decisions: u64,
     /// The shape of the decision that is being taken.
     current: Option<usize>,
@@ -114,6 +129,7 @@ impl Shapes {
             let oldest = self.shapes.iter().enumerate().min_by_key(|(_, shape)| shape.used);
             let at = oldest.map(|(at, _)| at).expect("two at least");
             self.shapes.swap_remove(at);
+            self.handed.displaced += 1;
         }
         self.shapes.len()
     }
@@ -150,10 +166,17 @@ fn find(
     let same = |shape: &Shape| shape.hash == hash && shape.key.is(view, program);
     let at = match shapes.shapes.iter().position(same) {
         Some(at) => {
-            shapes.shapes[at].refresh(view, program, scratch);
+            match shapes.shapes[at].refresh(view, program, scratch) {
+                true => shapes.handed.taken += 1,
+                false => {
+                    shapes.handed.outdated += 1;
+                    shapes.handed.computed += 1;
+                }
+            }
             at
         }
         None => {
+            shapes.handed.computed += 1;
             let weights = weights(view, program)?;
             let at = shapes.place(view.rows);
             let mut shape = Shape::new(view, program, hash, weights);
@@ -182,20 +205,23 @@ impl Shape {
         Self { hash, key, weights, used: 0, stamp: 0, fits, scores }
     }
 
-    /// Computes what changed.
-    fn refresh(&mut self, view: &View, program: &Program, scratch: &mut Scratch) {
+    /// Computes what changed; whether it was known what did.
+    fn refresh(&mut self, view: &View, program: &Program, scratch: &mut Scratch) -> bool {
         let rows = view.chunks.len() * CHUNK_ROWS;
         if rows < self.scores.as_scores().rows() {
             // Another cluster: no table of rows ever shrinks.
-            return self.compute(view, program, scratch);
+            self.compute(view, program, scratch);
+            return false;
         }
         self.scores.resize(rows);
         self.fits.grow(view.rows);
-        if view.changes.since(self.stamp, |row| self.row(view, program, row)) {
+        let is_known = view.changes.since(self.stamp, |row| self.row(view, program, row));
+        if is_known {
             self.stamp = view.changes.stamp();
         } else {
             self.compute(view, program, scratch);
         }
+        is_known
     }
 
     /// Computes one row.
@@ -361,5 +387,44 @@ mod tests {
         assert_eq!(shapes.len(), SHAPES_MAX);
         assert!(shapes.iter().any(|s| asked(s) == 230), "asked for again and again");
         assert!(!shapes.iter().any(|s| asked(s) == 360), "asked for once, long ago");
+        let (all, asks) = (2 * SHAPES_MAX as u64, 4 * SHAPES_MAX as u64);
+        let handed = scratch.take_handed();
+        let computed = all + 1;
+        let displaced = computed - SHAPES_MAX as u64;
+        let taken = asks - computed;
+        assert_eq!(handed, Handed { taken, computed, outdated: 0, displaced });
+        assert_eq!(scratch.take_handed(), Handed::default(), "what was told is over");
+    }
+
+    #[test]
+    fn a_shape_that_too_much_has_happened_to_is_of_no_use() {
+        let mut cluster = Cluster::new(Profile::default());
+        cluster.set_node(&node_with("n", |_| ())).expect("node");
+        let mut scratch = Scratch::default();
+        let mut asks = |cluster: &mut Cluster| {
+            let program = cluster.compile(&pod("asks", 1)).expect("pod");
+            decide(cluster.view(), &program, &mut scratch);
+            scratch.take_handed()
+        };
+        let (taken, computed) = (Handed { taken: 1, ..Handed::default() }, 1);
+        assert_eq!(asks(&mut cluster), Handed { computed, ..Handed::default() });
+        cluster.assume(&pod("one", 1), "n").expect("it is there");
+        assert_eq!(asks(&mut cluster), taken, "one row is computed again");
+        for _ in 0..1_200 {
+            cluster.remove_pod(&pod("one", 1)).expect("it is there");
+            cluster.assume(&pod("one", 1), "n").expect("it is there");
+        }
+        assert_eq!(asks(&mut cluster), Handed { computed, outdated: 1, ..Handed::default() });
+        assert_eq!(asks(&mut cluster), taken);
+    }
+
+    #[test]
+    fn who_asks_for_details_takes_nothing_over() {
+        let mut cluster = Cluster::new(Profile::default());
+        cluster.set_node(&node_with("n", |_| ())).expect("node");
+        let (mut scratch, program) = (Scratch::default(), cluster.compile(&pod("asks", 1)));
+        let program = program.expect("pod");
+        decide_in_detail(cluster.view(), &program, &[], &mut scratch);
+        assert_eq!(scratch.take_handed(), Handed::default());
     }
 }

@@ -142,6 +142,7 @@ impl Scheduler {
             Said::Nothing => {
                 if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
                     asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
+                    self.count_kept_node(asked.profile);
                     if !consults {
                         return Ok(Found::Node(node, asking.attempt));
                     }
@@ -154,6 +155,7 @@ impl Scheduler {
             Said::OfKept(None) | Said::OfAll(..) => {}
         }
         let outcome = self.thinker.choose(&mut self.mirror, &asking);
+        self.count_batch(asked.profile, said);
         if let Some(Refusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
         }

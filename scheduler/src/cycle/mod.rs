@@ -28,6 +28,7 @@ mod group_room;
 mod group_room_tests;
 #[cfg(test)]
 mod group_tests;
+mod handed;
 mod intake;
 mod permit;
 #[cfg(test)]
@@ -53,6 +54,7 @@ use pintle_sched_core::{Plugin, Profile};
 pub use self::command::{Command, Ended, Evicted, Fact};
 use self::consult::Consulting;
 pub use self::devices::{Reserve, Reserved};
+pub use self::handed::Batches;
 pub use self::volumes::Written;
 use crate::devices::known::Claims;
 use crate::devices::look;
@@ -285,12 +287,15 @@ pub struct Scheduler {
     attempts: HashMap<Uid, (Rc<Attempt>, Rc<str>)>,
     commands: Vec<Command>,
     facts: Vec<Fact>,
+    /// What decisions took over, by profile.
+    batches: Vec<Batches>,
     random: u64,
 }
 
 impl Scheduler {
     /// One that knows nothing. Ties are broken by `seed`.
     pub fn new(profiles: Vec<Profile>, settings: Settings, seed: u64) -> Self {
+        let batches = vec![Batches::default(); profiles.len().max(1)];
         Self {
             mirror: Mirror::with_profiles(profiles),
             queue: Queue::new(settings),
@@ -308,6 +313,7 @@ impl Scheduler {
             attempts: HashMap::new(),
             commands: Vec::new(),
             facts: Vec::new(),
+            batches,
             random: seed | 1,
         }
     }

@@ -424,6 +424,8 @@ fn a_pod_goes_where_an_extender_would_have_it() {
     let (_, at_node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!(&*at_node, "b");
     assert!(question(&commands).is_some(), "the next one is asked about");
+    // The second look at the nodes is part of the same attempt.
+    assert_eq!(scheduler.take_batches(), [Batches { used: 1, none: 1, ..Batches::default() }]);
 }
 
 #[test]

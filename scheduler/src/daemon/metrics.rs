@@ -21,8 +21,10 @@ use prometheus_client::registry::Registry;
 
 use pintle_sched_core::{Plugin, Profile};
 
+use super::batch_metrics::OfBatches;
 use super::group_metrics::OfGroups;
 use super::plugin_metrics::OfPlugins;
+use crate::cycle::Batches;
 use crate::daemon::GateState;
 use crate::queue::{Moved, Place};
 use crate::watch::Kind;
@@ -242,6 +244,7 @@ pub struct SchedulerMetrics {
     waiting: OfWaiting,
     events: OfEvents,
     plugins: OfPlugins,
+    batches: OfBatches,
     groups: Option<OfGroups>,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
     requests: ApiRequests,
@@ -313,6 +316,7 @@ impl SchedulerMetrics {
             waiting: OfWaiting::register(&mut at),
             events: OfEvents::register(&mut at),
             plugins: OfPlugins::register(&mut at),
+            batches: OfBatches::register(&mut at),
             groups: has_groups.then(|| OfGroups::register(&mut at)),
             leads: at.add(
                 "leader_election_master_status",
@@ -388,6 +392,13 @@ impl SchedulerMetrics {
     /// A plugin of the profile of this number was asked so many times at a point.
     pub fn evaluated(&self, plugin: &str, point: &'static str, profile: usize, times: u64) {
         self.plugins.evaluated(plugin, point, &self.profiles[profile], times);
+    }
+
+    /// What decisions took over from earlier ones, by the number of their profile.
+    pub fn batches(&self, all: &[Batches]) {
+        for (batches, profile) in all.iter().zip(&self.profiles) {
+            self.batches.count(batches, profile);
+        }
     }
 
     /// Volumes of a pod that had a node could not be bound.

@@ -8,6 +8,7 @@
 //! mistake. Owner: the start of the process.
 // k8s: cmd/kube-scheduler/app/options/options.go
 
+mod batch_metrics;
 pub mod flags;
 pub mod gates;
 mod group_metrics;

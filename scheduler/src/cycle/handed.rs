@@ -1,0 +1,130 @@
+//! What decisions took over from those about earlier pods, for whoever counts.
+//!
+//! Input: what the core says after a decision. Output: counts by profile. Owner: the scheduler. Bounds:
+//! four numbers a profile. A pod is counted where upstream asks its batch for a node: once an
+//! attempt, unless no node is looked at.
+// k8s: pkg/scheduler/framework/runtime/batch.go GetNodeHint, StoreScheduleResults
+
+use super::Scheduler;
+use super::consult::Said;
+
+/// What became of decisions of one profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Batches {
+    /// Attempts that took over what pods with the same requests left.
+    pub used: u64,
+    /// Attempts that began anew.
+    pub none: u64,
+    /// What pods left was of no use any more: too much had changed.
+    pub expired: u64,
+    /// What pods left made room for that of a pod with other requests.
+    pub incompatible: u64,
+}
+
+impl Scheduler {
+    /// Counts what has just been decided for a pod of this profile.
+    pub(super) fn count_batch(&mut self, profile: usize, said: &Said) {
+        let handed = self.thinker.scratch.take_handed();
+        let nodes = self.mirror.cluster.view().node_count();
+        let batches = &mut self.batches[profile];
+        batches.expired += handed.outdated;
+        batches.incompatible += handed.displaced;
+        // What extenders have said is taken in the same attempt, with another look at the nodes.
+        if !matches!(said, Said::Nothing) || nodes == 0 {
+            return;
+        }
+        // Where room is kept for others, two looks are one decision.
+        match (handed.computed, handed.taken) {
+            (0, 0) => {}
+            (0, _) => batches.used += 1,
+            _ => batches.none += 1,
+        }
+    }
+
+    /// A pod of this profile got the node that is kept for it: no other was looked at.
+    pub(super) fn count_kept_node(&mut self, profile: usize) {
+        self.batches[profile].none += 1;
+    }
+
+    /// By profile, since this was asked last.
+    pub fn take_batches(&mut self) -> Vec<Batches> {
+        let none = vec![Batches::default(); self.batches.len()];
+        std::mem::replace(&mut self.batches, none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cycle::tests::{
+        at, decide, knowing, node, pod, tell_all, with, without_second_look,
+    };
+    use crate::watch::Told;
+    use pintle_sched_core::Profile;
+
+    #[test]
+    fn pods_take_over_what_others_with_the_same_requests_left() {
+        let things = ["a", "b", "c"].map(|name| pod(name, "1")).into_iter();
+        let mut scheduler = knowing(things.chain([node("n", "8"), pod("d", "2")]).collect());
+        decide(&mut scheduler, 0);
+        let batches = Batches { used: 2, none: 2, ..Batches::default() };
+        assert_eq!(scheduler.take_batches(), [batches]);
+        assert_eq!(scheduler.take_batches(), [Batches::default()], "told once");
+        // Whoever has no room takes it over as well.
+        scheduler.tell(Told::Set(pod("e", "2")), at(1));
+        scheduler.tell(Told::Set(pod("f", "2")), at(1));
+        decide(&mut scheduler, 1);
+        assert_eq!(scheduler.take_batches(), [Batches { used: 2, ..Batches::default() }]);
+    }
+
+    #[test]
+    fn who_has_a_node_kept_takes_nothing_over() {
+        let kept = with("k", "1", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
+        let mut scheduler = knowing(vec![node("n", "8"), pod("p", "1")]);
+        decide(&mut scheduler, 0);
+        scheduler.tell(Told::Set(kept), at(1));
+        decide(&mut scheduler, 1);
+        assert_eq!(scheduler.take_batches(), [Batches { none: 2, ..Batches::default() }]);
+    }
+
+    #[test]
+    fn nothing_is_counted_where_no_node_is_looked_at() {
+        let claims = with("p", "1", |pod| {
+            let claim = json!({"claimName": "missing"});
+            pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": claim}]);
+        });
+        for things in [vec![node("n", "8"), claims], vec![pod("p", "1")]] {
+            let mut scheduler = knowing(things);
+            assert!(!decide(&mut scheduler, 0).is_empty(), "it is told why");
+            assert_eq!(scheduler.take_batches(), [Batches::default()]);
+        }
+    }
+
+    #[test]
+    fn what_was_left_goes_for_others_and_with_what_happens() {
+        let other = Profile { scheduler_name: "other".to_owned(), ..Profile::default() };
+        let profiles = vec![Profile::default(), other];
+        let mut scheduler = Scheduler::new(profiles, without_second_look(), 1);
+        let many = (0..65).map(|at| pod(&format!("p{at}"), &format!("{}m", 100 + at)));
+        // Each has room for ten pods.
+        let nodes = (0..7).map(|at| node(&format!("n{at}"), "999"));
+        tell_all(&mut scheduler, &many.chain(nodes).collect::<Vec<_>>());
+        decide(&mut scheduler, 0);
+        let batches = Batches { none: 65, incompatible: 1, ..Batches::default() };
+        assert_eq!(scheduler.take_batches(), [batches, Batches::default()]);
+        // The node changes more often than is remembered.
+        for at_second in 0..1_200 {
+            let cpu = if at_second % 2 == 0 { "998" } else { "999" };
+            scheduler.tell(Told::Set(node("n0", cpu)), at(at_second));
+        }
+        scheduler.tell(Told::Set(pod("again", "164m")), at(1_200));
+        let others = with("others", "164m", |pod| pod["spec"]["schedulerName"] = json!("other"));
+        scheduler.tell(Told::Set(others), at(1_200));
+        decide(&mut scheduler, 1_200);
+        let expired = Batches { none: 1, expired: 1, ..Batches::default() };
+        let displaces = Batches { none: 1, incompatible: 1, ..Batches::default() };
+        assert_eq!(scheduler.take_batches(), [expired, displaces]);
+    }
+}
