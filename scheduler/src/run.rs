@@ -450,6 +450,9 @@ impl Running {
                 Fact::Preempted(victims) => metrics.preempted(victims),
                 Fact::VolumesFailed => metrics.volumes_failed(),
                 Fact::Permitted { result, took } => metrics.permitted(result, took),
+                Fact::Prepared { profile, status, took, devices } => {
+                    metrics.prepared(profile, status, took, devices);
+                }
             }
         }
     }

@@ -149,7 +149,7 @@ fn families(text: &[String]) -> BTreeMap<String, Family> {
 }
 
 /// Families that are not here, by how their names begin: docs/COMPAT.md says why.
-const NOT_OURS: [&str; 25] = [
+const NOT_OURS: [&str; 24] = [
     // Of Go's runtime, and of the library that keeps upstream's metrics.
     "go_",
     "cardinality_enforcement_",
@@ -179,8 +179,6 @@ const NOT_OURS: [&str; 25] = [
     // Upstream's own plugins are one pass over columns, all hints one over those that wait.
     "scheduler_plugin_evaluation_total",
     "scheduler_queueing_hint_execution_duration_seconds",
-    // Nobody counts them yet.
-    "scheduler_dra_bindingconditions_",
 ];
 
 /// Both have the same families, after the same work: names, kinds, words, labels, buckets.

@@ -152,7 +152,7 @@ pub struct Evicted {
 }
 
 /// Something that is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// A pod was bound.
     Bound {
@@ -194,6 +194,17 @@ pub enum Fact {
     Preempted(usize),
     /// Volumes of a pod that had a node could not be bound.
     VolumesFailed,
+    /// A pod has waited for conditions of its devices.
+    Prepared {
+        /// The number of its profile.
+        profile: usize,
+        /// Upstream's word for how that ended.
+        status: &'static str,
+        /// How long.
+        took: Duration,
+        /// The driver of each of its devices, and whether that one has conditions.
+        devices: Vec<(String, bool)>,
+    },
     /// A pod has waited for permission.
     Permitted {
         /// Upstream's word for how that ended.

@@ -259,8 +259,8 @@ fn devices_are_let_go_once_their_reservation_ended() {
     assert!(reserves(&decide(&mut scheduler, 20)).is_some(), "it is free");
 }
 
-#[test]
-fn a_pod_waits_until_its_devices_are_ready() {
+/// A device that somebody has to make ready.
+fn conditional() -> Thing {
     let mut offered = json!({
         "metadata": {"name": "s"},
         "spec": {"driver": "d.example", "nodeName": "a",
@@ -268,8 +268,38 @@ fn a_pod_waits_until_its_devices_are_ready() {
     });
     offered["spec"]["devices"] = json!([{"name": "g0", "bindsToNode": true,
         "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}]);
-    let slice = Thing::ResourceSlice(read(offered));
-    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
+    Thing::ResourceSlice(read(offered))
+}
+
+/// The claim of whoever has that device, with a condition of it.
+fn said(claim: &ResourceClaim, version: &str, kind: &str) -> ResourceClaim {
+    let mut claim = claim.clone();
+    claim.metadata.resource_version = Some(version.to_owned());
+    let condition = json!({"type": kind, "status": "True", "reason": "R", "message": "m",
+        "lastTransitionTime": "2024-01-01T00:00:00Z"});
+    let devices = json!([{"driver": "d.example", "pool": "a", "device": "g0",
+        "conditions": [condition]}]);
+    let status = claim.status.get_or_insert_default();
+    status.devices = serde_json::from_value(devices).expect("devices");
+    claim
+}
+
+/// How waits for conditions of a pod with one device ended, and how long they took.
+fn waits(scheduler: &mut Scheduler) -> Vec<(&'static str, u64)> {
+    let one = |fact| match fact {
+        Fact::Prepared { profile, status, took, devices } => {
+            assert_eq!((profile, devices), (0, vec![("d.example".to_owned(), true)]));
+            Some((status, took.as_secs()))
+        }
+        _ => None,
+    };
+    scheduler.take_facts().into_iter().filter_map(one).collect()
+}
+
+#[test]
+fn a_pod_waits_until_its_devices_are_ready() {
+    let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
+    let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let commands = answer(&mut scheduler, &asked, 1);
     assert!(commands.iter().all(|command| bound(command).is_none()), "not ready");
@@ -278,22 +308,13 @@ fn a_pod_waits_until_its_devices_are_ready() {
         _ => false,
     });
     assert!(told, "whoever looks at the pod is told what it waits for");
+    assert_eq!(waits(&mut scheduler), [], "it has not ended");
     let mut claim = written(&asked.2, &asked.0).remove(0);
-    let said = |claim: &ResourceClaim, version: &str, kind: &str| {
-        let mut claim = claim.clone();
-        claim.metadata.resource_version = Some(version.to_owned());
-        let condition = json!({"type": kind, "status": "True", "reason": "R", "message": "m",
-            "lastTransitionTime": "2024-01-01T00:00:00Z"});
-        let devices = json!([{"driver": "d.example", "pool": "a", "device": "g0",
-            "conditions": [condition]}]);
-        let status = claim.status.get_or_insert_default();
-        status.devices = serde_json::from_value(devices).expect("devices");
-        claim
-    };
     let ready = said(&claim, "30", "Ready");
-    scheduler.tell(Told::Set(Thing::ResourceClaim(Box::new(ready))), at(2));
+    scheduler.tell(Told::Set(Thing::ResourceClaim(Box::new(ready))), at(4));
     let commands = scheduler.take_commands();
     assert!(commands.iter().any(|command| bound(command).is_some()), "ready");
+    assert_eq!(waits(&mut scheduler), [("success", 3)]);
     // Another that breaks.
     claim.metadata.resource_version = Some("11".to_owned());
     let broken = said(&claim, "31", "Broken");
@@ -303,16 +324,42 @@ fn a_pod_waits_until_its_devices_are_ready() {
 }
 
 #[test]
+fn devices_that_break_and_claims_that_go_end_the_wait() {
+    let broken: fn(&ResourceClaim) -> Told =
+        |claim| Told::Set(Thing::ResourceClaim(Box::new(said(claim, "30", "Broken"))));
+    let gone: fn(&ResourceClaim) -> Told =
+        |claim| Told::Gone(Thing::ResourceClaim(Box::new(claim.clone())));
+    for (told, status, why) in [
+        (broken, "failure", "device binding failed: claim=c, reason=R, message=\"m\""),
+        (gone, "error", "could not find ResourceClaim \"default/c\""),
+    ] {
+        let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
+        let mut scheduler = knowing(things);
+        let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+        let _ = answer(&mut scheduler, &asked, 1);
+        let claim = written(&asked.2, &asked.0).remove(0);
+        scheduler.tell(told(&claim), at(8));
+        let (reason, text) = condition(&scheduler.take_commands()).expect("it is told");
+        let want = format!("running PreBind plugin \"DynamicResources\": {why}");
+        assert_eq!((&*reason, text), ("SchedulerError", want));
+        assert_eq!(waits(&mut scheduler), [(status, 7)]);
+    }
+}
+
+#[test]
+fn devices_without_conditions_are_not_waited_for() {
+    let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
+    let mut scheduler = knowing(things);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    let commands = answer(&mut scheduler, &asked, 1);
+    assert!(commands.iter().any(|command| bound(command).is_some()), "it is bound at once");
+    assert_eq!(waits(&mut scheduler), []);
+}
+
+#[test]
 fn devices_that_are_never_ready_are_given_up() {
-    let offered = json!({
-        "metadata": {"name": "s"},
-        "spec": {"driver": "d.example", "nodeName": "a",
-            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": "g0", "bindingConditions": ["Ready"],
-                "bindingFailureConditions": ["Broken"]}]},
-    });
-    let slice = Thing::ResourceSlice(read(offered));
-    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
+    let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
+    let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let _ = answer(&mut scheduler, &asked, 1);
     assert_eq!(scheduler.next_due(false), Some(at(601)), "the time that they have");
@@ -320,6 +367,7 @@ fn devices_that_are_never_ready_are_given_up() {
     let commands = scheduler.take_commands();
     let (_, why) = condition(&commands).expect("it is told");
     assert!(why.contains("device binding timeout"), "{why}");
+    assert_eq!(waits(&mut scheduler), [("timeout", 600)]);
     let is_released = |command: &Command| matches!(command, Command::ReleaseDevices { .. });
     assert!(commands.iter().any(is_released), "it uses them no longer");
 }

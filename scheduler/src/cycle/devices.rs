@@ -21,12 +21,12 @@ use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
 
-use super::command::{Command, PodRef};
+use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
 use super::{Asked, Scheduler, Uid};
 use crate::devices::extended::is_of_resources;
 use crate::devices::groups::reserved;
-use crate::devices::known::{allocation, uid as uid_of};
+use crate::devices::known::{Devices, allocation, uid as uid_of};
 use crate::devices::look::is_reserved;
 use crate::devices::ready::{self, Readiness};
 use crate::groups::OfGroup;
@@ -63,8 +63,11 @@ pub struct Reserved {
 enum Stage {
     Chosen,
     Writing,
-    /// Devices are being made ready, until then.
-    Waits(Duration),
+    /// Devices are being made ready, since when and for how long at most.
+    Waits {
+        since: Duration,
+        until: Duration,
+    },
     Held,
 }
 
@@ -80,6 +83,39 @@ pub(super) struct Reserving {
     all: Vec<Reserve>,
     /// The name of its group, if claims may be reserved for that.
     group: Option<String>,
+}
+
+impl Reserving {
+    /// Whether somebody has to make a device ready.
+    fn has_conditions(&self) -> bool {
+        self.all.iter().any(|reserve| ready::has_conditions(&reserve.claim))
+    }
+
+    /// Whether all devices are ready, by what is known of the claims now.
+    // k8s: dynamicresources.go isPodReadyForBinding
+    fn look(&mut self, known: &Devices) -> Readiness {
+        // Of devices that are ready as they are nobody asks again.
+        let asks = self.has_conditions();
+        let mut found = Readiness::Ready;
+        for reserve in &mut self.all {
+            let key = ObjectKey::of(&*reserve.claim);
+            let newest = known.claim(&key);
+            let is_gone = newest.is_none() && asks;
+            let newest = newest.filter(|claim| uid_of(claim) == uid_of(&reserve.claim));
+            reserve.claim = newest.unwrap_or_else(|| Rc::clone(&reserve.claim));
+            if found == Readiness::Ready && is_gone {
+                let name = key.as_str();
+                found = Readiness::Gone(format!("could not find ResourceClaim {name:?}"));
+            } else if found == Readiness::Ready && known.is_bare(&reserve.claim) {
+                // Upstream waits for what does not come until the time is over.
+                let name = reserve.claim.metadata.name.as_deref().unwrap_or_default();
+                found = Readiness::Gone(format!("the devices of claim {name} were given back"));
+            } else if found == Readiness::Ready {
+                found = ready::readiness(&reserve.claim);
+            }
+        }
+        found
+    }
 }
 
 /// Those of all pods.
@@ -184,8 +220,8 @@ impl Scheduler {
         }
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
         let until = now.saturating_add(self.mirror.profile(profile).device_binding_timeout);
-        one.stage = Stage::Waits(until);
-        if one.all.iter().any(|reserve| ready::has_conditions(&reserve.claim))
+        one.stage = Stage::Waits { since: now, until };
+        if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)
         {
             let (asked, node) = (Rc::clone(&assumed.asked), &assumed.node);
@@ -237,43 +273,38 @@ impl Scheduler {
     // k8s: dynamicresources.go isPodReadyForBinding
     pub(super) fn look_at_devices(&mut self, now: Duration) {
         let waits = self.devices.of_pods.iter().filter_map(|(uid, one)| match one.stage {
-            Stage::Waits(until) => Some((Rc::clone(uid), until)),
+            Stage::Waits { since, until } => Some((Rc::clone(uid), since, until)),
             _ => None,
         });
-        for (uid, until) in waits.collect::<Vec<_>>() {
+        for (uid, since, until) in waits.collect::<Vec<_>>() {
             let Some(one) = self.devices.of_pods.get_mut(&uid) else { continue };
-            let known = &self.mirror.devices;
-            for reserve in &mut one.all {
-                let newest = known.claim(&ObjectKey::of(&*reserve.claim));
-                let newest = newest.filter(|claim| uid_of(claim) == uid_of(&reserve.claim));
-                reserve.claim = newest.unwrap_or_else(|| Rc::clone(&reserve.claim));
-            }
-            let mut found = Readiness::Ready;
-            for reserve in &one.all {
-                let claim = &reserve.claim;
-                found = match known.is_bare(claim) {
-                    // Upstream waits for what does not come until the time is over.
-                    true => Readiness::Failed(format!(
-                        "the devices of claim {} were given back",
-                        claim.metadata.name.as_deref().unwrap_or_default()
-                    )),
-                    false => ready::readiness(claim),
-                };
-                if found != Readiness::Ready {
-                    break;
-                }
+            let found = one.look(&self.mirror.devices);
+            let status = match found {
+                Readiness::Waits if now < until => continue,
+                Readiness::Ready => "success",
+                Readiness::Waits => "timeout",
+                Readiness::Failed(_) => "failure",
+                Readiness::Gone(_) => "error",
+            };
+            if one.has_conditions() {
+                let profile = self.assumed.get(&uid).map_or(0, |assumed| assumed.asked.profile);
+                let took = now.saturating_sub(since);
+                let devices = one.all.iter().flat_map(|reserve| ready::drivers(&reserve.claim));
+                let devices = devices.collect();
+                self.facts.push(Fact::Prepared { profile, status, took, devices });
             }
             match found {
                 Readiness::Ready => {
                     one.stage = Stage::Held;
                     self.bind_if_ready(&uid);
                 }
-                Readiness::Failed(error) => self.devices_failed(&uid, error, now),
-                Readiness::Waits if now >= until => {
+                Readiness::Failed(error) | Readiness::Gone(error) => {
+                    self.devices_failed(&uid, error, now);
+                }
+                Readiness::Waits => {
                     let error = "device binding timeout: context deadline exceeded";
                     self.devices_failed(&uid, error.to_owned(), now);
                 }
-                Readiness::Waits => {}
             }
         }
     }
@@ -287,7 +318,7 @@ impl Scheduler {
     /// When devices of a pod have not been ready for too long, the first of them.
     pub(super) fn devices_due(&self) -> Option<Duration> {
         let until = |one: &Reserving| match one.stage {
-            Stage::Waits(until) => Some(until),
+            Stage::Waits { until, .. } => Some(until),
             _ => None,
         };
         self.devices.of_pods.values().filter_map(until).min()

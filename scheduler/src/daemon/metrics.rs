@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 use pintle_sched_core::{Plugin, Profile};
 
 use super::batch_metrics::OfBatches;
+use super::device_metrics::OfConditions;
 use super::group_metrics::OfGroups;
 use super::plugin_metrics::OfPlugins;
 use crate::cycle::Batches;
@@ -245,6 +246,7 @@ pub struct SchedulerMetrics {
     events: OfEvents,
     plugins: OfPlugins,
     batches: OfBatches,
+    conditions: OfConditions,
     groups: Option<OfGroups>,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
     requests: ApiRequests,
@@ -317,6 +319,7 @@ impl SchedulerMetrics {
             events: OfEvents::register(&mut at),
             plugins: OfPlugins::register(&mut at),
             batches: OfBatches::register(&mut at),
+            conditions: OfConditions::register(&mut at),
             groups: has_groups.then(|| OfGroups::register(&mut at)),
             leads: at.add(
                 "leader_election_master_status",
@@ -438,6 +441,18 @@ impl SchedulerMetrics {
     /// A pod has waited for permission.
     pub fn permitted(&self, result: &'static str, took: Duration) {
         self.waiting.permits.get_or_create(&Permitted { result }).observe(took.as_secs_f64());
+    }
+
+    /// A pod of the profile of this number has waited for conditions of its devices: the driver of each,
+    /// and whether it has any.
+    pub fn prepared(
+        &self,
+        profile: usize,
+        status: &'static str,
+        took: Duration,
+        devices: Vec<(String, bool)>,
+    ) {
+        self.conditions.ended(&self.profiles[profile], status, took, devices);
     }
 
     /// How many wait where, and how many nodes, pods and assumed pods are known.

@@ -9,6 +9,7 @@
 // k8s: cmd/kube-scheduler/app/options/options.go
 
 mod batch_metrics;
+mod device_metrics;
 pub mod flags;
 pub mod gates;
 mod group_metrics;

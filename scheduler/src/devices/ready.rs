@@ -18,6 +18,8 @@ pub(crate) enum Readiness {
     Waits,
     /// Somebody said that they will not be.
     Failed(String),
+    /// The claim is there no more, or its devices are not.
+    Gone(String),
 }
 
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
@@ -33,6 +35,11 @@ fn conditions(device: &DeviceRequestAllocationResult) -> &[String] {
 /// Whether somebody has to make devices ready.
 pub(crate) fn has_conditions(claim: &ResourceClaim) -> bool {
     results(claim).any(|device| !conditions(device).is_empty())
+}
+
+/// The driver of each device of a claim, and whether the device has conditions.
+pub(crate) fn drivers(claim: &ResourceClaim) -> impl Iterator<Item = (String, bool)> {
+    results(claim).map(|device| (device.driver.clone(), !conditions(device).is_empty()))
 }
 
 fn status_of<'a>(
@@ -82,6 +89,6 @@ pub(super) fn is_broken(claim: &ResourceClaim, most: Duration, now: SystemTime) 
     match readiness(claim) {
         Readiness::Ready => false,
         Readiness::Waits => is_late(claim, most, now),
-        Readiness::Failed(_) => true,
+        Readiness::Failed(_) | Readiness::Gone(_) => true,
     }
 }
