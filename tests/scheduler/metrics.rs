@@ -149,7 +149,7 @@ fn families(text: &[String]) -> BTreeMap<String, Family> {
 }
 
 /// Families that are not here, by how their names begin: docs/COMPAT.md says why.
-const NOT_OURS: [&str; 24] = [
+const NOT_OURS: [&str; 22] = [
     // Of Go's runtime, and of the library that keeps upstream's metrics.
     "go_",
     "cardinality_enforcement_",
@@ -168,8 +168,6 @@ const NOT_OURS: [&str; 24] = [
     "authorization_",
     "rest_client_exec_plugin_certificate_rotation_age",
     "rest_client_exec_plugin_ttl_seconds",
-    "rest_client_request_size_bytes",
-    "rest_client_response_size_bytes",
     "rest_client_transport_",
     "workqueue_",
     // What a pod takes over from others is no step that has a time, and seldom thrown away.

@@ -445,6 +445,10 @@ impl pintle_api::Observer for Metrics {
         self.api_requests.sent(sent);
     }
 
+    fn received(&self, method: &str, host: &str, bytes: u64) {
+        self.api_requests.received(method, host, bytes);
+    }
+
     fn limited(&self, method: &str, host: &str, waited: Duration) {
         self.api_requests.limited(method, host, waited);
     }

@@ -112,8 +112,10 @@ fn touched() -> Metrics {
     let second = Duration::from_secs(1);
     let uid = "u".into();
     metrics.call_ended(Method::Version, Some(Code::Unknown), second);
-    let sent = pintle_api::Sent { method: "GET", host: "h", code: Some(200), took: second };
+    let (method, host, code, bytes) = ("GET", "h", Some(200), Some(0));
+    let sent = pintle_api::Sent { method, host, code, took: second, bytes };
     pintle_api::Observer::sent(&metrics, sent);
+    pintle_api::Observer::received(&metrics, "GET", "h", 70_000);
     pintle_api::Observer::limited(&metrics, "GET", "h", second);
     let start = Action::StartContainer {
         name: "c".into(),

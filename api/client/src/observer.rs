@@ -13,12 +13,17 @@ pub struct Sent<'a> {
     pub code: Option<u16>,
     /// Time from sending to the answer's head.
     pub took: Duration,
+    /// Bytes of its body; `None` for a watch, and where they are not known before they are sent.
+    pub bytes: Option<u64>,
 }
 
 /// Told of every request. Must not block.
 pub trait Observer: Send + Sync {
     /// A request ended.
     fn sent(&self, sent: Sent<'_>);
+    /// An answer of so many bytes was read to its end; not told of watches, nor of an answer after
+    /// which the request is sent again.
+    fn received(&self, method: &str, host: &str, bytes: u64);
     /// A request waited for the limit of requests per second.
     fn limited(&self, method: &str, host: &str, waited: Duration);
     /// A credential plugin was run.

@@ -12,14 +12,14 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HOST;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response};
-use http_body::{Frame, SizeHint};
+use http::{HeaderValue, Method, Request, Response};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -28,6 +28,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::dial::{self, Dialed};
 use crate::identity::Identity;
+use crate::observer::Observer;
 use crate::places::{Places, Room};
 use crate::turns::{Lane, Share};
 
@@ -81,8 +82,43 @@ impl Drop for Taken {
 /// An answer's body; its place is given back when it ends.
 pub(crate) struct AnswerBody {
     body: Incoming,
+    measure: Option<Measure>,
     _stream: Option<Taken>,
     _room: Room,
+}
+
+/// Adds up the bytes of an answer for who wants to know.
+pub(crate) struct Measure {
+    observer: Arc<dyn Observer>,
+    method: Method,
+    host: Arc<str>,
+    bytes: u64,
+}
+
+impl Measure {
+    pub(crate) fn new(observer: Arc<dyn Observer>, method: Method, host: Arc<str>) -> Self {
+        Self { observer, method, host, bytes: 0 }
+    }
+}
+
+impl AnswerBody {
+    fn new(body: Incoming, stream: Option<Taken>, room: Room) -> Self {
+        Self { body, measure: None, _stream: stream, _room: room }
+    }
+
+    /// Tells how many bytes it has, once it was read to its end.
+    pub(crate) fn measure(&mut self, measure: Measure) {
+        self.measure = Some(measure);
+        if self.body.is_end_stream() {
+            self.is_whole();
+        }
+    }
+
+    fn is_whole(&mut self) {
+        if let Some(Measure { observer, method, host, bytes }) = self.measure.take() {
+            observer.received(method.as_str(), &host, bytes);
+        }
+    }
 }
 
 impl Pool {
@@ -116,16 +152,11 @@ impl Pool {
                 Place::Alone(mut sender) => {
                     let request = for_http1(request)?;
                     let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-                    return Ok(answer.map(|body| AnswerBody { body, _stream: None, _room: room }));
+                    return Ok(answer.map(|body| AnswerBody::new(body, None, room)));
                 }
                 Place::Stream(mut sender, taken) => match sender.try_send_request(request).await {
                     Ok(answer) => {
-                        let stream = Some(taken);
-                        return Ok(answer.map(|body| AnswerBody {
-                            body,
-                            _stream: stream,
-                            _room: room,
-                        }));
+                        return Ok(answer.map(|body| AnswerBody::new(body, Some(taken), room)));
                     }
                     Err(mut error) => match error.take_message() {
                         Some(unsent) if again => {
@@ -244,7 +275,18 @@ impl http_body::Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let (Some(measure), Some(Ok(frame))) = (&mut self.measure, &frame) {
+            measure.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        match &frame {
+            // Whoever knows that this was the last piece does not ask for another.
+            None => self.is_whole(),
+            Some(Ok(_)) if self.body.is_end_stream() => self.is_whole(),
+            Some(Ok(_)) => {}
+            Some(Err(_)) => self.measure = None,
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

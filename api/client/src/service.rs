@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use http::header::{AUTHORIZATION, RETRY_AFTER, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body::Body as _;
 use kube::client::Body;
 use tower::Service;
 
@@ -24,7 +25,7 @@ use crate::identity::Identity;
 use crate::limit::Limiter;
 use crate::observer::Sent;
 use crate::places::Room;
-use crate::pool::{AnswerBody, Pool};
+use crate::pool::{AnswerBody, Measure, Pool};
 use crate::turns::{Lane, Share};
 
 /// Tries of one request.
@@ -51,7 +52,7 @@ pub(crate) struct Carrier {
 
 struct Parts {
     server: Uri,
-    host: String,
+    host: Arc<str>,
     identity: Arc<Identity>,
     pool: Arc<Pool>,
     limiter: Option<Arc<Limiter>>,
@@ -65,7 +66,7 @@ impl Carrier {
         let limiter = options.rate.map(Limiter::new);
         let (lane, timeout) = (Lane::Urgent, options.timeout);
         let manner = Manner { lane, timeout, tells_later: false };
-        let host = server.authority().map_or("", |authority| authority.as_str()).to_owned();
+        let host = server.authority().map_or("", |authority| authority.as_str()).into();
         let user_agent = HeaderValue::from_str(&options.user_agent).ok();
         let user_agent = user_agent.filter(|value| !value.is_empty());
         let parts = Parts { server, host, identity, pool, limiter, user_agent, options };
@@ -108,6 +109,7 @@ impl Parts {
             head.headers.insert(USER_AGENT, user_agent.clone());
         }
         let method = head.method.clone();
+        let is_watch = is_watch(&head.uri);
         let mut body = Some(body);
         let mut refused = false;
         for attempt in 1.. {
@@ -124,7 +126,7 @@ impl Parts {
                 request.headers_mut().insert(AUTHORIZATION, authorization);
             }
             let room = self.pool.room(manner.lane, &share).await;
-            let answer = self.attempt(request, room, manner.timeout).await?;
+            let mut answer = self.attempt(request, room, manner.timeout, is_watch).await?;
             let again = match answer.status() {
                 StatusCode::UNAUTHORIZED if !refused => {
                     refused = true;
@@ -138,10 +140,20 @@ impl Parts {
                     drop(answer);
                     tokio::time::sleep(wait).await;
                 }
-                _ => return Ok(answer),
+                _ => {
+                    if !is_watch && let Some(measure) = self.measure(&method) {
+                        answer.body_mut().measure(measure);
+                    }
+                    return Ok(answer);
+                }
             }
         }
         Err(io::Error::other("a request that cannot be sent again"))
+    }
+
+    fn measure(&self, method: &Method) -> Option<Measure> {
+        let observer = self.options.observer.clone()?;
+        Some(Measure::new(observer, method.clone(), Arc::clone(&self.host)))
     }
 
     /// One try, within the time limit.
@@ -150,8 +162,10 @@ impl Parts {
         request: Request<Body>,
         room: Room,
         timeout: Option<Duration>,
+        is_watch: bool,
     ) -> io::Result<Response<AnswerBody>> {
         let method = request.method().clone();
+        let bytes = request.body().size_hint().exact().filter(|_| !is_watch);
         let begun = Instant::now();
         let sent = self.pool.send(request, room);
         let answer = match timeout {
@@ -164,10 +178,17 @@ impl Parts {
         if let Some(observer) = &self.options.observer {
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             let took = begun.elapsed();
-            observer.sent(Sent { method: method.as_str(), host: &self.host, code, took });
+            observer.sent(Sent { method: method.as_str(), host: &self.host, code, took, bytes });
         }
         answer
     }
+}
+
+/// Whether this asks for an answer that goes on and on, of which client-go counts no sizes.
+// k8s: client-go/rest/request.go Watch
+fn is_watch(uri: &Uri) -> bool {
+    let mut pairs = uri.query().into_iter().flat_map(|query| query.split('&'));
+    pairs.any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
 /// How long the server asks to wait; `None` when it does not.
@@ -203,6 +224,13 @@ mod tests {
             let joined = joined(&server.parse().expect("a URI"), &path.parse().expect("a URI"));
             assert_eq!(joined.expect("a URI").to_string(), want);
         }
+    }
+
+    #[test]
+    fn a_watch_is_told_by_its_query() {
+        let is = |path: &str| is_watch(&path.parse().expect("a URI"));
+        assert!(is("/a?watch=true&resourceVersion=1") && is("/a?x=1&watch=1"));
+        assert!(!is("/watch") && !is("/a?watch=false") && !is("/a?labelSelector=watch%3Dtrue"));
     }
 
     #[test]

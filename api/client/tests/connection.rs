@@ -2,14 +2,14 @@
 
 mod server;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
-use pintle_api::{Access, ClientOptions, DEAD_AFTER, Rate, Share};
+use pintle_api::{Access, ClientOptions, DEAD_AFTER, Observer, Rate, Sent, Share};
 
 use server::{Authority, Server};
 
@@ -257,4 +257,67 @@ async fn http1_does_as_well() {
         nodes.get("n").await.expect("an answer");
     }
     assert_eq!(server.last().path, "/api/v1/nodes/n");
+}
+
+/// Sizes as they were told: of what was sent, where known, and of what was read.
+#[derive(Default)]
+struct Sizes {
+    sent: Mutex<Vec<Option<u64>>>,
+    received: Mutex<Vec<u64>>,
+}
+
+impl Observer for Sizes {
+    fn sent(&self, sent: Sent<'_>) {
+        self.sent.lock().expect("not poisoned").push(sent.bytes);
+    }
+
+    fn received(&self, _: &str, _: &str, bytes: u64) {
+        self.received.lock().expect("not poisoned").push(bytes);
+    }
+
+    fn limited(&self, _: &str, _: &str, _: Duration) {}
+
+    fn plugin_ran(&self, _: bool) {}
+}
+
+/// Sends requests of known sizes and reads answers to their ends, or not.
+async fn counts_sizes(server: Server) {
+    let sizes = Arc::new(Sizes::default());
+    let observer = Some(Arc::clone(&sizes) as Arc<dyn Observer>);
+    let client = client(&server, ClientOptions { observer, ..Default::default() });
+    let take = || {
+        let sent = std::mem::take(&mut *sizes.sent.lock().expect("not poisoned"));
+        (sent, std::mem::take(&mut *sizes.received.lock().expect("not poisoned")))
+    };
+    let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
+    let read = node.len() as u64;
+    let request = |body: &str| {
+        let request = Request::put("/api/v1/nodes/n").body(body.as_bytes().to_vec());
+        request.expect("a request").map(kube::client::Body::from)
+    };
+    let answer = client.send(request("12345")).await.expect("an answer");
+    assert_eq!(take(), (vec![Some(5)], vec![]), "nothing was read yet");
+    let text = answer.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!((text.len() as u64, take()), (read, (vec![], vec![read])));
+    // What is asked again after a while is sent twice, and one answer is read.
+    server.refuse_once(429, Some("0"));
+    let answer = client.send(request("123")).await.expect("asked again");
+    answer.into_body().collect().await.expect("a body");
+    assert_eq!(take(), (vec![Some(3), Some(3)], vec![read]));
+    // An answer that says no and has no body.
+    server.refuse_once(404, None);
+    let answer = client.send(request("")).await.expect("an answer");
+    answer.into_body().collect().await.expect("a body");
+    assert_eq!(take(), (vec![Some(0)], vec![0]));
+    // One that nobody reads to its end.
+    drop(client.send(request("1")).await.expect("an answer"));
+    assert_eq!(take(), (vec![Some(1)], vec![]));
+    drop(watching(&client).await);
+    assert_eq!(take(), (vec![None], vec![]), "a watch has no size");
+}
+
+#[tokio::test]
+async fn sizes_of_requests_and_answers_are_told() {
+    counts_sizes(Server::start(Authority::new()).await).await;
+    counts_sizes(Server::start_http1(Authority::new()).await).await;
 }

@@ -131,6 +131,10 @@ impl pintle_api::Observer for SchedulerMetrics {
         self.requests.sent(sent);
     }
 
+    fn received(&self, method: &str, host: &str, bytes: u64) {
+        self.requests.received(method, host, bytes);
+    }
+
     fn limited(&self, method: &str, host: &str, waited: Duration) {
         self.requests.limited(method, host, waited);
     }

@@ -88,6 +88,10 @@ impl pintle_api::Observer for State {
         self.metrics.sent(sent);
     }
 
+    fn received(&self, method: &str, host: &str, bytes: u64) {
+        self.metrics.received(method, host, bytes);
+    }
+
     fn limited(&self, method: &str, host: &str, waited: Duration) {
         self.metrics.limited(method, host, waited);
     }

@@ -13,6 +13,11 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::Names;
 
+/// Upper bounds of sizes in bytes.
+const BYTES: [f64; 11] = [
+    64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0,
+    16777216.0,
+];
 /// Upper bounds of durations in seconds.
 const SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
@@ -41,6 +46,8 @@ pub struct ApiRequests {
     total: Family<Answered, Counter>,
     seconds: Family<Asked, Histogram, fn() -> Histogram>,
     limited: Family<Asked, Histogram, fn() -> Histogram>,
+    sent_bytes: Family<Asked, Histogram, fn() -> Histogram>,
+    received_bytes: Family<Asked, Histogram, fn() -> Histogram>,
     plugin_calls: Family<PluginCall, Counter>,
 }
 
@@ -49,6 +56,9 @@ impl ApiRequests {
     pub fn register(at: &mut Names<'_>) -> Self {
         let histogram = || -> Family<Asked, Histogram, fn() -> Histogram> {
             Family::new_with_constructor(|| Histogram::new(SECONDS))
+        };
+        let sizes = || -> Family<Asked, Histogram, fn() -> Histogram> {
+            Family::new_with_constructor(|| Histogram::new(BYTES))
         };
         Self {
             total: at.add(
@@ -65,6 +75,16 @@ impl ApiRequests {
                 "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
                 histogram(),
             ),
+            sent_bytes: at.put(
+                "rest_client_request_size_bytes",
+                "[ALPHA] Request size in bytes. Broken down by verb and host.",
+                sizes(),
+            ),
+            received_bytes: at.put(
+                "rest_client_response_size_bytes",
+                "[ALPHA] Response size in bytes. Broken down by verb and host.",
+                sizes(),
+            ),
             plugin_calls: at.add(
                 "rest_client_exec_plugin_call",
                 "[ALPHA] Number of calls to an exec plugin, partitioned by the type of event encountered",
@@ -79,7 +99,15 @@ impl Observer for ApiRequests {
         let (host, method) = (sent.host.to_owned(), sent.method.to_owned());
         let asked = Asked { host: host.clone(), verb: method.clone() };
         self.seconds.get_or_create(&asked).observe(sent.took.as_secs_f64());
+        if let Some(bytes) = sent.bytes {
+            self.sent_bytes.get_or_create(&asked).observe(bytes as f64);
+        }
         self.total.get_or_create(&Answered { code, host, method }).inc();
+    }
+
+    fn received(&self, method: &str, host: &str, bytes: u64) {
+        let asked = Asked { host: host.to_owned(), verb: method.to_owned() };
+        self.received_bytes.get_or_create(&asked).observe(bytes as f64);
     }
 
     fn limited(&self, method: &str, host: &str, waited: Duration) {
@@ -91,5 +119,43 @@ impl Observer for ApiRequests {
         let (status, code) = if good { ("no_error", "0") } else { ("plugin_execution_error", "1") };
         let call = PluginCall { call_status: status.to_owned(), code: code.to_owned() };
         self.plugin_calls.get_or_create(&call).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::metrics::exposition;
+
+    #[test]
+    fn sizes_are_counted_where_they_are_known() {
+        let mut registry = Registry::default();
+        let requests = ApiRequests::register(&mut Names(&mut registry));
+        let put = |bytes| Sent {
+            method: "PUT",
+            host: "h:1",
+            code: Some(200),
+            took: Duration::ZERO,
+            bytes,
+        };
+        requests.sent(put(Some(5_000_000)));
+        requests.sent(put(None));
+        requests.received("GET", "h:1", 64);
+        let text = exposition(&registry, &[]);
+        let (sent, received) =
+            ("rest_client_request_size_bytes", "rest_client_response_size_bytes");
+        let (put, get) = (r#"host="h:1",verb="PUT""#, r#"host="h:1",verb="GET""#);
+        for line in [
+            format!("{sent}_count{{{put}}} 1"),
+            format!(r#"{sent}_bucket{{le="4.194304e+06",{put}}} 0"#),
+            format!(r#"{sent}_bucket{{le="1.6777216e+07",{put}}} 1"#),
+            format!(r#"{received}_bucket{{le="64",{get}}} 1"#),
+            format!("{received}_sum{{{get}}} 64"),
+            format!("rest_client_request_duration_seconds_count{{{put}}} 2"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\nis not in\n{text}");
+        }
     }
 }

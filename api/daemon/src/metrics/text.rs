@@ -49,12 +49,14 @@ fn plain_name<'a>(line: &'a str, plain: &[&str]) -> Cow<'a, str> {
 /// `le="1.0"` as Go writes it: `le="1"`, and fractions by their shortest text. Dashboards select buckets by
 /// that text.
 fn whole_bound(line: &str) -> Cow<'_, str> {
-    let Some((before, bound)) = line.split_once("le=\"") else { return line.into() };
+    // Other labels may end alike: `profile="1.0"` is a name.
+    let begin = line.find("{le=\"").or_else(|| line.find(",le=\""));
+    let Some((before, bound)) = begin.map(|at| line.split_at(at + "{le=\"".len())) else {
+        return line.into();
+    };
     let Some((number, after)) = bound.split_once('"') else { return line.into() };
-    let part = number.starts_with("0.").then(|| number.parse().map(go_float));
-    match (number.strip_suffix(".0"), part) {
-        (Some(whole), _) => format!("{before}le=\"{whole}\"{after}").into(),
-        (None, Some(Ok(part))) => format!("{before}le=\"{part}\"{after}").into(),
+    match number.parse::<f64>() {
+        Ok(number) if number.is_finite() => format!("{before}{}\"{after}", go_float(number)).into(),
         _ => line.into(),
     }
 }
@@ -122,6 +124,10 @@ mod tests {
             ),
             (r#"h_bucket{le="0.0000225",x="y"} 2"#, r#"h_bucket{le="2.25e-05",x="y"} 2"#),
             (r#"h_bucket{le="+Inf"} 2"#, r#"h_bucket{le="+Inf"} 2"#),
+            (r#"h_bucket{le="262144.0"} 2"#, r#"h_bucket{le="262144"} 2"#),
+            (r#"h_bucket{le="16777216.0"} 2"#, r#"h_bucket{le="1.6777216e+07"} 2"#),
+            (r#"h_bucket{x="y",le="2.0"} 2"#, r#"h_bucket{x="y",le="2"} 2"#),
+            (r#"c{profile="1.0"} 2"#, r#"c{profile="1.0"} 2"#),
             ("g 1.0", "g 1.0"),
         ] {
             assert_eq!(whole_bound(open), text);
