@@ -24,8 +24,8 @@ const REMEMBERED_MAX: usize = 4096;
 // k8s: defaultAggregateMaxEvents, defaultAggregateIntervalInSeconds
 const SIMILAR_MAX: usize = 10;
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
-/// What one object may say: so much at once, and then one in five minutes.
-// k8s: defaultSpamBurst, defaultSpamQPS
+/// What one object may say of either kind: so much at once, and then one in five minutes.
+// k8s: defaultSpamBurst, defaultSpamQPS, getSpamKey
 const SPAM: Rate = Rate { per_second: 1.0 / 300.0, burst: 25 };
 
 /// What is to be sent.
@@ -96,7 +96,8 @@ impl Correlator {
             let last = happened.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             json!({"count": count, "lastTimestamp": last, "message": message})
         });
-        let spam = Key::of(&object_parts(&self.source, &happened.about));
+        let parts = object_parts(&self.source, &happened.about);
+        let spam = Key::of(&[&parts[..], &[happened.kind.as_str()]].concat());
         let now = self.clock(happened.at);
         let heard = self.spam.entry(spam, || Bucket::new(SPAM)).try_take(now);
         heard.then_some(Correlated { event, patch, key: KeyOf(key) })

@@ -93,6 +93,16 @@ fn an_object_that_says_too_much_is_cut_off_and_heard_again_later() {
     assert_eq!(next.patch.expect("a patch")["count"], 42, "what was not heard counts");
 }
 
+/// So do the kinds of events: a node whose memory is short all the time can still say that it is shut down.
+#[test]
+fn what_is_as_it_should_be_is_heard_whatever_else_was_said() {
+    let mut correlator = correlator();
+    let normal = |seconds| Happened { kind: Kind::Normal, ..said("web", "fine", seconds) };
+    while correlator.correlate(&said("web", "no", 0)).is_some() {}
+    let heard = (0..40).filter(|_| correlator.correlate(&normal(1)).is_some()).count();
+    assert_eq!(heard, 25);
+}
+
 #[test]
 fn what_was_used_least_recently_is_forgotten() {
     let mut recent = Recent::new(2);
