@@ -41,6 +41,8 @@ pub const RECLAIM_MAX: Duration = Duration::from_secs(120);
 /// How long stall does not count once a victim for memory is gone: the kernel's average of ten seconds
 /// needs so long to fall from all to less than `threshold::STALL_MIN`.
 const STALL_FORGOTTEN: Duration = Duration::from_secs(25);
+/// How long figures of pods are waited for, where there are none at all.
+const BLIND_MAX: Duration = Duration::from_secs(30);
 /// When a look counts as lost.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// How much of what was freed has to be seen, in tenths; the rest others may have written meanwhile.
@@ -156,6 +158,12 @@ pub struct Evictor {
     /// Until then stall is what the last victim left behind.
     #[serde(default)]
     stall_counts_at: Option<Mono>,
+    /// What people were told of last, and when; nothing once a victim has gone since.
+    #[serde(default)]
+    told: Option<(Starved, Mono)>,
+    /// When disks of pods that may use so much of one were asked for last.
+    #[serde(default)]
+    limits_at: Option<Mono>,
     trends: Trends,
     evictions: VecDeque<Eviction>,
     /// Tickets that were given out.
@@ -219,6 +227,7 @@ impl Evictor {
                 if all_gone && starved == Some(Starved::Memory) {
                     self.stall_counts_at = Some(now.plus(STALL_FORGOTTEN));
                 }
+                self.told = None;
                 self.now_does(Doing::Watching, now);
             }
             Doing::Reclaiming { ticket, .. } if late => {
@@ -245,10 +254,11 @@ impl Evictor {
         }
         let (pods, disks) = match self.doing {
             Doing::Weighing { signal } => (Scope::All, signal.is_of_disk()),
-            Doing::Watching => match limited() {
-                none if none.is_empty() => (Scope::Nobody, false),
-                some => (Scope::These(some), true),
-            },
+            Doing::Watching if is_due(self.limits_at, now) => {
+                let some = limited();
+                self.limits_at = (!some.is_empty()).then_some(now);
+                if some.is_empty() { (Scope::Nobody, false) } else { (Scope::These(some), true) }
+            }
             _ => (Scope::Nobody, false),
         };
         let ticket = self.next_ticket();
@@ -257,8 +267,12 @@ impl Evictor {
         Some((ticket, pods, disks))
     }
 
-    /// The kernel says that memory gets short.
+    /// The kernel says that memory gets short. While a victim goes as fast as it can, or something is
+    /// being freed, nothing is decided: what ends that looks as well.
     pub fn heed(&mut self, now: Mono) {
+        if matches!(self.doing, Doing::Reclaiming { .. } | Doing::Evicting { soft: false, .. }) {
+            return;
+        }
         let again = self.heeded_at.map_or(now, |at| at.plus(HEED_EVERY).max(now));
         self.look_at = self.look_at.min(again);
         self.heeded_at = Some(again);
@@ -285,7 +299,12 @@ impl Evictor {
     pub fn observe(&mut self, of: u64, scene: &Scene<'_>) -> Vec<Step> {
         let Some(asked) = self.asked.take_if(|asked| asked.ticket == of) else { return Vec::new() };
         let (now, observation) = (scene.now.mono, scene.observation);
-        self.look_at = now.plus(PERIOD);
+        self.look_at = self.next_look(now);
+        if observation.readings.is_empty() {
+            // Nothing could be read, so nothing follows: neither that there is enough of anything, nor
+            // that a soft threshold is met anew.
+            return Vec::new();
+        }
         self.trends.add(observation, now);
         let conditions = self.met.update(scene.settings, observation, now);
         self.pressure = Pressure::of(&conditions);
@@ -339,7 +358,12 @@ impl Evictor {
         }
         let fresh = self.fresh(scene);
         let Some(first) = fresh.first() else { return Vec::new() };
-        let (signal, mut steps) = (first.signal, vec![Step::Tell(first.signal.starved())]);
+        let (signal, starved) = (first.signal, first.signal.starved());
+        let mut steps = Vec::new();
+        if tells(self.told, starved, now) {
+            self.told = Some((starved, now));
+            steps.push(Step::Tell(starved));
+        }
         let (containers, images) = met::reclaims(signal, observation.layout);
         if containers || images {
             let before = observation.readings.get(&signal).map_or(0, |reading| reading.available);
@@ -349,7 +373,8 @@ impl Evictor {
             self.until = Some(now.plus(RECLAIM_MAX));
             self.look_at = now.plus(PERIOD);
             steps.push(Step::Reclaim { ticket, signal, containers, images });
-        } else {
+        } else if !scene.pods.is_empty() || scene.is_early {
+            // With nobody who may go, what pods use makes no difference.
             self.now_does(Doing::Weighing { signal }, now);
         }
         steps
@@ -383,7 +408,14 @@ impl Evictor {
 
     fn rest(&mut self, now: Mono) {
         self.now_does(Doing::Watching, now);
-        self.look_at = now.plus(PERIOD);
+        self.look_at = self.next_look(now);
+    }
+
+    /// When to look if nothing happens: one at memory alone puts no look at disks off.
+    fn next_look(&self, now: Mono) -> Mono {
+        let usual = now.plus(PERIOD);
+        let limits = self.limits_at.filter(|_| self.doing == Doing::Watching);
+        limits.map_or(usual, |at| at.plus(PERIOD).clamp(now, usual))
     }
 
     /// Ends the pod that has to go first.
@@ -401,6 +433,13 @@ impl Evictor {
             self.look_at = now.mono.plus(SOON);
             return Vec::new();
         };
+        let starved = first.signal.starved();
+        // Where not one pod's figures could be read, whoever is named may use least of all.
+        let is_blind = !uses.is_empty() && !rank::tells_of(uses, starved);
+        if is_blind && now.mono.since(self.since) < BLIND_MAX {
+            self.look_at = now.mono.plus(SOON);
+            return Vec::new();
+        }
         let is_weighed = |uid| asked.known.contains(uid) || uses.contains_key(uid);
         let pods = scene.pods.iter().copied().filter(|pod| is_weighed(pod.uid));
         let ranked = rank::rank(pods, uses, first.signal, observation.layout);
@@ -408,7 +447,6 @@ impl Evictor {
             self.rest(now.mono);
             return Vec::new();
         };
-        let starved = first.signal.starved();
         let used = uses.get(of.uid);
         let (message, notes) =
             message::message(starved, of.pod, used, &fresh, &observation.readings);
@@ -500,6 +538,20 @@ impl Evictor {
     }
 }
 
+/// What is done every `PERIOD` at most is due.
+fn is_due(last: Option<Mono>, now: Mono) -> bool {
+    last.is_none_or(|last| now.since(last) >= PERIOD)
+}
+
+/// Whether people are told once more that this is short, with what they were `told` last. The kubelet
+/// tells it at each of its looks, one in `PERIOD`, and at the one after a victim. Ours looks when the
+/// kernel says so as well: all it saw would use up what may be said of a node (`events::Correlator`),
+/// and the next thing that happens to the node would not be told.
+// k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
+fn tells(told: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
+    told.is_none_or(|(of, at)| of != starved || is_due(Some(at), now))
+}
+
 /// A hard threshold gives a second; a soft one what the pod asks for, up to what is configured.
 fn grace_seconds(
     of: &Threshold,
@@ -512,3 +564,7 @@ fn grace_seconds(
     let own = pod::spec(pod).termination_grace_period_seconds;
     own.map_or(settings.grace_seconds_max, |own| own.min(settings.grace_seconds_max))
 }
+
+#[cfg(test)]
+#[path = "evictor_tests.rs"]
+mod tests;

@@ -103,6 +103,15 @@ pub fn rank<'a>(
     all
 }
 
+/// Something is known of what some pod takes of this. Disks have many parts, and each is read for itself.
+pub fn tells_of(uses: &Uses, starved: Starved) -> bool {
+    uses.values().any(|used| match starved {
+        Starved::Memory => used.working_set.is_some(),
+        Starved::Pids => used.processes.is_some(),
+        Starved::EphemeralStorage | Starved::Inodes => true,
+    })
+}
+
 /// Why the first goes before the second.
 pub fn rule(starved: Starved, first: &Weight, second: Option<&Weight>) -> EvictionRule {
     let Some(second) = second else { return EvictionRule::Alone };

@@ -1,0 +1,199 @@
+//! How often people are told and pods are measured, and what is made of looks that saw nothing.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::super::observed::PodUse;
+use super::super::threshold::Level;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HINT: Duration = Duration::from_millis(250);
+
+fn threshold(level: &str, grace: u64) -> Threshold {
+    let level = Level::parse(level).expect("a level");
+    let grace = Duration::from_secs(grace);
+    Threshold { signal: Signal::MemoryAvailable, level, grace, min_reclaim: None }
+}
+
+/// A node with 50 of memory left, and what was asked and done.
+struct Node {
+    evictor: Evictor,
+    settings: Settings,
+    pods: Vec<(PodUid, k8s_openapi::api::core::v1::Pod)>,
+    limited: BTreeSet<PodUid>,
+    /// Nothing can be read of the node; nothing of pods.
+    is_unread: bool,
+    is_blind: bool,
+    now: Now,
+    looks: Vec<(Duration, Scope)>,
+    told: Vec<Duration>,
+    victims: Vec<(Duration, PodUid)>,
+}
+
+impl Node {
+    fn with(pods: &[&str], threshold: Threshold) -> Self {
+        let pod = |name: &&str| {
+            let pod = json!({"metadata": {"name": name, "uid": name}, "spec": {"containers": []}});
+            (PodUid::from(*name), serde_json::from_value(pod).expect("a pod"))
+        };
+        let thresholds = vec![threshold];
+        Self {
+            evictor: Evictor::default(),
+            settings: Settings {
+                thresholds,
+                transition: SECOND * 60,
+                local_storage: true,
+                ..Settings::default()
+            },
+            pods: pods.iter().map(pod).collect(),
+            limited: BTreeSet::new(),
+            is_unread: false,
+            is_blind: false,
+            now: Now::default(),
+            looks: Vec::new(),
+            told: Vec::new(),
+            victims: Vec::new(),
+        }
+    }
+
+    fn age(&self) -> Duration {
+        self.now.mono.since(Mono::default())
+    }
+
+    fn observe(&self, scope: &Scope) -> Observation {
+        let reading = Reading { available: 50, capacity: 1_000, at: self.now.wall };
+        let working_set = (!self.is_blind).then_some(400);
+        let used = |uid: &PodUid| (uid.clone(), PodUse { working_set, ..PodUse::default() });
+        let uses = self.pods.iter().map(|(uid, _)| used(uid)).collect();
+        let readings = BTreeMap::from([(Signal::MemoryAvailable, reading)]);
+        Observation {
+            readings: if self.is_unread { BTreeMap::new() } else { readings },
+            pods: (*scope != Scope::Nobody).then_some(uses),
+            ..Observation::default()
+        }
+    }
+
+    /// Whatever is due is asked and answered at once.
+    fn turn(&mut self) {
+        self.evictor.pass(false, self.now.mono);
+        let all = || self.pods.iter().map(|(uid, _)| uid.clone()).collect();
+        let limited = || self.limited.clone();
+        let Some((ticket, scope, _)) = self.evictor.ask(limited, all, self.now.mono) else {
+            return;
+        };
+        let observation = self.observe(&scope);
+        self.looks.push((self.age(), scope));
+        let pods: Vec<_> = self.pods.iter().map(|(uid, pod)| Evictable { uid, pod }).collect();
+        let scene = Scene {
+            settings: &self.settings,
+            observation: &observation,
+            pods: &pods,
+            is_early: false,
+            now: self.now,
+        };
+        for step in self.evictor.observe(ticket, &scene) {
+            match step {
+                Step::Tell(_) => self.told.push(self.age()),
+                Step::Evict(victim) => self.victims.push((self.age(), victim.uid)),
+                _ => {}
+            }
+        }
+    }
+
+    /// So many seconds, in each of which the kernel says four times that memory gets short, or never.
+    fn pass(&mut self, seconds: u32, is_storm: bool) {
+        for _ in 0..seconds * 4 {
+            if is_storm {
+                self.evictor.heed(self.now.mono);
+            }
+            self.turn();
+            self.now = self.now.plus(HINT);
+        }
+    }
+
+    fn looks_at(&self, what: impl Fn(&Scope) -> bool) -> Vec<Duration> {
+        self.looks.iter().filter(|(_, scope)| what(scope)).map(|(at, _)| *at).collect()
+    }
+}
+
+#[test]
+fn people_are_told_as_often_as_the_kubelet_looks() {
+    let at = |seconds| Mono::default().plus(SECOND * seconds);
+    for (told, starved, now, expected) in [
+        (None, Starved::Memory, 0, true),
+        (Some((Starved::Memory, at(5))), Starved::Memory, 5, false),
+        (Some((Starved::Memory, at(5))), Starved::Memory, 14, false),
+        (Some((Starved::Memory, at(5))), Starved::Memory, 15, true),
+        (Some((Starved::Memory, at(5))), Starved::Inodes, 6, true),
+    ] {
+        assert_eq!(tells(told, starved, at(now)), expected, "{told:?} {starved} {now}");
+    }
+}
+
+#[test]
+fn in_a_storm_of_hints_people_are_told_in_each_period_and_nobody_is_measured_in_vain() {
+    let mut node = Node::with(&[], threshold("100", 0));
+    node.pass(60, true);
+    assert_eq!(node.told, [0, 10, 20, 30, 40, 50].map(|at| SECOND * at));
+    assert!(node.looks.len() >= 200, "{}", node.looks.len());
+    assert_eq!(node.looks_at(|scope| *scope != Scope::Nobody), [], "nobody may go");
+}
+
+#[test]
+fn after_a_victim_people_are_told_at_once_that_it_was_not_enough() {
+    let mut node = Node::with(&["a", "b"], threshold("100", 0));
+    node.pass(2, true);
+    assert_eq!((node.told.len(), node.victims.len()), (1, 1));
+    let before = node.looks.len();
+    node.pass(2, true);
+    assert_eq!(node.looks.len(), before, "while it goes there is nothing to be seen");
+    node.evictor.pass(true, node.now.mono);
+    node.pass(1, true);
+    assert_eq!((node.told.len(), node.victims.len()), (2, 2));
+}
+
+#[test]
+fn disks_of_pods_with_limits_are_looked_at_in_each_period_whatever_memory_does() {
+    for is_storm in [false, true] {
+        let mut node = Node::with(&[], threshold("10", 0));
+        node.limited.insert("limited".into());
+        node.pass(9, false);
+        node.pass(51, is_storm);
+        let at = node.looks_at(|scope| matches!(scope, Scope::These(_)));
+        assert_eq!(at, [0, 10, 20, 30, 40, 50].map(|at| SECOND * at), "{is_storm}");
+        node.limited.clear();
+        node.pass(30, is_storm);
+        assert_eq!(node.looks_at(|scope| matches!(scope, Scope::These(_))).len(), 6);
+    }
+}
+
+#[test]
+fn a_look_that_saw_nothing_begins_no_grace_period_anew() {
+    let mut node = Node::with(&["a"], threshold("100", 30));
+    node.pass(15, false);
+    node.is_unread = true;
+    node.pass(10, false);
+    assert!(node.evictor.pressure().memory, "nothing says that it is over");
+    node.is_unread = false;
+    node.pass(10, false);
+    let (at, _) = node.victims.first().expect("somebody goes");
+    assert!(*at < SECOND * 32, "{at:?}");
+}
+
+#[test]
+fn who_goes_is_not_chosen_without_a_figure_unless_there_is_none_for_long() {
+    let mut node = Node::with(&["a", "b"], threshold("100", 0));
+    node.is_blind = true;
+    node.pass(20, true);
+    assert_eq!(node.victims, []);
+    node.pass(12, true);
+    assert_eq!(node.victims.len(), 1, "it may be so on this node for ever");
+    let mut node = Node::with(&["a", "b"], threshold("100", 0));
+    node.is_blind = true;
+    node.pass(3, true);
+    node.is_blind = false;
+    node.pass(2, true);
+    assert_eq!(node.victims.len(), 1);
+}
