@@ -150,13 +150,15 @@ impl Collector {
     }
 
     async fn turn(&mut self) -> Result<(), String> {
-        let full = match self.policy.is_on() {
-            true => self.too_full().await?,
-            false => None,
-        };
-        let stale = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AFTER);
         let by_age = !self.policy.max_age.is_zero();
-        if full.is_none() && !by_age && !stale && !self.holds.has_changed() {
+        let full = match self.policy.is_on() {
+            true => self.too_full().await,
+            false => Ok(None),
+        };
+        // What is too old goes whatever is known of the disk.
+        let full = if by_age { full } else { Ok(full?) };
+        let stale = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AFTER);
+        if matches!(full, Ok(None)) && !by_age && !stale && !self.holds.has_changed() {
             self.past.still(&self.found);
             return Ok(());
         }
@@ -176,7 +178,7 @@ impl Collector {
                 )
             })?;
         }
-        let full = if old.is_empty() { full } else { self.too_full().await? };
+        let full = if old.is_empty() { full? } else { self.too_full().await? };
         let Some(full) = full else { return Ok(()) };
         let spare: Vec<_> = of(&judged, Verdict::Spare).collect();
         let removed = self.remove(&spare, full.to_free, Reason::Space).await;

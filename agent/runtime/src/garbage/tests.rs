@@ -105,6 +105,18 @@ fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
 }
 
 #[test]
+fn what_is_too_old_goes_though_the_disk_cannot_be_read() {
+    locally(async {
+        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let policy = Policy { max_age: Duration::from_nanos(1), ..POLICY };
+        let mut collector = scene.collector(policy, |_| None).await;
+        let error = collector.turn().await.expect_err("people have to know");
+        assert!(error.ends_with("cannot be read"), "{error}");
+        assert_eq!(scene.left(&collector).await, Vec::<String>::new());
+    });
+}
+
+#[test]
 fn a_disk_with_room_costs_one_look_and_no_image() {
     locally(async {
         let scene = Scene::new(&["reg.example/a:1"]).await;
