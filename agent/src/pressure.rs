@@ -5,7 +5,7 @@
 //! Owner: one task. Input: `Order`, one at a time. Output: `Input::Pressure` to each,
 //! `Input::MemoryLow`. Effects: one job of the pool for each look and each peek at memory, and
 //! `PodGauge` when pods are to be weighed. What does not answer within `READ_MAX` is absent from the
-//! look. Bounds: one look at a time; `SOONEST` between two hints.
+//! look; memory is known whatever a disk does. Bounds: one look at a time; `SOONEST` between two hints.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub(crate) struct Order {
 
 /// Looks; one task has it.
 pub(crate) struct Lookout {
-    reader: Arc<Mutex<NodeReader>>,
+    readers: Readers,
     settings: Settings,
     pods: PodGauge,
     runtime: Client,
@@ -74,13 +74,19 @@ impl Lookout {
         runtime: Client,
         views: Views,
     ) -> Option<Self> {
-        let reader = NodeReader::new(root_dir, setup.kubepods())
-            .inspect_err(|error| tracing::warn!(%error, "nobody is evicted: nothing is measured"))
-            .ok()?;
-        let watch = MemoryWatch::new(reader.is_v2(), reader.memory_dirs().into_iter().flatten());
+        let reader = || {
+            NodeReader::new(root_dir.clone(), setup.kubepods())
+                .inspect_err(
+                    |error| tracing::warn!(%error, "nobody is evicted: nothing is measured"),
+                )
+                .ok()
+        };
+        let reader = (reader()?, reader()?);
+        let (is_v2, dirs) = (reader.0.is_v2(), reader.0.memory_dirs());
+        let watch = MemoryWatch::new(is_v2, dirs.into_iter().flatten());
         let (last, lines) = (BTreeMap::new(), BTreeMap::new());
-        let reader = Arc::new(Mutex::new(reader));
-        Some(Self { reader, settings, pods, runtime, views, watch, disks: None, last, lines })
+        let readers = Readers::new(reader, READ_MAX);
+        Some(Self { readers, settings, pods, runtime, views, watch, disks: None, last, lines })
     }
 
     /// Looks until nobody asks or hears any more.
@@ -122,10 +128,7 @@ impl Lookout {
         let disks = self.runtime_disks().await;
         // What is left comes last: whoever ended while pods were read has made room for all of them.
         let pods = self.pods.read(&self.views.load(), &order.pods, order.disks).await;
-        let reading = self.read(move |reader| reader.read(&disks)).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "what the node has left cannot be read");
-            node::Reading { at: pintle_daemon::clock::now(), ..node::Reading::default() }
-        });
+        let reading = self.readers.everything(disks).await;
         let seen = observation(&reading);
         let peek = self.draw_lines(&reading, &seen);
         let counted = seen
@@ -140,7 +143,7 @@ impl Lookout {
 
     /// Whether memory alone is at a line, or when to peek again.
     async fn peek(&mut self) -> Result<Option<Duration>, IsLow> {
-        let Ok(reading) = self.read(NodeReader::read_memory).await else { return Ok(None) };
+        let Ok(reading) = self.readers.memory().await else { return Ok(None) };
         let seen = observation(&reading);
         let mut again = None;
         for (signal, line) in &self.lines {
@@ -151,15 +154,6 @@ impl Lookout {
             again = soonest(again, line.peek_in(counted.available));
         }
         Ok(again)
-    }
-
-    async fn read(
-        &self,
-        what: impl FnOnce(&mut NodeReader) -> node::Reading + Send + 'static,
-    ) -> Result<node::Reading, blocking::Blocked> {
-        let reader = Arc::clone(&self.reader);
-        let read = move || what(&mut reader.lock().unwrap_or_else(PoisonError::into_inner));
-        blocking::run(Place::own("pressure").within(READ_MAX), read).await
     }
 
     /// The kernel says when a line is crossed, where it can; when to peek where it cannot.
@@ -198,6 +192,49 @@ impl Lookout {
             self.disks = Some((Instant::now(), RuntimeDisks { images, layers }));
         }
         self.disks.as_ref().map(|(_, disks)| disks.clone()).unwrap_or_default()
+    }
+}
+
+/// Reads the node. A disk that hangs holds up a whole reading, so memory has a reader of its own: who
+/// takes all of it would not wait for the disk.
+struct Readers {
+    all: Arc<Mutex<NodeReader>>,
+    memory: Arc<Mutex<NodeReader>>,
+    wait: Duration,
+}
+
+impl Readers {
+    fn new((all, memory): (NodeReader, NodeReader), wait: Duration) -> Self {
+        Self { all: Arc::new(Mutex::new(all)), memory: Arc::new(Mutex::new(memory)), wait }
+    }
+
+    /// All there is; memory alone while a disk does not answer.
+    async fn everything(&self, disks: RuntimeDisks) -> node::Reading {
+        let read = move |reader: &mut NodeReader| reader.read(&disks);
+        let error = match self.read(&self.all, "pressure", read).await {
+            Ok(reading) => return reading,
+            Err(error) => error,
+        };
+        tracing::warn!(%error, "what the node's disks have left cannot be read");
+        self.memory().await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "what memory the node has left cannot be read");
+            node::Reading { at: pintle_daemon::clock::now(), ..node::Reading::default() }
+        })
+    }
+
+    async fn memory(&self) -> Result<node::Reading, blocking::Blocked> {
+        self.read(&self.memory, "memory", NodeReader::read_memory).await
+    }
+
+    async fn read(
+        &self,
+        reader: &Arc<Mutex<NodeReader>>,
+        part: &'static str,
+        what: impl FnOnce(&mut NodeReader) -> node::Reading + Send + 'static,
+    ) -> Result<node::Reading, blocking::Blocked> {
+        let reader = Arc::clone(reader);
+        let read = move || what(&mut reader.lock().unwrap_or_else(PoisonError::into_inner));
+        blocking::run(Place::own(part).within(self.wait), read).await
     }
 }
 
@@ -326,6 +363,24 @@ mod tests {
         // Forty a second, and two hundred above the threshold.
         assert_eq!(of(1000, 600), Some(Duration::from_millis(1250)));
         assert_eq!(of(800, 400), Some(Duration::from_millis(2500)), "it is met: until the end");
+    }
+
+    #[test]
+    fn memory_is_known_while_a_disk_hangs() {
+        xtask::disk::with_private_mounts(|| {
+            blocking::Pool::own();
+            let root = tempfile::tempdir().expect("a folder");
+            let hung = xtask::disk::Hung::mount(root.path());
+            let reader = || NodeReader::new(root.path().to_owned(), "/".to_owned());
+            let two = (reader().expect("cgroups"), reader().expect("cgroups"));
+            let readers = Readers::new(two, Duration::from_secs(2));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let reading = readers.everything(RuntimeDisks::default());
+            let reading = runtime.expect("a runtime").block_on(reading);
+            assert!(reading.memory.is_some() && reading.pods_memory.is_some(), "{reading:?}");
+            assert_eq!(reading.node_fs, None);
+            drop(hung);
+        });
     }
 
     #[test]
