@@ -269,7 +269,6 @@ impl SchedulerMetrics {
         let mut at = Names(&mut registry);
         fixed::register(&mut at, gates);
         let doubling = |first, count| Histogram::new(exponential_buckets(first, 2.0, count));
-        let family = Histograms::new_with_constructor;
         let metrics = Self {
             process: Process::register(&mut at),
             requests: ApiRequests::register(&mut at),
@@ -292,7 +291,7 @@ impl SchedulerMetrics {
             sli: at.put(
                 "scheduler_pod_scheduling_sli_duration_seconds",
                 SLI_HELP,
-                family(Doubling(0.01, 20)),
+                Family::new_with_constructor(Doubling(0.01, 20)),
             ),
             attempts_needed: at.put(
                 "scheduler_pod_scheduling_attempts",
