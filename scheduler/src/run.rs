@@ -421,6 +421,8 @@ impl Running {
         for _ in 0..DECISIONS_AT_ONCE {
             let began = self.now();
             if self.is_blocked() || !self.scheduler.decide_next(began) {
+                // Nobody's turn: but who has waited for too long may have been told so.
+                self.carry_out(Duration::ZERO);
                 break;
             }
             any = true;
