@@ -1,9 +1,12 @@
 //! Claims of devices: reserved for a pod that has a node, released, or made to give devices back.
 //!
-//! Input: claims as they are known. Output: the same as they are now. Owner: a task a pod. Bounds:
-//! [`TRIES_MAX`] writes of a claim that somebody else writes as well.
+//! Input: claims as they are known. Output: the same as they are now. Owner: a task a pod, and [`Turns`]
+//! for all. Bounds: [`TRIES_MAX`] writes of a claim that somebody else writes as well; a claim is kept
+//! while pods wait for it.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go bindClaim, Unreserve, PostFilter
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use crate::cycle::Reserve;
 use crate::cycle::command::PodRef;
@@ -67,11 +71,41 @@ fn own_name(claim: &ResourceClaim) -> &str {
     claim.metadata.name.as_deref().unwrap_or_default()
 }
 
+/// Claims that are being reserved, by uid, as they were written last: pods that share one are written
+/// into it one after the other. At the same time each would make all others begin again.
+#[derive(Debug, Default)]
+pub(super) struct Turns(RefCell<HashMap<String, Turn>>);
+
+type Turn = Rc<Mutex<Option<ResourceClaim>>>;
+
+impl Turns {
+    /// Reserves a claim once those before it are done.
+    async fn reserve(
+        &self,
+        api: &Api<ResourceClaim>,
+        pod: &PodRef,
+        one: Reserve,
+    ) -> Result<ResourceClaim, String> {
+        let uid = uid(&one.claim).to_owned();
+        let turn = Rc::clone(self.0.borrow_mut().entry(uid.clone()).or_default());
+        let mut last = turn.lock().await;
+        let written = reserve_one(api, pod, one, last.take()).await;
+        *last = written.as_ref().ok().cloned();
+        drop(last);
+        // Nobody else has it but the table.
+        if Rc::strong_count(&turn) == 2 {
+            self.0.borrow_mut().remove(&uid);
+        }
+        written
+    }
+}
+
 /// Reserves claims for a pod: those that were, as they are now, and why the next was not. That one is
 /// told as well, as it is: it may have been written though the answer was lost. And whether a claim was
 /// made, where one was to be.
 pub(super) async fn reserve(
     client: &kube::Client,
+    turns: &Turns,
     pod: &PodRef,
     claims: Vec<Reserve>,
 ) -> (Vec<ResourceClaim>, Option<String>, Option<bool>) {
@@ -85,7 +119,7 @@ pub(super) async fn reserve(
             }
         }
         let (api, name) = (api(client, &one.claim), own_name(&one.claim).to_owned());
-        match reserve_one(&api, pod, one).await {
+        match turns.reserve(&api, pod, one).await {
             Ok(claim) => done.push(claim),
             Err(error) => {
                 done.extend(look_again(&api, &name).await);
@@ -170,10 +204,12 @@ async fn reserve_one(
     api: &Api<ResourceClaim>,
     pod: &PodRef,
     Reserve { claim, allocation: given, user, .. }: Reserve,
+    newest: Option<ResourceClaim>,
 ) -> Result<ResourceClaim, String> {
     // With these devices the node was chosen.
     let decided = given.as_ref().or_else(|| allocation(&claim)).cloned();
-    let (whose, mut claim) = (name(&claim), ResourceClaim::clone(&claim));
+    let whose = name(&claim);
+    let mut claim = newest.unwrap_or_else(|| ResourceClaim::clone(&claim));
     let user = user.unwrap_or_else(|| ResourceClaimConsumerReference {
         api_group: None,
         name: pod.key.name().to_owned(),
@@ -314,4 +350,118 @@ pub(super) async fn give_back(client: &kube::Client, claim: &ResourceClaim) -> b
         tracing::warn!(%error, claim = name(claim), "it could not give its devices back");
     }
     written.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use http_body_util::BodyExt as _;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use pintle_api::informer::ObjectKey;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A claim at a server that refuses writes of older states.
+    #[derive(Default)]
+    struct Server {
+        claim: std::sync::Mutex<Value>,
+        writes: AtomicU32,
+        conflicts: AtomicU32,
+    }
+
+    impl Server {
+        fn with(claim: &Value) -> Arc<Self> {
+            Arc::new(Self { claim: std::sync::Mutex::new(claim.clone()), ..Self::default() })
+        }
+
+        fn client(self: &Arc<Self>) -> kube::Client {
+            let server = Arc::clone(self);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let server = Arc::clone(&server);
+                async move {
+                    let body = request.into_body().collect().await?.to_bytes();
+                    // Whoever else is about to write has read by now.
+                    tokio::task::yield_now().await;
+                    let (code, answer) = server.answer(&body);
+                    let answer = Body::from(answer.to_string().into_bytes());
+                    Ok::<_, tower::BoxError>(Response::builder().status(code).body(answer)?)
+                }
+            });
+            kube::Client::new(service, "default")
+        }
+
+        fn answer(&self, body: &[u8]) -> (u16, Value) {
+            let mut claim = self.claim.lock().expect("not poisoned");
+            let Ok(patch) = serde_json::from_slice::<Value>(body) else {
+                return (200, claim.clone());
+            };
+            if patch["metadata"]["resourceVersion"] != claim["metadata"]["resourceVersion"] {
+                self.conflicts.fetch_add(1, Ordering::Relaxed);
+                let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "reason": "Conflict", "message": "it has changed", "code": CONFLICT});
+                return (CONFLICT, refusal);
+            }
+            let version = self.writes.fetch_add(1, Ordering::Relaxed) + 2;
+            claim["metadata"]["resourceVersion"] = json!(version.to_string());
+            claim["status"] = patch["status"].clone();
+            (200, claim.clone())
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_that_share_a_claim_do_not_make_each_other_begin_again() {
+        let devices = json!({"devices": {"results": []}});
+        let claim = json!({
+            "metadata": {"name": "c", "namespace": "default", "uid": "u", "resourceVersion": "1",
+                "finalizers": [FINALIZER]},
+            "spec": {},
+            "status": {"allocation": devices},
+        });
+        let server = Server::with(&claim);
+        let (client, turns) = (server.client(), Turns::default());
+        let claim: Rc<ResourceClaim> = Rc::new(serde_json::from_value(claim).expect("a claim"));
+        let reserves = (0..50).map(|at| {
+            let one = Reserve {
+                claim: Rc::clone(&claim),
+                allocation: None,
+                user: None,
+                mappings: Vec::new(),
+            };
+            let (name, uid) = (format!("p{at}"), format!("u{at}"));
+            let pod = PodRef { key: ObjectKey::new("default", &name), uid: uid.into() };
+            let (client, turns) = (&client, &turns);
+            async move { reserve(client, turns, &pod, vec![one]).await }
+        });
+        for (done, error, _) in futures_util::future::join_all(reserves).await {
+            assert_eq!((done.len(), error), (1, None));
+        }
+        let count = |count: &AtomicU32| count.load(Ordering::Relaxed);
+        assert_eq!((count(&server.writes), count(&server.conflicts)), (50, 0));
+        let users = server.claim.lock().expect("not poisoned")["status"]["reservedFor"].clone();
+        assert_eq!(users.as_array().map(Vec::len), Some(50));
+        assert!(turns.0.borrow().is_empty(), "nobody waits");
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_others_wrote_is_read_again() {
+        let of = |version: &str| {
+            json!({
+                "metadata": {"name": "c", "namespace": "default", "uid": "u",
+                    "resourceVersion": version, "finalizers": [FINALIZER]},
+                "spec": {},
+                "status": {"allocation": {"devices": {"results": []}}},
+            })
+        };
+        let server = Server::with(&of("1"));
+        let claim = Rc::new(serde_json::from_value(of("0")).expect("a claim"));
+        let one = Reserve { claim, allocation: None, user: None, mappings: Vec::new() };
+        let pod = PodRef { key: ObjectKey::new("default", "p"), uid: "p".into() };
+        let (done, error, _) = reserve(&server.client(), &Turns::default(), &pod, vec![one]).await;
+        assert_eq!((done.len(), error), (1, None));
+        assert_eq!(server.conflicts.load(Ordering::Relaxed), 1);
+    }
 }

@@ -103,6 +103,7 @@ pub struct Lanes {
     ends: mpsc::UnboundedSender<End>,
     status: Rc<StatusLane>,
     groups: Rc<GroupLane>,
+    turns: Rc<devices::Turns>,
     notes: Notes,
     under_way: Rc<Cell<usize>>,
     extenders: Rc<[Rc<Caller>]>,
@@ -134,6 +135,7 @@ impl Lanes {
             ends,
             status,
             groups,
+            turns: Rc::default(),
             notes,
             under_way: Rc::default(),
             extenders: Rc::new([]),
@@ -230,9 +232,9 @@ impl Lanes {
         let error = Some("the task that reserved it ended without an answer".to_owned());
         let end = Reserved { pod: pod.clone(), number, claims: Vec::new(), error, made: None };
         let owed = self.owes(End::Devices(end));
-        let client = self.client.clone();
+        let (client, turns) = (self.client.clone(), Rc::clone(&self.turns));
         tokio::task::spawn_local(async move {
-            let (claims, error, made) = devices::reserve(&client, &pod, claims).await;
+            let (claims, error, made) = devices::reserve(&client, &turns, &pod, claims).await;
             owed.pay(End::Devices(Reserved { pod, number, claims, error, made }));
         });
     }
