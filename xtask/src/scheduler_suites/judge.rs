@@ -168,7 +168,8 @@ pub(super) struct Exceptions {
     /// Tests, and cases whose names begin so, that look into the scheduler's process or call into
     /// it: no other can be put there.
     pub(super) inside: BTreeMap<String, String>,
-    /// Tests of features that ours does not have: whether they fail with it is chance.
+    /// Tests, and cases whose names begin so, of features that ours does not have: whether they fail
+    /// with it is chance, and how long they wait for them is not.
     pub(super) unbuilt: BTreeMap<String, String>,
     /// Tests and cases that fail with ours.
     fails: BTreeMap<String, String>,
@@ -196,12 +197,9 @@ impl Exceptions {
 
     /// Of the tests of the whole suite, fails if an exception is for none.
     pub(super) fn check(&self, tests: &BTreeSet<String>) -> Result<()> {
-        for name in self.inside.keys() {
+        for name in self.inside.keys().chain(self.unbuilt.keys()) {
             let test = test_of(name);
             ensure!(tests.contains(test), "an exception for a test that is not there: {name}");
-        }
-        for name in self.unbuilt.keys() {
-            ensure!(tests.contains(name), "an exception for a test that is not there: {name}");
         }
         for name in self.fails.keys() {
             let is_there = tests.iter().any(|test| is_part(name, test));
@@ -210,15 +208,20 @@ impl Exceptions {
         Ok(())
     }
 
-    /// Whether this is a case that is left out because it calls into the scheduler's process.
-    pub(super) fn is_inside(&self, name: &str) -> bool {
-        self.inside.keys().any(|inside| test_of(inside) != inside && name.starts_with(inside))
+    /// What is left out: what calls into the scheduler's process, and with ours what it has not.
+    fn left_out(&self, is_ours: bool) -> impl Iterator<Item = &String> {
+        let unbuilt = self.unbuilt.keys().filter(move |_| is_ours);
+        self.inside.keys().chain(unbuilt)
     }
 
-    /// What tells a Go program to leave out the cases of these tests that are called into; empty
-    /// for none.
+    /// Whether this is a case that is left out.
+    pub(super) fn leaves_out(&self, name: &str, is_ours: bool) -> bool {
+        self.left_out(is_ours).any(|left| test_of(left) != left && name.starts_with(left))
+    }
+
+    /// What tells a Go program to leave out such cases of these tests; empty for none.
     // Go: testing/match.go splitRegexp; between `|` and `/` are patterns of names.
-    pub(super) fn skipped(&self, package: &str, tests: &[String]) -> String {
+    pub(super) fn skipped(&self, package: &str, tests: &[String], is_ours: bool) -> String {
         let case = |name: &str| {
             let rest = name.strip_prefix(package)?.strip_prefix(' ')?;
             let (test, case) = rest.split_once('/')?;
@@ -227,7 +230,7 @@ impl Exceptions {
                 format!("^{test}$/^{}", parts.join("$/^"))
             })
         };
-        let cases: Vec<String> = self.inside.keys().filter_map(|name| case(name)).collect();
+        let cases: Vec<String> = self.left_out(is_ours).filter_map(|name| case(name)).collect();
         cases.join("|")
     }
 
@@ -413,24 +416,28 @@ mod tests {
         };
         assert!(check("inside\tp TestA\twhy\npintle\tp TestA/x\twhy\n"));
         assert!(check("inside\tp TestA/x\twhy\n") && !check("pintle\tp TestAB\twhy\n"));
-        assert!(!check("inside\tp TestB/x\twhy\n") && !check("unbuilt\tp TestA/x\twhy\n"));
+        assert!(!check("inside\tp TestB/x\twhy\n") && !check("unbuilt\tp TestB/x\twhy\n"));
+        assert!(check("unbuilt\tp TestA/x\twhy\n"));
     }
 
     #[test]
     fn cases_that_call_into_the_process_are_left_out() {
         let text = "inside\tp/q TestA/one,_(x)/y\twhy\ninside\tp/q TestB/z\twhy\n\
-                    inside\tp/q TestC\twhy\ninside\tr TestA/w\twhy\n";
+                    inside\tp/q TestC\twhy\ninside\tr TestA/w\twhy\n\
+                    unbuilt\tp/q TestC/u\twhy\n";
         let exceptions = Exceptions::parse(text).expect("exceptions");
         let of = |tests: &[&str]| {
             let tests: Vec<String> = tests.iter().map(|test| (*test).to_owned()).collect();
-            exceptions.skipped("p/q", &tests)
+            exceptions.skipped("p/q", &tests, false)
         };
         assert_eq!(of(&["TestA", "TestC"]), r"^TestA$/^one,_\(x\)$/^y");
         assert_eq!(of(&["TestA", "TestB"]), r"^TestA$/^one,_\(x\)$/^y|^TestB$/^z");
         assert_eq!(of(&["TestC"]), "");
-        let is_inside = |name: &str| exceptions.is_inside(name);
-        assert!(is_inside("p/q TestB/z") && is_inside("p/q TestB/zed"));
-        assert!(!is_inside("p/q TestB") && !is_inside("p/q TestB/y") && !is_inside("p/q TestC/x"));
+        assert_eq!(exceptions.skipped("p/q", &["TestC".to_owned()], true), "^TestC$/^u");
+        let leaves = |name: &str| exceptions.leaves_out(name, false);
+        assert!(leaves("p/q TestB/z") && leaves("p/q TestB/zed"));
+        assert!(!leaves("p/q TestB") && !leaves("p/q TestB/y") && !leaves("p/q TestC/x"));
+        assert!(!leaves("p/q TestC/u") && exceptions.leaves_out("p/q TestC/u", true));
         assert_eq!(test_of("a/b TestA/one/two"), "a/b TestA");
         assert_eq!(test_of("a/b TestA"), "a/b TestA");
     }

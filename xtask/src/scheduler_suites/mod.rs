@@ -32,6 +32,11 @@ const TESTS: &str = "test/integration/scheduler";
 /// counts that all pods are bound.
 const PERF: &str = "test/integration/scheduler_perf";
 const PERF_NAME: &str = "scheduler_perf";
+/// Where its tests of devices are, and how their packages are called here: those that start a
+/// scheduler, with all of the features on, with the usual ones, and with those that are final.
+const DRA: &str = "test/integration/dra";
+const DRA_NAME: &str = "dra";
+const DRA_PACKAGES: [&str; 3] = ["dra/all ", "dra/default ", "dra/ga "];
 /// What the tests come to with upstream's own scheduler.
 const LIST: &str = "tests/upstream/scheduler.txt";
 /// What cannot be pointed at another program, and what is known to fail, with why.
@@ -59,13 +64,16 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let read = |path: &str| fs::read_to_string(repository().join(path));
     let exceptions = Exceptions::parse(&read(EXCEPTIONS).context("read the exceptions")?)?;
     let mut upstream = judge::parse_list(&read(LIST).unwrap_or_default())?;
-    upstream.retain(|name, _| !exceptions.is_inside(name));
+    upstream.retain(|name, _| !exceptions.leaves_out(name, plan.scheduler.is_some()));
     let patched = Patched::ensure()?;
     let mut all = tests(&patched.package(TESTS), "")?;
     let of_perf = tests(&patched.package(PERF), PERF_NAME)?;
     // The topmost package has the tests of the runner itself.
     let is_runners = format!("{PERF_NAME} ");
     all.extend(of_perf.into_iter().filter(|name| !name.starts_with(&is_runners)));
+    let of_devices = tests(&patched.package(DRA), DRA_NAME)?;
+    let has_scheduler = |name: &String| DRA_PACKAGES.iter().any(|of| name.starts_with(of));
+    all.extend(of_devices.into_iter().filter(has_scheduler));
     exceptions.check(&all)?;
     let is_unbuilt = |name: &str| plan.scheduler.is_some() && exceptions.unbuilt.contains_key(name);
     let is_chosen = |name: &&String| {
@@ -124,10 +132,12 @@ fn conclude(
 
 /// The path of a package in upstream's module.
 fn path_of(package: &str) -> String {
-    match package.strip_prefix(PERF_NAME) {
-        Some(below) => format!("{PERF}{below}"),
-        None if package == "." => TESTS.to_owned(),
-        None => format!("{TESTS}/{package}"),
+    let (first, below) = package.split_at(package.find('/').unwrap_or(package.len()));
+    match first {
+        PERF_NAME => format!("{PERF}{below}"),
+        DRA_NAME => format!("{DRA}{below}"),
+        "." => TESTS.to_owned(),
+        _ => format!("{TESTS}/{package}"),
     }
 }
 
@@ -186,5 +196,7 @@ mod unit {
         assert_eq!(path_of("."), "test/integration/scheduler");
         assert_eq!(path_of("a/b"), "test/integration/scheduler/a/b");
         assert_eq!(path_of("scheduler_perf/dra"), "test/integration/scheduler_perf/dra");
+        assert_eq!(path_of("scheduler_perf"), "test/integration/scheduler_perf");
+        assert_eq!(path_of("dra/all"), "test/integration/dra/all");
     }
 }

@@ -166,7 +166,7 @@ impl Run<'_> {
         cmd.env("TMPDIR", &self.folder.0);
         cmd.arg("-test.v").arg(format!("-test.timeout={PACKAGE_MAX}"));
         cmd.arg(format!("-test.run=^({})$", tests.join("|")));
-        let skipped = self.exceptions.skipped(name, tests);
+        let skipped = self.exceptions.skipped(name, tests, self.scheduler.is_some());
         if !skipped.is_empty() {
             cmd.arg(format!("-test.skip={skipped}"));
         }
