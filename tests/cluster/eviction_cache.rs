@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use pintle_tests::cluster::TestCluster;
+use pintle_tests::late::{Parts, reads_for_ever};
 use pintle_tests::manifest::{With, condition, container, restarts, script};
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
@@ -18,8 +19,8 @@ use crate::explain::ask;
 
 /// What is read again and again; all pods together have a fifth of it.
 const FILE_MIB: u64 = 4096;
-/// What is read three times before the next, as who works on a file does: it then counts as used.
-const PART_MIB: u64 = 128;
+/// A part is read three times before the next, as who works on a file does: it then counts as used.
+const PARTS: Parts = Parts { mib: FILE_MIB, part_mib: 128, times: 3 };
 /// Looks of the agent at less than its threshold that have to make nobody go.
 const LOOKS: usize = 5;
 pub const SIGNAL: &str = "allocatableMemory.available";
@@ -41,13 +42,7 @@ fn forget(at: &Path) {
 
 /// Reads `/file/zeros` for ever, and counts in its volume how many times it has read all of it.
 fn reader(name: &str, dir: &Path) -> Value {
-    let part =
-        format!("dd if=/file/zeros of=/dev/null bs=1M skip=$at count={PART_MIB} 2>/dev/null");
-    let text = format!(
-        "while :; do at=0; while [ $at -lt {FILE_MIB} ]; do \
-         for again in 1 2 3; do {part} || exit 7; done; at=$((at + {PART_MIB})); done; \
-         echo >> /v/passes; done"
-    );
+    let text = reads_for_ever("zeros", PARTS, "echo >> /v/passes;");
     let mounts = json!([{"name": "file", "mountPath": "/file"}, {"name": "v", "mountPath": "/v"}]);
     let volumes =
         json!([{"name": "file", "hostPath": {"path": dir}}, {"name": "v", "emptyDir": {}}]);

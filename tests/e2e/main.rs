@@ -23,6 +23,7 @@ mod restarts;
 mod runtimes;
 mod security;
 mod shutdown;
+mod stall;
 mod support;
 mod systemd;
 mod trouble;

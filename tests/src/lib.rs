@@ -5,6 +5,7 @@
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out
 //! - `cri`: raw calls to the runtime, beside or without the agent
 //! - `stand`: the agent in this process, on a fake runtime and the API server of `apiserver`
+//! - `late`: a disk that lets its readers wait
 //! - `recorded`: the folder of recordings of the originals
 //! - `registry`: a docker-registry beside the node, and a slow way to it
 //! - `wait`: waiting for a condition, and what to say when it does not come
@@ -18,6 +19,7 @@ pub mod apiserver;
 pub mod cluster;
 pub mod cri;
 pub mod disks;
+pub mod late;
 pub mod manifest;
 pub mod node;
 pub mod record;

@@ -158,12 +158,7 @@ fn write_files(dir: &Path, api: &ApiServer, fake: &FakeRuntime, over: &Value) ->
         config[field] = value.clone();
     }
     fs::write(path("config.json"), config.to_string())?;
-    let kubeconfig = json!({
-        "kind": "Config", "apiVersion": "v1", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": api.url()}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}], "users": [],
-    });
-    Ok(fs::write(path("kubeconfig.json"), kubeconfig.to_string())?)
+    Ok(fs::write(path("kubeconfig.json"), api.kubeconfig().to_string())?)
 }
 
 /// The agent's thread.

@@ -74,7 +74,11 @@ type Refusal = (u16, &'static str, String);
 impl ApiServer {
     /// Serves on a free port of the loopback.
     pub fn start() -> std::io::Result<Self> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        Self::on(std::net::TcpListener::bind("127.0.0.1:0")?)
+    }
+
+    /// Serves on this port of a loopback, such as that of a node's network.
+    pub fn on(listener: std::net::TcpListener) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         let shared = Shared { world: Arc::default(), changed: watch::channel(0).0 };
@@ -90,6 +94,15 @@ impl ApiServer {
             });
         })?;
         Ok(Self { shared, port, thread: Some((stop, thread)) })
+    }
+
+    /// The file by which an agent finds it.
+    pub fn kubeconfig(&self) -> Value {
+        json!({
+            "kind": "Config", "apiVersion": "v1", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": self.url()}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}], "users": [],
+        })
     }
 
     /// `http://127.0.0.1:PORT`.

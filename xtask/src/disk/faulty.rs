@@ -77,6 +77,8 @@ struct Node {
     mode: u32,
     owner: (u32, u32),
     bytes: Vec<u8>,
+    /// Bytes that it has; those behind what was written are zeros, and take no memory.
+    size: usize,
     names: BTreeMap<Vec<u8>, u64>,
 }
 
@@ -232,8 +234,8 @@ fn reply(mut device: &File, id: u64, answer: Result<Answer, Errno>) {
 
 impl Node {
     fn new(kind: u32, mode: u32) -> Self {
-        let (bytes, names) = Default::default();
-        Self { kind, mode: mode & 0o7777, owner: (0, 0), bytes, names }
+        let (bytes, size, names) = Default::default();
+        Self { kind, mode: mode & 0o7777, owner: (0, 0), bytes, size, names }
     }
 }
 
@@ -244,7 +246,7 @@ impl State {
 
     fn attr(&mut self, number: u64) -> Result<Attr, Errno> {
         let node = self.node(number)?;
-        let (mode, size) = (node.kind | node.mode, node.bytes.len() as u64);
+        let (mode, size) = (node.kind | node.mode, node.size as u64);
         Ok(Attr { number, mode, size, owner: node.owner })
     }
 
@@ -279,7 +281,8 @@ impl State {
             code::READLINK => Answer { bytes: self.node(at)?.bytes.clone() },
             code::SYMLINK => {
                 let (name, target) = (body.name()?, body.name()?);
-                let link = Node { bytes: target.to_owned(), ..Node::new(KIND_LINK, 0o777) };
+                let (bytes, size) = (target.to_owned(), target.len());
+                let link = Node { bytes, size, ..Node::new(KIND_LINK, 0o777) };
                 Answer::entry(&self.make(at, name, link)?)
             }
             code::MKDIR => {
@@ -331,7 +334,8 @@ impl State {
             node.owner.1 = gid;
         }
         if valid & 8 != 0 {
-            node.bytes.resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?, 0);
+            node.size = usize::try_from(size).map_err(|_| Errno::EFBIG)?;
+            node.bytes.truncate(node.size);
         }
         Ok(Answer::attr(&self.attr(at)?))
     }
@@ -357,19 +361,23 @@ impl State {
         let mut body = request.body();
         let (_, offset, size) = (body.word64()?, body.word64()?, body.word32()?);
         let offset = usize::try_from(offset).map_err(|_| Errno::EFBIG)?;
-        let bytes = &mut self.node(request.node)?.bytes;
+        let node = self.node(request.node)?;
         if request.code == super::wire::code::READ {
-            let end = bytes.len().min(offset.saturating_add(size as usize));
-            return Ok(Answer { bytes: bytes.get(offset..end).unwrap_or_default().to_owned() });
+            let end = node.size.min(offset.saturating_add(size as usize));
+            let written = node.bytes.get(offset..end.min(node.bytes.len())).unwrap_or_default();
+            let mut bytes = vec![0; end.saturating_sub(offset)];
+            bytes[..written.len()].copy_from_slice(written);
+            return Ok(Answer { bytes });
         }
         // Flags, lock owner, flags of the open file.
         body.skip(4 + 8 + 4 + 4)?;
         let text = body.rest();
         let end = offset + text.len();
-        if bytes.len() < end {
-            bytes.resize(end, 0);
+        if node.bytes.len() < end {
+            node.bytes.resize(end, 0);
         }
-        bytes[offset..end].copy_from_slice(text);
+        node.bytes[offset..end].copy_from_slice(text);
+        node.size = node.size.max(end);
         Ok(Answer::wrote(size))
     }
 
@@ -412,6 +420,12 @@ mod tests {
                 fs::read_dir(root.path()).expect("listed").map(|e| e.expect("e").file_name());
             assert_eq!(names.collect::<Vec<_>>(), ["d", "link"]);
             assert!(fs::remove_dir(&folder).is_err());
+            let hole = root.path().join("hole");
+            fs::write(&hole, "ab").expect("written");
+            File::options().write(true).open(&hole).expect("there").set_len(5).expect("grown");
+            assert_eq!(fs::read(&hole).expect("read"), b"ab\0\0\0");
+            File::options().write(true).open(&hole).expect("there").set_len(1).expect("cut");
+            assert_eq!(fs::read(&hole).expect("read"), b"a");
 
             disk.set(Operation::Unlink, Fault::Fails(Errno::EIO));
             let error = fs::remove_file(folder.join("b")).expect_err("it fails");

@@ -1,0 +1,240 @@
+//! Page cache and the stall of all pods, as cgroup v2 counts it: with `--pintle-psi-eviction` who only
+//! reads stays, and who has the pods wait for memory goes, alone. Skipped on v1, where only the whole
+//! machine's stall is known; `cargo xtask vm` boots a guest with v2 (docs/TESTING.md). The pods come from
+//! an API server in this process, on the node's loopback: static pods are never evicted.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use pintle_tests::apiserver::ApiServer;
+use pintle_tests::late::{Late, Parts, reads_for_ever};
+use pintle_tests::manifest::{With, condition, container, phase, pod, script};
+use pintle_tests::node::{NODE_NAME, Options};
+use pintle_tests::{LONG, TestNode, skip, until};
+use serde_json::{Value, json};
+
+use crate::support::{lines, remove_all, sharing};
+
+/// Memory that all pods may have together, and what has to be left of it.
+const PODS_MIB: u64 = 800;
+const LEFT_MIB: u64 = 400;
+/// What a pod reads that only reads: more than all pods may have.
+const LARGE_MIB: u64 = 1024;
+/// What a pod reads that needs what it has read: a little more than is left beside `OWN_MIB`, so that
+/// the kernel sees what it dropped come back soon, and counts who waits for it.
+const NEEDED_MIB: u64 = 560;
+/// What that pod has of its own; with the cache counted as left, the threshold is not met.
+const OWN_MIB: u64 = 280;
+/// What is read so many times before the next, so that it counts as used. Who only reads does so more
+/// often: what it drops is dropped by itself, for which it counts as waiting, and an emulated machine is
+/// slow at that.
+const PART_MIB: u64 = 64;
+const TIMES: (u32, u32) = (4, 3);
+/// Looks of the agent at less than its threshold that have to make nobody go.
+const LOOKS: usize = 5;
+const SIGNAL: &str = "allocatableMemory.available";
+
+fn counts_stall() -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+    let has_memory = controllers.split_whitespace().any(|controller| controller == "memory");
+    has_memory && root.join("memory.pressure").exists()
+}
+
+/// A node whose pods have `PODS_MIB`, of which `LEFT_MIB` have to be left.
+fn little_memory() -> Options {
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("readable");
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("there");
+    let kib: u64 = total.trim_end_matches("kB").trim().parse().expect("a number");
+    let config = json!({
+        "enforceNodeAllocatable": ["pods"],
+        "systemReserved": {"memory": format!("{}Ki", kib - PODS_MIB * 1024)},
+        "evictionHard": {"memory.available": format!("{LEFT_MIB}Mi")},
+    });
+    Options { config, agent: false, ..Options::default() }
+}
+
+/// An agent with that flag, and its API server.
+fn with_api_server(node: &mut TestNode) -> ApiServer {
+    let bind = || std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listener = node.runtime_node().in_network(bind).expect("the node has a network");
+    let api = ApiServer::on(listener).expect("the fake API server starts");
+    let kubeconfig = node.dir().join("kubeconfig.json");
+    fs::write(&kubeconfig, api.kubeconfig().to_string()).expect("written");
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    node.add_flags(vec![kubeconfig, "--pintle-psi-eviction".to_owned()]);
+    node.start_agent();
+    api
+}
+
+fn path(name: &str) -> String {
+    format!("/api/v1/namespaces/default/pods/{name}")
+}
+
+/// Gives the node a pod, as the API server completes it, and waits until it runs.
+fn run(node: &TestNode, api: &ApiServer, name: &str, pod: Value) {
+    let pod = pod
+        .with_spec("nodeName", json!(NODE_NAME))
+        .with_spec("restartPolicy", json!("Always"))
+        .with_spec("dnsPolicy", json!("Default"))
+        .with_spec("automountServiceAccountToken", json!(false))
+        .with_spec("enableServiceLinks", json!(false));
+    api.put(&path(name), pod);
+    until(LONG, &format!("{name} is ready"), || is_untouched(node, api, name));
+}
+
+/// The pod as the API server has it.
+fn told(api: &ApiServer, name: &str) -> Result<Pod> {
+    let object = api.get(&path(name)).with_context(|| format!("there is no pod {name}"))?;
+    Ok(serde_json::from_value(object)?)
+}
+
+/// It is ready, and nothing of it was started again.
+fn is_untouched(node: &TestNode, api: &ApiServer, name: &str) -> Result<()> {
+    let pod = told(api, name)?;
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    let is_first = statuses.into_iter().flatten().all(|of| of.restart_count == 0);
+    ensure!(condition(&pod, "Ready") && is_first, "{:?}\n{}", pod.status, node.agent_log());
+    Ok(())
+}
+
+/// `pintle-agent pressure`: all of it, and what it says of the memory of all pods.
+fn pressure(node: &TestNode) -> Result<(Value, Value)> {
+    let told: Value = serde_json::from_str(&node.cli(&["pressure", "-o", "json"])?)?;
+    let signals = told["signals"].as_array().context("a list")?;
+    let of = signals.iter().find(|signal| signal["signal"] == SIGNAL).cloned();
+    let of = of.with_context(|| format!("{SIGNAL} has been measured: {told:#}"))?;
+    Ok((told, of))
+}
+
+fn percent(of: &Value) -> Result<f64> {
+    of["stall"]["percent"].as_f64().context("the kernel counts stall")
+}
+
+/// A disk at this folder of the node with one file of zeros.
+fn disk<'a>(
+    node: &'a TestNode,
+    folder: &str,
+    mib: u64,
+) -> Late<impl Fn(&str) -> Result<std::process::Command> + 'a> {
+    let at = node.dir().join(folder);
+    fs::create_dir(&at).expect("a folder");
+    let in_node = |program: &str| Ok(node.runtime_node().command(Path::new(program)));
+    Late::mount(in_node, &at, &[("zeros", mib)])
+}
+
+/// Of which disk, how much, and each part how many times.
+type Reads<'a> = (&'a str, u64, u32);
+
+/// Reads the disk's file for ever, and writes a line into `passes` whenever it has read all of it.
+fn reader(node: &TestNode, name: &str, (folder, mib, times): Reads<'_>, beside: &[Value]) -> Value {
+    let parts = Parts { mib, part_mib: PART_MIB, times };
+    let text = reads_for_ever("zeros", parts, "echo pass >> /shared/passes;");
+    let mounts = json!([{"name": "file", "mountPath": "/file"}]);
+    let volumes = json!([{"name": "file", "hostPath": {"path": node.dir().join(folder)}}]);
+    let reads = script("reads", &text).with("volumeMounts", mounts);
+    let all = [&[reads], beside].concat();
+    sharing(pod(name, &all).with_spec("volumes", volumes), node)
+}
+
+/// Waits until the agent has seen less than its threshold so many times, with a stall that spares
+/// the cache, while the pod read all of the file; the greatest stall, in percent.
+fn reads_under_the_threshold(node: &TestNode) -> f64 {
+    let (mut looks, mut most) = (BTreeSet::new(), 0.0_f64);
+    until(LONG * 3, "the file is read, and memory looks short meanwhile", || {
+        let (_, of) = pressure(node)?;
+        let figure = |value: &Value| value.as_u64().context("a figure");
+        let available = figure(&of["available"])?;
+        if available < figure(&of["threshold"])? && of["stall"]["sparesCache"] == true {
+            looks.insert(available);
+        }
+        most = most.max(percent(&of)?);
+        let passes = lines(node, "passes").len();
+        let seen = format!("{passes} passes, looks that saw {looks:?}, stall {most} %, {of:#}");
+        ensure!(passes > 0 && looks.len() >= LOOKS, "{seen}");
+        Ok(())
+    });
+    most
+}
+
+fn is_evicted(pod: &Pod) -> bool {
+    let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
+    phase(pod) == "Failed" && reason == Some("Evicted")
+}
+
+/// Waits until the pod goes; it, and the greatest stall that was seen, in percent.
+fn until_it_goes(node: &TestNode, api: &ApiServer, name: &str) -> (Pod, f64) {
+    let mut most = 0.0_f64;
+    let gone = until(LONG * 3, "the reader is evicted", || {
+        let of = pressure(node).and_then(|(_, of)| {
+            most = most.max(percent(&of)?);
+            Ok(of)
+        });
+        let pod = told(api, name)?;
+        ensure!(is_evicted(&pod), "stall {most} %, {:#}", of?);
+        Ok(pod)
+    });
+    (gone, most)
+}
+
+#[test]
+fn a_reader_stays_and_who_has_the_pods_wait_for_memory_goes_alone() {
+    if !counts_stall() {
+        return skip("no cgroup v2 that counts stall (PSI) on this host");
+    }
+    let mut node = TestNode::start(little_memory());
+    let api = with_api_server(&mut node);
+    let holds = container("c", &["/box", "hog", "20"])
+        .with("resources", json!({"requests": {"memory": "100Mi"}}));
+    run(&node, &api, "modest", pod("modest", &[holds]));
+
+    let large = disk(&node, "large", LARGE_MIB);
+    let reads = reader(&node, "reads", ("large", LARGE_MIB, TIMES.0), &[]);
+    run(&node, &api, "reads", reads);
+    let most = reads_under_the_threshold(&node);
+    eprintln!("    {LARGE_MIB} MiB were read at a stall of {most} % at most");
+    let (all, _) = pressure(&node).expect("told");
+    assert_eq!(all["evictions"], json!([]));
+    for name in ["reads", "modest"] {
+        is_untouched(&node, &api, name).expect("nobody goes");
+    }
+    api.delete_pod("default", "reads");
+    until(LONG, "the reader is gone", || {
+        ensure!(api.get(&path("reads")).is_none(), "{}", node.agent_log());
+        Ok(())
+    });
+    // With what is cached of it.
+    drop(large);
+
+    let needed = disk(&node, "needed", NEEDED_MIB);
+    let own = container("holds", &["/box", "hog", &OWN_MIB.to_string()]);
+    let waits = reader(&node, "waits", ("needed", NEEDED_MIB, TIMES.1), &[own]);
+    run(&node, &api, "waits", waits);
+    needed.slow();
+    let (gone, most) = until_it_goes(&node, &api, "waits");
+    eprintln!("    it went at a stall of {most} %");
+    let status = format!("{:?}", gone.status);
+    assert!(status.contains("The node was low on resource: memory. Threshold"), "{status}");
+    assert!(!status.contains("OOMKilled"), "{status}");
+    // The stall decided, and page cache counted for it.
+    until(LONG, "it is explained once it has ended", || {
+        let said = node.cli(&["explain", "waits"])?;
+        ensure!(said.contains(SIGNAL) && said.contains("%, 10.00% or more: "), "{said}");
+        Ok(())
+    });
+    let all = until(LONG, "nobody waits for memory any more", || {
+        let (all, of) = pressure(&node)?;
+        ensure!(of["stall"]["sparesCache"] == true, "{of:#}");
+        Ok(all)
+    });
+    assert_eq!(all["evictions"].as_array().map(Vec::len), Some(1), "{all:#}");
+    is_untouched(&node, &api, "modest").expect("nobody else goes");
+    drop(needed);
+    for name in ["waits", "modest"] {
+        api.delete_pod("default", name);
+    }
+    remove_all(&node);
+}
