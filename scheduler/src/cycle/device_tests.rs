@@ -363,6 +363,7 @@ fn devices_that_are_never_ready_are_given_up() {
     let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
     let _ = answer(&mut scheduler, &asked, 1);
     assert_eq!(scheduler.next_due(false), Some(at(601)), "the time that they have");
+    assert_eq!(scheduler.next_due(true), None, "who is asked meanwhile is waited for first");
     assert!(!scheduler.decide_next(at(601)));
     let commands = scheduler.take_commands();
     let (_, why) = condition(&commands).expect("it is told");

@@ -426,10 +426,11 @@ impl Scheduler {
 
     /// When there is something to do though nothing happens.
     pub fn next_due(&self, is_blocked: bool) -> Option<Duration> {
-        // Whoever may not be decided now waits for something else than the time.
-        let waiting = self.queue.next_flush().filter(|_| !is_blocked);
-        let prepared = [self.volumes_due(), self.devices_due(), self.permits_due()];
-        waiting.into_iter().chain(prepared.into_iter().flatten()).min()
+        // Whoever may not be decided now waits for something else than the time, and so does whoever
+        // is given up between two decisions.
+        let between = [self.queue.next_flush(), self.volumes_due(), self.devices_due()];
+        let between = between.into_iter().filter(|_| !is_blocked);
+        between.chain([self.permits_due()]).flatten().min()
     }
 
     /// Pods at a place of the queue.
