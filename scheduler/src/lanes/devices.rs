@@ -25,6 +25,7 @@ use crate::cycle::Reserve;
 use crate::cycle::command::PodRef;
 use crate::devices::extended::is_of_resources;
 use crate::devices::known::{allocation, uid};
+use crate::devices::look::is_reserved;
 use crate::devices::request::name;
 
 /// A claim has devices: somebody has to give them back before it goes.
@@ -209,7 +210,9 @@ async fn reserve_one(
     // With these devices the node was chosen.
     let decided = given.as_ref().or_else(|| allocation(&claim)).cloned();
     let whose = name(&claim);
-    let mut claim = newest.unwrap_or_else(|| ResourceClaim::clone(&claim));
+    // That it has the pod already may be left from before the pod gave it up.
+    let is_new = |newest: &ResourceClaim| user.is_some() || !is_reserved(newest, &pod.uid, None);
+    let mut claim = newest.filter(is_new).unwrap_or_else(|| ResourceClaim::clone(&claim));
     let user = user.unwrap_or_else(|| ResourceClaimConsumerReference {
         api_group: None,
         name: pod.key.name().to_owned(),
@@ -463,5 +466,27 @@ mod tests {
         let (done, error, _) = reserve(&server.client(), &Turns::default(), &pod, vec![one]).await;
         assert_eq!((done.len(), error), (1, None));
         assert_eq!(server.conflicts.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_reservation_that_was_given_up_is_written_anew() {
+        let of = |version: &str, users: Value| {
+            json!({
+                "metadata": {"name": "c", "namespace": "default", "uid": "u",
+                    "resourceVersion": version, "finalizers": [FINALIZER]},
+                "spec": {},
+                "status": {"allocation": {"devices": {"results": []}}, "reservedFor": users},
+            })
+        };
+        let given_up = of("2", json!([]));
+        let server = Server::with(&given_up);
+        let api = Api::namespaced(server.client(), "default");
+        let claim = Rc::new(serde_json::from_value(given_up).expect("a claim"));
+        let one = Reserve { claim, allocation: None, user: None, mappings: Vec::new() };
+        let pod = PodRef { key: ObjectKey::new("default", "p"), uid: "p".into() };
+        let before = of("1", json!([{"resource": "pods", "name": "p", "uid": "p"}]));
+        let before = serde_json::from_value(before).expect("a claim");
+        reserve_one(&api, &pod, one, Some(before)).await.expect("reserved");
+        assert_eq!(server.writes.load(Ordering::Relaxed), 1);
     }
 }
