@@ -77,6 +77,18 @@ pub enum Program {
 }
 
 impl Program {
+    /// What `cargo xtask test` needs of them, what takes longest first.
+    pub const TESTED: [Self; 8] = [
+        Self::Components,
+        Self::E2e,
+        Self::Agnhost,
+        Self::CoreDns,
+        Self::SampleApiServer,
+        Self::MetricsServer,
+        Self::NoNewPrivs,
+        Self::Ginkgo,
+    ];
+
     fn name(self) -> &'static str {
         match self {
             Self::Components => "components",

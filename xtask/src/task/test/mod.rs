@@ -15,6 +15,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -27,6 +28,7 @@ use crate::conformance::{self, Selection};
 use crate::node::agent;
 use crate::repository;
 use crate::shell::{self, cargo};
+use crate::upstream::Program as UpstreamProgram;
 
 /// The stages, in order.
 const STAGES: [Stage; 16] = [
@@ -141,6 +143,9 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     if chosen.iter().any(|s| s.needs_tools) {
         prepare::build_tools()?;
     }
+    if chosen.len() == STAGES.len() {
+        thread::spawn(build_upstream);
+    }
     let skips = Skips::new(repository().join("target/skipped-tests"));
     let run = Run { filter, skips, agent: OnceLock::new() };
     let mut total = Counts::default();
@@ -154,6 +159,17 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let Counts { passed, failed, skipped, flaky } = total;
     println!("{passed} passed ({flaky} of them flaky), {failed} failed, {skipped} skipped");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds upstream's programs beside the stages that come before those that need them and leave
+/// processors idle. Whoever needs one waits for it.
+fn build_upstream() {
+    for program in UpstreamProgram::TESTED {
+        if let Err(error) = program.ensure() {
+            // It is tried again, and counts, where it is needed.
+            return shell::say("", &format!("not built yet: {error:#}"));
+        }
+    }
 }
 
 fn usage() -> String {
