@@ -99,8 +99,28 @@ pub struct DryRun {
     pub candidates: Vec<Candidate>,
     /// Nodes where they do not, and why.
     pub rejected: Vec<(u32, Status)>,
+    /// Nodes where nobody would have to go: whoever rejected them is not asked again here.
+    pub needless: Vec<u32>,
     /// Index of the best candidate.
     pub chosen: Option<usize>,
+}
+
+impl DryRun {
+    /// What went wrong, where that leaves no candidate.
+    // k8s: preemption.go DryRunPreemption
+    #[must_use]
+    pub fn mistake(&self, cluster: &Cluster) -> Option<String> {
+        let one = |row: &u32| {
+            format!("expected at least one victim pod on node {:?}", cluster.node_name(*row))
+        };
+        let all: Vec<String> = self.needless.iter().map(one).collect();
+        match &all[..] {
+            _ if !self.candidates.is_empty() => None,
+            [] => None,
+            [only] => Some(only.clone()),
+            several => Some(format!("[{}]", several.join(", "))),
+        }
+    }
 }
 
 /// What preemption says about a node that it cannot help.
@@ -118,7 +138,7 @@ pub fn dry_run(
     budgets: &[Budget],
     scratch: &mut Scratch,
 ) -> DryRun {
-    let trials = Trials { budgets, offset: 0, without: &|_, _, _| None };
+    let trials = Trials { budgets, offset: 0, expected: &[], without: &|_, _, _| None };
     dry_run_from(cluster, pod, program, statuses, &trials, scratch)
 }
 
@@ -132,6 +152,8 @@ pub struct Trials<'a> {
     pub budgets: &'a [Budget],
     /// The potential node to begin with.
     pub offset: usize,
+    /// Pods for which room is kept, where they are counted: a node has to do without them as well.
+    pub expected: &'a [PodId],
     /// What plugins of single nodes say.
     pub without: &'a Without<'a>,
 }
@@ -185,6 +207,7 @@ pub fn dry_run_from(
     for row in first.iter().chain(skipped).copied() {
         let mut trial = Trial::new(cluster, program, row, trials, &scratch.spread);
         match trial.victims(priority) {
+            Ok(candidate) if candidate.victims.is_empty() => found.needless.push(row),
             Ok(candidate) => {
                 harmless |= candidate.violations == 0;
                 found.candidates.push(candidate);
@@ -342,9 +365,22 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Why the pod does not fit the node as it is now; only what evictions can change is checked,
-    /// the rest passed before.
-    fn rejection(&self) -> Option<Status> {
+    /// Why the pod does not fit the node as it is now, beside the expected pods or without them.
+    // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
+    fn rejection(&mut self) -> Option<Status> {
+        let beside = self.rejection_now();
+        let expected = self.trials.expected;
+        if beside.is_some() || expected.is_empty() {
+            return beside;
+        }
+        expected.iter().for_each(|id| self.change(*id, -1));
+        let alone = self.rejection_now();
+        expected.iter().for_each(|id| self.change(*id, 1));
+        alone
+    }
+
+    /// Only what evictions can change is checked, the rest passed before.
+    fn rejection_now(&self) -> Option<Status> {
         let on = |plugin| self.view.profile.filters(plugin);
         if on(Plugin::NodePorts) && self.ports_conflict() {
             let reason = "node(s) didn't have free ports for the requested pod ports";
@@ -553,7 +589,8 @@ mod tests {
                 select::decide_in_detail(cluster.view(), &program, &[], &mut scratch);
             assert_eq!(outcome.feasible, 0);
             let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
-            let from = Trials { budgets: &budgets, offset, without: &|_, _, _| None };
+            let from =
+                Trials { budgets: &budgets, offset, expected: &[], without: &|_, _, _| None };
             let run = dry_run_from(&cluster, &urgent, &program, &statuses, &from, &mut scratch);
             let rows: Vec<u32> = run.candidates.iter().map(|c| c.row).collect();
             assert_eq!(rows, want, "{percent} percent, {least} at least, from {offset}");

@@ -4,6 +4,8 @@
 //! for each node. Owner: pure but for the mirror's columns, which are as before at the end. Bounds:
 //! one decision, and the filters once more for each node on which room is kept for another pod.
 
+mod words;
+
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
-use pintle_sched_core::preempt::{self, DryRun, NOT_HELPFUL};
+use pintle_sched_core::preempt::{self, DryRun};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::select::{self, Detail, Outcome, Refusal, RowPlugin, Sample, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
@@ -21,7 +23,8 @@ use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile};
 
-use crate::devices::extended::is_of_resources;
+use self::words::{DISABLED, of_claims, with_preemption};
+pub use self::words::{without_candidate, without_preemption};
 use crate::devices::known::Devices;
 use crate::devices::look::DeviceClaims;
 use crate::devices::row::OfDevices;
@@ -161,6 +164,18 @@ impl Asking {
         of_claims.or_else(of_devices).or_else(of_others)
     }
 
+    /// Why its volumes do not go with those of pods that room is kept for.
+    fn beside_users(
+        &self,
+        volumes: &Volumes,
+        cluster: &Cluster,
+        row: u32,
+        gone: &[PodId],
+    ) -> Option<Status> {
+        let uids = gone.iter().map(|id| cluster.text(cluster.pods().get(*id).key)).collect();
+        self.claims.as_ref()?.rejection_beside(volumes, cluster, row, &uids)
+    }
+
     /// Plugins of others see these pods on a node, where room is kept for them.
     fn expects(
         &self,
@@ -246,6 +261,9 @@ pub struct Thinker {
     pub scratch: Scratch,
     /// Where those begin that do not want all nodes scored.
     from: u32,
+    /// The potential node that the search for victims begins with: upstream takes any.
+    // k8s: defaultpreemption/default_preemption.go GetOffsetAndNumCandidates
+    pub preempts_from: usize,
 }
 
 impl Thinker {
@@ -341,10 +359,17 @@ impl Thinker {
         let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
         let plugins = asking.of_rows(&kept, &claims);
         asking.expects(&mirror.cluster, mirror.whole_pods.as_deref(), row, pods);
-        let found = with_pods(&mut mirror.cluster, node, pods, |cluster| {
+        let found = with_pods(&mut mirror.cluster, node, pods, |cluster, _| {
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
         });
         asking.expects_nobody();
+        let found = found.or_else(|| {
+            asking.claims.as_ref()?;
+            let users = mirror.expect_users(node, pods);
+            let beside = asking.beside_users(&mirror.volumes, &mirror.cluster, row, &[]);
+            mirror.expect_no_users(users);
+            beside
+        });
         found.map(|status| (row, status))
     }
 
@@ -379,7 +404,7 @@ impl Thinker {
             let preemption = self.preempt(mirror, asking, &[], &budgets);
             let text = explain::refused(nodes, refusal);
             let of_claims = of_claims(mirror.cluster.view(), None);
-            let message = with_preemption(nodes, text, of_claims, &preemption);
+            let message = with_preemption(&mirror.cluster, nodes, text, of_claims, &preemption);
             let (statuses, gives_back, unreserves) = (Vec::new(), None, false);
             return Some(Diagnosis {
                 statuses,
@@ -418,7 +443,7 @@ impl Thinker {
             true => "ResourceClaim unreserved for PodGroup, ",
             false => of_claims(view, devices),
         };
-        let message = with_preemption(nodes, text, of_claims, &preemption);
+        let message = with_preemption(&mirror.cluster, nodes, text, of_claims, &preemption);
         Some(Diagnosis { statuses, preemption, gives_back, unreserves, of_claims, message })
     }
 
@@ -445,7 +470,8 @@ impl Thinker {
         let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
         let without =
             |cluster: &Cluster, row, gone: &[PodId]| asking.without(known, cluster, row, gone);
-        let trials = preempt::Trials { budgets, offset: 0, without: &without };
+        let (offset, expected) = (self.preempts_from, &[][..]);
+        let trials = preempt::Trials { budgets, offset, expected, without: &without };
         let scratch = &mut self.scratch;
         let mut run = preempt::dry_run_from(&mirror.cluster, pod, program, &free, &trials, scratch);
         let is_soft = |(_, status): &&(u32, Status)| status.code == Code::Unschedulable;
@@ -458,9 +484,19 @@ impl Thinker {
             }
             let node: Rc<str> = mirror.cluster.node_name(one.0).into();
             asking.expects(&mirror.cluster, whole.as_deref(), one.0, &nominees[&node]);
-            let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster| {
+            let users = mirror.expect_users(&node, &nominees[&node]);
+            let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
+            let without = |cluster: &Cluster, row, gone: &[PodId]| {
+                let alone = asking.without(known, cluster, row, gone);
+                alone.or_else(|| asking.beside_users(known.0, cluster, row, gone))
+            };
+            let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster, ids| {
+                let trials =
+                    preempt::Trials { budgets, offset: 0, expected: ids, without: &without };
                 preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
             });
+            mirror.expect_no_users(users);
+            run.needless.extend(others.needless);
             run.potential.extend(others.potential);
             run.candidates.extend(others.candidates);
             run.rejected.extend(others.rejected);
@@ -476,12 +512,12 @@ fn with_pods<T>(
     cluster: &mut Cluster,
     node: &str,
     pods: &[Rc<PodSpec>],
-    look: impl FnOnce(&Cluster) -> T,
+    look: impl FnOnce(&Cluster, &[PodId]) -> T,
 ) -> T {
     let new = pods.iter().filter(|pod| cluster.pods().find(pod.key).is_none());
     let new: Vec<&Rc<PodSpec>> = new.collect();
     let ids: Vec<_> = new.iter().map(|pod| cluster.place_spec(pod, node, true)).collect();
-    let seen = look(cluster);
+    let seen = look(cluster, &ids);
     ids.into_iter().for_each(|id| cluster.remove(id));
     seen
 }
@@ -504,50 +540,4 @@ fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> O
         pod.preempted && pod.priority < asking.spec.priority
     });
     leaving.then(|| "not eligible due to a terminating pod on the nominated node.".to_owned())
-}
-
-/// What is said of claims of devices that a pod has, and whether one of them gives some back.
-// k8s: dynamicresources/dynamicresources.go PostFilter
-fn of_claims(view: &View, gives_back: Option<Option<&ResourceClaim>>) -> &'static str {
-    match gives_back {
-        _ if !view.profile().filters(Plugin::DynamicResources) => "",
-        None => "no new claims to deallocate, ",
-        Some(None) => "still not schedulable, ",
-        Some(Some(claim)) if is_of_resources(claim) => "deletion of ResourceClaim completed, ",
-        Some(Some(_)) => "deallocation of ResourceClaim completed, ",
-    }
-}
-
-/// The sentence of a pod for which extenders would have nobody go.
-// k8s: pkg/scheduler/framework/preemption/preemption.go Preempt
-pub fn without_candidate(text: &str, of_claims: &str) -> String {
-    format!("{text} {of_claims}preemption: no candidate node for preemption")
-}
-
-/// Why nobody preempts in a profile without DefaultPreemption.
-const DISABLED: &str = "DefaultPreemption is disabled.";
-
-/// The sentence with what the plugins add that are asked when no node is left.
-// k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
-//      defaultpreemption/default_preemption.go PostFilter
-fn with_preemption(nodes: usize, text: String, claims: &str, run: &DryRun) -> String {
-    if run.chosen.is_some() {
-        return text;
-    }
-    if let Some(ineligible) = &run.ineligible {
-        if ineligible == DISABLED {
-            // Of what is joined by commas, the last is missing.
-            return format!("{text} {claims}").trim_end_matches([' ', ',']).to_owned();
-        }
-        return format!("{text} {claims}preemption: {ineligible}");
-    }
-    let helpless = Status {
-        plugin: None,
-        code: Code::UnschedulableAndUnresolvable,
-        reasons: vec![NOT_HELPFUL.to_owned()],
-    };
-    let others = nodes.saturating_sub(run.rejected.len());
-    let all = run.rejected.iter().map(|(_, status)| status);
-    let all = all.chain(std::iter::repeat_n(&helpless, others));
-    format!("{text} {claims}preemption: {}", explain::summary(nodes, all))
 }

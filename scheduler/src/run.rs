@@ -446,7 +446,9 @@ impl Running {
                     let status = if found { "Success" } else { "Unschedulable" };
                     metrics.at_point("Filter", status, profile, took);
                 }
-                Fact::Refused { profile, is_error } => metrics.refused(profile, is_error, took),
+                Fact::Refused { profile, is_error, since } => {
+                    metrics.refused(profile, is_error, since.saturating_add(took));
+                }
                 Fact::Group { profile, result } => metrics.group(profile, result, took),
                 Fact::TriedToPreempt => metrics.tried_to_preempt(),
                 Fact::Preempted(victims) => metrics.preempted(victims),

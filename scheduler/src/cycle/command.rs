@@ -180,6 +180,8 @@ pub enum Fact {
         profile: usize,
         /// By a mistake, not because nobody takes it.
         is_error: bool,
+        /// Since its attempt began, up to the decision that it is refused by.
+        since: Duration,
     },
     /// The pods of a group were decided.
     Group {

@@ -5,21 +5,20 @@
 //! meanwhile, as at upstream. What happened in the meantime counts: nodes are looked at again.
 // k8s: pkg/scheduler/schedule_one.go findNodesThatPassExtenders, prioritizeNodes
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::Cluster;
-use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::{self, Candidate};
+use pintle_sched_core::snapshot::pods::PodId;
 
-use super::command::Command;
+use super::command::{Command, PodRef};
 use super::decide::{Found, Why, pod_ref, victim};
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis;
 use crate::extender::consulted::{Nodes, Rows};
-use crate::extender::wire::MetaVictims;
 use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims};
 use crate::queue::Rejectors;
 
@@ -63,7 +62,7 @@ pub(super) struct Consulting {
 enum Stage {
     Kept(Rc<str>),
     Nodes(usize),
-    Victims { text: Text, rejectors: Rejectors, known: HashMap<String, Str> },
+    Victims { text: Text, rejectors: Rejectors },
 }
 
 impl Scheduler {
@@ -103,17 +102,17 @@ impl Scheduler {
         candidates: &[Candidate],
     ) -> Found {
         let cluster = &self.mirror.cluster;
-        let mut known = HashMap::new();
-        let mut all = BTreeMap::new();
-        for candidate in candidates {
+        let one = |candidate: &Candidate| {
+            let there = cluster.pods().on_node(candidate.row);
+            let others = there.filter(|id| !candidate.victims.contains(id));
+            let others = others.map(|id| victim(cluster, id)).collect();
             let pods = candidate.victims.iter().map(|id| victim(cluster, *id)).collect();
             let violations = i64::try_from(candidate.violations).unwrap_or(i64::MAX);
-            let keys = candidate.victims.iter().map(|id| cluster.pods().get(*id).key);
-            known.extend(keys.map(|key| (cluster.text(key).to_owned(), key)));
             let node = cluster.node_name(candidate.row).to_owned();
-            all.insert(node, Victims { pods, violations });
-        }
-        let stage = Stage::Victims { text, rejectors, known };
+            (node, Victims { pods, violations, others })
+        };
+        let all: BTreeMap<String, Victims> = candidates.iter().map(one).collect();
+        let stage = Stage::Victims { text, rejectors };
         self.ask(uid, asked, Question::Victims(all), stage)
     }
 
@@ -138,7 +137,20 @@ impl Scheduler {
             return self.go_on(now);
         }
         match (consulted.answer, stage) {
-            (Err(error), _) => self.found_none(&uid, &asked, Why::error(error), now),
+            // The others are looked at as if none was kept.
+            // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
+            (Err(error), Stage::Kept(_)) => {
+                tracing::warn!(error, pod = asked.key.as_str(), "its node was not asked about");
+                self.place(&uid, asked, Said::OfKept(None), now);
+            }
+            (Err(error), Stage::Victims { text, rejectors }) => {
+                let message = diagnosis::without_preemption(&text.0, &error);
+                let why = Why { is_error: false, message, rejectors, nominated: None };
+                self.found_none(&uid, &asked, why, now);
+            }
+            (Err(error), Stage::Nodes(_)) => {
+                self.found_none(&uid, &asked, Why::error(error), now);
+            }
             (Ok(Answer::Nodes(nodes)), Stage::Kept(node)) => {
                 let takes = nodes.left.contains(&*node) && self.mirror.cluster.row(&node).is_some();
                 self.place(&uid, asked, Said::OfKept(takes.then_some(node)), now);
@@ -146,8 +158,8 @@ impl Scheduler {
             (Ok(Answer::Nodes(nodes)), Stage::Nodes(count)) => {
                 self.place(&uid, asked, Said::OfAll(nodes, count), now);
             }
-            (Ok(Answer::Victims(victims)), Stage::Victims { text, rejectors, known }) => {
-                let why = self.make_room(&asked, (text, rejectors), &known, &victims, now);
+            (Ok(Answer::Victims(victims)), Stage::Victims { text, rejectors }) => {
+                let why = self.make_room(&asked, (text, rejectors), &victims, now);
                 self.found_none(&uid, &asked, why, now);
             }
             (Ok(_), _) => {
@@ -163,27 +175,26 @@ impl Scheduler {
         &mut self,
         asked: &Asked,
         (text, rejectors): (Text, Rejectors),
-        known: &HashMap<String, Str>,
-        victims: &BTreeMap<String, MetaVictims>,
+        victims: &BTreeMap<String, Victims>,
         now: Duration,
     ) -> Why {
         let cluster = &self.mirror.cluster;
-        let there = |uid: &String| {
-            let key = known.get(uid).filter(|key| cluster.text(**key) == *uid)?;
-            cluster.pods().find(*key)
-        };
-        let candidate = |(node, victims): (&String, &MetaVictims)| {
+        let candidate = |(node, victims): (&String, &Victims)| {
             let row = cluster.row(node)?;
             let violations = usize::try_from(victims.violations).unwrap_or(0);
-            let victims = victims.uids.iter().filter_map(there).collect();
+            let is_it =
+                |id: &PodId, pod: &PodRef| cluster.text(cluster.pods().get(*id).key) == &*pod.uid;
+            let find = |pod: &PodRef| cluster.pods().on_node(row).find(|id| is_it(id, pod));
+            let victims = victims.pods.iter().filter_map(find).collect();
             Some(Candidate { row, victims, violations })
         };
         let candidates: Vec<Candidate> = victims.iter().filter_map(candidate).collect();
         let chosen = preempt::choose(cluster, &candidates);
         let (message, nominated) = match chosen {
-            Some(at) => (text.0, self.preempt(asked, &candidates[at], now)),
-            None => (diagnosis::without_candidate(&text.0, text.1), String::new()),
+            Some(at) => (text.0, Some(self.preempt(asked, &candidates[at], now))),
+            // What is kept for it stays.
+            None => (diagnosis::without_candidate(&text.0, text.1), None),
         };
-        Why { is_error: false, message, rejectors, nominated: Some(nominated) }
+        Why { is_error: false, message, rejectors, nominated }
     }
 }

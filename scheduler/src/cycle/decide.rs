@@ -198,6 +198,7 @@ impl Scheduler {
             let message = explain::summary(0, std::iter::empty());
             return Err(Why::nowhere(message, Plugin::NodeName));
         }
+        self.thinker.preempts_from = self.random(usize::MAX);
         match self.thinker.diagnose(&mut self.mirror, &asking) {
             Some(diagnosis) => {
                 if let Some(attempt) = &asking.attempt {
@@ -258,15 +259,18 @@ impl Scheduler {
             let text = (diagnosis.message, diagnosis.of_claims);
             return Ok(self.ask_about_victims(uid, asked, (text, rejectors), &run.candidates));
         }
+        let mistake = run.mistake(&self.mirror.cluster);
+        let may_preempt = run.ineligible.is_none() && mistake.is_none();
         let mut message = diagnosis.message;
         let nominated = match (chosen, attempt) {
             (Some(candidate), _) => Some(self.preempt(asked, &candidate, now)),
             // Whoever may not preempt keeps what is kept for it.
-            (None, None) => run.ineligible.is_none().then(String::new),
+            (None, None) => may_preempt.then(String::new),
+            (None, Some(_)) if mistake.is_some() => None,
             (None, Some(attempt)) => {
                 let (node, added) = attempt.post_filter(&message).map_err(Why::error)?;
                 added.iter().for_each(|text| message = format!("{message}, {text}"));
-                node.or_else(|| run.ineligible.is_none().then(String::new))
+                node.or_else(|| may_preempt.then(String::new))
             }
         };
         Err(Why { is_error: false, message, rejectors, nominated })
@@ -306,7 +310,7 @@ impl Scheduler {
         node
     }
 
-    /// Of these, those that only wait for permission go without being deleted.
+    /// Of these, those that are not being bound yet go without being deleted.
     // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
     pub(super) fn preempt_in_memory(
         &mut self,
@@ -315,7 +319,7 @@ impl Scheduler {
         now: Duration,
     ) {
         let gone: Vec<PodRef> =
-            victims.extract_if(.., |victim| self.preempt_waiting(&victim.uid, now)).collect();
+            victims.extract_if(.., |victim| self.preempt_unbound(&victim.uid, now)).collect();
         let said = format!("{said} (in kube-scheduler memory).");
         let notes = going(&gone, reporter, related, &said);
         self.commands.extend(notes.into_iter().map(Command::Tell));
@@ -362,10 +366,22 @@ impl Scheduler {
         }
     }
 
+    pub(super) fn count_refusal(
+        &mut self,
+        uid: &Uid,
+        asked: &Asked,
+        is_error: bool,
+        now: Duration,
+    ) {
+        let began = self.queue.get(uid).map_or(now, |waiting| waiting.last_attempt);
+        let since = now.saturating_sub(began);
+        self.facts.push(Fact::Refused { profile: asked.profile, is_error, since });
+    }
+
     // k8s: schedule_one.go handleSchedulingFailure
     pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
-        self.facts.push(Fact::Refused { profile: asked.profile, is_error: why.is_error });
+        self.count_refusal(uid, asked, why.is_error, now);
         let hints = super::Happens::new(&self.mirror);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };

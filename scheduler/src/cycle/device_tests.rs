@@ -61,14 +61,14 @@ pub(super) fn has(name: &str, version: u32, (node, device): (&str, &str), users:
 }
 
 /// A pod that uses a claim.
-fn user(name: &str, claim: &str) -> Thing {
+pub(super) fn user(name: &str, claim: &str) -> Thing {
     with(name, "1", |pod| {
         pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": claim}]);
     })
 }
 
 /// What is to be written of claims, and by which number.
-fn reserves(commands: &[Command]) -> Option<(PodRef, u64, Vec<Reserve>)> {
+pub(super) fn reserves(commands: &[Command]) -> Option<(PodRef, u64, Vec<Reserve>)> {
     commands.iter().find_map(|command| match command {
         Command::ReserveDevices { pod, number, claims } => {
             Some((pod.clone(), *number, claims.clone()))
@@ -260,7 +260,7 @@ fn devices_are_let_go_once_their_reservation_ended() {
 }
 
 /// A device that somebody has to make ready.
-fn conditional() -> Thing {
+pub(super) fn conditional() -> Thing {
     let mut offered = json!({
         "metadata": {"name": "s"},
         "spec": {"driver": "d.example", "nodeName": "a",
@@ -285,7 +285,7 @@ fn said(claim: &ResourceClaim, version: &str, kind: &str) -> ResourceClaim {
 }
 
 /// How waits for conditions of a pod with one device ended, and how long they took.
-fn waits(scheduler: &mut Scheduler) -> Vec<(&'static str, u64)> {
+pub(super) fn waits(scheduler: &mut Scheduler) -> Vec<(&'static str, u64)> {
     let one = |fact| match fact {
         Fact::Prepared { profile, status, took, devices } => {
             assert_eq!((profile, devices), (0, vec![("d.example".to_owned(), true)]));

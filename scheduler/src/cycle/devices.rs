@@ -287,15 +287,15 @@ impl Scheduler {
                 Readiness::Gone(_) => "error",
             };
             if one.has_conditions() {
-                let profile = self.assumed.get(&uid).map_or(0, |assumed| assumed.asked.profile);
-                let took = now.saturating_sub(since);
-                let devices = one.all.iter().flat_map(|reserve| ready::drivers(&reserve.claim));
-                let devices = devices.collect();
-                self.facts.push(Fact::Prepared { profile, status, took, devices });
+                let one = &self.devices.of_pods[&uid];
+                let fact = self.prepared(&uid, one, status, now.saturating_sub(since));
+                self.facts.push(fact);
             }
             match found {
                 Readiness::Ready => {
-                    one.stage = Stage::Held;
+                    if let Some(one) = self.devices.of_pods.get_mut(&uid) {
+                        one.stage = Stage::Held;
+                    }
                     self.bind_if_ready(&uid);
                 }
                 Readiness::Failed(error) | Readiness::Gone(error) => {
@@ -307,6 +307,32 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// A victim whose devices are being reserved or made ready loses its node; whether they were.
+    // k8s: dynamicresources.go PreBind
+    pub(super) fn preempt_devices(&mut self, uid: &str, now: Duration) -> bool {
+        let Some((uid, _)) = self.devices.of_pods.get_key_value(uid) else { return false };
+        let uid = Rc::clone(uid);
+        if !self.devices.waits(&uid) {
+            return false;
+        }
+        if let Some((Stage::Waits { since, .. }, one)) =
+            self.devices.of_pods.get(&uid).map(|one| (one.stage, one))
+            && one.has_conditions()
+        {
+            let fact = self.prepared(&uid, one, "error", now.saturating_sub(since));
+            self.facts.push(fact);
+        }
+        self.devices_failed(&uid, "context canceled".to_owned(), now);
+        true
+    }
+
+    /// How the wait for a pod's devices ended.
+    fn prepared(&self, uid: &Uid, one: &Reserving, status: &'static str, took: Duration) -> Fact {
+        let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
+        let devices = one.all.iter().flat_map(|reserve| ready::drivers(&reserve.claim)).collect();
+        Fact::Prepared { profile, status, took, devices }
     }
 
     fn devices_failed(&mut self, uid: &Uid, error: String, now: Duration) {

@@ -286,16 +286,22 @@ impl Scheduler {
         let Some(waiting) = self.queue.get(uid) else { return };
         let asked = Rc::clone(&waiting.pod);
         *asked.rejected_by.borrow_mut() = rejected_by.unwrap_or_default();
-        self.facts.push(Fact::Refused { profile: asked.profile, is_error: why.is_error });
+        self.count_refusal(uid, &asked, why.is_error, now);
         let said = asked.pod.nominated_node().is_some();
         let nominated = Some(String::new()).filter(|_| said || is_told);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         self.say(&asked, reason, why.message, nominated);
     }
 
-    /// A victim that only waits for permission goes by losing its node; whether it was one.
+    /// A victim that is not being bound yet goes by losing its node; whether it was one.
     // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
-    pub(super) fn preempt_waiting(&mut self, uid: &str, now: Duration) -> bool {
+    pub(super) fn preempt_unbound(&mut self, uid: &str, now: Duration) -> bool {
+        self.preempt_waiting(uid, now)
+            || self.preempt_volumes(uid, now)
+            || self.preempt_devices(uid, now)
+    }
+
+    fn preempt_waiting(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.permits.get_key_value(uid) else { return false };
         let uid = Rc::clone(uid);
         self.ends_waiting(&uid, "Error", now);

@@ -2,9 +2,14 @@
 
 use serde_json::json;
 
-use super::tests::{at, bound, decide, knowing, node, with};
+use super::device_tests as devices;
+use super::tests::{
+    answer, asking, at, binds_volumes, bound, condition, decide, knowing, node, nominated, pod,
+    question, volumes, with, with_claim, without_second_look, written,
+};
 use super::*;
 use crate::cycle::command::PodRef;
+use crate::extender::{Consulted, Question, consulted::Nodes};
 use crate::watch::{Thing, Told};
 
 fn low(name: &str, at: &str) -> Thing {
@@ -153,5 +158,279 @@ fn whom_room_is_kept_for_counts_as_it_is_now() {
         let [(_, nominee)] = &scheduler.mirror.nominated_on("n")[..] else { panic!("one") };
         assert_eq!(nominee.spec, scheduler.queue.get("p").expect("it waits").pod.spec);
         assert_eq!(nominee.spec.terminating, is_leaving);
+    }
+}
+
+/// Somebody more important comes whom a pod makes way for that is not bound yet: what is said of that
+/// one, whose place the other has at once.
+fn unbound_makes_way(scheduler: &mut Scheduler) -> String {
+    scheduler.tell(Told::Set(high("h", "1")), at(5));
+    let commands = decide(scheduler, 5);
+    assert_eq!(evicts(&commands), [], "nobody is deleted");
+    let told = commands.iter().any(|command| match command {
+        Command::Tell(note) => note.note.ends_with("on node a (in kube-scheduler memory)."),
+        _ => false,
+    });
+    assert!(told, "whoever looks at the victim learns why it waits again");
+    let (reason, why) = condition(&commands).expect("the victim's condition");
+    assert_eq!(reason, "SchedulerError");
+    let bound: Vec<PodRef> = commands.iter().filter_map(bound).map(|(pod, _)| pod).collect();
+    assert_eq!(bound.len(), 1, "there is room at once");
+    assert_eq!(bound[0].key.name(), "h");
+    why
+}
+
+#[test]
+fn whose_volumes_are_being_bound_makes_way_without_being_deleted() {
+    let things = [node("a", "1"), with_claim("p")];
+    for is_written in [false, true] {
+        let things = things.iter().cloned().chain(volumes());
+        let mut scheduler = knowing(things.collect());
+        let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
+        if is_written {
+            scheduler.volumes_written(written(&pod, "5"), at(1));
+        }
+        let why = unbound_makes_way(&mut scheduler);
+        let canceled =
+            "running PreBind plugin \"VolumeBinding\": binding volumes: context canceled";
+        assert_eq!(why, canceled);
+        if !is_written {
+            // It comes too late.
+            scheduler.volumes_written(written(&pod, "5"), at(21));
+            assert_eq!(scheduler.take_commands(), []);
+        }
+    }
+}
+
+#[test]
+fn whose_devices_are_made_ready_makes_way_without_being_deleted() {
+    let things = vec![
+        devices::class(),
+        node("a", "1"),
+        devices::conditional(),
+        devices::claim("c"),
+        devices::user("p", "c"),
+    ];
+    let mut scheduler = knowing(things);
+    let asked = devices::reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    devices::answer(&mut scheduler, &asked, 1);
+    let why = unbound_makes_way(&mut scheduler);
+    assert_eq!(why, "running PreBind plugin \"DynamicResources\": context canceled");
+    assert_eq!(devices::waits(&mut scheduler), [("error", 4)]);
+}
+
+/// `a` has room for the pod and somebody less important, `b` is full of such; an extender takes neither.
+fn rejected_by_an_extender(failed: &[(&str, bool)]) -> Vec<Command> {
+    let things = [node("a", "2"), node("b", "1"), low("x", "a"), low("y", "b"), high("p", "1")];
+    let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let failed = failed
+        .iter()
+        .map(|(node, is_final)| ((*node).to_owned(), (*is_final, "no licence".to_owned())));
+    let nodes = Nodes { failed: failed.collect(), ..Nodes::default() };
+    scheduler.consulted(answer(&consult, nodes), at(0));
+    scheduler.take_commands()
+}
+
+#[test]
+fn nobody_goes_from_a_node_that_an_extender_rejects_for_reasons_of_its_own() {
+    for failed in [&[][..], &[("a", false)], &[("a", true)]] {
+        let commands = rejected_by_an_extender(failed);
+        let (pod, victims) = evicts(&commands).remove(0);
+        assert_eq!((&*pod.uid, victims), ("p", vec!["y".to_owned()]));
+        assert_eq!(nominated(&commands), ["b"]);
+    }
+}
+
+#[test]
+fn where_nobody_has_to_go_preemption_fails_and_says_so() {
+    let things = [node("a", "2"), low("x", "a"), high("p", "1")];
+    let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let failed = [("a".to_owned(), (false, "no licence".to_owned()))].into();
+    scheduler.consulted(answer(&consult, Nodes { failed, ..Nodes::default() }), at(0));
+    let commands = scheduler.take_commands();
+    let (reason, why) = condition(&commands).expect("a condition");
+    let want = "0/1 nodes are available: 1 no licence. preemption: expected at least one victim pod \
+        on node \"a\"";
+    assert_eq!((reason.as_str(), why.as_str()), ("Unschedulable", want));
+    assert_eq!((evicts(&commands), nominated(&commands)), (vec![], vec![]));
+    assert_eq!(scheduler.count(Place::Unschedulable), 1);
+}
+
+#[test]
+fn extenders_that_fail_about_victims_leave_the_pod_unschedulable() {
+    let things = [node("a", "1"), low("x", "a"), high("p", "1")];
+    let mut scheduler = asking(|e| e.preempt_verb = "preempt".to_owned(), &things);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let answer = Err("no answer".to_owned());
+    scheduler.consulted(Consulted { about: consult.about.clone(), answer }, at(0));
+    let commands = scheduler.take_commands();
+    let (reason, why) = condition(&commands).expect("a condition");
+    let want = "0/1 nodes are available: 1 Insufficient cpu. preemption: no answer";
+    assert_eq!((reason.as_str(), why.as_str()), ("Unschedulable", want));
+    assert_eq!(scheduler.count(Place::Unschedulable), 1, "it waits for what happens");
+}
+
+#[test]
+fn an_extender_that_fails_about_the_kept_node_is_asked_about_all() {
+    let kept = with("p", "1", |pod| pod["status"] = json!({"nominatedNodeName": "a"}));
+    let things = [node("a", "8"), node("b", "8"), kept];
+    let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let answer = Err("no answer".to_owned());
+    scheduler.consulted(Consulted { about: consult.about.clone(), answer }, at(0));
+    let consult = question(&scheduler.take_commands()).expect("it is asked again");
+    let Question::Nodes { names, .. } = consult.question else { panic!("of nodes") };
+    assert_eq!(names.len(), 2);
+}
+
+#[test]
+fn nobody_goes_for_a_pod_that_wants_to_be_beside_one_that_is_not_there_yet() {
+    let wants = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app": "db"}}}]}});
+    let expected = with("db", "2", |pod| {
+        pod["metadata"]["labels"] = json!({"app": "db"});
+        pod["spec"]["priority"] = json!(100);
+        pod["status"] = json!({"nominatedNodeName": "n"});
+    });
+    let going = with("v", "2", |pod| {
+        pod["spec"]["nodeName"] = json!("n");
+        pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
+    });
+    let stays = with("w", "2", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let friend = with("p", "2", |pod| {
+        pod["spec"]["priority"] = json!(100);
+        pod["spec"]["affinity"] = wants;
+    });
+    let mut scheduler = knowing(vec![node("n", "4"), expected, going, stays, friend]);
+    let commands = decide(&mut scheduler, 0);
+    let of_friend = |pod: &PodRef| &*pod.uid == "p";
+    assert!(!evicts(&commands).iter().any(|(pod, _)| of_friend(pod)), "{commands:?}");
+    let told = commands.iter().any(|command| match command {
+        Command::Status { pod, condition: Some(condition), .. } if pod.uid() == Some("p") => {
+            let message = condition.message.as_deref().unwrap_or_default();
+            message.ends_with("1 node(s) didn't match pod affinity rules.")
+        }
+        _ => false,
+    });
+    assert!(told, "{commands:?}");
+}
+
+#[test]
+fn the_search_for_victims_begins_anywhere() {
+    let nodes = 150;
+    let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
+    let full = names.iter().flat_map(|name| [node(name, "1"), low(&format!("x-{name}"), name)]);
+    let things: Vec<Thing> = full.chain([high("p", "1")]).collect();
+    let chosen = |seed| {
+        let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), seed);
+        super::tests::tell_all(&mut scheduler, &things);
+        evicts(&decide(&mut scheduler, 0)).remove(0).1.remove(0)
+    };
+    let all: std::collections::BTreeSet<String> = (1..6).map(|seed| chosen(seed * 7919)).collect();
+    assert!(all.len() > 1, "always {all:?}");
+}
+
+#[test]
+fn no_room_is_kept_for_pods_of_other_schedulers() {
+    let theirs = with("q", "1", |pod| {
+        pod["spec"]["schedulerName"] = json!("theirs");
+        pod["spec"]["priority"] = json!(10);
+        pod["status"] = json!({"nominatedNodeName": "n"});
+    });
+    let mut scheduler = knowing(vec![node("n", "1"), theirs, pod("p", "1")]);
+    let (pod, _) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it has room");
+    assert_eq!(&*pod.uid, "p");
+}
+
+#[test]
+fn a_service_that_is_gone_spreads_nobody_any_more() {
+    let service = || {
+        let service = json!({"metadata": {"name": "s", "namespace": "default"},
+            "spec": {"selector": {"app": "web"}}});
+        Thing::Service(super::tests::object(service))
+    };
+    let zoned = |name: &str| {
+        let Thing::Node(mut node) = node(name, "9") else { unreachable!("a node") };
+        let labels = node.metadata.labels.get_or_insert_default();
+        labels.insert("topology.kubernetes.io/zone".to_owned(), name.to_owned());
+        Thing::Node(node)
+    };
+    let web = |name: &str, cpu: &str, at: Option<&str>| {
+        with(name, cpu, |pod| {
+            pod["metadata"]["labels"] = json!({"app": "web"});
+            at.into_iter().for_each(|at| pod["spec"]["nodeName"] = json!(at));
+        })
+    };
+    // All pods of the service are on the node that has more room.
+    let there = ["1", "2", "3"].map(|name| web(name, "10m", Some("b")));
+    let filler = with("f", "2", |pod| pod["spec"]["nodeName"] = json!("a"));
+    let things = [zoned("a"), zoned("b"), filler, service()];
+    let mut scheduler = knowing(things.into_iter().chain(there).collect());
+    let mut chosen = |name: &str, now| {
+        scheduler.tell(Told::Set(web(name, "1", None)), at(now));
+        let (_, node) = decide(&mut scheduler, now).iter().find_map(bound).expect("it has room");
+        scheduler.tell(Told::Gone(web(name, "1", None)), at(now));
+        scheduler.tell(Told::Gone(service()), at(now));
+        node
+    };
+    assert_eq!(&*chosen("p", 0), "a");
+    assert_eq!(&*chosen("q", 1), "b");
+}
+
+/// A claim with a volume of a driver, and the volume.
+fn attached(name: &str) -> [Thing; 2] {
+    let claim = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1",
+            "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": name, "storageClassName": "",
+            "resources": {"requests": {"storage": "1Gi"}}},
+        "status": {"phase": "Bound"}});
+    let volume = json!({
+        "metadata": {"name": name, "resourceVersion": "1"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+            "claimRef": {"namespace": "default", "name": name, "uid": name},
+            "csi": {"driver": "d.example", "volumeHandle": name}}});
+    [
+        Thing::PersistentVolumeClaim(super::tests::object(claim)),
+        Thing::PersistentVolume(super::tests::object(volume)),
+    ]
+}
+
+fn with_claims(name: &str, claims: &[&str], change: impl FnOnce(&mut serde_json::Value)) -> Thing {
+    with(name, "100m", |pod| {
+        let volume =
+            |claim: &&str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
+        pod["spec"]["volumes"] = claims.iter().map(volume).collect();
+        change(pod);
+    })
+}
+
+#[test]
+fn volumes_of_pods_that_room_is_kept_for_count() {
+    let limit = json!({"metadata": {"name": "n"}, "spec": {"drivers": [
+        {"name": "d.example", "nodeID": "n", "allocatable": {"count": 2}}]}});
+    let expected = |claims: &[&str]| {
+        with_claims("h", claims, |pod| {
+            pod["spec"]["priority"] = json!(10);
+            pod["status"] = json!({"nominatedNodeName": "n"});
+        })
+    };
+    // Somebody is still leaving who has one of the two attachments.
+    let leaving = with_claims("l", &["c0"], |pod| {
+        pod["spec"]["nodeName"] = json!("n");
+        pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
+    });
+    for (claims, fits) in [(&["c1", "c2"][..], false), (&[][..], true)] {
+        let late = with_claims("m", &["c3"], |pod| pod["spec"]["priority"] = json!(5));
+        let things = [node("n", "8"), expected(claims), leaving.clone(), late];
+        let csi_node = Thing::CSINode(super::tests::object(limit.clone()));
+        let volumes = ["c0", "c1", "c2", "c3"].into_iter().flat_map(attached);
+        let mut scheduler = knowing(things.into_iter().chain([csi_node]).chain(volumes).collect());
+        let commands = decide(&mut scheduler, 0);
+        let mut all = commands.iter().filter_map(bound);
+        assert_eq!(all.any(|(pod, _)| &*pod.uid == "m"), fits, "{claims:?}: {commands:?}");
     }
 }

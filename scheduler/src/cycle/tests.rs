@@ -382,7 +382,7 @@ fn whoever_wants_a_part_of_the_nodes_scored_has_others_each_time() {
 }
 
 /// One that asks an extender with these verbs, and knows these.
-fn asking(change: impl FnOnce(&mut Extender), things: &[Thing]) -> Scheduler {
+pub(super) fn asking(change: impl FnOnce(&mut Extender), things: &[Thing]) -> Scheduler {
     let mut extender = Extender { node_cache_capable: true, ..Extender::default() };
     change(&mut extender);
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
@@ -391,14 +391,17 @@ fn asking(change: impl FnOnce(&mut Extender), things: &[Thing]) -> Scheduler {
     scheduler
 }
 
-fn question(commands: &[Command]) -> Option<extender::Consult> {
+pub(super) fn question(commands: &[Command]) -> Option<extender::Consult> {
     commands.iter().find_map(|command| match command {
         Command::Consult(consult) => Some(consult.clone()),
         _ => None,
     })
 }
 
-fn answer(consult: &extender::Consult, nodes: extender::consulted::Nodes) -> extender::Consulted {
+pub(super) fn answer(
+    consult: &extender::Consult,
+    nodes: extender::consulted::Nodes,
+) -> extender::Consulted {
     let answer = Ok(extender::Answer::Nodes(nodes));
     extender::Consulted { about: consult.about.clone(), answer }
 }
@@ -468,7 +471,7 @@ fn extenders_choose_who_goes() {
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
     let extender::Question::Victims(all) = &consult.question else { panic!("{consult:?}") };
     assert_eq!((all.len(), &*all["b"].pods[0].uid), (2, "y"));
-    let chosen = extender::wire::MetaVictims { uids: vec!["y".to_owned()], violations: 0 };
+    let chosen = all["b"].clone();
     let answer = Ok(extender::Answer::Victims([("b".to_owned(), chosen)].into()));
     let about = consult.about.clone();
     scheduler.consulted(extender::Consulted { about, answer }, at(0));
@@ -482,7 +485,7 @@ fn extenders_choose_who_goes() {
 }
 
 /// A class whose volumes wait for a pod, one volume that node `a` alone can have, and its claim.
-fn volumes() -> Vec<Thing> {
+pub(super) fn volumes() -> Vec<Thing> {
     let class = json!({"metadata": {"name": "local"}, "volumeBindingMode": "WaitForFirstConsumer",
         "provisioner": "kubernetes.io/no-provisioner"});
     vec![Thing::StorageClass(object(class)), volume("1", Value::Null), claim("1", false)]
@@ -510,21 +513,21 @@ fn claim(version: &str, is_bound: bool) -> Thing {
     Thing::PersistentVolumeClaim(object(claim))
 }
 
-fn with_claim(name: &str) -> Thing {
+pub(super) fn with_claim(name: &str) -> Thing {
     with(name, "1", |pod| {
         pod["spec"]["volumes"] =
             json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
     })
 }
 
-fn binds_volumes(commands: &[Command]) -> Option<PodRef> {
+pub(super) fn binds_volumes(commands: &[Command]) -> Option<PodRef> {
     commands.iter().find_map(|command| match command {
         Command::BindVolumes { pod, .. } => Some(pod.clone()),
         _ => None,
     })
 }
 
-fn written(pod: &PodRef, version: &str) -> Written {
+pub(super) fn written(pod: &PodRef, version: &str) -> Written {
     Written { pod: pod.clone(), versions: vec![version.to_owned()], error: None }
 }
 

@@ -114,6 +114,14 @@ impl Scheduler {
         self.failed(&pod, format!("running PreBind plugin \"VolumeBinding\": {error}"), now);
     }
 
+    /// A victim whose volumes are being bound loses its node; whether they were.
+    pub(super) fn preempt_volumes(&mut self, uid: &str, now: Duration) -> bool {
+        let Some((uid, _)) = self.binding_volumes.get_key_value(uid) else { return false };
+        let uid = Rc::clone(uid);
+        self.volumes_failed(&uid, "binding volumes: context canceled".to_owned(), now);
+        true
+    }
+
     /// Binds a pod that waits neither for volumes nor for devices any more.
     pub(super) fn bind_if_ready(&mut self, uid: &Uid) {
         if self.binding_volumes.contains_key(uid) || self.devices.waits(uid) {

@@ -55,6 +55,11 @@ pub fn access(extender: &Extender) -> Result<Access, String> {
 }
 
 impl Caller {
+    /// Whether pods are scheduled without it when it does not answer.
+    pub fn is_ignorable(&self) -> bool {
+        self.extender.ignorable
+    }
+
     /// Must be made on a tokio runtime.
     ///
     /// # Errors
@@ -167,47 +172,69 @@ async fn nodes(
     Ok(found)
 }
 
+// k8s: pkg/scheduler/framework/preemption/preemption.go callExtenders
 async fn victims(
     callers: &[&Caller],
     pod: &Pod,
-    mut of: BTreeMap<String, Victims>,
-) -> Result<BTreeMap<String, wire::MetaVictims>, String> {
-    let uids = |victims: &Victims| victims.pods.iter().map(|pod| pod.uid.to_string()).collect();
-    let mut chosen: BTreeMap<String, wire::MetaVictims> = of
-        .iter()
-        .map(|(node, v)| {
-            (node.clone(), wire::MetaVictims { uids: uids(v), violations: v.violations })
-        })
-        .collect();
+    of: BTreeMap<String, Victims>,
+) -> Result<BTreeMap<String, Victims>, String> {
+    let mut chosen = of.clone();
     for caller in callers.iter().filter(|caller| !caller.extender.preempt_verb.is_empty()) {
         let extender = &caller.extender;
-        let body = wire::victims(pod, &of, extender.node_cache_capable);
+        let body = wire::victims(pod, &chosen, extender.node_cache_capable);
         let answer = caller.send(&extender.preempt_verb, &body).await;
-        let mut answer = match answer {
-            Ok(answer) => wire::chosen_victims(&answer),
+        let known = answer.and_then(|answer| {
+            let url = extender.url_prefix.as_str();
+            resolve(wire::chosen_victims(&answer), &of, url)
+        });
+        let mut answer = match known {
+            Ok(answer) => answer,
             Err(error) if extender.ignorable => {
                 tracing::warn!(error, extender = extender.url_prefix, "an extender is left out");
                 continue;
             }
             Err(error) => return Err(error),
         };
-        if let Some(node) = answer.iter().find(|(_, v)| v.uids.is_empty()).map(|(node, _)| node)
+        if let Some(node) = answer.iter().find(|(_, v)| v.pods.is_empty()).map(|(node, _)| node)
             && !extender.ignorable
         {
             return Err(format!("expected at least one victim pod on node {node:?}"));
         }
-        answer.retain(|_, victims| !victims.uids.is_empty());
-        of.retain(|node, _| answer.contains_key(node));
-        for (node, victims) in &mut of {
-            victims.pods.retain(|pod| answer[node].uids.iter().any(|uid| **uid == *pod.uid));
-            victims.violations = answer[node].violations;
-        }
+        answer.retain(|_, victims| !victims.pods.is_empty());
         chosen = answer;
         if chosen.is_empty() {
             break;
         }
     }
     Ok(chosen)
+}
+
+/// The pods that an extender names, any of the nodes that it was asked about.
+// k8s: pkg/scheduler/extender.go convertToVictims, convertPodUIDToPod
+fn resolve(
+    answer: BTreeMap<String, wire::MetaVictims>,
+    of: &BTreeMap<String, Victims>,
+    url: &str,
+) -> Result<BTreeMap<String, Victims>, String> {
+    let mut all = BTreeMap::new();
+    for (node, wire::MetaVictims { uids, violations }) in answer {
+        let Some(known) = of.get(&node) else {
+            return Err(format!("nodeinfo not found for node name {node:?}"));
+        };
+        let there = || known.pods.iter().chain(known.others.iter());
+        let find = |uid: &String| {
+            there().find(|pod| *pod.uid == **uid).cloned().ok_or_else(|| {
+                format!(
+                    "extender: {url} claims to preempt pod (UID: &{{{uid}}}) on node: {node}, but \
+                     the pod is not found on that node"
+                )
+            })
+        };
+        let pods = uids.iter().map(find).collect::<Result<_, _>>()?;
+        let others = Rc::clone(&known.others);
+        all.insert(node, Victims { pods, violations, others });
+    }
+    Ok(all)
 }
 
 /// The extender that binds a pod, if one does.

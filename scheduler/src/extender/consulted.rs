@@ -52,8 +52,11 @@ impl RowPlugin for Rows {
     }
 
     fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
-        // Upstream has no reason where the extender gave none.
-        let silent = Status { plugin: None, code: Code::Unschedulable, reasons: Vec::new() };
+        // Of a node for which the extender gave no reason upstream knows nothing, so that it does not try
+        // to preempt there either.
+        // k8s: pkg/scheduler/framework/interface.go NewDefaultNodeToStatus
+        let code = Code::UnschedulableAndUnresolvable;
+        let silent = Status { plugin: None, code, reasons: Vec::new() };
         let is_left = self.left.contains_key(&row);
         (!is_left).then(|| self.failed.get(&row).cloned().unwrap_or(silent))
     }

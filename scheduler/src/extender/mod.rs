@@ -190,6 +190,8 @@ pub struct Victims {
     pub pods: Vec<PodRef>,
     /// How many of them violate a disruption budget.
     pub violations: i64,
+    /// The other pods there, of which an extender may have some go instead.
+    pub others: Rc<[PodRef]>,
 }
 
 /// What extenders say.
@@ -206,6 +208,6 @@ pub struct Consulted {
 pub enum Answer {
     /// Of nodes.
     Nodes(consulted::Nodes),
-    /// Of victims by node, uids alone.
-    Victims(BTreeMap<String, wire::MetaVictims>),
+    /// Of victims by node.
+    Victims(BTreeMap<String, Victims>),
 }

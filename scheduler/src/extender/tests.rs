@@ -152,29 +152,58 @@ async fn who_fails_fails_the_attempt_unless_it_may_be_left_out() {
     }
 }
 
+fn victim(uid: &str) -> PodRef {
+    PodRef { key: ObjectKey::new("ns", uid), uid: uid.into() }
+}
+
+fn going(uids: &[&str], violations: i64) -> Victims {
+    let pods = uids.iter().map(|uid| victim(uid)).collect();
+    Victims { pods, violations, others: [victim("v3")].into() }
+}
+
 #[tokio::test]
-async fn victims_are_chosen_among_those_that_were_found() {
-    let chosen = json!({"NodeNameToMetaVictims":
-        {"a": {"Pods": [{"UID": "v2"}], "NumPDBViolations": 1}}});
+async fn an_extender_has_others_of_the_node_go() {
+    let of_pods = |uids: Value| json!({"NodeNameToMetaVictims": {"a": {"Pods": uids, "NumPDBViolations": 1}}});
+    let other_node = json!({"NodeNameToMetaVictims": {"z": {"Pods": [{"UID": "v1"}]}}});
     let (url, mut heard) = server(vec![
-        ("/preempt", 200, chosen),
-        ("/nobody", 200, json!({"NodeNameToMetaVictims": {"a": {"Pods": []}}})),
+        ("/preempt", 200, of_pods(json!([{"UID": "v2"}]))),
+        ("/another", 200, of_pods(json!([{"UID": "v2"}, {"UID": "v3"}]))),
+        ("/nobody", 200, of_pods(json!([]))),
+        ("/unknown", 200, of_pods(json!([{"UID": "x"}]))),
+        ("/elsewhere", 200, other_node),
     ])
     .await;
-    let victim = |uid: &str| PodRef { key: ObjectKey::new("ns", uid), uid: uid.into() };
-    let of: BTreeMap<String, Victims> = ["a", "b"]
-        .map(|node| {
-            (node.to_owned(), Victims { pods: vec![victim("v1"), victim("v2")], violations: 0 })
-        })
-        .into();
-    let preempts = |verb: &str| Extender { preempt_verb: verb.to_owned(), ..extender(&url) };
-    let answer = ask(vec![preempts("preempt")], Question::Victims(of.clone())).await;
-    let want = wire::MetaVictims { uids: vec!["v2".to_owned()], violations: 1 };
-    assert_eq!(answer, Ok(Answer::Victims([("a".to_owned(), want)].into())));
+    let of: BTreeMap<String, Victims> =
+        ["a", "b"].map(|node| (node.to_owned(), going(&["v1", "v2"], 0))).into();
+    let preempts = |verb: &str, ignorable| Extender {
+        preempt_verb: verb.to_owned(),
+        ignorable,
+        ..extender(&url)
+    };
+    let asked = |verbs: &[&str], ignorable| {
+        let all = verbs.iter().map(|verb| preempts(verb, ignorable)).collect();
+        ask(all, Question::Victims(of.clone()))
+    };
+    let on_a = |uids: &[&str]| Ok(Answer::Victims([("a".to_owned(), going(uids, 1))].into()));
+    assert_eq!(asked(&["preempt"], false).await, on_a(&["v2"]));
     let (_, body) = heard.recv().await.expect("it was asked");
     assert_eq!(body["NodeNameToMetaVictims"]["b"]["Pods"], json!([{"UID": "v1"}, {"UID": "v2"}]));
-    let error = ask(vec![preempts("nobody")], Question::Victims(of)).await.expect_err("nobody");
-    assert_eq!(error, "expected at least one victim pod on node \"a\"");
+    // The next one is asked about what the one before left, and may name pods that nobody has.
+    assert_eq!(asked(&["preempt", "another"], false).await, on_a(&["v2", "v3"]));
+    heard.recv().await.expect("the first was asked");
+    let (_, body) = heard.recv().await.expect("the second was asked");
+    let left = json!({"a": {"Pods": [{"UID": "v2"}], "NumPDBViolations": 1}});
+    assert_eq!(body["NodeNameToMetaVictims"], left);
+    for (verb, why) in [
+        ("nobody", "expected at least one victim pod on node \"a\""),
+        ("unknown", "claims to preempt pod (UID: &{x}) on node: a, but the pod is not found on"),
+        ("elsewhere", "nodeinfo not found for node name \"z\""),
+    ] {
+        let error = asked(&[verb], false).await.expect_err(verb);
+        assert!(error.contains(why), "{error}");
+        let left = if verb == "nobody" { BTreeMap::new() } else { of.clone() };
+        assert_eq!(asked(&[verb], true).await, Ok(Answer::Victims(left)), "it is left out");
+    }
 }
 
 #[tokio::test]

@@ -141,16 +141,25 @@ impl Drop for Turn {
 
 impl Job {
     /// Makes it; whether that was the default way.
+    // k8s: pkg/scheduler/schedule_one.go bind, extendersBinding
     async fn make(&self, client: kube::Client) -> (Ended, bool) {
+        if let Some(binder) = &self.binder {
+            match call::bind(binder, &self.pod, &self.node).await {
+                Ended::Failed(error) if binder.is_ignorable() => {
+                    let pod = self.pod.key.as_str();
+                    tracing::warn!(error, pod, "the extender that binds is left out");
+                }
+                ended => return (ended, false),
+            }
+        }
         let own = match &self.attempt {
             Some(attempt) => attempt.bind(&self.node).await,
             None => None,
         };
-        match (own, &self.binder) {
-            (Some(Ok(())), _) => (Ended::Bound, false),
-            (Some(Err(error)), _) => (Ended::Failed(error), false),
-            (None, Some(binder)) => (call::bind(binder, &self.pod, &self.node).await, false),
-            (None, None) => (bind(client, &self.pod, &self.node).await, true),
+        match own {
+            Some(Ok(())) => (Ended::Bound, false),
+            Some(Err(error)) => (Ended::Failed(error), false),
+            None => (bind(client, &self.pod, &self.node).await, true),
         }
     }
 
@@ -198,4 +207,47 @@ async fn ask(pods: &Api<Pod>, pod: &PodRef, node: &str, error: String) -> Ended 
 
 fn failed(error: &str) -> Ended {
     Ended::Failed(format!("running Bind plugin \"DefaultBinder\": {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+    use pintle_api::informer::ObjectKey;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::extender::Extender;
+
+    /// An API server that takes every binding.
+    fn takes_all() -> kube::Client {
+        let answer = |_: hyper::Request<Body>| async {
+            let body = Body::from(b"{}".to_vec());
+            Ok::<_, std::convert::Infallible>(hyper::Response::new(body))
+        };
+        kube::Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test]
+    async fn an_extender_that_does_not_bind_is_left_out_where_it_may_be() {
+        for (ignorable, ended) in [(true, Ended::Bound), (false, Ended::Failed(String::new()))] {
+            // Nobody listens there.
+            let extender = Extender {
+                url_prefix: "http://127.0.0.1:9/".to_owned(),
+                bind_verb: "bind".to_owned(),
+                ignorable,
+                ..Extender::default()
+            };
+            let (ends, _ended) = mpsc::unbounded_channel();
+            let job = Job {
+                pod: PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() },
+                node: "n".into(),
+                binder: Some(Rc::new(Caller::new(extender).expect("an extender"))),
+                attempt: None,
+                owed: Owed { ends, end: None, under_way: None },
+            };
+            let (how, by_default) = job.make(takes_all()).await;
+            assert_eq!(std::mem::discriminant(&how), std::mem::discriminant(&ended), "{how:?}");
+            assert_eq!(by_default, ignorable);
+        }
+    }
 }

@@ -201,7 +201,7 @@ impl Lanes {
 
     fn bind(&self, pod: PodRef, node: Rc<str>, object: &Pod, attempt: Option<Rc<Attempt>>) {
         // What was to be said of it without a node is said too late.
-        self.status.forget(&pod.uid);
+        let last_word = self.status.forget(&pod.uid);
         let owed = Owed {
             ends: self.ends.clone(),
             end: Some(End::Bind(BindEnd {
@@ -215,7 +215,18 @@ impl Lanes {
         };
         // k8s: pkg/scheduler/schedule_one.go extendersBinding
         let binder = call::binder(&self.extenders, object).cloned();
-        BindLane::put(&self.binds, Job { pod, node, binder, attempt, owed });
+        let job = Job { pod, node, binder, attempt, owed };
+        match last_word {
+            None => BindLane::put(&self.binds, job),
+            // It would overwrite what the binding says.
+            Some(ended) => {
+                let binds = Rc::clone(&self.binds);
+                tokio::task::spawn_local(async move {
+                    ended.notified().await;
+                    BindLane::put(&binds, job);
+                });
+            }
+        }
     }
 
     fn bind_volumes(&self, pod: PodRef, writes: Vec<Write>) {

@@ -2,7 +2,7 @@
 // k8s: pkg/scheduler/schedule_one.go updatePod, pkg/scheduler/util/utils.go PatchPodStatus
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub(super) struct StatusLane {
     client: kube::Client,
     waiting: RefCell<HashMap<Uid, Said>>,
     order: RefCell<VecDeque<Uid>>,
-    busy: RefCell<HashSet<Uid>>,
+    /// Those that are being written, and who waits for the end of that because it would come too late.
+    busy: RefCell<HashMap<Uid, Option<Rc<Notify>>>>,
     wake: Notify,
 }
 
@@ -78,11 +79,15 @@ impl StatusLane {
         self.wake.notify_one();
     }
 
-    /// What waits of a pod is not written any more.
-    pub(super) fn forget(&self, uid: &str) {
+    /// What waits of a pod is not written any more. What is being written may still come true: until
+    /// when that is, if it is.
+    pub(super) fn forget(&self, uid: &str) -> Option<Rc<Notify>> {
         if self.waiting.borrow_mut().remove(uid).is_some() {
             self.order.borrow_mut().retain(|waiting| &**waiting != uid);
         }
+        let mut busy = self.busy.borrow_mut();
+        let ended = busy.get_mut(uid)?.get_or_insert_default();
+        Some(Rc::clone(ended))
     }
 
     /// Writes what waits, for ever.
@@ -92,8 +97,22 @@ impl StatusLane {
                 self.wake.notified().await;
                 continue;
             };
-            self.write(&said).await;
-            self.busy.borrow_mut().remove(&uid);
+            let written = self.write(&uid, &said).await;
+            let awaited = self.busy.borrow_mut().remove(&uid).flatten();
+            if let Some(ended) = &awaited {
+                ended.notify_one();
+            }
+            let is_late = awaited.is_some();
+            if let Err(error) = written {
+                let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
+                let pod = ObjectKey::of(&*said.pod.whole());
+                if gone || is_late {
+                    // A pod that is bound meanwhile takes no nomination.
+                    tracing::debug!(%error, pod = pod.as_str(), "a status came too late");
+                } else {
+                    tracing::warn!(%error, pod = pod.as_str(), "the pod's status was not written");
+                }
+            }
             if !self.order.borrow().is_empty() {
                 self.wake.notify_one();
             }
@@ -104,28 +123,34 @@ impl StatusLane {
     fn take(&self) -> Option<(Uid, Said)> {
         let mut order = self.order.borrow_mut();
         let mut busy = self.busy.borrow_mut();
-        let at = order.iter().position(|uid| !busy.contains(uid))?;
+        let at = order.iter().position(|uid| !busy.contains_key(uid))?;
         let uid = order.remove(at)?;
         let said = self.waiting.borrow_mut().remove(&uid)?;
-        busy.insert(Rc::clone(&uid));
+        busy.insert(Rc::clone(&uid), None);
         Some((uid, said))
     }
 
-    async fn write(&self, said: &Said) {
+    async fn write(&self, uid: &Uid, said: &Said) -> kube::Result<()> {
         let pod = said.pod.whole();
-        let key = ObjectKey::of(&*pod);
         let patch = patch(&pod, said.condition.as_ref(), said.nominated.as_deref());
-        if let Err(error) = send(&self.client, &(path_of(&key) + "/status"), &patch).await {
-            let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
-            if !gone {
-                tracing::warn!(%error, pod = key.as_str(), "the pod's status was not written");
-            }
-        }
+        let is_wanted = || self.busy.borrow().get(uid).is_none_or(Option::is_none);
+        let path = path_of(&ObjectKey::of(&*pod)) + "/status";
+        send_while(&self.client, &path, &patch, is_wanted).await
     }
 }
 
 /// Patches a status, several times if need be.
 pub(super) async fn send(client: &kube::Client, path: &str, patch: &Value) -> kube::Result<()> {
+    send_while(client, path, patch, || true).await
+}
+
+/// The same, as long as it is wanted.
+async fn send_while(
+    client: &kube::Client,
+    path: &str,
+    patch: &Value,
+    is_wanted: impl Fn() -> bool,
+) -> kube::Result<()> {
     let mut pause = TRY_AGAIN;
     for tried in 1.. {
         match super::send(client, (Method::PATCH, path), MERGE, patch).await {
@@ -133,7 +158,7 @@ pub(super) async fn send(client: &kube::Client, path: &str, patch: &Value) -> ku
             Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
                 return Err(kube::Error::Api(status));
             }
-            Err(error) if tried == TRIES_MAX => return Err(error),
+            Err(error) if tried == TRIES_MAX || !is_wanted() => return Err(error),
             Err(_) => tokio::time::sleep(pause).await,
         }
         pause *= 5;
@@ -210,6 +235,50 @@ mod tests {
     fn pod(status: Value) -> Pod {
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": []}, "status": status});
         serde_json::from_value(pod).expect("a pod")
+    }
+
+    /// A status that is being written when the pod gets a node: the binding waits for its end, so that it
+    /// does not come after it, and it is not tried again.
+    #[tokio::test]
+    async fn whoever_binds_a_pod_waits_for_what_is_being_written_of_it() {
+        let (asked, mut asks) = tokio::sync::mpsc::unbounded_channel();
+        let answer = move |_: hyper::Request<kube::client::Body>| {
+            let (go_on, goes_on) = tokio::sync::oneshot::channel::<()>();
+            asked.send(go_on).expect("the test listens");
+            async move {
+                goes_on.await.expect("the test goes on");
+                let mut answer = hyper::Response::new(kube::client::Body::from(b"{}".to_vec()));
+                *answer.status_mut() = hyper::StatusCode::SERVICE_UNAVAILABLE;
+                Ok::<_, std::convert::Infallible>(answer)
+            }
+        };
+        let client = kube::Client::new(tower::service_fn(answer), "default");
+        let lane = Rc::new(StatusLane::new(client));
+        let mut scheduler = crate::cycle::tests::knowing(vec![crate::cycle::tests::pod("p", "1")]);
+        while scheduler.decide_next(Duration::ZERO) {}
+        let status = scheduler.take_commands().into_iter().find_map(|command| match command {
+            crate::cycle::Command::Status { pod, condition, nominated } => {
+                Some((pod, condition, nominated))
+            }
+            _ => None,
+        });
+        let (kept, condition, nominated) = status.expect("there is no node");
+        let runs = Rc::clone(&lane);
+        let local = tokio::task::LocalSet::new();
+        local.spawn_local(async move { runs.run().await });
+        local
+            .run_until(async {
+                lane.put(Rc::clone(&kept), condition, nominated);
+                assert!(lane.forget("another").is_none());
+                let go_on = asks.recv().await.expect("it is written");
+                let ended = lane.forget("p").expect("it is being written");
+                assert!(tokio::time::timeout(TRY_AGAIN, ended.notified()).await.is_err());
+                go_on.send(()).expect("the server waits");
+                ended.notified().await;
+                assert!(asks.try_recv().is_err(), "nobody wants it any more");
+                assert!(lane.forget("p").is_none());
+            })
+            .await;
     }
 
     fn refused() -> PodCondition {

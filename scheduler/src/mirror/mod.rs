@@ -8,6 +8,7 @@
 //! Of an object what cannot be read is left out; it is counted, and told once.
 
 pub mod declared;
+mod expected;
 pub(crate) mod flawed;
 mod says;
 mod step;
@@ -193,29 +194,6 @@ impl Mirror {
         let bound = self.bound.iter().map(|(key, pod)| row(key, Some(&pod.node), &pod.declares));
         let waiting = self.waiting.iter().map(|(key, pod)| row(key, None, pod.declares()));
         bound.chain(waiting).collect()
-    }
-
-    /// The node that is kept for a pod.
-    pub fn nomination(&self, pod: Str) -> Option<&Nominee> {
-        self.nominated.get(&pod)
-    }
-
-    /// Pods that room is kept for on a node.
-    pub fn nominated_on(&self, node: &str) -> Vec<(Str, Nominee)> {
-        let all = self.nominated.iter().filter(|(_, nominee)| *nominee.node == *node);
-        all.map(|(pod, nominee)| (*pod, nominee.clone())).collect()
-    }
-
-    /// Pods that room is kept for, by node, without `pod` and those it need not respect.
-    // k8s: pkg/scheduler/framework/runtime/framework.go addGENominatedPods
-    pub fn nominees(&self, pod: Str, priority: i32) -> BTreeMap<Rc<str>, Vec<Rc<PodSpec>>> {
-        let mut found: BTreeMap<Rc<str>, Vec<Rc<PodSpec>>> = BTreeMap::new();
-        let respected =
-            self.nominated.iter().filter(|(key, n)| **key != pod && n.spec.priority >= priority);
-        for (_, nominee) in respected {
-            found.entry(Rc::clone(&nominee.node)).or_default().push(Rc::clone(&nominee.spec));
-        }
-        found
     }
 
     /// What happened to volumes, devices and claims since the last call.
@@ -471,7 +449,9 @@ impl Mirror {
         before: Option<&KeptPod>,
     ) -> Option<Step> {
         let has_node = self.cluster.pods().find(spec.key).is_some() || node_name(pod).is_some();
-        let said = if has_node { None } else { nominated_node(pod) };
+        // For pods of other schedulers these keep room themselves.
+        let counts = !has_node && self.profile_number(pod).is_some();
+        let said = if counts { nominated_node(pod) } else { None };
         let old = self.nominated.get(&spec.key).cloned();
         let stays = !has_node && before.is_some_and(|before| before.nominated_node() == said);
         let node = match &old {
@@ -558,10 +538,25 @@ impl Mirror {
                 self.happened.extend(self.devices.gone(kind, key));
                 self.cluster.set_of_devices(self.devices.resources());
             }
-            // Whose pods are still there keeps selecting them, until sched-core can forget it.
-            _ => drop(self.others.remove(&(kind, key.clone()))),
+            kind => {
+                self.others.remove(&(kind, key.clone()));
+                self.end_of_owner(kind, key);
+            }
         }
         steps
+    }
+
+    /// What is gone selects no pods any more.
+    fn end_of_owner(&mut self, kind: Kind, key: &ObjectKey) {
+        let (namespace, name, cluster) = (key.namespace(), key.name(), &mut self.cluster);
+        match kind {
+            Kind::Namespace => cluster.remove_namespace(name),
+            Kind::Service => cluster.remove_service(namespace, name),
+            Kind::ReplicaSet => cluster.remove_replica_set(namespace, name),
+            Kind::StatefulSet => cluster.remove_stateful_set(namespace, name),
+            Kind::ReplicationController => cluster.remove_replication_controller(namespace, name),
+            _ => {}
+        }
     }
 }
 

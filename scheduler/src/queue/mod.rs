@@ -293,7 +293,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let uid: Uid = uid.into();
         self.cause = cause::ADDED;
         self.pods.insert(Rc::clone(&uid), waiting);
-        self.enter(&uid, Place::Active);
+        self.enter(&uid, Place::Active, now);
     }
 
     /// A pod that waits is another one than before, which is this event.

@@ -75,17 +75,22 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             Worth::TryLater if is_early => {
                 // Whoever is tried again whatever happens would be so at once, again and again.
                 let waits = waiting.pod.only_backs_off() || self.is_rejected_by_nobody(waiting);
-                self.enter(uid, if waits { Place::ErrorBackoff } else { Place::Backoff });
+                self.enter(uid, if waits { Place::ErrorBackoff } else { Place::Backoff }, now);
             }
-            _ => self.enter(uid, Place::Active),
+            _ => self.enter(uid, Place::Active, now),
         }
     }
 
     /// Puts a pod that was taken out there, unless a plugin keeps it from being decided.
-    pub(super) fn enter(&mut self, uid: &Uid, place: Place) {
+    pub(super) fn enter(&mut self, uid: &Uid, place: Place, now: Duration) {
         let pod = &self.pods[uid].pod;
         let Some(plugin) = pod.gate() else {
-            return self.put(uid, if pod.is_held() { Place::Gated } else { place });
+            let place = if pod.is_held() { Place::Gated } else { place };
+            if place == Place::Active {
+                // k8s: pkg/scheduler/backend/queue/scheduling_queue.go moveToActiveQ
+                self.change(uid, |waiting| _ = waiting.first_attempt.get_or_insert(now));
+            }
+            return self.put(uid, place);
         };
         self.change(uid, |waiting| _ = waiting.rejectors.insert(plugin));
         self.put(uid, Place::Gated);

@@ -89,6 +89,18 @@ fn the_highest_priority_goes_first_then_who_has_waited_longest() {
 }
 
 #[test]
+fn the_wait_for_the_first_turn_counts() {
+    let mut queue = queue();
+    queue.add("p", pod(0, false), at(3));
+    queue.add("gated", pod(0, true), at(3));
+    assert_eq!(queue.get("gated").expect("it waits").first_attempt, None);
+    queue.update(&Fake, "gated", pod(0, false), vec![Plugin::SchedulingGates], at(7));
+    assert_eq!(popped(&mut queue, at(40)).as_deref(), Some("p"));
+    let first = |uid| queue.get(uid).expect("it is known").first_attempt;
+    assert_eq!((first("p"), first("gated")), (Some(at(3)), Some(at(7))));
+}
+
+#[test]
 fn a_rejected_pod_waits_for_what_may_help_it() {
     let mut queue = rejected(FIT);
     assert_eq!(place(&queue, "p"), Place::Unschedulable);

@@ -113,6 +113,35 @@ impl Claims {
     }
 }
 
+impl Claims {
+    /// Why its volumes do not go with those of all who use any on a node now, but these: pods that room
+    /// is kept for may have been counted since.
+    // k8s: pkg/scheduler/framework/runtime/framework.go addGENominatedPods
+    pub fn rejection_beside(
+        &self,
+        volumes: &Volumes,
+        cluster: &Cluster,
+        row: u32,
+        gone: &HashSet<&str>,
+    ) -> Option<Status> {
+        let node = cluster.node_name(row);
+        let on = |plugin| cluster.view().profile().filters(plugin);
+        let says = |plugin, reason: &str| {
+            let (code, reasons) = (Code::Unschedulable, vec![reason.to_owned()]);
+            Some(Status { plugin: Some(plugin), code, reasons })
+        };
+        let disks = || restrictions::is_taken(&volumes.users, node, &self.own_disks, gone);
+        if on(Plugin::VolumeRestrictions) && disks() {
+            return says(Plugin::VolumeRestrictions, restrictions::DISK_CONFLICT);
+        }
+        let wanted = (&self.keys[..], &self.in_tree[..]);
+        if on(Plugin::NodeVolumeLimits) && volumes.is_too_many(node, wanted, gone) {
+            return says(Plugin::NodeVolumeLimits, limits::TOO_MANY);
+        }
+        None
+    }
+}
+
 impl RowPlugin for OfPlugin<'_> {
     fn plugin(&self) -> Plugin {
         self.0

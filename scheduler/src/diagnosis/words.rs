@@ -1,0 +1,70 @@
+//! The sentence of a pod that fits nowhere: what is said beside why each node was rejected.
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::preempt::{DryRun, NOT_HELPFUL};
+use pintle_sched_core::snapshot::{Cluster, View};
+use pintle_sched_core::{Plugin, explain};
+
+use crate::devices::extended::is_of_resources;
+
+/// What is said of claims of devices that a pod has, and whether one of them gives some back.
+// k8s: dynamicresources/dynamicresources.go PostFilter
+pub(super) fn of_claims(view: &View, gives_back: Option<Option<&ResourceClaim>>) -> &'static str {
+    match gives_back {
+        _ if !view.profile().filters(Plugin::DynamicResources) => "",
+        None => "no new claims to deallocate, ",
+        Some(None) => "still not schedulable, ",
+        Some(Some(claim)) if is_of_resources(claim) => "deletion of ResourceClaim completed, ",
+        Some(Some(_)) => "deallocation of ResourceClaim completed, ",
+    }
+}
+
+/// The sentence of a pod for which extenders would have nobody go.
+// k8s: pkg/scheduler/framework/preemption/preemption.go Preempt
+pub fn without_candidate(text: &str, of_claims: &str) -> String {
+    format!("{text} {of_claims}preemption: no candidate node for preemption")
+}
+
+/// The sentence of a pod whose preemption failed.
+// k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins
+pub fn without_preemption(text: &str, mistake: &str) -> String {
+    format!("{text} preemption: {mistake}")
+}
+
+/// Why nobody preempts in a profile without DefaultPreemption.
+pub(super) const DISABLED: &str = "DefaultPreemption is disabled.";
+
+/// The sentence with what the plugins add that are asked when no node is left.
+// k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
+//      defaultpreemption/default_preemption.go PostFilter
+pub(super) fn with_preemption(
+    cluster: &Cluster,
+    nodes: usize,
+    text: String,
+    claims: &str,
+    run: &DryRun,
+) -> String {
+    if run.chosen.is_some() {
+        return text;
+    }
+    if let Some(mistake) = run.mistake(cluster) {
+        return without_preemption(&text, &mistake);
+    }
+    if let Some(ineligible) = &run.ineligible {
+        if ineligible == DISABLED {
+            // Of what is joined by commas, the last is missing.
+            return format!("{text} {claims}").trim_end_matches([' ', ',']).to_owned();
+        }
+        return format!("{text} {claims}preemption: {ineligible}");
+    }
+    let helpless = Status {
+        plugin: None,
+        code: Code::UnschedulableAndUnresolvable,
+        reasons: vec![NOT_HELPFUL.to_owned()],
+    };
+    let others = nodes.saturating_sub(run.rejected.len());
+    let all = run.rejected.iter().map(|(_, status)| status);
+    let all = all.chain(std::iter::repeat_n(&helpless, others));
+    format!("{text} {claims}preemption: {}", explain::summary(nodes, all))
+}
