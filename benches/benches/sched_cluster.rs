@@ -7,7 +7,7 @@
 //! last binding, CPU too, less what a start takes with these nodes and no pods that wait, which is a
 //! row of its own. Then pods come at a steady rate, half of what kube-scheduler bound a
 //! second, and each one's wait is from its creation to its binding; so it is for a client that binds
-//! whatever comes without deciding anything, which is what the API server needs. kube-scheduler is
+//! whatever comes and tells of it without deciding anything, which is what the API server needs. kube-scheduler is
 //! built alone and has its default configuration, so that it samples nodes; ours looks at all of them.
 //! `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`, `PINTLE_BENCH_WORKLOAD` (a part of a name).
 

@@ -145,7 +145,7 @@ impl Groups {
     pub fn set(&self, group: PodGroup) -> Option<Event> {
         let key = ObjectKey::of(&group);
         let is_new = self.0.borrow_mut().groups.insert(key.clone(), Rc::new(group)).is_none();
-        is_new.then(|| Event::Group(key.as_str().into(), "PodGroupAdd"))
+        is_new.then(|| Event::Group(key.as_str().into(), "scheduling.k8s.io/PodGroupAdd"))
     }
 
     /// A group is gone; its pods may still be there.
@@ -155,24 +155,33 @@ impl Groups {
         known.scheduled.remove(key);
     }
 
-    /// Takes a pod as it is told. Without a node it counts only if this scheduler decides it.
-    pub fn set_pod(&self, pod: &Pod, is_ours: bool) {
+    /// Takes a pod as it is told. Without a node it counts only if this scheduler decides it; with one it
+    /// may be whom the others of its group wait for.
+    // k8s: gangscheduling/gangscheduling.go isSchedulableAfterPodAdded
+    pub fn set_pod(&self, pod: &Pod, is_ours: bool) -> Option<Event> {
         let key = ObjectKey::of(pod);
         let mut known = self.0.borrow_mut();
-        let Some(group) = group_of(pod) else { return known.take_pod(&key) };
+        let Some(group) = group_of(pod) else {
+            known.take_pod(&key);
+            return None;
+        };
         let uid = uid_of(pod, &key);
         if known.of_pods.get(&key).is_some_and(|of| *of != (group.clone(), Rc::clone(&uid))) {
             known.take_pod(&key);
         }
         let has_node = node_name(pod).is_some();
         if is_over(pod) || !has_node && !is_ours {
-            return known.take_pod(&key);
+            known.take_pod(&key);
+            return None;
         }
         known.of_pods.insert(key, (group.clone(), Rc::clone(&uid)));
+        let told = Event::Group(group.as_str().into(), "AssignedPodAdd");
         let stand = known.members.entry(group).or_default().entry(uid).or_insert(Stand::Waits);
+        let comes = has_node && *stand != Stand::Assigned;
         if has_node {
             *stand = Stand::Assigned;
         }
+        comes.then_some(told)
     }
 
     /// A pod is gone.

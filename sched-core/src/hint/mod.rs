@@ -84,15 +84,16 @@ pub enum Event {
     PodGone(Rc<PodFacts>, Rc<str>),
     /// The pod without a node of this identity is another one than before.
     Own(Str, Changes),
-    /// A claim came or changed, by namespace and name.
-    Claim(Rc<str>),
-    /// A claim of devices came or changed, by namespace and name.
-    ResourceClaim(Rc<str>),
+    /// A claim came or changed, by namespace and name; upstream's name of the event.
+    Claim(Rc<str>, &'static str),
+    /// A claim of devices came or changed, the same.
+    ResourceClaim(Rc<str>, &'static str),
     /// A group of pods, or a pod of it without a node, came: namespace and name of the group, and
     /// upstream's name of the event.
     Group(Rc<str>, &'static str),
-    /// Something happened that nobody follows closely: it may help whoever waits for these.
-    Other(&'static [Plugin]),
+    /// Something happened that nobody follows closely: it may help whoever waits for these; upstream's
+    /// name of it.
+    Other(&'static [Plugin], &'static str),
 }
 
 impl Event {
@@ -132,10 +133,10 @@ impl Event {
             }
             Self::Own(_, Changes { labels: true, .. }) => "UnschedulablePodUpdatePodLabel",
             Self::Own(..) => "UnschedulablePodUpdate",
-            Self::Claim(_) => "PersistentVolumeClaimUpdate",
-            Self::ResourceClaim(_) => "ResourceClaimUpdate",
-            Self::Group(_, label) => label,
-            Self::Other(_) => "Other",
+            Self::Claim(_, label)
+            | Self::ResourceClaim(_, label)
+            | Self::Group(_, label)
+            | Self::Other(_, label) => label,
         }
     }
 
@@ -164,10 +165,10 @@ impl Event {
                     || pod::waits_for_volumes(rejector)
             }
             Self::Own(_, changes) => changes.may_pass(rejector),
-            Self::Claim(_) => pod::waits_for_volumes(rejector) || rejector == Plugin::VolumeZone,
-            Self::ResourceClaim(_) => rejector == Plugin::DynamicResources,
+            Self::Claim(..) => pod::waits_for_volumes(rejector) || rejector == Plugin::VolumeZone,
+            Self::ResourceClaim(..) => rejector == Plugin::DynamicResources,
             Self::Group(..) => false,
-            Self::Other(waiting) => waiting.contains(&rejector),
+            Self::Other(waiting, _) => waiting.contains(&rejector),
         }
     }
 }
@@ -267,10 +268,10 @@ impl Cluster {
             Event::PodGone(old, _) => pod::helps_gone(self, old, pod, rejector),
             Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
             // Whose claim it is, is known to whoever has the pod.
-            Event::Claim(_) | Event::ResourceClaim(_) | Event::Group(..) => {
+            Event::Claim(..) | Event::ResourceClaim(..) | Event::Group(..) => {
                 event.may_help(rejector)
             }
-            Event::Other(waiting) => waiting.contains(&rejector),
+            Event::Other(waiting, _) => waiting.contains(&rejector),
         }
     }
 }

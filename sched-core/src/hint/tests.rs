@@ -235,7 +235,7 @@ fn its_own_changes_help_where_they_count() {
     let labels = Changes { labels: true, ..Changes::default() };
     assert!(stage.helps(&Event::Own(stage.pod.key, labels), Plugin::InterPodAffinity));
     assert!(!stage.helps(&Event::Own(Str(u32::MAX), gates), Plugin::SchedulingGates));
-    let volumes = Event::Other(&[Plugin::VolumeBinding]);
+    let volumes = Event::Other(&[Plugin::VolumeBinding], "PersistentVolumeAdd");
     assert!(stage.helps(&volumes, Plugin::VolumeBinding));
     assert!(!stage.helps(&volumes, Plugin::NodePorts));
 }

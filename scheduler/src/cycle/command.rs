@@ -69,6 +69,8 @@ pub enum Command {
     },
     /// Write what was chosen of a pod's volumes; a [`Written`](super::Written) is owed.
     BindVolumes {
+        /// Its number, which its answer has.
+        number: u64,
         /// The pod.
         pod: PodRef,
         /// What is to be written, in this order.

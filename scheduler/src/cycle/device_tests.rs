@@ -374,6 +374,33 @@ fn devices_that_are_never_ready_are_given_up() {
 }
 
 #[test]
+fn devices_that_a_claim_was_given_before_are_given_up_before() {
+    let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
+    // Of upstream's looks, one in five seconds, the first at which that time is over.
+    for (given, until, why) in
+        [(302, 1 + 300, "claim=c"), (700, 1, "claim=c"), (2, 1 + 600, "context deadline exceeded")]
+    {
+        let mut scheduler = knowing(things.clone());
+        let (pod, number, claims) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+        let mut claims = written(&claims, &pod);
+        let since = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(given);
+        let allocation = claims[0].status.as_mut().and_then(|status| status.allocation.as_mut());
+        allocation.expect("devices").allocation_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(since));
+        let reserved = Reserved { pod, number, claims, error: None, made: None };
+        scheduler.devices_reserved(reserved, at(1));
+        if until > 1 {
+            assert_eq!(condition(&scheduler.take_commands()), None);
+            assert_eq!(scheduler.next_due(false), Some(at(until)));
+            scheduler.decide_next(at(until));
+        }
+        let (_, said) = condition(&scheduler.take_commands()).expect("it is told");
+        assert!(said.ends_with(&format!("device binding timeout: {why}")), "{said}");
+        assert_eq!(waits(&mut scheduler), [("timeout", until - 1)]);
+    }
+}
+
+#[test]
 fn devices_that_are_given_back_meanwhile_are_not_waited_for() {
     let offered = json!({
         "metadata": {"name": "s"},

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
 use k8s_openapi::api::resource::v1::{
@@ -23,6 +23,7 @@ use pintle_sched_core::hint::Event;
 
 use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
+use super::permit::PREEMPTED;
 use super::{Asked, Scheduler, Uid};
 use crate::devices::extended::is_of_resources;
 use crate::devices::groups::reserved;
@@ -72,7 +73,7 @@ enum Stage {
 }
 
 /// Devices are free again.
-const FREED: Event = Event::Other(&[Plugin::DynamicResources]);
+const FREED: Event = Event::Other(&[Plugin::DynamicResources], "AssignedPodDelete");
 
 /// The devices of a pod that has a node.
 #[derive(Debug)]
@@ -83,12 +84,29 @@ pub(super) struct Reserving {
     all: Vec<Reserve>,
     /// The name of its group, if claims may be reserved for that.
     group: Option<String>,
+    /// The claim that ends the wait before its time, because it was given its devices before.
+    late: Option<String>,
 }
+
+/// How often upstream looks whether devices are ready.
+const LOOKS_EVERY: Duration = Duration::from_secs(5);
 
 impl Reserving {
     /// Whether somebody has to make a device ready.
     fn has_conditions(&self) -> bool {
         self.all.iter().any(|reserve| ready::has_conditions(&reserve.claim))
+    }
+
+    /// When the first of its claims will have waited for its devices for too long, at one of upstream's
+    /// looks before the wait itself is over.
+    // k8s: dynamicresources.go isPodReadyForBinding, isClaimTimeout
+    fn first_late(&self, most: Duration, clock: SystemTime) -> Option<(Duration, String)> {
+        let claims = self.all.iter().map(|reserve| &reserve.claim);
+        let left = claims.filter_map(|claim| Some((ready::time_left(claim, most, clock)?, claim)));
+        let (left, claim) = left.min_by_key(|(left, _)| *left)?;
+        let looks = left.map_or(0, |left| left.as_secs() / LOOKS_EVERY.as_secs() + 1);
+        let at = LOOKS_EVERY * u32::try_from(looks).unwrap_or(u32::MAX);
+        (at < most).then(|| (at, claim.metadata.name.clone().unwrap_or_default()))
     }
 
     /// Whether all devices are ready, by what is known of the claims now.
@@ -175,7 +193,8 @@ impl Scheduler {
         let (pod, number) = (pod_ref(asked, uid), self.devices.last);
         let group = asked.group.as_ref().filter(|group| group.has_claims());
         let group = group.map(|group| group.key.name().to_owned());
-        let reserving = Reserving { pod, number, stage: Stage::Chosen, all, group };
+        let (stage, late) = (Stage::Chosen, None);
+        let reserving = Reserving { pod, number, stage, all, group, late };
         self.devices.of_pods.insert(Rc::clone(uid), reserving);
         Ok(())
     }
@@ -219,7 +238,10 @@ impl Scheduler {
             return self.devices_failed(uid, error, now);
         }
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
-        let until = now.saturating_add(self.mirror.profile(profile).device_binding_timeout);
+        let most = self.mirror.profile(profile).device_binding_timeout;
+        let late = one.first_late(most, self.mirror.devices.now());
+        let until = now.saturating_add(late.as_ref().map_or(most, |(at, _)| *at));
+        one.late = late.map(|(_, claim)| claim);
         one.stage = Stage::Waits { since: now, until };
         if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)
@@ -302,8 +324,12 @@ impl Scheduler {
                     self.devices_failed(&uid, error, now);
                 }
                 Readiness::Waits => {
-                    let error = "device binding timeout: context deadline exceeded";
-                    self.devices_failed(&uid, error.to_owned(), now);
+                    let late = self.devices.of_pods.get(&uid).and_then(|one| one.late.as_ref());
+                    let why = match late {
+                        Some(claim) => format!("claim={claim}"),
+                        None => "context deadline exceeded".to_owned(),
+                    };
+                    self.devices_failed(&uid, format!("device binding timeout: {why}"), now);
                 }
             }
         }
@@ -324,7 +350,7 @@ impl Scheduler {
             let fact = self.prepared(&uid, one, "error", now.saturating_sub(since));
             self.facts.push(fact);
         }
-        self.devices_failed(&uid, "context canceled".to_owned(), now);
+        self.devices_failed(&uid, PREEMPTED.to_owned(), now);
         true
     }
 

@@ -162,6 +162,16 @@ fn a_gang_waits_for_its_group_and_for_as_many_pods_as_it_needs() {
 }
 
 #[test]
+fn whoever_of_a_gang_comes_with_a_node_is_one_that_the_others_waited_for() {
+    let mut scheduler = knowing(&[node("n", "8"), gang("g", 2), member("a", "g", "1")]);
+    assert_eq!(all_bound(&decide(&mut scheduler, 0)), Vec::<String>::new());
+    let Thing::Pod(mut there) = member("b", "g", "1") else { unreachable!("a pod") };
+    there.spec.get_or_insert_default().node_name = Some("n".to_owned());
+    scheduler.tell(Told::Set(Thing::Pod(there)), at(5));
+    assert_eq!(all_bound(&decide(&mut scheduler, 5)), ["a@n"]);
+}
+
+#[test]
 fn a_basic_group_binds_whoever_fits() {
     let things = [node("n", "1"), basic("g"), member("a", "g", "1"), member("b", "g", "1")];
     for gangs in [true, false] {

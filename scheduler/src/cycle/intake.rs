@@ -38,17 +38,19 @@ impl Scheduler {
         }
         let is_list_of_pods = matches!(told, Told::Complete(Kind::Pod));
         let mut event = key.as_ref().map(|key| self.event_of_pod(&told, key));
+        let mut looks = false;
         for step in self.mirror.list(told) {
             if let Step::Node { old, new } = &step
                 && old != new
             {
+                looks = true;
                 event = Some(Event::Node { old: old.clone(), new: new.clone() }.label());
             }
             self.make(&step, now);
         }
         let happened = self.mirror.take_happened();
         happened.iter().for_each(|event| self.happened(event, now));
-        if !happened.is_empty() {
+        if looks || !happened.is_empty() {
             self.look_at_volumes(now);
             self.look_at_devices(now);
         }

@@ -201,12 +201,12 @@ impl Hints for Happens<'_> {
             let is_it = |of: &OfGroup| of.key.as_str() == &**group;
             return rejector == Plugin::GangScheduling && pod.group.as_ref().is_some_and(is_it);
         }
-        if let Event::Claim(claim) = event
+        if let Event::Claim(claim, _) = event
             && rejector != Plugin::Extender
         {
             return event.may_help(rejector) && users::uses(&pod.pod.whole(), claim);
         }
-        if let Event::ResourceClaim(claim) = event
+        if let Event::ResourceClaim(claim, _) = event
             && rejector == Plugin::DynamicResources
         {
             let all = pod.claims.as_ref();
@@ -242,7 +242,7 @@ fn may_help_others(event: &Event, pod: &Asked) -> bool {
         Event::PodGone(..) => Happened::PodGone,
         Event::Own(key, _) if *key != pod.spec.key => return false,
         Event::Own(..) => Happened::Itself,
-        Event::Claim(_) | Event::ResourceClaim(_) | Event::Group(..) | Event::Other(_) => {
+        Event::Claim(..) | Event::ResourceClaim(..) | Event::Group(..) | Event::Other(..) => {
             Happened::Other
         }
     };
@@ -289,6 +289,8 @@ pub struct Scheduler {
     facts: Vec<Fact>,
     /// What decisions took over, by profile.
     batches: Vec<Batches>,
+    /// How often volumes were chosen for a pod.
+    volumes_chosen: u64,
     random: u64,
 }
 
@@ -314,6 +316,7 @@ impl Scheduler {
             commands: Vec::new(),
             facts: Vec::new(),
             batches,
+            volumes_chosen: 0,
             random: seed | 1,
         }
     }

@@ -24,6 +24,10 @@ use crate::mirror::Step;
 const GANG: &str = Plugin::GangScheduling.name();
 const GANG_MAX: Duration = Duration::from_secs(300);
 
+/// What a victim is told that was about to be bound.
+// k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod, runtime/framework.go RunPreBindPlugins
+pub(super) const PREEMPTED: &str = "preempted by DefaultPreemption";
+
 /// A pod that waits for permission.
 #[derive(Debug)]
 pub(super) struct Waits {

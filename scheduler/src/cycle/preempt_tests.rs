@@ -191,9 +191,8 @@ fn whose_volumes_are_being_bound_makes_way_without_being_deleted() {
             scheduler.volumes_written(written(&pod, "5"), at(1));
         }
         let why = unbound_makes_way(&mut scheduler);
-        let canceled =
-            "running PreBind plugin \"VolumeBinding\": binding volumes: context canceled";
-        assert_eq!(why, canceled);
+        let want = "running PreBind plugin \"VolumeBinding\": preempted by DefaultPreemption";
+        assert_eq!(why, want);
         if !is_written {
             // It comes too late.
             scheduler.volumes_written(written(&pod, "5"), at(21));
@@ -215,7 +214,8 @@ fn whose_devices_are_made_ready_makes_way_without_being_deleted() {
     let asked = devices::reserves(&decide(&mut scheduler, 0)).expect("asked for");
     devices::answer(&mut scheduler, &asked, 1);
     let why = unbound_makes_way(&mut scheduler);
-    assert_eq!(why, "running PreBind plugin \"DynamicResources\": context canceled");
+    let want = "running PreBind plugin \"DynamicResources\": preempted by DefaultPreemption";
+    assert_eq!(why, want);
     assert_eq!(devices::waits(&mut scheduler), [("error", 4)]);
 }
 

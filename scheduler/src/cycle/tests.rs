@@ -528,7 +528,7 @@ pub(super) fn binds_volumes(commands: &[Command]) -> Option<PodRef> {
 }
 
 pub(super) fn written(pod: &PodRef, version: &str) -> Written {
-    Written { pod: pod.clone(), versions: vec![version.to_owned()], error: None }
+    Written { pod: pod.clone(), number: 1, versions: vec![version.to_owned()], error: None }
 }
 
 fn given() -> Value {
@@ -576,11 +576,40 @@ fn a_volume_that_could_not_be_written_is_free_again() {
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     let error = Some("the object has been modified".to_owned());
-    scheduler.volumes_written(Written { pod: pod.clone(), versions: vec![], error }, at(1));
+    let failed = Written { pod: pod.clone(), number: 1, versions: vec![], error };
+    scheduler.volumes_written(failed.clone(), at(1));
     let message = condition(&scheduler.take_commands()).expect("a condition").1;
     let why = "running PreBind plugin \"VolumeBinding\": the object has been modified";
     assert_eq!(message, why);
     assert_eq!(binds_volumes(&decide(&mut scheduler, 30)), Some(pod));
+    // The answer to what was written before says nothing of what is written now.
+    scheduler.volumes_written(failed, at(31));
+    assert_eq!((scheduler.take_commands(), scheduler.assumed()), (vec![], 1));
+}
+
+#[test]
+fn whoever_waits_for_volumes_hears_at_once_that_they_will_not_come() {
+    let gone: [(&str, Told); 3] = [
+        (
+            "failed to check binding: persistentvolumeclaims \"default/c\" not found",
+            Told::Gone(claim("1", false)),
+        ),
+        (
+            "failed to check binding: persistentvolumes \"v\" not found",
+            Told::Gone(volume("1", Value::Null)),
+        ),
+        ("failed to get node \"a\": node \"a\" not found", Told::Gone(node("a", "8"))),
+    ];
+    for (why, told) in gone {
+        let things = [node("a", "8"), with_claim("p")];
+        let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+        let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
+        scheduler.volumes_written(written(&pod, "5"), at(1));
+        scheduler.tell(told, at(2));
+        let said = condition(&scheduler.take_commands()).expect("it is told").1;
+        let want = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
+        assert_eq!(said, want);
+    }
 }
 
 #[test]

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
+use super::permit::PREEMPTED;
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::volumes::bind::{Progress, Write};
 
 /// The volumes of a pod that has a node.
 #[derive(Debug)]
 pub(super) struct Binding {
+    number: u64,
     node: Rc<str>,
     writes: Vec<Write>,
     /// All of them are written, or were tried to be.
@@ -28,6 +30,8 @@ pub(super) struct Binding {
 pub struct Written {
     /// Whose volumes.
     pub pod: PodRef,
+    /// The number of the command.
+    pub number: u64,
     /// The versions that the objects have now, in the order of the command; fewer when one failed.
     pub versions: Vec<String>,
     /// Why one failed.
@@ -44,7 +48,9 @@ impl Scheduler {
         let writes = self.mirror.volumes.assume(&choice, node);
         if !writes.is_empty() {
             let (node, until) = (Rc::clone(node), Duration::MAX);
-            let binding = Binding { node, writes, is_written: false, until };
+            self.volumes_chosen += 1;
+            let number = self.volumes_chosen;
+            let binding = Binding { number, node, writes, is_written: false, until };
             self.binding_volumes.insert(Rc::clone(uid), binding);
         }
     }
@@ -59,14 +65,16 @@ impl Scheduler {
         let time = Duration::from_secs(profile.volume_bind_timeout_seconds);
         binding.until = now.saturating_add(time);
         let (pod, writes) = (pod_ref(&assumed.asked, uid), binding.writes.clone());
-        self.commands.push(Command::BindVolumes { pod, writes });
+        self.commands.push(Command::BindVolumes { pod, number: binding.number, writes });
         true
     }
 
-    /// Takes how writing ended.
+    /// Takes how writing ended. What was written for a node that the pod has no more says nothing of the
+    /// one that it has.
     pub fn volumes_written(&mut self, written: Written, now: Duration) {
         let uid = &written.pod.uid;
-        let Some(binding) = self.binding_volumes.get_mut(uid) else { return };
+        let is_it = |binding: &&mut Binding| binding.number == written.number;
+        let Some(binding) = self.binding_volumes.get_mut(uid).filter(is_it) else { return };
         for (write, version) in binding.writes.iter_mut().zip(written.versions) {
             (write.version, write.is_written) = (version, true);
         }
@@ -118,7 +126,7 @@ impl Scheduler {
     pub(super) fn preempt_volumes(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.binding_volumes.get_key_value(uid) else { return false };
         let uid = Rc::clone(uid);
-        self.volumes_failed(&uid, "binding volumes: context canceled".to_owned(), now);
+        self.volumes_failed(&uid, PREEMPTED.to_owned(), now);
         true
     }
 

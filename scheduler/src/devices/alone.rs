@@ -67,7 +67,7 @@ impl Alone {
         let mut cluster = Cluster::new(Profile::default());
         cluster.set_node(node).map_err(|error| error.to_string())?;
         let (mut offers, mut usage) = (Offers::default(), Usage::default());
-        slices.iter().for_each(|slice| offers.set(Slice::read(slice)));
+        slices.iter().for_each(|slice| _ = offers.set(Slice::read(slice)));
         taken.iter().for_each(|taken| usage.add(taken));
         let named =
             |class: DeviceClass| (class.metadata.name.clone().unwrap_or_default(), Rc::new(class));

@@ -28,6 +28,9 @@ use crate::watch::{Kind, Thing};
 /// Claims by name, as the newest is that anybody told of.
 pub(crate) type Claims = Rc<RefCell<KnownClaims>>;
 
+/// Upstream's name of a change of a claim.
+const CLAIM_UPDATE: &str = "resource.k8s.io/ResourceClaimUpdate";
+
 /// See [`Claims`].
 #[derive(Debug, Default)]
 pub(crate) struct KnownClaims {
@@ -124,6 +127,11 @@ impl Devices {
         &self.claims
     }
 
+    /// The time that claims tell.
+    pub(crate) fn now(&self) -> SystemTime {
+        (self.clock)()
+    }
+
     /// A claim.
     pub(crate) fn claim(&self, key: &ObjectKey) -> Option<Rc<ResourceClaim>> {
         self.claims.borrow().get(key).cloned()
@@ -159,18 +167,25 @@ impl Devices {
 
     /// Takes an object as it is now; who may be helped by it.
     pub(crate) fn set(&mut self, thing: Thing) -> Option<Event> {
-        let waits = Some(Event::Other(&[Plugin::DynamicResources]));
         match thing {
             Thing::ResourceClaim(claim) => self.set_claim(*claim),
             Thing::ResourceSlice(slice) => {
-                self.offers.set(Slice::read(&slice));
-                waits
+                let is_new = self.offers.set(Slice::read(&slice));
+                let label = match is_new {
+                    true => "resource.k8s.io/ResourceSliceAdd",
+                    false => "resource.k8s.io/ResourceSliceUpdate",
+                };
+                Some(Event::Other(&[Plugin::DynamicResources], label))
             }
             Thing::DeviceClass(class) => {
                 let name = class.metadata.name.clone().unwrap_or_default();
-                self.classes.insert(name, Rc::new(*class));
+                let old = self.classes.insert(name, Rc::new(*class));
                 self.extended = extended::resources(self.classes.values());
-                Some(Event::Other(&[Plugin::DynamicResources, Plugin::NodeResourcesFit]))
+                let label = match old {
+                    None => "resource.k8s.io/DeviceClassAdd",
+                    Some(_) => "resource.k8s.io/DeviceClassUpdate",
+                };
+                Some(Event::Other(&[Plugin::DynamicResources, Plugin::NodeResourcesFit], label))
             }
             _ => None,
         }
@@ -190,10 +205,11 @@ impl Devices {
         self.claims.borrow_mut().all.insert(key.clone(), Rc::clone(&new));
         let had = old.as_deref().and_then(allocation).is_some();
         if had && allocation(&new).is_none() {
-            return Some(Event::Other(&[Plugin::DynamicResources]));
+            return Some(Event::Other(&[Plugin::DynamicResources], CLAIM_UPDATE));
         }
+        let label = if old.is_some() { CLAIM_UPDATE } else { "resource.k8s.io/ResourceClaimAdd" };
         let is_same = old.is_some_and(|old| uid(&old) == uid(&new) && old.status == new.status);
-        (!is_same).then(|| Event::ResourceClaim(key.as_str().into()))
+        (!is_same).then(|| Event::ResourceClaim(key.as_str().into(), label))
     }
 
     /// Takes what a write made of a claim. One whose end was told before the write's answer came stays
@@ -222,7 +238,8 @@ impl Devices {
                 self.count(&old, false);
                 // It gave them back before, if all was told.
                 let frees = allocation(&old).is_some() || extended::is_of_resources(&old);
-                return frees.then_some(Event::Other(&[Plugin::DynamicResources]));
+                let label = "resource.k8s.io/ResourceClaimDelete";
+                return frees.then_some(Event::Other(&[Plugin::DynamicResources], label));
             }
             Kind::ResourceSlice => self.offers.remove(key.name()),
             Kind::DeviceClass => {

@@ -284,11 +284,13 @@ pub(crate) struct Offers {
 
 impl Offers {
     /// A slice is as it is now.
-    pub(crate) fn set(&mut self, slice: Slice) {
+    pub(crate) fn set(&mut self, slice: Slice) -> bool {
+        let is_new = !self.all.contains_key(&slice.name);
         self.remove(&slice.name);
         let names = self.place_of(&slice);
         names.push(slice.name.clone());
         self.all.insert(slice.name.clone(), Rc::new(slice));
+        is_new
     }
 
     /// A slice is gone.

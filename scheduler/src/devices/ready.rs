@@ -76,12 +76,21 @@ pub(crate) fn readiness(claim: &ResourceClaim) -> Readiness {
 }
 
 /// Whether its devices have been waited for too long.
-pub(crate) fn is_late(claim: &ResourceClaim, most: Duration, now: SystemTime) -> bool {
-    let since = allocation(claim).and_then(|allocation| allocation.allocation_timestamp.as_ref());
-    let since = since.map(|time| SystemTime::from(time.0));
-    let until = since.and_then(|since| since.checked_add(most));
-    until.is_some_and(|until| until < now)
-        && results(claim).any(|device| device.binding_conditions.is_some())
+fn is_late(claim: &ResourceClaim, most: Duration, now: SystemTime) -> bool {
+    time_left(claim, most, now) == Some(None)
+}
+
+/// How long its devices will be waited for, from when it was given them; nothing when that is over.
+/// `None` for a claim that nobody waits for.
+pub(crate) fn time_left(
+    claim: &ResourceClaim,
+    most: Duration,
+    now: SystemTime,
+) -> Option<Option<Duration>> {
+    let since = allocation(claim)?.allocation_timestamp.as_ref()?;
+    let until = SystemTime::from(since.0).checked_add(most)?;
+    let waits = results(claim).any(|device| device.binding_conditions.is_some());
+    waits.then(|| until.duration_since(now).ok())
 }
 
 /// Whether a claim should look for other devices.

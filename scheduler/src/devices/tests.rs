@@ -65,7 +65,7 @@ fn get(
     claims: Vec<ResourceClaim>,
 ) -> Result<Vec<AllocationResult>, Failure> {
     let mut offers = Offers::default();
-    slices.into_iter().for_each(|slice| offers.set(Slice::read(&read(slice))));
+    slices.into_iter().for_each(|slice| _ = offers.set(Slice::read(&read(slice))));
     let mut usage = Usage::default();
     for (at, device) in taken.iter().enumerate() {
         let (pool, device) = device.split_once('/').expect("a pool and a device");

@@ -170,10 +170,12 @@ async fn tell_pod(
 async fn delete(client: &kube::Client, claim: &ResourceClaim) -> bool {
     let api = api(client, claim);
     let own = own_name(claim);
-    let unprotected = json!({"metadata": {"uid": uid(claim), "finalizers": null}});
+    // Finalizers of others stay.
+    let unprotected = json!({"metadata": {"uid": uid(claim),
+        "$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
     let params = PatchParams::default();
     let is_gone = |error: &kube::Error| matches!(error, kube::Error::Api(s) if s.code == 404);
-    let written = api.patch(own, &params, &Patch::Merge(unprotected)).await.map(drop);
+    let written = api.patch(own, &params, &Patch::Strategic(unprotected)).await.map(drop);
     let written = match written {
         Ok(()) => api.delete(own, &DeleteParams::default()).await.map(drop),
         failed => failed,

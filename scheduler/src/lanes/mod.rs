@@ -165,7 +165,7 @@ impl Lanes {
         match command {
             Command::Bind { pod, node, object, attempt } => self.bind(pod, node, &object, attempt),
             Command::Consult(consult) => self.consult(consult),
-            Command::BindVolumes { pod, writes } => self.bind_volumes(pod, writes),
+            Command::BindVolumes { pod, number, writes } => self.bind_volumes(pod, number, writes),
             Command::ReserveDevices { pod, number, claims } => self.reserve(pod, number, claims),
             Command::ReleaseDevices { pod, claims } => {
                 let owed = self.owes(End::Released(Rc::clone(&pod.uid), Vec::new()));
@@ -229,13 +229,15 @@ impl Lanes {
         }
     }
 
-    fn bind_volumes(&self, pod: PodRef, writes: Vec<Write>) {
+    fn bind_volumes(&self, pod: PodRef, number: u64, writes: Vec<Write>) {
         let error = Some("the task that wrote it ended without an answer".to_owned());
-        let end = End::Volumes(Written { pod: pod.clone(), versions: Vec::new(), error });
+        let (versions, of) = (Vec::new(), pod.clone());
+        let end = End::Volumes(Written { pod: of, number, versions, error });
         let owed = self.owes(end);
         let client = self.client.clone();
         tokio::task::spawn_local(async move {
-            owed.pay(End::Volumes(volumes::write(client, pod, &writes).await));
+            let (versions, error) = volumes::write(client, &writes).await;
+            owed.pay(End::Volumes(Written { pod, number, versions, error }));
         });
     }
 

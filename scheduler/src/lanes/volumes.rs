@@ -9,11 +9,10 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::cycle::Written;
-use crate::cycle::command::PodRef;
 use crate::volumes::bind::{BY_CONTROLLER, Target, Write};
 
-pub(super) async fn write(client: kube::Client, pod: PodRef, writes: &[Write]) -> Written {
+/// Writes them: their versions now, fewer when one failed, and why it did.
+pub(super) async fn write(client: kube::Client, writes: &[Write]) -> (Vec<String>, Option<String>) {
     let mut versions = Vec::new();
     for write in writes {
         match one(&client, write).await {
@@ -23,11 +22,11 @@ pub(super) async fn write(client: kube::Client, pod: PodRef, writes: &[Write]) -
                     kube::Error::Api(status) => status.message,
                     other => other.to_string(),
                 };
-                return Written { pod, versions, error: Some(error) };
+                return (versions, Some(error));
             }
         }
     }
-    Written { pod, versions, error: None }
+    (versions, None)
 }
 
 async fn one(client: &kube::Client, write: &Write) -> kube::Result<ObjectMeta> {

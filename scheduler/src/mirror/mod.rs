@@ -297,7 +297,7 @@ impl Mirror {
         match thing {
             Thing::Pod(pod) => {
                 if let Some(groups) = &self.groups {
-                    groups.set_pod(&pod, self.profile_number(&pod).is_some());
+                    self.happened.extend(groups.set_pod(&pod, self.profile_number(&pod).is_some()));
                 }
                 self.set_pod(*pod)
             }

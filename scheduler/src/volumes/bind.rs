@@ -123,7 +123,9 @@ impl Volumes {
     // k8s: binder.go checkBindings
     pub fn progress(&mut self, cluster: &mut Cluster, writes: &[Write], node: &str) -> Progress {
         let Some(row) = cluster.row(node) else {
-            return Progress::Failed(format!("failed to get node {node:?}: node not found"));
+            return Progress::Failed(format!(
+                "failed to get node {node:?}: node {node:?} not found"
+            ));
         };
         for write in writes {
             let found = match &write.target {

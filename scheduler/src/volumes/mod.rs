@@ -101,8 +101,11 @@ impl Volumes {
                 if self.assumed_claims.get(&key).is_some_and(is_old) {
                     self.assumed_claims.remove(&key);
                 }
-                self.claims.insert(key.clone(), Rc::new(*claim));
-                Some(Event::Claim(key.as_str().into()))
+                let label = match self.claims.insert(key.clone(), Rc::new(*claim)) {
+                    None => "PersistentVolumeClaimAdd",
+                    Some(_) => "PersistentVolumeClaimUpdate",
+                };
+                Some(Event::Claim(key.as_str().into(), label))
             }
             Thing::PersistentVolume(volume) => {
                 let name = name(&volume.metadata);
@@ -111,16 +114,24 @@ impl Volumes {
                 if self.assumed_volumes.get(&name).is_some_and(is_old) {
                     self.assumed_volumes.remove(&name);
                 }
-                self.volumes.insert(name, Rc::new(*volume));
-                Some(Event::Other(&[VolumeBinding, VolumeZone]))
+                let label = match self.volumes.insert(name, Rc::new(*volume)) {
+                    None => "PersistentVolumeAdd",
+                    Some(_) => "PersistentVolumeUpdate",
+                };
+                Some(Event::Other(&[VolumeBinding, VolumeZone], label))
             }
             Thing::StorageClass(class) => {
                 let topologies = |class: &StorageClass| class.allowed_topologies.clone();
                 let now = topologies(&class);
                 let old = self.classes.insert(name(&class.metadata), Rc::new(*class));
                 match old {
-                    None => Some(Event::Other(&[VolumeBinding, VolumeZone])),
-                    Some(old) if topologies(&old) != now => Some(Event::Other(&[VolumeBinding])),
+                    None => {
+                        let label = "storage.k8s.io/StorageClassAdd";
+                        Some(Event::Other(&[VolumeBinding, VolumeZone], label))
+                    }
+                    Some(old) if topologies(&old) != now => {
+                        Some(Event::Other(&[VolumeBinding], "storage.k8s.io/StorageClassUpdate"))
+                    }
                     Some(_) => None,
                 }
             }
@@ -129,24 +140,34 @@ impl Volumes {
                 let old = self.csi_nodes.insert(name(&new.metadata), Rc::clone(&new));
                 let moves = old.as_ref().is_none_or(|o| in_tree::moved(o) != in_tree::moved(&new));
                 self.nodes_changed += u64::from(moves);
+                let label = match old {
+                    None => "storage.k8s.io/CSINodeAdd",
+                    Some(_) => "storage.k8s.io/CSINodeUpdate",
+                };
                 let raises = old.is_none_or(|old| limits::raises(&old, &new));
                 // Those of other nodes are of no use to whoever waits for this one's.
-                match (raises, moves) {
-                    (true, true) => Some(Event::Other(&[NodeVolumeLimits, VolumeBinding])),
-                    (true, false) => Some(Event::Other(&[NodeVolumeLimits])),
-                    (false, true) => Some(Event::Other(&[VolumeBinding])),
-                    (false, false) => None,
-                }
+                let helps: &[Plugin] = match (raises, moves) {
+                    (true, true) => &[NodeVolumeLimits, VolumeBinding],
+                    (true, false) => &[NodeVolumeLimits],
+                    (false, true) => &[VolumeBinding],
+                    (false, false) => return None,
+                };
+                Some(Event::Other(helps, label))
             }
             Thing::CSIDriver(driver) => {
                 let old = self.drivers.insert(name(&driver.metadata), Rc::new(*driver));
-                old.is_some().then_some(Event::Other(&[VolumeBinding]))
+                let label = "storage.k8s.io/CSIDriverUpdate";
+                old.is_some().then_some(Event::Other(&[VolumeBinding], label))
             }
             Thing::CSIStorageCapacity(capacity) => {
                 let new = Rc::new(*capacity);
                 let old = self.capacities.insert(ObjectKey::of(&*new), Rc::clone(&new));
+                let label = match old {
+                    None => "storage.k8s.io/CSIStorageCapacityAdd",
+                    Some(_) => "storage.k8s.io/CSIStorageCapacityUpdate",
+                };
                 let more = old.is_none_or(|old| binding::limit(&new) > binding::limit(&old));
-                more.then_some(Event::Other(&[VolumeBinding]))
+                more.then_some(Event::Other(&[VolumeBinding], label))
             }
             Thing::VolumeAttachment(attachment) => {
                 self.attachments.insert(name(&attachment.metadata), Rc::new(*attachment));
@@ -162,23 +183,28 @@ impl Volumes {
             Kind::PersistentVolumeClaim => {
                 self.claims.remove(key);
                 self.assumed_claims.remove(key);
+                // It helps nobody, but ends the wait of whoever is about to use it.
+                return Some(Event::Other(&[], "PersistentVolumeClaimDelete"));
             }
             Kind::PersistentVolume => {
                 self.volumes.remove(key.name());
                 self.assumed_volumes.remove(key.name());
                 self.reachable.remove(key.name());
+                return Some(Event::Other(&[], "PersistentVolumeDelete"));
             }
             Kind::StorageClass => drop(self.classes.remove(key.name())),
             Kind::CSINode => {
                 self.csi_nodes.remove(key.name());
                 self.nodes_changed += 1;
-                return Some(Event::Other(&[Plugin::NodeVolumeLimits, Plugin::VolumeBinding]));
+                let helps = &[Plugin::NodeVolumeLimits, Plugin::VolumeBinding];
+                return Some(Event::Other(helps, "storage.k8s.io/CSINodeDelete"));
             }
             Kind::CSIDriver => drop(self.drivers.remove(key.name())),
             Kind::CSIStorageCapacity => drop(self.capacities.remove(key)),
             Kind::VolumeAttachment => {
                 self.attachments.remove(key.name());
-                return Some(Event::Other(&[Plugin::NodeVolumeLimits]));
+                let label = "storage.k8s.io/VolumeAttachmentDelete";
+                return Some(Event::Other(&[Plugin::NodeVolumeLimits], label));
             }
             _ => {}
         }
