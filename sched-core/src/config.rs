@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 
+use crate::intern::Interner;
+use crate::names;
+use crate::program::node_terms::{is_empty_term, parse_term};
+
 /// A plugin of the default profile, in the order in which filters run.
 // k8s: pkg/scheduler/apis/config/v1/default_plugins.go getDefaultPlugins
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -269,6 +273,7 @@ impl Profile {
             return error("minCandidateNodesPercentage", problem);
         }
         self.validate_spread_defaults()?;
+        self.validate_added_affinity()?;
         if let Strategy::RequestedToCapacityRatio(shape) = &self.strategy {
             // k8s: validation_pluginargs.go validateFunctionShape
             let ascending = shape.windows(2).all(|w| w[0].0 < w[1].0);
@@ -306,6 +311,28 @@ impl Profile {
         Ok(())
     }
 
+    /// A term that cannot be read would match no node, and so keep every pod from all of them.
+    // k8s: validation_pluginargs.go ValidateNodeAffinityArgs
+    fn validate_added_affinity(&self) -> Result<(), ProfileError> {
+        let Some(added) = &self.added_affinity else { return Ok(()) };
+        let required = added.required_during_scheduling_ignored_during_execution.iter();
+        let required = required.flat_map(|selector| &selector.node_selector_terms).enumerate();
+        let path = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+        let required = required.map(|(at, term)| (format!("{path}[{at}]"), term));
+        let preferred = added.preferred_during_scheduling_ignored_during_execution.iter();
+        let preferred = preferred.flatten().enumerate().filter(|(_, term)| term.weight != 0);
+        let path = "preferredDuringSchedulingIgnoredDuringExecution";
+        let preferred = preferred.map(|(at, term)| (format!("{path}[{at}]"), &term.preference));
+        let mut interner = Interner::default();
+        for (path, term) in required.chain(preferred).filter(|(_, term)| !is_empty_term(term)) {
+            if let Err(errors) = parse_term(term, &path, &mut interner) {
+                let field = "addedAffinity".to_owned();
+                return Err(ProfileError { field, problem: errors.join(", ") });
+            }
+        }
+        Ok(())
+    }
+
     // k8s: validation_pluginargs.go ValidatePodTopologySpreadArgs
     fn validate_spread_defaults(&self) -> Result<(), ProfileError> {
         let SpreadDefaults::List(list) = &self.spread_defaults else { return Ok(()) };
@@ -319,6 +346,10 @@ impl Profile {
             }
             if c.topology_key.is_empty() {
                 return error(".topologyKey", "must not be empty".into());
+            }
+            if let Some(problem) = names::mistake(&c.topology_key) {
+                let problem = format!("{:?} is no name of a label: {problem}", c.topology_key);
+                return error(".topologyKey", problem);
             }
             if !["DoNotSchedule", "ScheduleAnyway"].contains(&c.when_unsatisfiable.as_str()) {
                 let problem = format!(
@@ -393,6 +424,8 @@ mod tests {
         );
         let without = TopologySpreadConstraint { topology_key: String::new(), ..good.clone() };
         assert_eq!(list(&[without]), wrong(".topologyKey"));
+        let nameless = TopologySpreadConstraint { topology_key: "a b".into(), ..good.clone() };
+        assert_eq!(list(&[nameless]), wrong(".topologyKey"));
         let never = TopologySpreadConstraint { when_unsatisfiable: "Never".into(), ..good.clone() };
         assert_eq!(list(&[never]), wrong(".whenUnsatisfiable"));
         let selecting =

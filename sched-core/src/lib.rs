@@ -15,6 +15,7 @@ pub mod filter;
 pub mod hint;
 pub mod intern;
 pub mod logarithm;
+pub mod names;
 pub mod preempt;
 pub mod program;
 pub mod remedy;

@@ -2,32 +2,27 @@
 //!
 //! Input: YAML or JSON text of kubescheduler.config.k8s.io/v1. Output: the profile of a scheduler name.
 //! Owner: pure functions. Bounds: one document.
-//! Decoding is strict, as upstream's: an unknown field, plugin or argument is an error. Fields that
-//! say how a process runs (leader election, client connection) are accepted and ignored; a field
-//! that would change a decision and cannot be honoured is refused with a sentence.
+//! Decoding is strict, as upstream's: an unknown field or argument is an error, and so is an unknown
+//! plugin that is to run; null is as good as nothing. What would change a decision and cannot be
+//! honoured is refused with a sentence.
 // k8s: pkg/scheduler/apis/config/types.go, v1/defaults.go, scheme/scheme.go (strict codec)
 
 mod arguments;
 mod others;
+mod points;
 mod process;
 
-use pintle_sched_core::{Plugin, Profile};
+use pintle_sched_core::{Profile, names};
 use serde::Deserialize;
 use serde_json::Value;
 
+use self::points::{
+    PREPARE_FILTERS, PREPARE_SCORES, Point, is_known, multi_point, one_point, other_points,
+    preparation,
+};
 pub use self::process::Process;
 use crate::extender::{self, Extender};
 use crate::framework::{Chosen, Registry};
-
-/// Plugins that exist upstream without being columns here; naming them is no mistake.
-const OTHER_PLUGINS: [&str; 6] = [
-    "PrioritySort",
-    "DefaultBinder",
-    "DefaultPreemption",
-    "GangScheduling",
-    "TopologyPlacementGenerator",
-    "PodGroupPodsCount",
-];
 
 /// The version of the file.
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
@@ -103,6 +98,29 @@ struct Points {
     post_bind: PluginSet,
     placement_generate: PluginSet,
     placement_score: PluginSet,
+}
+
+impl Points {
+    /// All of them, by name.
+    fn sets(&self) -> [(&'static str, &PluginSet); 15] {
+        [
+            ("multiPoint", &self.multi_point),
+            ("preEnqueue", &self.pre_enqueue),
+            ("queueSort", &self.queue_sort),
+            ("preFilter", &self.pre_filter),
+            ("filter", &self.filter),
+            ("postFilter", &self.post_filter),
+            ("preScore", &self.pre_score),
+            ("score", &self.score),
+            ("reserve", &self.reserve),
+            ("permit", &self.permit),
+            ("preBind", &self.pre_bind),
+            ("bind", &self.bind),
+            ("postBind", &self.post_bind),
+            ("placementGenerate", &self.placement_generate),
+            ("placementScore", &self.placement_score),
+        ]
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -230,11 +248,11 @@ pub fn process(text: &str) -> Result<Process, ConfigError> {
     Process::of(&file)
 }
 
-/// Fields that say something without an effect here, a sentence each.
+/// What is said without an effect here, a sentence each.
 ///
 /// # Errors
 /// When the text is no such configuration.
-pub fn without_effect(text: &str) -> Result<Vec<String>, ConfigError> {
+pub fn without_effect(text: &str, registry: &Registry) -> Result<Vec<String>, ConfigError> {
     let file = read(text)?;
     let content = file.client_connection.content_type.as_deref().unwrap_or_default();
     let found = [
@@ -251,7 +269,32 @@ pub fn without_effect(text: &str) -> Result<Vec<String>, ConfigError> {
             "clientConnection.contentType has no effect: requests and answers are JSON",
         ),
     ];
-    Ok(found.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_owned()).collect())
+    let found = found.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_owned());
+    let profiles = file.profiles.iter().enumerate();
+    let of_plugins = profiles.flat_map(|(at, profile)| of_nobody(profile, at, registry));
+    Ok(found.chain(of_plugins).collect())
+}
+
+/// What a profile says of plugins that are not there, or of arguments that nobody reads: most often it
+/// is left from an older release, but it may be a slip.
+fn of_nobody(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<String> {
+    let is_there = |name: &str| is_known(name) || registry.has(name);
+    let sets = profile.plugins.sets().into_iter();
+    let disabled = sets.flat_map(|(point, set)| set.disabled.iter().map(move |p| (point, p)));
+    let disabled = disabled.filter(|(_, plugin)| !is_there(&plugin.name));
+    let disabled = disabled.map(|(point, plugin)| {
+        let name = &plugin.name;
+        format!(
+            "profiles[{at}].plugins.{point}.disabled: {name:?} has no effect: nobody has that name"
+        )
+    });
+    let takes = |name: &str| arguments::WITH_ARGUMENTS.contains(&name) || registry.has(name);
+    let unread = profile.plugin_config.iter().filter(|config| !takes(&config.name));
+    let unread = unread.map(|config| {
+        let name = &config.name;
+        format!("profiles[{at}].pluginConfig: {name:?} has no effect: nobody reads such arguments")
+    });
+    disabled.chain(unread).collect()
 }
 
 /// The profiles as they were written.
@@ -266,9 +309,30 @@ pub fn written_profiles(text: &str) -> Result<Value, ConfigError> {
 }
 
 fn read(text: &str) -> Result<File, ConfigError> {
-    let value: Value =
+    let mut value: Value =
         serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    without_nulls(&mut value);
     serde_json::from_value(value).map_err(|e| ConfigError::Syntax(e.to_string()))
+}
+
+/// Null is the zero value, as for Go: a field is not there, an item of a list says nothing. Arguments
+/// are whose plugin they are for.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.iter_mut().filter(|(name, _)| *name != "args").for_each(|(_, value)| {
+                without_nulls(value);
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| {
+            if item.is_null() {
+                *item = Value::Object(serde_json::Map::new());
+            }
+            without_nulls(item);
+        }),
+        _ => {}
+    }
 }
 
 fn field(field: &str, problem: &str) -> ConfigError {
@@ -302,6 +366,14 @@ fn validate(file: &File) -> Result<(), ConfigError> {
         let problem =
             format!("is {most}, but must not be below podInitialBackoffSeconds ({initial})");
         return Err(field("podMaxBackoffSeconds", &problem));
+    }
+    for (at, extender) in file.extenders.iter().enumerate() {
+        for (number, resource) in extender.managed_resources.iter().enumerate() {
+            if let Some(problem) = names::mistake(&resource.name) {
+                let path = format!("extenders[{at}].managedResources[{number}].name");
+                return Err(field(&path, &format!("{:?} is no name: {problem}", resource.name)));
+            }
+        }
     }
     match extender::mistake(&file.extenders) {
         Some((path, problem)) => Err(field(&path, &problem)),
@@ -351,204 +423,6 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
     profile.ignored_resources.extend(ignored.map(|resource| resource.name.clone()));
     profile.validate().map_err(|e| field(&format!("profiles[{at}].{}", e.field), &e.problem))?;
     Ok(profile)
-}
-
-/// Plugins that no scheduler can be without.
-const NEEDED: [&str; 2] = ["PrioritySort", "DefaultBinder"];
-
-/// The set of plugins that run wherever they can.
-fn multi_point(profile: &mut Profile, set: &PluginSet, path: &str) -> Result<(), ConfigError> {
-    let defaults = Profile::default();
-    check(set, path)?;
-    let off = |name: &str| set.disabled.iter().any(|p| p.name == "*" || p.name == name);
-    let on = |name: &str| set.enabled.iter().find(|p| p.name == name);
-    for which in Plugin::ALL {
-        let at = which as usize;
-        if off(which.name()) {
-            profile.filters[at] = false;
-            profile.weights[at] = 0;
-        }
-        if let Some(plugin) = on(which.name()) {
-            profile.filters[at] = defaults.filters[at];
-            if defaults.weights[at] != 0 {
-                profile.weights[at] = weight(plugin);
-            }
-        }
-    }
-    profile.gangs = !off("GangScheduling") || on("GangScheduling").is_some();
-    profile.preemption = !off("DefaultPreemption") || on("DefaultPreemption").is_some();
-    for name in NEEDED {
-        if off(name) && on(name).is_none() {
-            return Err(field(path, &format!("{name} cannot be disabled: nothing replaces it")));
-        }
-    }
-    Ok(())
-}
-
-/// The points whose plugins can be chosen one by one.
-#[derive(Clone, Copy, PartialEq)]
-enum Point {
-    Filter,
-    Score,
-}
-
-fn one_point(
-    profile: &mut Profile,
-    set: &PluginSet,
-    point: Point,
-    path: &str,
-) -> Result<(), ConfigError> {
-    let defaults = Profile::default();
-    check(set, path)?;
-    for which in Plugin::ALL {
-        let at = which as usize;
-        let name = which.name();
-        if set.disabled.iter().any(|p| p.name == "*" || p.name == name) {
-            match point {
-                Point::Filter => profile.filters[at] = false,
-                Point::Score => profile.weights[at] = 0,
-            }
-        }
-    }
-    for plugin in &set.enabled {
-        let at = Plugin::from_name(&plugin.name).map(|which| which as usize);
-        match (point, at) {
-            (Point::Filter, Some(at)) if defaults.filters[at] => profile.filters[at] = true,
-            (Point::Score, Some(at)) if defaults.weights[at] != 0 => {
-                profile.weights[at] = weight(plugin);
-            }
-            _ => {
-                let does = if point == Point::Filter { "filter" } else { "score" };
-                return Err(field(path, &format!("plugin {:?} does not {does}", plugin.name)));
-            }
-        }
-    }
-    Ok(())
-}
-
-// k8s: pkg/scheduler/framework/runtime/framework.go getScoreWeights: zero means one
-fn weight(plugin: &PluginRef) -> i64 {
-    match plugin.weight.unwrap_or(0) {
-        0 => 1,
-        weight => weight.into(),
-    }
-}
-
-/// Every name is known, and none is enabled twice.
-fn check(set: &PluginSet, path: &str) -> Result<(), ConfigError> {
-    for (at, plugin) in set.enabled.iter().enumerate() {
-        if plugin.name == "*" {
-            return Err(field(path, "\"*\" can be disabled, not enabled"));
-        }
-        known(&plugin.name, path)?;
-        if set.enabled[..at].iter().any(|p| p.name == plugin.name) {
-            return Err(field(path, &format!("plugin {:?} is enabled twice", plugin.name)));
-        }
-    }
-    set.disabled.iter().try_for_each(|plugin| known(&plugin.name, path))
-}
-
-/// A plugin runs at all of its other points or at none, so that a set which changes one of these
-/// alone is refused; one that names what runs there anyway changes nothing.
-fn other_points(profile: &mut Profile, points: &Points, path: &str) -> Result<(), ConfigError> {
-    let none: &[&str] = &[];
-    for (name, set, defaults) in [
-        ("preEnqueue", &points.pre_enqueue, &["SchedulingGates"][..]),
-        ("queueSort", &points.queue_sort, &["PrioritySort"][..]),
-        ("postFilter", &points.post_filter, &["DynamicResources", "DefaultPreemption"][..]),
-        ("reserve", &points.reserve, &["VolumeBinding", "DynamicResources"][..]),
-        ("permit", &points.permit, none),
-        ("preBind", &points.pre_bind, &["VolumeBinding", "DynamicResources"][..]),
-        ("bind", &points.bind, &["DefaultBinder"][..]),
-        ("postBind", &points.post_bind, none),
-        ("placementGenerate", &points.placement_generate, none),
-        ("placementScore", &points.placement_score, none),
-    ] {
-        let path = format!("{path}.{name}");
-        check(set, &path)?;
-        let off = |p: &str| set.disabled.iter().any(|d| d.name == "*" || d.name == p);
-        let on = |p: &str| set.enabled.iter().any(|e| e.name == p);
-        for plugin in defaults.iter().filter(|p| off(p) && !on(p)) {
-            if *plugin != "DefaultPreemption" {
-                let problem = format!("disabling {plugin} at this point alone cannot be honoured");
-                return Err(field(&path, &problem));
-            }
-            profile.preemption = false;
-        }
-        let more = set.enabled.iter().find(|e| !defaults.contains(&e.name.as_str()));
-        let other =
-            set.disabled.iter().find(|d| d.name != "*" && !defaults.contains(&d.name.as_str()));
-        let every = defaults.is_empty().then(|| set.disabled.first()).flatten();
-        if let Some(plugin) = more.or(other).or(every) {
-            let problem = format!(
-                "{:?}: what runs at this point cannot be chosen apart; use multiPoint, filter or score",
-                plugin.name
-            );
-            return Err(field(&path, &problem));
-        }
-    }
-    Ok(())
-}
-
-/// Plugins whose filters read what they have prepared once for a pod.
-// k8s: pkg/scheduler/framework/plugins/* PreFilter
-const PREPARE_FILTERS: [&str; 11] = [
-    "DynamicResources",
-    "InterPodAffinity",
-    "NodeAffinity",
-    "NodeDeclaredFeatures",
-    "NodePorts",
-    "NodeResourcesFit",
-    "NodeVolumeLimits",
-    "PodTopologySpread",
-    "VolumeBinding",
-    "VolumeRestrictions",
-    "VolumeZone",
-];
-/// Plugins whose scores do.
-// k8s: pkg/scheduler/framework/plugins/* PreScore
-const PREPARE_SCORES: [&str; 7] = [
-    "InterPodAffinity",
-    "NodeAffinity",
-    "NodeResourcesBalancedAllocation",
-    "NodeResourcesFit",
-    "PodTopologySpread",
-    "TaintToleration",
-    "VolumeBinding",
-];
-
-/// Plugins prepare for what they do, and nothing else: a set that has all of them prepare is what
-/// happens anyway, one that takes what it reads from a plugin is refused.
-fn preparation(
-    set: &PluginSet,
-    preparing: &[&str],
-    does: impl Fn(usize) -> bool,
-    path: &str,
-) -> Result<(), ConfigError> {
-    check(set, path)?;
-    let off = |name: &str| set.disabled.iter().any(|d| d.name == "*" || d.name == name);
-    let on = |name: &str| set.enabled.iter().any(|e| e.name == name);
-    for which in Plugin::ALL.into_iter().filter(|which| does(*which as usize)) {
-        let name = which.name();
-        if preparing.contains(&name) && off(name) && !on(name) {
-            let problem =
-                format!("{name} cannot do without; disable it where it filters or scores");
-            return Err(field(path, &problem));
-        }
-    }
-    for plugin in &set.enabled {
-        let does = Plugin::from_name(&plugin.name).is_some_and(|which| does(which as usize));
-        if !does || !preparing.contains(&plugin.name.as_str()) {
-            let problem = format!("{:?} has nothing to prepare here", plugin.name);
-            return Err(field(path, &problem));
-        }
-    }
-    Ok(())
-}
-
-fn known(name: &str, path: &str) -> Result<(), ConfigError> {
-    let ok = name == "*" || Plugin::from_name(name).is_some() || OTHER_PLUGINS.contains(&name);
-    if ok { Ok(()) } else { Err(field(path, &format!("plugin {name:?} is not known"))) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use pintle_sched_core::config::Strategy;
 
+use pintle_sched_core::Plugin;
+
 use super::*;
 
 const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
@@ -152,7 +154,7 @@ fn arguments_of_volume_binding_are_honoured_or_refused() {
             "VolumeBinding].args.bindTimeoutSeconds: is -1",
         ),
         ("VolumeBinding", "{shape: [{utilization: 0, score: 0}]}", "StorageCapacityScoring"),
-        ("VolumeZone", "{zones: [a]}", "args.zones: VolumeZone has no arguments"),
+        ("VolumeBinding", "{shape: []}", "StorageCapacityScoring"),
     ] {
         let error = refused(&with(plugin, args));
         assert!(error.contains(says), "{args}: {error}");
@@ -191,4 +193,90 @@ fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
     assert!(!of(unread).expect("valid").leader_elect);
     let equal = of("podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n").expect("valid");
     assert_eq!(equal.backoff.initial, equal.backoff.max);
+}
+
+#[test]
+fn what_is_left_of_plugins_that_are_gone_is_told_and_stops_nobody() {
+    let text = format!(
+        "{HEAD}profiles:\n- plugins:\n    multiPoint: {{disabled: [{{name: EBSLimits}}, {{name: Mine}}]}}\n    \
+         reserve: {{disabled: [{{name: Coscheduling}}]}}\n    postBind: {{disabled: [{{name: '*'}}]}}\n  \
+         pluginConfig:\n  - name: Mine\n    args: {{a: 1}}\n  - name: VolumeZone\n    args: {{zones: [a]}}\n"
+    );
+    assert_eq!(profile(&text, None).expect("as upstream"), Profile::default());
+    let told = without_effect(&text, &Registry::default()).expect("valid");
+    let about = ["EBSLimits", "Mine", "Coscheduling", "Mine", "VolumeZone"];
+    assert_eq!(told.len(), about.len(), "{told:?}");
+    assert!(told.iter().zip(about).all(|(told, name)| told.contains(name)), "{told:?}");
+    for (wrong, says) in [
+        ("pluginConfig: [{name: EBSLimits}]", "a plugin that is gone"),
+        ("pluginConfig: [{name: Mine}, {name: Mine}]", "twice"),
+        ("plugins: {multiPoint: {enabled: [{name: EBSLimits}]}}", "not known"),
+        ("plugins: {reserve: {disabled: [{name: NodePorts}]}}", "cannot be chosen apart"),
+        ("plugins: {permit: {disabled: [{name: '*'}]}}", "cannot be chosen apart"),
+    ] {
+        let error = refused(&format!("profiles: [{{{wrong}}}]\n"));
+        assert!(error.contains(says), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn null_is_as_good_as_nothing() {
+    for text in [
+        "extenders:\nprofiles:\nleaderElection:\nclientConnection:\n",
+        "profiles: [null]\n",
+        "profiles: [{plugins: , pluginConfig: }]\n",
+        "profiles: [{plugins: {score: {disabled: , enabled: }, filter: }}]\n",
+        "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: , \
+         scoringStrategy: }}, {name: PodTopologySpread, args: {defaultConstraints: }}]}]\n",
+    ] {
+        let read = profile(&format!("{HEAD}{text}"), None);
+        assert_eq!(read.expect(text), Profile::default(), "{text}");
+    }
+    let extender =
+        format!("{HEAD}extenders: [{{urlPrefix: 'http://x', filterVerb: , tlsConfig: }}]\n");
+    assert_eq!(extenders(&extender).expect("valid")[0].filter_verb, "");
+    assert!(refused("profiles: [{plugins: {score: {enabled: [null]}}}]\n").contains("name"));
+}
+
+#[test]
+fn arguments_that_upstream_refuses_are_refused() {
+    let term = |operator: &str| {
+        format!("{{matchExpressions: [{{key: a, operator: {operator}, values: [b]}}]}}")
+    };
+    let required = format!(
+        "{{addedAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: \
+         [{}, {}]}}}}}}",
+        term("In"),
+        term("Inn")
+    );
+    let preferred = |weight: i32| {
+        let term = term("Inn");
+        format!(
+            "{{addedAffinity: {{preferredDuringSchedulingIgnoredDuringExecution: \
+             [{{weight: {weight}, preference: {term}}}]}}}}"
+        )
+    };
+    let with = |plugin: &str, args: &str| {
+        format!("profiles:\n- pluginConfig:\n  - name: {plugin}\n    args: {args}\n")
+    };
+    let constraint = "{defaultingType: List, defaultConstraints: [{maxSkew: 1, topologyKey: a/b/c, \
+        whenUnsatisfiable: DoNotSchedule}]}";
+    for (plugin, args, says) in [
+        ("NodeAffinity", required.as_str(), "nodeSelectorTerms[1].matchExpressions[0].operator"),
+        ("NodeAffinity", &preferred(1), "Execution[0].matchExpressions[0].operator"),
+        ("NodeResourcesFit", "{scoringStrategy: {resources: [{name: cpu}]}}", "is not a strategy"),
+        ("NodeResourcesFit", "{ignoredResourceGroups: [a/b]}", "ignoredResourceGroups[0]"),
+        ("NodeResourcesFit", "{ignoredResources: [ok.io/a, 'a b']}", "ignoredResources[1]"),
+        ("PodTopologySpread", constraint, "defaultConstraints[0].topologyKey"),
+    ] {
+        let error = refused(&with(plugin, args));
+        assert!(error.contains(says), "{args}: {error}");
+    }
+    let unread = with("NodeAffinity", &preferred(0));
+    assert!(profile(&format!("{HEAD}{unread}"), None).is_ok());
+    let off = "  plugins: {multiPoint: {disabled: [{name: NodeResourcesFit}]}}\n";
+    let off = with("NodeResourcesFit", "{ignoredResourceGroups: [a/b]}") + off;
+    assert!(profile(&format!("{HEAD}{off}"), None).is_ok(), "it looks at none");
+    let extender = "extenders: [{urlPrefix: 'http://x', managedResources: [{name: 'x.io/a b'}]}]\n";
+    assert!(refused(extender).contains("managedResources[0].name"));
 }

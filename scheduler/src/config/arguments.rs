@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 use pintle_api_types::duration::GoDuration;
-use pintle_sched_core::Profile;
 use pintle_sched_core::config::{SpreadDefaults, Strategy};
+use pintle_sched_core::{Plugin, Profile, names};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{API_VERSION, ConfigError, PluginConfig, TypeMeta, field, known};
+use super::{API_VERSION, ConfigError, PluginConfig, TypeMeta, field, without_nulls};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -107,9 +107,24 @@ struct DeviceArgs {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct VolumeBindingArgs {
     bind_timeout_seconds: Option<i64>,
-    #[serde(default)]
-    shape: Vec<Point>,
+    shape: Option<Vec<Point>>,
 }
+
+/// Arguments of plugins that are gone.
+// k8s: pkg/scheduler/apis/config/validation/validation.go invalidPluginsByVersion
+const GONE: [&str; 4] = ["AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"];
+/// Plugins that have arguments.
+// k8s: staging/src/k8s.io/kube-scheduler/config/v1/register.go addKnownTypes
+pub(super) const WITH_ARGUMENTS: [&str; 8] = [
+    "DefaultPreemption",
+    "DynamicResources",
+    "InterPodAffinity",
+    "NodeAffinity",
+    "NodeResourcesBalancedAllocation",
+    "NodeResourcesFit",
+    "PodTopologySpread",
+    "VolumeBinding",
+];
 
 fn args<T: DeserializeOwned>(config: &PluginConfig, path: &str) -> Result<T, ConfigError> {
     let mut value =
@@ -122,6 +137,7 @@ fn args<T: DeserializeOwned>(config: &PluginConfig, path: &str) -> Result<T, Con
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|name, _| name != "kind" && name != "apiVersion");
     }
+    without_nulls(&mut value);
     serde_json::from_value(value).map_err(|e| field(path, &e.to_string()))
 }
 
@@ -168,7 +184,15 @@ pub(super) fn arguments(
             profile.ignore_preferred_terms_of_existing_pods =
                 a.ignore_preferred_terms_of_existing_pods;
         }
-        "NodeResourcesFit" => fit(profile, args(config, path)?, path)?,
+        "NodeResourcesFit" => {
+            let a = args(config, path)?;
+            let which = Plugin::NodeResourcesFit;
+            // Whoever does not run looks at no arguments.
+            // k8s: pkg/scheduler/framework/plugins/noderesources/fit.go NewFit
+            if profile.filters(which) || profile.weight(which) != 0 {
+                fit(profile, a, path)?;
+            }
+        }
         "NodeResourcesBalancedAllocation" => {
             let a: BalancedArgs = args(config, path)?;
             // k8s: validation_pluginargs.go ValidateNodeResourcesBalancedAllocationArgs
@@ -219,17 +243,17 @@ pub(super) fn arguments(
         }
         "VolumeBinding" => volumes(profile, &args(config, path)?, path)?,
         "DynamicResources" => devices(profile, args(config, path)?, path)?,
-        name => {
-            known(name, path)?;
-            none(config, path)?;
-        }
+        name if GONE.contains(&name) => return Err(field(path, "is of a plugin that is gone")),
+        // Of plugins without arguments, and of those that are not there.
+        // k8s: staging/src/k8s.io/kube-scheduler/config/v1/types.go decodeNestedObjects
+        _ => {}
     }
     Ok(())
 }
 
 fn volumes(profile: &mut Profile, a: &VolumeBindingArgs, path: &str) -> Result<(), ConfigError> {
     // k8s: validation_pluginargs.go ValidateVolumeBindingArgsWithOptions
-    if !a.shape.is_empty() {
+    if a.shape.is_some() {
         let problem = "needs the feature gate StorageCapacityScoring, which this version does not \
             have: remove it";
         return Err(field(&format!("{path}.shape"), problem));
@@ -258,17 +282,23 @@ fn devices(profile: &mut Profile, a: DeviceArgs, path: &str) -> Result<(), Confi
     Ok(())
 }
 
-/// Most plugins have no arguments.
-// k8s: pkg/scheduler/apis/config/types_pluginargs.go
-fn none(config: &PluginConfig, path: &str) -> Result<(), ConfigError> {
-    let given = config.args.as_object().into_iter().flatten();
-    let mut given = given.filter(|(name, _)| *name != "kind" && *name != "apiVersion");
-    let Some((argument, _)) = given.next() else { return Ok(()) };
-    let problem = format!("{} has no arguments: remove it", config.name);
-    Err(field(&format!("{path}.{argument}"), &problem))
-}
-
+// k8s: validation_pluginargs.go ValidateNodeResourcesFitArgs
 fn fit(profile: &mut Profile, a: FitArgs, path: &str) -> Result<(), ConfigError> {
+    for (list, names) in [
+        ("ignoredResources", &a.ignored_resources),
+        ("ignoredResourceGroups", &a.ignored_resource_groups),
+    ] {
+        let is_group = list == "ignoredResourceGroups";
+        for (at, name) in names.iter().enumerate() {
+            let path = format!("{path}.{list}[{at}]");
+            if is_group && name.contains('/') {
+                return Err(field(&path, &format!("{name:?} is no group: it has a slash")));
+            }
+            if let Some(problem) = names::mistake(name) {
+                return Err(field(&path, &format!("{name:?} is no name: {problem}")));
+            }
+        }
+    }
     profile.ignored_resources = a.ignored_resources;
     profile.ignored_resource_groups = a.ignored_resource_groups;
     let Some(mut strategy) = a.scoring_strategy else { return Ok(()) };
@@ -276,7 +306,7 @@ fn fit(profile: &mut Profile, a: FitArgs, path: &str) -> Result<(), ConfigError>
         let weight = |r: WeightedResource| (r.name, if r.weight == 0 { 1 } else { r.weight });
         profile.fit_resources = strategy.resources.into_iter().map(weight).collect();
     }
-    profile.strategy = match strategy.kind.as_deref().unwrap_or("LeastAllocated") {
+    profile.strategy = match strategy.kind.as_deref().unwrap_or_default() {
         "LeastAllocated" => Strategy::LeastAllocated,
         "MostAllocated" => Strategy::MostAllocated,
         "RequestedToCapacityRatio" => {

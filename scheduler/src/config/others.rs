@@ -3,7 +3,8 @@
 //! Input: a profile of the file, the registry. Output: what the plugins need, and a profile that names
 //! upstream's alone. Pure.
 
-use super::{FileProfile, PluginRef, PluginSet, weight};
+use super::points::weight;
+use super::{FileProfile, PluginRef, PluginSet};
 use crate::framework::{Chosen, Registry};
 
 /// Points at which a plugin of upstream's may only be replaced by one of others.

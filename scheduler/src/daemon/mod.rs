@@ -302,7 +302,7 @@ fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError
     let process = config::process(&text).map_err(bad)?;
     let extenders = config::extenders(&text).map_err(bad)?;
     let written = config::written_profiles(&text).map_err(bad)?;
-    let without_effect = config::without_effect(&text).map_err(bad)?;
+    let without_effect = config::without_effect(&text, registry).map_err(bad)?;
     Ok((profiles, extenders, process, written, without_effect, chosen))
 }
 

@@ -1,0 +1,64 @@
+//! Names of labels and resources: what the API takes for one.
+//!
+//! Input: a text. Output: what is wrong with it, in words. Pure.
+// k8s: staging/src/k8s.io/apimachinery/pkg/api/validate/content/kube.go IsLabelKey
+
+/// Longest name without its prefix.
+const NAME_BYTES_MAX: usize = 63;
+/// Longest prefix, which is a DNS subdomain.
+const PREFIX_BYTES_MAX: usize = 253;
+
+/// What keeps a text from being the name of a label: `NAME` or `DNS.SUBDOMAIN/NAME`.
+#[must_use]
+pub fn mistake(text: &str) -> Option<&'static str> {
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    if prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
+        return Some("what is before the slash must be a DNS subdomain in lower case");
+    }
+    if !is_name(name) {
+        return Some(
+            "must be 1 to 63 letters, digits, '-', '_' and '.', with a letter or a digit at both \
+             ends, and at most one slash before them",
+        );
+    }
+    None
+}
+
+fn is_name(text: &str) -> bool {
+    let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    let ends = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= NAME_BYTES_MAX
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes.iter().all(|c| inner(*c))
+}
+
+fn is_subdomain(text: &str) -> bool {
+    let outer = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        let ends = [bytes.first(), bytes.last()];
+        ends.iter().all(|c| c.is_some_and(outer)) && bytes.iter().all(|c| outer(c) || *c == b'-')
+    };
+    text.len() <= PREFIX_BYTES_MAX && text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_labels_are_told_from_other_texts() {
+        let long = "a".repeat(64);
+        for good in ["cpu", "A_b.c-9", "example.com/gpu", "a-b.c/X", &long[1..]] {
+            assert_eq!(mistake(good), None, "{good}");
+        }
+        for bad in ["", "-a", "a-", "a b", "/a", "a/", "a/b/c", "A/b", "a..b/c", "-a/b", &long] {
+            assert!(mistake(bad).is_some(), "{bad}");
+        }
+    }
+}

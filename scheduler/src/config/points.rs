@@ -1,0 +1,233 @@
+//! Which plugins run at which points: what a profile's sets say, as far as it can be honoured.
+//!
+//! Input: the sets of one profile. Output: filters and weights, or a sentence that names the set. Pure.
+// k8s: pkg/scheduler/apis/config/v1/default_plugins.go mergePluginSet
+
+use pintle_sched_core::{Plugin, Profile};
+
+use super::{ConfigError, PluginRef, PluginSet, Points, field};
+
+/// Plugins that exist upstream without being columns here; naming them is no mistake.
+const OTHER_PLUGINS: [&str; 6] = [
+    "PrioritySort",
+    "DefaultBinder",
+    "DefaultPreemption",
+    "GangScheduling",
+    "TopologyPlacementGenerator",
+    "PodGroupPodsCount",
+];
+
+/// Plugins that no scheduler can be without.
+const NEEDED: [&str; 2] = ["PrioritySort", "DefaultBinder"];
+
+/// The set of plugins that run wherever they can.
+pub(super) fn multi_point(
+    profile: &mut Profile,
+    set: &PluginSet,
+    path: &str,
+) -> Result<(), ConfigError> {
+    let defaults = Profile::default();
+    check(set, path)?;
+    let off = |name: &str| set.disabled.iter().any(|p| p.name == "*" || p.name == name);
+    let on = |name: &str| set.enabled.iter().find(|p| p.name == name);
+    for which in Plugin::ALL {
+        let at = which as usize;
+        if off(which.name()) {
+            profile.filters[at] = false;
+            profile.weights[at] = 0;
+        }
+        if let Some(plugin) = on(which.name()) {
+            profile.filters[at] = defaults.filters[at];
+            if defaults.weights[at] != 0 {
+                profile.weights[at] = weight(plugin);
+            }
+        }
+    }
+    profile.gangs = !off("GangScheduling") || on("GangScheduling").is_some();
+    profile.preemption = !off("DefaultPreemption") || on("DefaultPreemption").is_some();
+    for name in NEEDED {
+        if off(name) && on(name).is_none() {
+            return Err(field(path, &format!("{name} cannot be disabled: nothing replaces it")));
+        }
+    }
+    Ok(())
+}
+
+/// The points whose plugins can be chosen one by one.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Point {
+    Filter,
+    Score,
+}
+
+pub(super) fn one_point(
+    profile: &mut Profile,
+    set: &PluginSet,
+    point: Point,
+    path: &str,
+) -> Result<(), ConfigError> {
+    let defaults = Profile::default();
+    check(set, path)?;
+    for which in Plugin::ALL {
+        let at = which as usize;
+        let name = which.name();
+        if set.disabled.iter().any(|p| p.name == "*" || p.name == name) {
+            match point {
+                Point::Filter => profile.filters[at] = false,
+                Point::Score => profile.weights[at] = 0,
+            }
+        }
+    }
+    for plugin in &set.enabled {
+        let at = Plugin::from_name(&plugin.name).map(|which| which as usize);
+        match (point, at) {
+            (Point::Filter, Some(at)) if defaults.filters[at] => profile.filters[at] = true,
+            (Point::Score, Some(at)) if defaults.weights[at] != 0 => {
+                profile.weights[at] = weight(plugin);
+            }
+            _ => {
+                let does = if point == Point::Filter { "filter" } else { "score" };
+                return Err(field(path, &format!("plugin {:?} does not {does}", plugin.name)));
+            }
+        }
+    }
+    Ok(())
+}
+
+// k8s: pkg/scheduler/framework/runtime/framework.go getScoreWeights: zero means one
+pub(super) fn weight(plugin: &PluginRef) -> i64 {
+    match plugin.weight.unwrap_or(0) {
+        0 => 1,
+        weight => weight.into(),
+    }
+}
+
+/// Everybody who is to run is known, and nobody is enabled twice.
+fn check(set: &PluginSet, path: &str) -> Result<(), ConfigError> {
+    for (at, plugin) in set.enabled.iter().enumerate() {
+        if plugin.name == "*" {
+            return Err(field(path, "\"*\" can be disabled, not enabled"));
+        }
+        known(&plugin.name, path)?;
+        if set.enabled[..at].iter().any(|p| p.name == plugin.name) {
+            return Err(field(path, &format!("plugin {:?} is enabled twice", plugin.name)));
+        }
+    }
+    Ok(())
+}
+
+/// A plugin runs at all of its other points or at none, so that a set which changes one of these
+/// alone is refused; one that names what runs there anyway changes nothing.
+pub(super) fn other_points(
+    profile: &mut Profile,
+    points: &Points,
+    path: &str,
+) -> Result<(), ConfigError> {
+    let none: &[&str] = &[];
+    for (name, set, defaults) in [
+        ("preEnqueue", &points.pre_enqueue, &["SchedulingGates"][..]),
+        ("queueSort", &points.queue_sort, &["PrioritySort"][..]),
+        ("postFilter", &points.post_filter, &["DynamicResources", "DefaultPreemption"][..]),
+        ("reserve", &points.reserve, &["VolumeBinding", "DynamicResources"][..]),
+        ("permit", &points.permit, none),
+        ("preBind", &points.pre_bind, &["VolumeBinding", "DynamicResources"][..]),
+        ("bind", &points.bind, &["DefaultBinder"][..]),
+        ("postBind", &points.post_bind, none),
+        ("placementGenerate", &points.placement_generate, none),
+        ("placementScore", &points.placement_score, none),
+    ] {
+        let path = format!("{path}.{name}");
+        check(set, &path)?;
+        let off = |p: &str| set.disabled.iter().any(|d| d.name == "*" || d.name == p);
+        let on = |p: &str| set.enabled.iter().any(|e| e.name == p);
+        for plugin in defaults.iter().filter(|p| off(p) && !on(p)) {
+            if *plugin != "DefaultPreemption" {
+                let problem = format!("disabling {plugin} at this point alone cannot be honoured");
+                return Err(field(&path, &problem));
+            }
+            profile.preemption = false;
+        }
+        let more = set.enabled.iter().find(|e| !defaults.contains(&e.name.as_str()));
+        // Who is not there at all does not run at this point either.
+        let mut others = set.disabled.iter().filter(|d| name != "postBind" && is_known(&d.name));
+        let other = others.find(|d| match d.name.as_str() {
+            "*" => defaults.is_empty(),
+            plugin => !defaults.contains(&plugin),
+        });
+        if let Some(plugin) = more.or(other) {
+            let problem = format!(
+                "{:?}: what runs at this point cannot be chosen apart; use multiPoint, filter or score",
+                plugin.name
+            );
+            return Err(field(&path, &problem));
+        }
+    }
+    Ok(())
+}
+
+/// Plugins whose filters read what they have prepared once for a pod.
+// k8s: pkg/scheduler/framework/plugins/* PreFilter
+pub(super) const PREPARE_FILTERS: [&str; 11] = [
+    "DynamicResources",
+    "InterPodAffinity",
+    "NodeAffinity",
+    "NodeDeclaredFeatures",
+    "NodePorts",
+    "NodeResourcesFit",
+    "NodeVolumeLimits",
+    "PodTopologySpread",
+    "VolumeBinding",
+    "VolumeRestrictions",
+    "VolumeZone",
+];
+/// Plugins whose scores do.
+// k8s: pkg/scheduler/framework/plugins/* PreScore
+pub(super) const PREPARE_SCORES: [&str; 7] = [
+    "InterPodAffinity",
+    "NodeAffinity",
+    "NodeResourcesBalancedAllocation",
+    "NodeResourcesFit",
+    "PodTopologySpread",
+    "TaintToleration",
+    "VolumeBinding",
+];
+
+/// Plugins prepare for what they do, and nothing else: a set that has all of them prepare is what
+/// happens anyway, one that takes what it reads from a plugin is refused.
+pub(super) fn preparation(
+    set: &PluginSet,
+    preparing: &[&str],
+    does: impl Fn(usize) -> bool,
+    path: &str,
+) -> Result<(), ConfigError> {
+    check(set, path)?;
+    let off = |name: &str| set.disabled.iter().any(|d| d.name == "*" || d.name == name);
+    let on = |name: &str| set.enabled.iter().any(|e| e.name == name);
+    for which in Plugin::ALL.into_iter().filter(|which| does(*which as usize)) {
+        let name = which.name();
+        if preparing.contains(&name) && off(name) && !on(name) {
+            let problem =
+                format!("{name} cannot do without; disable it where it filters or scores");
+            return Err(field(path, &problem));
+        }
+    }
+    for plugin in &set.enabled {
+        let does = Plugin::from_name(&plugin.name).is_some_and(|which| does(which as usize));
+        if !does || !preparing.contains(&plugin.name.as_str()) {
+            let problem = format!("{:?} has nothing to prepare here", plugin.name);
+            return Err(field(path, &problem));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn is_known(name: &str) -> bool {
+    name == "*" || Plugin::from_name(name).is_some() || OTHER_PLUGINS.contains(&name)
+}
+
+fn known(name: &str, path: &str) -> Result<(), ConfigError> {
+    match is_known(name) {
+        true => Ok(()),
+        false => Err(field(path, &format!("plugin {name:?} is not known"))),
+    }
+}
