@@ -46,11 +46,10 @@ impl Lead {
         process: &Process,
         state: &Arc<State>,
     ) -> Result<Option<Self>> {
-        let (_, name) = &process.lease;
         if !process.leader_elect {
             return Ok(None);
         }
-        state.metrics.leads(name, false);
+        state.metrics.leads(false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let elector = {
             let _here = runtime.enter();
@@ -60,11 +59,10 @@ impl Lead {
         let (release, asked) = oneshot::channel();
         let (done, released) = oneshot::channel();
         let (lease, state) = (process.timing.lease, Arc::clone(state));
-        let name = name.clone();
         tasks::thread("lease", move || {
             runtime.block_on(lead(elector, &tell, asked, |leads| match leads {
                 true => state.holds_lease(lease),
-                false => state.metrics.leads(&name, true),
+                false => state.metrics.leads(true),
             }));
             // Whoever waited for it may have gone.
             let _ = done.send(());

@@ -126,7 +126,7 @@ fn port(stand: &Stand, outcome: &Outcome) {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{path}: {answer}");
     }
     let checks = stand.get("/readyz?verbose", None);
-    for check in ["ping", "leaderElection", "shutdown", "sched-handler-sync"] {
+    for check in ["leaderElection", "shutdown", "sched-handler-sync"] {
         assert!(checks.contains(&format!("[+]{check} ok")), "{checks}");
     }
     let refused = stand.get("/metrics", None);

@@ -185,6 +185,15 @@ pub fn metrics_alike(stand: &Stand, port: u16) {
         let ready = stand.get_from(port, "/readyz", None);
         assert!(ready.ends_with("ok"), "{port}: {ready}");
     }
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let [theirs, ours] = [PORT, port].map(|port| {
+            let page = stand.get_from(port, &format!("{path}?verbose"), None);
+            let checks = page.lines().filter(|line| line.starts_with('[')).map(str::to_owned);
+            checks.collect::<Vec<_>>()
+        });
+        assert!(!theirs.is_empty(), "{path}: kube-scheduler checks nothing");
+        assert_eq!(theirs, ours, "{path}");
+    }
     for (path, at_least) in [("/metrics", 30), ("/metrics/slis", 2)] {
         let [theirs, ours] =
             [PORT, port].map(|port| families(&samples(&stand.get_from(port, path, Some("admin")))));

@@ -510,9 +510,10 @@ impl SchedulerMetrics {
         }
     }
 
-    /// Whether this process works.
-    pub fn leads(&self, lease: &str, leads: bool) {
-        self.leads.get_or_create(&Led { name: lease.into() }).set(leads.into());
+    /// Whether this process works. The name is upstream's, whatever that of the lease.
+    // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
+    pub fn leads(&self, leads: bool) {
+        self.leads.get_or_create(&Led { name: "kube-scheduler".into() }).set(leads.into());
     }
 
     /// What a scraper reads.

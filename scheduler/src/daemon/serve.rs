@@ -247,6 +247,35 @@ fn look_up(
     Ok(Some((authorities, access)))
 }
 
+/// Those of `/healthz`, `/livez`, `/readyz`. A process whose lease is late is not well, but it lives;
+/// `ping` is where there is nothing else to check.
+// k8s: cmd/kube-scheduler/app/server.go Run, newEndpointsHandler;
+// staging/src/k8s.io/apiserver/pkg/server/healthz/healthz.go InstallPathHandlerWithHealthyFunc
+pub(super) fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
+    let with_leader = |checks: Checks| {
+        let state = Arc::clone(state);
+        checks.with("leaderElection", move || state.leader_is_well())
+    };
+    let with_ping = |checks: Checks| checks.with("ping", || Ok(()));
+    let [healthz, livez, readyz] = ["healthz", "livez", "readyz"].map(Checks::new);
+    let (healthz, readyz) = match elects {
+        true => (with_leader(healthz), with_leader(readyz)),
+        false => (with_ping(healthz), readyz),
+    };
+    let (ending, synced) = (Arc::clone(state), Arc::clone(state));
+    let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+    let readyz = readyz
+        .with("shutdown", move || match is(&ending.is_ending) {
+            true => Err("process is shutting down".to_owned()),
+            false => Ok(()),
+        })
+        .with("sched-handler-sync", move || match is(&synced.is_synced) {
+            true => Ok(()),
+            false => Err("handlers are not fully synchronized".to_owned()),
+        });
+    [healthz, with_ping(livez), readyz]
+}
+
 /// Tokens and rights may be looked up with different credentials.
 struct Reviewers {
     tokens: ApiReviews,
@@ -295,28 +324,7 @@ impl Handler for Pages {
 
 impl Pages {
     fn new(gate: Gate, open_paths: Vec<String>, elects: bool, state: Arc<State>) -> Self {
-        let with_leader = |checks: Checks| {
-            let state = Arc::clone(&state);
-            let checks = checks.with("ping", || Ok(()));
-            match elects {
-                true => checks.with("leaderElection", move || state.leader_is_well()),
-                false => checks,
-            }
-        };
-        let (ending, synced) = (Arc::clone(&state), Arc::clone(&state));
-        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        let ready = with_leader(Checks::new("readyz"))
-            .with("shutdown", move || match is(&ending.is_ending) {
-                true => Err("process is shutting down".to_owned()),
-                false => Ok(()),
-            })
-            .with("sched-handler-sync", move || match is(&synced.is_synced) {
-                true => Ok(()),
-                false => Err("handlers are not fully synchronized".to_owned()),
-            });
-        let alive = [with_leader(Checks::new("healthz")), with_leader(Checks::new("livez"))];
-        let [healthz, livez] = alive;
-        Self { gate, open_paths, checks: [healthz, livez, ready], state }
+        Self { gate, open_paths, checks: checks(elects, &state), state }
     }
 
     async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, mut busy: Busy) -> Reply {

@@ -1,5 +1,8 @@
 //! The command line and the file it names.
 
+use pintle_daemon::serve::checks::Checks;
+use pintle_daemon::serve::query::Query;
+
 use super::*;
 use crate::groups::GroupGates;
 
@@ -154,4 +157,37 @@ fn every_flag_of_upstream_is_there_and_ours_are_called_pintle() {
     assert!(missing.is_empty(), "{missing:?}");
     let more: Vec<_> = ours.iter().filter(|name| !theirs.contains(name)).collect();
     assert!(more.iter().all(|name| name.starts_with("pintle-")), "{more:?}");
+}
+
+#[test]
+fn each_path_of_health_has_upstreams_checks() {
+    let (state, _questions) = serve::State::new(&run(&[]).expect("nothing is wrong"));
+    let state = std::sync::Arc::new(state);
+    state.is_synced();
+    let pages = |elects: bool| {
+        let verbose = Query::parse("verbose");
+        let page = |(path, checks): (&str, &Checks)| {
+            let answer = checks.answer(path, &verbose).expect("its path");
+            String::from_utf8_lossy(&answer.body).replace(" ok\n", " ")
+        };
+        let checks = serve::checks(elects, &state);
+        ["/healthz", "/livez", "/readyz"].into_iter().zip(&checks).map(page).collect::<Vec<_>>()
+    };
+    let readyz = "[+]shutdown [+]sched-handler-sync readyz check passed\n";
+    let livez = "[+]ping livez check passed\n".to_owned();
+    let healthz = "[+]leaderElection healthz check passed\n".to_owned();
+    assert_eq!(pages(true), [healthz, livez.clone(), format!("[+]leaderElection {readyz}")]);
+    let healthz = "[+]ping healthz check passed\n".to_owned();
+    assert_eq!(pages(false), [healthz, livez, readyz.to_owned()]);
+    let [_, livez, _] = serve::checks(true, &state);
+    assert!(livez.answer("/livez/leaderElection", &Query::parse("")).is_none());
+}
+
+#[test]
+fn the_metric_of_the_leader_has_upstreams_name_whatever_that_of_the_lease() {
+    let settings = run(&["--leader-elect-resource-name=mine"]).expect("nothing is wrong");
+    let (state, _questions) = serve::State::new(&settings);
+    state.metrics.leads(true);
+    let text = state.metrics.text();
+    assert!(text.contains("leader_election_master_status{name=\"kube-scheduler\"} 1"), "{text}");
 }
