@@ -12,7 +12,7 @@
 //! ```
 //! Input: commands. Output: requests, and how each binding ended, whatever happens to its task.
 //! Owner: one thread. Bounds: `BINDS_MAX` bindings under way (more wait, as assumed pods do); one
-//! status a pod waits; `notes::WAITING_MAX` events wait, more are dropped.
+//! status a pod waits; events that wait are bounded by `notes::book`.
 
 mod bind;
 mod devices;

@@ -1,12 +1,13 @@
 //! Events of events.k8s.io: what the scheduler did, for people. The same again becomes a series.
 //!
-//! Input: notes. Output: events made and patched. A note never waits: what finds no room is dropped
-//! and counted. Bounds: `WAITING_MAX` notes wait, `KNOWN_MAX` events are remembered, those told
-//! longest ago are forgotten first.
+//! Input: notes. Output: events made and patched. A note never waits; an event that nobody answered is
+//! tried again, while others are written. What is lost is counted, and said when nothing waits any
+//! more. Bounds: those of [`book`]; `SINKS` requests at once.
 // k8s: staging/src/k8s.io/client-go/tools/events/{event_broadcaster,event_recorder}.go
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+mod book;
+
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -15,181 +16,176 @@ use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
+use self::book::{Book, Loss, Request, WAITING_MAX, Written};
 use super::post;
 use crate::cycle::command::{Note, PodRef, Related};
 
-/// Notes that wait.
-pub const WAITING_MAX: usize = 4096;
 /// Events that are sent at once.
 const SINKS: usize = 8;
-/// Events that are remembered, by each sink.
-const KNOWN_MAX: usize = 512;
-/// After so long without the same again a series is over.
-// k8s: event_broadcaster.go finishTime
-const SERIES_OVER: Duration = Duration::from_secs(6 * 60);
-/// How often a series that goes on is written.
-// k8s: event_broadcaster.go refreshTime
-const WRITE_AGAIN: Duration = Duration::from_secs(30 * 60);
-/// How often it looks for these.
+/// How often one of them looks for series that are over.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Takes notes; clones share their queues.
+/// Takes notes; clones share what waits.
 #[derive(Clone, Debug)]
-pub struct Notes(Rc<[mpsc::Sender<(Timestamp, Note)>]>);
+pub struct Notes(Rc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    book: RefCell<Book>,
+    wakes: [Notify; SINKS],
+}
 
 impl Notes {
     /// Never waits.
     pub fn tell(&self, note: Note) {
-        // What is told of one pod stays in order.
-        let mut hasher = DefaultHasher::new();
-        note.about.uid.hash(&mut hasher);
-        let at = hasher.finish() % self.0.len() as u64;
-        let queue = &self.0[usize::try_from(at).unwrap_or(0)];
-        if queue.try_send((Timestamp::now(), note)).is_err() {
-            tracing::debug!("an event is dropped: too many wait");
+        let told = self.0.book.borrow_mut().tell(Instant::now(), Timestamp::now(), note);
+        match told {
+            Some(sink) => self.0.wakes[sink].notify_one(),
+            None => self.0.say_lost(),
         }
     }
 }
 
-/// What makes two events the same.
-type Key = (&'static str, &'static str, PodRef, String, Option<Related>);
-
-/// An event that was told.
-#[derive(Debug)]
-struct Known {
-    namespace: String,
-    name: String,
-    count: i32,
-    last: Timestamp,
-    seen: Instant,
-    written: Instant,
-    /// Times that were not written.
-    is_behind: bool,
+impl Shared {
+    fn say_lost(&self) {
+        match self.book.borrow_mut().loss() {
+            Some(Loss::Begins) => {
+                tracing::warn!("an event is lost: too many wait, or the API server is away");
+            }
+            Some(Loss::Ended(count)) => tracing::warn!(count, "events were lost"),
+            None => {}
+        }
+    }
 }
 
 /// Sends what was noted.
 pub struct Sink {
+    number: usize,
     client: kube::Client,
-    notes: mpsc::Receiver<(Timestamp, Note)>,
+    shared: Rc<Shared>,
     host: String,
-    known: HashMap<Key, Known>,
 }
 
 /// Notes and their sinks, which the caller runs as tasks.
 pub fn notes(client: &kube::Client) -> (Notes, Vec<Sink>) {
     let host = crate::run::host_name();
-    let sink = |_| {
-        let (tell, notes) = mpsc::channel(WAITING_MAX / SINKS);
-        let sink =
-            Sink { client: client.clone(), notes, host: host.clone(), known: HashMap::new() };
-        (tell, sink)
+    let shared = Rc::new(Shared {
+        book: RefCell::new(Book::new(SINKS, WAITING_MAX)),
+        wakes: std::array::from_fn(|_| Notify::new()),
+    });
+    let sink = |number| Sink {
+        number,
+        client: client.clone(),
+        shared: Rc::clone(&shared),
+        host: host.clone(),
     };
-    let (tells, sinks): (Vec<_>, Vec<_>) = (0..SINKS).map(sink).unzip();
-    (Notes(tells.into()), sinks)
+    let sinks = (0..SINKS).map(sink).collect();
+    (Notes(shared), sinks)
 }
 
 impl Sink {
-    /// Until nobody notes anything any more.
-    pub async fn run(mut self) {
-        let mut look = tokio::time::interval(LOOK_EVERY);
+    /// For ever.
+    pub async fn run(self) {
+        let Self { number, shared, .. } = &self;
+        let mut looked = Instant::now();
         loop {
-            tokio::select! {
-                note = self.notes.recv() => match note {
-                    Some((at, note)) => self.take(at, note).await,
-                    None => return,
+            let now = Instant::now();
+            if *number == 0 && now >= looked + LOOK_EVERY {
+                looked = now;
+                shared.book.borrow_mut().look(now);
+                shared.wakes.iter().for_each(Notify::notify_one);
+            }
+            let next = shared.book.borrow_mut().next(*number, now);
+            if let Some(request) = next {
+                let written = self.write(&request).await;
+                shared.book.borrow_mut().ended(&request, written, Instant::now());
+                shared.say_lost();
+                continue;
+            }
+            let due = shared.book.borrow().due(*number).unwrap_or(now + LOOK_EVERY);
+            let wait = due.saturating_duration_since(now).min(LOOK_EVERY);
+            // Woken or not: it looks again.
+            let _ = tokio::time::timeout(wait, shared.wakes[*number].notified()).await;
+        }
+    }
+
+    // k8s: event_broadcaster.go recordEvent
+    async fn write(&self, request: &Request) -> Written {
+        let code = |error: &kube::Error| match error {
+            kube::Error::Api(status) => status.code,
+            _ => 0,
+        };
+        let is_series = request.series().is_some();
+        let written = if request.is_made {
+            match self.patch(request).await {
+                // It was forgotten: a series is made anew.
+                Err(error) if code(&error) == 404 => match self.make(request).await {
+                    Err(error) if code(&error) == 409 => return Written::Again,
+                    made => made,
                 },
-                _ = look.tick() => self.look().await,
+                patched => patched,
+            }
+        } else {
+            match self.make(request).await {
+                // It was made, and nobody heard the answer.
+                Err(error) if code(&error) == 409 && is_series => self.patch(request).await,
+                Err(error) if code(&error) == 409 => Ok(()),
+                made => made,
+            }
+        };
+        match written {
+            Ok(()) => Written::Settled,
+            // The same request would be refused again.
+            Err(
+                error @ (kube::Error::Api(_)
+                | kube::Error::SerdeError(_)
+                | kube::Error::HttpError(_)),
+            ) => {
+                tracing::debug!(%error, "an event is refused");
+                Written::Settled
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an event is not written");
+                Written::Again
             }
         }
     }
 
-    async fn take(&mut self, at: Timestamp, note: Note) {
-        let key = key(&note);
-        let now = Instant::now();
-        if let Some(known) = self.known.get_mut(&key) {
-            known.count += 1;
-            (known.last, known.seen) = (at, now);
-            // The second time it becomes a series; from then on it is written now and then.
-            known.is_behind = true;
-            if known.count == 2 {
-                write(&self.client, known).await;
-            }
-            return;
-        }
-        if let Some(name) = self.make(at, &note).await {
-            self.forget_one();
-            let namespace = note.about.key.namespace().to_owned();
-            let known = Known {
-                namespace,
-                name,
-                count: 1,
-                last: at,
-                seen: now,
-                written: now,
-                is_behind: false,
-            };
-            self.known.insert(key, known);
-        }
-    }
-
-    fn forget_one(&mut self) {
-        if self.known.len() < KNOWN_MAX {
-            return;
-        }
-        let oldest = self.known.iter().min_by_key(|(_, known)| known.seen);
-        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-            self.known.remove(&key);
-        }
-    }
-
-    async fn make(&self, at: Timestamp, note: &Note) -> Option<String> {
-        let name = format!("{}.{:x}", note.about.key.name(), at.as_nanosecond());
-        let event = event(at, note, &name, &self.host);
-        let namespace = note.about.key.namespace();
+    async fn make(&self, request: &Request) -> kube::Result<()> {
+        let namespace = request.note().about.key.namespace();
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        match tokio::time::timeout(ANSWER_MAX, post(&self.client, &path, &event)).await {
-            Ok(Ok(())) => Some(name),
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "an event is lost");
-                None
-            }
-            Err(_) => None,
-        }
+        in_time(post(&self.client, &path, &event(request, &self.host))).await
     }
 
-    /// Series that are over are forgotten, those that go on are written.
-    async fn look(&mut self) {
-        let now = Instant::now();
-        for known in self.known.values_mut() {
-            let is_over = now.duration_since(known.seen) > SERIES_OVER;
-            let is_due = now.duration_since(known.written) > WRITE_AGAIN;
-            if known.is_behind && (is_over || is_due) {
-                write(&self.client, known).await;
-            }
-        }
-        self.known.retain(|_, known| now.duration_since(known.seen) <= SERIES_OVER);
+    async fn patch(&self, request: &Request) -> kube::Result<()> {
+        let namespace = request.note().about.key.namespace();
+        let events = Api::<Event>::namespaced(self.client.clone(), namespace);
+        let patch = Patch::Strategic(json!({"series": series(request)}));
+        let (name, params) = (name(request), PatchParams::default());
+        in_time(async { events.patch(&name, &params, &patch).await.map(drop) }).await
     }
 }
 
-async fn write(client: &kube::Client, known: &mut Known) {
-    let events = Api::<Event>::namespaced(client.clone(), &known.namespace);
-    let series = json!({"count": known.count, "lastObservedTime": micro(known.last)});
-    let patch = Patch::Strategic(json!({"series": series}));
-    let params = PatchParams::default();
-    let written = events.patch(&known.name, &params, &patch);
-    if let Ok(Err(error)) = tokio::time::timeout(ANSWER_MAX, written).await {
-        tracing::debug!(%error, "a series of events is not written");
-    }
-    (known.written, known.is_behind) = (Instant::now(), false);
+async fn in_time(request: impl Future<Output = kube::Result<()>>) -> kube::Result<()> {
+    let late = |_| Err(kube::Error::Service("no answer in time".into()));
+    tokio::time::timeout(ANSWER_MAX, request).await.unwrap_or_else(late)
 }
 
-fn key(note: &Note) -> Key {
-    let version = note.version.clone().unwrap_or_default();
-    (note.reason, note.action, note.about.clone(), version, note.related.clone())
+// k8s: staging/src/k8s.io/client-go/tools/record/util/util.go GenerateEventName
+fn name(request: &Request) -> String {
+    format!("{}.{:x}", request.note().about.key.name(), request.first.as_nanosecond())
+}
+
+fn series(request: &Request) -> Value {
+    let series = request.series();
+    series.map_or(
+        Value::Null,
+        |(count, last)| json!({"count": count, "lastObservedTime": micro(last)}),
+    )
 }
 
 fn micro(at: Timestamp) -> String {
@@ -205,12 +201,13 @@ fn reference(pod: &PodRef, version: Option<&str>) -> Value {
     of
 }
 
-fn event(at: Timestamp, note: &Note, name: &str, host: &str) -> Value {
+fn event(request: &Request, host: &str) -> Value {
+    let note = request.note();
     let mut event = json!({
         "kind": "Event",
         "apiVersion": "events.k8s.io/v1",
-        "metadata": {"name": name, "namespace": note.about.key.namespace()},
-        "eventTime": micro(at),
+        "metadata": {"name": name(request), "namespace": note.about.key.namespace()},
+        "eventTime": micro(request.first),
         "reportingController": &*note.reporter,
         "reportingInstance": format!("{}-{host}", note.reporter),
         "action": note.action,
@@ -219,6 +216,9 @@ fn event(at: Timestamp, note: &Note, name: &str, host: &str) -> Value {
         "note": note.note,
         "type": if note.warning { "Warning" } else { "Normal" },
     });
+    if request.series().is_some() {
+        event["series"] = series(request);
+    }
     if let Some(related) = &note.related {
         event["related"] = match related {
             Related::Pod(pod) => reference(pod, None),
@@ -231,4 +231,146 @@ fn event(at: Timestamp, note: &Note, name: &str, host: &str) -> Value {
         };
     }
     event
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use http_body_util::BodyExt as _;
+    use hyper::{Method, Response};
+    use kube::client::Body;
+    use pintle_api::informer::ObjectKey;
+
+    use super::*;
+
+    /// A server with the events it has; requests that came.
+    #[derive(Default)]
+    struct Server {
+        events: Vec<Value>,
+        asked: Vec<String>,
+        is_away: bool,
+    }
+
+    impl Server {
+        fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
+            self.asked.push(method.to_string());
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let named = |event: &Value| event["metadata"]["name"].as_str().unwrap_or("").to_owned();
+            let wanted = if *method == Method::POST { named(body) } else { name.to_owned() };
+            let found = self.events.iter_mut().find(|event| named(event) == wanted);
+            match (found, *method == Method::POST) {
+                (Some(_), true) => refusal(409),
+                (None, true) => {
+                    self.events.push(body.clone());
+                    (201, body.clone())
+                }
+                (Some(event), false) => {
+                    event["series"] = body["series"].clone();
+                    (200, event.clone())
+                }
+                (None, false) => refusal(404),
+            }
+        }
+    }
+
+    fn refusal(code: u16) -> (u16, Value) {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "message": "no", "reason": "no", "code": code});
+        (code, status)
+    }
+
+    fn sink(server: &Arc<Mutex<Server>>) -> (Notes, Sink) {
+        let server = Arc::clone(server);
+        let service = tower::service_fn(move |request: hyper::Request<Body>| {
+            let server = Arc::clone(&server);
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let body = serde_json::from_slice(&body)?;
+                let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+                if server.is_away {
+                    return Err(tower::BoxError::from("connection refused"));
+                }
+                let (code, answer) = server.answer(&head.method, head.uri.path(), &body);
+                let answer = Body::from(answer.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(Response::builder().status(code).body(answer)?)
+            }
+        });
+        let (notes, mut sinks) = notes(&kube::Client::new(service, "default"));
+        (notes, sinks.swap_remove(0))
+    }
+
+    fn note() -> Note {
+        Note {
+            about: PodRef { key: ObjectKey::new("default", "p"), uid: "u".into() },
+            reporter: "default-scheduler".into(),
+            version: None,
+            related: None,
+            warning: true,
+            reason: "FailedScheduling",
+            action: "Scheduling",
+            note: "m".to_owned(),
+        }
+    }
+
+    fn next(notes: &Notes) -> Request {
+        let mut book = notes.0.book.borrow_mut();
+        let next = (0..SINKS).find_map(|sink| book.next(sink, Instant::now()));
+        next.expect("something to write")
+    }
+
+    async fn write(notes: &Notes, sink: &Sink) -> Written {
+        let request = next(notes);
+        let written = sink.write(&request).await;
+        notes.0.book.borrow_mut().ended(&request, written, Instant::now());
+        written
+    }
+
+    #[tokio::test]
+    async fn a_series_whose_event_is_gone_is_made_anew() {
+        let server = Arc::new(Mutex::new(Server::default()));
+        let (notes, sink) = sink(&server);
+        notes.tell(note());
+        assert_eq!(write(&notes, &sink).await, Written::Settled);
+        server.lock().expect("no panic").events.clear();
+        notes.tell(note());
+        assert_eq!(write(&notes, &sink).await, Written::Settled);
+        let server = server.lock().expect("no panic");
+        assert_eq!(server.asked, ["POST", "PATCH", "POST"]);
+        assert_eq!(server.events[0]["series"]["count"], 2);
+        assert_eq!(server.events[0]["note"], "m");
+    }
+
+    #[tokio::test]
+    async fn an_event_waits_for_a_server_that_is_away() {
+        let server = Arc::new(Mutex::new(Server { is_away: true, ..Server::default() }));
+        let (notes, sink) = sink(&server);
+        notes.tell(note());
+        let request = next(&notes);
+        assert_eq!(sink.write(&request).await, Written::Again);
+        server.lock().expect("no panic").is_away = false;
+        assert_eq!(sink.write(&request).await, Written::Settled);
+        // Nobody heard the answer: it is there already.
+        assert_eq!(sink.write(&request).await, Written::Settled);
+        let server = server.lock().expect("no panic");
+        assert_eq!(server.events.len(), 1);
+        assert_eq!(server.events[0].get("series"), None);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_was_made_unheard_gets_its_series_all_the_same() {
+        let server = Arc::new(Mutex::new(Server::default()));
+        let (notes, sink) = sink(&server);
+        notes.tell(note());
+        let request = next(&notes);
+        sink.write(&request).await;
+        notes.0.book.borrow_mut().ended(&request, Written::Again, Instant::now());
+        notes.tell(note());
+        let later = Instant::now() + Duration::from_secs(20);
+        let next = |sink| notes.0.book.borrow_mut().next(sink, later);
+        let again = (0..SINKS).find_map(next).expect("it is due");
+        assert_eq!(sink.write(&again).await, Written::Settled);
+        assert_eq!(server.lock().expect("no panic").events[0]["series"]["count"], 2);
+    }
 }

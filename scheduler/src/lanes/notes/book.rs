@@ -1,0 +1,450 @@
+//! What was noted: what is still to be written, what was, and when it is tried again. Pure.
+//!
+//! ```text
+//!   tell ─> waits ─next─> is sent ─ended─┬─> settled ─ the same again ─> waits
+//!             ^──── RETRY_AFTER ─────────┘      └─ SERIES_OVER ─> forgotten
+//! ```
+//! Input: notes, how requests ended, the time. Output: the next request. Owner: whoever writes events.
+//! Bounds: `WAITING_MAX` bytes for all that waits and all that is remembered: those told longest ago
+//! are forgotten first, and where nothing is left to be forgotten a new note is lost, and counted.
+// k8s: staging/src/k8s.io/client-go/tools/events/event_broadcaster.go
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use pintle_api_types::jitter::jitter;
+
+use crate::cycle::command::{Note, Related};
+
+/// Bytes of notes that wait or are remembered: some 10,000 of the longest, 30,000 of the usual ones.
+pub(super) const WAITING_MAX: usize = 16 << 20;
+/// How often one event is tried in a row.
+// k8s: event_broadcaster.go maxTriesPerEvent
+const TRIES_MAX: u32 = 12;
+/// For how long it is left alone in between, at least; up to a quarter more.
+// k8s: event_broadcaster.go defaultSleepDuration, attemptRecording
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// After so long without the same again a series is over.
+// k8s: event_broadcaster.go finishTime
+const SERIES_OVER: Duration = Duration::from_secs(6 * 60);
+/// How often a series that goes on is written.
+// k8s: event_broadcaster.go refreshTime
+const WRITE_AGAIN: Duration = Duration::from_secs(30 * 60);
+
+/// A note; two that say the same of the same pod are equal, whatever their sentences.
+#[derive(Clone, Debug)]
+struct Same(Rc<Note>);
+
+impl Same {
+    /// What makes two events the same.
+    // k8s: event_broadcaster.go getKey
+    fn key(&self) -> impl Hash + PartialEq + '_ {
+        let Note { about, version, related, warning, reason, action, .. } = &*self.0;
+        (reason, action, about, version.as_deref().unwrap_or_default(), related, warning)
+    }
+
+    /// What it takes to remember it.
+    fn cost(&self) -> usize {
+        let note = &*self.0;
+        let of_related = match &note.related {
+            Some(Related::Pod(pod) | Related::Group(pod, _)) => pod.key.as_str().len(),
+            None => 0,
+        };
+        let texts = note.note.len()
+            + note.about.key.as_str().len()
+            + note.about.uid.len()
+            + note.version.as_ref().map_or(0, String::len)
+            + of_related;
+        // Twice itself: in the table, and in the queue.
+        texts + size_of::<Note>() + size_of::<Told>() + 4 * size_of::<Self>()
+    }
+}
+
+impl PartialEq for Same {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Same {}
+
+impl Hash for Same {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.key().hash(hasher);
+    }
+}
+
+/// Where a note is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In a queue, or about to be tried again.
+    Waits,
+    /// A request is under way.
+    IsSent,
+    /// There is nothing to do about it.
+    Settled,
+}
+
+/// What became of a note.
+#[derive(Debug)]
+struct Told {
+    state: State,
+    first: Timestamp,
+    last: Timestamp,
+    /// How often it was told.
+    count: i32,
+    /// The count that was written last; zero before the first time.
+    said: i32,
+    tries: u32,
+    seen: Instant,
+    written: Instant,
+    /// It is forgotten once that is written.
+    is_over: bool,
+}
+
+/// A request to be made.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    same: Same,
+    /// When it was told first.
+    pub(super) first: Timestamp,
+    /// It was made before, as far as is known.
+    pub(super) is_made: bool,
+    count: i32,
+    last: Timestamp,
+}
+
+impl Request {
+    /// The note.
+    pub(super) fn note(&self) -> &Note {
+        &self.same.0
+    }
+
+    /// How often it was told and when last, of a series.
+    pub(super) fn series(&self) -> Option<(i32, Timestamp)> {
+        (self.count > 1).then_some((self.count, self.last))
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is written, or will never be.
+    Settled,
+    /// Nobody was there to say.
+    Again,
+}
+
+/// Notes on their way through one sink, in order.
+#[derive(Debug, Default)]
+struct Line {
+    queue: VecDeque<Same>,
+    later: VecDeque<(Instant, Same)>,
+}
+
+/// All that was noted.
+#[derive(Debug)]
+pub(super) struct Book {
+    told: HashMap<Same, Told>,
+    lines: Vec<Line>,
+    bytes: usize,
+    bytes_max: usize,
+    settled: usize,
+    lost: u64,
+    /// Those of which it was said how many they are.
+    said_lost: u64,
+    is_losing: bool,
+}
+
+/// What is to be said of notes that were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// The first one is.
+    Begins,
+    /// So many were, until nothing waited any more.
+    Ended(u64),
+}
+
+impl Book {
+    /// For so many sinks.
+    pub(super) fn new(sinks: usize, bytes_max: usize) -> Self {
+        let lines = (0..sinks).map(|_| Line::default()).collect();
+        Self {
+            told: HashMap::new(),
+            lines,
+            bytes: 0,
+            bytes_max,
+            settled: 0,
+            lost: 0,
+            said_lost: 0,
+            is_losing: false,
+        }
+    }
+
+    /// Takes a note; the sink that has something to do, if there is something. What is told of one pod
+    /// stays in order.
+    pub(super) fn tell(&mut self, now: Instant, at: Timestamp, note: Note) -> Option<usize> {
+        let same = Same(Rc::new(note));
+        let line = self.line(&same);
+        if let Some(told) = self.told.get_mut(&same) {
+            told.count = told.count.saturating_add(1);
+            (told.last, told.seen, told.is_over) = (at, now, false);
+            // The second time it becomes a series; from then on it is written now and then.
+            if told.state != State::Settled || told.said > 1 {
+                return None;
+            }
+            self.enqueue(&same);
+            return Some(line);
+        }
+        if !self.has_room(same.cost()) {
+            self.lost += 1;
+            return None;
+        }
+        self.bytes += same.cost();
+        let told = Told {
+            state: State::Waits,
+            first: at,
+            last: at,
+            count: 1,
+            said: 0,
+            tries: 0,
+            seen: now,
+            written: now,
+            is_over: false,
+        };
+        self.told.insert(same.clone(), told);
+        self.lines[line].queue.push_back(same);
+        Some(line)
+    }
+
+    /// What this sink is to write next.
+    pub(super) fn next(&mut self, line: usize, now: Instant) -> Option<Request> {
+        let Line { queue, later } = &mut self.lines[line];
+        while later.front().is_some_and(|(due, _)| *due <= now) {
+            queue.extend(later.pop_front().map(|(_, same)| same));
+        }
+        let same = queue.pop_front()?;
+        let told = self.told.get_mut(&same)?;
+        told.state = State::IsSent;
+        let Told { first, last, count, .. } = *told;
+        Some(Request { same, first, is_made: told.said > 0, count, last })
+    }
+
+    /// When this sink has something to do at the latest, if nothing is told.
+    pub(super) fn due(&self, line: usize) -> Option<Instant> {
+        self.lines[line].later.front().map(|(due, _)| *due)
+    }
+
+    /// A request ended.
+    pub(super) fn ended(&mut self, request: &Request, written: Written, now: Instant) {
+        let same = &request.same;
+        let line = self.line(same);
+        let Some(told) = self.told.get_mut(same) else { return };
+        if written == Written::Again {
+            told.tries += 1;
+            if told.tries < TRIES_MAX {
+                told.state = State::Waits;
+                let due = now + jitter(RETRY_AFTER, 0.25);
+                self.lines[line].later.push_back((due, same.clone()));
+                return;
+            }
+            self.lost += 1;
+        }
+        (told.tries, told.said, told.written) = (0, request.count, now);
+        told.state = State::Settled;
+        let becomes_series = told.said < 2 && told.count > 1;
+        let is_over = told.is_over;
+        self.settled += 1;
+        if is_over {
+            self.forget(same);
+        } else if becomes_series {
+            self.enqueue(same);
+        }
+    }
+
+    /// Series that are over are forgotten, those that go on are written.
+    pub(super) fn look(&mut self, now: Instant) {
+        let (mut over, mut behind) = (Vec::new(), Vec::new());
+        for (same, told) in self.told.iter_mut().filter(|(_, told)| told.state == State::Settled) {
+            let is_over = now.duration_since(told.seen) > SERIES_OVER;
+            let is_behind = told.count > told.said;
+            let is_due = now.duration_since(told.written) > WRITE_AGAIN;
+            if is_behind && (is_over || is_due) {
+                told.is_over = is_over;
+                behind.push(same.clone());
+            } else if is_over {
+                over.push(same.clone());
+            }
+        }
+        over.iter().for_each(|same| self.forget(same));
+        behind.iter().for_each(|same| self.enqueue(same));
+    }
+
+    /// Nothing waits.
+    fn is_idle(&self) -> bool {
+        self.settled == self.told.len()
+    }
+
+    /// What there is to say of notes that were lost, once each.
+    pub(super) fn loss(&mut self) -> Option<Loss> {
+        let new = self.lost - self.said_lost;
+        if new == 0 {
+            return None;
+        }
+        if self.is_idle() {
+            (self.said_lost, self.is_losing) = (self.lost, false);
+            return Some(Loss::Ended(new));
+        }
+        (!std::mem::replace(&mut self.is_losing, true)).then_some(Loss::Begins)
+    }
+
+    fn line(&self, same: &Same) -> usize {
+        let mut hasher = DefaultHasher::new();
+        same.0.about.uid.hash(&mut hasher);
+        let at = hasher.finish() % self.lines.len() as u64;
+        usize::try_from(at).unwrap_or(0)
+    }
+
+    /// One that was settled is to be written again.
+    fn enqueue(&mut self, same: &Same) {
+        if let Some(told) = self.told.get_mut(same) {
+            told.state = State::Waits;
+            self.settled -= 1;
+            let line = self.line(same);
+            self.lines[line].queue.push_back(same.clone());
+        }
+    }
+
+    /// One that was settled is remembered no longer.
+    fn forget(&mut self, same: &Same) {
+        if let Some((same, _)) = self.told.remove_entry(same) {
+            self.settled -= 1;
+            self.bytes -= same.cost();
+        }
+    }
+
+    /// Makes room, if need be: a quarter of those that are settled go at once, so that not each new
+    /// note has to look for the oldest.
+    fn has_room(&mut self, cost: usize) -> bool {
+        while self.bytes + cost > self.bytes_max {
+            if self.settled == 0 {
+                return false;
+            }
+            let settled = self.told.iter().filter(|(_, told)| told.state == State::Settled);
+            let mut settled: Vec<_> = settled.map(|(same, t)| (t.seen, same.clone())).collect();
+            settled.sort_by_key(|(seen, _)| *seen);
+            settled.truncate(settled.len().div_ceil(4));
+            settled.iter().for_each(|(_, same)| self.forget(same));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pintle_api::informer::ObjectKey;
+
+    use super::*;
+    use crate::cycle::command::PodRef;
+
+    const AT: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn note(pod: &str, text: &str) -> Note {
+        Note {
+            about: PodRef { key: ObjectKey::new("default", pod), uid: pod.into() },
+            reporter: "default-scheduler".into(),
+            version: Some("7".to_owned()),
+            related: None,
+            warning: true,
+            reason: "FailedScheduling",
+            action: "Scheduling",
+            note: text.to_owned(),
+        }
+    }
+
+    fn book() -> Book {
+        Book::new(1, WAITING_MAX)
+    }
+
+    #[test]
+    fn ten_thousand_pods_that_fit_nowhere_have_an_event_each() {
+        let (mut book, now) = (Book::new(8, WAITING_MAX), Instant::now());
+        let text = "x".repeat(1024);
+        for at in 0..10_000 {
+            let name = format!("a-deployment-with-a-long-name-5d9c7b9f7c-{at:05}");
+            assert!(book.tell(now, AT, note(&name, &text)).is_some(), "{at}");
+        }
+        assert_eq!(book.lost, 0);
+        let written = (0..8).map(|line| std::iter::from_fn(|| book.next(line, now)).count());
+        assert_eq!(written.sum::<usize>(), 10_000);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_the_oldest_is_forgotten_first() {
+        let now = Instant::now();
+        let cost = Same(Rc::new(note("p0", "m"))).cost();
+        let mut book = Book::new(1, 2 * cost);
+        assert_eq!(book.tell(now, AT, note("p0", "m")), Some(0));
+        assert_eq!(book.tell(now, AT, note("p1", "m")), Some(0));
+        assert_eq!(book.tell(now, AT, note("p2", "m")), None);
+        assert_eq!(book.tell(now, AT, note("p3", "m")), None);
+        assert_eq!([book.loss(), book.loss()], [Some(Loss::Begins), None]);
+        for _ in 0..2 {
+            assert_eq!(book.loss(), None);
+            let request = book.next(0, now).expect("it waits");
+            book.ended(&request, Written::Settled, now);
+        }
+        assert_eq!([book.loss(), book.loss()], [Some(Loss::Ended(2)), None]);
+        assert_eq!(book.tell(now, AT, note("p3", "m")), Some(0));
+        assert_eq!((book.lost, book.told.len(), book.bytes), (2, 2, 2 * cost));
+    }
+
+    #[test]
+    fn the_same_again_becomes_a_series_that_is_written_once_and_at_its_end() {
+        let (mut book, now) = (book(), Instant::now());
+        book.tell(now, AT, note("p", "m"));
+        let request = book.next(0, now).expect("it waits");
+        assert_eq!((request.is_made, request.series()), (false, None));
+        // Told again while it is sent.
+        assert_eq!(book.tell(now, AT, note("p", "other words")), None);
+        book.ended(&request, Written::Settled, now);
+        let request = book.next(0, now).expect("a series");
+        assert_eq!((request.is_made, request.series()), (true, Some((2, AT))));
+        book.ended(&request, Written::Settled, now);
+        assert_eq!(book.tell(now, AT, note("p", "m")), None);
+        assert!(book.next(0, now).is_none());
+        let later = now + SERIES_OVER + Duration::from_secs(1);
+        book.look(later);
+        let request = book.next(0, later).expect("its end");
+        assert_eq!(request.series(), Some((3, AT)));
+        book.ended(&request, Written::Settled, later);
+        assert_eq!((book.told.len(), book.bytes, book.is_idle()), (0, 0, true));
+    }
+
+    #[test]
+    fn what_nobody_answered_is_tried_twelve_times_and_holds_nobody_up() {
+        let (mut book, mut now) = (book(), Instant::now());
+        book.tell(now, AT, note("p", "m"));
+        for tried in 1..=TRIES_MAX {
+            let request = book.next(0, now).expect("it is due");
+            assert!(!request.is_made);
+            book.ended(&request, Written::Again, now);
+            book.tell(now, AT, note(&format!("other-{tried}"), "m"));
+            let other = book.next(0, now).expect("another pod's");
+            assert_eq!(&*other.note().about.uid, format!("other-{tried}"));
+            book.ended(&other, Written::Settled, now);
+            if let Some(due) = book.due(0) {
+                assert!(due >= now + RETRY_AFTER && due <= now + RETRY_AFTER * 5 / 4);
+                now = due;
+            }
+        }
+        assert_eq!((book.due(0), book.lost, book.is_idle()), (None, 1, true));
+        // As upstream: the same again is taken for a series, which is made where it is not there.
+        assert_eq!(book.tell(now, AT, note("p", "m")), Some(0));
+        let request = book.next(0, now).expect("it waits");
+        assert_eq!((request.is_made, request.series()), (true, Some((2, AT))));
+    }
+}
