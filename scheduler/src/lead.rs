@@ -1,9 +1,11 @@
 //! The lease, on a thread of its own: a long decision must not look like the end of the process.
 //!
 //! Input: credentials, the lease, timings. Output: that this process leads, and that it does not any
-//! more. Owner: one thread with a client of its own. A process that lost the lease ends within
-//! `LAST_WORDS`, whatever its other threads do.
+//! more; an event for each. Owner: one thread with a client of its own. A process that lost the lease
+//! ends within `LAST_WORDS`, whatever its other threads do.
 // k8s: cmd/kube-scheduler/app/server.go Run
+
+mod herald;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +16,11 @@ use pintle_api::{Access, ClientOptions};
 use pintle_daemon::tasks;
 use tokio::sync::{mpsc, oneshot};
 
+use self::herald::Herald;
 use crate::config::Process;
 use crate::daemon::serve::State;
 
-/// For the thread that decides, to say how it ends.
+/// For the thread that decides, to say how it ends, and for the last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// For the lease to be given up.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
@@ -51,16 +54,16 @@ impl Lead {
         }
         state.metrics.leads(false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let elector = {
+        let (elector, herald) = {
             let _here = runtime.enter();
-            elector(access, process)?
+            elector(access, process, state)?
         };
         let (tell, words) = mpsc::unbounded_channel();
         let (release, asked) = oneshot::channel();
         let (done, released) = oneshot::channel();
         let (lease, state) = (process.timing.lease, Arc::clone(state));
         tasks::thread("lease", move || {
-            runtime.block_on(lead(elector, &tell, asked, |leads| match leads {
+            runtime.block_on(lead((elector, &herald), &tell, asked, |leads| match leads {
                 true => state.holds_lease(lease),
                 false => state.metrics.leads(true),
             }));
@@ -92,8 +95,9 @@ impl Lead {
 
 /// Takes the lease and holds it until it is lost, or until somebody asks for its release. `tell`
 /// hears of each renewal (true) and, once, that this process leads (false).
+// k8s: staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go acquire, renew
 async fn lead(
-    mut elector: Elector,
+    (mut elector, herald): (Elector, &Herald),
     words: &mpsc::UnboundedSender<Word>,
     mut asked: oneshot::Receiver<()>,
     tell: impl Fn(bool),
@@ -105,27 +109,116 @@ async fn lead(
     tell(false);
     // Nobody hears it only when the process is about to end.
     let _ = words.send(Word::Leads);
+    let became = herald.event(elector.lease(), "became leader");
     tokio::select! {
         () = elector.hold(|| tell(true)) => {}
+        () = herald.proclaim(&became) => {}
         is_asked = &mut asked => {
             if is_asked.is_ok() {
+                let stopped = herald.event(elector.lease(), "stopped leading");
                 elector.release().await;
+                herald.last_words(&stopped, LAST_WORDS).await;
             }
             return;
         }
     }
     let _ = words.send(Word::Lost);
-    tokio::time::sleep(LAST_WORDS).await;
+    let stopped = herald.event(elector.lease(), "stopped leading");
+    let wait = tokio::time::sleep(LAST_WORDS);
+    futures_util::future::join(wait, herald.last_words(&stopped, LAST_WORDS)).await;
     tracing::error!("the lease was lost: another scheduler may work now");
     std::process::exit(1);
 }
 
 // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
-fn elector(access: &Access, process: &Process) -> Result<Elector> {
+fn elector(access: &Access, process: &Process, state: &State) -> Result<(Elector, Herald)> {
     let user_agent = pintle_config::help::user_agent("leader-election");
     let client = access.client(ClientOptions { user_agent, ..Default::default() });
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let identity = format!("{}_{}", crate::run::host_name(), random.trim());
     let (namespace, name) = &process.lease;
-    Ok(Elector::new(client, (namespace, name), identity, process.timing)?)
+    let herald = Herald::new(client.clone(), identity.clone(), state.reporter.clone());
+    Ok((Elector::new(client, (namespace, name), identity, process.timing)?, herald))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use http_body_util::BodyExt as _;
+    use hyper::{Method, Response};
+    use kube::client::Body;
+    use pintle_api::leader::Timing;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A server with one lease, and the events that came.
+    #[derive(Default)]
+    struct Server {
+        lease: Option<Value>,
+        events: Vec<Value>,
+    }
+
+    impl Server {
+        fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
+            let mut sent: Value = serde_json::from_slice(body).unwrap_or_default();
+            if path.ends_with("/events") {
+                self.events.push(sent.clone());
+                return (201, sent);
+            }
+            if *method != Method::GET {
+                sent["metadata"]["uid"] = json!("lease-uid");
+                sent["metadata"]["namespace"] = json!("kube-system");
+                sent["metadata"]["resourceVersion"] = json!("7");
+                self.lease = Some(sent);
+            }
+            let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "message": "no", "reason": "NotFound", "code": 404});
+            self.lease.clone().map_or((404, missing), |lease| (200, lease))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_event_tells_that_this_process_leads_and_that_it_does_not_any_more() {
+        let server = Arc::new(Mutex::new(Server::default()));
+        let shared = Arc::clone(&server);
+        let service = tower::service_fn(move |request: hyper::Request<Body>| {
+            let server = Arc::clone(&shared);
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+                let (code, answer) = server.answer(&head.method, head.uri.path(), &body);
+                let answer = Body::from(answer.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(Response::builder().status(code).body(answer)?)
+            }
+        });
+        let client = kube::Client::new(service, "default");
+        let herald = Herald::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
+        let lease = ("kube-system", "lock");
+        let elector = Elector::new(client, lease, "host_1".to_owned(), Timing::default());
+        let elector = elector.expect("good timings");
+        let (tell, mut words) = mpsc::unbounded_channel();
+        let (release, asked) = oneshot::channel();
+        let told = || server.lock().expect("no panic").events.clone();
+        let asks = async {
+            assert_eq!(words.recv().await, Some(Word::Leads));
+            while told().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            release.send(()).expect("it holds the lease");
+        };
+        futures_util::future::join(lead((elector, &herald), &tell, asked, |_| {}), asks).await;
+        let messages: Vec<Value> = told().iter().map(|event| event["message"].clone()).collect();
+        assert_eq!(messages, ["host_1 became leader", "host_1 stopped leading"]);
+        let event = &told()[0];
+        let of = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
+            "namespace": "kube-system", "name": "lock", "uid": "lease-uid", "resourceVersion": "7"});
+        assert_eq!(event["involvedObject"], of);
+        let source = [&event["source"]["component"], &event["reportingComponent"]];
+        assert_eq!(source, ["mine", "mine"]);
+        assert_eq!([&event["type"], &event["reason"]], ["Normal", "LeaderElection"]);
+        assert_eq!(event["metadata"]["namespace"], "kube-system");
+    }
 }

@@ -72,6 +72,8 @@ pub struct State {
     questions: mpsc::Sender<Question>,
     /// What scrapers read.
     pub metrics: SchedulerMetrics,
+    /// Who tells of the lease: the name of the first profile.
+    pub reporter: String,
     configuration: Value,
     flags: BTreeMap<&'static str, String>,
     encodings: Encodings,
@@ -112,6 +114,10 @@ impl State {
                 &settings.gates,
                 settings.groups.is_some(),
             ),
+            reporter: settings
+                .profiles
+                .first()
+                .map_or_else(String::new, |profile| profile.scheduler_name.clone()),
             configuration: settings.configuration.clone(),
             flags: settings.flags.clone(),
             encodings: settings.serving.encodings,

@@ -37,6 +37,11 @@ impl Elector {
         self.term.leader()
     }
 
+    /// The lease as it was read or written last.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.term.lease()
+    }
+
     /// Waits until this process leads. May be dropped at any time.
     pub async fn acquire(&mut self) {
         loop {

@@ -55,6 +55,11 @@ impl Term {
         holder(&self.seen.as_ref()?.lease)
     }
 
+    /// The lease, as far as it is known.
+    pub(super) fn lease(&self) -> Option<&Lease> {
+        self.seen.as_ref().map(|seen| &seen.lease)
+    }
+
     /// Whether that is this process.
     pub(super) fn is_ours(&self) -> bool {
         self.leader() == Some(self.identity.as_str())
