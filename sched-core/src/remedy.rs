@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::config::Plugin;
 use crate::filter::node::is_hard;
+use crate::filter::status::{Code, Status};
 use crate::filter::{COLUMN_FILTERS, interpod};
 use crate::program::Program;
 use crate::select::{Detail, Refusal, Scratch};
@@ -79,6 +80,12 @@ pub enum Change {
         /// Missing features.
         missing: Vec<String>,
     },
+    /// Let pods go first for which room is kept on the node.
+    #[serde(rename_all = "camelCase")]
+    Wait {
+        /// What is missing beside them.
+        reasons: Vec<String>,
+    },
     /// Something that no single node stands for.
     #[serde(rename_all = "camelCase")]
     Pod {
@@ -131,6 +138,10 @@ impl Change {
             }
             Self::PodAffinity { rule } => format!("relax {rule}"),
             Self::Features { missing } => format!("have it declare {}", missing.join(", ")),
+            Self::Wait { reasons } => format!(
+                "wait until the pods that room is kept for have their node ({})",
+                reasons.join(", ")
+            ),
             Self::Pod { what } => what.clone(),
         }
     }
@@ -152,6 +163,7 @@ impl Change {
             Self::PodSlot => (1, 0.01),
             Self::HostPort { .. } => (2, 0.0),
             Self::Uncordon | Self::Tolerate { .. } => (2, 0.5),
+            Self::Wait { .. } => (2, 0.9),
             Self::Spread { skew, max_skew, .. } => (2, (skew - max_skew) as f64),
             Self::PodAffinity { .. } => (3, 0.5),
             Self::NodeLabels { unmet } => (3, unmet.len() as f64),
@@ -187,11 +199,26 @@ pub fn of_refusal(refusal: &Refusal) -> Remedy {
         Refusal::PreFilter(Plugin::SchedulingGates, reason) => {
             format!("remove the scheduling gates ({reason})")
         }
-        Refusal::PreFilter(_, reason) => format!("change the pod's node affinity ({reason})"),
+        Refusal::PreFilter(plugin, reason) => of_plugin(*plugin, reason),
         Refusal::Error(error) => format!("correct the pod: {error}"),
         Refusal::Stale => "compile the pod again".to_owned(),
     };
     Remedy { node: None, changes: vec![Change::Pod { what }] }
+}
+
+/// What would have to change for a plugin without a column of its own.
+fn of_plugin(plugin: Plugin, reason: &str) -> String {
+    match plugin {
+        Plugin::NodeAffinity => format!("change the pod's node affinity ({reason})"),
+        Plugin::VolumeRestrictions
+        | Plugin::NodeVolumeLimits
+        | Plugin::VolumeBinding
+        | Plugin::VolumeZone => format!("create or change what its volumes need ({reason})"),
+        Plugin::DynamicResources => format!("create or change its resource claims ({reason})"),
+        Plugin::OutOfTree => format!("change what a plugin rejects ({reason})"),
+        Plugin::Extender => format!("change what an extender rejects ({reason})"),
+        other => format!("change what {} rejects ({reason})", other.name()),
+    }
 }
 
 /// The smallest change over all nodes; `None` when there is no node.
@@ -222,15 +249,20 @@ pub fn nearest(
         let passing = COLUMN_FILTERS.iter().zip(&detail.passing);
         passing.filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
     };
-    let fewest = view.valid_rows().iter().map(|row| failing(row).count()).min().unwrap_or(0);
+    let rejected = |row: u32| {
+        let at = detail.rejected.binary_search_by_key(&row, |(row, _)| *row).ok()?;
+        of_status(&detail.rejected[at].1, failing(row))
+    };
+    let count_of = |row: u32| failing(row).count() + usize::from(rejected(row).is_some());
+    let fewest = view.valid_rows().iter().map(count_of).min().unwrap_or(0);
     let mut found: Vec<((u32, f64), u32, Vec<Change>)> = Vec::new();
-    for row in view.valid_rows().iter().filter(|row| failing(*row).count() <= fewest + 1) {
+    for row in view.valid_rows().iter().filter(|row| count_of(*row) <= fewest + 1) {
         let mut changes: Vec<Change> = Vec::new();
         failing(row)
             .for_each(|plugin| obstacles(cluster, program, scratch, plugin, row, &mut changes));
+        changes.extend(rejected(row));
         if changes.is_empty() {
-            let what = "change what a volume or claim asks for".to_owned();
-            changes.push(Change::Pod { what });
+            continue;
         }
         let burdens = changes.iter().map(|c| c.burden(cluster, row));
         let burden = burdens.fold((0, 0.0), |sum, b| (sum.0 + b.0, sum.1 + b.1));
@@ -242,6 +274,22 @@ pub fn nearest(
     }
     let remedy = |(_, row, changes)| Remedy { node: Some(cluster.node_name(row).into()), changes };
     found.into_iter().map(remedy).collect()
+}
+
+/// What a plugin of single nodes would need. One that has a column says so here of a node on which room
+/// is kept for others; nothing where its column says the same without them.
+fn of_status(status: &Status, mut failing: impl Iterator<Item = Plugin>) -> Option<Change> {
+    let reasons = status.reasons.clone();
+    let Some(plugin) = status.plugin else {
+        return Some(Change::Pod { what: reasons.join(", ") });
+    };
+    if !COLUMN_FILTERS.contains(&plugin) {
+        return Some(Change::Pod { what: of_plugin(plugin, &reasons.join(", ")) });
+    }
+    // Room that is made is not enough for those others as well.
+    let adds_up = plugin == Plugin::NodeResourcesFit && status.code == Code::Unschedulable;
+    let says_so = failing.any(|other| other == plugin);
+    (adds_up || !says_so).then_some(Change::Wait { reasons })
 }
 
 /// What one failing plugin would need on one node.

@@ -72,11 +72,17 @@ fn room_that_is_kept_for_another_pod_is_no_room() {
     waiting.status = serde_json::from_value(json!({"nominatedNodeName": "n1"})).expect("a status");
     let mut mirror = mirror(vec![node("n1", "2", json!([])), Thing::Pod(Box::new(waiting))]);
     let mut thinker = Thinker::default();
-    let mut feasible = |priority| {
-        let asked = pod("second", "1", priority, None);
-        explain(&mut mirror, &mut thinker, &asked).expect("read").feasible
+    let mut asks = |cpu: &str, priority| {
+        let asked = pod("second", cpu, priority, None);
+        explain(&mut mirror, &mut thinker, &asked).expect("read")
     };
-    assert_eq!((feasible(5), feasible(10), feasible(11)), (0, 0, 1));
+    assert_eq!([5, 10, 11].map(|priority| asks("1", priority).feasible), [0, 0, 1]);
+    let wait = "wait until the pods that room is kept for have their node (Insufficient cpu)";
+    let text = asks("1", 5).to_string();
+    assert!(text.contains(&format!("It would fit on node n1: {wait}\n")), "{text}");
+    let text = asks("2500m", 5).to_string();
+    let both = "ask for 500m less cpu (more than the node has)\n";
+    assert!(text.contains(&format!("It would fit on node n1: {both}")), "{text}");
 }
 
 #[test]
@@ -93,4 +99,20 @@ fn a_pod_that_was_looked_at_still_uses_its_disk() {
     let mut feasible = |pod| explain(&mut mirror, &mut thinker, pod).expect("read").feasible;
     let other = with_disk("q", None);
     assert_eq!((feasible(&other), feasible(&user), feasible(&other)), (0, 1, 0));
+    let text = explain(&mut mirror, &mut thinker, &other).expect("read").to_string();
+    let advice = "It would fit on node n1: create or change what its volumes need (node(s) had no";
+    assert!(text.contains(advice), "{text}");
+}
+
+#[test]
+fn a_claim_that_is_not_there_is_to_be_made() {
+    let mut mirror = mirror(vec![node("n1", "4", json!([]))]);
+    let mut asked = pod("p", "1", 0, None);
+    let volumes = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]);
+    asked.spec.as_mut().expect("a spec").volumes = serde_json::from_value(volumes).expect("read");
+    let answer = explain(&mut mirror, &mut Thinker::default(), &asked).expect("read");
+    let text = answer.to_string();
+    let advice = "It would fit create or change what its volumes need (persistentvolumeclaim";
+    assert!(text.contains(advice), "{text}");
+    assert!(!text.contains("affinity"), "{text}");
 }
