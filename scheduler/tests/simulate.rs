@@ -108,6 +108,38 @@ fn why_lists_every_node_with_scores_or_reasons() {
 }
 
 #[test]
+fn a_pod_has_the_priority_of_its_class_and_is_refused_where_that_is_not_there() {
+    let files = Files::new();
+    let class = |name: &str, policy: &str, default: bool| {
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": name}, "value": 1000, "preemptionPolicy": policy,
+            "globalDefault": default})
+    };
+    let mut urgent = pod("urgent", "1", None, 0);
+    let spec = urgent["spec"].as_object_mut().expect("a spec");
+    spec.remove("priority");
+    spec.insert("priorityClassName".into(), "high".into());
+    let mut common = urgent.clone();
+    common["spec"].as_object_mut().expect("a spec").remove("priorityClassName");
+    let victims = |new: &Value, class: Value| {
+        let all = [node("n1", "2", "a"), pod("bound", "1500m", Some("n1"), 0), new.clone(), class];
+        let text: Vec<String> = all.iter().map(Value::to_string).collect();
+        files.write("all.json", &text.join("\n"));
+        files.json(&["--cluster", "all.json"])["unplaced"][0]["preemption"]["victims"].clone()
+    };
+    let soft = "PreemptLowerPriority";
+    assert_eq!(victims(&urgent, class("high", soft, false)), json!(["d/bound"]));
+    assert_eq!(victims(&urgent, class("high", "Never", false)), Value::Null);
+    assert_eq!(victims(&common, class("high", soft, true)), json!(["d/bound"]));
+    assert_eq!(victims(&common, class("high", soft, false)), Value::Null);
+    files.write("all.json", &format!("{}\n{urgent}", node("n1", "2", "a")));
+    let output = files.run(&["--cluster", "all.json"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let says = "Pod d/urgent: spec.priorityClassName: no PriorityClass with name high was found";
+    assert!(!output.status.success() && text.contains(says), "{text}");
+}
+
+#[test]
 fn a_bad_file_names_the_object_the_field_and_the_position() {
     let files = cluster();
     let wrong =

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::ListParams;
 use pintle_api::informer::ObjectKey;
 use pintle_api::{Access, ClientOptions};
 use pintle_daemon::tasks;
@@ -20,8 +22,8 @@ use crate::mirror::{Mirror, node_name};
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation};
 use crate::simulate::progress::Progress;
-use crate::simulate::report;
 use crate::simulate::{Format, NodeChanges};
+use crate::simulate::{priority, report};
 use crate::watch::{self, KINDS, TOLD_MAX, Thing, Told};
 
 /// How long all lists may take.
@@ -109,12 +111,24 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         "nothing to place: give --pod FILE, or --drain NODE"
     );
     let mut dump = Dump::default();
-    on_cluster(&options.at, async |client| list_all(&client, |told| keep(&mut dump, told)).await)?;
+    on_cluster(&options.at, async |client| {
+        list_all(&client, |told| keep(&mut dump, told)).await?;
+        if options.pod.is_some() {
+            dump.priority_classes = priority_classes(&client).await?;
+        }
+        Ok(())
+    })?;
     if let Some(path) = &options.pod {
         let shown = path.display().to_string();
         let bytes = std::fs::read(path).with_context(|| shown.clone())?;
         let mut asked = Dump::default();
         load::load(&shown, &bytes, &mut asked)?;
+        dump.priority_classes.append(&mut asked.priority_classes);
+        for pod in &mut asked.pods {
+            priority::admit_new(&dump.priority_classes, pod).map_err(|(field, problem)| {
+                anyhow::anyhow!("{shown}: Pod {}: {field}: {problem}", ObjectKey::of(pod).as_str())
+            })?;
+        }
         for at in 1..=options.replicas {
             for pod in &asked.pods {
                 dump.pods.push(copy(pod, at, options.replicas));
@@ -229,6 +243,22 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<(
     running.iter().for_each(tokio::task::JoinHandle::abort);
     ensure!(ended.is_ok(), "the API server does not list {missing:?}");
     Ok(())
+}
+
+/// None where these credentials may not list them: then a pod needs a priority of its own.
+async fn priority_classes(client: &kube::Client) -> Result<Vec<PriorityClass>> {
+    let classes = kube::Api::<PriorityClass>::all(client.clone());
+    let params = ListParams::default();
+    match tokio::time::timeout(LIST_WAIT, classes.list(&params)).await.context("PriorityClasses")? {
+        Ok(listed) => Ok(listed.items),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            let text = "pods have the priority that they say themselves";
+            // Whoever reads it may be gone.
+            let _ = writeln!(std::io::stderr(), "{}: {text}", status.message);
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error).context("PriorityClasses"),
+    }
 }
 
 fn print(text: &[u8]) -> Result<()> {

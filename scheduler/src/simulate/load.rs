@@ -9,6 +9,7 @@
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -35,6 +36,8 @@ pub struct Dump {
     pub replication_controllers: Vec<ReplicationController>,
     /// Disruption budgets.
     pub budgets: Vec<PodDisruptionBudget>,
+    /// Priority classes, for pods that have no priority yet.
+    pub priority_classes: Vec<PriorityClass>,
     /// Objects of other kinds, not looked at.
     pub ignored: usize,
     /// Where each node and pod starts, for messages: file and line.
@@ -212,6 +215,10 @@ impl<'a> Loader<'a> {
                 let object = self.parse(at, text, kind)?;
                 self.dump.budgets.push(object);
             }
+            "PriorityClass" => {
+                let object = self.parse(at, text, kind)?;
+                self.dump.priority_classes.push(object);
+            }
             _ => self.dump.ignored += 1,
         }
         Ok(())
@@ -232,6 +239,7 @@ impl<'a> Loader<'a> {
                 let version = match kind {
                     "ReplicaSet" | "StatefulSet" => "apps/v1",
                     "PodDisruptionBudget" => "policy/v1",
+                    "PriorityClass" => "scheduling.k8s.io/v1",
                     _ => "v1",
                 };
                 if let Some(object) = value.as_object_mut() {

@@ -6,6 +6,7 @@
 
 pub mod load;
 pub mod place;
+pub(crate) mod priority;
 pub mod progress;
 pub mod report;
 
@@ -54,7 +55,8 @@ pub struct Options {
     /// Namespaces, for affinity terms that select them.
     #[arg(long, value_name = "FILE")]
     namespaces: Vec<PathBuf>,
-    /// Anything: nodes, pods, namespaces, services, replica sets, disruption budgets, in one file.
+    /// Anything: nodes, pods, namespaces, services, replica sets, disruption budgets, priority classes, in one
+    /// file.
     #[arg(long, value_name = "FILE")]
     cluster: Vec<PathBuf>,
     /// KubeSchedulerConfiguration; the defaults of Kubernetes 1.36 without it.

@@ -19,6 +19,7 @@ use pintle_sched_core::{Plugin, Profile};
 use serde::Serialize;
 
 use super::load::{Dump, LoadError};
+use super::priority;
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, Shape};
 
@@ -231,6 +232,10 @@ impl Simulation {
                 continue;
             }
             let name = pod_name(&pod);
+            priority::admit(&dump.priority_classes, &mut pod).map_err(|(field, problem)| {
+                let (place, object) = (dump.pod_places[at].clone(), format!("Pod {name}"));
+                SimulationError::Object { place, object, field: field.to_owned(), problem }
+            })?;
             let node = pod.spec.as_ref().and_then(|s| s.node_name.clone());
             let node = node.filter(|n| !n.is_empty());
             let drained = node.as_ref().is_some_and(|n| questions.drain.contains(n));
