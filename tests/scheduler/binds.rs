@@ -251,4 +251,8 @@ fn told(all: &[Pod], events: &[Event]) {
     let scheduled = scheduled.expect("some pod was scheduled");
     assert_eq!(scheduled.action.as_deref(), Some("Binding"));
     assert_eq!(scheduled.reporting_component.as_deref(), Some("default-scheduler"));
+    let of_lease = |event: &&Event| event.involved_object.kind.as_deref() == Some("Lease");
+    let of_lease = events.iter().find(of_lease).expect("an event of the lease");
+    let message = of_lease.message.as_deref().unwrap_or_default();
+    assert!(message.ends_with(" became leader"), "{message}");
 }
