@@ -8,7 +8,7 @@
 //! Between the runtime's word that an image is there and the container that keeps it, nothing in
 //! the runtime says that it is needed. One thread has all of this, so each step above is whole.
 //! Bounds: one removal at a time; ids of images that are held or were since the last look, and of
-//! those removed while somebody is resolving.
+//! those removed since the oldest who is resolving began.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,17 +33,22 @@ struct State {
     held_since: BTreeSet<String>,
     /// Names of the image that is being removed.
     removing: Vec<String>,
-    resolving: u32,
-    /// Removed while somebody was resolving.
-    removed: BTreeSet<String>,
+    /// Removals that have ended.
+    removals: u64,
+    /// How many are resolving, by the number of removals that had ended when they began.
+    resolving: BTreeMap<u64, u32>,
+    /// Removed while somebody was resolving: the number of the last removal of each.
+    removed: BTreeMap<String, u64>,
     changed: bool,
 }
 
 impl Holds {
     /// Somebody is about to find out which image it needs.
     pub(crate) fn resolving(&self) -> Resolving {
-        self.0.state.borrow_mut().resolving += 1;
-        Resolving(self.clone())
+        let mut state = self.0.state.borrow_mut();
+        let began = state.removals;
+        *state.resolving.entry(began).or_default() += 1;
+        Resolving { of: self.clone(), began }
     }
 
     /// Keeps an image until the hold is dropped.
@@ -86,28 +91,36 @@ impl Holds {
 }
 
 /// Somebody finds out which image it needs.
-pub(crate) struct Resolving(Holds);
+pub(crate) struct Resolving {
+    of: Holds,
+    /// Removals that had ended by then: what they removed was not there to be found.
+    began: u64,
+}
 
 impl Resolving {
     /// Whether the image may have been removed since; returns once no removal of it is under way.
     pub(crate) async fn lost(&self, id: &str) -> bool {
-        let mut lost = false;
-        while self.0.0.state.borrow().removing.iter().any(|name| name == id) {
-            lost = true;
+        let shared = &self.of.0;
+        while shared.state.borrow().removing.iter().any(|name| name == id) {
             // Nothing runs between the look above and the first poll of this.
-            self.0.0.ended.notified().await;
+            shared.ended.notified().await;
         }
-        lost || self.0.0.state.borrow().removed.contains(id)
+        shared.state.borrow().removed.get(id).is_some_and(|removal| *removal > self.began)
     }
 }
 
 impl Drop for Resolving {
     fn drop(&mut self) {
-        let mut state = self.0.0.state.borrow_mut();
-        state.resolving = state.resolving.saturating_sub(1);
-        if state.resolving == 0 {
-            state.removed.clear();
+        let mut state = self.of.0.state.borrow_mut();
+        let left = state.resolving.get_mut(&self.began).map(|count| {
+            *count = count.saturating_sub(1);
+            *count
+        });
+        if left == Some(0) {
+            state.resolving.remove(&self.began);
         }
+        let oldest = state.resolving.keys().next().copied().unwrap_or(u64::MAX);
+        state.removed.retain(|_, removal| *removal > oldest);
     }
 }
 
@@ -138,8 +151,10 @@ impl Drop for Removal {
     fn drop(&mut self) {
         let mut state = self.0.0.state.borrow_mut();
         let names = std::mem::take(&mut state.removing);
-        if state.resolving > 0 {
-            state.removed.extend(names);
+        state.removals += 1;
+        if !state.resolving.is_empty() {
+            let number = state.removals;
+            state.removed.extend(names.into_iter().map(|name| (name, number)));
         }
         self.0.0.ended.notify_waiters();
     }
@@ -186,5 +201,20 @@ mod tests {
         drop(resolving);
         assert!(!holds.resolving().lost("a").await, "who asks later sees what is there");
         assert!(holds.remove(names(&["a"])).is_none(), "still held");
+    }
+
+    #[tokio::test]
+    async fn a_removal_before_somebody_began_is_none_of_its_business_while_another_one_resolves() {
+        let holds = Holds::default();
+        let slow = holds.resolving();
+        drop(holds.remove(names(&["a"])));
+        let later = holds.resolving();
+        assert!(!later.lost("a").await, "it was found after the removal");
+        assert!(slow.lost("a").await);
+        drop(holds.remove(names(&["b"])));
+        drop(slow);
+        assert!(later.lost("b").await, "forgotten only when nobody is left who began before");
+        drop(later);
+        assert!(holds.0.state.borrow().removed.is_empty(), "nobody is resolving");
     }
 }
