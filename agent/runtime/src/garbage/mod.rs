@@ -273,7 +273,7 @@ impl Collector {
         for image in unknown {
             // Whoever pulls it just now relies on its record.
             let Some(_removal) = self.holds.remove(vec![image.clone()]) else { continue };
-            records.removed(&image).await;
+            records.removed(&image, listed).await;
         }
     }
 
@@ -329,6 +329,7 @@ impl Collector {
             return Ok(false);
         };
         let Some(_removal) = self.holds.remove(found.names.clone()) else { return Ok(false) };
+        let began = jiff::Timestamp::now();
         let spec = v1::ImageSpec { image: image.id.clone(), ..v1::ImageSpec::default() };
         let removed = self.client.remove_image(v1::RemoveImageRequest { image: Some(spec) });
         let removed = tokio::time::timeout(REMOVE_MAX, removed).await;
@@ -338,9 +339,10 @@ impl Collector {
         tracing::info!(image = image.id, bytes = image.bytes, ?reason, "removed an unused image");
         let label = if reason == Reason::Age { "age" } else { "space" };
         self.metrics.images().collected(label);
-        // While the removal is under way nobody makes a new record of it and relies on it.
+        // The runtime may have forgotten it long before it answers: a pull since then has a record of
+        // its own, without which the image would count as put there for everybody.
         if let Some(records) = self.puller.records() {
-            records.removed(&image.id).await;
+            records.removed(&image.id, began).await;
         }
         Ok(true)
     }

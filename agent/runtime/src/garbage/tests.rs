@@ -204,6 +204,21 @@ fn the_record_of_an_image_that_somebody_else_removed_goes() {
 }
 
 #[test]
+fn the_record_of_a_pull_that_came_while_its_image_was_being_removed_stays() {
+    locally(async {
+        let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
+        let of = scene.collector(POLICY, roomy).await;
+        let ids = scene.left(&of).await;
+        let records = [(&*ids[0], "2020-01-01T00:00:00Z"), (&*ids[1], "2999-01-01T00:00:00Z")];
+        let mut collector = with_records(&scene, &records).await;
+        assert_eq!(collector.free_unused_images().await.images, 2);
+        let left = |image: &str| record(&scene, image).exists();
+        assert!(!left(&ids[0]), "of the image that was removed");
+        assert!(left(&ids[1]), "without it whoever finds the image may use it");
+    });
+}
+
+#[test]
 fn people_are_told_what_becomes_of_each_image() {
     locally(async {
         let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;

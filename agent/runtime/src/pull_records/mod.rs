@@ -101,12 +101,17 @@ impl PullRecords {
         self.end(image).await;
     }
 
-    /// An image was removed: whoever pulls it again proves itself anew.
+    /// An image was removed: whoever pulls it again proves itself anew. What was recorded since the
+    /// removal `began` is of a pull that came after it, and stays.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go PruneUnknownRecords
-    pub async fn removed(&self, image_ref: &str) {
+    pub async fn removed(&self, image_ref: &str, began: jiff::Timestamp) {
         let _turn = self.turn.lock().await;
-        let id = image_ref.to_owned();
-        if let Err(error) = self.change(move |files| files.remove_record(&id)).await {
+        let (id, second) = (image_ref.to_owned(), second(began));
+        let remove = move |files: &Files| match files.record(&id) {
+            Ok(Some(record)) if !record.is_older_than(&second) => Ok(()),
+            _ => files.remove_record(&id),
+        };
+        if let Err(error) = self.change(remove).await {
             tracing::error!(%error, image_ref, "the record of a removed image cannot be removed");
         }
     }
