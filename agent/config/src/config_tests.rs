@@ -264,7 +264,41 @@ fn eviction_thresholds_follow_the_merge_setting() {
     let flag = config(&["--eviction-hard=memory.available<2Gi,nodefs.available<5%"]);
     assert_eq!(flag.kubelet.eviction_hard["nodefs.available"], "5%");
     assert_eq!(flag.kubelet.eviction_hard.len(), 2);
-    assert_eq!(config(&[]).kubelet.eviction_hard, defaults::eviction_hard());
+    let unset = config(&["--config", &file(&dir, "c.yaml", "evictionHard: null\n")]);
+    assert_eq!(unset.kubelet.eviction_hard, defaults::eviction_hard());
+}
+
+#[test]
+fn default_thresholds_are_those_of_the_file_alone() {
+    let dir = temp();
+    let empty = file(&dir, "empty.yaml", "");
+    file(&dir, "d/a.conf", "evictionHard: {memory.available: 500Mi}\n");
+    let drop_ins = dir.path().join("d").display().to_string();
+    let both = config(&["--config", &empty, "--config-dir", &drop_ins]).kubelet.eviction_hard;
+    assert_eq!((both.len(), &*both["memory.available"]), (5, "500Mi"), "a drop-in changes one");
+    let alone = config(&["--config-dir", &drop_ins]).kubelet.eviction_hard;
+    assert_eq!(alone.len(), 1, "without a file there is nothing to change");
+    assert!(config(&[]).kubelet.eviction_hard.is_empty(), "nor by flags alone");
+
+    let none = file(&dir, "none.yaml", "evictionHard: {}\n");
+    assert!(config(&["--config", &none]).kubelet.eviction_hard.is_empty(), "switched off");
+    let off = config(&["--config", &empty, "--eviction-hard="]).kubelet.eviction_hard;
+    assert!(off.is_empty(), "switched off by the flag");
+    let removed = temp();
+    file(&removed, "a.conf", "evictionHard: null\n");
+    let removed = removed.path().display().to_string();
+    let removed = config(&["--config", &empty, "--config-dir", &removed]).kubelet.eviction_hard;
+    assert!(removed.is_empty(), "removed by a drop-in");
+
+    let merges = file(&dir, "merges.yaml", "mergeDefaultEvictionSettings: true\n");
+    let flag = config(&["--config", &merges, "--eviction-hard=memory.available<1Gi"]);
+    assert_eq!(flag.kubelet.eviction_hard.len(), 1, "flags come after what is merged");
+    let late = temp();
+    file(&late, "a.conf", "mergeDefaultEvictionSettings: true\n");
+    let late = late.path().display().to_string();
+    let one = file(&dir, "one.yaml", "evictionHard: {memory.available: 1Gi}\n");
+    let late = config(&["--config", &one, "--config-dir", &late]).kubelet.eviction_hard;
+    assert_eq!(late.len(), 1, "and so do drop-ins");
 }
 
 #[test]

@@ -24,7 +24,8 @@ const LEGACY_READ_ONLY_PORT: i32 = 10255;
 /// Upper bound of the restart delay of crashing containers.
 pub const CRASH_LOOP_PERIOD_MAX: GoDuration = GoDuration::from_secs(300);
 
-/// Hard eviction thresholds when none are set.
+/// Hard eviction thresholds when the file of `--config` sets none.
+// k8s: pkg/kubelet/eviction/defaults_linux.go DefaultEvictionHard
 pub fn eviction_hard() -> TextMap {
     [
         ("imagefs.available", "15%"),
@@ -242,14 +243,18 @@ pub fn complete_for_gates(tree: &mut Map<String, Value>, gates: &FeatureGates) {
     }
 }
 
-/// Applies the rule of `mergeDefaultEvictionSettings` to the hard eviction thresholds.
-///
-/// With no threshold set all defaults hold; with some set the others are off, or, when merging is
-/// asked for, have their defaults.
-pub fn complete_eviction_hard(config: &mut KubeletConfiguration) {
-    if config.merge_default_eviction_settings || config.eviction_hard.is_empty() {
+/// Adds hard eviction thresholds to the file of `--config`: all of them where it sets none, and those
+/// that it does not set where `mergeDefaultEvictionSettings` says so. What drop-ins and flags set comes
+/// later and is left as it is, and without that file there are none.
+// k8s: cmd/kubelet/app/server.go loadConfigFile
+pub fn complete_file(tree: &mut Map<String, Value>) {
+    let merges = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
+    let is_set = tree.contains_key("evictionHard");
+    let hard = tree.entry("evictionHard").or_insert_with(|| Value::Object(Map::new()));
+    let Value::Object(hard) = hard else { return };
+    if merges || !is_set {
         for (signal, threshold) in eviction_hard() {
-            config.eviction_hard.entry(signal).or_insert(threshold);
+            hard.entry(signal).or_insert(Value::String(threshold));
         }
     }
 }

@@ -48,8 +48,8 @@ impl Daemon for Kubelet {
         defaults::complete_for_gates(tree, gates);
     }
 
-    fn finish(config: &mut KubeletConfiguration) {
-        defaults::complete_eviction_hard(config);
+    fn complete_file(tree: &mut Map<String, Value>) {
+        defaults::complete_file(tree);
     }
 
     fn check(config: &KubeletConfiguration, gates: &FeatureGates) -> Vec<ConfigError> {

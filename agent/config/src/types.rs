@@ -156,7 +156,8 @@ pub struct KubeletConfiguration {
     pub serialize_image_pulls: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_parallel_image_pulls: Option<i32>,
-    #[serde(skip_serializing_if = "is_zero")]
+    /// The defaults are those of a file; where drop-ins or the lack of a file leave none, none hold.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub eviction_hard: TextMap,
     #[serde(skip_serializing_if = "is_zero")]
     pub eviction_soft: TextMap,

@@ -44,11 +44,11 @@ pub trait Daemon: Clone + std::fmt::Debug + Default + PartialEq + Eq + 'static {
     /// Adds defaults that depend on other fields, after each file. Doing it again changes nothing.
     fn complete(_tree: &mut Map<String, Value>) {}
 
+    /// Adds defaults of the file of `--config`, which drop-ins and flags then change.
+    fn complete_file(_tree: &mut Map<String, Value>) {}
+
     /// Takes back the defaults of features that are switched off. Comes after all sources.
     fn complete_for_gates(_tree: &mut Map<String, Value>, _gates: &FeatureGates<Self>) {}
-
-    /// Adds what is easier to say of the typed configuration.
-    fn finish(_config: &mut Self::Configuration) {}
 
     /// All violations of ranges and combinations.
     fn check(_config: &Self::Configuration, _gates: &FeatureGates<Self>) -> Vec<ConfigError> {

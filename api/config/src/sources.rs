@@ -42,10 +42,11 @@ impl<D: Daemon> Sources<D> {
         Ok(sources)
     }
 
-    /// The settings of one file.
+    /// The settings of the file of `--config`.
     pub(crate) fn of_document(document: Document) -> Self {
         let Document { mut tree, places, warnings } = document;
         complete::<D>(&mut tree);
+        D::complete_file(&mut tree);
         Self { tree, places, warnings, baseline: D::Configuration::default() }
     }
 
@@ -93,9 +94,8 @@ impl<D: Daemon> Sources<D> {
         let gates = FeatureGates::<D>::new(&asked);
         D::complete_for_gates(&mut tree, gates.as_ref().unwrap_or(&FeatureGates::default()));
         errors.extend(gates.as_ref().err().into_iter().flatten().cloned());
-        let (mut config, found) = typed::<D>(tree);
+        let (config, found) = typed::<D>(tree);
         errors.extend(found);
-        D::finish(&mut config);
         let known = gates.unwrap_or_default();
         errors.extend(D::check(&config, &known));
         if errors.is_empty() { Ok((config, known)) } else { Err(self.placed(errors)) }
