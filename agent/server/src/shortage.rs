@@ -122,6 +122,7 @@ fn signal(gauge: &Gauge) -> Value {
             "pod": next.pod,
             "why": next.rule.words(),
         })),
+        "isBlind": gauge.is_blind,
     })
 }
 

@@ -20,6 +20,7 @@ use super::met::{self, Met};
 use super::observed::{Freed, Observation, Reading, Scope};
 use super::rank::{self, Evictable, EvictionRule, Uses};
 use super::report::{Eviction, Runner, Trends};
+use super::sight::{Sight, Told};
 use super::signal::{Pressure, Signal, Starved};
 use super::threshold::{Settings, Threshold};
 
@@ -28,7 +29,7 @@ use super::threshold::{Settings, Threshold};
 pub const PERIOD: Duration = Duration::from_secs(10);
 /// How often while something is about to change.
 // k8s: pkg/kubelet/eviction/eviction_manager.go podCleanupPollFreq
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const SOON: Duration = Duration::from_secs(1);
 /// The kernel is listened to no more often.
 const HEED_EVERY: Duration = Duration::from_millis(250);
 /// How long a pod may take to be cleaned up, beyond the time that its end may take.
@@ -41,8 +42,6 @@ pub const RECLAIM_MAX: Duration = Duration::from_secs(120);
 /// How long stall does not count once a victim for memory is gone: the kernel's average of ten seconds
 /// needs so long to fall from all to less than `threshold::STALL_MIN`.
 const STALL_FORGOTTEN: Duration = Duration::from_secs(25);
-/// How long figures of pods are waited for, where there are none at all.
-const BLIND_MAX: Duration = Duration::from_secs(30);
 /// When a look counts as lost.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// How much of what was freed has to be seen, in tenths; the rest others may have written meanwhile.
@@ -164,6 +163,8 @@ pub struct Evictor {
     /// When disks of pods that may use so much of one were asked for last.
     #[serde(default)]
     limits_at: Option<Mono>,
+    #[serde(default)]
+    sight: Sight,
     trends: Trends,
     evictions: VecDeque<Eviction>,
     /// Tickets that were given out.
@@ -254,6 +255,8 @@ impl Evictor {
         }
         let (pods, disks) = match self.doing {
             Doing::Weighing { signal } => (Scope::All, signal.is_of_disk()),
+            Doing::Evicting { .. } => (Scope::Nobody, false),
+            _ if self.sight.counts(now) => (Scope::All, true),
             Doing::Watching if is_due(self.limits_at, now) => {
                 let some = limited();
                 self.limits_at = (!some.is_empty()).then_some(now);
@@ -308,6 +311,7 @@ impl Evictor {
         self.trends.add(observation, now);
         let conditions = self.met.update(scene.settings, observation, now);
         self.pressure = Pressure::of(&conditions);
+        self.sight.see(scene.settings, observation);
         if asked.at < self.since {
             // It was begun before the last step had ended.
             self.look_at = now;
@@ -357,7 +361,10 @@ impl Evictor {
             }
         }
         let fresh = self.fresh(scene);
-        let Some(first) = fresh.first() else { return Vec::new() };
+        let Some(first) = fresh.first() else {
+            self.sight.rest();
+            return Vec::new();
+        };
         let (signal, starved) = (first.signal, first.signal.starved());
         let mut steps = Vec::new();
         if tells(self.told, starved, now) {
@@ -433,16 +440,20 @@ impl Evictor {
             self.look_at = now.mono.plus(SOON);
             return Vec::new();
         };
-        let starved = first.signal.starved();
-        // Where not one pod's figures could be read, whoever is named may use least of all.
-        let is_blind = !uses.is_empty() && !rank::tells_of(uses, starved);
-        if is_blind && now.mono.since(self.since) < BLIND_MAX {
-            self.look_at = now.mono.plus(SOON);
-            return Vec::new();
-        }
         let is_weighed = |uid| asked.known.contains(uid) || uses.contains_key(uid);
         let pods = scene.pods.iter().copied().filter(|pod| is_weighed(pod.uid));
-        let ranked = rank::rank(pods, uses, first.signal, observation.layout);
+        let pods: Vec<_> = pods.collect();
+        let (disks, layout) = (asked.disks, observation.layout);
+        let told = Told { pods: &pods, uses, disks, layout };
+        let first = match self.sight.first(&fresh, told, self.since, now.mono) {
+            Ok(first) => first,
+            Err(again) => {
+                self.look_at = now.mono.plus(again);
+                return Vec::new();
+            }
+        };
+        let starved = first.signal.starved();
+        let ranked = rank::rank(pods, uses, first.signal, layout);
         let Some((of, weight)) = ranked.first() else {
             self.rest(now.mono);
             return Vec::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::observed::PodUse;
+use super::super::observed::{ContainerUse, DiskUse, PodUse, Unread};
 use super::super::threshold::Level;
 use super::*;
 
@@ -26,6 +26,8 @@ struct Node {
     /// Nothing can be read of the node; nothing of pods.
     is_unread: bool,
     is_blind: bool,
+    /// The volumes of the hog are being counted.
+    is_uncounted: bool,
     now: Now,
     looks: Vec<(Duration, Scope)>,
     told: Vec<Duration>,
@@ -51,6 +53,7 @@ impl Node {
             limited: BTreeSet::new(),
             is_unread: false,
             is_blind: false,
+            is_uncounted: false,
             now: Now::default(),
             looks: Vec::new(),
             told: Vec::new(),
@@ -65,9 +68,18 @@ impl Node {
     fn observe(&self, scope: &Scope) -> Observation {
         let reading = Reading { available: 50, capacity: 1_000, at: self.now.wall };
         let working_set = (!self.is_blind).then_some(400);
-        let used = |uid: &PodUid| (uid.clone(), PodUse { working_set, ..PodUse::default() });
+        let used = |uid: &PodUid| {
+            let is_hog = uid.as_str() == "hog";
+            let unread = Unread { volumes: is_hog && self.is_uncounted, ..Unread::default() };
+            let bytes = if is_hog && !self.is_uncounted { 900 } else { 1 };
+            let logs = Some(DiskUse { bytes, inodes: 1 });
+            let container = ContainerUse { logs, ..ContainerUse::default() };
+            let containers = BTreeMap::from([("c".to_owned(), container)]);
+            let used = PodUse { working_set, containers, unread, ..PodUse::default() };
+            (uid.clone(), used)
+        };
         let uses = self.pods.iter().map(|(uid, _)| used(uid)).collect();
-        let readings = BTreeMap::from([(Signal::MemoryAvailable, reading)]);
+        let readings = BTreeMap::from([(self.settings.thresholds[0].signal, reading)]);
         Observation {
             readings: if self.is_unread { BTreeMap::new() } else { readings },
             pods: (*scope != Scope::Nobody).then_some(uses),
@@ -96,6 +108,9 @@ impl Node {
         for step in self.evictor.observe(ticket, &scene) {
             match step {
                 Step::Tell(_) => self.told.push(self.age()),
+                Step::Reclaim { ticket, .. } => {
+                    self.evictor.reclaimed(ticket, &Freed::default(), self.now.mono);
+                }
                 Step::Evict(victim) => self.victims.push((self.age(), victim.uid)),
                 _ => {}
             }
@@ -196,4 +211,18 @@ fn who_goes_is_not_chosen_without_a_figure_unless_there_is_none_for_long() {
     node.is_blind = false;
     node.pass(2, true);
     assert_eq!(node.victims.len(), 1);
+}
+
+#[test]
+fn who_fills_the_disk_goes_once_volumes_are_counted_and_nobody_goes_for_having_been_counted_first()
+{
+    let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
+    let mut node = Node::with(&["a-small", "hog"], threshold);
+    node.is_uncounted = true;
+    node.pass(60, false);
+    assert!(node.victims.is_empty(), "{:?}", node.victims);
+    assert!(node.looks_at(|scope| *scope == Scope::All).len() > 40, "it looks on");
+    node.is_uncounted = false;
+    node.pass(60, false);
+    assert_eq!(node.victims[0].1, PodUid::from("hog"));
 }

@@ -9,9 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use pintle_api_types::ids::{Mono, UnixNanos};
 use serde::{Deserialize, Serialize};
 
-use super::observed::{Layout, Observation};
+use super::observed::{Layout, Observation, Reading};
 use super::signal::{Condition, Signal, Starved};
 use super::threshold::{Settings, Threshold};
+
+/// A disk nears a threshold when this part of it, or less, is left above.
+const NEAR_PARTS: u64 = 50;
 
 /// See the module's header.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -93,6 +96,18 @@ impl Met {
 /// Some threshold is met or not resolved, whatever its grace period.
 pub fn is_short(settings: &Settings, observation: &Observation) -> bool {
     settings.on(observation.layout).iter().any(|of| settings.is_met(of, observation, true))
+}
+
+/// A disk has little more than it has to have: what pods hold of it may soon make a difference.
+pub fn nears_disk(settings: &Settings, observation: &Observation) -> bool {
+    let is_near = |of: &Threshold| {
+        let Some(reading) = observation.readings.get(&of.signal) else { return false };
+        let spare = reading.capacity / NEAR_PARTS;
+        let less = Reading { available: reading.available.saturating_sub(spare), ..*reading };
+        of.is_met(&less, true)
+    };
+    let of_disk = |of: &Threshold| of.signal.is_of_disk();
+    settings.on(observation.layout).iter().filter(|of| of_disk(of)).any(is_near)
 }
 
 /// What can be freed for a signal without ending a pod: dead containers, unused images.

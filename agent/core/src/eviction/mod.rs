@@ -3,7 +3,7 @@
 //! ```text
 //!   threshold ─> met ────────────┐
 //!   observed ──┘                 v
-//!              rank, local ─> evictor ─> message ─> (worker/eviction)
+//!       rank, local, sight ─> evictor ─> message ─> (worker/eviction)
 //!                                └─> report
 //! ```
 //! | file | decides |
@@ -13,6 +13,7 @@
 //! | `threshold` | how much there has to be |
 //! | `met` | whether there is less, since when, and what the node says of it |
 //! | `rank`, `local` | who has to go first; who has to go because of a limit of its own |
+//! | `sight` | whether enough is known of what pods take |
 //! | `evictor` | what is done next: look, reclaim, weigh, evict, wait |
 //! | `message` | what is told of it |
 //! | `report` | what people read of it later |
@@ -24,6 +25,7 @@ pub mod met;
 pub mod observed;
 pub mod rank;
 pub mod report;
+pub mod sight;
 pub mod signal;
 pub mod threshold;
 

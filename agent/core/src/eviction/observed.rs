@@ -63,6 +63,27 @@ pub struct PodUse {
     pub volumes: BTreeMap<String, VolumeUse>,
     /// The agent's own files of the pod.
     pub own_files: DiskUse,
+    /// What of its disks is missing above; nothing where disks were not asked for.
+    #[serde(default, skip_serializing_if = "Unread::is_none")]
+    pub unread: Unread,
+}
+
+/// Parts of a pod's use of disks that could not be read, or not yet: they are not known to be nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    /// The runtime does not tell writable layers.
+    pub layers: bool,
+    /// The disk does not tell the sizes of logs.
+    pub logs: bool,
+    /// Some volume is being counted for the first time, or for the first time in a long while.
+    pub volumes: bool,
+}
+
+impl Unread {
+    /// Everything could be read.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What a container takes.

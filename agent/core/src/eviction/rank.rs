@@ -15,7 +15,7 @@ use pintle_api_types::pod::resources;
 use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
-use super::observed::{DiskUse, Layout, PodUse};
+use super::observed::{DiskUse, Layout, PodUse, Unread};
 use super::signal::{Signal, Starved};
 use super::threshold::{shown, signed};
 
@@ -103,12 +103,27 @@ pub fn rank<'a>(
     all
 }
 
-/// Something is known of what some pod takes of this. Disks have many parts, and each is read for itself.
-pub fn tells_of(uses: &Uses, starved: Starved) -> bool {
-    uses.values().any(|used| match starved {
+/// Something is known of what some pod takes of this. Disks have many parts, and each is read for itself:
+/// see `unread`.
+pub fn tells_of(uses: &Uses, signal: Signal) -> bool {
+    uses.values().any(|used| match signal.starved() {
         Starved::Memory => used.working_set.is_some(),
         Starved::Pids => used.processes.is_some(),
         Starved::EphemeralStorage | Starved::Inodes => true,
+    })
+}
+
+/// What counts for this signal and could not be read of some of these pods.
+pub fn unread(pods: &[Evictable<'_>], uses: &Uses, signal: Signal, layout: Layout) -> Unread {
+    if !signal.is_of_disk() {
+        return Unread::default();
+    }
+    let parts = parts(signal, layout);
+    let of_pods = pods.iter().filter_map(|of| uses.get(of.uid)).map(|used| used.unread);
+    of_pods.fold(Unread::default(), |all, of| Unread {
+        layers: all.layers || of.layers && parts.layers,
+        logs: all.logs || of.logs && parts.logs,
+        volumes: all.volumes || of.volumes && parts.volumes,
     })
 }
 

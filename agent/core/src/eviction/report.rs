@@ -94,8 +94,10 @@ pub struct Gauge {
     pub met_in: Option<Duration>,
     /// What decides beside what is left, for memory with `--pintle-psi-eviction`.
     pub stall: Option<Stall>,
-    /// Who would have to go, when somebody asked what pods use.
+    /// Who would have to go, when somebody asked what pods use and all that counts could be read.
     pub next: Option<Next>,
+    /// Something that counts could not be read, or is being counted.
+    pub is_blind: bool,
 }
 
 /// How much the node waits for memory, in hundredths of a percent of the last ten seconds.
@@ -298,7 +300,10 @@ pub fn report(
         let least = threshold.least(reading).units();
         let stall = trends.stall(threshold.signal, settings);
         let met_in = trends.met_in(threshold.signal, least, stall);
-        let next = uses.and_then(|uses| next(threshold.signal, trends.layout, pods, uses));
+        let (signal, layout) = (threshold.signal, trends.layout);
+        let unread = uses.map(|uses| rank::unread(pods, uses, signal, layout));
+        let is_blind = unread.is_some_and(|unread| !unread.is_none());
+        let next = uses.filter(|_| !is_blind).and_then(|uses| next(signal, layout, pods, uses));
         Some(Gauge {
             signal: threshold.signal,
             available: reading.available,
@@ -310,6 +315,7 @@ pub fn report(
             met_in,
             stall,
             next,
+            is_blind,
         })
     };
     Report {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use pintle_agent_core::eviction::evictor::{Evictor, Scene, Step};
 use pintle_agent_core::eviction::observed::{
-    ContainerUse, DiskUse, Freed, Layout, Observation, PodUse, Reading, Scope,
+    ContainerUse, DiskUse, Freed, Layout, Observation, PodUse, Reading, Scope, Unread,
 };
 use pintle_agent_core::eviction::rank::Evictable;
 use pintle_agent_core::eviction::signal::Signal;
@@ -346,7 +346,7 @@ impl World {
                 (Signal::MemoryAvailable, reading(left)),
                 (Signal::NodeFsAvailable, reading(disk)),
             ]);
-            let pods = (look.pods == Scope::All).then(|| uses(&mut self.pods));
+            let pods = (look.pods == Scope::All).then(|| uses(&mut self.pods, &mut self.rng));
             let layout = Layout::default();
             let least = if stalls { STALL_MIN } else { 0 };
             let stall = Some(self.rng.range(least.into(), u64::from(least) + 1_000) as u16);
@@ -464,16 +464,22 @@ fn amount(of: u64) -> Amount {
     Amount::from_bytes(i64::try_from(of).expect("small"))
 }
 
-/// What running pods take at this moment.
-fn uses(pods: &mut [SimPod]) -> BTreeMap<PodUid, PodUse> {
+/// What running pods take at this moment. Now and then the runtime does not tell it of disks, or what
+/// some pod has there is still being counted: then it looks like nothing.
+fn uses(pods: &mut [SimPod], rng: &mut Rng) -> BTreeMap<PodUid, PodUse> {
+    let is_down = rng.chance(5);
+    let mut unread = || Unread { layers: is_down, volumes: rng.chance(5), ..Unread::default() };
     let alive = pods.iter_mut().filter(|pod| !pod.is_gone);
     let of = |pod: &mut SimPod| {
         pod.seen = pod.taken;
-        let layer = Some(DiskUse { bytes: pod.taken.disk, inodes: 1 });
+        let unread = unread();
+        let bytes = if unread.is_none() { pod.taken.disk } else { 0 };
+        let layer = Some(DiskUse { bytes, inodes: 1 });
         let container = ContainerUse { layer, ..ContainerUse::default() };
         let used = PodUse {
             working_set: Some(pod.taken.memory),
             containers: BTreeMap::from([("main".to_owned(), container)]),
+            unread,
             ..PodUse::default()
         };
         (pod.uid.clone(), used)

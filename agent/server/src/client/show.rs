@@ -150,6 +150,7 @@ pub(super) fn pressure(answer: &Value, look: &Look) -> String {
         let next = &signal["next"];
         let next = match next["pod"].as_str() {
             Some(pod) => format!("{pod}: {}", text(&next["why"])),
+            None if signal["isBlind"] == true => "not known yet: pods are being counted".to_owned(),
             None => "-".to_owned(),
         };
         rows.push(vec![

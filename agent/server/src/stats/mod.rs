@@ -10,6 +10,7 @@ mod cadvisor;
 mod du;
 mod files;
 mod known;
+mod layers;
 mod logs;
 mod machine;
 mod network;
@@ -249,7 +250,7 @@ impl Stats {
         let storage = Storage {
             node: disks.node,
             images: images.map(|(_, usage)| (disks.images, usage)),
-            layers: layers(&self.runtime).await,
+            layers: layers::layers(&self.runtime, RUNTIME_WAIT).await.unwrap_or_default(),
             volumes: match &self.gauges.volumes {
                 Some(counter) => {
                     let targets = volumes::targets(snapshot, &self.config.flags.root_dir);
@@ -277,23 +278,6 @@ impl Stats {
         let mount = fs.fs_id.map(|id| id.mountpoint).unwrap_or_default();
         Some((PathBuf::from(mount), usage))
     }
-}
-
-/// Writable layers by container id; none while the runtime does not answer.
-async fn layers(runtime: &Client) -> HashMap<String, Usage> {
-    let asked = runtime.list_container_stats(v1::ListContainerStatsRequest::default());
-    let Ok(Ok(told)) = tokio::time::timeout(RUNTIME_WAIT, asked).await else {
-        return HashMap::new();
-    };
-    let layers = told.stats.into_iter().filter_map(|stats| {
-        let layer = stats.writable_layer?;
-        let usage = Usage {
-            bytes: layer.used_bytes.map_or(0, |value| value.value),
-            inodes: layer.inodes_used.map_or(0, |value| value.value),
-        };
-        Some((stats.attributes?.id, usage))
-    });
-    layers.collect()
 }
 
 /// How pods' cgroups are laid out; as configured while the runtime does not answer.

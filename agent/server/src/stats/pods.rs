@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::names::CgroupSetup;
-use pintle_agent_core::eviction::observed::{ContainerUse, DiskUse, PodUse, Scope, VolumeUse};
+use pintle_agent_core::eviction::observed::{
+    ContainerUse, DiskUse, PodUse, Scope, Unread, VolumeUse,
+};
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::status::pod_map::PodMap;
 use pintle_agent_core::types::PodUid;
@@ -21,10 +23,11 @@ use pintle_cri::Client;
 
 use super::files::Usage;
 use super::known::Known;
+use super::layers::Layers;
 use super::sweep::{Kind, Sweep};
 use super::targets::Key;
-use super::volumes::{Counted, Volumes};
-use super::{Gauges, files, layers, logs, targets, volumes};
+use super::volumes::{Counted, Counts};
+use super::{Gauges, files, logs, targets, volumes};
 
 /// How long cgroups are waited for; without them memory and processes are unknown.
 const SWEEP_WAIT: Duration = Duration::from_secs(10);
@@ -35,7 +38,7 @@ pub struct PodGauge {
     gauges: Gauges,
     root_dir: PathBuf,
     setup: CgroupSetup,
-    runtime: Client,
+    layers: Layers,
     logs: Known<logs::Sizes>,
     hosts: Known<HashMap<String, Usage>>,
 }
@@ -43,10 +46,12 @@ pub struct PodGauge {
 /// What was read of the disks.
 #[derive(Default)]
 struct Disks {
-    layers: HashMap<String, Usage>,
-    logs: Arc<logs::Sizes>,
+    /// `None` while the runtime does not tell them.
+    layers: Option<Arc<HashMap<String, Usage>>>,
+    /// `None` while the disk does not tell them.
+    logs: Option<Arc<logs::Sizes>>,
     hosts: Arc<HashMap<String, Usage>>,
-    volumes: Arc<Volumes>,
+    volumes: Counts,
 }
 
 impl PodGauge {
@@ -56,7 +61,7 @@ impl PodGauge {
             gauges,
             root_dir: config.flags.root_dir.clone(),
             setup,
-            runtime,
+            layers: Layers::new(runtime),
             logs: Known::new("sizes of logs to weigh"),
             hosts: Known::new("sizes of hosts files to weigh"),
         }
@@ -76,19 +81,21 @@ impl PodGauge {
             let sweep = self.gauges.sweeper.as_ref()?.sweep(targets, Kind::Weighed);
             tokio::time::timeout(SWEEP_WAIT, sweep).await.ok()?
         };
-        let disks =
-            async { if with_disks { self.disks(snapshot).await } else { Disks::default() } };
+        let disks = async { if with_disks { Some(self.disks(snapshot).await) } else { None } };
         let (sweep, disks) = tokio::join!(sweep, disks);
         let sweep = sweep.unwrap_or_default();
         let pods = snapshot.pods.iter().filter(|(_, view)| targets::runs(&view.observed));
-        Some(pods.map(|(uid, view)| (uid.clone(), of_pod(uid, view, &sweep, &disks))).collect())
+        Some(
+            pods.map(|(uid, view)| (uid.clone(), of_pod(uid, view, &sweep, disks.as_ref())))
+                .collect(),
+        )
     }
 
     async fn disks(&self, snapshot: &Snapshot) -> Disks {
         let volumes = async {
             match &self.gauges.volumes {
                 Some(counter) => counter.some(volumes::targets(snapshot, &self.root_dir)).await,
-                None => Arc::default(),
+                None => Counts::default(),
             }
         };
         let folders = logs::folders(snapshot);
@@ -97,9 +104,8 @@ impl PodGauge {
             .get(move || folders.into_iter().map(|(id, dir)| (id, files::folder(&dir))).collect());
         let (uids, pods) = (uids(snapshot), self.root_dir.join("pods"));
         let hosts = self.hosts.get(move || files::hosts_files(&pods, uids));
-        let (volumes, logs, hosts, layers) =
-            tokio::join!(volumes, logs, hosts, layers(&self.runtime));
-        Disks { layers, logs: logs.unwrap_or_default(), hosts: hosts.unwrap_or_default(), volumes }
+        let (volumes, logs, hosts, layers) = tokio::join!(volumes, logs, hosts, self.layers.read());
+        Disks { layers, logs, hosts: hosts.unwrap_or_default(), volumes }
     }
 }
 
@@ -123,25 +129,36 @@ pub(super) fn uids(snapshot: &Snapshot) -> Vec<String> {
     snapshot.pods.keys().map(|uid| uid.as_str().to_owned()).collect()
 }
 
-fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: &Disks) -> PodUse {
+fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&Disks>) -> PodUse {
     let whole = sweep.cgroups.get(&Key::Pod(uid.clone())).map(|found| &found.sample);
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
+    let (layers, logs) = disks.map(|disks| (&disks.layers, &disks.logs)).unzip();
+    let (layers, logs) = (layers.and_then(Option::as_deref), logs.and_then(Option::as_deref));
     let container = |id: &str| {
         let found = sweep.cgroups.get(&Key::Container(id.to_owned()));
         ContainerUse {
             working_set: found.map(|found| found.sample.working_set_bytes),
-            layer: disks.layers.get(id).map(disk),
-            logs: disks.logs.get(id).map(disk),
+            layer: layers.and_then(|layers| layers.get(id)).map(disk),
+            logs: logs.and_then(|logs| logs.get(id)).map(disk),
         }
     };
-    let volumes = disks.volumes.get(uid).map(Vec::as_slice).unwrap_or_default();
+    let volumes = disks.and_then(|disks| disks.volumes.volumes.get(uid));
     PodUse {
         working_set: whole.map(|sample| sample.working_set_bytes),
         processes: whole.map(|sample| sample.tasks),
         containers: running.map(|c| (c.name.clone(), container(c.id.as_str()))).collect(),
-        volumes: volumes.iter().map(volume).collect(),
-        own_files: disks.hosts.get(uid.as_str()).map(disk).unwrap_or_default(),
+        volumes: volumes.into_iter().flatten().map(volume).collect(),
+        own_files: disks
+            .and_then(|disks| disks.hosts.get(uid.as_str()))
+            .map(disk)
+            .unwrap_or_default(),
+        unread: disks.map(|disks| unread(uid, disks)).unwrap_or_default(),
     }
+}
+
+fn unread(uid: &PodUid, of: &Disks) -> Unread {
+    let volumes = of.volumes.unread.contains(uid);
+    Unread { layers: of.layers.is_none(), logs: of.logs.is_none(), volumes }
 }
 
 fn volume(counted: &Counted) -> (String, VolumeUse) {
@@ -162,16 +179,18 @@ mod tests {
     fn what_is_known_of_a_pod_is_put_together_and_the_rest_is_absent() {
         let (snapshot, _, storage) = testing::world();
         let (uid, view) = snapshot.pods.iter().next().expect("a pod");
-        let bare = of_pod(uid, view, &Sweep::default(), &Disks::default());
+        let bare = of_pod(uid, view, &Sweep::default(), None);
         assert_eq!((bare.working_set, bare.processes), (None, None));
         assert_eq!(bare.containers["c"], ContainerUse::default(), "it runs, and nothing is known");
+        assert!(bare.unread.is_none(), "nobody asked for disks");
+        let volumes = Counts { volumes: storage.volumes, ..Counts::default() };
         let disks = Disks {
-            layers: storage.layers,
-            logs: Arc::new(storage.logs),
+            layers: Some(Arc::new(storage.layers)),
+            logs: Some(Arc::new(storage.logs)),
             hosts: Arc::new(storage.pods),
-            volumes: storage.volumes,
+            volumes,
         };
-        let full = of_pod(uid, view, &testing::sweep(), &disks);
+        let full = of_pod(uid, view, &testing::sweep(), Some(&disks));
         assert_eq!((full.working_set, full.processes), (Some(516_096), Some(0)));
         let expected = ContainerUse {
             working_set: Some(516_096),
@@ -182,5 +201,11 @@ mod tests {
         assert_eq!(full.volumes["disk"].disk, DiskUse { bytes: 8192, inodes: 2 });
         assert!(full.volumes["token"].in_memory && !full.volumes["disk"].in_memory);
         assert_eq!(full.own_files.bytes, 4096);
+        assert!(full.unread.is_none());
+        let volumes = Counts { unread: [uid.clone()].into(), ..Counts::default() };
+        let lacks = of_pod(uid, view, &testing::sweep(), Some(&Disks { volumes, ..disks }));
+        assert_eq!(lacks.unread, Unread { volumes: true, ..Unread::default() });
+        let lacks = of_pod(uid, view, &testing::sweep(), Some(&Disks::default()));
+        assert!(lacks.unread.layers && lacks.unread.logs, "not known is not nothing");
     }
 }

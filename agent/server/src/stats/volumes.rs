@@ -5,13 +5,14 @@
 //! that only the agent writes is counted once, as in the kubelet. With project quotas the kernel is
 //! asked for volumes that have a project; counting any other walks a whole tree, so it
 //! has a thread of its own, for which nobody waits longer than `WAIT_MAX`: until a count has ended,
-//! the one before is shown. Bounds: `VOLUMES_MAX` volumes of one round.
+//! the one before is shown, and who weighs pods is told of those that have none. The cheapest come
+//! first, so one that is slow keeps no other one waiting. Bounds: `VOLUMES_MAX` volumes of one round.
 // k8s: pkg/kubelet/server/stats/volume_stat_calculator.go, pkg/volume/metrics_du.go, metrics_cached.go
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Volume;
@@ -101,6 +102,24 @@ fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<Target> {
     Some(Target { uid, path, name, is_ephemeral, is_ours, may_have_project })
 }
 
+/// What is known of volumes at this moment.
+#[derive(Debug, Default)]
+struct Latest {
+    volumes: Arc<Volumes>,
+    /// When each of them was last counted, or was found not to be there.
+    tried: HashMap<PathBuf, Instant>,
+    /// How long the last round took.
+    round: Duration,
+}
+
+/// Counts of some volumes.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) volumes: Arc<Volumes>,
+    /// Pods of which a volume on a disk has no count, or one that is long ago.
+    pub(super) unread: HashSet<PodUid>,
+}
+
 struct Request {
     targets: Vec<Target>,
     /// There are no others.
@@ -112,7 +131,8 @@ struct Request {
 #[derive(Debug)]
 pub(super) struct Counter {
     requests: SyncSender<Request>,
-    latest: Arc<Mutex<Arc<Volumes>>>,
+    latest: Arc<Mutex<Latest>>,
+    period: Duration,
 }
 
 impl Counter {
@@ -123,29 +143,55 @@ impl Counter {
         }
         // One that waits while a round is under way: a second one would find nothing to do.
         let (requests, queue) = sync_channel(1);
-        let latest = Arc::default();
+        let latest = Arc::<Mutex<Latest>>::default();
         let (known, latest_too) = (HashMap::new(), Arc::clone(&latest));
         let thread = Thread { period, by_project, metrics, known, latest: latest_too };
         pintle_daemon::tasks::thread("volumes", move || thread.run(&queue)).ok()?;
-        Some(Self { requests, latest })
+        Some(Self { requests, latest, period })
     }
 
     /// What is known of all volumes, which these are, counted anew where it is time.
     pub(super) async fn volumes(&self, targets: Vec<Target>) -> Arc<Volumes> {
-        self.counted(targets, true).await
+        self.ask(targets, true).await;
+        Arc::clone(&locked(&self.latest).volumes)
     }
 
     /// The same of some of them; what is known of others may be old.
-    pub(super) async fn some(&self, targets: Vec<Target>) -> Arc<Volumes> {
-        self.counted(targets, false).await
+    pub(super) async fn some(&self, targets: Vec<Target>) -> Counts {
+        self.ask(targets.clone(), false).await;
+        let latest = locked(&self.latest);
+        let unread = targets.into_iter().filter(|target| latest.lacks(target, self.period));
+        let unread = unread.map(|target| target.uid).collect();
+        Counts { volumes: Arc::clone(&latest.volumes), unread }
     }
 
-    async fn counted(&self, targets: Vec<Target>, is_all: bool) -> Arc<Volumes> {
+    async fn ask(&self, targets: Vec<Target>, is_all: bool) {
         let (done, counted) = oneshot::channel();
         if self.requests.try_send(Request { targets, is_all, done }).is_ok() {
-            let _ = tokio::time::timeout(WAIT_MAX, counted).await; // the last round's then
+            let _ = tokio::time::timeout(WAIT_MAX, counted).await; // what is known then
         }
-        Arc::clone(&self.latest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn locked(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
+    latest.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Latest {
+    /// Its count counts for nothing, or there is none. What a round takes every count may be old.
+    fn lacks(&self, target: &Target, period: Duration) -> bool {
+        let old = KEPT_PERIODS * period + self.round;
+        let is_known = |tried: &Instant| target.is_ours || tried.elapsed() < old;
+        target.is_ephemeral && !self.tried.get(&target.path).is_some_and(is_known)
+    }
+
+    /// Takes a count that has ended; `None` for a volume that is not there.
+    fn take(&mut self, target: &Target, counted: Option<&Counted>) {
+        self.tried.insert(target.path.clone(), Instant::now());
+        let of_pod = Arc::make_mut(&mut self.volumes).entry(target.uid.clone()).or_default();
+        of_pod.retain(|volume| volume.name != target.name);
+        of_pod.extend(counted.cloned());
+        of_pod.sort_by_key(|volume| !volume.is_ephemeral);
     }
 }
 
@@ -153,6 +199,8 @@ struct Known {
     uid: PodUid,
     counted: Counted,
     since: Instant,
+    /// How long counting it took.
+    took: Duration,
 }
 
 struct Thread {
@@ -161,17 +209,15 @@ struct Thread {
     by_project: bool,
     metrics: Arc<Metrics>,
     known: HashMap<PathBuf, Known>,
-    latest: Arc<Mutex<Arc<Volumes>>>,
+    latest: Arc<Mutex<Latest>>,
 }
 
 impl Thread {
     fn run(mut self, queue: &Receiver<Request>) {
         while let Ok(request) = queue.recv() {
+            let began = Instant::now();
             match tasks::catch(|| self.round(&request.targets, request.is_all)) {
-                Ok(volumes) => {
-                    let volumes = Arc::new(volumes);
-                    *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = volumes;
-                }
+                Ok(volumes) => self.publish(volumes, began.elapsed()),
                 Err(panic) => {
                     tasks::counted("volumes");
                     tracing::error!(task = "volumes", "{panic}; one count is lost");
@@ -186,11 +232,20 @@ impl Thread {
         let mut volumes = Volumes::new();
         let may = self.by_project && targets.iter().any(|target| target.may_have_project);
         let projects = if may { project::Files::host().listed() } else { Listed::default() };
-        for target in targets {
+        // Whatever is slow comes last.
+        let mut ordered: Vec<_> = targets.iter().collect();
+        ordered.sort_by_key(|target| before.get(&target.path).map(|known| known.took));
+        for target in ordered {
             let known = before.remove(&target.path).filter(|known| self.holds(target, known));
-            let Some(known) = known.or_else(|| self.count(target, &projects)) else { continue };
+            let known = known.or_else(|| {
+                let known = self.count(target, &projects);
+                locked(&self.latest).take(target, known.as_ref().map(|known| &known.counted));
+                known
+            });
+            self.known.extend(known.map(|known| (target.path.clone(), known)));
+        }
+        for known in targets.iter().filter_map(|target| self.known.get(&target.path)) {
             volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
-            self.known.insert(target.path.clone(), known);
         }
         // Nobody asked about the others. Some of them may be gone.
         let recent = |known: &Known| known.since.elapsed() < KEPT_PERIODS * self.period;
@@ -202,6 +257,16 @@ impl Thread {
             counted.sort_by_key(|volume| !volume.is_ephemeral);
         }
         volumes
+    }
+
+    /// A round has ended: what is gone is known no more.
+    fn publish(&self, volumes: Volumes, round: Duration) {
+        let mut latest = locked(&self.latest);
+        latest.volumes = Arc::new(volumes);
+        latest.tried.retain(|path, tried| {
+            self.known.contains_key(path) || tried.elapsed() < KEPT_PERIODS * self.period
+        });
+        latest.round = round;
     }
 
     fn holds(&self, target: &Target, known: &Known) -> bool {
@@ -223,6 +288,7 @@ impl Thread {
             uid: target.uid.clone(),
             counted: Counted { name, is_ephemeral, usage, fs, at },
             since,
+            took: since.elapsed(),
         })
     }
 }
@@ -332,6 +398,51 @@ mod tests {
         assert_eq!(thread.round(&targets, true), first);
     }
 
+    #[test]
+    fn each_count_is_known_when_it_has_ended_and_what_has_none_is_told() {
+        let root = tempfile::tempdir().expect("a folder");
+        let targets = targets(&world(), root.path());
+        fs::create_dir_all(&targets[2].path).expect("made");
+        let mut thread = thread(Duration::from_secs(60));
+        let period = thread.period;
+        let lacks = |thread: &Thread| -> Vec<String> {
+            let latest = locked(&thread.latest);
+            let lacking = targets.iter().filter(|target| latest.lacks(target, period));
+            lacking.map(|target| target.name.clone()).collect()
+        };
+        assert_eq!(lacks(&thread), ["disk", "map"], "of those that lie on a disk");
+        let volumes = thread.round(&targets[2..3], false);
+        assert_eq!(lacks(&thread), ["map"]);
+        let known = Arc::clone(&locked(&thread.latest).volumes);
+        assert_eq!(known[&PodUid::from("u")], volumes[&PodUid::from("u")], "before the round ends");
+        let volumes = thread.round(&targets, true);
+        assert!(lacks(&thread).is_empty(), "what is not there holds nothing");
+        thread.publish(volumes, Duration::ZERO);
+        assert!(lacks(&thread).is_empty());
+        let old = |count: &mut Instant| *count -= KEPT_PERIODS * period;
+        locked(&thread.latest).tried.values_mut().for_each(old);
+        assert_eq!(lacks(&thread), ["disk"], "only the agent writes the other one");
+        locked(&thread.latest).round = Duration::from_secs(10);
+        assert!(lacks(&thread).is_empty(), "a round that takes long makes all counts old");
+    }
+
+    #[test]
+    fn what_is_slow_to_count_is_counted_last() {
+        let root = tempfile::tempdir().expect("a folder");
+        let targets = targets(&world(), root.path());
+        targets.iter().for_each(|target| fs::create_dir_all(&target.path).expect("made"));
+        let mut thread = thread(Duration::from_nanos(1));
+        let first = thread.round(&targets, true);
+        let slow = thread.known.get_mut(&targets[1].path).expect("counted");
+        slow.took = Duration::from_secs(60);
+        let again = thread.round(&targets, true);
+        let of = |volumes: &Volumes| volumes[&PodUid::from("u")].clone();
+        let last = of(&again).into_iter().max_by_key(|volume| volume.at);
+        assert_eq!(last.map(|volume| volume.name).as_ref(), Some(&targets[1].name));
+        let names = |volumes| of(volumes).into_iter().map(|v| v.name).collect::<Vec<_>>();
+        assert_eq!(names(&again), names(&first), "shown in the same order");
+    }
+
     #[tokio::test]
     async fn the_thread_answers() {
         let root = tempfile::tempdir().expect("a folder");
@@ -343,7 +454,9 @@ mod tests {
             "switched off"
         );
         let counter = Counter::start(Duration::from_secs(60), true, metrics).expect("a thread");
-        let found = counter.volumes(targets).await;
+        let found = counter.volumes(targets.clone()).await;
         assert_eq!(found[&PodUid::from("u")].len(), 1);
+        let found = counter.some(targets).await;
+        assert!(found.volumes[&PodUid::from("u")].len() == 1 && found.unread.is_empty());
     }
 }

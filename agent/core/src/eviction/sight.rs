@@ -1,0 +1,183 @@
+//! Whether it is known who has to go: what pods take is measured while a node gets short of something,
+//! and not all of it at once.
+//!
+//! Input: what looks saw, the thresholds to act upon. Output: the first of them for which the figures
+//! are there, or when to look again; whether to count in advance. Pure. Memory waits for no disk.
+//! Whoever is named by figures that are missing may use least of all, so volumes and logs are waited for
+//! `COUNT_MAX`, and writable layers until the runtime tells them: upstream evicts nobody meanwhile.
+// k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
+
+use std::time::Duration;
+
+use pintle_api_types::ids::Mono;
+use serde::{Deserialize, Serialize};
+
+use super::evictor::{PERIOD, SOON};
+use super::met;
+use super::observed::{Layout, Observation};
+use super::rank::{self, Evictable, Uses};
+use super::threshold::{Settings, Threshold};
+
+/// How long figures of pods are waited for, where there are none at all.
+const BLIND_MAX: Duration = Duration::from_secs(30);
+/// How long volumes are waited for that are being counted, and logs whose disk does not answer; then
+/// pods are weighed by what is known of them, as by a kubelet whose first count has not ended.
+pub const COUNT_MAX: Duration = Duration::from_secs(120);
+/// How often what pods hold of disks is counted in advance while a disk nears a threshold.
+// k8s: pkg/kubelet/apis/config/v1beta1/defaults.go VolumeStatsAggPeriod
+pub const COUNT_EVERY: Duration = Duration::from_secs(60);
+
+/// See the module's header.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Sight {
+    /// The last look saw a disk near a threshold.
+    nears_disk: bool,
+    /// When disks of all pods were asked for last, to be known when pods are to be weighed.
+    counted_at: Option<Mono>,
+    /// Since when volumes or logs are waited for.
+    uncounted_since: Option<Mono>,
+}
+
+/// What pods take, and whether disks were asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told<'a> {
+    pub(super) pods: &'a [Evictable<'a>],
+    pub(super) uses: &'a Uses,
+    pub(super) disks: bool,
+    pub(super) layout: Layout,
+}
+
+impl Sight {
+    /// Takes a look at the node.
+    pub(super) fn see(&mut self, settings: &Settings, observation: &Observation) {
+        self.nears_disk = met::nears_disk(settings, observation);
+    }
+
+    /// All pods' disks are to be looked at before somebody has to go: counting takes its time.
+    pub(super) fn counts(&mut self, now: Mono) -> bool {
+        let is_due = self.counted_at.is_none_or(|at| now.since(at) >= COUNT_EVERY);
+        let counts = self.nears_disk && is_due;
+        if counts {
+            self.counted_at = Some(now);
+        }
+        counts
+    }
+
+    /// There is enough of everything: who is short again waits again.
+    pub(super) fn rest(&mut self) {
+        self.uncounted_since = None;
+    }
+
+    /// The first threshold for which it is known who has to go, or when to look again. Pods have been
+    /// weighed since `since`.
+    pub(super) fn first<'a>(
+        &mut self,
+        fresh: &'a [Threshold],
+        told: Told<'_>,
+        since: Mono,
+        now: Mono,
+    ) -> Result<&'a Threshold, Duration> {
+        let unread = |of: &Threshold| rank::unread(told.pods, told.uses, of.signal, told.layout);
+        let is_uncounted = |of: &Threshold| unread(of).logs || unread(of).volumes;
+        if told.disks {
+            let since = self.uncounted_since.unwrap_or(now);
+            self.uncounted_since = fresh.iter().any(is_uncounted).then_some(since);
+        }
+        let counts = self.uncounted_since.is_some_and(|since| now.since(since) < COUNT_MAX);
+        let is_late = now.since(since) >= BLIND_MAX;
+        let is_known = |of: &&Threshold| match of.signal.is_of_disk() {
+            true => told.disks && !unread(of).layers && !(counts && is_uncounted(of)),
+            false => told.uses.is_empty() || is_late || rank::tells_of(told.uses, of.signal),
+        };
+        let again = if counts || !is_late { SOON } else { PERIOD };
+        fresh.iter().find(is_known).ok_or(again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::observed::{PodUse, Reading, Unread};
+    use super::super::signal::Signal;
+    use super::super::threshold::Level;
+    use super::*;
+    use pintle_api_types::ids::PodUid;
+
+    const APART: Layout = Layout { images_apart: true, layers_apart: false };
+
+    fn threshold(signal: Signal) -> Threshold {
+        let level = Level::parse("10%").expect("a level");
+        Threshold { signal, level, grace: Duration::ZERO, min_reclaim: None }
+    }
+
+    fn at(seconds: u64) -> Mono {
+        Mono::default().plus(Duration::from_secs(seconds))
+    }
+
+    /// Which of these thresholds pods go for, of a pod whose figures lack this.
+    fn first(
+        sight: &mut Sight,
+        (signals, layout): (&[Signal], Layout),
+        unread: Unread,
+        seconds: u64,
+    ) -> Result<Signal, Duration> {
+        let pod = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"containers": []}});
+        let (uid, pod) = (PodUid::from("p"), serde_json::from_value(pod).expect("a pod"));
+        let used = PodUse { working_set: Some(1), unread, ..PodUse::default() };
+        let (uses, pods) = ([(uid.clone(), used)].into(), [Evictable { uid: &uid, pod: &pod }]);
+        let told = Told { pods: &pods, uses: &uses, disks: true, layout };
+        let fresh: Vec<_> = signals.iter().map(|signal| threshold(*signal)).collect();
+        sight.first(&fresh, told, at(0), at(seconds)).map(|of| of.signal)
+    }
+
+    #[test]
+    fn layers_that_the_runtime_does_not_tell_are_waited_for_and_hold_up_nothing_else() {
+        use Signal::{ImageFsAvailable, MemoryAvailable, NodeFsAvailable};
+        let unread = Unread { layers: true, ..Unread::default() };
+        let mut sight = Sight::default();
+        let mut of = |signals: &[Signal], layout, seconds| {
+            first(&mut sight, (signals, layout), unread, seconds)
+        };
+        let one = Layout::default();
+        assert_eq!(of(&[NodeFsAvailable], one, 1), Err(SOON));
+        assert_eq!(of(&[NodeFsAvailable], one, 9_000), Err(PERIOD), "upstream waits for ever");
+        assert_eq!(of(&[MemoryAvailable, NodeFsAvailable], one, 1), Ok(MemoryAvailable));
+        assert_eq!(of(&[ImageFsAvailable], APART, 1), Err(SOON));
+        let both = [ImageFsAvailable, NodeFsAvailable];
+        assert_eq!(of(&both, APART, 1), Ok(NodeFsAvailable), "no layer lies there");
+    }
+
+    #[test]
+    fn volumes_are_waited_for_until_they_are_counted_but_not_for_ever_and_not_for_each_victim() {
+        let nodefs = (&[Signal::NodeFsInodesFree][..], Layout::default());
+        let unread = Unread { volumes: true, ..Unread::default() };
+        let mut sight = Sight::default();
+        assert_eq!(first(&mut sight, nodefs, unread, 1), Err(SOON));
+        assert_eq!(first(&mut sight, nodefs, Unread::default(), 60), Ok(nodefs.0[0]), "counted");
+        assert_eq!(first(&mut sight, nodefs, unread, 100), Err(SOON), "it waits anew");
+        assert_eq!(first(&mut sight, nodefs, unread, 219), Err(SOON));
+        assert_eq!(first(&mut sight, nodefs, unread, 220), Ok(nodefs.0[0]), "long enough");
+        assert_eq!(first(&mut sight, nodefs, unread, 230), Ok(nodefs.0[0]), "the next victim");
+        sight.rest();
+        assert_eq!(first(&mut sight, nodefs, unread, 240), Err(SOON), "another shortage");
+        let of_images = (&[Signal::ImageFsAvailable][..], APART);
+        assert_eq!(first(&mut sight, of_images, unread, 241), Ok(of_images.0[0]), "none there");
+    }
+
+    #[test]
+    fn pods_are_counted_in_advance_only_while_a_disk_nears_a_threshold() {
+        let signal = Signal::NodeFsAvailable;
+        let settings = Settings { thresholds: vec![threshold(signal)], ..Settings::default() };
+        let mut sight = Sight::default();
+        let mut counts = |percent: u64, seconds| {
+            let reading = Reading { available: percent, capacity: 100, ..Reading::default() };
+            let readings = [(signal, reading)].into();
+            sight.see(&settings, &Observation { readings, ..Observation::default() });
+            sight.counts(at(seconds))
+        };
+        assert!(!counts(13, 0), "there is enough");
+        assert!(counts(11, 10) && !counts(11, 60) && counts(9, 70), "once in a while");
+        assert!(!counts(50, 200));
+    }
+}
