@@ -2,14 +2,16 @@
 //!
 //! Input: where the agent's files, images and writable layers lie, and the cgroup of all pods.
 //! Output: a `Reading`. Effects: four cgroup files that stay open, a `statvfs` for each file system,
-//! two files of `/proc`; for a thread that may wait for a disk. What cannot be read is absent, never
-//! zero: a node without figures is not a node without room.
+//! two files of `/proc`, and the list of mounts where disks are of btrfs; for a thread that may wait
+//! for a disk. What cannot be read is absent, never zero: a node without figures is not a node without
+//! room.
 // k8s: pkg/kubelet/eviction/helpers.go makeSignalObservations
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, statfs};
 use pintle_agent_core::types::UnixNanos;
 use pintle_daemon::clock;
 
@@ -17,6 +19,7 @@ use crate::cgroup::execute::CgroupError;
 use crate::cgroup::stats::{Sample, Sampler, parse_pressure};
 use crate::disk::{FileSystem, file_system};
 use crate::node::facts::meminfo;
+use crate::volume::mount::is_one_device;
 
 /// What there was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,10 +159,18 @@ fn hundredths(percent: f64) -> u16 {
     (percent * 100.0).round() as u16
 }
 
-/// On different file systems; false when one of them cannot be asked.
+/// On different file systems; false when one of them cannot be asked. On btrfs each subvolume has a
+/// number of its own for one and the same disk, so what is mounted there decides.
+// k8s: vendor/github.com/google/cadvisor/fs/fs.go GetDirFsDevice
 fn apart(one: Option<&Path>, other: Option<&Path>) -> bool {
-    let device = |path: Option<&Path>| fs::metadata(path?).ok().map(|meta| meta.dev());
-    device(one).zip(device(other)).is_some_and(|(one, other)| one != other)
+    let Some((one, other)) = one.zip(other) else { return false };
+    let number = |path: &Path| fs::metadata(path).ok().map(|meta| meta.dev());
+    let differ = number(one).zip(number(other)).is_some_and(|(one, other)| one != other);
+    differ && !(is_btrfs(one) && is_btrfs(other) && is_one_device(one, other).unwrap_or(false))
+}
+
+fn is_btrfs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|stat| stat.filesystem_type() == BTRFS_SUPER_MAGIC)
 }
 
 /// How many process numbers there may be, and how many are in use.

@@ -69,23 +69,41 @@ pub fn share(dir: &Path) -> Result<(), IoFailure> {
     mount(None::<&str>, dir, None::<&str>, shared, None::<&str>).on("share mounts of", dir)
 }
 
-/// True when the mount that holds `path` propagates. Of several at one place the last one counts.
+/// True when the mount that holds `path` propagates.
 fn is_shared(mountinfo: &[u8], path: &Path) -> bool {
-    let mut shared = false;
-    let mut longest = 0;
-    for line in mountinfo.split(|b| *b == b'\n') {
-        let Some(point) = mount_point(line).filter(|point| path.starts_with(point)) else {
-            continue;
-        };
-        let depth = point.components().count();
-        if depth >= longest {
-            longest = depth;
-            // Optional fields: between the sixth field and a lone dash.
-            let fields = line.split(|b| *b == b' ').skip(6).take_while(|field| *field != b"-");
-            shared = fields.into_iter().any(|field| field.starts_with(b"shared:"));
-        }
-    }
-    shared
+    // Optional fields: between the sixth field and a lone dash.
+    let line = holding(mountinfo, path).unwrap_or_default();
+    let mut fields = line.split(|b| *b == b' ').skip(6).take_while(|field| *field != b"-");
+    fields.any(|field| field.starts_with(b"shared:"))
+}
+
+/// What is mounted where these two paths lie is one and the same device.
+///
+/// # Errors
+/// The list of mounts cannot be read, or a path cannot be resolved.
+pub fn is_one_device(one: &Path, other: &Path) -> Result<bool, IoFailure> {
+    let path = Path::new("/proc/thread-self/mountinfo");
+    let text = fs::read(path).on("read", path)?;
+    let real = |path: &Path| fs::canonicalize(path).on("resolve", path);
+    let (one, other) = (real(one)?, real(other)?);
+    Ok(device(&text, &one).is_some_and(|of| device(&text, &other) == Some(of)))
+}
+
+/// The device that is mounted where a path lies: the second field after the lone dash.
+fn device<'a>(mountinfo: &'a [u8], path: &Path) -> Option<&'a [u8]> {
+    let fields = holding(mountinfo, path)?.split(|b| *b == b' ');
+    let source = fields.skip_while(|field| *field != b"-").nth(2);
+    source.filter(|source| source.starts_with(b"/dev/"))
+}
+
+/// The line of the mount that holds a path. Of several at one place the last one counts.
+fn holding<'a>(mountinfo: &'a [u8], path: &Path) -> Option<&'a [u8]> {
+    let lines = mountinfo.split(|b| *b == b'\n');
+    let holding = lines.filter_map(|line| {
+        let point = mount_point(line).filter(|point| path.starts_with(point))?;
+        Some((point.components().count(), line))
+    });
+    holding.max_by_key(|(depth, _)| *depth).map(|(_, line)| line)
 }
 
 fn mount_new(source: &str, target: &Path, kind: &str, options: Option<&str>) -> nix::Result<()> {
@@ -154,6 +172,20 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
+
+    #[test]
+    fn subvolumes_of_one_disk_are_told_by_what_is_mounted() {
+        let text = b"\
+            22 1 0:20 /@ / rw shared:1 - btrfs /dev/sda2 rw,subvol=/@\n\
+            23 22 0:20 /@containerd /var/lib/containerd rw - btrfs /dev/sda2 rw,subvol=/@c\n\
+            24 22 0:31 / /var/lib/other rw shared:2 - btrfs /dev/sdb1 rw\n\
+            25 22 0:32 / /run rw - tmpfs tmpfs rw\n";
+        let of = |path: &str| device(text, Path::new(path)).map(String::from_utf8_lossy);
+        assert_eq!(of("/var/lib/kubelet").as_deref(), Some("/dev/sda2"));
+        assert_eq!(of("/var/lib/containerd/nested").as_deref(), Some("/dev/sda2"));
+        assert_eq!(of("/var/lib/other").as_deref(), Some("/dev/sdb1"));
+        assert_eq!(of("/run/x"), None, "no device");
+    }
 
     #[test]
     fn escaped_mount_points_are_read_as_they_are() {
