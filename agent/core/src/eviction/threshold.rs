@@ -96,7 +96,7 @@ impl Settings {
     pub fn of(config: &Config) -> Self {
         let kubelet = &config.kubelet;
         Self {
-            thresholds: thresholds(kubelet),
+            thresholds: thresholds(kubelet, config.flags.allocatable_ignores_eviction),
             transition: kubelet.eviction_pressure_transition_period.to_std(),
             grace_seconds_max: kubelet.eviction_max_pod_grace_period.into(),
             local_storage: kubelet.local_storage_capacity_isolation,
@@ -160,8 +160,10 @@ impl Settings {
     }
 }
 
-/// Hard ones, then soft ones, then that of the memory of all pods.
-fn thresholds(kubelet: &KubeletConfiguration) -> Vec<Threshold> {
+/// Hard ones, then soft ones, then that of the memory of all pods. Where no memory is kept from pods
+/// for thresholds, pods may take all that there is for them.
+// k8s: pkg/kubelet/kubelet.go NewMainKubelet
+fn thresholds(kubelet: &KubeletConfiguration, pods_take_all: bool) -> Vec<Threshold> {
     let reclaims = levels(&kubelet.eviction_minimum_reclaim);
     let min_reclaim =
         |signal| reclaims.iter().find(|(of, _)| *of == signal).map(|(_, level)| *level);
@@ -177,7 +179,7 @@ fn thresholds(kubelet: &KubeletConfiguration) -> Vec<Threshold> {
             all.push(one(signal, level, grace.to_std()));
         }
     }
-    if kubelet.enforce_node_allocatable.iter().any(|word| word == PODS) {
+    if !pods_take_all && kubelet.enforce_node_allocatable.iter().any(|word| word == PODS) {
         let of_node = |t: &&Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
         let of_pods =
             |t: &Threshold| Threshold { signal: Signal::AllocatableMemoryAvailable, ..*t };

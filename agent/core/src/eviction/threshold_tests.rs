@@ -50,10 +50,11 @@ fn thresholds_are_read_as_the_kubelet_reads_them() {
         "memory.available<200Mi+50Mi for 90s",
         "allocatableMemory.available<100Mi+50Mi",
     ];
-    assert_eq!(shown(&thresholds(&kubelet())), want);
+    assert_eq!(shown(&thresholds(&kubelet(), false)), want);
     let mut none = kubelet();
     none.enforce_node_allocatable = vec!["none".to_owned()];
-    assert_eq!(thresholds(&none).len(), 4);
+    assert_eq!(thresholds(&none, false).len(), 4);
+    assert_eq!(shown(&thresholds(&kubelet(), true)), want[..4], "pods may take all there is");
 }
 
 #[test]
@@ -129,4 +130,21 @@ fn stall_decides_only_where_it_is_asked_for() {
     assert_eq!(settings(&[]).stall_min, None);
     assert_eq!(settings(&["--pintle-psi-eviction"]).stall_min, Some(STALL_MIN));
     assert_eq!(settings(&["--pintle-psi-eviction=false"]).stall_min, None);
+}
+
+#[test]
+fn pods_that_may_take_all_there_is_have_no_threshold_of_their_own() {
+    let of = |more: &[&str]| {
+        let line = ["pintle-agent", "--eviction-hard=memory.available<1Gi"];
+        let line = line.iter().chain(more).map(Into::into);
+        match pintle_agent_config::parse(line) {
+            Ok(pintle_agent_config::Command::Run(config)) => {
+                shown(&Settings::of(&config).thresholds)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(of(&[]), ["memory.available<1Gi", "allocatableMemory.available<1Gi"]);
+    let ignores = of(&["--experimental-allocatable-ignore-eviction"]);
+    assert_eq!(ignores, ["memory.available<1Gi"]);
 }
