@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod;
-use pintle_api_types::pod::resources;
+use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
@@ -185,12 +185,17 @@ fn weight(pod: &Pod, used: Option<&PodUse>, signal: Signal, layout: Layout) -> W
     }
 }
 
-/// What a pod requests; overhead counts where it requests anything.
+/// What a pod requests; overhead counts where it requests anything. Of one that requests something as a
+/// whole, or is limited as a whole, nothing counts that only containers request.
 // k8s: pkg/api/v1/resource/helpers.go GetResourceRequestQuantity
 fn request(pod: &Pod, resource: &str) -> Amount {
-    let all = resources::pod_requests(pod).get(resource).copied().unwrap_or(Amount::ZERO);
-    let overhead = resources::amounts(pod::spec(pod).overhead.as_ref());
-    let overhead = overhead.get(resource).copied().unwrap_or(Amount::ZERO);
+    let spec = pod::spec(pod);
+    let of = |amounts: &resources::Amounts| amounts.get(resource).copied().unwrap_or(Amount::ZERO);
+    let overhead = of(&resources::amounts(spec.overhead.as_ref()));
+    let all = match resources::has_pod_level(spec) {
+        true => of(&resources::pod_level(spec, Side::Requests)) + overhead,
+        false => of(&resources::pod_requests(pod)),
+    };
     if all.minus(overhead).is_zero() { Amount::ZERO } else { all }
 }
 

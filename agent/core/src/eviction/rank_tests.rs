@@ -149,3 +149,17 @@ fn overhead_counts_only_where_something_is_requested() {
     assert_eq!(request(&pod, "memory").canonical(), "15Mi");
     assert_eq!(request(&pod, "ephemeral-storage"), Amount::ZERO);
 }
+
+#[test]
+fn what_containers_request_counts_for_nothing_beside_what_the_pod_requests_as_a_whole() {
+    let asks = json!({"ephemeral-storage": "100Mi", "memory": "100Mi"});
+    let mut whole = pod("whole", 0, &asks);
+    let own = json!({"limits": {"cpu": "1"}, "requests": {"memory": "1Mi"}});
+    let own = serde_json::from_value(own).expect("resources");
+    whole.spec.as_mut().expect("it has one").resources = Some(own);
+    assert_eq!(request(&whole, "ephemeral-storage"), Amount::ZERO, "no pod can as a whole");
+    assert_eq!(request(&whole, "memory"), Amount::parse("1Mi").expect("an amount"));
+    let pods = [(whole, disk(50, 0, 0, 0)), (pod("none", 0, &json!({})), disk(10, 0, 0, 0))];
+    let layout = Layout::default();
+    assert_eq!(order(&pods, Signal::NodeFsAvailable, layout), ["whole", "none"]);
+}

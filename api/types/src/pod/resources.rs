@@ -69,6 +69,12 @@ pub fn pod_level(spec: &PodSpec, side: Side) -> Amounts {
     own
 }
 
+/// Something that pod-level resources support is set at pod level.
+// k8s: staging/src/k8s.io/component-helpers/resource/helpers.go IsPodLevelResourcesSet
+pub fn has_pod_level(spec: &PodSpec) -> bool {
+    [Side::Requests, Side::Limits].into_iter().any(|side| !pod_level(spec, side).is_empty())
+}
+
 /// Resources that may be set at pod level.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go IsSupportedPodLevelResource
 pub fn supports_pod_level(name: &str) -> bool {
