@@ -162,10 +162,12 @@ impl Collector {
             self.past.still(&self.found);
             return Ok(());
         }
-        self.look().await?;
+        let looked = self.look().await;
         if !self.policy.is_on() {
+            // The look is for what people ask and for the day it is switched on: nothing has failed.
             return Ok(());
         }
+        looked?;
         let judged = self.judge();
         let old: Vec<_> = of(&judged, Verdict::TooOld).collect();
         if !old.is_empty() {

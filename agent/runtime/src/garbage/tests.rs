@@ -6,8 +6,8 @@ use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_config::modes::ImageVerificationPolicy;
 use pintle_agent_core::image::pull_record::{Record, file_name};
 use pintle_api_types::rate::Rate;
-use pintle_cri::Deadlines;
 use pintle_cri::fake::FakeRuntime;
+use pintle_cri::{Code, Deadlines, Method};
 use tokio::task::LocalSet;
 
 use super::*;
@@ -146,6 +146,22 @@ fn the_past_survives_a_restart_and_a_broken_file_costs_nothing_else() {
         assert!(third.past.uses().0.is_empty());
         third.turn().await.expect("room");
         assert_eq!(third.past.uses().0.len(), 1, "counted anew");
+    });
+}
+
+#[test]
+fn a_collector_that_removes_nothing_by_itself_fails_at_nothing() {
+    locally(async {
+        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let mut collector = scene.collector(Policy { high_percent: 100, ..POLICY }, full).await;
+        let down = scene.runtime.on(Method::ListImages).fail(Code::Unavailable, "not now");
+        for _ in 0..2 {
+            let result = collector.turn().await;
+            collector.tell(result);
+        }
+        assert!(scene.events.borrow().is_empty(), "{:?}", scene.events.borrow());
+        down.lift();
+        assert_eq!(collector.free_unused_images().await.images, 1, "on request it does");
     });
 }
 
