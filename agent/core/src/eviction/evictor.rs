@@ -20,7 +20,7 @@ use super::met::{self, Met};
 use super::observed::{Freed, Observation, Reading, Scope};
 use super::rank::{self, Evictable, EvictionRule, Uses};
 use super::report::{Eviction, Runner, Trends};
-use super::sight::{Sight, Told};
+use super::sight::{COUNT_MAX, Sight, Told};
 use super::signal::{Pressure, Signal, Starved};
 use super::threshold::{Settings, Threshold};
 
@@ -448,7 +448,7 @@ impl Evictor {
         let first = match self.sight.first(&fresh, told, self.since, now.mono) {
             Ok(first) => first,
             Err(again) => {
-                self.look_at = now.mono.plus(again);
+                self.wait_to_see(again, now.mono);
                 return Vec::new();
             }
         };
@@ -488,6 +488,14 @@ impl Evictor {
             at.is_set().then(|| Step::Age(threshold.signal, now.wall.since(at)))
         });
         ages.chain([Step::Evict(victim)]).collect()
+    }
+
+    /// It is not known who has to go. After a while there may be something to free again.
+    fn wait_to_see(&mut self, again: Duration, now: Mono) {
+        if now.since(self.since) >= COUNT_MAX {
+            self.now_does(Doing::Watching, now);
+        }
+        self.look_at = now.plus(again);
     }
 
     /// Ends all pods that use more of a disk than they may.

@@ -26,10 +26,11 @@ struct Node {
     /// Nothing can be read of the node; nothing of pods.
     is_unread: bool,
     is_blind: bool,
-    /// The volumes of the hog are being counted.
-    is_uncounted: bool,
+    /// What of the hog cannot be read.
+    unread: Unread,
     now: Now,
     looks: Vec<(Duration, Scope)>,
+    reclaims: u32,
     told: Vec<Duration>,
     victims: Vec<(Duration, PodUid)>,
 }
@@ -53,7 +54,8 @@ impl Node {
             limited: BTreeSet::new(),
             is_unread: false,
             is_blind: false,
-            is_uncounted: false,
+            unread: Unread::default(),
+            reclaims: 0,
             now: Now::default(),
             looks: Vec::new(),
             told: Vec::new(),
@@ -70,8 +72,8 @@ impl Node {
         let working_set = (!self.is_blind).then_some(400);
         let used = |uid: &PodUid| {
             let is_hog = uid.as_str() == "hog";
-            let unread = Unread { volumes: is_hog && self.is_uncounted, ..Unread::default() };
-            let bytes = if is_hog && !self.is_uncounted { 900 } else { 1 };
+            let unread = if is_hog { self.unread } else { Unread::default() };
+            let bytes = if is_hog && unread.is_none() { 900 } else { 1 };
             let logs = Some(DiskUse { bytes, inodes: 1 });
             let container = ContainerUse { logs, ..ContainerUse::default() };
             let containers = BTreeMap::from([("c".to_owned(), container)]);
@@ -109,6 +111,7 @@ impl Node {
             match step {
                 Step::Tell(_) => self.told.push(self.age()),
                 Step::Reclaim { ticket, .. } => {
+                    self.reclaims += 1;
                     self.evictor.reclaimed(ticket, &Freed::default(), self.now.mono);
                 }
                 Step::Evict(victim) => self.victims.push((self.age(), victim.uid)),
@@ -218,11 +221,24 @@ fn who_fills_the_disk_goes_once_volumes_are_counted_and_nobody_goes_for_having_b
 {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
     let mut node = Node::with(&["a-small", "hog"], threshold);
-    node.is_uncounted = true;
+    node.unread.volumes = true;
     node.pass(60, false);
     assert!(node.victims.is_empty(), "{:?}", node.victims);
     assert!(node.looks_at(|scope| *scope == Scope::All).len() > 40, "it looks on");
-    node.is_uncounted = false;
+    node.unread.volumes = false;
+    node.pass(60, false);
+    assert_eq!(node.victims[0].1, PodUid::from("hog"));
+}
+
+#[test]
+fn while_the_runtime_tells_no_layers_nobody_goes_for_the_disk_and_it_is_freed_again() {
+    let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
+    let mut node = Node::with(&["a-small", "hog"], threshold);
+    node.unread.layers = true;
+    node.pass(600, false);
+    assert!(node.victims.is_empty(), "{:?}", node.victims);
+    assert!((4..=5).contains(&node.reclaims), "{}", node.reclaims);
+    node.unread.layers = false;
     node.pass(60, false);
     assert_eq!(node.victims[0].1, PodUid::from("hog"));
 }
