@@ -28,11 +28,14 @@ const FRESH_FOR: Duration = Duration::from_secs(15);
 /// Writable layers by container id.
 pub(super) type Sizes = HashMap<String, Usage>;
 
+/// What came of a question, and when.
+type AnswerAt = (Option<Sizes>, Instant);
+
 /// Asks for them.
 #[derive(Debug)]
 pub(super) struct Layers {
     runtime: Client,
-    asked: Mutex<Option<JoinHandle<(Option<Sizes>, Instant)>>>,
+    asked: Mutex<Option<JoinHandle<AnswerAt>>>,
 }
 
 impl Layers {
