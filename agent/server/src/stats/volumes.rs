@@ -108,8 +108,8 @@ struct Latest {
     volumes: Arc<Volumes>,
     /// When each of them was last counted, or was found not to be there.
     tried: HashMap<PathBuf, Instant>,
-    /// How long the last round took.
-    round: Duration,
+    /// How long counting all of them takes.
+    all_take: Duration,
 }
 
 /// Counts of some volumes.
@@ -178,9 +178,14 @@ fn locked(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
 }
 
 impl Latest {
-    /// Its count counts for nothing, or there is none. What a round takes every count may be old.
+    /// So long ago a count is worth nothing. While all others are counted it may well get old.
+    fn old(&self, period: Duration) -> Duration {
+        KEPT_PERIODS * period + self.all_take
+    }
+
+    /// There is no count of it that is worth something.
     fn lacks(&self, target: &Target, period: Duration) -> bool {
-        let old = KEPT_PERIODS * period + self.round;
+        let old = self.old(period);
         let is_known = |tried: &Instant| target.is_ours || tried.elapsed() < old;
         target.is_ephemeral && !self.tried.get(&target.path).is_some_and(is_known)
     }
@@ -215,9 +220,8 @@ struct Thread {
 impl Thread {
     fn run(mut self, queue: &Receiver<Request>) {
         while let Ok(request) = queue.recv() {
-            let began = Instant::now();
             match tasks::catch(|| self.round(&request.targets, request.is_all)) {
-                Ok(volumes) => self.publish(volumes, began.elapsed()),
+                Ok(volumes) => self.publish(volumes),
                 Err(panic) => {
                     tasks::counted("volumes");
                     tracing::error!(task = "volumes", "{panic}; one count is lost");
@@ -248,7 +252,8 @@ impl Thread {
             volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
         }
         // Nobody asked about the others. Some of them may be gone.
-        let recent = |known: &Known| known.since.elapsed() < KEPT_PERIODS * self.period;
+        let recent =
+            |known: &Known| known.since.elapsed() < KEPT_PERIODS * self.period + known.took;
         for (path, known) in before.into_iter().filter(|(_, known)| !is_all && recent(known)) {
             volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
             self.known.insert(path, known);
@@ -260,17 +265,17 @@ impl Thread {
     }
 
     /// A round has ended: what is gone is known no more.
-    fn publish(&self, volumes: Volumes, round: Duration) {
+    fn publish(&self, volumes: Volumes) {
         let mut latest = locked(&self.latest);
         latest.volumes = Arc::new(volumes);
-        latest.tried.retain(|path, tried| {
-            self.known.contains_key(path) || tried.elapsed() < KEPT_PERIODS * self.period
-        });
-        latest.round = round;
+        latest.all_take = self.known.values().map(|known| known.took).sum();
+        let old = latest.old(self.period);
+        latest.tried.retain(|path, tried| self.known.contains_key(path) || tried.elapsed() < old);
     }
 
     fn holds(&self, target: &Target, known: &Known) -> bool {
-        target.is_ours || known.since.elapsed() < self.period
+        // From its end on, or one that takes longer would be counted without a pause.
+        target.is_ours || known.since.elapsed() < self.period + known.took
     }
 
     /// A volume that is not there yet, or no more, has no count.
@@ -417,13 +422,15 @@ mod tests {
         assert_eq!(known[&PodUid::from("u")], volumes[&PodUid::from("u")], "before the round ends");
         let volumes = thread.round(&targets, true);
         assert!(lacks(&thread).is_empty(), "what is not there holds nothing");
-        thread.publish(volumes, Duration::ZERO);
+        thread.publish(volumes);
         assert!(lacks(&thread).is_empty());
         let old = |count: &mut Instant| *count -= KEPT_PERIODS * period;
         locked(&thread.latest).tried.values_mut().for_each(old);
         assert_eq!(lacks(&thread), ["disk"], "only the agent writes the other one");
-        locked(&thread.latest).round = Duration::from_secs(10);
-        assert!(lacks(&thread).is_empty(), "a round that takes long makes all counts old");
+        let known = thread.known.values_mut().next().expect("counted");
+        known.took = Duration::from_secs(10);
+        thread.publish(Volumes::new());
+        assert!(lacks(&thread).is_empty(), "while one takes long the others get old");
     }
 
     #[test]
@@ -434,7 +441,7 @@ mod tests {
         let mut thread = thread(Duration::from_nanos(1));
         let first = thread.round(&targets, true);
         let slow = thread.known.get_mut(&targets[1].path).expect("counted");
-        slow.took = Duration::from_secs(60);
+        (slow.took, slow.since) = (Duration::from_secs(60), slow.since - Duration::from_secs(90));
         let again = thread.round(&targets, true);
         let of = |volumes: &Volumes| volumes[&PodUid::from("u")].clone();
         let last = of(&again).into_iter().max_by_key(|volume| volume.at);
