@@ -193,43 +193,8 @@ pub(super) fn arguments(
                 fit(profile, a, path)?;
             }
         }
-        "NodeResourcesBalancedAllocation" => {
-            let a: BalancedArgs = args(config, path)?;
-            // k8s: validation_pluginargs.go ValidateNodeResourcesBalancedAllocationArgs
-            for (at, r) in a.resources.iter().enumerate() {
-                let path = format!("{path}.resources[{at}]");
-                if !matches!(r.weight, 0 | 1) {
-                    return Err(field(&format!("{path}.weight"), "must be 1"));
-                }
-                if a.resources[..at].iter().any(|other| other.name == r.name) {
-                    return Err(field(&format!("{path}.name"), "is there twice"));
-                }
-            }
-            if !a.resources.is_empty() {
-                profile.balanced_resources = a.resources.into_iter().map(|r| r.name).collect();
-            }
-        }
-        "PodTopologySpread" => {
-            let a: SpreadArgs = args(config, path)?;
-            match a.defaulting_type.as_deref().unwrap_or("System") {
-                "System" if a.default_constraints.is_empty() => {}
-                "System" => {
-                    let problem = "must be empty when defaultingType is System";
-                    return Err(field(&format!("{path}.defaultConstraints"), problem));
-                }
-                "List" => {
-                    let path = format!("{path}.defaultConstraints");
-                    let read = |(at, c)| strict(c, &format!("{path}[{at}]"));
-                    let list: Result<Vec<TopologySpreadConstraint>, _> =
-                        a.default_constraints.iter().enumerate().map(read).collect();
-                    profile.spread_defaults = SpreadDefaults::List(list?);
-                }
-                other => {
-                    let problem = format!("{other:?} is neither System nor List");
-                    return Err(field(&format!("{path}.defaultingType"), &problem));
-                }
-            }
-        }
+        "NodeResourcesBalancedAllocation" => balanced(profile, args(config, path)?, path)?,
+        "PodTopologySpread" => spread(profile, args(config, path)?, path)?,
         "NodeAffinity" => {
             let a: AffinityArgs = args(config, path)?;
             let path = format!("{path}.addedAffinity");
@@ -247,6 +212,45 @@ pub(super) fn arguments(
         // Of plugins without arguments, and of those that are not there.
         // k8s: staging/src/k8s.io/kube-scheduler/config/v1/types.go decodeNestedObjects
         _ => {}
+    }
+    Ok(())
+}
+
+fn balanced(profile: &mut Profile, a: BalancedArgs, path: &str) -> Result<(), ConfigError> {
+    // k8s: validation_pluginargs.go ValidateNodeResourcesBalancedAllocationArgs
+    for (at, r) in a.resources.iter().enumerate() {
+        let path = format!("{path}.resources[{at}]");
+        if !matches!(r.weight, 0 | 1) {
+            return Err(field(&format!("{path}.weight"), "must be 1"));
+        }
+        if a.resources[..at].iter().any(|other| other.name == r.name) {
+            return Err(field(&format!("{path}.name"), "is there twice"));
+        }
+    }
+    if !a.resources.is_empty() {
+        profile.balanced_resources = a.resources.into_iter().map(|r| r.name).collect();
+    }
+    Ok(())
+}
+
+fn spread(profile: &mut Profile, a: SpreadArgs, path: &str) -> Result<(), ConfigError> {
+    match a.defaulting_type.as_deref().unwrap_or("System") {
+        "System" if a.default_constraints.is_empty() => {}
+        "System" => {
+            let problem = "must be empty when defaultingType is System";
+            return Err(field(&format!("{path}.defaultConstraints"), problem));
+        }
+        "List" => {
+            let path = format!("{path}.defaultConstraints");
+            let read = |(at, c)| strict(c, &format!("{path}[{at}]"));
+            let list: Result<Vec<TopologySpreadConstraint>, _> =
+                a.default_constraints.iter().enumerate().map(read).collect();
+            profile.spread_defaults = SpreadDefaults::List(list?);
+        }
+        other => {
+            let problem = format!("{other:?} is neither System nor List");
+            return Err(field(&format!("{path}.defaultingType"), &problem));
+        }
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ use k8s_openapi::api::storage::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api::informer::ObjectKey;
-use pintle_sched_core::Plugin;
+use pintle_sched_core::Plugin::{self, NodeVolumeLimits, VolumeBinding, VolumeZone};
 use pintle_sched_core::hint::Event;
 
 pub use self::binding::Choice;
@@ -91,69 +91,11 @@ impl Volumes {
 
     /// Takes an object as it is now; who may be helped by it.
     pub fn set(&mut self, thing: Thing) -> Option<Event> {
-        use Plugin::{NodeVolumeLimits, VolumeBinding, VolumeZone};
         match thing {
-            Thing::PersistentVolumeClaim(claim) => {
-                let key = ObjectKey::of(&*claim);
-                let is_old = |a: &Rc<PersistentVolumeClaim>| {
-                    version(&a.metadata) != version(&claim.metadata)
-                };
-                if self.assumed_claims.get(&key).is_some_and(is_old) {
-                    self.assumed_claims.remove(&key);
-                }
-                let label = match self.claims.insert(key.clone(), Rc::new(*claim)) {
-                    None => "PersistentVolumeClaimAdd",
-                    Some(_) => "PersistentVolumeClaimUpdate",
-                };
-                Some(Event::Claim(key.as_str().into(), label))
-            }
-            Thing::PersistentVolume(volume) => {
-                let name = name(&volume.metadata);
-                let is_old =
-                    |a: &Rc<PersistentVolume>| version(&a.metadata) != version(&volume.metadata);
-                if self.assumed_volumes.get(&name).is_some_and(is_old) {
-                    self.assumed_volumes.remove(&name);
-                }
-                let label = match self.volumes.insert(name, Rc::new(*volume)) {
-                    None => "PersistentVolumeAdd",
-                    Some(_) => "PersistentVolumeUpdate",
-                };
-                Some(Event::Other(&[VolumeBinding, VolumeZone], label))
-            }
-            Thing::StorageClass(class) => {
-                let topologies = |class: &StorageClass| class.allowed_topologies.clone();
-                let now = topologies(&class);
-                let old = self.classes.insert(name(&class.metadata), Rc::new(*class));
-                match old {
-                    None => {
-                        let label = "storage.k8s.io/StorageClassAdd";
-                        Some(Event::Other(&[VolumeBinding, VolumeZone], label))
-                    }
-                    Some(old) if topologies(&old) != now => {
-                        Some(Event::Other(&[VolumeBinding], "storage.k8s.io/StorageClassUpdate"))
-                    }
-                    Some(_) => None,
-                }
-            }
-            Thing::CSINode(node) => {
-                let new = Rc::new(*node);
-                let old = self.csi_nodes.insert(name(&new.metadata), Rc::clone(&new));
-                let moves = old.as_ref().is_none_or(|o| in_tree::moved(o) != in_tree::moved(&new));
-                self.nodes_changed += u64::from(moves);
-                let label = match old {
-                    None => "storage.k8s.io/CSINodeAdd",
-                    Some(_) => "storage.k8s.io/CSINodeUpdate",
-                };
-                let raises = old.is_none_or(|old| limits::raises(&old, &new));
-                // Those of other nodes are of no use to whoever waits for this one's.
-                let helps: &[Plugin] = match (raises, moves) {
-                    (true, true) => &[NodeVolumeLimits, VolumeBinding],
-                    (true, false) => &[NodeVolumeLimits],
-                    (false, true) => &[VolumeBinding],
-                    (false, false) => return None,
-                };
-                Some(Event::Other(helps, label))
-            }
+            Thing::PersistentVolumeClaim(claim) => Some(self.set_claim(*claim)),
+            Thing::PersistentVolume(volume) => Some(self.set_volume(*volume)),
+            Thing::StorageClass(class) => self.set_class(*class),
+            Thing::CSINode(node) => self.set_csi_node(Rc::new(*node)),
             Thing::CSIDriver(driver) => {
                 let old = self.drivers.insert(name(&driver.metadata), Rc::new(*driver));
                 let label = "storage.k8s.io/CSIDriverUpdate";
@@ -177,6 +119,68 @@ impl Volumes {
         }
     }
 
+    fn set_claim(&mut self, claim: PersistentVolumeClaim) -> Event {
+        let key = ObjectKey::of(&claim);
+        let is_old =
+            |a: &Rc<PersistentVolumeClaim>| version(&a.metadata) != version(&claim.metadata);
+        if self.assumed_claims.get(&key).is_some_and(is_old) {
+            self.assumed_claims.remove(&key);
+        }
+        let label = match self.claims.insert(key.clone(), Rc::new(claim)) {
+            None => "PersistentVolumeClaimAdd",
+            Some(_) => "PersistentVolumeClaimUpdate",
+        };
+        Event::Claim(key.as_str().into(), label)
+    }
+
+    fn set_volume(&mut self, volume: PersistentVolume) -> Event {
+        let name = name(&volume.metadata);
+        let is_old = |a: &Rc<PersistentVolume>| version(&a.metadata) != version(&volume.metadata);
+        if self.assumed_volumes.get(&name).is_some_and(is_old) {
+            self.assumed_volumes.remove(&name);
+        }
+        let label = match self.volumes.insert(name, Rc::new(volume)) {
+            None => "PersistentVolumeAdd",
+            Some(_) => "PersistentVolumeUpdate",
+        };
+        Event::Other(&[VolumeBinding, VolumeZone], label)
+    }
+
+    fn set_class(&mut self, class: StorageClass) -> Option<Event> {
+        let topologies = |class: &StorageClass| class.allowed_topologies.clone();
+        let now = topologies(&class);
+        let old = self.classes.insert(name(&class.metadata), Rc::new(class));
+        match old {
+            None => {
+                let label = "storage.k8s.io/StorageClassAdd";
+                Some(Event::Other(&[VolumeBinding, VolumeZone], label))
+            }
+            Some(old) if topologies(&old) != now => {
+                Some(Event::Other(&[VolumeBinding], "storage.k8s.io/StorageClassUpdate"))
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn set_csi_node(&mut self, new: Rc<CSINode>) -> Option<Event> {
+        let old = self.csi_nodes.insert(name(&new.metadata), Rc::clone(&new));
+        let moves = old.as_ref().is_none_or(|o| in_tree::moved(o) != in_tree::moved(&new));
+        self.nodes_changed += u64::from(moves);
+        let label = match old {
+            None => "storage.k8s.io/CSINodeAdd",
+            Some(_) => "storage.k8s.io/CSINodeUpdate",
+        };
+        let raises = old.is_none_or(|old| limits::raises(&old, &new));
+        // Those of other nodes are of no use to whoever waits for this one's.
+        let helps: &[Plugin] = match (raises, moves) {
+            (true, true) => &[NodeVolumeLimits, VolumeBinding],
+            (true, false) => &[NodeVolumeLimits],
+            (false, true) => &[VolumeBinding],
+            (false, false) => return None,
+        };
+        Some(Event::Other(helps, label))
+    }
+
     /// Takes the end of an object; who may be helped by it.
     pub fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
         match kind {
@@ -196,7 +200,7 @@ impl Volumes {
             Kind::CSINode => {
                 self.csi_nodes.remove(key.name());
                 self.nodes_changed += 1;
-                let helps = &[Plugin::NodeVolumeLimits, Plugin::VolumeBinding];
+                let helps = &[NodeVolumeLimits, VolumeBinding];
                 return Some(Event::Other(helps, "storage.k8s.io/CSINodeDelete"));
             }
             Kind::CSIDriver => drop(self.drivers.remove(key.name())),
@@ -204,7 +208,7 @@ impl Volumes {
             Kind::VolumeAttachment => {
                 self.attachments.remove(key.name());
                 let label = "storage.k8s.io/VolumeAttachmentDelete";
-                return Some(Event::Other(&[Plugin::NodeVolumeLimits], label));
+                return Some(Event::Other(&[NodeVolumeLimits], label));
             }
             _ => {}
         }
