@@ -1,6 +1,7 @@
 //! The kubelet's checkpoint of pods' resources: JSON within JSON, with a checksum.
 //!
-//! `{"data": "{\"entries\": {UID: …}}", "checksum": FNV-1a of "(string)" and the data}`. Pure.
+//! `{"data": "{\"entries\": {UID: …}}", "checksum": FNV-1a of "(string)" and the data}`. Pure. One field
+//! of a pod is our own, which a kubelet passes over.
 // k8s: pkg/kubelet/allocation/state/checkpoint.go, pkg/kubelet/checkpointmanager/checksum
 
 use std::collections::BTreeMap;
@@ -9,12 +10,30 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::resize::PodResources;
+use crate::status::Verdict;
 use crate::status::pod_map::PodMap;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::hash;
 
 /// Records by pod.
-pub type Entries = BTreeMap<PodUid, PodResources>;
+pub type Entries = BTreeMap<PodUid, LedgerEntry>;
+
+/// What is kept of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// What it was given, or has.
+    #[serde(flatten)]
+    pub resources: PodResources,
+    /// It was ended with this, and what could tell it is gone before its source knows.
+    #[serde(rename = "PintleEnded", default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Verdict>,
+}
+
+impl From<PodResources> for LedgerEntry {
+    fn from(resources: PodResources) -> Self {
+        Self { resources, ended: None }
+    }
+}
 
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +60,7 @@ struct Checkpoint {
 #[derive(Deserialize)]
 struct DataIn {
     #[serde(default)]
-    entries: BTreeMap<String, PodResources>,
+    entries: BTreeMap<String, LedgerEntry>,
 }
 
 /// A checkpoint with the text of each pod. Clones share them, so whoever writes the file puts it
@@ -51,7 +70,7 @@ pub struct Draft(PodMap<String>);
 
 impl Draft {
     /// The pod's record is this now, or there is none.
-    pub fn put(&mut self, uid: &PodUid, record: Option<&PodResources>) {
+    pub fn put(&mut self, uid: &PodUid, record: Option<&LedgerEntry>) {
         match record {
             // Maps with text keys and plain values always serialise.
             Some(record) => {
@@ -79,8 +98,8 @@ impl Draft {
     }
 }
 
-impl<'a> FromIterator<(&'a PodUid, &'a PodResources)> for Draft {
-    fn from_iter<I: IntoIterator<Item = (&'a PodUid, &'a PodResources)>>(entries: I) -> Self {
+impl<'a> FromIterator<(&'a PodUid, &'a LedgerEntry)> for Draft {
+    fn from_iter<I: IntoIterator<Item = (&'a PodUid, &'a LedgerEntry)>>(entries: I) -> Self {
         let mut draft = Self::default();
         for (uid, record) in entries {
             draft.put(uid, Some(record));
@@ -90,7 +109,7 @@ impl<'a> FromIterator<(&'a PodUid, &'a PodResources)> for Draft {
 }
 
 /// The text of a checkpoint.
-pub fn encode<'a>(entries: impl Iterator<Item = (&'a PodUid, &'a PodResources)>) -> String {
+pub fn encode<'a>(entries: impl Iterator<Item = (&'a PodUid, &'a LedgerEntry)>) -> String {
     entries.collect::<Draft>().text()
 }
 
@@ -112,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    fn record(cpu: &str) -> PodResources {
+    fn record(cpu: &str) -> LedgerEntry {
         let record = json!({"ContainerResources": {"main": {"requests": {"cpu": cpu}}},
             "PodLevelResources": null});
         serde_json::from_value(record).expect("a record")
@@ -125,6 +144,21 @@ mod tests {
         let text = encode(entries.iter());
         assert_eq!(decode(text.as_bytes()).expect("a checkpoint"), entries);
         assert!(decode(encode(std::iter::empty()).as_bytes()).expect("empty").is_empty());
+    }
+
+    #[test]
+    fn what_ended_a_pod_is_kept_beside_what_it_was_given() {
+        let phase = "Failed".to_owned();
+        let verdict = Verdict { phase, reason: "Evicted".into(), message: "no room".into() };
+        let ended = LedgerEntry { ended: Some(verdict), ..record("1") };
+        let entries: Entries = [(PodUid::from("a"), ended)].into();
+        let text = encode(entries.iter());
+        assert_eq!(decode(text.as_bytes()).expect("a checkpoint"), entries);
+        // Go passes over a name that it does not know, and over no other.
+        let checkpoint: Checkpoint = serde_json::from_str(&text).expect("a checkpoint");
+        let data: serde_json::Value = serde_json::from_str(&checkpoint.data).expect("data");
+        let names = data["entries"]["a"].as_object().expect("a record").keys();
+        assert!(names.eq(["ContainerResources", "PintleEnded", "PodLevelResources"]));
     }
 
     #[test]

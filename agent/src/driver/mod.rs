@@ -327,9 +327,11 @@ impl Driver {
 
     fn run_sync(&self, order: SyncOrder, cancel: Cancel, saver: &mut Saver) {
         let (uid, ticket) = (order.uid.clone(), order.ticket);
-        // What a resize did cannot be told from the runtime: its record comes first.
+        // What a resize did cannot be told from the runtime, nor that a pod has ended of which nothing is
+        // left: its record comes first.
         let resizes = order.actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
-        let saved = resizes.then(|| saver.wait(&self.pods));
+        let keeps = self.pods.worker(&uid).is_some_and(|w| w.kept_verdict().is_some());
+        let saved = (resizes || keeps).then(|| saver.wait(&self.pods));
         let metrics = Arc::clone(&self.metrics);
         let pod = order.pod.as_deref();
         let operation = metrics.sync_begins(&uid, pod, &order.actions, clock::now());

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::ledger::Draft;
+use crate::ledger::{Draft, LedgerEntry};
 use crate::resize::PodResources;
 use crate::worker::pods::Pods;
 use pintle_api_types::ids::PodUid;
@@ -51,15 +51,21 @@ impl Pods {
     }
 
     /// What is to be kept of a pod: what its worker has, or what an earlier run knew.
-    fn recorded(&self, uid: &PodUid) -> (Option<PodResources>, Option<PodResources>) {
+    fn recorded(&self, uid: &PodUid) -> (Option<LedgerEntry>, Option<LedgerEntry>) {
         let worker = self.workers.get(uid).filter(|worker| worker.requests.is_some());
         let given = worker.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
         let actuated = worker.map(|worker| worker.actuated.clone());
         let record = self.records.get(uid).cloned();
+        let ended = match &record {
+            Some(record) => record.ended.clone(),
+            None => worker.and_then(|worker| worker.kept_verdict()).cloned(),
+        };
         let (known, was_actuated) =
             record.map(|record| (record.allocated, record.actuated)).unzip();
-        let actuated = was_actuated.or(actuated);
-        (known.flatten().or(given), actuated.filter(|it| *it != PodResources::default()))
+        let actuated = was_actuated.or(actuated).filter(|it| *it != PodResources::default());
+        let allocated = known.flatten().or(given);
+        let allocated = allocated.map(|resources| LedgerEntry { resources, ended });
+        (allocated, actuated.map(LedgerEntry::from))
     }
 
     /// The texts are those that would be made of all pods now.

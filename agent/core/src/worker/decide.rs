@@ -247,6 +247,7 @@ impl Worker {
     fn run(&mut self, actions: Vec<Action>, context: &mut Context<'_>) {
         assert!(self.sync_run.is_none(), "one sync at a time");
         self.note_actuated(&actions, context);
+        self.note_verdict(&actions, context);
         self.replaced = shown::replaced(&actions);
         let ticket = context.next();
         context.out.push(Command::Run {

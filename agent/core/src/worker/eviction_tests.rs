@@ -18,7 +18,7 @@ use crate::worker::testing::{Host, of_folder, sized_pod, small_settings};
 use crate::worker::{Input, Settings, Stage};
 use pintle_api_types::ids::{PodUid, UnixNanos};
 
-const MI: u64 = 1 << 20;
+pub(super) const MI: u64 = 1 << 20;
 const MEMORY: u64 = 1_000 * MI;
 const DISK: u64 = 10_000 * MI;
 
@@ -27,12 +27,12 @@ fn threshold(signal: Signal, level: &str, grace: u64) -> Threshold {
     Threshold { signal, level, grace: Duration::from_secs(grace), min_reclaim: None }
 }
 
-fn hard() -> Vec<Threshold> {
+pub(super) fn hard() -> Vec<Threshold> {
     let disk = threshold(Signal::NodeFsAvailable, "10%", 0);
     vec![threshold(Signal::MemoryAvailable, "100Mi", 0), disk]
 }
 
-fn settings(thresholds: Vec<Threshold>) -> Settings {
+pub(super) fn settings(thresholds: Vec<Threshold>) -> Settings {
     let eviction = EvictionSettings {
         thresholds,
         transition: Duration::from_secs(300),
@@ -44,9 +44,9 @@ fn settings(thresholds: Vec<Threshold>) -> Settings {
 }
 
 /// A node whose pods use what they are said to while they run.
-struct Scarce {
-    host: Host,
-    uses: BTreeMap<PodUid, (u64, u64)>,
+pub(super) struct Scarce {
+    pub(super) host: Host,
+    pub(super) uses: BTreeMap<PodUid, (u64, u64)>,
     /// Dead containers and unused images hold this, in bytes.
     garbage: u64,
     /// What was freed is seen so long after.
@@ -61,7 +61,7 @@ struct Scarce {
     /// Readings are those of this time and no newer.
     stale: Option<UnixNanos>,
     /// Disks have what a pod wrote as long as its containers are there, dead or not.
-    logs_stay: bool,
+    pub(super) logs_stay: bool,
     /// What was told and done about it.
     evicted: Vec<String>,
     /// How much memory there was whenever a pod had to go.
@@ -71,7 +71,7 @@ struct Scarce {
 }
 
 impl Scarce {
-    fn with(thresholds: Vec<Threshold>) -> Self {
+    pub(super) fn with(thresholds: Vec<Threshold>) -> Self {
         Self::of(settings(thresholds))
     }
 
@@ -93,7 +93,7 @@ impl Scarce {
         }
     }
 
-    fn want(&mut self, pod: Pod, memory_mi: u64, disk_mi: u64) {
+    pub(super) fn want(&mut self, pod: Pod, memory_mi: u64, disk_mi: u64) {
         let uid = pintle_api_types::pod::uid(&pod);
         self.uses.insert(uid, (memory_mi * MI, disk_mi * MI));
         self.host.want(pod);
@@ -188,7 +188,7 @@ impl Scarce {
     }
 
     /// Everything is answered for so many seconds.
-    fn pass(&mut self, seconds: u64) {
+    pub(super) fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             let mut turns = 0;
             while self.answer() {
@@ -200,12 +200,12 @@ impl Scarce {
     }
 
     /// Pods that were evicted, in order.
-    fn victims(&self) -> Vec<&str> {
+    pub(super) fn victims(&self) -> Vec<&str> {
         self.evicted.iter().filter_map(|line| line.strip_prefix("Evicted ")).collect()
     }
 }
 
-fn pod(uid: &str, priority: i32) -> Pod {
+pub(super) fn pod(uid: &str, priority: i32) -> Pod {
     let mut pod = sized_pod(uid, "10m", 1, json!({"priority": priority}));
     let spec = pod.spec.get_or_insert_default();
     spec.termination_grace_period_seconds = Some(30);
@@ -270,31 +270,6 @@ fn the_next_pod_waits_until_the_victim_is_gone() {
     node.host.stubborn = false;
     node.pass(120);
     assert_eq!(node.victims().len(), 2);
-}
-
-/// Its log is gone when its containers are, which is when the API server knows its end.
-#[test]
-fn the_next_pod_waits_until_the_disk_can_show_what_the_victim_had() {
-    for (is_told, victims) in [(true, 1), (false, 2)] {
-        let mut node = Scarce::with(hard());
-        for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
-            node.want(pod(uid, 0), 1, disk);
-        }
-        node.logs_stay = true;
-        node.pass(5);
-        assert_eq!(node.victims(), ["b"]);
-        assert_eq!(node.host.stage("b"), Some(Stage::Finished), "its end frees nothing yet");
-        node.pass(20);
-        assert_eq!(node.victims().len(), 1, "{is_told}");
-        if is_told {
-            let mut told = pod("b", 0);
-            let status = json!({"phase": "Failed", "reason": "Evicted"});
-            told.status = serde_json::from_value(status).expect("a status");
-            node.host.tell(Input::Reconciled { uid: "b".into(), pod: told.into() });
-        }
-        node.pass(120);
-        assert_eq!(node.victims().len(), victims, "{is_told}: nobody waits for ever");
-    }
 }
 
 #[test]
@@ -372,11 +347,10 @@ fn a_soft_threshold_gives_time_and_a_hard_one_takes_it_back() {
     node.host.stubborn = true;
     node.pass(15);
     assert_eq!(node.victims(), ["b"]);
-    let grace = |node: &Scarce| node.host.pods.worker(&"b".into()).and_then(|w| w.grace_seconds);
-    assert_eq!(grace(&node), Some(30), "its own, as that is less than may be given");
+    assert_eq!(grace(&node, "b"), Some(30), "its own, as that is less than may be given");
     node.uses.insert("a".into(), (500 * MI, MI));
     node.pass(15);
-    assert_eq!(grace(&node), Some(1));
+    assert_eq!(grace(&node, "b"), Some(1));
     assert_eq!(node.victims(), ["b"], "no second one");
 }
 
@@ -464,6 +438,11 @@ fn without_settings_nothing_is_asked() {
     host.tell(Input::MemoryLow);
     host.wait(Duration::from_secs(600));
     assert!(host.looks.is_empty() && host.pods.evict_wake().is_none());
+}
+
+/// What a pod is given to end.
+pub(super) fn grace(node: &Scarce, uid: &str) -> Option<i64> {
+    node.host.pods.worker(&uid.into()).and_then(|worker| worker.grace_seconds)
 }
 
 proptest! {

@@ -3,7 +3,9 @@
 //! Pure, part of `Pods`. Once in `EVERY`, with a list of the runtime, `garbage::containers` chooses;
 //! each worker removes what was chosen of it in a sync of its own, when it has nothing else to do, and
 //! looks once more at what there is before. Eviction has all of that done at once, and of pods that
-//! are over nothing stays; of one that was evicted itself nothing does as soon as its end is known.
+//! are over nothing stays. Of one that was evicted itself nothing does as soon as it has ended, whether
+//! its source knows or not: a node that reaches no API server would be as short as before, and the next
+//! pod would go for it. What ended it is then kept on disk (`ledger`), so that no agent begins it again.
 //! Nothing goes before every pod is known. Pods that nobody wants are not chosen from: their workers
 //! remove all of them (`Action::Cleanup`).
 //!
@@ -13,6 +15,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PodStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::eviction::observed::Freed;
@@ -20,10 +23,11 @@ use crate::eviction::signal::Signal;
 use crate::garbage::containers::{self, Discarded, Kept, Need};
 use crate::node::conditions::NodeEvent;
 use crate::observed::{ObservedContainer, RunState};
+use crate::status::Verdict;
 use crate::sync::plan::{self, Action};
 use crate::worker::Command;
 use crate::worker::pods::Pods;
-use crate::worker::step::{Stage, Worker};
+use crate::worker::step::{Context, Stage, Worker};
 use crate::{eviction, status};
 use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid};
 use pintle_api_types::pod;
@@ -185,11 +189,42 @@ impl Worker {
     }
 
     /// It is over because others needed its place, and something of it is still there.
+    // k8s: pkg/kubelet/pod_workers.go ShouldPodContentBeRemoved
     fn leaves_everything(&self) -> bool {
         let status = self.pod.as_ref().and_then(|pod| pod.status.as_ref());
-        let reason = status.and_then(|status| status.reason.as_deref());
-        let pushed_out = reason.is_some_and(|reason| PUSHED_OUT.contains(&reason));
-        pushed_out && self.is_over() && !self.cleaned()
+        let pushed_out = is_pushed_out(status) && self.is_over();
+        (pushed_out || self.was_pushed_out()) && !self.cleaned()
+    }
+
+    /// It has ended because this agent said so, which its source may not know yet. What says so outlasts
+    /// the agent where the pod was admitted, and its source knows static ones by nothing but a file.
+    fn was_pushed_out(&self) -> bool {
+        let is_kept =
+            self.requests.is_some() && self.pod.as_ref().is_some_and(|p| !pod::is_static(p));
+        let is_own = self.verdict.as_ref().is_some_and(|v| PUSHED_OUT.contains(&v.reason.as_str()));
+        is_own && is_kept && self.stage == Stage::Finished && is_pushed_out(Some(&self.status))
+    }
+
+    /// What could tell the end of a pod is about to go. Noted before, as what a resize does.
+    pub(super) fn note_verdict(&mut self, actions: &[Action], context: &mut Context<'_>) {
+        let tells = !self.keeps_verdict && !self.removed && actions.contains(&Action::Cleanup);
+        if tells && self.was_pushed_out() && !self.is_over() {
+            self.keeps_verdict = true;
+            context.notes.unsaved = true;
+        }
+    }
+
+    /// An earlier agent has ended it and removed what could tell so.
+    pub(super) fn ended_before(&mut self, verdict: Verdict) {
+        self.keeps_verdict = true;
+        self.kill(verdict, None);
+    }
+
+    /// What ended it, as long as nobody else could tell another agent.
+    pub fn kept_verdict(&self) -> Option<&Verdict> {
+        let status = self.pod.as_ref().and_then(|pod| pod.status.as_ref());
+        let is_known = status.is_some_and(|s| status::is_terminal(s.phase.as_deref()));
+        self.verdict.as_ref().filter(|_| self.keeps_verdict && !is_known)
     }
 
     fn has_spare_sandbox(&self, all: bool) -> bool {
@@ -223,4 +258,11 @@ impl Worker {
         actions.retain(|action| !self.is_paused(action, now));
         actions
     }
+}
+
+/// The pod ended for others.
+fn is_pushed_out(status: Option<&PodStatus>) -> bool {
+    let ended = status.filter(|status| status::is_terminal(status.phase.as_deref()));
+    let reason = ended.and_then(|status| status.reason.as_deref());
+    reason.is_some_and(|reason| PUSHED_OUT.contains(&reason))
 }

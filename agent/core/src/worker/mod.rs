@@ -18,6 +18,8 @@ mod decide;
 mod ends_tests;
 mod eviction;
 #[cfg(test)]
+mod eviction_ends_tests;
+#[cfg(test)]
 mod eviction_tests;
 #[cfg(test)]
 mod extremes_tests;

@@ -19,7 +19,7 @@ use crate::ledger::Entries;
 use crate::resize::allocation::held_requests;
 use crate::resize::condition::{DEFERRED, ERROR, INFEASIBLE};
 use crate::resize::{PodResources, ResizeConditions, change, message};
-use crate::status;
+use crate::status::{self, Verdict};
 use crate::sync::plan::{Action, PodResize};
 use crate::worker::pods::Pods;
 use crate::worker::step::{Context, Stage, Worker};
@@ -41,6 +41,9 @@ pub(super) const FREED: [&str; 2] = ["pod_terminated", "pod_resized"];
 pub struct Record {
     pub(super) allocated: Option<PodResources>,
     pub(super) actuated: PodResources,
+    /// It was over.
+    #[serde(default)]
+    pub(super) ended: Option<Verdict>,
 }
 
 /// A pod at the door.
@@ -55,11 +58,13 @@ pub(super) struct AdmissionRequest {
     pub requests: Amounts,
     pub(super) admitted_before: bool,
     actuated: PodResources,
+    #[serde(default)]
+    ended: Option<Verdict>,
 }
 
 impl AdmissionRequest {
     pub(crate) fn of(pod: Arc<Pod>, record: Option<Record>) -> Self {
-        let Record { allocated, actuated } = record.unwrap_or_default();
+        let Record { allocated, actuated, ended } = record.unwrap_or_default();
         let admitted_before = allocated.is_some();
         let given = allocated.and_then(|allocated| allocated.apply(&pod));
         let (pod, wanted) = match given {
@@ -67,7 +72,7 @@ impl AdmissionRequest {
             None => (pod, None),
         };
         let requests = held_requests(&pod, &actuated);
-        Self { pod, wanted, requests, admitted_before, actuated }
+        Self { pod, wanted, requests, admitted_before, actuated, ended }
     }
 
     /// Nothing is asked of a pod that was admitted before, and of one that will not run: it has
@@ -81,11 +86,12 @@ impl AdmissionRequest {
 impl Pods {
     /// Takes over the records of an earlier run.
     pub fn restore(&mut self, allocated: Entries, actuated: Entries) {
-        for (uid, allocated) in allocated {
-            self.records.entry(uid).or_default().allocated = Some(allocated);
+        for (uid, entry) in allocated {
+            let record = self.records.entry(uid).or_default();
+            (record.allocated, record.ended) = (Some(entry.resources), entry.ended);
         }
-        for (uid, actuated) in actuated {
-            self.records.entry(uid).or_default().actuated = actuated;
+        for (uid, entry) in actuated {
+            self.records.entry(uid).or_default().actuated = entry.resources;
         }
         for uid in self.records.keys() {
             self.book.changed(uid);
@@ -216,6 +222,9 @@ impl Worker {
         self.actuated = request.actuated;
         self.wanted = request.wanted;
         self.desire(request.pod);
+        if let Some(verdict) = request.ended {
+            self.ended_before(verdict);
+        }
     }
 
     /// Where a resize stands among others: what asks for no more comes first, then by priority,

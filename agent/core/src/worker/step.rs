@@ -177,6 +177,9 @@ pub struct Worker {
     /// What of it is to go.
     #[serde(default)]
     pub(super) discards: Option<Discards>,
+    /// What ended it is kept for an agent that comes after this one.
+    #[serde(default)]
+    pub(super) keeps_verdict: bool,
 }
 
 impl Worker {
@@ -241,6 +244,7 @@ impl Worker {
             unjudged: None,
             ends_kept: 1,
             discards: None,
+            keeps_verdict: false,
         }
     }
 

@@ -63,6 +63,8 @@ pub(super) struct Host {
     pub(super) breaks: bool,
     /// Nothing can be stopped.
     pub(super) stubborn: bool,
+    /// What is dead cannot be removed.
+    pub(super) keeps_dead: bool,
     /// Containers that fail to start with this.
     pub(super) failing: BTreeMap<String, Failure>,
     /// Names of the containers that were started since the last look.
@@ -109,6 +111,7 @@ impl Host {
             lingers: false,
             breaks: false,
             stubborn: false,
+            keeps_dead: false,
             failing: BTreeMap::new(),
             starts: Vec::new(),
             probed: Vec::new(),
@@ -283,6 +286,9 @@ impl Host {
             Action::KillPod { .. } => {
                 end(record, None);
                 record.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
+            }
+            Action::Cleanup if self.keeps_dead => {
+                return Err(Failure::new("CleanupError", "it stays"));
             }
             Action::Cleanup => {
                 record.containers.clear();

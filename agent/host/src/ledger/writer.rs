@@ -176,11 +176,11 @@ fn file(name: &str, text: &str) -> NewFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pintle_agent_core::resize::PodResources;
+    use pintle_agent_core::ledger::LedgerEntry;
     use pintle_agent_core::types::PodUid;
 
     fn text(uid: &str) -> Draft {
-        [(&PodUid::from(uid), &PodResources::default())].into_iter().collect()
+        [(&PodUid::from(uid), &LedgerEntry::default())].into_iter().collect()
     }
 
     fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {

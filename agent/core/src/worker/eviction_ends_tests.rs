@@ -1,0 +1,68 @@
+//! How pods end that have to go: with all that they wrote, and once.
+
+use serde_json::json;
+
+use crate::worker::eviction_tests::{Scarce, hard, pod, settings};
+use crate::worker::{Input, Stage};
+
+/// Its log is gone when its containers are. Nobody else goes meanwhile, and the API server need not know.
+#[test]
+fn what_the_victim_wrote_goes_with_it_whether_its_source_can_be_told_or_not() {
+    let mut node = Scarce::with(hard());
+    for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
+        node.want(pod(uid, 0), 1, disk);
+    }
+    node.logs_stay = true;
+    node.pass(120);
+    assert_eq!(node.victims(), ["b"]);
+    assert!(node.host.records["b"].containers.is_empty(), "its log has gone");
+    let status = node.host.status("b");
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Evicted")));
+    let end = &status["containerStatuses"][0]["state"]["terminated"];
+    assert!(end.is_object(), "how it ended is told as before: {status}");
+}
+
+#[test]
+fn the_next_pod_waits_until_the_disk_can_show_what_the_victim_had() {
+    let mut node = Scarce::with(hard());
+    for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
+        node.want(pod(uid, 0), 1, disk);
+    }
+    (node.logs_stay, node.host.keeps_dead) = (true, true);
+    node.pass(25);
+    assert_eq!(node.victims(), ["b"]);
+    assert_eq!(node.host.stage("b"), Some(Stage::Finished), "its end frees nothing yet");
+    node.pass(120);
+    assert_eq!(node.victims().len(), 2, "nobody waits for ever");
+}
+
+/// Nothing is left that could tell another agent of its end, but what this one has kept.
+#[test]
+fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
+    let mut node = Scarce::with(hard());
+    for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
+        node.want(pod(uid, 0), 1, disk);
+    }
+    node.pass(30);
+    let ended = node.host.status("b");
+    assert_eq!(ended["reason"], "Evicted");
+    // The second one comes with what the first one kept, not the runtime.
+    for _ in 0..2 {
+        node.host.take();
+        node.host.restart_with(settings(hard()), vec![pod("a", 0), pod("b", 0)]);
+        node.pass(120);
+        assert_eq!(node.host.take(), "", "nothing was started");
+        assert_eq!(node.host.stage("b"), Some(Stage::Finished));
+        let status = node.host.status("b");
+        for field in ["phase", "reason", "message"] {
+            assert_eq!(status[field], ended[field], "{field}");
+        }
+    }
+    let kept = |node: &mut Scarce| node.host.pods.checkpoints().0.text().contains("PintleEnded");
+    assert!(kept(&mut node));
+    let mut told = pod("b", 0);
+    let status = json!({"phase": "Failed", "reason": "Evicted"});
+    told.status = serde_json::from_value(status).expect("a status");
+    node.host.tell(Input::Reconciled { uid: "b".into(), pod: told.into() });
+    assert!(!kept(&mut node), "its source knows");
+}
