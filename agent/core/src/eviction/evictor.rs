@@ -133,7 +133,7 @@ pub struct Scene<'a> {
     pub settings: &'a Settings,
     /// What was seen.
     pub observation: &'a Observation,
-    /// Pods that may be ended: none that is critical, none that ends already for something of the node.
+    /// Pods that may be ended: none that is critical, none that was evicted before.
     pub pods: &'a [Evictable<'a>],
     /// Not all pods of the node are known yet: nobody is weighed.
     pub is_early: bool,

@@ -2,7 +2,8 @@
 //!
 //! Pure, part of `Pods`. `eviction::Evictor` decides; here it is asked after each input, and what it
 //! wants becomes commands. Critical pods are never told to go, nor those of which nothing runs, as
-//! their end would free nothing.
+//! their end would free nothing. One that ends already for anything else is: what is short may be what
+//! it holds, and then it ends sooner and nobody else has to.
 // k8s: pkg/kubelet/eviction/eviction_manager.go evictPod
 
 use std::sync::Arc;
@@ -152,10 +153,12 @@ fn threshold_met(starved: Starved) -> NodeEvent {
 }
 
 impl Worker {
-    /// Something of it runs, it is not critical, and it has not been told to go before.
+    /// Something of it runs, it is not critical, and it has not been evicted before.
+    // k8s: pkg/kubelet/kubelet_pods.go isPodInactive
     fn may_be_evicted(&self) -> bool {
         let spared = self.pod.as_ref().is_none_or(|pod| pod::is_critical(pod));
-        !spared && self.verdict.is_none() && self.needs_kill() && self.admitted().is_some()
+        let is_told = self.verdict.as_ref().is_some_and(|verdict| verdict.reason == REASON);
+        !spared && !is_told && self.needs_kill() && self.admitted().is_some()
     }
 
     fn evictable(&self) -> Option<Evictable<'_>> {

@@ -1,8 +1,10 @@
-//! How pods end that have to go: with all that they wrote, and once.
+//! How pods end that have to go: with all that they wrote, once, and before others if they end already.
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::worker::eviction_tests::{Scarce, hard, pod, settings};
+use crate::status;
+use crate::worker::eviction_tests::{MI, Scarce, grace, hard, pod, settings};
 use crate::worker::{Input, Stage};
 
 /// Its log is gone when its containers are. Nobody else goes meanwhile, and the API server need not know.
@@ -65,4 +67,50 @@ fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
     told.status = serde_json::from_value(status).expect("a status");
     node.host.tell(Input::Reconciled { uid: "b".into(), pod: told.into() });
     assert!(!kept(&mut node), "its source knows");
+}
+
+/// A pod that drains for an hour and takes what is short.
+fn drains() -> Pod {
+    let mut drains = pod("drains", 0);
+    let spec = drains.spec.get_or_insert_default();
+    spec.termination_grace_period_seconds = Some(3600);
+    drains
+}
+
+#[test]
+fn a_pod_that_makes_room_already_goes_at_once_before_anybody_else_does() {
+    let mut node = Scarce::with(hard());
+    node.want(pod("b", 0), 330, 1);
+    node.want(drains(), 600, 1);
+    node.host.stubborn = true;
+    let (phase, reason) = ("Failed".to_owned(), "Preempting".to_owned());
+    let verdict = status::Verdict { phase, reason, message: "room".to_owned() };
+    node.host.tell(Input::Kill { uid: "drains".into(), verdict, grace_seconds: None });
+    assert_eq!(grace(&node, "drains"), Some(3600));
+    node.pass(15);
+    assert_eq!(node.victims(), ["drains"]);
+    assert_eq!(grace(&node, "drains"), Some(1));
+    node.host.stubborn = false;
+    node.pass(120);
+    assert_eq!(node.victims(), ["drains"], "it is told once, and nobody else is");
+    assert_eq!(node.host.status("drains")["reason"], "Evicted", "the last word counts");
+}
+
+#[test]
+fn a_pod_whose_time_is_over_goes_at_once_before_anybody_else_does() {
+    let mut node = Scarce::with(hard());
+    let mut of_time = drains();
+    of_time.spec.get_or_insert_default().active_deadline_seconds = Some(5);
+    node.want(of_time, 500, 1);
+    node.want(pod("b", 0), 330, 1);
+    node.host.stubborn = true;
+    node.pass(8);
+    assert_eq!(grace(&node, "drains"), Some(3600), "it ends by itself");
+    node.uses.insert("drains".into(), (600 * MI, MI));
+    node.pass(15);
+    assert_eq!(node.victims(), ["drains"]);
+    assert_eq!(grace(&node, "drains"), Some(1));
+    node.host.stubborn = false;
+    node.pass(120);
+    assert_eq!(node.victims(), ["drains"]);
 }

@@ -400,9 +400,10 @@ impl Worker {
         self.terminate(own);
     }
 
-    /// The pod ends with this verdict.
+    /// The pod ends with this verdict. Of several the last one counts, until nothing of it runs.
+    // k8s: pkg/kubelet/pod_workers.go acknowledgeTerminating
     pub fn kill(&mut self, verdict: Verdict, grace_seconds: Option<i64>) {
-        if self.stage < Stage::Terminated && self.verdict.is_none() {
+        if self.stage < Stage::Terminated {
             self.verdict = Some(verdict);
         }
         self.terminate(grace_seconds);
