@@ -55,7 +55,7 @@ pub struct Layout {
 pub struct PodUse {
     /// Bytes of memory that cannot be had back at once.
     pub working_set: Option<u64>,
-    /// Its processes and threads.
+    /// The processes of its running containers, without their threads.
     pub processes: Option<u64>,
     /// Its running containers by name.
     pub containers: BTreeMap<String, ContainerUse>,

@@ -14,7 +14,7 @@ mod holds;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +31,8 @@ pub use holds::Holds;
 const FILES_MAX: usize = 2048;
 /// Bytes read of one file.
 const FILE_BYTES_MAX: usize = 16 * 1024;
+/// Bytes read of a list of processes, of which the kernel gives a page at a time.
+const PROCS_BYTES_MAX: u64 = 4 << 20;
 /// Nanoseconds of a tick of `cpuacct.stat`.
 const TICK_NS: u64 = 10_000_000;
 /// Limits above this are none: cgroup v1 shows the largest multiple of a page.
@@ -197,6 +199,19 @@ impl Sampler {
         text.lines().next()?.trim().parse().ok()
     }
 
+    /// How many processes are in the cgroup itself, whatever threads they have and not below it.
+    // k8s: github.com/google/cadvisor container/libcontainer/handler.go processStatsFromProcs
+    pub fn processes(&self, path: &str) -> Option<u64> {
+        u64::try_from(self.procs(path)?.lines().count()).ok()
+    }
+
+    fn procs(&self, path: &str) -> Option<String> {
+        let file = File::open(self.file(path, "cpu", "cgroup.procs")?).ok()?;
+        let mut text = String::new();
+        file.take(PROCS_BYTES_MAX).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
     fn sample_v1(&mut self, path: &str) -> Option<Sample> {
         let cpu_ns = number(&self.kept(path, "cpuacct", "cpuacct.usage")?)?;
         let mut sample = Sample { cpu_ns, ..Sample::default() };
@@ -264,7 +279,7 @@ impl Sampler {
             ..More::default()
         };
         more.devices = self.devices_v1(path);
-        more.holds = holds::of(&self.once(path, "cpu", "cgroup.procs").unwrap_or_default());
+        more.holds = holds::of(&self.procs(path).unwrap_or_default());
         let oom = self.once(path, "memory", "memory.oom_control").unwrap_or_default();
         more.oom_kills = field(&oom, "oom_kill");
         if more.cpu_quota_us.is_some() {
@@ -292,11 +307,11 @@ impl Sampler {
     }
 
     fn more_v2(&mut self, path: &str) -> More {
+        let holds = holds::of(&self.procs(path).unwrap_or_default());
         let mut one = |file| self.once(path, "", file).unwrap_or_default();
         let bounded = |text: &str| number(text).filter(|v| *v < UNLIMITED).unwrap_or(0);
         let (events, max, stat) = (one("memory.events"), one("cpu.max"), one("cpu.stat"));
         let devices = devices::parse_v2(&one("io.stat"));
-        let holds = holds::of(&one("cgroup.procs"));
         let mut quota = max.split_whitespace();
         let cpu_quota_us = quota.next().and_then(|text| text.parse().ok());
         More {
@@ -469,6 +484,16 @@ mod tests {
         assert_eq!(limit(), None, "v1's largest number is no limit");
         write("memory.limit_in_bytes", "2048\n");
         assert_eq!(limit(), Some(2048));
+    }
+
+    #[test]
+    fn processes_are_counted_however_many_there_are() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(dir.path().join("c")).expect("made");
+        let pids: String = (1..=9_000).map(|pid| format!("{}\n", 4_000_000 + pid)).collect();
+        std::fs::write(dir.path().join("c/cgroup.procs"), &pids).expect("written");
+        let sampler = Sampler::over(Cgroups::legacy_at(dir.path()));
+        assert_eq!((sampler.processes("/c"), sampler.processes("/no")), (Some(9_000), None));
     }
 
     #[test]

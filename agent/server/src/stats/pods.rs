@@ -25,7 +25,6 @@ use super::files::Usage;
 use super::known::Known;
 use super::layers::Layers;
 use super::sweep::{Kind, Sweep};
-use super::targets::Key;
 use super::volumes::{Counted, Counts};
 use super::{Gauges, files, logs, targets, volumes};
 
@@ -130,22 +129,19 @@ pub(super) fn uids(snapshot: &Snapshot) -> Vec<String> {
 }
 
 fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&Disks>) -> PodUse {
-    let whole = sweep.cgroups.get(&Key::Pod(uid.clone())).map(|found| &found.sample);
+    let whole = sweep.pod(&view.observed);
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let (layers, logs) = disks.map(|disks| (&disks.layers, &disks.logs)).unzip();
     let (layers, logs) = (layers.and_then(Option::as_deref), logs.and_then(Option::as_deref));
-    let container = |id: &str| {
-        let found = sweep.cgroups.get(&Key::Container(id.to_owned()));
-        ContainerUse {
-            working_set: found.map(|found| found.sample.working_set_bytes),
-            layer: layers.and_then(|layers| layers.get(id)).map(disk),
-            logs: logs.and_then(|logs| logs.get(id)).map(disk),
-        }
+    let container = |id: &str| ContainerUse {
+        working_set: sweep.container(id).map(|found| found.sample.working_set_bytes),
+        layer: layers.and_then(|layers| layers.get(id)).map(disk),
+        logs: logs.and_then(|logs| logs.get(id)).map(disk),
     };
     let volumes = disks.and_then(|disks| disks.volumes.volumes.get(uid));
     PodUse {
-        working_set: whole.map(|sample| sample.working_set_bytes),
-        processes: whole.map(|sample| sample.tasks),
+        working_set: whole.map(|found| found.sample.working_set_bytes),
+        processes: sweep.processes(&view.observed),
         containers: running.map(|c| (c.name.clone(), container(c.id.as_str()))).collect(),
         volumes: volumes.into_iter().flatten().map(volume).collect(),
         own_files: disks
@@ -190,8 +186,13 @@ mod tests {
             hosts: Arc::new(storage.pods),
             volumes,
         };
+        let mut shared = testing::sweep();
+        let shares = |key: &targets::Key| !matches!(key, targets::Key::Pod(_));
+        shared.cgroups.retain(|key, _| shares(key));
+        let of_shared = of_pod(uid, view, &shared, None);
+        assert_eq!((of_shared.working_set, of_shared.processes), (Some(516_096), Some(3)));
         let full = of_pod(uid, view, &testing::sweep(), Some(&disks));
-        assert_eq!((full.working_set, full.processes), (Some(516_096), Some(0)));
+        assert_eq!((full.working_set, full.processes), (Some(516_096), Some(3)), "no threads");
         let expected = ContainerUse {
             working_set: Some(516_096),
             layer: Some(DiskUse { bytes: 24_576, inodes: 9 }),

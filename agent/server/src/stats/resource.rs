@@ -1,6 +1,8 @@
 //! `/metrics/resource`: what metrics-server and so the HPA read. Pure.
 // k8s: pkg/kubelet/metrics/collectors/resource_metrics.go
 
+use std::borrow::Cow;
+
 use pintle_agent_core::observed::{ObservedContainer, RunState};
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::{PodView, Snapshot};
@@ -13,7 +15,7 @@ const NANOS: f64 = 1e9;
 
 struct Row<'a> {
     labels: String,
-    found: &'a CgroupReading,
+    found: Cow<'a, CgroupReading>,
     started_at: UnixNanos,
 }
 
@@ -27,6 +29,7 @@ pub(super) fn exposition(snapshot: &Snapshot, sweep: Option<&Sweep>) -> String {
         let of_pods: Vec<Row<'_>> = running().filter_map(|view| pod_row(view, sweep)).collect();
         let root = sweep.cgroups.get(&Key::Root);
         let of_node: Vec<Row<'_>> = root
+            .map(Cow::Borrowed)
             .map(|found| Row { labels: String::new(), found, started_at: UnixNanos::NEVER })
             .into_iter()
             .collect();
@@ -49,13 +52,12 @@ fn containers(view: &PodView) -> Vec<&ObservedContainer> {
 
 fn container_rows<'a>(view: &PodView, sweep: &'a Sweep) -> Vec<Row<'a>> {
     let rows = containers(view).into_iter().filter_map(|container| {
-        let key = Key::Container(container.id.as_str().to_owned());
         let labels = labels(&[
             ("container", &container.name),
             ("namespace", &view.observed.namespace),
             ("pod", &view.observed.name),
         ]);
-        let found = sweep.cgroups.get(&key)?;
+        let found = Cow::Borrowed(sweep.container(container.id.as_str())?);
         Some(Row { labels, found, started_at: container.created_at })
     });
     rows.collect()
@@ -63,7 +65,7 @@ fn container_rows<'a>(view: &PodView, sweep: &'a Sweep) -> Vec<Row<'a>> {
 
 fn pod_row<'a>(view: &PodView, sweep: &'a Sweep) -> Option<Row<'a>> {
     let observed = &view.observed;
-    let found = sweep.cgroups.get(&Key::Pod(observed.uid.clone()))?;
+    let found = sweep.pod(observed)?;
     let labels = labels(&[("namespace", &observed.namespace), ("pod", &observed.name)]);
     Some(Row { labels, found, started_at: UnixNanos::NEVER })
 }
@@ -85,7 +87,7 @@ fn figures(text: &mut Text, what: &str, rows: &[Row<'_>]) {
         text.family(&name, kind);
         for row in rows {
             let at = row.found.sample.at.0 / 1_000_000;
-            text.sample(&name, &row.labels, value(row.found), Some(at));
+            text.sample(&name, &row.labels, value(&row.found), Some(at));
         }
     }
     if what != "container" {

@@ -4,6 +4,7 @@
 //! names, order and omissions.
 // k8s: staging/src/k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go, pkg/kubelet/stats/
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pintle_agent_core::observed::{ObservedContainer, RunState};
@@ -270,7 +271,8 @@ fn pod(
         return None;
     }
     let uid = view.observed.uid.clone();
-    let found = sweep.cgroups.get(&Key::Pod(uid.clone()));
+    let found = sweep.pod(&view.observed);
+    let (found, is_sum) = (found.as_deref(), matches!(found, Some(Cow::Owned(_))));
     let full = storage.is_some();
     let counted = storage.and_then(|storage| storage.volumes.get(&uid));
     let counted = counted.map(Vec::as_slice).unwrap_or_default();
@@ -292,10 +294,12 @@ fn pod(
         volumes: counted.iter().map(volume).collect(),
         ephemeral_storage: storage
             .map(|storage| ephemeral(uid.as_str(), &containers, counted, storage, node.now)),
-        process_stats: found
+        process_stats: sweep
+            .processes(&view.observed)
             .filter(|_| full)
-            .map(|found| ProcessStats { process_count: found.sample.tasks }),
-        swap: found.map(|found| swap(&found.sample, None)),
+            .map(|process_count| ProcessStats { process_count }),
+        swap: found
+            .map(|found| swap(&found.sample, found.sample.swap_limit_bytes.filter(|_| is_sum))),
         containers,
     })
 }
@@ -307,7 +311,7 @@ fn container(
     storage: Option<&Storage>,
 ) -> Option<ContainerStats> {
     let id = container.id.as_str();
-    let found = sweep.cgroups.get(&Key::Container(id.to_owned()))?;
+    let found = sweep.container(id)?;
     let images = storage.and_then(|s| s.images.as_ref()).map(|(fs, _)| fs);
     Some(ContainerStats {
         name: container.name.clone(),
@@ -511,6 +515,30 @@ mod tests {
         let own = Key::Container("1".to_owned());
         swept.cgroups.get_mut(&own).expect("it is read").sample.memory_limit_bytes = None;
         assert_eq!(left(&swept), None);
+    }
+
+    #[test]
+    fn a_pods_processes_are_told_without_their_threads() {
+        let (snapshot, node, storage) = world();
+        let count = |swept: &Sweep| {
+            let made = summary(&snapshot, swept, &node, Some(&storage));
+            made.pods[0].process_stats.as_ref().map(|stats| stats.process_count)
+        };
+        assert_eq!(count(&sweep()), Some(3), "it has 4000 threads");
+    }
+
+    #[test]
+    fn a_pod_without_a_cgroup_of_its_own_is_told_as_the_sum_of_its_containers() {
+        let (snapshot, node, storage) = world();
+        let mut swept = sweep();
+        swept.cgroups.remove(&Key::Pod("u".into())).expect("it was read");
+        let made = summary(&snapshot, &swept, &node, Some(&storage));
+        let (pod, own) = (&made.pods[0], &made.pods[0].containers[0]);
+        assert_eq!(pod.memory.as_ref(), Some(&own.memory));
+        assert_eq!(pod.cpu.as_ref(), Some(&own.cpu));
+        assert_eq!(pod.swap.as_ref(), Some(&own.swap));
+        let text = crate::stats::resource::exposition(&snapshot, Some(&swept));
+        assert!(text.contains("pod_memory_working_set_bytes{"), "{text}");
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! `WARM_FOR` after that it sweeps every `SWEEP_EVERY`, so that the use per second is known when
 //! it is asked for again. Bounds: `REQUESTS_MAX` requests that wait, the sampler's open files.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use pintle_agent_core::observed::{ObservedPod, RunState};
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_host::cgroup::stats::{Sample, Sampler};
 use pintle_daemon::tasks;
@@ -44,6 +46,8 @@ pub(super) struct CgroupReading {
     pub(super) sample: Sample,
     /// CPU nanoseconds used per second; `None` before the second reading.
     pub(super) nano_cores: Option<u64>,
+    /// Processes, without their threads; of containers alone.
+    pub(super) processes: Option<u64>,
 }
 
 /// What is read of each cgroup.
@@ -55,6 +59,69 @@ pub(super) enum Kind {
     More,
     /// What is weighed of some of them, now: no use per second, and nothing is kept for the next.
     Weighed,
+}
+
+impl Sweep {
+    /// What a container uses.
+    pub(super) fn container(&self, id: &str) -> Option<&CgroupReading> {
+        self.cgroups.get(&Key::Container(id.to_owned()))
+    }
+
+    /// What a pod uses: the reading of its cgroup, or the sum of its running containers where it has
+    /// none of its own.
+    // k8s: pkg/kubelet/stats/cri_stats_provider.go addPodCPUMemoryStats, addSwapStats
+    pub(super) fn pod(&self, pod: &ObservedPod) -> Option<Cow<'_, CgroupReading>> {
+        match self.cgroups.get(&Key::Pod(pod.uid.clone())) {
+            Some(own) => Some(Cow::Borrowed(own)),
+            None => sum(self.running(pod)).map(Cow::Owned),
+        }
+    }
+
+    /// Processes of a pod's running containers.
+    // k8s: pkg/kubelet/stats/cri_stats_provider.go addProcessStats
+    pub(super) fn processes(&self, pod: &ObservedPod) -> Option<u64> {
+        let each = self.running(pod).filter_map(|reading| reading.processes);
+        each.reduce(u64::saturating_add)
+    }
+
+    fn running(&self, pod: &ObservedPod) -> impl Iterator<Item = &CgroupReading> {
+        let running = pod.containers.iter().filter(|c| c.state == RunState::Running);
+        running.filter_map(|container| self.container(container.id.as_str()))
+    }
+}
+
+/// The figures that are told of a pod, added up; `None` of nothing. Its limits are such that what is left
+/// is what is left to those that have one.
+fn sum<'a>(readings: impl Iterator<Item = &'a CgroupReading>) -> Option<CgroupReading> {
+    let mut all: Option<CgroupReading> = None;
+    let (mut memory_left, mut swap_left) = (0_u64, 0_u64);
+    for reading in readings {
+        let (of, all) = (&reading.sample, all.get_or_insert_default());
+        let left = |limit: Option<u64>, used| limit.map_or(0, |limit| limit.saturating_sub(used));
+        memory_left = memory_left.saturating_add(left(of.memory_limit_bytes, of.working_set_bytes));
+        swap_left = swap_left.saturating_add(left(of.swap_limit_bytes, of.swap_bytes));
+        let sample = &mut all.sample;
+        sample.at = of.at;
+        for (sum, more) in [
+            (&mut sample.cpu_ns, of.cpu_ns),
+            (&mut sample.memory_bytes, of.memory_bytes),
+            (&mut sample.working_set_bytes, of.working_set_bytes),
+            (&mut sample.rss_bytes, of.rss_bytes),
+            (&mut sample.swap_bytes, of.swap_bytes),
+            (&mut sample.faults.0, of.faults.0),
+            (&mut sample.faults.1, of.faults.1),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        if let Some(more) = reading.nano_cores {
+            all.nano_cores = Some(all.nano_cores.unwrap_or(0).saturating_add(more));
+        }
+    }
+    let mut all = all?;
+    let sample = &mut all.sample;
+    sample.memory_limit_bytes = Some(sample.working_set_bytes.saturating_add(memory_left));
+    sample.swap_limit_bytes = Some(sample.swap_bytes.saturating_add(swap_left));
+    Some(all)
 }
 
 struct Request {
@@ -149,7 +216,10 @@ impl Thread {
                 Kind::Weighed => None,
                 _ => self.rate(&target.key, sample.at, sample.cpu_ns),
             };
-            sweep.cgroups.insert(target.key.clone(), CgroupReading { path, sample, nano_cores });
+            let is_container = matches!(target.key, Key::Container(_));
+            let processes = if is_container { self.sampler.processes(&path) } else { None };
+            let reading = CgroupReading { path, sample, nano_cores, processes };
+            sweep.cgroups.insert(target.key.clone(), reading);
         }
         if kind == Kind::Weighed {
             return sweep;
@@ -205,15 +275,54 @@ mod tests {
         assert_eq!(rate(7, Duration::ZERO), 7_000_000_000);
     }
 
+    #[test]
+    fn a_pod_without_a_cgroup_of_its_own_uses_what_its_running_containers_do() {
+        let mut pod = ObservedPod::empty("u".into(), "ns", "p");
+        let (running, dead) = (
+            pintle_agent_core::status::testing::container,
+            pintle_agent_core::status::testing::exited,
+        );
+        pod.containers = vec![running("a", "1"), running("b", "2"), dead("c", "3", 0)];
+        let of = |bytes, limit, processes| {
+            let sample = Sample {
+                at: UnixNanos(7),
+                cpu_ns: bytes,
+                working_set_bytes: bytes,
+                memory_limit_bytes: limit,
+                ..Sample::default()
+            };
+            CgroupReading { sample, nano_cores: Some(2), processes, ..CgroupReading::default() }
+        };
+        let id = |id: &str| Key::Container(id.to_owned());
+        let mut sweep = Sweep::default();
+        assert!(sweep.pod(&pod).is_none() && sweep.processes(&pod).is_none());
+        let all = [("1", 5, Some(9), Some(600)), ("2", 7, None, Some(3)), ("3", 11, None, Some(1))];
+        let all =
+            all.map(|(name, bytes, limit, processes)| (id(name), of(bytes, limit, processes)));
+        sweep.cgroups.extend(all);
+        let found = sweep.pod(&pod).expect("two of them run");
+        let sample = &found.sample;
+        assert_eq!((sample.working_set_bytes, sample.cpu_ns, sample.at), (12, 12, UnixNanos(7)));
+        assert_eq!((sample.memory_limit_bytes, found.nano_cores), (Some(16), Some(4)));
+        assert_eq!(sweep.processes(&pod), Some(603));
+        sweep.cgroups.insert(Key::Pod("u".into()), of(20, None, None));
+        assert_eq!(sweep.pod(&pod).expect("its own").sample.working_set_bytes, 20);
+        assert_eq!(sweep.processes(&pod), Some(603), "of containers in any case");
+    }
+
     #[tokio::test]
     async fn the_thread_reads_what_there_is_and_leaves_out_what_there_is_not() {
         let sweeper = Sweeper::start().expect("this host has cgroups");
         let target =
             |key, path: &str| Target { key, paths: vec![path.to_owned()], network_of: None };
         let gone = Key::Container("gone".to_owned());
-        let targets = vec![target(Key::Root, "/"), target(gone.clone(), "/no/such")];
+        let one = Key::Container("1".to_owned());
+        let targets = [(Key::Root, "/"), (gone.clone(), "/no/such"), (one.clone(), "/")];
+        let targets = targets.into_iter().map(|(key, path)| target(key, path)).collect();
         let swept = sweeper.sweep(targets, Kind::More).await.expect("an answer");
         assert!(swept.cgroups[&Key::Root].sample.cpu_ns > 0);
         assert!(!swept.cgroups.contains_key(&gone));
+        assert!(swept.cgroups[&one].processes.is_some(), "they are counted of containers");
+        assert_eq!(swept.cgroups[&Key::Root].processes, None);
     }
 }

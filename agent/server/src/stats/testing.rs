@@ -64,6 +64,7 @@ pub(super) fn sweep() -> Sweep {
         cpu_ns: 10_396_573,
         memory_bytes: 516_096,
         working_set_bytes: 516_096,
+        tasks: 4000,
         memory_limit_bytes: Some(64 << 20),
         swap_limit_bytes: Some(0),
         more: Some(More {
@@ -82,6 +83,7 @@ pub(super) fn sweep() -> Sweep {
         path: path.clone(),
         sample: sample.clone(),
         nano_cores: Some(1),
+        processes: Some(3),
     };
     let targets = targets(&snapshot, &CgroupSetup::default());
     let eth0 = Interface {
