@@ -250,7 +250,7 @@ fn eviction(config: &KubeletConfiguration, found: &mut Violations) {
 /// What the kubelet says of a threshold that is none. 0 % and 100 % turn one off.
 // k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement
 fn wrong_threshold(signal: &str, text: &str) -> Option<String> {
-    let Some(share) = text.strip_suffix('%') else {
+    let Some(share) = share(text) else {
         return match text.parse::<Amount>() {
             Ok(amount) if amount > Amount::ZERO => None,
             Ok(_) => Some(format!("eviction threshold {signal} must be positive: {text}")),
@@ -270,7 +270,7 @@ fn wrong_threshold(signal: &str, text: &str) -> Option<String> {
 /// The same of what is to be reclaimed at least.
 // k8s: pkg/kubelet/eviction/helpers.go parseMinimumReclaims
 fn wrong_reclaim(signal: &str, text: &str) -> Option<String> {
-    match text.strip_suffix('%').map(str::parse::<f32>) {
+    match share(text).map(str::parse::<f32>) {
         Some(Ok(share)) if share > 0.0 => None,
         Some(Ok(_)) => {
             Some(format!("eviction percentage minimum reclaim {signal} must be positive: {text}"))
@@ -284,6 +284,12 @@ fn wrong_reclaim(signal: &str, text: &str) -> Option<String> {
             Err(_) => Some(NOT_A_LEVEL.to_owned()),
         },
     }
+}
+
+/// What stands before the percent signs; `None` without one.
+// k8s: pkg/kubelet/eviction/helpers.go parsePercentage
+fn share(text: &str) -> Option<&str> {
+    text.ends_with('%').then(|| text.trim_end_matches('%'))
 }
 
 fn signal_known(field: &str, signal: &str, found: &mut Violations) {

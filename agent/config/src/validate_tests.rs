@@ -312,6 +312,7 @@ fn valid_settings_that_look_odd_are_accepted() {
         json!({ "containerLogMaxSize": "-1" }),
         json!({ "volumeStatsAggPeriod": "-1s" }),
         json!({ "evictionHard": { "memory.available": "0%", "pid.available": "100%" } }),
+        json!({ "evictionHard": { "memory.available": "10%%", "pid.available": "100.0%" } }),
         json!({ "maxParallelImagePulls": 1 }),
         json!({ "clusterDNS": ["10.0.0.1", "dns"] }),
         json!({ "cpuManagerPolicy": "static", "systemReserved": { "cpu": "500m" } }),

@@ -120,7 +120,7 @@ fn signal(gauge: &Gauge) -> Value {
         })),
         "next": gauge.next.as_ref().map(|next| json!({
             "pod": next.pod,
-            "why": next.rule.words(),
+            "why": next.rule.words(Some(gauge.signal.starved())),
         })),
         "isBlind": gauge.is_blind,
     })

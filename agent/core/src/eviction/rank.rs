@@ -72,9 +72,10 @@ struct Parts {
 }
 
 impl EvictionRule {
-    /// As people read it.
-    pub fn words(self) -> &'static str {
+    /// As people read it, of what was short. Nobody requests process numbers.
+    pub fn words(self, starved: Option<Starved>) -> &'static str {
         match self {
+            Self::Usage if starved == Some(Starved::Pids) => "it has most processes",
             Self::NoFigures => "nothing is known of what it uses",
             Self::ExceedsRequest => "it uses more than it requests",
             Self::Priority => "its priority is the lowest of those that come into question",

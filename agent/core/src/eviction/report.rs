@@ -169,7 +169,7 @@ impl Eviction {
 
     /// For what it had to go, and why it and no other one.
     pub fn why(&self) -> String {
-        let (rule, others) = (self.rule.words(), self.of.saturating_sub(1));
+        let (rule, others) = (self.rule.words(self.starved()), self.of.saturating_sub(1));
         let among = match self.rule {
             EvictionRule::Limit | EvictionRule::Alone => String::new(),
             _ => format!(" ({others} more came into question)"),
@@ -178,12 +178,19 @@ impl Eviction {
         format!("{}: {rule}{among}{stall}", self.signal)
     }
 
+    /// What was short; nothing where it exceeded a limit of its own.
+    fn starved(&self) -> Option<Starved> {
+        Signal::parse(&self.signal).map(Signal::starved)
+    }
+
     /// Those that came into question beside it, the next one first, a line each.
     pub fn others(&self) -> impl Iterator<Item = String> {
-        self.runners.iter().filter(|runner| runner.pod != self.pod).map(|runner| {
+        let is_of_pids = self.starved() == Some(Starved::Pids);
+        self.runners.iter().filter(|runner| runner.pod != self.pod).map(move |runner| {
             let Weight { known, exceeds, priority, over } = &runner.weight;
             let uses = match (known, exceeds) {
                 (false, _) => "nothing is known of what it uses".to_owned(),
+                (true, _) if is_of_pids => format!("{} processes", over.canonical()),
                 (true, true) => format!("{} more than it requests", over.canonical()),
                 (true, false) => "no more than it requests".to_owned(),
             };

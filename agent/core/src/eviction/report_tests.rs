@@ -61,6 +61,39 @@ fn page_cache_that_counts_as_left_is_no_way_to_the_threshold() {
 }
 
 #[test]
+fn of_process_numbers_nothing_is_said_of_requests() {
+    let runner = |pod: &str, over: i64| Runner {
+        pod: pod.to_owned(),
+        weight: Weight {
+            known: true,
+            exceeds: over > 0,
+            priority: 0,
+            over: Amount::from_millis(over * 1000),
+        },
+    };
+    let eviction = Eviction {
+        at: UnixNanos::NEVER,
+        uid: "a".into(),
+        pod: "ns/a".to_owned(),
+        signal: "pid.available".to_owned(),
+        rule: EvictionRule::Usage,
+        grace_seconds: 1,
+        message: String::new(),
+        runners: vec![runner("ns/a", 600), runner("ns/b", 4), runner("ns/c", 0)],
+        of: 3,
+        stall: None,
+    };
+    let why = "pid.available: it has most processes (2 more came into question)";
+    assert_eq!(eviction.why(), why);
+    let others = ["ns/b, priority 0, 4 processes", "ns/c, priority 0, 0 processes"];
+    let others = others.map(|told| format!("came into question as well: {told}"));
+    assert!(eviction.others().eq(others));
+    let of_memory = Eviction { signal: "memory.available".to_owned(), ..eviction };
+    assert!(of_memory.why().contains("it uses most over its request"));
+    assert!(of_memory.others().all(|told| told.ends_with("than it requests")));
+}
+
+#[test]
 fn stall_is_told_with_what_it_makes_of_page_cache() {
     for (now, least, said) in [
         (Some(7), 1000, "stall 0.07%, less than 10.00%: 2Ki of page cache count as left"),

@@ -65,9 +65,9 @@ impl Level {
     /// Reads `100Mi` or `10%`; `None` for anything else.
     // k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement, parsePercentage
     pub fn parse(text: &str) -> Option<Self> {
-        match text.strip_suffix('%') {
-            Some(percent) => Some(Self::Part(percent.parse::<f32>().ok()? / 100.0)),
-            None => Amount::parse(text).map(Self::Amount),
+        match text.ends_with('%') {
+            true => Some(Self::Part(text.trim_end_matches('%').parse::<f32>().ok()? / 100.0)),
+            false => Amount::parse(text).map(Self::Amount),
         }
     }
 
@@ -82,11 +82,11 @@ impl Level {
         }
     }
 
-    /// 0 % and 100 % turn a threshold off.
+    /// A threshold of nothing is never met; more than there is cannot be asked for.
     fn is_off(self) -> bool {
         match self {
             Self::Amount(amount) => amount.is_zero() || amount.is_negative(),
-            Self::Part(part) => part <= 0.0 || part >= 1.0,
+            Self::Part(part) => part <= 0.0 || part > 1.0,
         }
     }
 }
@@ -172,10 +172,10 @@ fn thresholds(kubelet: &KubeletConfiguration, pods_take_all: bool) -> Vec<Thresh
     let hard = hard(&kubelet.eviction_hard);
     let mut all: Vec<_> =
         hard.into_iter().map(|(signal, level)| one(signal, level, Duration::ZERO)).collect();
-    for (signal, level) in levels(&kubelet.eviction_soft) {
+    for (signal, level) in on(&kubelet.eviction_soft) {
         let grace = kubelet.eviction_soft_grace_period.get(signal.as_str());
         let grace = grace.and_then(|text| text.parse::<GoDuration>().ok());
-        if let Some(grace) = grace.filter(|_| !level.is_off()) {
+        if let Some(grace) = grace {
             all.push(one(signal, level, grace.to_std()));
         }
     }
@@ -191,7 +191,15 @@ fn thresholds(kubelet: &KubeletConfiguration, pods_take_all: bool) -> Vec<Thresh
 
 /// The hard thresholds of a configuration.
 pub fn hard(texts: &TextMap) -> Vec<(Signal, Level)> {
-    levels(texts).into_iter().filter(|(_, level)| !level.is_off()).collect()
+    on(texts)
+}
+
+/// Those that are not turned off. `100%` is, while `100.0%` is a threshold of all there is.
+// k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement
+fn on(texts: &TextMap) -> Vec<(Signal, Level)> {
+    let on = texts.iter().filter(|(_, text)| *text != "100%");
+    let on: TextMap = on.map(|(name, text)| (name.clone(), text.clone())).collect();
+    levels(&on).into_iter().filter(|(_, level)| !level.is_off()).collect()
 }
 
 fn levels(texts: &TextMap) -> Vec<(Signal, Level)> {

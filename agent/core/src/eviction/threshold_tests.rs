@@ -59,10 +59,14 @@ fn thresholds_are_read_as_the_kubelet_reads_them() {
 
 #[test]
 fn nothing_and_everything_turn_a_threshold_off() {
-    for off in ["0%", "100%", "0", "what"] {
+    for off in ["0%", "100%", "0", "what", "0.0%", "101%"] {
         let texts = texts(&[("pid.available", off), ("memory.available", "1")]);
         assert_eq!(hard(&texts).len(), 1, "{off}");
     }
+    let all = hard(&texts(&[("pid.available", "100.0%")]));
+    assert_eq!(all, [(Signal::PidAvailable, Level::Part(1.0))], "only that very text does");
+    assert_eq!(Level::parse("10%%"), Level::parse("10%"), "as the kubelet reads it");
+    assert_eq!(Level::parse("%"), None);
 }
 
 #[test]

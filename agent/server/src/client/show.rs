@@ -174,8 +174,9 @@ pub(super) fn pressure(answer: &Value, look: &Look) -> String {
         if index == 0 {
             out.push_str("Evicted:\n");
         }
+        // The sentence names the pod.
         let (at, said) = (text(&eviction["at"]), text(&eviction["sentence"]));
-        let _ = writeln!(out, "  {at} {}: {said}", text(&eviction["pod"]));
+        let _ = writeln!(out, "  {at} {said}");
     }
     out + &images(&answer["images"], look)
 }
@@ -285,14 +286,15 @@ mod tests {
                 {"signal": "nodefs.inodesFree", "available": 5000, "capacity": 9000,
                  "threshold": 6000, "perSecond": 0.2, "metInSeconds": null, "metForSeconds": 7},
             ],
-            "evictions": [{"at": "2026-01-01T00:00:00Z", "pod": "ns/a", "sentence": "it was first"}],
+            "evictions": [{"at": "2026-01-01T00:00:00Z", "pod": "ns/a",
+                           "sentence": "ns/a was evicted for memory.available: alone"}],
         });
         let expected = "\
 SIGNAL              LEFT    THRESHOLD   OF      TREND       MET        FIRST TO GO
 memory.available    700Mi   100Mi       8.0Gi   -10.0Mi/s   in 1 min   ns/hog: it uses more
 nodefs.inodesFree   5000    6000        9000    -           for 7 s    -
 Evicted:
-  2026-01-01T00:00:00Z ns/a: it was first
+  2026-01-01T00:00:00Z ns/a was evicted for memory.available: alone
 ";
         assert_eq!(pressure(&answer, &PLAIN), expected);
         let images = json!({"usedPercent": 91, "highPercent": 85, "lowPercent": 80, "isOn": true,
