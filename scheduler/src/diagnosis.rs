@@ -366,6 +366,9 @@ impl Thinker {
         let found = found.or_else(|| {
             asking.claims.as_ref()?;
             let users = mirror.expect_users(node, pods);
+            if users.is_empty() {
+                return None;
+            }
             let beside = asking.beside_users(&mirror.volumes, &mirror.cluster, row, &[]);
             mirror.expect_no_users(users);
             beside
@@ -488,7 +491,8 @@ impl Thinker {
             let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
             let without = |cluster: &Cluster, row, gone: &[PodId]| {
                 let alone = asking.without(known, cluster, row, gone);
-                alone.or_else(|| asking.beside_users(known.0, cluster, row, gone))
+                let beside = || asking.beside_users(known.0, cluster, row, gone);
+                if users.is_empty() { alone } else { alone.or_else(beside) }
             };
             let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster, ids| {
                 let trials =

@@ -58,7 +58,7 @@ fn scheduled(pod: ObjectMeta, name: &str, node: &str) -> Event {
     let namespace = pod.namespace.clone().unwrap_or_default();
     Event {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{name}.")),
+            name: Some(format!("{name}.scheduled")),
             namespace: pod.namespace.clone(),
             ..ObjectMeta::default()
         },

@@ -1,5 +1,6 @@
 //! What is to be done in the cluster, and how it ended.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ pub enum Command {
         pod: PodRef,
         /// What is to be written, in this order.
         writes: Vec<Write>,
+        /// Whether it still is.
+        is_wanted: Rc<Cell<bool>>,
     },
     /// Give claims the devices that were chosen and reserve them for a pod; a
     /// [`Reserved`](super::Reserved) is owed.

@@ -401,6 +401,43 @@ fn devices_that_a_claim_was_given_before_are_given_up_before() {
 }
 
 #[test]
+fn a_claim_that_is_ready_does_not_end_the_wait_for_another() {
+    let mut offered = json!({
+        "metadata": {"name": "s"},
+        "spec": {"driver": "d.example", "nodeName": "a",
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}},
+    });
+    let device = |name| json!({"name": name, "bindsToNode": true, "bindingConditions": ["Ready"]});
+    offered["spec"]["devices"] = json!([device("g0"), device("g1")]);
+    let both = with("p", "1", |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"},
+            {"name": "d", "resourceClaimName": "d"}]);
+    });
+    let slice = Thing::ResourceSlice(read(offered));
+    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), claim("d"), both]);
+    let (pod, number, claims) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    let first = devices_of(&claims[..1]).remove(0);
+    let mut claims = written(&claims, &pod);
+    let ready = json!([{"driver": "d.example", "pool": "a",
+        "device": first.trim_start_matches("a/"),
+        "conditions": [{"type": "Ready", "status": "True", "reason": "R", "message": "m",
+            "lastTransitionTime": "2024-01-01T00:00:00Z"}]}]);
+    for (claim, given) in claims.iter_mut().zip([3600, 2]) {
+        let since = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(given);
+        let status = claim.status.as_mut().expect("a status");
+        status.allocation.as_mut().expect("devices").allocation_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(since));
+        if given > 60 {
+            status.devices = serde_json::from_value(ready.clone()).expect("devices");
+        }
+    }
+    let reserved = Reserved { pod, number, claims, error: None, made: None };
+    scheduler.devices_reserved(reserved, at(1));
+    assert_eq!(condition(&scheduler.take_commands()), None);
+    assert_eq!(scheduler.next_due(false), Some(at(601)));
+}
+
+#[test]
 fn devices_that_are_given_back_meanwhile_are_not_waited_for() {
     let offered = json!({
         "metadata": {"name": "s"},

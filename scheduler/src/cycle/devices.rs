@@ -84,8 +84,8 @@ pub(super) struct Reserving {
     all: Vec<Reserve>,
     /// The name of its group, if claims may be reserved for that.
     group: Option<String>,
-    /// The claim that ends the wait before its time, because it was given its devices before.
-    late: Option<String>,
+    /// When the wait ends before its time, and the claim that was given its devices before.
+    late: Option<(Duration, String)>,
 }
 
 /// How often upstream looks whether devices are ready.
@@ -97,16 +97,27 @@ impl Reserving {
         self.all.iter().any(|reserve| ready::has_conditions(&reserve.claim))
     }
 
-    /// When the first of its claims will have waited for its devices for too long, at one of upstream's
-    /// looks before the wait itself is over.
+    /// When the first claim that is not ready will have waited for its devices for too long, at one of
+    /// upstream's looks before the wait itself is over.
     // k8s: dynamicresources.go isPodReadyForBinding, isClaimTimeout
-    fn first_late(&self, most: Duration, clock: SystemTime) -> Option<(Duration, String)> {
-        let claims = self.all.iter().map(|reserve| &reserve.claim);
-        let left = claims.filter_map(|claim| Some((ready::time_left(claim, most, clock)?, claim)));
-        let (left, claim) = left.min_by_key(|(left, _)| *left)?;
-        let looks = left.map_or(0, |left| left.as_secs() / LOOKS_EVERY.as_secs() + 1);
-        let at = LOOKS_EVERY * u32::try_from(looks).unwrap_or(u32::MAX);
-        (at < most).then(|| (at, claim.metadata.name.clone().unwrap_or_default()))
+    fn will_be_late(
+        &self,
+        (since, until): (Duration, Duration),
+        most: Duration,
+        clock: SystemTime,
+        now: Duration,
+    ) -> Option<(Duration, String)> {
+        let mut claims = self.all.iter().map(|reserve| &reserve.claim);
+        let claim = claims.find(|claim| ready::readiness(claim) == Readiness::Waits)?;
+        let passed = now.saturating_sub(since);
+        let looks = |time: Duration| time.as_nanos() / LOOKS_EVERY.as_nanos();
+        let look = match ready::time_left(claim, most, clock)? {
+            Some(left) => looks(passed.saturating_add(left)) + 1,
+            None => passed.as_nanos().div_ceil(LOOKS_EVERY.as_nanos()),
+        };
+        let after = LOOKS_EVERY.saturating_mul(u32::try_from(look).unwrap_or(u32::MAX));
+        let at = since.saturating_add(after);
+        (at < until).then(|| (at, claim.metadata.name.clone().unwrap_or_default()))
     }
 
     /// Whether all devices are ready, by what is known of the claims now.
@@ -239,9 +250,7 @@ impl Scheduler {
         }
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
         let most = self.mirror.profile(profile).device_binding_timeout;
-        let late = one.first_late(most, self.mirror.devices.now());
-        let until = now.saturating_add(late.as_ref().map_or(most, |(at, _)| *at));
-        one.late = late.map(|(_, claim)| claim);
+        let until = now.saturating_add(most);
         one.stage = Stage::Waits { since: now, until };
         if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)
@@ -301,8 +310,16 @@ impl Scheduler {
         for (uid, since, until) in waits.collect::<Vec<_>>() {
             let Some(one) = self.devices.of_pods.get_mut(&uid) else { continue };
             let found = one.look(&self.mirror.devices);
+            if found == Readiness::Waits {
+                let profile = self.assumed.get(&uid).map_or(0, |assumed| assumed.asked.profile);
+                let most = self.mirror.profile(profile).device_binding_timeout;
+                let clock = self.mirror.devices.now();
+                one.late = one.will_be_late((since, until), most, clock, now);
+                if now < one.late.as_ref().map_or(until, |(at, _)| *at) {
+                    continue;
+                }
+            }
             let status = match found {
-                Readiness::Waits if now < until => continue,
                 Readiness::Ready => "success",
                 Readiness::Waits => "timeout",
                 Readiness::Failed(_) => "failure",
@@ -326,7 +343,7 @@ impl Scheduler {
                 Readiness::Waits => {
                     let late = self.devices.of_pods.get(&uid).and_then(|one| one.late.as_ref());
                     let why = match late {
-                        Some(claim) => format!("claim={claim}"),
+                        Some((_, claim)) => format!("claim={claim}"),
                         None => "context deadline exceeded".to_owned(),
                     };
                     self.devices_failed(&uid, format!("device binding timeout: {why}"), now);
@@ -370,7 +387,7 @@ impl Scheduler {
     /// When devices of a pod have not been ready for too long, the first of them.
     pub(super) fn devices_due(&self) -> Option<Duration> {
         let until = |one: &Reserving| match one.stage {
-            Stage::Waits { until, .. } => Some(until),
+            Stage::Waits { until, .. } => Some(one.late.as_ref().map_or(until, |(at, _)| *at)),
             _ => None,
         };
         self.devices.of_pods.values().filter_map(until).min()

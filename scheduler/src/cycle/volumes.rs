@@ -5,6 +5,7 @@
 //! their profile for each.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/volume_binding.go Reserve, PreBind
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(super) struct Binding {
     writes: Vec<Write>,
     /// All of them are written, or were tried to be.
     is_written: bool,
+    /// Whether they are to be written: the pod has not gone elsewhere.
+    is_wanted: Rc<Cell<bool>>,
     until: Duration,
 }
 
@@ -50,7 +53,8 @@ impl Scheduler {
             let (node, until) = (Rc::clone(node), Duration::MAX);
             self.volumes_chosen += 1;
             let number = self.volumes_chosen;
-            let binding = Binding { number, node, writes, is_written: false, until };
+            let (is_written, is_wanted) = (false, Rc::new(Cell::new(true)));
+            let binding = Binding { number, node, writes, is_written, is_wanted, until };
             self.binding_volumes.insert(Rc::clone(uid), binding);
         }
     }
@@ -65,7 +69,8 @@ impl Scheduler {
         let time = Duration::from_secs(profile.volume_bind_timeout_seconds);
         binding.until = now.saturating_add(time);
         let (pod, writes) = (pod_ref(&assumed.asked, uid), binding.writes.clone());
-        self.commands.push(Command::BindVolumes { pod, number: binding.number, writes });
+        let (number, is_wanted) = (binding.number, Rc::clone(&binding.is_wanted));
+        self.commands.push(Command::BindVolumes { pod, number, writes, is_wanted });
         true
     }
 
@@ -144,6 +149,7 @@ impl Scheduler {
     /// What was chosen for a pod does not count any more; whether anything was.
     pub(super) fn forget_volumes(&mut self, uid: &Uid) -> bool {
         let Some(binding) = self.binding_volumes.remove(uid) else { return false };
+        binding.is_wanted.set(false);
         self.mirror.volumes.revert(&binding.writes);
         true
     }

@@ -111,10 +111,14 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         "nothing to place: give --pod FILE, or --drain NODE"
     );
     let mut dump = Dump::default();
+    // Where nobody says which classes there are, a pod is believed.
+    let mut admit: fn(&[_], &mut _) -> _ = priority::admit;
     on_cluster(&options.at, async |client| {
         list_all(&client, |told| keep(&mut dump, told)).await?;
         if options.pod.is_some() {
-            dump.priority_classes = priority_classes(&client).await?;
+            if let Some(classes) = priority_classes(&client).await? {
+                (dump.priority_classes, admit) = (classes, priority::admit_new);
+            }
         }
         Ok(())
     })?;
@@ -125,7 +129,7 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         load::load(&shown, &bytes, &mut asked)?;
         dump.priority_classes.append(&mut asked.priority_classes);
         for pod in &mut asked.pods {
-            priority::admit_new(&dump.priority_classes, pod).map_err(|(field, problem)| {
+            admit(&dump.priority_classes, pod).map_err(|(field, problem)| {
                 anyhow::anyhow!("{shown}: Pod {}: {field}: {problem}", ObjectKey::of(pod).as_str())
             })?;
         }
@@ -245,17 +249,17 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<(
     Ok(())
 }
 
-/// None where these credentials may not list them: then a pod needs a priority of its own.
-async fn priority_classes(client: &kube::Client) -> Result<Vec<PriorityClass>> {
+/// `None` where these credentials may not list them: then a pod of a class needs a priority of its own.
+async fn priority_classes(client: &kube::Client) -> Result<Option<Vec<PriorityClass>>> {
     let classes = kube::Api::<PriorityClass>::all(client.clone());
     let params = ListParams::default();
     match tokio::time::timeout(LIST_WAIT, classes.list(&params)).await.context("PriorityClasses")? {
-        Ok(listed) => Ok(listed.items),
+        Ok(listed) => Ok(Some(listed.items)),
         Err(kube::Error::Api(status)) if status.code == 403 => {
             let text = "pods have the priority that they say themselves";
             // Whoever reads it may be gone.
             let _ = writeln!(std::io::stderr(), "{}: {text}", status.message);
-            Ok(Vec::new())
+            Ok(None)
         }
         Err(error) => Err(error).context("PriorityClasses"),
     }

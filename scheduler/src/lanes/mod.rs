@@ -165,7 +165,9 @@ impl Lanes {
         match command {
             Command::Bind { pod, node, object, attempt } => self.bind(pod, node, &object, attempt),
             Command::Consult(consult) => self.consult(consult),
-            Command::BindVolumes { pod, number, writes } => self.bind_volumes(pod, number, writes),
+            Command::BindVolumes { pod, number, writes, is_wanted } => {
+                self.bind_volumes(pod, number, writes, is_wanted);
+            }
             Command::ReserveDevices { pod, number, claims } => self.reserve(pod, number, claims),
             Command::ReleaseDevices { pod, claims } => {
                 let owed = self.owes(End::Released(Rc::clone(&pod.uid), Vec::new()));
@@ -229,14 +231,20 @@ impl Lanes {
         }
     }
 
-    fn bind_volumes(&self, pod: PodRef, number: u64, writes: Vec<Write>) {
+    fn bind_volumes(
+        &self,
+        pod: PodRef,
+        number: u64,
+        writes: Vec<Write>,
+        is_wanted: Rc<Cell<bool>>,
+    ) {
         let error = Some("the task that wrote it ended without an answer".to_owned());
         let (versions, of) = (Vec::new(), pod.clone());
         let end = End::Volumes(Written { pod: of, number, versions, error });
         let owed = self.owes(end);
         let client = self.client.clone();
         tokio::task::spawn_local(async move {
-            let (versions, error) = volumes::write(client, &writes).await;
+            let (versions, error) = volumes::write(client, &writes, &is_wanted).await;
             owed.pay(End::Volumes(Written { pod, number, versions, error }));
         });
     }

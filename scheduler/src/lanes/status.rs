@@ -159,7 +159,12 @@ async fn send_while(
                 return Err(kube::Error::Api(status));
             }
             Err(error) if tried == TRIES_MAX || !is_wanted() => return Err(error),
-            Err(_) => tokio::time::sleep(pause).await,
+            Err(error) => {
+                tokio::time::sleep(pause).await;
+                if !is_wanted() {
+                    return Err(error);
+                }
+            }
         }
         pause *= 5;
     }

@@ -3,6 +3,8 @@
 //! Why patches: only what decisions read is kept of an object, so that it cannot be written whole.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/binder.go bindAPIUpdate
 
+use std::cell::Cell;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
@@ -11,10 +13,17 @@ use serde_json::{Value, json};
 
 use crate::volumes::bind::{BY_CONTROLLER, Target, Write};
 
-/// Writes them: their versions now, fewer when one failed, and why it did.
-pub(super) async fn write(client: kube::Client, writes: &[Write]) -> (Vec<String>, Option<String>) {
+/// Writes them, while that is wanted: their versions now, fewer when one failed, and why it did.
+pub(super) async fn write(
+    client: kube::Client,
+    writes: &[Write],
+    is_wanted: &Cell<bool>,
+) -> (Vec<String>, Option<String>) {
     let mut versions = Vec::new();
     for write in writes {
+        if !is_wanted.get() {
+            return (versions, Some("nobody wants them any more".to_owned()));
+        }
         match one(&client, write).await {
             Ok(metadata) => versions.push(metadata.resource_version.unwrap_or_default()),
             Err(error) => {

@@ -43,8 +43,11 @@ impl Mirror {
             let Some(waits) = self.waiting.get(&key).filter(|w| w.spec().key == pod.key) else {
                 continue;
             };
-            self.volumes.users.put(text(pod.key), &waits.whole(), node);
-            expected.push(pod.key);
+            let uid = text(pod.key);
+            self.volumes.users.put(uid, &waits.whole(), node);
+            if self.volumes.users.has(uid) {
+                expected.push(pod.key);
+            }
         }
         expected
     }

@@ -69,6 +69,9 @@ impl Volumes {
         let Some(csi) = self.csi_nodes.get(node) else { return false };
         let mut new = Attached::new();
         self.attach(wanted, &mut new);
+        if !limits(csi).any(|(driver, _)| new.values().any(|d| d == driver)) {
+            return false;
+        }
         let attachments = self.attached(Some(node));
         self.is_over((node, csi), &new, attachments.get(node), gone)
     }

@@ -96,6 +96,11 @@ impl Users {
         self.pods.insert(uid, user);
     }
 
+    /// Whether a pod is on a node and uses anything.
+    pub fn has(&self, uid: &str) -> bool {
+        self.pods.contains_key(uid)
+    }
+
     /// A pod is on no node any more.
     pub fn take(&mut self, uid: &str) {
         let Some(user) = self.pods.remove(uid) else { return };
