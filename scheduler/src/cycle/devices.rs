@@ -109,6 +109,10 @@ impl Reserving {
     ) -> Option<(Duration, String)> {
         let mut claims = self.all.iter().map(|reserve| &reserve.claim);
         let claim = claims.find(|claim| ready::readiness(claim) == Readiness::Waits)?;
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        if let Some(known) = self.late.as_ref().filter(|(_, of)| *of == name) {
+            return Some(known.clone());
+        }
         let passed = now.saturating_sub(since);
         let looks = |time: Duration| time.as_nanos() / LOOKS_EVERY.as_nanos();
         let look = match ready::time_left(claim, most, clock)? {
@@ -117,7 +121,7 @@ impl Reserving {
         };
         let after = LOOKS_EVERY.saturating_mul(u32::try_from(look).unwrap_or(u32::MAX));
         let at = since.saturating_add(after);
-        (at < until).then(|| (at, claim.metadata.name.clone().unwrap_or_default()))
+        (at < until).then_some((at, name))
     }
 
     /// Whether all devices are ready, by what is known of the claims now.

@@ -115,10 +115,10 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     let mut admit: fn(&[_], &mut _) -> _ = priority::admit;
     on_cluster(&options.at, async |client| {
         list_all(&client, |told| keep(&mut dump, told)).await?;
-        if options.pod.is_some() {
-            if let Some(classes) = priority_classes(&client).await? {
-                (dump.priority_classes, admit) = (classes, priority::admit_new);
-            }
+        if options.pod.is_some()
+            && let Some(classes) = priority_classes(&client).await?
+        {
+            (dump.priority_classes, admit) = (classes, priority::admit_new);
         }
         Ok(())
     })?;
