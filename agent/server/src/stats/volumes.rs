@@ -6,7 +6,9 @@
 //! asked for volumes that have a project; counting any other walks a whole tree, so it
 //! has a thread of its own, for which nobody waits longer than `WAIT_MAX`: until a count has ended,
 //! the one before is shown, and who weighs pods is told of those that have none. The cheapest come
-//! first, so one that is slow keeps no other one waiting. Bounds: `VOLUMES_MAX` volumes of one round.
+//! first, so one that is slow keeps no other one waiting. A count that fails says nothing of the
+//! volume: what was counted before is shown until it is too old. Bounds: `VOLUMES_MAX` volumes of one
+//! round.
 // k8s: pkg/kubelet/server/stats/volume_stat_calculator.go, pkg/volume/metrics_du.go, metrics_cached.go
 
 use std::collections::{HashMap, HashSet};
@@ -16,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Volume;
+use nix::errno::Errno;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_core::volume::PodDirs;
@@ -36,6 +39,8 @@ const VOLUMES_MAX: usize = 16_384;
 const KEPT_PERIODS: u32 = 2;
 /// How long an answer waits for a round.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// What counting a volume for the first time is taken to need, when others come before or after it.
+const FIRST_TAKES: Duration = Duration::from_secs(1);
 
 /// A volume that is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,11 +205,23 @@ impl Latest {
     }
 }
 
+/// What came of counting a volume.
+#[derive(Debug)]
+enum Attempt {
+    Counted(Counted),
+    /// It is not there yet, or no more: it holds nothing.
+    NotThere,
+    /// Nothing is known of what it holds.
+    Failed,
+}
+
 struct Known {
     uid: PodUid,
-    counted: Counted,
+    /// `None` of a volume that could never be counted.
+    counted: Option<Counted>,
+    /// When it was counted last, or that was tried.
     since: Instant,
-    /// How long counting it took.
+    /// How long that took.
     took: Duration,
 }
 
@@ -238,24 +255,26 @@ impl Thread {
         let projects = if may { project::Files::host().listed() } else { Listed::default() };
         // Whatever is slow comes last.
         let mut ordered: Vec<_> = targets.iter().collect();
-        ordered.sort_by_key(|target| before.get(&target.path).map(|known| known.took));
+        let takes = |known: Option<&Known>| known.map_or(FIRST_TAKES, |known| known.took);
+        ordered.sort_by_key(|target| takes(before.get(&target.path)));
         for target in ordered {
-            let known = before.remove(&target.path).filter(|known| self.holds(target, known));
-            let known = known.or_else(|| {
-                let known = self.count(target, &projects);
-                locked(&self.latest).take(target, known.as_ref().map(|known| &known.counted));
-                known
-            });
+            let known = match before.remove(&target.path) {
+                Some(known) if self.holds(target, &known) => Some(known),
+                known => self.try_again(target, known, &projects),
+            };
             self.known.extend(known.map(|known| (target.path.clone(), known)));
         }
-        for known in targets.iter().filter_map(|target| self.known.get(&target.path)) {
-            volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
-        }
+        let mut show = |known: &Known| {
+            if let Some(counted) = known.counted.clone() {
+                volumes.entry(known.uid.clone()).or_default().push(counted);
+            }
+        };
+        targets.iter().filter_map(|target| self.known.get(&target.path)).for_each(&mut show);
         // Nobody asked about the others. Some of them may be gone.
         let recent =
             |known: &Known| known.since.elapsed() < KEPT_PERIODS * self.period + known.took;
         for (path, known) in before.into_iter().filter(|(_, known)| !is_all && recent(known)) {
-            volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
+            show(&known);
             self.known.insert(path, known);
         }
         for counted in volumes.values_mut() {
@@ -275,26 +294,52 @@ impl Thread {
 
     fn holds(&self, target: &Target, known: &Known) -> bool {
         // From its end on, or one that takes longer would be counted without a pause.
-        target.is_ours || known.since.elapsed() < self.period + known.took
+        let is_final = target.is_ours && known.counted.is_some();
+        is_final || known.since.elapsed() < self.period + known.took
     }
 
-    /// A volume that is not there yet, or no more, has no count.
-    fn count(&self, target: &Target, projects: &Listed) -> Option<Known> {
+    /// Counts a volume, with what was known of it before.
+    fn try_again(
+        &self,
+        target: &Target,
+        before: Option<Known>,
+        projects: &Listed,
+    ) -> Option<Known> {
+        let since = Instant::now();
+        let counted = match self.count(target, projects) {
+            Attempt::Counted(counted) => {
+                locked(&self.latest).take(target, Some(&counted));
+                Some(counted)
+            }
+            Attempt::NotThere => {
+                locked(&self.latest).take(target, None);
+                return None;
+            }
+            // One that cannot be counted has its pause as well, and its place among the others.
+            Attempt::Failed => before.and_then(|known| known.counted),
+        };
+        Some(Known { uid: target.uid.clone(), counted, since, took: since.elapsed() })
+    }
+
+    fn count(&self, target: &Target, projects: &Listed) -> Attempt {
         let (since, at) = (Instant::now(), clock::now());
         let counted = Some(&target.path).filter(|_| target.may_have_project);
         let (usage, from) = match counted.and_then(|path| projects.usage(path)) {
             Some(ProjectUsage { bytes, inodes }) => (Usage { bytes, inodes }, CountedFrom::Quota),
-            None => (du::usage(&target.path).ok()?, CountedFrom::Walk),
+            None => match du::usage(&target.path) {
+                Ok(usage) => (usage, CountedFrom::Walk),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => return Attempt::NotThere,
+                Err(error) => {
+                    let path = target.path.display();
+                    tracing::debug!(%error, %path, "a volume cannot be counted");
+                    return Attempt::Failed;
+                }
+            },
         };
-        let fs = file_system(&target.path)?;
+        let Some(fs) = file_system(&target.path) else { return Attempt::Failed };
         self.metrics.volume_counted(from, since.elapsed());
         let Target { name, is_ephemeral, .. } = target.clone();
-        Some(Known {
-            uid: target.uid.clone(),
-            counted: Counted { name, is_ephemeral, usage, fs, at },
-            since,
-            took: since.elapsed(),
-        })
+        Attempt::Counted(Counted { name, is_ephemeral, usage, fs, at })
     }
 }
 
@@ -448,6 +493,56 @@ mod tests {
         assert_eq!(last.map(|volume| volume.name).as_ref(), Some(&targets[1].name));
         let names = |volumes| of(volumes).into_iter().map(|v| v.name).collect::<Vec<_>>();
         assert_eq!(names(&again), names(&first), "shown in the same order");
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_counted_is_not_known_to_hold_nothing() {
+        let root = tempfile::tempdir().expect("a folder");
+        let disk = &targets(&world(), root.path())[2..3];
+        let (path, uid) = (&disk[0].path, PodUid::from("u"));
+        let parent = path.parent().expect("a folder of the pod");
+        fs::create_dir_all(parent).expect("made");
+        let cannot = || std::os::unix::fs::symlink(path, path).expect("a link to itself");
+        let mut thread = thread(Duration::from_secs(60));
+        let lacks = |thread: &Thread| locked(&thread.latest).lacks(&disk[0], thread.period);
+        cannot();
+        let volumes = thread.round(disk, true);
+        assert!(volumes.is_empty() && lacks(&thread), "never counted");
+        thread.publish(volumes);
+        assert!(lacks(&thread));
+        assert!(thread.holds(&disk[0], &thread.known[path]), "it has its pause");
+
+        fs::remove_file(path).expect("removed");
+        fs::create_dir(path).expect("made");
+        let long_ago = |thread: &mut Thread| {
+            thread.known.values_mut().for_each(|known| known.since -= KEPT_PERIODS * thread.period);
+        };
+        long_ago(&mut thread);
+        let first = thread.round(disk, true);
+        assert!(first[&uid].len() == 1 && !lacks(&thread));
+        fs::remove_dir(path).expect("removed");
+        cannot();
+        long_ago(&mut thread);
+        let again = thread.round(disk, true);
+        assert_eq!(again, first, "what was counted before");
+        let old = |count: &mut Instant| *count -= 3 * Duration::from_secs(60);
+        locked(&thread.latest).tried.values_mut().for_each(old);
+        thread.publish(again);
+        assert!(lacks(&thread), "until it is too old");
+    }
+
+    #[test]
+    fn a_volume_that_was_never_counted_comes_after_the_cheap_ones_and_before_the_slow_ones() {
+        let root = tempfile::tempdir().expect("a folder");
+        let targets = targets(&world(), root.path());
+        targets.iter().for_each(|target| fs::create_dir_all(&target.path).expect("made"));
+        let mut thread = thread(Duration::from_nanos(1));
+        thread.round(&targets[1..], true);
+        let slow = thread.known.get_mut(&targets[1].path).expect("counted");
+        (slow.took, slow.since) = (FIRST_TAKES * 2, slow.since - FIRST_TAKES * 4);
+        let all = thread.round(&targets, true)[&PodUid::from("u")].clone();
+        let at = |index: usize| all.iter().find(|v| v.name == targets[index].name).map(|v| v.at);
+        assert!(at(2) < at(0) && at(0) < at(1), "{all:?}");
     }
 
     #[tokio::test]
