@@ -136,6 +136,32 @@ impl Executor {
         for sandbox in &observed.sandboxes {
             self.killer.remove_sandbox(&sandbox.id).await.map_err(failed)?;
         }
+        self.remove_folders(order).await
+    }
+
+    /// Frees what it can of a pod whose end cannot be recorded: all but its sandboxes and one container,
+    /// whose log goes as well. They tell another agent that the pod has run, so that one that runs only
+    /// once does not begin again. What fails is left to `clean_up`.
+    pub async fn make_room(&self, order: &SyncOrder) {
+        let observed = &order.observed;
+        let witness = witness(observed);
+        let mut outcome = Ok(());
+        for container in &observed.containers {
+            let removed = match witness == Some(&container.id) {
+                true => self.remove_log(observed, container).await,
+                false => self.remove_container(observed, &container.id, false).await,
+            };
+            outcome = outcome.and(removed);
+        }
+        if let Err(failure) = outcome.and(self.remove_folders(order).await) {
+            let error = failure.message;
+            tracing::warn!(pod = %order.uid, error, "cannot free what an evicted pod holds");
+        }
+    }
+
+    /// Logs and directories.
+    async fn remove_folders(&self, order: &SyncOrder) -> Result<(), Failure> {
+        let observed = &order.observed;
         let (logs, uid) = (Path::new(&self.node.pod_logs_dir), &order.uid);
         let logs = log_files::pod_dir(logs, &observed.namespace, &observed.name, uid.as_str());
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
@@ -281,6 +307,12 @@ impl Executor {
     }
 }
 
+/// The container that was made first: with init containers it is one of them, which mostly hold little.
+fn witness(observed: &ObservedPod) -> Option<&ContainerId> {
+    let first = observed.containers.iter().min_by_key(|container| container.created_at);
+    first.map(|container| &container.id)
+}
+
 fn ignore_missing<T>(result: Result<T, pintle_cri::Error>) -> Result<(), pintle_cri::Error> {
     match result {
         Err(error) if !error.is_not_found() => Err(error),
@@ -290,7 +322,19 @@ fn ignore_missing<T>(result: Result<T, pintle_cri::Error>) -> Result<(), pintle_
 
 #[cfg(test)]
 mod tests {
+    use pintle_agent_core::types::UnixNanos;
+
     use super::*;
+
+    #[test]
+    fn what_stays_of_a_pod_until_its_end_is_recorded_is_made_first() {
+        let mut pod = ObservedPod::empty("u".into(), "ns", "p");
+        assert_eq!(witness(&pod), None);
+        let exited = pintle_agent_core::status::testing::exited;
+        pod.containers = vec![exited("main", "2", 137), exited("init", "1", 0)];
+        pod.containers[1].created_at = UnixNanos(1);
+        assert_eq!(witness(&pod), Some(&"1".into()));
+    }
 
     #[test]
     fn log_folders_of_unknown_pods_go_and_no_other_folder_does() {

@@ -201,6 +201,16 @@ impl Executor {
         }
     }
 
+    /// Reports that a sync of one action could not begin.
+    pub async fn put_off(&self, order: &SyncOrder, failure: Failure, back: &mpsc::Sender<Input>) {
+        let Some(action) = order.actions.first() else { return };
+        self.recorder.action(&order.uid, action, Err(&failure));
+        self.metrics.action_ended(action, Some(&failure));
+        let (uid, ticket) = (order.uid.clone(), order.ticket);
+        let progress = Input::Progress { uid, ticket, index: 0, outcome: Err(failure) };
+        let _ = back.send(progress).await; // the driver has ended: nobody waits
+    }
+
     /// A panic fails the action, which is tried again as after any failure.
     async fn act_or_fail(
         &self,
@@ -313,6 +323,12 @@ impl Executor {
         let unknown = || RuntimeHandler { name: name.to_owned(), ..RuntimeHandler::default() };
         known.cloned().unwrap_or_else(unknown)
     }
+}
+
+/// Why the last that tells a pod's end is not removed.
+pub fn unrecorded() -> Failure {
+    let message = "the end of the pod cannot be recorded, and nothing else would tell it";
+    Failure::new("CleanupError", message)
 }
 
 /// Actions that go on when the pod is to end.

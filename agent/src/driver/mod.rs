@@ -35,7 +35,7 @@ use pintle_agent_core::worker::{Command, Input, Pods, Worker};
 use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
-use pintle_agent_runtime::execute::{Cancel, Executor, SyncOrder};
+use pintle_agent_runtime::execute::{self, Cancel, Executor, SyncOrder};
 use pintle_agent_runtime::garbage;
 use pintle_agent_runtime::logs::LogCommand;
 use pintle_agent_runtime::observed::Reader;
@@ -330,19 +330,28 @@ impl Driver {
         // What a resize did cannot be told from the runtime, nor that a pod has ended of which nothing is
         // left: its record comes first.
         let resizes = order.actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
-        let keeps = self.pods.worker(&uid).is_some_and(|w| w.kept_verdict().is_some());
-        let saved = (resizes || keeps).then(|| saver.wait(&self.pods));
+        let of_pod = self.pods.worker(&uid);
+        let keeps = of_pod.is_some_and(|w| w.kept_verdict().is_some());
+        let needs = of_pod.is_some_and(|w| w.needs_record(&order.actions));
+        let record = (resizes || keeps).then(|| saver.wait(&self.pods));
         let metrics = Arc::clone(&self.metrics);
         let pod = order.pod.as_deref();
         let operation = metrics.sync_begins(&uid, pod, &order.actions, clock::now());
         let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
         let owed = Owed::new(back.clone(), Input::SyncDone { uid: uid.clone(), ticket });
         tasks::spawn("sync", async move {
-            if let Some(saved) = saved {
-                saved.await;
-            }
+            let is_recorded = match record {
+                Some(record) if needs => {
+                    save::is_recorded(record, executor.make_room(&order)).await
+                }
+                Some(mut record) => record.ended().await,
+                None => true,
+            };
             let begun = std::time::Instant::now();
-            executor.run(order, cancel, &back).await;
+            match is_recorded || !needs {
+                true => executor.run(order, cancel, &back).await,
+                false => executor.put_off(&order, execute::unrecorded(), &back).await,
+            }
             metrics.sync_ended(operation, begun.elapsed());
             owed.settle(Input::SyncDone { uid, ticket }).await;
         });

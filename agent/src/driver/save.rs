@@ -3,11 +3,15 @@
 //! Encoding them goes through all pods, so what changes within `SAVE_EVERY` is written together:
 //! a hundred pods that are admitted cost a few files and not one each. A sync that waits for its
 //! record waits no longer than for the turn's end.
+//!
+//! On a disk that is full nothing can be recorded. What frees it may be the pod whose end it is: all of
+//! that pod goes that is not needed to tell its end, and then the record is written at once.
 
 use std::time::Duration;
 
 use pintle_agent_core::worker::Pods;
 use pintle_agent_host::ledger::Ledger;
+use pintle_agent_host::ledger::writer::Writing;
 use tokio::time::Instant;
 
 /// Least time between two encodings that nobody waits for: at least so long, and so long for each
@@ -30,8 +34,8 @@ impl Saver {
         Self { ledger, next_at: Instant::now(), waited_for: false }
     }
 
-    /// Ends when everything that was decided by now is durable.
-    pub(super) fn wait(&mut self, pods: &Pods) -> impl Future<Output = ()> + use<> {
+    /// The write of everything that was decided by now.
+    pub(super) fn wait(&mut self, pods: &Pods) -> Writing {
         let unsaved = pods.is_unsaved();
         self.waited_for |= unsaved;
         self.ledger.wait(unsaved)
@@ -58,13 +62,45 @@ impl Saver {
     }
 }
 
+/// Whether something is durable for which room may have to be made first.
+pub(super) async fn is_recorded(mut record: Writing, make_room: impl Future<Output = ()>) -> bool {
+    if record.ended().await {
+        return true;
+    }
+    make_room.await;
+    record.again().await
+}
+
 fn every(pods: usize) -> Duration {
     SAVE_EVERY.max(SAVE_EVERY_PER_POD * u32::try_from(pods).unwrap_or(u32::MAX).min(SAVED_PODS_MAX))
 }
 
 #[cfg(test)]
 mod tests {
+    use pintle_agent_core::ledger::LedgerEntry;
+    use pintle_agent_core::types::PodUid;
+    use pintle_agent_host::ledger::writer::load;
+
     use super::*;
+
+    #[test]
+    fn room_is_made_for_a_record_only_where_there_is_none() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime.expect("a runtime"), async {
+            let dir = tempfile::tempdir().expect("a folder");
+            let root = dir.path().join("root");
+            let mut ledger = Ledger::start(root.clone());
+            let text = || [(&PodUid::from("u"), &LedgerEntry::default())].into_iter().collect();
+            ledger.save(text(), text());
+            assert!(!is_recorded(ledger.wait(false), async {}).await, "there is no such folder");
+            let make_room = async { std::fs::create_dir(&root).expect("made") };
+            assert!(is_recorded(ledger.wait(false), make_room).await);
+            assert_eq!(load(&root).allocated.len(), 1);
+            let record = ledger.wait(false);
+            assert!(is_recorded(record, async { unreachable!("it is written") }).await);
+        });
+    }
 
     #[test]
     fn many_pods_are_encoded_less_often() {

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::status;
+use crate::sync::plan::Action;
 use crate::worker::eviction_tests::{MI, Scarce, grace, hard, pod, settings};
 use crate::worker::{Input, Stage};
 
@@ -61,12 +62,17 @@ fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
         }
     }
     let kept = |node: &mut Scarce| node.host.pods.checkpoints().0.text().contains("PintleEnded");
-    assert!(kept(&mut node));
+    let needs = |node: &Scarce, action| {
+        let worker = node.host.pods.worker(&"b".into());
+        worker.is_some_and(|worker| worker.needs_record(&[action]))
+    };
+    assert!(kept(&mut node) && needs(&node, Action::Cleanup));
+    assert!(!needs(&node, Action::Teardown), "that leaves what tells it");
     let mut told = pod("b", 0);
     let status = json!({"phase": "Failed", "reason": "Evicted"});
     told.status = serde_json::from_value(status).expect("a status");
     node.host.tell(Input::Reconciled { uid: "b".into(), pod: told.into() });
-    assert!(!kept(&mut node), "its source knows");
+    assert!(!kept(&mut node) && !needs(&node, Action::Cleanup), "its source knows");
 }
 
 /// A pod that drains for an hour and takes what is short.

@@ -227,6 +227,11 @@ impl Worker {
         self.verdict.as_ref().filter(|_| self.keeps_verdict && !is_known)
     }
 
+    /// Nothing but the record of its end will tell another agent that it is over once this is done.
+    pub fn needs_record(&self, actions: &[Action]) -> bool {
+        !self.removed && self.kept_verdict().is_some() && actions.contains(&Action::Cleanup)
+    }
+
     fn has_spare_sandbox(&self, all: bool) -> bool {
         containers::sandboxes(&self.observed, !all).next().is_some()
     }

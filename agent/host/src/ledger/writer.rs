@@ -3,8 +3,9 @@
 //! One task writes. What changed while a write was under way goes out with the next one, so a
 //! burst of pods costs two or three writes and not one for each (group commit). A sync whose effect
 //! could not be told from the runtime waits for its record (`wait`). A file is replaced in one
-//! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once,
-//! lets the syncs go on and is tried again until it succeeds, or until there is a newer state.
+//! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once
+//! and is tried again until it succeeds, or until there is a newer state: after a while, or at once for
+//! who has made room on the disk (`Writing::again`). Who waits is told of it and may go on.
 //!
 //! Both files go to the kernel together, through the ring of the agent's own files
 //! (docs/adr/0003-io-uring.md); their texts are put together in the pool. Bounds: one state that
@@ -21,7 +22,7 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 use pintle_ring::FileError;
 use pintle_ring::durable::{self, NewFile};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::checkpoint::{self, Draft, Entries};
 
@@ -43,6 +44,17 @@ struct Job {
     actuated: Draft,
 }
 
+/// How far the writing task has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Saved {
+    /// The newest state that it tried to write.
+    tried: u64,
+    /// The newest state that is durable.
+    written: u64,
+    /// How often it has tried.
+    attempts: u64,
+}
+
 /// What both files hold.
 type Texts = (String, String);
 
@@ -50,8 +62,17 @@ type Texts = (String, String);
 #[derive(Debug)]
 pub struct Ledger {
     jobs: watch::Sender<Option<Arc<Job>>>,
-    saved: watch::Receiver<u64>,
+    saved: watch::Receiver<Saved>,
+    again: Arc<Notify>,
     last: u64,
+}
+
+/// A state whose write is waited for.
+#[derive(Debug)]
+pub struct Writing {
+    due: u64,
+    saved: watch::Receiver<Saved>,
+    again: Arc<Notify>,
 }
 
 /// What an earlier run of an agent left.
@@ -93,9 +114,11 @@ impl Ledger {
     /// Starts the writing task.
     pub fn start(root: PathBuf) -> Self {
         let (jobs, queue) = watch::channel(None);
-        let (done, saved) = watch::channel(0);
-        pintle_daemon::tasks::singleton("ledger", write_all(root, queue, done));
-        Self { jobs, saved, last: 0 }
+        let (done, saved) = watch::channel(Saved::default());
+        let again = Arc::<Notify>::default();
+        let work = write_all(root, queue, done, Arc::clone(&again));
+        pintle_daemon::tasks::singleton("ledger", work);
+        Self { jobs, saved, again, last: 0 }
     }
 
     /// Orders a write of this state; it replaces one that still waits.
@@ -106,34 +129,67 @@ impl Ledger {
         let _ = self.jobs.send(Some(Arc::new(Job { number, allocated, actuated })));
     }
 
-    /// Ends when the state is durable that is ordered last, or, with `unsaved`, the next one.
-    pub fn wait(&self, unsaved: bool) -> impl Future<Output = ()> + use<> {
-        let mut saved = self.saved.clone();
+    /// The write of the state that is ordered last, or, with `unsaved`, of the next one.
+    pub fn wait(&self, unsaved: bool) -> Writing {
         let due = self.last + u64::from(unsaved);
-        async move {
-            let _ = saved.wait_for(|number| *number >= due).await;
+        Writing { due, saved: self.saved.clone(), again: Arc::clone(&self.again) }
+    }
+}
+
+impl Writing {
+    /// Ends when the state, or a newer one, has been written or could not be: whether it is durable.
+    pub async fn ended(&mut self) -> bool {
+        let due = self.due;
+        let saved = self.saved.wait_for(|saved| saved.tried >= due).await;
+        saved.is_ok_and(|saved| saved.written >= due)
+    }
+
+    /// Has a write that failed tried again now; whether the state is durable then.
+    pub async fn again(&mut self) -> bool {
+        let due = self.due;
+        // One that is under way may have begun before there was room.
+        for _ in 0..2 {
+            let before = self.saved.borrow().attempts;
+            self.again.notify_one();
+            let ended = |saved: &Saved| saved.written >= due || saved.attempts > before;
+            let saved = self.saved.wait_for(ended).await;
+            if saved.is_ok_and(|saved| saved.written >= due) {
+                return true;
+            }
         }
+        false
     }
 }
 
 async fn write_all(
     root: PathBuf,
     mut queue: watch::Receiver<Option<Arc<Job>>>,
-    done: watch::Sender<u64>,
+    done: watch::Sender<Saved>,
+    again: Arc<Notify>,
 ) {
     let mut written: Option<Texts> = None;
     // How long to wait before the next attempt, after one that failed.
     let mut retry: Option<Duration> = None;
     loop {
-        let changed = match retry {
-            Some(wait) => tokio::time::timeout(wait, queue.changed()).await.unwrap_or(Ok(())),
-            None => queue.changed().await,
+        let changed = tokio::select! {
+            changed = queue.changed() => changed,
+            () = again.notified() => match &mut retry {
+                // There may be room now, so the waits begin anew.
+                Some(wait) => {
+                    *wait = RETRY.0 / 2;
+                    Ok(())
+                }
+                None => continue,
+            },
+            () = tokio::time::sleep(retry.unwrap_or_default()), if retry.is_some() => Ok(()),
         };
         if changed.is_err() {
             return;
         }
         let Some(job) = queue.borrow_and_update().clone() else { continue };
-        match write(&root, Arc::clone(&job), written.take()).await {
+        let outcome = write(&root, Arc::clone(&job), written.take()).await;
+        let is_written = outcome.is_ok();
+        match outcome {
             Ok(texts) => {
                 if retry.take().is_some() {
                     tracing::info!(root = %root.display(), "checkpoints can be written again");
@@ -143,13 +199,19 @@ async fn write_all(
             Err(error) => {
                 if retry.is_none() {
                     tracing::warn!(%error, root = %root.display(),
-                        "--root-dir: checkpoints cannot be written; resizes may repeat after a \
-                         restart");
+                        "--root-dir: checkpoints cannot be written; after a restart resizes may \
+                         repeat and pods that were evicted may begin again");
                 }
                 retry = Some(retry.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1)));
             }
         }
-        let _ = done.send(job.number);
+        done.send_modify(|saved| {
+            saved.tried = job.number;
+            saved.attempts += 1;
+            if is_written {
+                saved.written = job.number;
+            }
+        });
     }
 }
 
@@ -199,12 +261,11 @@ mod tests {
         local
             .run_until(async move {
                 let mut ledger = Ledger::start(path.clone());
-                let next = ledger.wait(true);
+                let mut next = ledger.wait(true);
                 for uid in ["a", "b", "c"] {
                     ledger.save(text(uid), text("z"));
                 }
-                next.await;
-                ledger.wait(false).await;
+                assert!(next.ended().await && ledger.wait(false).ended().await);
                 let restored = load(&path);
                 assert_eq!(uids(&restored.allocated), ["c"]);
                 assert_eq!(uids(&restored.actuated), ["z"]);
@@ -226,12 +287,38 @@ mod tests {
             local.block_on(&runtime.expect("a runtime"), async move {
                 let mut ledger = Ledger::start(path.clone());
                 ledger.save(text("a"), text("z"));
-                ledger.wait(false).await;
-                assert!(load(&path).allocated.is_empty(), "passes go on though it is not written");
+                assert!(!ledger.wait(false).ended().await, "who waits is told, and may go on");
+                assert!(load(&path).allocated.is_empty());
                 fs::remove_file(&full).expect("room again");
                 while uids(&load(&path).actuated) != ["z"] {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
+                assert_eq!(uids(&load(&path).allocated), ["a"]);
+            });
+        });
+    }
+
+    #[test]
+    fn who_has_made_room_has_it_written_at_once() {
+        crate::volume::tests::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("a folder");
+            crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
+            let full = root.path().join("full");
+            fs::write(&full, vec![0; 128 << 10]).expect_err("the disk is full");
+            let path = root.path().to_owned();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime.expect("a runtime"), async move {
+                let mut ledger = Ledger::start(path.clone());
+                ledger.save(text("a"), text("z"));
+                let mut writing = ledger.wait(false);
+                assert!(!writing.ended().await && !writing.again().await, "still full");
+                // Long after the first failure.
+                tokio::time::sleep(RETRY.0 * 4).await;
+                fs::remove_file(&full).expect("room again");
+                let began = tokio::time::Instant::now();
+                assert!(writing.again().await && writing.ended().await);
+                assert!(began.elapsed() < RETRY.0, "{:?}", began.elapsed());
                 assert_eq!(uids(&load(&path).allocated), ["a"]);
             });
         });
