@@ -73,6 +73,9 @@ pub struct PodUse {
 pub struct Unread {
     /// The runtime does not tell writable layers.
     pub layers: bool,
+    /// A container was made since the runtime was asked for writable layers.
+    #[serde(default)]
+    pub new_layers: bool,
     /// The disk does not tell the sizes of logs.
     pub logs: bool,
     /// Some volume is being counted for the first time, or for the first time in a long while.

@@ -123,6 +123,7 @@ pub fn unread(pods: &[Evictable<'_>], uses: &Uses, signal: Signal, layout: Layou
     let of_pods = pods.iter().filter_map(|of| uses.get(of.uid)).map(|used| used.unread);
     of_pods.fold(Unread::default(), |all, of| Unread {
         layers: all.layers || of.layers && parts.layers,
+        new_layers: all.new_layers || of.new_layers && parts.layers,
         logs: all.logs || of.logs && parts.logs,
         volumes: all.volumes || of.volumes && parts.volumes,
     })

@@ -4,7 +4,8 @@
 //! Input: what looks saw, the thresholds to act upon. Output: the first of them for which the figures
 //! are there, or when to look again; whether to count in advance. Pure. Memory waits for no disk.
 //! Whoever is named by figures that are missing may use least of all, so volumes and logs are waited for
-//! `COUNT_MAX`, and writable layers until the runtime tells them: upstream evicts nobody meanwhile.
+//! `COUNT_MAX`, as are the layers of containers made since the runtime was asked, and writable layers at
+//! all until the runtime tells them: upstream evicts nobody meanwhile.
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
 
 use std::time::Duration;
@@ -20,8 +21,9 @@ use super::threshold::{Settings, Threshold};
 
 /// How long figures of pods are waited for, where there are none at all.
 const BLIND_MAX: Duration = Duration::from_secs(30);
-/// How long volumes are waited for that are being counted, and logs whose disk does not answer; then
-/// pods are weighed by what is known of them, as by a kubelet whose first count has not ended.
+/// How long volumes are waited for that are being counted, logs whose disk does not answer, and layers of
+/// new containers; then pods are weighed by what is known of them, as by a kubelet whose first count has
+/// not ended.
 pub const COUNT_MAX: Duration = Duration::from_secs(120);
 /// How often what pods hold of disks is counted in advance while a disk nears a threshold.
 // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go VolumeStatsAggPeriod
@@ -34,7 +36,7 @@ pub(super) struct Sight {
     nears_disk: bool,
     /// When disks of all pods were asked for last, to be known when pods are to be weighed.
     counted_at: Option<Mono>,
-    /// Since when volumes or logs are waited for.
+    /// Since when volumes, logs or layers of new containers are waited for.
     uncounted_since: Option<Mono>,
 }
 
@@ -63,6 +65,11 @@ impl Sight {
         counts
     }
 
+    /// Volumes, logs or layers of new containers are still waited for.
+    pub(super) fn is_counting(&self, now: Mono) -> bool {
+        self.uncounted_since.is_some_and(|since| now.since(since) < COUNT_MAX)
+    }
+
     /// There is enough of everything: who is short again waits again.
     pub(super) fn rest(&mut self) {
         self.uncounted_since = None;
@@ -78,12 +85,15 @@ impl Sight {
         now: Mono,
     ) -> Result<&'a Threshold, Duration> {
         let unread = |of: &Threshold| rank::unread(told.pods, told.uses, of.signal, told.layout);
-        let is_uncounted = |of: &Threshold| unread(of).logs || unread(of).volumes;
+        let is_uncounted = |of: &Threshold| {
+            let unread = unread(of);
+            unread.logs || unread.volumes || unread.new_layers
+        };
         if told.disks {
             let since = self.uncounted_since.unwrap_or(now);
             self.uncounted_since = fresh.iter().any(is_uncounted).then_some(since);
         }
-        let counts = self.uncounted_since.is_some_and(|since| now.since(since) < COUNT_MAX);
+        let counts = self.is_counting(now);
         let is_late = now.since(since) >= BLIND_MAX;
         let is_known = |of: &&Threshold| match of.signal.is_of_disk() {
             true => told.disks && !unread(of).layers && !(counts && is_uncounted(of)),
@@ -146,6 +156,18 @@ mod tests {
         assert_eq!(of(&[ImageFsAvailable], APART, 1), Err(SOON));
         let both = [ImageFsAvailable, NodeFsAvailable];
         assert_eq!(of(&both, APART, 1), Ok(NodeFsAvailable), "no layer lies there");
+    }
+
+    #[test]
+    fn layers_of_new_containers_are_waited_for_but_not_for_ever() {
+        let imagefs = (&[Signal::ImageFsAvailable][..], APART);
+        let unread = Unread { new_layers: true, ..Unread::default() };
+        let mut sight = Sight::default();
+        assert_eq!(first(&mut sight, imagefs, unread, 1), Err(SOON));
+        let nodefs = (&[Signal::NodeFsAvailable][..], APART);
+        assert_eq!(first(&mut sight, nodefs, unread, 2), Ok(nodefs.0[0]), "no layer lies there");
+        assert_eq!(first(&mut sight, imagefs, unread, 3), Err(SOON));
+        assert_eq!(first(&mut sight, imagefs, unread, 123), Ok(imagefs.0[0]), "long enough");
     }
 
     #[test]

@@ -1,24 +1,27 @@
 //! What the runtime says of containers' writable layers.
 //!
-//! Effects. Output: bytes and inodes by container id; `None` while the runtime does not tell them: it
-//! asks the disk that may be the one in need. Bounds: one question at a time, which goes on for
-//! `ASK_MAX`; nobody waits for it longer than `READ_MAX`, and an answer that came later is the next
-//! one's if that asks within `FRESH_FOR`.
+//! Effects. Output: bytes and inodes by container id, and when they were asked for: of what was made
+//! later they say nothing. `None` while the runtime does not tell them: it asks the disk that may be the
+//! one in need. Bounds: one question at a time, whoever asks; it goes on for `ASK_MAX`, while each waits
+//! as long as it likes. An answer that came when nobody waited any more is the next one's if that asks
+//! within `FRESH_FOR`.
 // k8s: pkg/kubelet/stats/cri_stats_provider.go listPodStatsPartiallyFromCRI
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pintle_agent_core::types::UnixNanos;
 use pintle_cri::{Client, v1};
-use pintle_daemon::tasks;
-use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
+use pintle_daemon::{clock, tasks};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use super::files::Usage;
 
-/// How long an answer is waited for.
-const READ_MAX: Duration = Duration::from_secs(2);
+/// How long an answer is waited for when pods are weighed.
+pub(super) const READ_MAX: Duration = Duration::from_secs(2);
 /// How long the runtime may take.
 // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go RuntimeRequestTimeout
 const ASK_MAX: Duration = Duration::from_secs(120);
@@ -28,46 +31,89 @@ const FRESH_FOR: Duration = Duration::from_secs(15);
 /// Writable layers by container id.
 pub(super) type Sizes = HashMap<String, Usage>;
 
-/// What came of a question, and when.
-type AnswerAt = (Option<Sizes>, Instant);
+/// What the runtime told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct LayersTold {
+    pub(super) sizes: Sizes,
+    /// When it was asked.
+    pub(super) asked_at: UnixNanos,
+}
 
 /// Asks for them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Layers {
-    runtime: Client,
-    asked: Mutex<Option<JoinHandle<AnswerAt>>>,
+    last: Mutex<Option<Arc<Question>>>,
+}
+
+/// What came of a question, and when it came.
+type AnswerAt = (Option<Arc<LayersTold>>, Instant);
+
+/// The question under way, or the last one.
+#[derive(Debug)]
+struct Question {
+    /// Closed without an answer when the task panicked.
+    answer: watch::Receiver<Option<AnswerAt>>,
+    task: AbortHandle,
+    /// Somebody has its answer.
+    is_used: AtomicBool,
 }
 
 impl Layers {
-    pub(super) fn new(runtime: Client) -> Self {
-        Self { runtime, asked: Mutex::default() }
+    /// What the runtime tells now, or told while nobody waited.
+    pub(super) async fn read(&self, runtime: &Client, wait: Duration) -> Option<Arc<LayersTold>> {
+        let question = self.question(runtime);
+        let mut answer = question.answer.clone();
+        let told = tokio::time::timeout(wait, answer.wait_for(Option::is_some)).await.ok()?;
+        let told = told.ok()?.as_ref().and_then(|(told, _)| told.clone());
+        question.is_used.store(true, Ordering::Relaxed);
+        told
     }
 
-    /// What the runtime tells now, or told while nobody waited.
-    pub(super) async fn read(&self) -> Option<Arc<Sizes>> {
-        let mut asked = self.asked.lock().await;
-        if asked.as_ref().is_some_and(JoinHandle::is_finished)
-            && let Some(answer) = asked.take()
-            && let Ok((Some(told), at)) = answer.await
-            && at.elapsed() < FRESH_FOR
-        {
-            return Some(Arc::new(told));
+    fn question(&self, runtime: &Client) -> Arc<Question> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = last.as_ref().filter(|last| last.is_of_use()) {
+            return Arc::clone(last);
         }
-        let answer = asked.get_or_insert_with(|| {
-            let runtime = self.runtime.clone();
-            let ask = async move { (layers(&runtime, ASK_MAX).await, Instant::now()) };
-            tasks::serve("writable layers", ask)
-        });
-        let (told, _) = tokio::time::timeout(READ_MAX, answer).await.ok()?.ok()?;
-        *asked = None;
-        told.map(Arc::new)
+        let question = Arc::new(Question::ask(runtime.clone()));
+        *last = Some(Arc::clone(&question));
+        question
+    }
+}
+
+impl Question {
+    fn ask(runtime: Client) -> Self {
+        let (told, answer) = watch::channel(None);
+        let ask = async move {
+            let asked_at = clock::now();
+            let sizes = layers(&runtime).await;
+            let layers = sizes.map(|sizes| Arc::new(LayersTold { sizes, asked_at }));
+            told.send_replace(Some((layers, Instant::now())));
+        };
+        let task = tasks::serve("writable layers", ask).abort_handle();
+        Self { answer, task, is_used: AtomicBool::new(false) }
+    }
+
+    fn is_of_use(&self) -> bool {
+        match &*self.answer.borrow() {
+            None => self.answer.has_changed().is_ok(),
+            Some((told, at)) => {
+                let is_used = self.is_used.load(Ordering::Relaxed);
+                told.is_some() && !is_used && at.elapsed() < FRESH_FOR
+            }
+        }
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
 /// The runtime's answer; `None` without one.
-pub(super) async fn layers(runtime: &Client, wait: Duration) -> Option<Sizes> {
+async fn layers(runtime: &Client) -> Option<Sizes> {
     let asked = runtime.list_container_stats(v1::ListContainerStatsRequest::default());
-    let told = tokio::time::timeout(wait, asked).await.ok()?;
+    let told = tokio::time::timeout(ASK_MAX, asked).await.ok()?;
     let told = told.inspect_err(|error| tracing::debug!(%error, "no writable layers are known"));
     let layers = told.ok()?.stats.into_iter().filter_map(|stats| {
         let layer = stats.writable_layer?;
@@ -87,25 +133,75 @@ mod tests {
 
     use super::*;
 
+    const METHOD: Method = Method::ListContainerStats;
+
+    async fn fake(dir: &tempfile::TempDir) -> (FakeRuntime, Client) {
+        let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+        let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
+        (runtime, client)
+    }
+
+    fn calls(runtime: &FakeRuntime) -> usize {
+        runtime.calls_of(METHOD, "").len()
+    }
+
     #[tokio::test]
     async fn a_runtime_that_does_not_tell_layers_has_not_said_that_there_are_none() {
         let dir = tempfile::tempdir().expect("a folder");
-        let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
-        let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
-        let layers = Layers::new(client);
-        assert_eq!(layers.read().await.as_deref(), Some(&Sizes::new()));
-        let down = runtime.on(Method::ListContainerStats).fail(Code::Internal, "not now");
-        assert_eq!(layers.read().await, None);
+        let (runtime, client) = fake(&dir).await;
+        let layers = Layers::default();
+        let read = async || layers.read(&client, READ_MAX).await.map(|told| told.sizes.clone());
+        assert_eq!(read().await, Some(Sizes::new()));
+        let down = runtime.on(METHOD).fail(Code::Internal, "not now");
+        assert_eq!(read().await, None);
         down.lift();
-        let slow = Duration::from_millis(2500);
-        let slow = runtime.on(Method::ListContainerStats).delay(slow);
-        let began = Instant::now();
-        assert_eq!(layers.read().await, None, "the question goes on");
-        assert!(began.elapsed() < Duration::from_millis(2400), "{:?}", began.elapsed());
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(read().await, Some(Sizes::new()));
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_a_slow_runtime_shares_one_question_and_waits_for_himself_alone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (runtime, client) = fake(&dir).await;
+        let slow = runtime.on(METHOD).delay(Duration::from_millis(1500));
+        let layers = Layers::default();
+        let (began, short) = (clock::now(), Duration::from_millis(100));
+        let brief = async {
+            for _ in 0..3 {
+                assert_eq!(layers.read(&client, short).await, None, "the question goes on");
+            }
+            clock::now().since(began)
+        };
+        let (patient, brief) = tokio::join!(layers.read(&client, READ_MAX), brief);
+        assert!(patient.is_some_and(|told| told.asked_at >= began));
+        assert!(brief < Duration::from_millis(1200), "{brief:?}");
+        assert_eq!(calls(&runtime), 1);
+
+        assert_eq!(layers.read(&client, short).await, None, "it is another question");
+        tokio::time::sleep(Duration::from_secs(2)).await;
         slow.lift();
-        let asked = runtime.calls_of(Method::ListContainerStats, "").len();
-        assert!(layers.read().await.is_some(), "its answer is the next one's");
-        assert_eq!(runtime.calls_of(Method::ListContainerStats, "").len(), asked);
+        assert!(layers.read(&client, short).await.is_some(), "its answer is the next one's");
+        assert_eq!(calls(&runtime), 2);
+        assert!(layers.read(&client, READ_MAX).await.is_some());
+        assert_eq!(calls(&runtime), 3, "nobody's but that one's");
+    }
+
+    /// Panics with the end of the first call, as a library below might.
+    #[derive(Debug, Default)]
+    struct PanicsOnce(AtomicBool);
+
+    impl pintle_cri::Observer for PanicsOnce {
+        fn call_ended(&self, _: Method, _: Option<Code>, _: Duration) {
+            assert!(self.0.swap(true, Ordering::Relaxed), "of a library");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_that_panics_costs_its_answer_alone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (_runtime, client) = fake(&dir).await;
+        let client = client.with_observer(Arc::new(PanicsOnce::default()));
+        let layers = Layers::default();
+        assert_eq!(layers.read(&client, READ_MAX).await, None);
+        assert!(layers.read(&client, READ_MAX).await.is_some());
     }
 }

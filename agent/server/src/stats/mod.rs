@@ -48,6 +48,7 @@ use super::Parts;
 use crate::Views;
 use files::{FileSystem, Usage};
 use known::Known;
+use layers::Layers;
 use machine::Machine;
 pub use pods::PodGauge;
 use summary::{NodeFigures, Storage};
@@ -60,13 +61,15 @@ const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
 /// How long the runtime may take to say it.
 const RUNTIME_WAIT: Duration = Duration::from_secs(10);
 
-/// The threads that read cgroups and count volumes, for whoever shows what they find or weighs it.
+/// The threads that read cgroups and count volumes, and the question about writable layers, for whoever
+/// shows what they find or weighs it.
 #[derive(Clone, Debug)]
 pub struct Gauges {
     /// Absent without cgroups.
     sweeper: Option<Sweeper>,
     /// Absent when volumes are not to be counted.
     volumes: Option<Arc<volumes::Counter>>,
+    layers: Arc<Layers>,
 }
 
 impl Gauges {
@@ -75,7 +78,8 @@ impl Gauges {
         let period = config.kubelet.volume_stats_agg_period.to_std();
         let by_project = config.gates.enabled(project::GATE);
         let volumes = volumes::Counter::start(period, by_project, Arc::clone(metrics));
-        Self { sweeper: Sweeper::start(), volumes: volumes.map(Arc::new) }
+        let layers = Arc::default();
+        Self { sweeper: Sweeper::start(), volumes: volumes.map(Arc::new), layers }
     }
 }
 
@@ -247,10 +251,11 @@ impl Stats {
         let pods = self.config.flags.root_dir.join("pods");
         let uids = pods::uids(snapshot);
         let hosts = self.hosts_sizes.get(move || files::hosts_files(&pods, uids));
+        let layers = self.gauges.layers.read(&self.runtime, RUNTIME_WAIT).await;
         let storage = Storage {
             node: disks.node,
             images: images.map(|(_, usage)| (disks.images, usage)),
-            layers: layers::layers(&self.runtime, RUNTIME_WAIT).await.unwrap_or_default(),
+            layers: layers.map(|told| told.sizes.clone()).unwrap_or_default(),
             volumes: match &self.gauges.volumes {
                 Some(counter) => {
                     let targets = volumes::targets(snapshot, &self.config.flags.root_dir);

@@ -6,7 +6,7 @@
 // k8s: pkg/kubelet/eviction/helpers.go podDiskUsage, memoryUsage, processUsage
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::eviction::observed::{
     ContainerUse, DiskUse, PodUse, Scope, Unread, VolumeUse,
 };
-use pintle_agent_core::observed::RunState;
+use pintle_agent_core::observed::{ObservedContainer, RunState};
 use pintle_agent_core::status::pod_map::PodMap;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::{PodView, Snapshot};
@@ -23,7 +23,7 @@ use pintle_cri::Client;
 
 use super::files::Usage;
 use super::known::Known;
-use super::layers::Layers;
+use super::layers::{LayersTold, READ_MAX};
 use super::sweep::{Kind, Sweep};
 use super::volumes::{Counted, Counts};
 use super::{Gauges, files, logs, targets, volumes};
@@ -37,7 +37,7 @@ pub struct PodGauge {
     gauges: Gauges,
     root_dir: PathBuf,
     setup: CgroupSetup,
-    layers: Layers,
+    runtime: Client,
     logs: Known<logs::Sizes>,
     hosts: Known<HashMap<String, Usage>>,
 }
@@ -46,7 +46,7 @@ pub struct PodGauge {
 #[derive(Default)]
 struct Disks {
     /// `None` while the runtime does not tell them.
-    layers: Option<Arc<HashMap<String, Usage>>>,
+    layers: Option<Arc<LayersTold>>,
     /// `None` while the disk does not tell them.
     logs: Option<Arc<logs::Sizes>>,
     hosts: Arc<HashMap<String, Usage>>,
@@ -60,7 +60,7 @@ impl PodGauge {
             gauges,
             root_dir: config.flags.root_dir.clone(),
             setup,
-            layers: Layers::new(runtime),
+            runtime,
             logs: Known::new("sizes of logs to weigh"),
             hosts: Known::new("sizes of hosts files to weigh"),
         }
@@ -103,7 +103,8 @@ impl PodGauge {
             .get(move || folders.into_iter().map(|(id, dir)| (id, files::folder(&dir))).collect());
         let (uids, pods) = (uids(snapshot), self.root_dir.join("pods"));
         let hosts = self.hosts.get(move || files::hosts_files(&pods, uids));
-        let (volumes, logs, hosts, layers) = tokio::join!(volumes, logs, hosts, self.layers.read());
+        let layers = self.gauges.layers.read(&self.runtime, READ_MAX);
+        let (volumes, logs, hosts, layers) = tokio::join!(volumes, logs, hosts, layers);
         Disks { layers, logs, hosts: hosts.unwrap_or_default(), volumes }
     }
 }
@@ -132,10 +133,10 @@ fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&Disks>) ->
     let whole = sweep.pod(&view.observed);
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let (layers, logs) = disks.map(|disks| (&disks.layers, &disks.logs)).unzip();
-    let (layers, logs) = (layers.and_then(Option::as_deref), logs.and_then(Option::as_deref));
+    let (layers, logs) = (layers.and_then(Option::as_ref), logs.and_then(Option::as_deref));
     let container = |id: &str| ContainerUse {
         working_set: sweep.container(id).map(|found| found.sample.working_set_bytes),
-        layer: layers.and_then(|layers| layers.get(id)).map(disk),
+        layer: layers.and_then(|told| told.sizes.get(id)).map(disk),
         logs: logs.and_then(|logs| logs.get(id)).map(disk),
     };
     let volumes = disks.and_then(|disks| disks.volumes.volumes.get(uid));
@@ -148,13 +149,26 @@ fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&Disks>) ->
             .and_then(|disks| disks.hosts.get(uid.as_str()))
             .map(disk)
             .unwrap_or_default(),
-        unread: disks.map(|disks| unread(uid, disks)).unwrap_or_default(),
+        unread: disks.map(|disks| unread(uid, view, disks)).unwrap_or_default(),
     }
 }
 
-fn unread(uid: &PodUid, of: &Disks) -> Unread {
-    let volumes = of.volumes.unread.contains(uid);
-    Unread { layers: of.layers.is_none(), logs: of.logs.is_none(), volumes }
+/// What of a pod's disks is missing. What was read, or asked for, before a container was there says
+/// nothing of it.
+fn unread(uid: &PodUid, view: &PodView, of: &Disks) -> Unread {
+    let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
+    let any = |is_missing: &dyn Fn(&ObservedContainer) -> bool| running.clone().any(is_missing);
+    let is_later = |told: &LayersTold, container: &ObservedContainer| {
+        container.created_at >= told.asked_at && !told.sizes.contains_key(container.id.as_str())
+    };
+    let has_log = |container: &ObservedContainer| Path::new(&container.log_path).parent().is_some();
+    let logs = |sizes: &logs::Sizes| any(&|c| has_log(c) && !sizes.contains_key(c.id.as_str()));
+    Unread {
+        layers: of.layers.is_none(),
+        new_layers: of.layers.as_ref().is_some_and(|told| any(&|c| is_later(told, c))),
+        logs: of.logs.as_ref().is_none_or(|sizes| logs(sizes)),
+        volumes: of.volumes.unread.contains(uid),
+    }
 }
 
 fn volume(counted: &Counted) -> (String, VolumeUse) {
@@ -168,6 +182,8 @@ fn disk(usage: &Usage) -> DiskUse {
 
 #[cfg(test)]
 mod tests {
+    use pintle_agent_core::types::UnixNanos;
+
     use super::*;
     use crate::stats::testing;
 
@@ -181,7 +197,10 @@ mod tests {
         assert!(bare.unread.is_none(), "nobody asked for disks");
         let volumes = Counts { volumes: storage.volumes, ..Counts::default() };
         let disks = Disks {
-            layers: Some(Arc::new(storage.layers)),
+            layers: Some(Arc::new(LayersTold {
+                sizes: storage.layers,
+                asked_at: UnixNanos(1_000_000_000_000),
+            })),
             logs: Some(Arc::new(storage.logs)),
             hosts: Arc::new(storage.pods),
             volumes,
@@ -203,6 +222,17 @@ mod tests {
         assert!(full.volumes["token"].in_memory && !full.volumes["disk"].in_memory);
         assert_eq!(full.own_files.bytes, 4096);
         assert!(full.unread.is_none());
+        let mut newer = view.clone();
+        let mut observed = (*newer.observed).clone();
+        observed.containers[0].id = "2".into();
+        newer.observed = Arc::new(observed.clone());
+        let lacks = |view: &PodView| of_pod(uid, view, &testing::sweep(), Some(&disks)).unread;
+        assert!(lacks(&newer).logs, "it was not there when logs were read");
+        assert!(!lacks(&newer).new_layers, "the runtime knew it and told nothing");
+        observed.containers[0].created_at = UnixNanos(1_000_000_000_001);
+        newer.observed = Arc::new(observed);
+        assert!(lacks(&newer).new_layers, "it was not there when the runtime was asked");
+        assert!(lacks(view).is_none());
         let volumes = Counts { unread: [uid.clone()].into(), ..Counts::default() };
         let lacks = of_pod(uid, view, &testing::sweep(), Some(&Disks { volumes, ..disks }));
         assert_eq!(lacks.unread, Unread { volumes: true, ..Unread::default() });
