@@ -490,9 +490,10 @@ impl Evictor {
         ages.chain([Step::Evict(victim)]).collect()
     }
 
-    /// It is not known who has to go. After a while there may be something to free again.
+    /// It is not known who has to go. After a while there may be something to free again, but what is being
+    /// counted is not given up just before somebody would go without it.
     fn wait_to_see(&mut self, again: Duration, now: Mono) {
-        if now.since(self.since) >= COUNT_MAX {
+        if now.since(self.since) >= COUNT_MAX && !self.sight.is_counting(now) {
             self.now_does(Doing::Watching, now);
         }
         self.look_at = now.plus(again);

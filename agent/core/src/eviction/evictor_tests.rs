@@ -231,6 +231,18 @@ fn who_fills_the_disk_goes_once_volumes_are_counted_and_nobody_goes_for_having_b
 }
 
 #[test]
+fn the_wait_for_volumes_ends_with_a_victim_and_not_with_another_reclaim() {
+    let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
+    let mut node = Node::with(&["a-small", "hog"], threshold);
+    node.unread.layers = true;
+    node.pass(4, false);
+    // Later than pods are weighed, so that one wait is over before the other.
+    node.unread = Unread { volumes: true, ..Unread::default() };
+    node.pass(123, false);
+    assert_eq!((node.reclaims, node.victims.len()), (1, 1), "{:?}", node.victims);
+}
+
+#[test]
 fn while_the_runtime_tells_no_layers_nobody_goes_for_the_disk_and_it_is_freed_again() {
     let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
     let mut node = Node::with(&["a-small", "hog"], threshold);
