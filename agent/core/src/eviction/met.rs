@@ -10,6 +10,7 @@ use pintle_api_types::ids::{Mono, UnixNanos};
 use serde::{Deserialize, Serialize};
 
 use super::observed::{Layout, Observation, Reading};
+use super::rank;
 use super::signal::{Condition, Signal, Starved};
 use super::threshold::{Settings, Threshold};
 
@@ -98,7 +99,8 @@ pub fn is_short(settings: &Settings, observation: &Observation) -> bool {
     settings.on(observation.layout).iter().any(|of| settings.is_met(of, observation, true))
 }
 
-/// A disk has little more than it has to have: what pods hold of it may soon make a difference.
+/// A disk on which volumes count has little more than it has to have: what they hold may soon make a
+/// difference, and counting takes its time.
 pub fn nears_disk(settings: &Settings, observation: &Observation) -> bool {
     let is_near = |of: &Threshold| {
         let Some(reading) = observation.readings.get(&of.signal) else { return false };
@@ -106,8 +108,8 @@ pub fn nears_disk(settings: &Settings, observation: &Observation) -> bool {
         let less = Reading { available: reading.available.saturating_sub(spare), ..*reading };
         of.is_met(&less, true)
     };
-    let of_disk = |of: &Threshold| of.signal.is_of_disk();
-    settings.on(observation.layout).iter().filter(|of| of_disk(of)).any(is_near)
+    let has_volumes = |of: &Threshold| rank::counts_volumes(of.signal, observation.layout);
+    settings.on(observation.layout).iter().filter(|of| has_volumes(of)).any(is_near)
 }
 
 /// What can be freed for a signal without ending a pod: dead containers, unused images.

@@ -201,6 +201,11 @@ fn request(pod: &Pod, resource: &str) -> Amount {
     if all.minus(overhead).is_zero() { Amount::ZERO } else { all }
 }
 
+/// What volumes hold makes a difference to this signal.
+pub(super) fn counts_volumes(signal: Signal, layout: Layout) -> bool {
+    signal.is_of_disk() && parts(signal, layout).volumes
+}
+
 // k8s: pkg/kubelet/eviction/helpers.go buildSignalToRankFunc
 fn parts(signal: Signal, layout: Layout) -> Parts {
     let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);

@@ -32,7 +32,7 @@ pub const COUNT_EVERY: Duration = Duration::from_secs(60);
 /// See the module's header.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sight {
-    /// The last look saw a disk near a threshold.
+    /// The last look saw a disk with volumes near a threshold.
     nears_disk: bool,
     /// When disks of all pods were asked for last, to be known when pods are to be weighed.
     counted_at: Option<Mono>,
@@ -189,15 +189,18 @@ mod tests {
 
     #[test]
     fn pods_are_counted_in_advance_only_while_a_disk_nears_a_threshold() {
-        let signal = Signal::NodeFsAvailable;
-        let settings = Settings { thresholds: vec![threshold(signal)], ..Settings::default() };
-        let mut sight = Sight::default();
-        let mut counts = |percent: u64, seconds| {
+        let counts = |sight: &mut Sight, (signal, layout), percent: u64, seconds| {
+            let settings = Settings { thresholds: vec![threshold(signal)], ..Settings::default() };
             let reading = Reading { available: percent, capacity: 100, ..Reading::default() };
             let readings = [(signal, reading)].into();
-            sight.see(&settings, &Observation { readings, ..Observation::default() });
+            sight.see(&settings, &Observation { readings, layout, ..Observation::default() });
             sight.counts(at(seconds))
         };
+        let apart = (Signal::ImageFsAvailable, APART);
+        assert!(!counts(&mut Sight::default(), apart, 11, 10), "no volume lies there");
+        assert!(counts(&mut Sight::default(), (Signal::NodeFsAvailable, APART), 11, 10));
+        let (one, mut sight) = ((Signal::NodeFsAvailable, Layout::default()), Sight::default());
+        let mut counts = |percent, seconds| counts(&mut sight, one, percent, seconds);
         assert!(!counts(13, 0), "there is enough");
         assert!(counts(11, 10) && !counts(11, 60) && counts(9, 70), "once in a while");
         assert!(!counts(50, 200));
