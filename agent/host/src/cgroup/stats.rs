@@ -14,7 +14,7 @@ mod holds;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, BufReader, Read as _, Take};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -202,14 +202,27 @@ impl Sampler {
     /// How many processes are in the cgroup itself, whatever threads they have and not below it.
     // k8s: github.com/google/cadvisor container/libcontainer/handler.go processStatsFromProcs
     pub fn processes(&self, path: &str) -> Option<u64> {
-        u64::try_from(self.procs(path)?.lines().count()).ok()
+        let (mut list, mut page) = (self.procs(path)?, [0; 4096]);
+        let mut count = 0_u64;
+        loop {
+            match list.read(&mut page).ok()? {
+                0 => return Some(count),
+                read => {
+                    let lines = page[..read].iter().filter(|byte| **byte == b'\n').count();
+                    count += u64::try_from(lines).unwrap_or(0);
+                }
+            }
+        }
     }
 
-    fn procs(&self, path: &str) -> Option<String> {
+    fn procs(&self, path: &str) -> Option<Take<File>> {
         let file = File::open(self.file(path, "cpu", "cgroup.procs")?).ok()?;
-        let mut text = String::new();
-        file.take(PROCS_BYTES_MAX).read_to_string(&mut text).ok()?;
-        Some(text)
+        Some(file.take(PROCS_BYTES_MAX))
+    }
+
+    fn holds(&self, path: &str) -> Holds {
+        let list = self.procs(path).map(|list| holds::of(BufReader::new(list)));
+        list.unwrap_or_default()
     }
 
     fn sample_v1(&mut self, path: &str) -> Option<Sample> {
@@ -279,7 +292,7 @@ impl Sampler {
             ..More::default()
         };
         more.devices = self.devices_v1(path);
-        more.holds = holds::of(&self.procs(path).unwrap_or_default());
+        more.holds = self.holds(path);
         let oom = self.once(path, "memory", "memory.oom_control").unwrap_or_default();
         more.oom_kills = field(&oom, "oom_kill");
         if more.cpu_quota_us.is_some() {
@@ -307,7 +320,7 @@ impl Sampler {
     }
 
     fn more_v2(&mut self, path: &str) -> More {
-        let holds = holds::of(&self.procs(path).unwrap_or_default());
+        let holds = self.holds(path);
         let mut one = |file| self.once(path, "", file).unwrap_or_default();
         let bounded = |text: &str| number(text).filter(|v| *v < UNLIMITED).unwrap_or(0);
         let (events, max, stat) = (one("memory.events"), one("cpu.max"), one("cpu.stat"));

@@ -91,6 +91,8 @@ pub(super) struct Stats {
     gauges: Gauges,
     setup: OnceCell<CgroupSetup>,
     swept: Mutex<Option<Cached<Sweep>>>,
+    /// With processes.
+    swept_processes: Mutex<Option<Cached<Sweep>>>,
     /// With everything that `/metrics/cadvisor` shows.
     swept_more: Mutex<Option<Cached<Sweep>>>,
     stored: Mutex<Option<Cached<Storage>>>,
@@ -128,6 +130,7 @@ impl Stats {
             gauges: parts.gauges.clone(),
             setup: OnceCell::new(),
             swept: Mutex::default(),
+            swept_processes: Mutex::default(),
             swept_more: Mutex::default(),
             stored: Mutex::default(),
             disks: Known::new("file systems"),
@@ -142,7 +145,8 @@ impl Stats {
     // k8s: pkg/kubelet/server/stats/handler.go handleSummary
     pub(super) async fn summary(&self, only_cpu_and_memory: bool) -> Answer {
         let snapshot = self.views.load();
-        let Some(sweep) = self.sweep(&snapshot, false).await else {
+        let kind = if only_cpu_and_memory { Kind::Shown } else { Kind::Processes };
+        let Some(sweep) = self.sweep(&snapshot, kind).await else {
             return Answer::text(500, "Internal Error: failed to get root cgroup stats");
         };
         let storage = match only_cpu_and_memory {
@@ -156,14 +160,14 @@ impl Stats {
     /// `/metrics/resource`.
     pub(super) async fn resource(&self) -> Answer {
         let snapshot = self.views.load();
-        let sweep = self.sweep(&snapshot, false).await;
+        let sweep = self.sweep(&snapshot, Kind::Shown).await;
         Answer::metrics(resource::exposition(&snapshot, sweep.as_deref()))
     }
 
     /// `/metrics/cadvisor`.
     pub(super) async fn cadvisor(&self) -> Answer {
         let snapshot = self.views.load();
-        match self.sweep(&snapshot, true).await {
+        match self.sweep(&snapshot, Kind::More).await {
             Some(sweep) => {
                 let root = self.config.flags.root_dir.clone();
                 let machine = self.machine.get(move || machine::machine(&root)).await;
@@ -186,15 +190,18 @@ impl Stats {
         self.log_sizes.get(read).await.unwrap_or_default()
     }
 
-    async fn sweep(&self, snapshot: &Snapshot, more: bool) -> Option<Arc<Sweep>> {
-        let cache = if more { &self.swept_more } else { &self.swept };
+    async fn sweep(&self, snapshot: &Snapshot, kind: Kind) -> Option<Arc<Sweep>> {
+        let cache = match kind {
+            Kind::Processes => &self.swept_processes,
+            Kind::More => &self.swept_more,
+            Kind::Shown | Kind::Weighed => &self.swept,
+        };
         let mut cached = cache.lock().await;
         if let Some(fresh) = Cached::fresh(&cached, FRESH_FOR) {
             return Some(fresh);
         }
         let mut targets = targets::targets(snapshot, &self.setup().await);
         targets.extend(self.system());
-        let kind = if more { Kind::More } else { Kind::Shown };
         let value = self.gauges.sweeper.as_ref()?.sweep(targets, kind).await?;
         *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
         Some(value)

@@ -46,7 +46,7 @@ pub(super) struct CgroupReading {
     pub(super) sample: Sample,
     /// CPU nanoseconds used per second; `None` before the second reading.
     pub(super) nano_cores: Option<u64>,
-    /// Processes, without their threads; of containers alone.
+    /// Processes, without their threads; of containers alone, where they were asked for.
     pub(super) processes: Option<u64>,
 }
 
@@ -55,9 +55,12 @@ pub(super) struct CgroupReading {
 pub(super) enum Kind {
     /// What is shown of all of them, with the use per second.
     Shown,
+    /// Also the processes of containers, which the kernel lists anew each time.
+    Processes,
     /// Also what `/metrics/cadvisor` shows.
     More,
-    /// What is weighed of some of them, now: no use per second, and nothing is kept for the next.
+    /// What is weighed of some of them, now: processes, but no use per second, and nothing is kept for the
+    /// next.
     Weighed,
 }
 
@@ -216,8 +219,13 @@ impl Thread {
                 Kind::Weighed => None,
                 _ => self.rate(&target.key, sample.at, sample.cpu_ns),
             };
-            let is_container = matches!(target.key, Key::Container(_));
-            let processes = if is_container { self.sampler.processes(&path) } else { None };
+            let processes = match (kind, &target.key) {
+                (Kind::Processes | Kind::Weighed, Key::Container(_)) => {
+                    self.sampler.processes(&path)
+                }
+                (Kind::More, Key::Container(_)) => sample.more.as_ref().map(|m| m.holds.processes),
+                _ => None,
+            };
             let reading = CgroupReading { path, sample, nano_cores, processes };
             sweep.cgroups.insert(target.key.clone(), reading);
         }
@@ -319,10 +327,20 @@ mod tests {
         let one = Key::Container("1".to_owned());
         let targets = [(Key::Root, "/"), (gone.clone(), "/no/such"), (one.clone(), "/")];
         let targets = targets.into_iter().map(|(key, path)| target(key, path)).collect();
-        let swept = sweeper.sweep(targets, Kind::More).await.expect("an answer");
+        let targets: Vec<_> = targets;
+        let sweep = async |kind| sweeper.sweep(targets.clone(), kind).await.expect("an answer");
+        let swept = sweep(Kind::More).await;
         assert!(swept.cgroups[&Key::Root].sample.cpu_ns > 0);
         assert!(!swept.cgroups.contains_key(&gone));
-        assert!(swept.cgroups[&one].processes.is_some(), "they are counted of containers");
         assert_eq!(swept.cgroups[&Key::Root].processes, None);
+        for (kind, counts) in [
+            (Kind::Shown, false),
+            (Kind::Processes, true),
+            (Kind::More, true),
+            (Kind::Weighed, true),
+        ] {
+            let processes = sweep(kind).await.cgroups[&one].processes;
+            assert_eq!(processes.is_some(), counts, "{kind:?}: of containers, for who needs them");
+        }
     }
 }

@@ -1,14 +1,18 @@
 //! What the processes of a cgroup hold: open files, sockets, and how many files one may open.
 //!
 //! Effects: looks through `/proc`; only when it is asked for, since each open file is a link to be
-//! read. Input: the text of `cgroup.procs`. Bounds: `DESCRIPTORS_MAX` of a cgroup.
+//! read. Input: `cgroup.procs`, line by line. Bounds: `DESCRIPTORS_MAX` of a cgroup, of `PROCESSES_MAX`
+//! of its processes.
 // k8s: github.com/google/cadvisor container/libcontainer/handler.go processStatsFromProcs
 
 use std::fs;
+use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt as _;
 
 /// Open files of a cgroup that are looked at; with more, the rest is not counted.
 const DESCRIPTORS_MAX: usize = 65_536;
+/// Processes of a cgroup that are looked at, whether they have open files or not; all are counted.
+const PROCESSES_MAX: usize = 2_048;
 
 /// What processes hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,14 +28,20 @@ pub struct Holds {
 }
 
 /// Looks at the processes of a `cgroup.procs`; one that ends meanwhile holds nothing.
-pub(super) fn of(procs: &str) -> Holds {
-    let pids: Vec<u32> = procs.lines().filter_map(|line| line.trim().parse().ok()).collect();
-    // 0 stands for a process outside our pid namespace.
-    let visible = pids.iter().copied().filter(|pid| *pid > 0);
-    let first = visible.clone().min();
-    let entries = visible.filter_map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).ok());
-    let mut holds =
-        Holds { processes: u64::try_from(pids.len()).unwrap_or(u64::MAX), ..Holds::default() };
+pub(super) fn of(procs: impl BufRead) -> Holds {
+    let (mut holds, mut first, mut visible) = (Holds::default(), None, Vec::new());
+    for pid in procs.lines().map_while(Result::ok).filter_map(|line| line.trim().parse().ok()) {
+        holds.processes += 1;
+        // 0 stands for a process outside our pid namespace.
+        if pid > 0_u32 {
+            first = Some(first.map_or(pid, |first: u32| first.min(pid)));
+            if visible.len() < PROCESSES_MAX {
+                visible.push(pid);
+            }
+        }
+    }
+    let folders = visible.into_iter().map(|pid| fs::read_dir(format!("/proc/{pid}/fd")));
+    let entries = folders.filter_map(Result::ok);
     for entry in entries.flatten().flatten().take(DESCRIPTORS_MAX) {
         holds.descriptors += 1;
         let target = fs::read_link(entry.path());
@@ -73,7 +83,7 @@ mod tests {
         let child = child.arg("1000").stdin(std::os::fd::OwnedFd::from(theirs));
         let mut child = child.spawn().expect("it starts");
         drop(ours);
-        let holds = of(&format!("{}\n", child.id()));
+        let holds = of(format!("{}\n", child.id()).as_bytes());
         child.kill().expect("it ends");
         child.wait().expect("it is reaped");
         assert_eq!(holds.processes, 1);
@@ -83,7 +93,17 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_holds_nothing() {
-        assert_eq!(of("4194999\n0\n"), Holds { processes: 2, ..Holds::default() });
-        assert_eq!(of(""), Holds::default());
+        assert_eq!(of(&b"4194999\n0\n"[..]), Holds { processes: 2, ..Holds::default() });
+        assert_eq!(of(&b""[..]), Holds::default());
+    }
+
+    #[test]
+    fn of_more_processes_than_are_looked_at_all_are_counted() {
+        let own = std::process::id();
+        let many = "4194999\n".repeat(PROCESSES_MAX);
+        let holds = of(format!("{many}{own}\n").as_bytes());
+        assert_eq!(holds.processes, u64::try_from(PROCESSES_MAX + 1).expect("small"));
+        assert_eq!(holds.descriptors, 0, "ours are beyond");
+        assert!(of(format!("{own}\n{many}").as_bytes()).descriptors > 0);
     }
 }
