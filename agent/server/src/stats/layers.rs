@@ -3,12 +3,11 @@
 //! Effects. Output: bytes and inodes by container id, and when they were asked for: of what was made
 //! later they say nothing. `None` while the runtime does not tell them: it asks the disk that may be the
 //! one in need. Bounds: one question at a time, whoever asks; it goes on for `ASK_MAX`, while each waits
-//! as long as it likes. An answer that came when nobody waited any more is the next one's if that asks
-//! within `FRESH_FOR`.
+//! as long as it likes. An answer that took longer than `READ_MAX` is everybody's who asks within
+//! `FRESH_FOR`: who weighs pods did not wait for it.
 // k8s: pkg/kubelet/stats/cri_stats_provider.go listPodStatsPartiallyFromCRI
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ pub(super) const READ_MAX: Duration = Duration::from_secs(2);
 /// How long the runtime may take.
 // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go RuntimeRequestTimeout
 const ASK_MAX: Duration = Duration::from_secs(120);
-/// How long an answer for which nobody waited is worth something.
+/// How long an answer that was late is worth something.
 const FRESH_FOR: Duration = Duration::from_secs(15);
 
 /// Writable layers by container id.
@@ -53,20 +52,17 @@ type AnswerAt = (Option<Arc<LayersTold>>, Instant);
 struct Question {
     /// Closed without an answer when the task panicked.
     answer: watch::Receiver<Option<AnswerAt>>,
+    began: Instant,
     task: AbortHandle,
-    /// Somebody has its answer.
-    is_used: AtomicBool,
 }
 
 impl Layers {
-    /// What the runtime tells now, or told while nobody waited.
+    /// What the runtime tells now, or told shortly before if it is slow.
     pub(super) async fn read(&self, runtime: &Client, wait: Duration) -> Option<Arc<LayersTold>> {
         let question = self.question(runtime);
         let mut answer = question.answer.clone();
         let told = tokio::time::timeout(wait, answer.wait_for(Option::is_some)).await.ok()?;
-        let told = told.ok()?.as_ref().and_then(|(told, _)| told.clone());
-        question.is_used.store(true, Ordering::Relaxed);
-        told
+        told.ok()?.as_ref().and_then(|(told, _)| told.clone())
     }
 
     fn question(&self, runtime: &Client) -> Arc<Question> {
@@ -90,15 +86,15 @@ impl Question {
             told.send_replace(Some((layers, Instant::now())));
         };
         let task = tasks::serve("writable layers", ask).abort_handle();
-        Self { answer, task, is_used: AtomicBool::new(false) }
+        Self { answer, began: Instant::now(), task }
     }
 
     fn is_of_use(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),
             Some((told, at)) => {
-                let is_used = self.is_used.load(Ordering::Relaxed);
-                told.is_some() && !is_used && at.elapsed() < FRESH_FOR
+                let is_late = at.duration_since(self.began) > READ_MAX;
+                told.is_some() && is_late && at.elapsed() < FRESH_FOR
             }
         }
     }
@@ -131,6 +127,8 @@ mod tests {
     use pintle_cri::fake::FakeRuntime;
     use pintle_cri::{Code, Deadlines, Method};
 
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     const METHOD: Method = Method::ListContainerStats;
@@ -162,7 +160,7 @@ mod tests {
     async fn whoever_asks_a_slow_runtime_shares_one_question_and_waits_for_himself_alone() {
         let dir = tempfile::tempdir().expect("a folder");
         let (runtime, client) = fake(&dir).await;
-        let slow = runtime.on(METHOD).delay(Duration::from_millis(1500));
+        let slow = runtime.on(METHOD).delay(READ_MAX - Duration::from_millis(500));
         let layers = Layers::default();
         let (began, short) = (clock::now(), Duration::from_millis(100));
         let brief = async {
@@ -176,13 +174,13 @@ mod tests {
         assert!(brief < Duration::from_millis(1200), "{brief:?}");
         assert_eq!(calls(&runtime), 1);
 
-        assert_eq!(layers.read(&client, short).await, None, "it is another question");
-        tokio::time::sleep(Duration::from_secs(2)).await;
         slow.lift();
-        assert!(layers.read(&client, short).await.is_some(), "its answer is the next one's");
+        let slow = runtime.on(METHOD).delay(READ_MAX + Duration::from_millis(200));
+        assert_eq!(layers.read(&client, short).await, None, "it is another question");
+        assert!(layers.read(&client, READ_MAX * 2).await.is_some());
+        slow.lift();
+        assert!(layers.read(&client, short).await.is_some(), "who did not wait has it as well");
         assert_eq!(calls(&runtime), 2);
-        assert!(layers.read(&client, READ_MAX).await.is_some());
-        assert_eq!(calls(&runtime), 3, "nobody's but that one's");
     }
 
     /// Panics with the end of the first call, as a library below might.
