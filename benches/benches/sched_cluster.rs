@@ -114,7 +114,7 @@ fn main() -> Result<()> {
         println!("{name}: ours: {ours:.2?}");
         rows.extend(rows_of(name, workload, ours, theirs));
         if let (Some(ours), Some(theirs)) = (ours.steady, theirs.steady) {
-            let least = undecided((nodes, pods), theirs.rate)?;
+            let least = undecided(nodes, theirs.rate)?;
             println!("{name}: without a decision: {least:.2?}");
             rows.extend(rows_of_waits(name, ours, theirs, least));
         }
@@ -314,24 +314,20 @@ fn steady(cluster: &Cluster, rate: usize) -> Result<Steady> {
     Ok(Steady { rate, p50_ms: waits.p50(), p99_ms: waits.at(0.99) })
 }
 
-/// The same by a client that binds what comes to one node after the other, on a cluster with the same
-/// pods before.
-fn undecided((nodes, pods): (usize, usize), rate: usize) -> Result<Steady> {
+/// The same by a client that binds what comes to one node after the other, on a cluster without the pods
+/// that the schedulers have bound before.
+fn undecided(nodes: usize, rate: usize) -> Result<Steady> {
     let own = new_cluster()?;
     let cluster = &own.0;
-    with_client(cluster, async |client| {
-        set_up(&client, nodes).await?;
-        create_pods(&client, Workload::Basic, "p", pods, None).await
-    })?;
+    with_client(cluster, async |client| set_up(&client, nodes).await)?;
     std::thread::scope(|scope| {
         let node = |at: usize| format!("n{:05}", at % nodes);
         let binds = scope.spawn(move || {
             with_client(cluster, async |client| {
-                binder::bind(&client, "bench", node, pods + STEADY_PODS).await
+                binder::bind(&client, "bench", node, STEADY_PODS).await
             })
         });
-        let before = with_client(cluster, async |client| all_bound(&client).await);
-        let steady = before.and_then(|()| steady(cluster, rate));
+        let steady = steady(cluster, rate);
         binds.join().map_err(|_| anyhow::anyhow!("the binder panicked"))??;
         steady
     })
