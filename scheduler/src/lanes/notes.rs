@@ -2,7 +2,7 @@
 //!
 //! Input: notes. Output: events made and patched. A note never waits; an event that nobody answered is
 //! tried again, while others are written. What is lost is counted, and said when nothing waits any
-//! more. Bounds: those of [`book`]; `SINKS` requests at once.
+//! more. Bounds: those of `book`; `SINKS` requests at once.
 // k8s: staging/src/k8s.io/client-go/tools/events/{event_broadcaster,event_recorder}.go
 
 mod book;
