@@ -1,9 +1,7 @@
 //! What a panic within a call of the runtime costs: that call, and nothing else.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use pintle_cri::fake::FakeRuntime;
-use pintle_cri::{Client, Code, Deadlines, Method};
+use pintle_cri::fake::{FakeRuntime, PanicsOnce};
+use pintle_cri::{Client, Deadlines};
 
 use super::*;
 
@@ -17,16 +15,6 @@ pub(super) fn exposition(metrics: &Metrics) -> String {
         timeline_dropped: 0,
         calls_in_flight: 0,
     })
-}
-
-/// Panics with the end of the first call, as a library below might.
-#[derive(Debug, Default)]
-struct PanicsOnce(AtomicBool);
-
-impl pintle_cri::Observer for PanicsOnce {
-    fn call_ended(&self, _: Method, _: Option<Code>, _: Duration) {
-        assert!(self.0.swap(true, Ordering::Relaxed), "of a library");
-    }
 }
 
 #[tokio::test]

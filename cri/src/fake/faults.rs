@@ -5,12 +5,14 @@
 //! hang before or after it. The newest rule that matches wins. A hang lasts until its rule is
 //! lifted, then the call goes on: a frozen shim that thaws. Owner: `FakeRuntime`, behind a lock.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 
-use crate::Method;
+use crate::{Method, Observer};
 
 /// What happens to a call.
 #[derive(Clone, Debug)]
@@ -166,5 +168,15 @@ mod tests {
         assert_eq!(taken(&mut faults, Method::Version, ""), Some("old".into()));
         faults.lift_all();
         assert_eq!(taken(&mut faults, Method::Version, ""), None);
+    }
+}
+
+/// An observer that panics with the end of the first call, as a library below might.
+#[derive(Debug, Default)]
+pub struct PanicsOnce(AtomicBool);
+
+impl Observer for PanicsOnce {
+    fn call_ended(&self, _: Method, _: Option<Code>, _: Duration) {
+        assert!(self.0.swap(true, Ordering::Relaxed), "of a library");
     }
 }

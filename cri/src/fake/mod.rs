@@ -33,6 +33,7 @@ mod state;
 mod views;
 
 pub use control::{FakeRuntime, FaultBuilder, Lift};
+pub use faults::PanicsOnce;
 pub use flavor::Flavor;
 pub use script::{
     Behaviour, EXIT_KILLED, EXIT_START_ERROR, EXIT_TERMINATED, EXIT_UNSEEN, ExecAnswer, OnStop,

@@ -103,7 +103,6 @@ impl Reserving {
     fn will_be_late(
         &self,
         (since, until): (Duration, Duration),
-        most: Duration,
         clock: SystemTime,
         now: Duration,
     ) -> Option<(Duration, String)> {
@@ -113,7 +112,7 @@ impl Reserving {
         if let Some(known) = self.late.as_ref().filter(|(_, of)| *of == name) {
             return Some(known.clone());
         }
-        let passed = now.saturating_sub(since);
+        let (most, passed) = (until.saturating_sub(since), now.saturating_sub(since));
         let looks = |time: Duration| time.as_nanos() / LOOKS_EVERY.as_nanos();
         let look = match ready::time_left(claim, most, clock)? {
             Some(left) => looks(passed.saturating_add(left)) + 1,
@@ -253,8 +252,7 @@ impl Scheduler {
             return self.devices_failed(uid, error, now);
         }
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
-        let most = self.mirror.profile(profile).device_binding_timeout;
-        let until = now.saturating_add(most);
+        let until = now.saturating_add(self.mirror.profile(profile).device_binding_timeout);
         one.stage = Stage::Waits { since: now, until };
         if one.has_conditions()
             && let Some(assumed) = self.assumed.get(uid)
@@ -315,10 +313,7 @@ impl Scheduler {
             let Some(one) = self.devices.of_pods.get_mut(&uid) else { continue };
             let found = one.look(&self.mirror.devices);
             if found == Readiness::Waits {
-                let profile = self.assumed.get(&uid).map_or(0, |assumed| assumed.asked.profile);
-                let most = self.mirror.profile(profile).device_binding_timeout;
-                let clock = self.mirror.devices.now();
-                one.late = one.will_be_late((since, until), most, clock, now);
+                one.late = one.will_be_late((since, until), self.mirror.devices.now(), now);
                 if now < one.late.as_ref().map_or(until, |(at, _)| *at) {
                     continue;
                 }

@@ -62,10 +62,7 @@ impl Claims {
     fn rejection(&self, plugin: Plugin, row: u32) -> Option<Status> {
         let soft = Code::Unschedulable;
         let hard = Code::UnschedulableAndUnresolvable;
-        let says = |code, reasons: Vec<&str>| {
-            let reasons = reasons.into_iter().map(str::to_owned).collect();
-            Some(Status { plugin: Some(plugin), code, reasons })
-        };
+        let says = |code, reasons| Some(says(plugin, code, reasons));
         match plugin {
             Plugin::VolumeRestrictions if self.disks.get(row) => {
                 says(soft, vec![restrictions::DISK_CONFLICT])
@@ -111,9 +108,7 @@ impl Claims {
         let mut found = found.filter(|(plugin, _)| stays(*plugin));
         found.next().map(|(_, status)| status)
     }
-}
 
-impl Claims {
     /// Why its volumes do not go with those of all who use any on a node now, but these: pods that room
     /// is kept for may have been counted since.
     // k8s: pkg/scheduler/framework/runtime/framework.go addGENominatedPods
@@ -126,10 +121,7 @@ impl Claims {
     ) -> Option<Status> {
         let node = cluster.node_name(row);
         let on = |plugin| cluster.view().profile().filters(plugin);
-        let says = |plugin, reason: &str| {
-            let (code, reasons) = (Code::Unschedulable, vec![reason.to_owned()]);
-            Some(Status { plugin: Some(plugin), code, reasons })
-        };
+        let says = |plugin, reason| Some(says(plugin, Code::Unschedulable, vec![reason]));
         let disks = || restrictions::is_taken(&volumes.users, node, &self.own_disks, gone);
         if on(Plugin::VolumeRestrictions) && disks() {
             return says(Plugin::VolumeRestrictions, restrictions::DISK_CONFLICT);
@@ -140,6 +132,11 @@ impl Claims {
         }
         None
     }
+}
+
+fn says(plugin: Plugin, code: Code, reasons: Vec<&str>) -> Status {
+    let reasons = reasons.into_iter().map(str::to_owned).collect();
+    Status { plugin: Some(plugin), code, reasons }
 }
 
 impl RowPlugin for OfPlugin<'_> {

@@ -26,6 +26,11 @@ fn limits(node: &CSINode) -> impl Iterator<Item = (&str, i32)> {
     drivers.filter_map(|d| Some((d.name.as_str(), d.allocatable.as_ref()?.count?)))
 }
 
+/// Whether a node has a limit for any of these volumes.
+fn is_limited(node: &CSINode, new: &Attached) -> bool {
+    limits(node).any(|(driver, _)| new.values().any(|d| d == driver))
+}
+
 /// Whether a node can attach more of any driver's volumes than before.
 pub(super) fn raises(old: &CSINode, new: &CSINode) -> bool {
     let before = |driver: &str| limits(old).find(|(name, _)| *name == driver).map_or(0, |l| l.1);
@@ -56,6 +61,7 @@ impl Volumes {
             let is_over =
                 || self.is_over((node, csi), &new, attachments.get(&**node), &Gone::new());
             if let Some(row) = cluster.row(node)
+                && is_limited(csi, &new)
                 && is_over()
             {
                 rows.set(row);
@@ -69,7 +75,7 @@ impl Volumes {
         let Some(csi) = self.csi_nodes.get(node) else { return false };
         let mut new = Attached::new();
         self.attach(wanted, &mut new);
-        if !limits(csi).any(|(driver, _)| new.values().any(|d| d == driver)) {
+        if !is_limited(csi, &new) {
             return false;
         }
         let attachments = self.attached(Some(node));
@@ -101,9 +107,6 @@ impl Volumes {
         attached: Option<&Attached>,
         gone: &Gone<'_>,
     ) -> bool {
-        if !limits(csi).any(|(driver, _)| new.values().any(|d| d == driver)) {
-            return false;
-        }
         let mut there = Attached::new();
         for user in self.users.on_node(node, gone) {
             self.attach((&user.claims, &user.in_tree), &mut there);

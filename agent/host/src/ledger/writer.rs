@@ -273,8 +273,8 @@ mod tests {
             .await;
     }
 
-    #[test]
-    fn a_write_that_found_the_disk_full_is_repeated_without_another_change() {
+    /// A ledger that has two pods to write in a folder that has no room, and what fills it.
+    fn on_a_full_disk(look: impl AsyncFnOnce(Ledger, PathBuf, PathBuf) + Send + 'static) {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
@@ -287,40 +287,36 @@ mod tests {
             local.block_on(&runtime.expect("a runtime"), async move {
                 let mut ledger = Ledger::start(path.clone());
                 ledger.save(text("a"), text("z"));
-                assert!(!ledger.wait(false).ended().await, "who waits is told, and may go on");
-                assert!(load(&path).allocated.is_empty());
-                fs::remove_file(&full).expect("room again");
-                while uids(&load(&path).actuated) != ["z"] {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                assert_eq!(uids(&load(&path).allocated), ["a"]);
+                look(ledger, path, full).await;
             });
         });
     }
 
     #[test]
+    fn a_write_that_found_the_disk_full_is_repeated_without_another_change() {
+        on_a_full_disk(async |ledger, path, full| {
+            assert!(!ledger.wait(false).ended().await, "who waits is told, and may go on");
+            assert!(load(&path).allocated.is_empty());
+            fs::remove_file(&full).expect("room again");
+            while uids(&load(&path).actuated) != ["z"] {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!(uids(&load(&path).allocated), ["a"]);
+        });
+    }
+
+    #[test]
     fn who_has_made_room_has_it_written_at_once() {
-        crate::volume::tests::with_private_mounts(|| {
-            let root = tempfile::tempdir().expect("a folder");
-            crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
-            let full = root.path().join("full");
-            fs::write(&full, vec![0; 128 << 10]).expect_err("the disk is full");
-            let path = root.path().to_owned();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime.expect("a runtime"), async move {
-                let mut ledger = Ledger::start(path.clone());
-                ledger.save(text("a"), text("z"));
-                let mut writing = ledger.wait(false);
-                assert!(!writing.ended().await && !writing.again().await, "still full");
-                // Long after the first failure.
-                tokio::time::sleep(RETRY.0 * 4).await;
-                fs::remove_file(&full).expect("room again");
-                let began = tokio::time::Instant::now();
-                assert!(writing.again().await && writing.ended().await);
-                assert!(began.elapsed() < RETRY.0, "{:?}", began.elapsed());
-                assert_eq!(uids(&load(&path).allocated), ["a"]);
-            });
+        on_a_full_disk(async |ledger, path, full| {
+            let mut writing = ledger.wait(false);
+            assert!(!writing.ended().await && !writing.again().await, "still full");
+            // Long after the first failure.
+            tokio::time::sleep(RETRY.0 * 4).await;
+            fs::remove_file(&full).expect("room again");
+            let began = tokio::time::Instant::now();
+            assert!(writing.again().await && writing.ended().await);
+            assert!(began.elapsed() < RETRY.0, "{:?}", began.elapsed());
+            assert_eq!(uids(&load(&path).allocated), ["a"]);
         });
     }
 

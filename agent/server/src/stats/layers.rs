@@ -124,10 +124,8 @@ async fn layers(runtime: &Client) -> Option<Sizes> {
 
 #[cfg(test)]
 mod tests {
-    use pintle_cri::fake::FakeRuntime;
+    use pintle_cri::fake::{FakeRuntime, PanicsOnce};
     use pintle_cri::{Code, Deadlines, Method};
-
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -181,16 +179,6 @@ mod tests {
         slow.lift();
         assert!(layers.read(&client, short).await.is_some(), "who did not wait has it as well");
         assert_eq!(calls(&runtime), 2);
-    }
-
-    /// Panics with the end of the first call, as a library below might.
-    #[derive(Debug, Default)]
-    struct PanicsOnce(AtomicBool);
-
-    impl pintle_cri::Observer for PanicsOnce {
-        fn call_ended(&self, _: Method, _: Option<Code>, _: Duration) {
-            assert!(self.0.swap(true, Ordering::Relaxed), "of a library");
-        }
     }
 
     #[tokio::test]
