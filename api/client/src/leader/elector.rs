@@ -10,6 +10,15 @@ use super::term::{Ask, Next, Term};
 use super::{JITTER, Timing, TimingError};
 use pintle_api_types::jitter;
 
+/// Why there is no word of the lease.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error(transparent)]
+    Refused(#[from] kube::Error),
+    #[error("no answer within {} ms", .0.as_millis())]
+    Late(Duration),
+}
+
 /// Takes part in one election.
 pub struct Elector {
     api: Api<Lease>,
@@ -44,33 +53,32 @@ impl Elector {
 
     /// Waits until this process leads. May be dropped at any time.
     pub async fn acquire(&mut self) {
-        loop {
-            // A request that hangs must not keep others from being made.
-            let tried = tokio::time::timeout(self.timing.renew, self.attempt()).await;
-            if tried.unwrap_or(false) {
-                tracing::info!(lease = self.name, "this process leads");
-                return;
-            }
+        while !self.attempt().await {
             tokio::time::sleep(self.pause()).await;
         }
+        tracing::info!(lease = self.name, "this process leads");
     }
 
     /// Keeps leading; returns when the lease could not be renewed in time. Whoever calls must stop
     /// working then, before another process begins. `renewed` is told of each renewal.
     pub async fn hold(&mut self, renewed: impl Fn()) {
-        let Timing { renew, retry, .. } = self.timing;
+        let (retry, mut pause) = (self.timing.retry, Duration::ZERO);
         loop {
+            // Others count from when the API server took it, which may be long before its answer.
+            let since = self.term.renewed().unwrap_or_else(Instant::now);
+            let end = (since + self.timing.work_max()).into();
             let renewal = async {
+                tokio::time::sleep(pause).await;
                 while !self.attempt().await {
                     tokio::time::sleep(retry).await;
                 }
             };
-            if tokio::time::timeout(renew, renewal).await.is_err() {
+            if tokio::time::timeout_at(end, renewal).await.is_err() {
                 tracing::warn!(lease = self.name, "the lease could not be renewed in time");
                 return;
             }
             renewed();
-            tokio::time::sleep(retry).await;
+            pause = retry;
         }
     }
 
@@ -112,14 +120,15 @@ impl Elector {
         }
     }
 
-    async fn read_and_write(&mut self) -> Result<bool, kube::Error> {
-        let found = self.api.get_opt(&self.name).await?;
+    async fn read_and_write(&mut self) -> Result<bool, NoAnswer> {
+        let found = self.answer(self.api.get_opt(&self.name)).await?;
         let now = Instant::now();
         match self.term.read(found, now, Timestamp::now()) {
             Next::Wait => Ok(false),
             Next::Write(lease) => self.write(&lease, now).await.map(|()| true),
             Next::Create(lease) => {
-                let made = self.api.create(&PostParams::default(), &lease).await?;
+                let params = PostParams::default();
+                let made = self.answer(self.api.create(&params, &lease)).await?;
                 self.term.wrote(made, now);
                 Ok(true)
             }
@@ -127,10 +136,23 @@ impl Elector {
     }
 
     /// Writes the lease; `begun` is from when it counts, which is not after the API server took it.
-    async fn write(&mut self, lease: &Lease, begun: Instant) -> Result<(), kube::Error> {
-        let written = self.api.replace(&self.name, &PostParams::default(), lease).await?;
+    async fn write(&mut self, lease: &Lease, begun: Instant) -> Result<(), NoAnswer> {
+        let params = PostParams::default();
+        let written = self.answer(self.api.replace(&self.name, &params, lease)).await?;
         self.term.wrote(written, begun);
         Ok(())
+    }
+
+    /// One request that is never answered must not cost the lease.
+    async fn answer<A>(
+        &self,
+        request: impl Future<Output = kube::Result<A>>,
+    ) -> Result<A, NoAnswer> {
+        let limit = self.timing.request_max();
+        match tokio::time::timeout(limit, request).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(NoAnswer::Late(limit)),
+        }
     }
 
     /// Those who wait do not ask in step.

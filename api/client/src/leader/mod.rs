@@ -8,8 +8,8 @@
 //! Input: a client, a lock's name, an identity, timings. Output: when the process leads, when it no
 //! longer does. Who reads a lease that another holds waits a whole lease duration from the moment
 //! at which it *saw* the last change, by its own monotonic clock: no two clocks are compared. A
-//! holder that cannot renew within the renew deadline stops before that can have passed.
-//! Bounds: one request at a time, each within the renew deadline.
+//! holder that cannot renew stops before that can have passed, counted from when it *began* the last
+//! renewal that was answered. Bounds: one request at a time, each within half the renew deadline.
 // k8s: staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go
 
 mod elector;
@@ -23,6 +23,10 @@ pub use elector::Elector;
 
 /// Longest spread of the wait between two attempts to acquire, as a factor.
 const JITTER: f64 = 1.2;
+/// The least that a request is waited for.
+const REQUEST_LEAST: Duration = Duration::from_secs(1);
+/// For the work to stop, before others begin.
+const STOP: Duration = Duration::from_secs(1);
 
 /// How long a lease is good, how long its holder tries to renew it, how often anybody tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,5 +77,17 @@ impl Timing {
             _ if self.renew <= self.retry.mul_f64(JITTER) => Err(TimingError::RetryNotShorter),
             good => Ok(good),
         }
+    }
+
+    /// How long one request is waited for.
+    // k8s: staging/src/k8s.io/client-go/tools/leaderelection/resourcelock/interface.go NewFromKubeconfig
+    fn request_max(self) -> Duration {
+        (self.renew / 2).max(REQUEST_LEAST)
+    }
+
+    /// How long a holder works after it began its last renewal: as long as upstream's, which counts
+    /// from the answer, unless others may begin before that.
+    fn work_max(self) -> Duration {
+        (self.renew + self.retry).min(self.lease.saturating_sub(STOP)).max(self.renew)
     }
 }

@@ -42,12 +42,14 @@ pub(super) struct Term {
     name: String,
     lease: Duration,
     seen: Option<Seen>,
+    /// When the last write that was answered began.
+    renewed: Option<Instant>,
 }
 
 impl Term {
     /// Nothing is known yet.
     pub(super) fn new(identity: String, name: String, lease: Duration) -> Self {
-        Self { identity, name, lease, seen: None }
+        Self { identity, name, lease, seen: None, renewed: None }
     }
 
     /// Who holds the lease, as far as is known.
@@ -58,6 +60,11 @@ impl Term {
     /// The lease, as far as it is known.
     pub(super) fn lease(&self) -> Option<&Lease> {
         self.seen.as_ref().map(|seen| &seen.lease)
+    }
+
+    /// Since when our lease counts: no later than anybody else saw it.
+    pub(super) fn renewed(&self) -> Option<Instant> {
+        self.renewed
     }
 
     /// Whether that is this process.
@@ -95,6 +102,7 @@ impl Term {
     /// The API server took our lease.
     pub(super) fn wrote(&mut self, lease: Lease, now: Instant) {
         self.seen = Some(Seen { lease, at: now });
+        self.renewed = Some(now);
     }
 
     /// The lease given up, on top of what was read; `None` when it is not ours.

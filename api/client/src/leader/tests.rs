@@ -115,33 +115,64 @@ struct Store(Arc<Mutex<Held>>);
 struct Held {
     lease: Option<Value>,
     version: u64,
+    /// When it was written last.
+    written: Option<Instant>,
+}
+
+/// How a process is answered.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Line {
+    #[default]
+    Works,
+    Refuses,
+    /// Takes what is sent and says so after that time; whatever comes later has no answer.
+    Breaks(Duration),
+    /// The next write has no answer.
+    LosesOne,
+    Silent,
 }
 
 impl Store {
-    /// A client for one process, which can be cut off.
-    fn client(&self) -> (kube::Client, Arc<Mutex<bool>>) {
-        let cut = Arc::new(Mutex::new(false));
-        let (store, is_cut) = (self.clone(), Arc::clone(&cut));
+    /// A client for one process, whose line may get worse.
+    fn client(&self) -> (kube::Client, Arc<Mutex<Line>>) {
+        let line = Arc::new(Mutex::new(Line::default()));
+        let (store, of_client) = (self.clone(), Arc::clone(&line));
         let service = tower::service_fn(move |request: Request<Body>| {
-            let (store, is_cut) = (store.clone(), Arc::clone(&is_cut));
+            let (store, line) = (store.clone(), Arc::clone(&of_client));
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await?.to_bytes();
-                let cut = *is_cut.lock().expect("no panic");
-                let (status, answer) = match cut {
-                    true => (StatusCode::INTERNAL_SERVER_ERROR, refusal(500)),
-                    false => store.answer(&head.method, &body),
+                let before = *line.lock().expect("no panic");
+                let become_of = |later| *line.lock().expect("no panic") = later;
+                let (status, answer) = match before {
+                    Line::Works => store.answer(&head.method, &body),
+                    Line::LosesOne if head.method == Method::GET => {
+                        store.answer(&head.method, &body)
+                    }
+                    Line::Refuses => (StatusCode::INTERNAL_SERVER_ERROR, refusal(500)),
+                    Line::Breaks(after) => {
+                        become_of(Line::Silent);
+                        let answer = store.answer(&head.method, &body);
+                        tokio::time::sleep(after).await;
+                        answer
+                    }
+                    Line::LosesOne | Line::Silent => {
+                        if before == Line::LosesOne {
+                            become_of(Line::Works);
+                        }
+                        std::future::pending().await
+                    }
                 };
                 let answer = Body::from(answer.to_string().into_bytes());
                 Ok::<_, tower::BoxError>(Response::builder().status(status).body(answer)?)
             }
         });
-        (kube::Client::new(service, "default"), cut)
+        (kube::Client::new(service, "default"), line)
     }
 
     fn answer(&self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
         let mut held = self.0.lock().expect("no panic");
-        let Held { lease, version } = &mut *held;
+        let Held { lease, version, written } = &mut *held;
         if *method == Method::GET {
             return match lease {
                 Some(lease) => (StatusCode::OK, lease.clone()),
@@ -153,7 +184,7 @@ impl Store {
         if current.unwrap_or_default() != wanted["metadata"]["resourceVersion"] {
             return (StatusCode::CONFLICT, refusal(409));
         }
-        *version += 1;
+        (*version, *written) = (*version + 1, Some(Instant::now()));
         wanted["metadata"]["resourceVersion"] = json!(version.to_string());
         *lease = Some(wanted.clone());
         (StatusCode::OK, wanted)
@@ -189,12 +220,12 @@ fn run(test: impl Future<Output = ()>) {
 fn a_process_that_is_cut_off_stops_before_another_one_leads() {
     run(async {
         let store = Store::default();
-        let (client, cut) = store.client();
+        let (client, line) = store.client();
         let mut first = elector(client, "a");
         first.acquire().await;
         assert_eq!(store.holder(), "a");
         let mut second = elector(store.client().0, "b");
-        *cut.lock().expect("no panic") = true;
+        *line.lock().expect("no panic") = Line::Refuses;
         let stopped = async {
             first.hold(|| {}).await;
             Instant::now()
@@ -206,6 +237,46 @@ fn a_process_that_is_cut_off_stops_before_another_one_leads() {
         let (stopped, taken) = futures_util::future::join(stopped, taken).await;
         assert!(stopped < taken, "both led for {:?}", stopped - taken);
         assert_eq!((store.holder(), second.leader()), (json!("b"), Some("b")));
+    });
+}
+
+#[test]
+fn an_answer_that_comes_late_makes_no_lease_last_longer() {
+    run(async {
+        let store = Store::default();
+        let (client, line) = store.client();
+        let timing = Timing { retry: Duration::from_millis(200), ..QUICK };
+        let lock = ("kube-system", "lock");
+        let mut first = Elector::new(client, lock, "a".into(), timing).expect("good timings");
+        first.acquire().await;
+        *line.lock().expect("no panic") = Line::Breaks(Duration::from_millis(400));
+        first.hold(|| {}).await;
+        let written = store.0.lock().expect("no panic").written.expect("it was renewed");
+        let held = written.elapsed();
+        assert!(held < timing.lease, "others may lead after {:?}, not {held:?}", timing.lease);
+    });
+}
+
+#[test]
+fn one_renewal_without_an_answer_costs_no_lease() {
+    run(async {
+        let store = Store::default();
+        let (client, line) = store.client();
+        let timing = Timing {
+            lease: Duration::from_secs(6),
+            renew: Duration::from_secs(3),
+            retry: Duration::from_millis(50),
+        };
+        let lock = ("kube-system", "lock");
+        let mut first = Elector::new(client, lock, "a".into(), timing).expect("good timings");
+        first.acquire().await;
+        *line.lock().expect("no panic") = Line::LosesOne;
+        let (told, mut renewals) = tokio::sync::mpsc::unbounded_channel();
+        tokio::select! {
+            () = first.hold(|| told.send(()).expect("it is waited for")) => panic!("it was lost"),
+            _ = renewals.recv() => {}
+        }
+        assert!(*line.lock().expect("no panic") == Line::Works, "one was lost");
     });
 }
 
