@@ -40,6 +40,6 @@ pub use error::ConnectError;
 pub use observer::{Observer, Sent};
 pub use pintle_api_types::rate::Rate;
 pub use pool::DEAD_AFTER;
-pub use service::retry_after;
+pub use service::{AnswerWithin, retry_after};
 pub use tls::system_tls;
 pub use turns::Share;

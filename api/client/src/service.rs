@@ -2,7 +2,8 @@
 //!
 //! In order: the limit of requests per second, a place among those under way, the server's address,
 //! headers, one try with its time limit, and another try when the server says "later" or does not
-//! know our plugin's word. Time limits begin when the request's turn has come.
+//! know our plugin's word. Time limits begin when the request's turn has come. A watch waits for no
+//! turn: whoever is busy writing must not become blind.
 //! Bounds: `TRIES_MAX` tries, waits of `WAIT_MAX` between them.
 // k8s: staging/src/k8s.io/client-go/rest/request.go, with_retry.go
 
@@ -32,6 +33,11 @@ use crate::turns::{Lane, Share};
 const TRIES_MAX: usize = 10;
 /// The longest that one "later" of the server is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// The longest wait for the head of this request's answer, from its turn on: an extension of the
+/// request, which goes before what the client has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerWithin(pub Duration);
 
 /// How one of several clients that share connections and limits treats its requests.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +110,8 @@ impl Parts {
     ) -> io::Result<Response<AnswerBody>> {
         let (mut head, body) = request.into_parts();
         let share = head.extensions.remove::<Share>().unwrap_or_default();
+        let within = head.extensions.remove::<AnswerWithin>().map(|within| within.0);
+        let timeout = within.or(manner.timeout);
         head.uri = joined(&self.server, &head.uri)?;
         if let Some(user_agent) = &self.user_agent {
             head.headers.insert(USER_AGENT, user_agent.clone());
@@ -113,7 +121,8 @@ impl Parts {
         let mut body = Some(body);
         let mut refused = false;
         for attempt in 1.. {
-            if let Some(limiter) = &self.limiter {
+            // k8s: client-go/rest/request.go Watch, with_retry.go Before: its repetition is limited
+            if let Some(limiter) = self.limiter.as_ref().filter(|_| !is_watch || attempt > 1) {
                 let waited = limiter.turn(manner.lane, &share).await;
                 if let Some(observer) = &self.options.observer {
                     observer.limited(method.as_str(), &self.host, waited);
@@ -126,7 +135,7 @@ impl Parts {
                 request.headers_mut().insert(AUTHORIZATION, authorization);
             }
             let room = self.pool.room(manner.lane, &share).await;
-            let mut answer = self.attempt(request, room, manner.timeout, is_watch).await?;
+            let mut answer = self.attempt(request, room, timeout, is_watch).await?;
             let again = match answer.status() {
                 StatusCode::UNAUTHORIZED if !refused => {
                     refused = true;

@@ -9,7 +9,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
-use pintle_api::{Access, ClientOptions, DEAD_AFTER, Observer, Rate, Sent, Share};
+use pintle_api::{Access, AnswerWithin, ClientOptions, DEAD_AFTER, Observer, Rate, Sent, Share};
 
 use server::{Authority, Server};
 
@@ -222,6 +222,39 @@ async fn a_writes_time_limit_begins_with_its_turn_and_later_is_told() {
     let answer = client.send(request.expect("a request")).await.expect("an answer");
     let after = pintle_api::retry_after(answer.status(), answer.headers());
     assert_eq!(after, Some(Duration::from_secs(7)), "it is not waited for here");
+}
+
+#[tokio::test]
+async fn a_watch_waits_for_no_turn_behind_writes() {
+    let server = Server::start(Authority::new()).await;
+    let rate = Some(Rate { per_second: 0.01, burst: 1 });
+    let client = client(&server, ClientOptions { rate, ..Default::default() });
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.get("n").await.expect("the first turn");
+    let waits = tokio::spawn(async move { nodes.get("n").await });
+    // The next turn comes after 100 s.
+    tokio::time::timeout(PATIENCE, watching(&client)).await.expect("it goes on at once");
+    assert!(!waits.is_finished(), "a read has its turn");
+    waits.abort();
+}
+
+#[tokio::test]
+async fn a_request_may_have_a_time_limit_of_its_own_which_begins_with_its_turn() {
+    let server = Server::start(Authority::new()).await;
+    let rate = Some(Rate { per_second: 1.0, burst: 1 });
+    let client = client(&server, ClientOptions { rate, ..Default::default() });
+    let get = || {
+        let request = Request::get("/api/v1/nodes/n");
+        let request = request.extension(AnswerWithin(Duration::from_millis(900)));
+        client.request_text(request.body(Vec::new()).expect("a request"))
+    };
+    get().await.expect("an answer");
+    let (one, other) = tokio::join!(get(), get());
+    one.and(other).expect("their turns come after 1 and 2 s, later than the limit");
+    server.hold(true);
+    let held = tokio::time::timeout(PATIENCE, get()).await.expect("in time");
+    let error = format!("{:?}", held.expect_err("no answer"));
+    assert!(error.contains("no answer within"), "{error}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use pintle_api::informer::{
     FirstList, FollowSpec, IndexBy, Informer, InformerError, InformerObserver, ObjectChange,
     ObjectKey, PrunedMeta, Subscription,
 };
-use pintle_api::{Access, ClientOptions};
+use pintle_api::{Access, AnswerWithin, ClientOptions};
 use serde::Deserialize;
 use serde_json::json;
 use server::{Authority, Server};
@@ -116,6 +116,21 @@ impl World {
     fn put(&self, name: &str, node: &str) {
         self.server.pods().put(name, &json!({"nodeName": node}));
     }
+}
+
+#[tokio::test]
+async fn a_list_has_its_time_from_its_turn_on_and_waits_for_that_as_long_as_it_takes() {
+    let (told, mut limits) = tokio::sync::mpsc::unbounded_channel();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let _ = told.send(request.extensions().get::<AnswerWithin>().copied());
+        std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+    });
+    let informer = Informer::<Pod>::new(FollowSpec::new("pods", "/api/v1/pods"), &[]);
+    let limit = tokio::select! {
+        () = informer.run(kube::Client::new(service, "default")) => None,
+        limit = limits.recv() => limit.flatten(),
+    };
+    assert_eq!(limit, Some(AnswerWithin(Duration::from_secs(60))));
 }
 
 #[tokio::test]

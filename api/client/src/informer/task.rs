@@ -23,11 +23,11 @@ use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan}
 use super::sink::ObjectSink;
 use super::wire::{self, Pieces};
 
-/// The longest wait for the beginning of a list, and for its next piece: as long as the server
-/// takes for any request at most.
+/// The longest wait for the beginning of a list from its turn on, and for its next piece: as long as
+/// the server takes for any request at most.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/config.go RequestTimeout
 const PIECE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// A watch that waits so long to be opened, as a rule for its turn, is given up for a list.
+/// A watch that waits so long to be opened, as a rule for its place, is given up for a list.
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
 
 pub(super) struct FollowTask<T, S> {
@@ -107,8 +107,8 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         };
         let path = self.spec.source.list_path(plan);
         let share = self.sink.share();
-        let opened = wire::open(&self.client, &path, &share);
-        let mut pieces = timeout(PIECE_WAIT_MAX, opened).await.map_err(late)??;
+        let within = Some(PIECE_WAIT_MAX);
+        let mut pieces = wire::open(&self.client, &path, &share, within).await?;
         let mut scanner = ListScanner::default();
         let no_list = |error: super::pages::NoList| InformerError::Failed(error.to_string());
         while let Some(piece) = timeout(PIECE_WAIT_MAX, pieces.next()).await.map_err(late)? {
@@ -175,7 +175,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         let path = self.spec.source.watch_path(plan);
         let share = self.sink.share();
         let until = ends.min(Instant::now() + OPEN_WAIT_MAX);
-        timeout_at(until, wire::open(&self.client, &path, &share)).await
+        timeout_at(until, wire::open(&self.client, &path, &share, None)).await
     }
 
     /// Takes events until the watch ends.

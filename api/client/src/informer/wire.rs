@@ -6,6 +6,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -17,7 +18,7 @@ use pintle_api_types::url::escaped;
 
 use super::error::InformerError;
 use super::reflector::{ListAt, ListPlan, WatchPlan};
-use crate::Share;
+use crate::{AnswerWithin, Share};
 
 /// Most that is read of an answer that says no.
 const ERROR_BYTES_MAX: usize = 64 << 10;
@@ -91,18 +92,23 @@ impl Pieces {
     }
 }
 
-/// Asks for a list or a watch; an answer that says no is an error here as well.
+/// Asks for a list or a watch; an answer that says no is an error here as well. It has to begin
+/// within that time from the request's turn on.
 pub(super) async fn open(
     client: &Client,
     path: &str,
     share: &Share,
+    within: Option<Duration>,
 ) -> Result<Pieces, InformerError> {
-    let request = Request::get(path)
+    let mut request = Request::get(path)
         .header(ACCEPT, "application/json")
         .header(ACCEPT_ENCODING, "identity")
         .extension(share.clone())
         .body(Body::empty())
         .map_err(|error| InformerError::Failed(error.to_string()))?;
+    if let Some(within) = within {
+        request.extensions_mut().insert(AnswerWithin(within));
+    }
     let answer = client.send(request).await.map_err(|error| InformerError::transport(&error))?;
     let status = answer.status();
     let mut pieces = Pieces(Box::pin(answer.into_body()));
