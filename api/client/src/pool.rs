@@ -138,15 +138,15 @@ impl Pool {
         self.places.room(lane, share).await
     }
 
-    /// Sends a request; a connection that turns out to be closed before anything was sent is
-    /// replaced once.
+    /// Sends a request; connections that turn out to be closed before anything was sent are
+    /// replaced. A server that ends says so on each, which is noticed when something is to be sent.
     pub(crate) async fn send(
         &self,
         request: Request<Body>,
         room: Room,
     ) -> io::Result<Response<AnswerBody>> {
         let mut request = request;
-        let mut again = true;
+        let mut again = self.shared.lock().await.connections.len().max(1);
         loop {
             match self.place().await? {
                 Place::Alone(mut sender) => {
@@ -159,8 +159,8 @@ impl Pool {
                         return Ok(answer.map(|body| AnswerBody::new(body, Some(taken), room)));
                     }
                     Err(mut error) => match error.take_message() {
-                        Some(unsent) if again => {
-                            again = false;
+                        Some(unsent) if again > 0 => {
+                            again -= 1;
                             request = unsent;
                         }
                         _ => return Err(io::Error::other(error.into_error())),

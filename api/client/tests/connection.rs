@@ -62,6 +62,24 @@ async fn many_streams_get_another_connection() {
 }
 
 #[tokio::test]
+async fn a_server_that_leaves_on_all_connections_costs_no_request() {
+    let server = Server::start(Authority::new()).await;
+    let client = client(&server, ClientOptions::default());
+    let mut watches = Vec::new();
+    for _ in 0..120 {
+        watches.push(watching(&client).await);
+    }
+    // Both connections have room, and stay as long as their watches.
+    watches.drain(..50);
+    assert_eq!(server.connections(), 2);
+    server.leave();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let nodes: Api<Node> = Api::all(client);
+    nodes.get("n").await.expect("it was not sent, so it can be sent again");
+    assert_eq!(server.connections(), 3);
+}
+
+#[tokio::test]
 async fn a_new_client_certificate_gets_a_new_connection() {
     let server = Server::start(Authority::new()).await;
     let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));

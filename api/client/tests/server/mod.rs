@@ -82,6 +82,7 @@ struct State {
     hold: watch::Sender<bool>,
     refuse: Mutex<Option<(u16, Option<&'static str>)>>,
     line: watch::Sender<Line>,
+    leaves: watch::Sender<()>,
     pods: Pods,
 }
 
@@ -195,6 +196,11 @@ impl Server {
         self.state.line.send_replace(Line::Silent);
     }
 
+    /// Takes no more requests on the connections that there are.
+    pub(crate) fn leave(&self) {
+        self.state.leaves.send_replace(());
+    }
+
     /// No packet of the connections that there are gets through.
     pub(crate) fn lose(&self) {
         self.state.line.send_replace(Line::Lost);
@@ -276,10 +282,16 @@ async fn serve(stream: DuplexStream, acceptor: TlsAcceptor, state: Arc<State>) {
     });
     let io = TokioIo::new(stream);
     if http2 {
-        let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        let mut leaves = state.leaves.subscribe();
+        let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .max_concurrent_streams(250)
-            .serve_connection(io, service)
-            .await;
+            .serve_connection(io, service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            _ = &mut connection => return,
+            _ = leaves.changed() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
     } else {
         let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
     }
