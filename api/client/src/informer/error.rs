@@ -22,10 +22,13 @@ pub enum InformerError {
     /// Nobody listens at the server's address.
     #[error("{0}")]
     Unreachable(String),
+    /// A connection that broke or could not be made, or no answer in time.
+    #[error("{0}")]
+    Lost(String),
     /// 404: there is no such kind.
     #[error("{0}")]
     NotFound(String),
-    /// Anything else: rights, a broken connection, an error of the server.
+    /// Anything else: rights, an error of the server, words that cannot be read.
     #[error("{0}")]
     Failed(String),
 }
@@ -99,7 +102,7 @@ impl InformerError {
             let wrapped = io.and_then(std::io::Error::get_ref);
             next = wrapped.map(|wrapped| wrapped as _).or_else(|| error.source());
         }
-        if refused { Self::Unreachable(words) } else { Self::Failed(words) }
+        if refused { Self::Unreachable(words) } else { Self::Lost(words) }
     }
 }
 
@@ -139,6 +142,6 @@ mod tests {
         let wrapped = std::io::Error::other(refused);
         assert!(matches!(InformerError::transport(&wrapped), InformerError::Unreachable(_)));
         let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-        assert!(matches!(InformerError::transport(&reset), InformerError::Failed(_)));
+        assert!(matches!(InformerError::transport(&reset), InformerError::Lost(_)));
     }
 }

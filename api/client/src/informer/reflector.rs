@@ -32,6 +32,9 @@ const WATCH_GRACE: Duration = Duration::from_secs(30);
 const IDLE_MAX: Duration = Duration::from_secs(180);
 /// A watch that ends within this time costs a wait.
 const SHORT: Duration = Duration::from_secs(1);
+/// Attempts to open a watch without an answer, one after the other, after which there is a list.
+// k8s: staging/src/k8s.io/client-go/rest/request.go NewRequest maxRetries
+const LOST_MAX: u32 = 10;
 
 /// Which state the first list has to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +117,8 @@ pub(super) struct Reflector {
     ordered: bool,
     /// Events of this watch.
     events: u64,
+    /// Attempts to open a watch since the last answer.
+    lost: u32,
 }
 
 const LIST: Next = Next::List { whole: false, token: None };
@@ -139,6 +144,7 @@ impl Reflector {
             bookmarks: false,
             ordered: false,
             events: 0,
+            lost: 0,
         }
     }
 
@@ -212,7 +218,7 @@ impl Reflector {
             return false;
         }
         self.version = Some(version.to_owned());
-        self.unavailable = false;
+        (self.unavailable, self.lost) = (false, 0);
         self.next = Next::Watch;
         true
     }
@@ -277,23 +283,28 @@ impl Reflector {
 
     /// A watch ended after a while, without a word or by a broken connection.
     pub(super) fn closed(&mut self, lasted: Duration) {
-        self.wait = lasted < SHORT;
+        (self.wait, self.lost) = (lasted < SHORT, 0);
         self.next = if self.events == 0 { LIST } else { Next::Watch };
     }
 
     /// A watch could not be opened, or the server says why it ends; false when that is nothing
     /// unusual.
-    // k8s: reflector.go watch, isWatchErrorRetriable
+    // k8s: reflector.go watch, isWatchErrorRetriable; client-go/rest/request.go Watch
     pub(super) fn watch_failed(&mut self, error: &InformerError) -> bool {
         self.wait = true;
+        self.lost = if matches!(error, InformerError::Lost(_)) { self.lost + 1 } else { 0 };
         match error {
             InformerError::Busy(_) | InformerError::Unreachable(_) => {}
-            // The place is not lost. Many follow one object each: an outage must not cost as many
-            // reads as attempts.
-            InformerError::Failed(_) if self.first == FirstList::Never => {}
+            // The place is not lost: whole lists are no help to a server that has just come back.
+            InformerError::Lost(_) if self.lost <= LOST_MAX => {}
+            // Many follow one object each: an outage must not cost as many reads as attempts.
+            InformerError::Lost(_) | InformerError::Failed(_) if self.first == FirstList::Never => {
+            }
             InformerError::TooLarge(_) => (self.next, self.unavailable) = (LIST, true),
             InformerError::NotFound(_) => self.next_path(),
-            InformerError::Expired(_) | InformerError::Failed(_) => self.next = LIST,
+            InformerError::Expired(_) | InformerError::Lost(_) | InformerError::Failed(_) => {
+                self.next = LIST;
+            }
         }
         !matches!(error, InformerError::Expired(_) | InformerError::TooLarge(_))
     }

@@ -137,6 +137,22 @@ fn versions_that_the_server_does_not_have_are_given_up() {
 }
 
 #[test]
+fn a_watch_that_cannot_be_opened_goes_on_where_it_was_ten_times() {
+    let lost = InformerError::Lost("reset".to_owned());
+    let mut reflector = first(FirstList::Any);
+    reflector.page("5", "");
+    let mut after = |error: &InformerError| {
+        reflector.watch_failed(error);
+        reflector.plan(Duration::ZERO, 0.0);
+        shown(&reflector.plan(Duration::ZERO, 0.0))
+    };
+    (0..9).for_each(|_| assert_eq!(after(&lost), "watch 5"));
+    assert_eq!(after(&InformerError::Busy(String::new())), "watch 5", "there was an answer");
+    (0..10).for_each(|_| assert_eq!(after(&lost), "watch 5"));
+    assert_eq!(after(&lost), "list from 5");
+}
+
+#[test]
 fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
     use Came::{ListFailed, Page, WatchFailed};
     tell(

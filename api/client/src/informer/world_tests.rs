@@ -336,6 +336,7 @@ fn op() -> impl Strategy<Value = Op> {
         Just(failed()),
         Just(InformerError::Busy(String::new())),
         Just(InformerError::Unreachable(String::new())),
+        Just(InformerError::Lost(String::new())),
         Just(InformerError::NotFound(String::new())),
     ];
     prop_oneof![
