@@ -360,7 +360,7 @@ impl Running {
 
     /// Whether nobody may be decided, whoever waits.
     fn is_blocked(&self) -> bool {
-        self.lanes.under_way() >= AHEAD_MAX || self.scheduler.is_blocked()
+        self.lanes.ahead() >= AHEAD_MAX || self.scheduler.is_blocked()
     }
 
     /// Says what it knows, for whoever looks for a mistake.

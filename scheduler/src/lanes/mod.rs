@@ -106,6 +106,8 @@ pub struct Lanes {
     turns: Rc<devices::Turns>,
     notes: Notes,
     under_way: Rc<Cell<usize>>,
+    /// Pods whose volumes or devices are being written.
+    prepared: Rc<Cell<usize>>,
     extenders: Rc<[Rc<Caller>]>,
 }
 
@@ -138,6 +140,7 @@ impl Lanes {
             turns: Rc::default(),
             notes,
             under_way: Rc::default(),
+            prepared: Rc::default(),
             extenders: Rc::new([]),
         };
         (lanes, ended)
@@ -158,6 +161,11 @@ impl Lanes {
     /// Bindings that have not ended.
     pub fn under_way(&self) -> usize {
         self.under_way.get()
+    }
+
+    /// Pods with a node of which the API server is being told: their bindings, volumes and devices.
+    pub fn ahead(&self) -> usize {
+        self.under_way.get() + self.prepared.get()
     }
 
     /// Carries one out, later.
@@ -241,7 +249,7 @@ impl Lanes {
         let error = Some("the task that wrote it ended without an answer".to_owned());
         let (versions, of) = (Vec::new(), pod.clone());
         let end = End::Volumes(Written { pod: of, number, versions, error });
-        let owed = self.owes(end);
+        let owed = self.prepares(end);
         let client = self.client.clone();
         tokio::task::spawn_local(async move {
             let (versions, error) = volumes::write(client, &writes, &is_wanted).await;
@@ -252,7 +260,7 @@ impl Lanes {
     fn reserve(&self, pod: PodRef, number: u64, claims: Vec<Reserve>) {
         let error = Some("the task that reserved it ended without an answer".to_owned());
         let end = Reserved { pod: pod.clone(), number, claims: Vec::new(), error, made: None };
-        let owed = self.owes(End::Devices(end));
+        let owed = self.prepares(End::Devices(end));
         let (client, turns) = (self.client.clone(), Rc::clone(&self.turns));
         tokio::task::spawn_local(async move {
             let (claims, error, made) = devices::reserve(&client, &turns, &pod, claims).await;
@@ -263,6 +271,13 @@ impl Lanes {
     /// What is told unless something else is.
     fn owes(&self, end: End) -> Owed {
         Owed { ends: self.ends.clone(), end: Some(end), under_way: None }
+    }
+
+    /// The same, of a pod that counts as one ahead until then.
+    fn prepares(&self, end: End) -> Owed {
+        let mut owed = self.owes(end);
+        owed.under_way = Some(UnderWay::one_more(&self.prepared));
+        owed
     }
 
     fn consult(&self, consult: Consult) {
@@ -347,7 +362,7 @@ async fn evict(
     true
 }
 
-/// Counts a binding while it is there.
+/// Counts one while it is there.
 struct UnderWay(Rc<Cell<usize>>);
 
 impl UnderWay {
@@ -383,5 +398,38 @@ impl Drop for Owed {
             // Nobody takes it only when the process is about to end.
             let _ = self.ends.send(end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kube::config::{AuthInfo, Cluster};
+    use pintle_api::{Access, ClientOptions};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pods_whose_volumes_and_devices_are_written_count_until_they_are() {
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                let server = Some("http://127.0.0.1:9".to_owned());
+                let cluster = Cluster { server, ..Cluster::default() };
+                let access = Access::to_server(Path::new("test"), &cluster, &AuthInfo::default());
+                let access = access.expect("an address");
+                let clients = access.clients(ClientOptions::default());
+                let (lanes, mut ended) = Lanes::new(&clients, clients.urgent());
+                let pod = PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() };
+                let (writes, is_wanted) = (Vec::new(), Rc::default());
+                lanes.run(Command::BindVolumes { pod: pod.clone(), number: 1, writes, is_wanted });
+                lanes.run(Command::ReserveDevices { pod, number: 1, claims: Vec::new() });
+                assert_eq!((lanes.ahead(), lanes.under_way()), (2, 0));
+                for _ in 0..2 {
+                    ended.recv().await.expect("it ends");
+                }
+                assert_eq!(lanes.ahead(), 0);
+            })
+            .await;
     }
 }
