@@ -9,6 +9,7 @@
 //! is known. Bounds: `AHEAD_MAX` pods are assumed and not bound; until some are, nobody else is
 //! decided; `TAKE_MAX` for what is told before anything else is looked at.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -60,10 +61,7 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
         let text = serde_json::to_string_pretty(&settings.configuration)?;
         return std::fs::write(path, text + "\n").context("--write-config-to");
     }
-    let mut access = access(&settings.process)?;
-    if let Some(master) = &settings.master {
-        access.server = master.parse().with_context(|| format!("--master={master}"))?;
-    }
+    let access = access(&settings.process, settings.master.as_deref())?;
     let handle = Handle::default();
     let (state, questions) = State::new(settings);
     let state = Arc::new(state);
@@ -110,10 +108,16 @@ fn plugins(
     Ok(made)
 }
 
-/// The credentials that were named, or else those of the pod that it runs in.
-fn access(process: &Process) -> Result<Access> {
-    if let Some(path) = &process.kubeconfig {
-        return Ok(Access::read(path)?);
+/// The credentials that were named, or else, where no server is, those of the pod that it runs in.
+// k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go BuildConfigFromFlags
+fn access(process: &Process, master: Option<&str>) -> Result<Access> {
+    match (&process.kubeconfig, master) {
+        (Some(path), None) => return Ok(Access::read(path)?),
+        (Some(path), Some(master)) => {
+            return Access::read(path)?.at(master).with_context(|| format!("--master={master}"));
+        }
+        (None, Some(master)) => return Ok(Access::anonymous(Path::new("--master"), master)?),
+        (None, None) => {}
     }
     let of_pod = Access::of_pod().context(
         "no credentials, and this is no pod: give --kubeconfig, or clientConnection.kubeconfig in \
@@ -490,5 +494,18 @@ impl Running {
             tracing::warn!("ending while {left} bindings have no answer");
         }
         is_done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_named_alone_is_asked_by_nobody_in_particular() {
+        let process = Process { kubeconfig: None, ..Process::default() };
+        let access = access(&process, Some("127.0.0.1:8080")).expect("no credentials are needed");
+        assert_eq!(access.server.to_string(), "http://127.0.0.1:8080/");
+        assert!(!access.has_identity());
     }
 }

@@ -40,6 +40,8 @@ pub struct Access {
     pub(crate) certificate: Option<Certificate>,
     pub(crate) secret: Secret,
     pub(crate) proxy: Option<Proxy>,
+    /// The kubeconfig names the proxy.
+    names_proxy: bool,
     pub(crate) namespace: String,
 }
 
@@ -132,7 +134,6 @@ impl Access {
     }
 
     fn of(path: &Path, cluster: &Cluster, user: &AuthInfo) -> Result<Self, ConnectError> {
-        let server = server(path, cluster)?;
         let authority = inline(
             path,
             "certificate-authority-data",
@@ -142,8 +143,11 @@ impl Access {
             true => Trust::Anyone,
             false => Trust::Authorities(authority.or_else(|| file(&cluster.certificate_authority))),
         };
-        let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
-        let proxy = match proxy {
+        let certificate = certificate(path, user)?;
+        let has_tls = means_tls(&trust, certificate.as_ref());
+        let server = server(path, cluster.server.as_deref().unwrap_or_default(), has_tls)?;
+        let named = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
+        let proxy = match named {
             None => Proxy::from_env(&server),
             Some(url) => Some(Proxy::parse(url).map_err(|problem| {
                 let remedy = "use http://, https:// or socks5:// and a host";
@@ -155,11 +159,37 @@ impl Access {
             server,
             server_name: cluster.tls_server_name.clone().filter(|name| !name.is_empty()),
             trust,
-            certificate: certificate(path, user)?,
+            certificate,
             secret: secret(path, user, cluster)?,
             proxy,
+            names_proxy: named.is_some(),
             namespace: String::new(),
         })
+    }
+
+    /// The same at another server, whose certificate is of its own name.
+    ///
+    /// # Errors
+    /// When the address cannot be used.
+    // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getCluster
+    pub fn at(mut self, address: &str) -> Result<Self, ConnectError> {
+        let has_tls = means_tls(&self.trust, self.certificate.as_ref());
+        self.server = server(&self.path, address, has_tls)?;
+        self.server_name = None;
+        if !self.names_proxy {
+            self.proxy = Proxy::from_env(&self.server);
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    /// That server, and nobody in particular; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// When the address cannot be used.
+    pub fn anonymous(name: &Path, address: &str) -> Result<Self, ConnectError> {
+        let cluster = Cluster { server: Some(address.to_owned()), ..Cluster::default() };
+        Self::to_server(name, &cluster, &AuthInfo::default())
     }
 
     /// Reads everything once.
@@ -267,14 +297,20 @@ impl Clients {
     }
 }
 
-fn server(path: &Path, cluster: &Cluster) -> Result<Uri, ConnectError> {
+/// Whether an address without a scheme is one of TLS.
+// k8s: staging/src/k8s.io/client-go/rest/url_utils.go DefaultServerUrlFor
+fn means_tls(trust: &Trust, certificate: Option<&Certificate>) -> bool {
+    certificate.is_some() || !matches!(trust, Trust::Authorities(None))
+}
+
+fn server(path: &Path, text: &str, has_tls: bool) -> Result<Uri, ConnectError> {
     let remedy = "write it as https://HOST:PORT";
     let fail = |problem: String| ConnectError::field(path, "server", problem, remedy);
-    let text = cluster.server.as_deref().unwrap_or_default();
     if text.is_empty() {
         return Err(fail("it is not set".to_owned()));
     }
-    let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let scheme = if has_tls { "https" } else { "http" };
+    let text = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
     let text = text.trim_end_matches('/');
     let server: Uri = text.parse().map_err(|error| fail(format!("{text:?}: {error}")))?;
     match server.scheme_str() {

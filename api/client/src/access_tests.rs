@@ -27,6 +27,43 @@ fn a_good_file_says_where_and_who() {
 }
 
 #[test]
+fn an_address_without_a_scheme_is_one_of_tls_where_certificates_are_spoken_of() {
+    let authority = rcgen::generate_simple_self_signed(["api".to_owned()]).expect("made");
+    let authority =
+        format!("certificate-authority-data: {}", STANDARD.encode(authority.cert.pem()));
+    let secure = "https://api.test:6443/";
+    for (trust, want) in [
+        ("insecure-skip-tls-verify: true", secure),
+        (&*authority, secure),
+        ("tls-server-name: x", "http://api.test:6443/"),
+    ] {
+        let text = GOOD.replace("https://api.test:6443/", "api.test:6443");
+        let text = text.replace("insecure-skip-tls-verify: true", trust);
+        assert_eq!(read(&text).expect("usable").server.to_string(), want, "{trust}");
+    }
+}
+
+#[test]
+fn another_server_is_asked_as_the_first_one_would_be() {
+    let named = GOOD.replace("verify: true", "verify: true, tls-server-name: x");
+    let access = read(&named).expect("usable");
+    assert_eq!(access.server_name.as_deref(), Some("x"));
+    for (address, want) in [
+        ("10.0.0.1:6443", "https://10.0.0.1:6443/"),
+        ("http://10.0.0.1/", "http://10.0.0.1/"),
+        ("[fd00::1]:6443", "https://[fd00::1]:6443/"),
+    ] {
+        let other = access.clone().at(address).expect("usable");
+        assert_eq!((other.server.to_string().as_str(), other.server_name), (want, None));
+        assert!(matches!(other.secret, Secret::Token(token) if token == "t"));
+    }
+    assert!(access.at("ftp://x").is_err());
+    let nobody = Access::anonymous(Path::new("--master"), "127.0.0.1:8080").expect("usable");
+    assert_eq!(nobody.server.to_string(), "http://127.0.0.1:8080/");
+    assert!(!nobody.has_identity());
+}
+
+#[test]
 fn every_problem_names_file_field_and_remedy() {
     let changed = |from: &str, to: &str| {
         assert!(GOOD.contains(from), "{from}");
