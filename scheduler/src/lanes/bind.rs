@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use kube::core::Status;
 use serde::Serialize;
 
 use super::{BindEnd, End, Owed, path_of, post};
@@ -20,9 +21,15 @@ use crate::framework::Attempt;
 
 /// Longest wait for one answer, the wait for the request's turn included.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
-/// How often a pod is asked where it is, and the pause between.
-const ASK_MAX: u32 = 10;
-const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Pauses between questions where a pod is: the first, and the longest. Each is twice the one before.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// How often an API server is asked that refuses to say it.
+const REFUSED_MAX: u32 = 10;
+/// What the API server also says when its store gave no answer in time, or when the same binding came
+/// before.
+// k8s: pkg/registry/core/pod/storage/storage.go assignPod
+const CONFLICT: u16 = 409;
+const TOO_MANY_REQUESTS: u16 = 429;
 
 /// What the API server is sent.
 #[derive(Serialize)]
@@ -183,15 +190,27 @@ async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
     match sent {
         Ok(Ok(_)) => Ended::Bound,
         // The API server has decided. A server that is in trouble may have bound it all the same.
-        Ok(Err(kube::Error::Api(status))) if status.code < 500 => failed(&status.message),
-        Ok(Err(error)) => ask(&pods, pod, node, error.to_string()).await,
-        Err(_) => ask(&pods, pod, node, "no answer in time".to_owned()).await,
+        Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != CONFLICT => {
+            failed(&status.message)
+        }
+        Ok(Err(kube::Error::Api(status))) => ask(&pods, pod, node, status.message, ASK_AGAIN).await,
+        Ok(Err(error)) => ask(&pods, pod, node, error.to_string(), ASK_AGAIN).await,
+        Err(_) => ask(&pods, pod, node, "no answer in time".to_owned(), ASK_AGAIN).await,
     }
 }
 
-/// Where the pod is: an answer that is lost says nothing.
-async fn ask(pods: &Api<Pod>, pod: &PodRef, node: &str, error: String) -> Ended {
-    for _ in 0..ASK_MAX {
+/// Where the pod is: an answer that is lost says nothing. While nobody says, it keeps its room: whoever
+/// took that would share the node with it.
+async fn ask(
+    pods: &Api<Pod>,
+    pod: &PodRef,
+    node: &str,
+    error: String,
+    (mut pause, longest): (Duration, Duration),
+) -> Ended {
+    let mut refused = 0;
+    let refuses = |status: &Status| status.code < 500 && status.code != TOO_MANY_REQUESTS;
+    loop {
         match tokio::time::timeout(ANSWER_MAX, pods.get_opt(pod.key.name())).await {
             Ok(Ok(Some(found))) => {
                 let is_it = found.metadata.uid.as_deref() == Some(&*pod.uid);
@@ -199,10 +218,17 @@ async fn ask(pods: &Api<Pod>, pod: &PodRef, node: &str, error: String) -> Ended 
                 return if is_it && at == node { Ended::Bound } else { failed(&error) };
             }
             Ok(Ok(None)) => return failed(&error),
-            Ok(Err(_)) | Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+            Ok(Err(kube::Error::Api(status))) if refuses(&status) => {
+                refused += 1;
+                if refused >= REFUSED_MAX {
+                    return failed(&error);
+                }
+            }
+            Ok(Err(_)) | Err(_) => {}
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
     }
-    failed(&error)
 }
 
 fn failed(error: &str) -> Ended {
@@ -211,8 +237,11 @@ fn failed(error: &str) -> Ended {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use kube::client::Body;
     use pintle_api::informer::ObjectKey;
+    use serde_json::{Value, json};
     use tokio::sync::mpsc;
 
     use super::*;
@@ -227,6 +256,65 @@ mod tests {
         kube::Client::new(tower::service_fn(answer), "default")
     }
 
+    fn pod() -> PodRef {
+        PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() }
+    }
+
+    /// An API server that answers bindings with the first, and then each question with the next.
+    fn says(mut answers: Vec<(u16, Value)>) -> kube::Client {
+        answers.reverse();
+        let answers = Arc::new(Mutex::new(answers));
+        let answer = move |_: hyper::Request<Body>| {
+            let next = answers.lock().expect("no panic").pop();
+            async move {
+                let (code, body) = next.ok_or("one question too many")?;
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(hyper::Response::builder().status(code).body(body)?)
+            }
+        };
+        kube::Client::new(tower::service_fn(answer), "default")
+    }
+
+    fn refusal(code: u16) -> (u16, Value) {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "message": "etcdserver: request timed out", "reason": "Conflict", "code": code});
+        (code, status)
+    }
+
+    fn is_on(node: &str) -> (u16, Value) {
+        (
+            200,
+            json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"nodeName": node,
+            "containers": []}}),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_conflict_says_nothing_of_where_the_pod_is() {
+        let error = failed("etcdserver: request timed out");
+        for (node, want) in [("n", Ended::Bound), ("other", error.clone()), ("", error)] {
+            let client = says(vec![refusal(409), is_on(node)]);
+            assert_eq!(bind(client, &pod(), "n").await, want, "on {node:?}");
+        }
+        let decided = bind(says(vec![refusal(422)]), &pod(), "n").await;
+        assert!(matches!(decided, Ended::Failed(_)), "{decided:?}");
+    }
+
+    #[tokio::test]
+    async fn a_pod_keeps_its_node_until_somebody_says_where_it_is() {
+        let pauses = (Duration::from_millis(1), Duration::from_millis(2));
+        let ask = async |answers| {
+            let pods = Api::<Pod>::namespaced(says(answers), "ns");
+            ask(&pods, &pod(), "n", "lost".to_owned(), pauses).await
+        };
+        for code in [429, 503] {
+            let mut answers = vec![refusal(code); 40];
+            answers.push(is_on("n"));
+            assert_eq!(ask(answers).await, Ended::Bound, "after {code}");
+        }
+        assert_eq!(ask(vec![refusal(403); 10]).await, failed("lost"), "it will never be said");
+    }
+
     #[tokio::test]
     async fn an_extender_that_does_not_bind_is_left_out_where_it_may_be() {
         for (ignorable, ended) in [(true, Ended::Bound), (false, Ended::Failed(String::new()))] {
@@ -239,7 +327,7 @@ mod tests {
             };
             let (ends, _ended) = mpsc::unbounded_channel();
             let job = Job {
-                pod: PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() },
+                pod: pod(),
                 node: "n".into(),
                 binder: Some(Rc::new(Caller::new(extender).expect("an extender"))),
                 attempt: None,
