@@ -112,6 +112,17 @@ fn nothing_is_decided_before_everything_is_known() {
 }
 
 #[test]
+fn a_pod_that_lost_its_node_with_a_restored_store_stands_in_nobodys_way() {
+    let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let mut scheduler = knowing(vec![node("n", "1"), there]);
+    assert!(decide(&mut scheduler, 0).is_empty());
+    tell_all(&mut scheduler, &[node("n", "1"), pod("p", "1")]);
+    let commands = decide(&mut scheduler, 1);
+    let (again, node) = bound(&commands[0]).expect("there is room: its own");
+    assert_eq!((again.key.as_str(), &*node), ("default/p", "n"));
+}
+
+#[test]
 fn a_pod_gets_a_node_and_is_told_when_it_is_bound() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let commands = decide(&mut scheduler, 0);

@@ -424,7 +424,16 @@ impl Mirror {
             steps.extend(self.end_of_pod(key, None));
         }
         steps.extend(self.nomination_of(pod, &spec, waits.as_deref()));
-        let Some(node) = node_name(pod) else { return Some((spec, steps)) };
+        let Some(node) = node_name(pod) else {
+            // A store that was restored has taken its node away.
+            let had = self.bound.get(key).filter(|known| known.uid == spec.key);
+            steps.extend(had.map(|known| Step::Gone {
+                pod: spec.key,
+                last: Some(Rc::clone(&spec)),
+                node: known.node.as_str().into(),
+            }));
+            return Some((spec, steps));
+        };
         let node: Rc<str> = node.into();
         match self.cluster.pods().find(spec.key).map(|id| self.cluster.pods().get(id).terminating) {
             _ if is_over(pod) => steps.extend(self.end_of_pod(key, Some(pod))),
