@@ -171,8 +171,13 @@ async fn is_lost(lead: &mut Option<Lead>) {
 
 /// The name of this machine.
 pub(crate) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_lowercase()
+    as_written(&std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default())
+}
+
+/// Only a node's name is in lower case.
+// k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
+fn as_written(name: &str) -> String {
+    name.trim().to_owned()
 }
 
 /// Two schedulers break ties differently.
@@ -507,5 +512,10 @@ mod tests {
         let access = access(&process, Some("127.0.0.1:8080")).expect("no credentials are needed");
         assert_eq!(access.server.to_string(), "http://127.0.0.1:8080/");
         assert!(!access.has_identity());
+    }
+
+    #[test]
+    fn the_machines_name_stays_as_it_is_written() {
+        assert_eq!(as_written("Master-1\n"), "Master-1");
     }
 }

@@ -195,7 +195,7 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
     let certificate = match &serving.files {
         Some((certificate, key)) => Certificate::files(fields, certificate.clone(), key.clone()),
         None => {
-            let host = crate::run::host_name();
+            let host = crate::run::host_name().to_lowercase();
             Certificate::self_signed(fields, &serving.cert_dir, COMPONENT, &host)
         }
     };
