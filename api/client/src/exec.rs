@@ -11,6 +11,8 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kube::config::{Cluster, ExecConfig, ExecInteractiveMode};
 use serde::Deserialize;
 use serde_json::json;
@@ -26,6 +28,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// A credential is not used this short before its end.
 const MARGIN: Duration = Duration::from_secs(10);
+/// The cluster's extension with what is meant for plugins.
+// k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go clusterExtensionKey
+const EXTENSION: &str = "client.authentication.k8s.io/exec";
 const VERSIONS: [&str; 2] =
     ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
@@ -169,21 +174,35 @@ impl Plugin {
     }
 }
 
+/// What the plugin is told.
+// k8s: staging/src/k8s.io/client-go/rest/exec.go ConfigToExecCluster
 fn info(version: &str, cluster: Option<&Cluster>) -> String {
     let mut spec = json!({"interactive": false});
     if let Some(cluster) = cluster {
+        let own = cluster.extensions.iter().flatten().find(|one| one.name == EXTENSION);
         spec["cluster"] = json!({
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
             "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
-            "certificate-authority-data": cluster.certificate_authority_data,
+            "certificate-authority-data": authority(cluster),
             "proxy-url": cluster.proxy_url,
+            "disable-compression": cluster.disable_compression.filter(|disables| *disables),
+            "config": own.map(|own| &own.extension),
         });
         if let Some(fields) = spec["cluster"].as_object_mut() {
             fields.retain(|_, value| !value.is_null());
         }
     }
     json!({"apiVersion": version, "kind": "ExecCredential", "spec": spec}).to_string()
+}
+
+/// The server's authorities in base64. A file that cannot be read is told of elsewhere.
+fn authority(cluster: &Cluster) -> Option<String> {
+    let filled = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    filled(&cluster.certificate_authority_data).or_else(|| {
+        let file = filled(&cluster.certificate_authority)?;
+        Some(STANDARD.encode(crate::files::read(Path::new(&file)).ok()?))
+    })
 }
 
 fn parse(output: &[u8], version: &str) -> Result<Credential, String> {
@@ -227,6 +246,30 @@ mod tests {
             parse(b"{\"apiVersion\":\"x\",\"status\":{\"token\":\"t\"}}", VERSIONS[0]).is_err()
         );
         assert!(parse(b"nonsense", VERSIONS[0]).is_err());
+    }
+
+    #[test]
+    fn a_plugin_is_told_of_the_cluster_and_of_what_is_its_own() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("ca.crt");
+        std::fs::write(&file, "PEM").expect("written");
+        let mut cluster: Cluster = serde_json::from_value(json!({
+            "server": "https://a", "certificate-authority": file, "disable-compression": true,
+            "extensions": [{"name": "other", "extension": 1},
+                {"name": EXTENSION, "extension": {"audience": "x"}}],
+        }))
+        .expect("a cluster");
+        let told = |cluster: &Cluster| {
+            let info: serde_json::Value =
+                serde_json::from_str(&info(VERSIONS[0], Some(cluster))).expect("JSON");
+            info["spec"]["cluster"].clone()
+        };
+        let mut want = json!({"server": "https://a", "disable-compression": true,
+            "certificate-authority-data": STANDARD.encode("PEM"), "config": {"audience": "x"}});
+        assert_eq!(told(&cluster), want);
+        cluster.certificate_authority_data = Some("aGk=".to_owned());
+        want["certificate-authority-data"] = json!("aGk=");
+        assert_eq!(told(&cluster), want, "what is in the kubeconfig goes before a file");
     }
 
     #[tokio::test]
