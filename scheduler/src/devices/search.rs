@@ -68,6 +68,28 @@ pub(super) enum Stop {
     Error(String),
 }
 
+/// Something that was begun and waits for what comes behind it.
+enum Open {
+    /// A claim has its devices.
+    Claim(usize),
+    /// This alternative of a request is being tried; those before it might all have had too many devices.
+    Alternative { key: Key, all_too_many: bool },
+    /// A request has the device of this number; the next to be tried instead, if any may.
+    Device { key: Key, number: usize, next: Option<Spot> },
+}
+
+/// What is done next.
+enum Next {
+    /// A request of a claim.
+    Request(usize, usize),
+    /// The device of this number, which is not before the spot.
+    Device(Key, usize, Spot),
+    /// Another device in the place of one that led nowhere.
+    Other(Key, usize, Spot),
+    /// Back to what is open, with what was found.
+    Back(Result<bool, Stop>),
+}
+
 /// Counters of a pool, by the names of set and counter.
 type PoolCounters = BTreeMap<(String, String), Amount>;
 
@@ -118,9 +140,23 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether there is a solution: it is in `results`.
+    /// Whether there is a solution: it is in `results`. What is open is kept here and not on the
+    /// stack: a pod may name any number of claims.
     pub(super) fn run(&mut self) -> Result<bool, Stop> {
-        self.request(0, 0)
+        let mut open = Vec::new();
+        let mut next = Next::Request(0, 0);
+        loop {
+            let found = match next {
+                Next::Request(claim, request) => Ok(self.request(claim, request, &mut open)),
+                Next::Device(key, number, from) => self.device_of(key, number, from, &mut open),
+                Next::Other(key, number, from) => self.search_from(key, number, from, &mut open),
+                Next::Back(found) => match open.pop() {
+                    Some(at) => Ok(self.back(at, found, &mut open)),
+                    None => return found,
+                },
+            };
+            next = found.unwrap_or_else(|stop| Next::Back(Err(stop)));
+        }
     }
 
     pub(super) fn slice(&self, spot: Spot) -> &Rc<Slice> {
@@ -132,60 +168,59 @@ impl<'a> Search<'a> {
     }
 
     /// Goes on with a request of a claim, its first alternative first.
-    fn request(&mut self, claim: usize, request: usize) -> Result<bool, Stop> {
-        let Some(requests) = self.requests.get(claim) else { return Ok(true) };
+    fn request(&mut self, claim: usize, request: usize, open: &mut Vec<Open>) -> Next {
+        let Some(requests) = self.requests.get(claim) else { return Next::Back(Ok(true)) };
         let Some(subs) = requests.get(request) else {
-            return match self.request(claim + 1, 0) {
-                // With other devices for the claims before it, it may need fewer.
-                Err(Stop::TooMany) if claim + 1 < self.requests.len() => Ok(false),
-                found => found,
-            };
+            open.push(Open::Claim(claim));
+            return Next::Request(claim + 1, 0);
         };
-        if subs.first().is_none_or(|asked| asked.request.parent.is_none()) {
-            return self.one(Key { claim, request, sub: 0 }, 0, Spot::default());
+        let key = Key { claim, request, sub: 0 };
+        if subs.first().is_some_and(|asked| asked.request.parent.is_some()) {
+            open.push(Open::Alternative { key, all_too_many: true });
         }
-        let mut all_too_many = true;
-        for sub in 0..subs.len() {
-            match self.one(Key { claim, request, sub }, 0, Spot::default()) {
-                Err(Stop::TooMany) => {}
-                Ok(false) => all_too_many = false,
-                Ok(true) => {
-                    self.selected.insert((claim, request), sub);
-                    return Ok(true);
-                }
-                Err(stop) => return Err(stop),
-            }
-        }
-        if all_too_many { Err(Stop::TooMany) } else { Ok(false) }
+        Next::Device(key, 0, Spot::default())
     }
 
-    /// Finds the device of this number for a request, and all that come after it.
-    fn one(&mut self, key: Key, number: usize, from: Spot) -> Result<bool, Stop> {
-        self.steps += 1;
-        if self.steps.is_multiple_of(STEPS_UNSEEN) && (self.world.is_late)() {
-            return Err(Stop::Late);
-        }
+    /// Finds the device of this number for a request; none is before `from`.
+    fn device_of(
+        &mut self,
+        key: Key,
+        number: usize,
+        from: Spot,
+        open: &mut Vec<Open>,
+    ) -> Result<Next, Stop> {
+        self.pace()?;
         let asked = &self.requests[key.claim][key.request][key.sub];
         let wants_all = asked.request.mode == ALL;
         if wants_all && asked.all.is_empty() {
-            return Ok(false);
+            return Ok(Next::Back(Ok(false)));
         }
         if number >= asked.count {
-            return self.request(key.claim, key.request + 1);
+            return Ok(Next::Request(key.claim, key.request + 1));
         }
         let others = asked.count - number;
         if self.results[key.claim].len().saturating_add(others) > RESULTS_MAX {
             return Err(Stop::TooMany);
         }
-        if wants_all {
-            let spot = asked.all[number];
-            return self.tries(key, number, spot, Spot::default());
+        if !wants_all {
+            return self.search_from(key, number, from, open);
         }
-        self.search_from(key, number, from)
+        let spot = asked.all[number];
+        if !self.take(key, spot)? {
+            return Ok(Next::Back(Ok(false)));
+        }
+        open.push(Open::Device { key, number, next: None });
+        Ok(Next::Device(key, number + 1, Spot::default()))
     }
 
-    /// Tries one device after the other.
-    fn search_from(&mut self, key: Key, number: usize, from: Spot) -> Result<bool, Stop> {
+    /// Takes the first device that can be had.
+    fn search_from(
+        &mut self,
+        key: Key,
+        number: usize,
+        from: Spot,
+        open: &mut Vec<Open>,
+    ) -> Result<Next, Stop> {
         for pool in from.pool..self.pools.len() {
             if self.pools[pool].state != State::Good {
                 continue;
@@ -196,28 +231,57 @@ impl<'a> Search<'a> {
                 let first = if in_slice { from.device } else { 0 };
                 for device in first..self.pools[pool].near[slice].devices.len() {
                     let spot = Spot { pool, slice, device };
-                    let next = Spot { device: device + 1, ..spot };
-                    if self.is_candidate(key, spot).map_err(Stop::Error)?
-                        && self.tries(key, number, spot, next)?
-                    {
-                        return Ok(true);
+                    if self.is_candidate(key, spot).map_err(Stop::Error)? && self.take(key, spot)? {
+                        let next = Spot { device: device + 1, ..spot };
+                        open.push(Open::Device { key, number, next: Some(next) });
+                        return Ok(Next::Device(key, number + 1, next));
                     }
                 }
             }
         }
-        Ok(false)
+        Ok(Next::Back(Ok(false)))
     }
 
-    /// Takes a device and goes on; gives it up when that leads nowhere.
-    fn tries(&mut self, key: Key, number: usize, spot: Spot, next: Spot) -> Result<bool, Stop> {
-        if !self.take(key, spot)? {
-            return Ok(false);
+    /// Where to go on, what came behind an open end being known.
+    fn back(&mut self, at: Open, found: Result<bool, Stop>, open: &mut Vec<Open>) -> Next {
+        match (at, found) {
+            // With other devices for the claims before it, it may need fewer.
+            (Open::Claim(claim), Err(Stop::TooMany)) if claim + 1 < self.requests.len() => {
+                Next::Back(Ok(false))
+            }
+            (Open::Claim(_), found) => Next::Back(found),
+            (Open::Alternative { key, .. }, Ok(true)) => {
+                self.selected.insert((key.claim, key.request), key.sub);
+                Next::Back(Ok(true))
+            }
+            (Open::Alternative { key, all_too_many }, found @ (Ok(false) | Err(Stop::TooMany))) => {
+                let all_too_many = all_too_many && found.is_err();
+                let key = Key { sub: key.sub + 1, ..key };
+                if key.sub < self.requests[key.claim][key.request].len() {
+                    open.push(Open::Alternative { key, all_too_many });
+                    return Next::Device(key, 0, Spot::default());
+                }
+                Next::Back(if all_too_many { Err(Stop::TooMany) } else { Ok(false) })
+            }
+            (Open::Alternative { .. }, stop) => Next::Back(stop),
+            (Open::Device { .. }, Ok(true)) => Next::Back(Ok(true)),
+            (Open::Device { key, number, next }, found) => {
+                self.give_back(key);
+                match (found, next) {
+                    (Ok(false), Some(next)) => Next::Other(key, number, next),
+                    (found, _) => Next::Back(found),
+                }
+            }
         }
-        let found = self.one(key, number + 1, next);
-        if found != Ok(true) {
-            self.give_back(key);
+    }
+
+    /// Counts a step; ends the search when it has taken too long.
+    fn pace(&mut self) -> Result<(), Stop> {
+        self.steps += 1;
+        match self.steps.is_multiple_of(STEPS_UNSEEN) && (self.world.is_late)() {
+            true => Err(Stop::Late),
+            false => Ok(()),
         }
-        found
     }
 
     fn is_candidate(&mut self, key: Key, spot: Spot) -> Result<bool, String> {

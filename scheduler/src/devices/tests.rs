@@ -13,6 +13,8 @@ use super::offer::{Offers, Place, Slice};
 use super::selectors::Selectors;
 use super::usage::Usage;
 
+mod bounds;
+
 /// A node of this name in the zone `a`.
 struct Here(&'static str);
 
