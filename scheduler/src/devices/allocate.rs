@@ -64,7 +64,7 @@ pub(crate) fn allocate(
 ) -> Result<Vec<AllocationResult>, Failure> {
     let mut search = Search::new(world, place, claims, pools(world.offers, place));
     for (at, claim) in claims.iter().enumerate() {
-        prepare(&mut search, at, claim).map_err(Failure::Error)?;
+        prepare(&mut search, at, claim).map_err(failure)?;
     }
     match search.run() {
         Ok(true) => answer::results(&search, place.name(), share_id).map_err(Failure::Error),
@@ -72,14 +72,20 @@ pub(crate) fn allocate(
             Err(Failure::OnNode("invalid resource pools were encountered".to_owned()))
         }
         Ok(false) => Err(Failure::Nothing),
-        Err(Stop::Late) => Err(Failure::Late),
-        Err(Stop::TooMany) => Err(Failure::Error("allocation max size exceeded".to_owned())),
-        Err(Stop::Error(error)) => Err(Failure::Error(error)),
+        Err(stop) => Err(failure(stop)),
+    }
+}
+
+fn failure(stop: Stop) -> Failure {
+    match stop {
+        Stop::Late => Failure::Late,
+        Stop::TooMany => Failure::Error("allocation max size exceeded".to_owned()),
+        Stop::Error(error) => Failure::Error(error),
     }
 }
 
 /// Reads what a claim asks for.
-fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> Result<(), String> {
+fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> Result<(), Stop> {
     let mut least = 0;
     search.requests.push(Vec::new());
     for (number, request) in requests(claim).iter().enumerate() {
@@ -95,10 +101,9 @@ fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> 
     }
     let name = name(claim);
     if least > RESULTS_MAX {
-        return Err(format!(
-            "claim {name}: number of requested devices {least} exceeds the claim limit of \
-             {RESULTS_MAX}"
-        ));
+        let limit = format!("exceeds the claim limit of {RESULTS_MAX}");
+        let error = format!("claim {name}: number of requested devices {least} {limit}");
+        return Err(Stop::Error(error));
     }
     let constraints = asked(claim).and_then(|asked| asked.constraints.as_deref());
     let read = |(at, constraint)| {
@@ -120,14 +125,16 @@ fn read<'a>(
     claim: &ResourceClaim,
     request: Request<'a>,
     key: Key,
-) -> Result<Asked<'a>, String> {
+) -> Result<Asked<'a>, Stop> {
     let whose = format!("claim {}, request {}", name(claim), request.name);
     if let Some(at) = request.selectors.iter().position(|selector| selector.cel.is_none()) {
         let why = "CEL expression empty (unsupported selector type?)";
-        return Err(format!("{whose}, selector #{at}: {why}"));
+        return Err(format!("{whose}, selector #{at}: {why}").into());
     }
     if request.class.is_empty() {
-        return Err(format!("{whose}: missing device class name (unsupported request type?)"));
+        return Err(
+            format!("{whose}: missing device class name (unsupported request type?)").into()
+        );
     }
     let class = search.world.classes.get(request.class).cloned().ok_or_else(|| {
         let (class, kind) = (request.class, "deviceclass.resource.k8s.io");
@@ -140,7 +147,7 @@ fn read<'a>(
             asked.all = all_devices(search, &asked, key, &whose)?;
             asked.count = asked.all.len();
         }
-        other => return Err(format!("{whose}: unsupported count mode {other}")),
+        other => return Err(format!("{whose}: unsupported count mode {other}").into()),
     }
     Ok(asked)
 }
@@ -151,18 +158,19 @@ fn all_devices(
     asked: &Asked,
     key: Key,
     whose: &str,
-) -> Result<Vec<Spot>, String> {
+) -> Result<Vec<Spot>, Stop> {
     let mut found = Vec::new();
     for pool in 0..search.pools.len() {
         let id = &search.pools[pool].id;
         let wants = format!("{whose}: asks for all devices, but resource pool {id} is currently");
         match search.pools[pool].state {
             State::Good => {}
-            State::Incomplete => return Err(format!("{wants} being updated")),
-            State::Invalid => return Err(format!("{wants} invalid")),
+            State::Incomplete => return Err(format!("{wants} being updated").into()),
+            State::Invalid => return Err(format!("{wants} invalid").into()),
         }
         for slice in 0..search.pools[pool].near.len() {
             for device in 0..search.pools[pool].near[slice].devices.len() {
+                search.pace()?;
                 let spot = Spot { pool, slice, device };
                 if search.fits(asked, key, spot)? && search.has_capacity(asked, spot) {
                     found.push(spot);

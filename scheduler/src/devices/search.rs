@@ -68,6 +68,12 @@ pub(super) enum Stop {
     Error(String),
 }
 
+impl From<String> for Stop {
+    fn from(error: String) -> Self {
+        Self::Error(error)
+    }
+}
+
 /// Something that was begun and waits for what comes behind it.
 enum Open {
     /// A claim has its devices.
@@ -230,8 +236,9 @@ impl<'a> Search<'a> {
                 let in_slice = in_pool && slice == from.slice;
                 let first = if in_slice { from.device } else { 0 };
                 for device in first..self.pools[pool].near[slice].devices.len() {
+                    self.pace()?;
                     let spot = Spot { pool, slice, device };
-                    if self.is_candidate(key, spot).map_err(Stop::Error)? && self.take(key, spot)? {
+                    if self.is_candidate(key, spot)? && self.take(key, spot)? {
                         let next = Spot { device: device + 1, ..spot };
                         open.push(Open::Device { key, number, next: Some(next) });
                         return Ok(Next::Device(key, number + 1, next));
@@ -276,7 +283,7 @@ impl<'a> Search<'a> {
     }
 
     /// Counts a step; ends the search when it has taken too long.
-    fn pace(&mut self) -> Result<(), Stop> {
+    pub(super) fn pace(&mut self) -> Result<(), Stop> {
         self.steps += 1;
         match self.steps.is_multiple_of(STEPS_UNSEEN) && (self.world.is_late)() {
             true => Err(Stop::Late),
@@ -284,7 +291,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn is_candidate(&mut self, key: Key, spot: Spot) -> Result<bool, String> {
+    fn is_candidate(&mut self, key: Key, spot: Spot) -> Result<bool, Stop> {
         if self.is_in_use(key, spot) {
             return Ok(false);
         }
@@ -308,17 +315,17 @@ impl<'a> Search<'a> {
 
     /// Whether class, request and device allow it.
     // k8s: allocator_incubating.go isSelectable
-    pub(super) fn fits(&mut self, asked: &Asked, key: Key, spot: Spot) -> Result<bool, String> {
+    pub(super) fn fits(&mut self, asked: &Asked, key: Key, spot: Spot) -> Result<bool, Stop> {
         if let Some(known) = self.fits.get(&(key, spot)) {
             return Ok(*known);
         }
         let device = self.device(spot);
         let class = asked.class.metadata.name.as_deref().unwrap_or_default();
         let of_class = asked.class.spec.selectors.as_deref().unwrap_or_default();
-        let selectors = self.world.selectors;
+        let (selectors, is_late) = (self.world.selectors, self.world.is_late);
         let claim = || format!("claim {}", name(&self.claims[key.claim]));
-        let found = selectors.all_match(of_class, device, || format!("class {class}"))?
-            && selectors.all_match(asked.request.selectors, device, claim)?
+        let found = selectors.all_match(of_class, device, is_late, || format!("class {class}"))?
+            && selectors.all_match(asked.request.selectors, device, is_late, claim)?
             && (self.slice(spot).reach != Reach::PerDevice || device.reach.is(self.place));
         self.fits.insert((key, spot), found);
         Ok(found)

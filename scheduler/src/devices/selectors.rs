@@ -1,7 +1,7 @@
 //! Expressions that were read once.
 //!
 //! Input: the text of selectors. Output: what they say of a device. Owner: the devices. Bounds:
-//! `KEPT_MAX` expressions are kept.
+//! `KEPT_MAX` expressions are kept, and the patterns in them as [`Patterns`] says.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/cache.go
 
 use std::cell::RefCell;
@@ -10,23 +10,27 @@ use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::DeviceSelector;
 
-use super::cel::Selector;
+use super::cel::{Patterns, Selector, Unanswered};
 use super::offer::Device;
+use super::search::Stop;
 
 /// Expressions that are kept; once there are more, all are forgotten.
 const KEPT_MAX: usize = 256;
 
 /// Expressions by their text.
 #[derive(Debug, Default)]
-pub(crate) struct Selectors(RefCell<HashMap<String, Rc<Result<Selector, String>>>>);
+pub(crate) struct Selectors {
+    known: RefCell<HashMap<String, Rc<Result<Selector, String>>>>,
+    patterns: Patterns,
+}
 
 impl Selectors {
     fn compiled(&self, text: &str) -> Rc<Result<Selector, String>> {
-        if let Some(known) = self.0.borrow().get(text) {
+        if let Some(known) = self.known.borrow().get(text) {
             return Rc::clone(known);
         }
         let new = Rc::new(Selector::compile(text));
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.known.borrow_mut();
         if kept.len() >= KEPT_MAX {
             kept.clear();
         }
@@ -37,24 +41,28 @@ impl Selectors {
     /// Whether a device meets all of these, which `whose` has.
     ///
     /// # Errors
-    /// When one has no answer for it.
+    /// When one has no answer for it, or none in time.
     // k8s: structured/internal/incubating/allocator_incubating.go selectorsMatch
     pub(super) fn all_match(
         &self,
         selectors: &[DeviceSelector],
         device: &Device,
+        is_late: &dyn Fn() -> bool,
         whose: impl Fn() -> String,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Stop> {
         for (at, selector) in selectors.iter().enumerate() {
             let text = selector.cel.as_ref().map_or("", |cel| &cel.expression);
             let compiled = self.compiled(text);
             let selector = compiled.as_ref().as_ref().map_err(|error| {
                 format!("{}: selector #{at}: CEL compile error: {error}", whose())
             })?;
-            let found = device.value.as_ref().map_err(Clone::clone);
-            let found = found.and_then(|device| selector.matches(device));
-            let fits = found.map_err(|error| {
-                format!("{}: selector #{at}: CEL runtime error: {error}", whose())
+            let found = device.value.as_ref().map_err(|error| Unanswered::Error(error.clone()));
+            let found = found.and_then(|device| selector.matches(device, &self.patterns, is_late));
+            let fits = found.map_err(|why| match why {
+                Unanswered::Late => Stop::Late,
+                Unanswered::Error(error) => {
+                    Stop::Error(format!("{}: selector #{at}: CEL runtime error: {error}", whose()))
+                }
             })?;
             if !fits {
                 return Ok(false);

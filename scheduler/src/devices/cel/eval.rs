@@ -1,8 +1,9 @@
 //! The value of an expression for one device.
 //!
 //! Input: a checked tree, a device. Output: a value, or why there is none. Owner: one evaluation.
-//! Bounds: every node costs a step, texts and lists their size; `COST_MAX` steps are all.
-// k8s: vendor/github.com/google/cel-go/interpreter/{interpretable,attributes}.go
+//! Bounds: every node costs a step, texts and lists their size; `COST_MAX` steps are all. The clock is
+//! looked at each `STEPS_UNSEEN` of them.
+// k8s: vendor/github.com/google/cel-go/interpreter/{interpretable,attributes,runtimecost}.go
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -10,7 +11,10 @@ use std::rc::Rc;
 use super::check::TYPES;
 use super::parse::{Fold, Node, Tree};
 use super::value::{Key, Map, Value};
-use super::{COST_MAX, functions};
+use super::{COST_MAX, Patterns, Unanswered, functions, texts};
+
+/// Steps between two looks at the time.
+const STEPS_UNSEEN: u64 = 1_024;
 
 /// A value, or why there is none.
 pub(super) type Evaluated = Result<Value, String>;
@@ -18,10 +22,17 @@ pub(super) type Evaluated = Result<Value, String>;
 /// The value of a tree.
 ///
 /// # Errors
-/// When it has none for this device.
-pub(super) fn evaluate(tree: &Tree, device: &Value) -> Evaluated {
+/// When it has none for this device, or none in time.
+pub(super) fn evaluate(
+    tree: &Tree,
+    device: &Value,
+    patterns: &Patterns,
+    is_late: &dyn Fn() -> bool,
+) -> Result<Value, Unanswered> {
     let names = Names { name: "device", is: Is::Value(device.clone()), outer: None };
-    Evaluation { cost: 0 }.of(tree, &names)
+    let mut evaluation = Evaluation { cost: 0, unseen: 0, was_late: false, patterns, is_late };
+    let found = evaluation.of(tree, &names);
+    if evaluation.was_late { Err(Unanswered::Late) } else { found.map_err(Unanswered::Error) }
 }
 
 /// What names mean, innermost first.
@@ -52,8 +63,14 @@ impl<'a> Names<'a> {
 }
 
 /// One evaluation.
-pub(super) struct Evaluation {
+struct Evaluation<'a> {
     cost: u64,
+    /// Steps since the last look at the time.
+    unseen: u64,
+    /// It took too long: it has cost all that it may.
+    was_late: bool,
+    patterns: &'a Patterns,
+    is_late: &'a dyn Fn() -> bool,
 }
 
 pub(super) fn no_overload() -> String {
@@ -77,10 +94,33 @@ fn size(value: &Value) -> u64 {
     }
 }
 
-impl Evaluation {
-    /// Counts steps.
+/// What a function of these costs: of most, to read them.
+fn price(name: &str, values: &[Value]) -> u64 {
+    match (name, values) {
+        ("matches" | "find" | "findAll", [Value::Str(text), Value::Str(pattern), ..]) => {
+            let (text, pattern) = (text.len() as u64, pattern.len() as u64);
+            (text + 1).div_ceil(10).saturating_mul(pattern.div_ceil(4))
+        }
+        ("distinct", [all]) => size(all).saturating_mul(size(all)).saturating_mul(2),
+        (_, [a, b]) if name.starts_with("sets.") => size(a).saturating_mul(size(b)),
+        // k8s: vendor/github.com/google/cel-go/ext/lists.go trackListFlatten
+        ("flatten", [of, Value::Int(levels)]) => {
+            size(of).saturating_add(size(of).saturating_mul(levels.unsigned_abs()))
+        }
+        _ => values.iter().map(size).sum(),
+    }
+}
+
+impl Evaluation<'_> {
+    /// Counts steps; one that is late has none left.
     fn pay(&mut self, steps: u64) -> Result<(), String> {
         self.cost = self.cost.saturating_add(steps);
+        self.unseen = self.unseen.saturating_add(steps);
+        if self.unseen >= STEPS_UNSEEN {
+            self.unseen = 0;
+            self.was_late |= (self.is_late)();
+            self.cost = if self.was_late { u64::MAX } else { self.cost };
+        }
         match self.cost > COST_MAX {
             true => Err("operation cancelled: actual cost limit exceeded".to_owned()),
             false => Ok(()),
@@ -210,12 +250,21 @@ impl Evaluation {
             }
             values.push(self.of(arg, names)?);
         }
-        self.pay(values.iter().map(size).sum())?;
-        if let ("flatten", [of, Value::Int(levels)]) = (name, &values[..]) {
-            // k8s: vendor/github.com/google/cel-go/ext/lists.go trackListFlatten
-            self.pay(size(of).saturating_mul(levels.unsigned_abs()))?;
-        }
-        let result = functions::call(name, target.is_some(), &values)?;
+        self.pay(price(name, &values))?;
+        let result = match (name, &values[..]) {
+            (
+                "matches" | "find" | "findAll",
+                [Value::Str(text), Value::Str(pattern), most @ ..],
+            ) => {
+                if !self.patterns.has(pattern) {
+                    // To compile one takes as long as many steps.
+                    self.unseen = STEPS_UNSEEN;
+                    self.pay(0)?;
+                }
+                texts::search(name, text, &*self.patterns.compiled(pattern)?, most)?
+            }
+            _ => functions::call(name, target.is_some(), &values)?,
+        };
         self.pay(size(&result))?;
         Ok(result)
     }

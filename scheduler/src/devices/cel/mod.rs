@@ -5,7 +5,7 @@
 //! ```
 //! Input: an expression of a claim or a class, a device as a [`Value`]. Output: whether it fits.
 //! Owner: pure. Bounds: `TEXT_BYTES_MAX` bytes, a tree `DEPTH_MAX` deep, `COST_MAX` steps for one
-//! answer. Why not a crate: docs/adr/0105-cel-of-our-own.md.
+//! answer, which ends when its caller says that it is late. Why not a crate: docs/adr/0105-cel-of-our-own.md.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go
 
 mod address;
@@ -16,6 +16,7 @@ mod functions;
 mod lex;
 mod named;
 mod parse;
+mod patterns;
 mod quantity;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ mod url;
 mod value;
 mod version;
 
+pub(crate) use self::patterns::Patterns;
 pub(crate) use self::quantity::Quantity;
 pub(crate) use self::value::{Map, Value};
 pub(crate) use self::version::Version;
@@ -42,6 +44,14 @@ const DEPTH_MAX: usize = 128;
 #[derive(Clone, Debug)]
 pub(crate) struct Selector {
     tree: parse::Tree,
+}
+
+/// Why an expression has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// It took too long.
+    Late,
+    Error(String),
 }
 
 impl Selector {
@@ -62,14 +72,21 @@ impl Selector {
     /// Whether a device fits.
     ///
     /// # Errors
-    /// When the expression has no answer for it.
-    pub(crate) fn matches(&self, device: &Value) -> Result<bool, String> {
-        match eval::evaluate(&self.tree, device)? {
+    /// When the expression has no answer for it, or none in time.
+    pub(crate) fn matches(
+        &self,
+        device: &Value,
+        patterns: &Patterns,
+        is_late: &dyn Fn() -> bool,
+    ) -> Result<bool, Unanswered> {
+        match eval::evaluate(&self.tree, device, patterns, is_late)? {
             Value::Bool(answer) => Ok(answer),
             other => {
                 let kind = other.kind();
                 let why = format!("unsupported type conversion from '{kind}' to bool");
-                Err(format!("CEL result of type {kind} could not be converted to bool: {why}"))
+                Err(Unanswered::Error(format!(
+                    "CEL result of type {kind} could not be converted to bool: {why}"
+                )))
             }
         }
     }

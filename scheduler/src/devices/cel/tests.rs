@@ -31,7 +31,15 @@ fn device() -> Value {
 }
 
 fn answer(text: &str) -> Result<bool, String> {
-    Selector::compile(text)?.matches(&device())
+    answer_in_time(text, &|| false).map_err(|why| match why {
+        Unanswered::Late => "late".to_owned(),
+        Unanswered::Error(error) => error,
+    })
+}
+
+fn answer_in_time(text: &str, is_late: &dyn Fn() -> bool) -> Result<bool, Unanswered> {
+    let selector = Selector::compile(text).map_err(Unanswered::Error)?;
+    selector.matches(&device(), &Patterns::default(), is_late)
 }
 
 /// What stands for the long names in the tables below.
@@ -222,4 +230,49 @@ fn times_addresses_formats_and_lists_are_known() {
         let found = answer(text).expect_err(text);
         assert!(found.contains(error), "{text}: {found}");
     }
+}
+
+#[test]
+fn an_answer_that_takes_too_long_is_none_whatever_would_make_up_for_it() {
+    let long = "lists.range(100).all(a, lists.range(100).all(b, a + b >= 0))";
+    for text in [
+        long.to_owned(),
+        format!("{long} || true"),
+        format!("cel.bind(a, {long}, a || !a)"),
+        format!("[1].exists(n, {long}) || [1].map(n, {long}) == [true]"),
+    ] {
+        assert_eq!(answer_in_time(&text, &|| false), Ok(true), "{text}");
+        assert_eq!(answer_in_time(&text, &|| true), Err(Unanswered::Late), "{text}");
+    }
+    assert_eq!(answer_in_time("true", &|| true), Ok(true));
+}
+
+#[test]
+fn a_pattern_is_compiled_once() {
+    let looks = std::cell::Cell::new(0);
+    let is_late = || {
+        looks.set(looks.get() + 1);
+        false
+    };
+    let count = |text: &str| {
+        looks.set(0);
+        assert_eq!(answer_in_time(text, &is_late), Ok(true), "{text}");
+        looks.get()
+    };
+    // Whoever compiles looks at the clock.
+    let others = "lists.range(100).all(a, 'x'.matches('x|' + string(a)))";
+    assert!(count(others) >= 100);
+    let same = "lists.range(100).all(a, 'x'.matches(r'^\\w{1,2}$') && 'x'.find('x') == 'x')";
+    assert!((2..10).contains(&count(same)));
+}
+
+#[test]
+fn what_takes_longer_than_to_read_it_costs_more() {
+    let limit = Err("operation cancelled: actual cost limit exceeded".to_owned());
+    assert_eq!(answer("sets.contains(lists.range(10000), lists.range(10000))"), limit);
+    assert_eq!(answer("lists.range(10000).distinct() == []"), limit);
+    assert_eq!(answer("sets.contains(lists.range(500), lists.range(500))"), Ok(true));
+    let long = "lists.range(10000).map(n, 'x').join()";
+    assert_eq!(answer(&format!("{long}.matches('{}')", "x?".repeat(2_000))), limit);
+    assert_eq!(answer(&format!("{long}.matches('^x+$')")), Ok(true));
 }

@@ -10,26 +10,12 @@ use super::eval::{Evaluated, no_overload};
 use super::functions::position;
 use super::value::Value;
 
-/// Most memory of a pattern that was compiled, in bytes.
-const PATTERN_BYTES_MAX: usize = 1 << 18;
-
 /// Calls a function of a text.
 pub(super) fn call(name: &str, text: &str, rest: &[Value]) -> Evaluated {
     match (name, rest) {
         ("contains", [Value::Str(part)]) => Ok(text.contains(&**part).into()),
         ("startsWith", [Value::Str(part)]) => Ok(text.starts_with(&**part).into()),
         ("endsWith", [Value::Str(part)]) => Ok(text.ends_with(&**part).into()),
-        ("matches", [Value::Str(pattern)]) => Ok(compile(pattern)?.is_match(text).into()),
-        ("find", [Value::Str(pattern)]) => {
-            let found = compile(pattern)?.find(text).map_or("", |found| found.as_str());
-            Ok(found.into())
-        }
-        ("findAll", [Value::Str(pattern), most @ ..]) => {
-            let most = limit(most)?;
-            let pattern = compile(pattern)?;
-            let found = pattern.find_iter(text).take(most);
-            Ok(list(found.map(|found| found.as_str())))
-        }
         ("lowerAscii", []) => Ok(text.to_ascii_lowercase().as_str().into()),
         ("upperAscii", []) => Ok(text.to_ascii_uppercase().as_str().into()),
         ("format", [Value::List(values)]) => super::format::format(text, values),
@@ -42,9 +28,16 @@ pub(super) fn call(name: &str, text: &str, rest: &[Value]) -> Evaluated {
     }
 }
 
-fn compile(pattern: &str) -> Result<Regex, String> {
-    let built = regex::RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build();
-    built.map_err(|_| format!("error parsing regexp: `{pattern}`"))
+/// Calls a function of a text and a pattern.
+pub(super) fn search(name: &str, text: &str, pattern: &Regex, most: &[Value]) -> Evaluated {
+    match name {
+        "matches" => Ok(pattern.is_match(text).into()),
+        "find" => Ok(pattern.find(text).map_or("", |found| found.as_str()).into()),
+        _ => {
+            let found = pattern.find_iter(text).take(limit(most)?);
+            Ok(list(found.map(|found| found.as_str())))
+        }
+    }
 }
 
 /// How many are wanted; a negative number wants all.
