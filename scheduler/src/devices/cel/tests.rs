@@ -276,3 +276,18 @@ fn what_takes_longer_than_to_read_it_costs_more() {
     assert_eq!(answer(&format!("{long}.matches('{}')", "x?".repeat(2_000))), limit);
     assert_eq!(answer(&format!("{long}.matches('^x+$')")), Ok(true));
 }
+
+#[test]
+fn places_are_counted_in_characters_from_either_end() {
+    for text in [
+        "'äbäbä'.indexOf('ä', 1) == 2 && 'äbäbä'.indexOf('bä', 2) == 3",
+        "'äbäbä'.lastIndexOf('ä', 3) == 2 && 'äbäbä'.lastIndexOf('äbä', 1) == 0",
+        "'äbäbä'.lastIndexOf('ä') == 4 && 'aé'.lastIndexOf('b', 0) == -1",
+        "'ab'.indexOf('c') == -1 && 'ab'.lastIndexOf('b', 5) == -1 && 'ab'.indexOf('b', 2) == -1",
+        // A search that begins anew at each place takes minutes.
+        "cel.bind(a, lists.range(100000).map(n, 'x').join(), \
+            a.indexOf(a.substring(50000) + 'y') == -1 && a.lastIndexOf(a.substring(50000)) == 50000)",
+    ] {
+        assert_eq!(answer(text), Ok(true), "{text}");
+    }
+}

@@ -85,7 +85,7 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
         }
         ("indexOf", [Value::Str(wanted), from @ ..]) => {
             let from = if let [Value::Int(from)] = from { *from } else { 0 };
-            place(&chars, wanted, from, false)
+            place(text, wanted, from, false)
         }
         ("lastIndexOf", [Value::Str(wanted)]) if wanted.len() > text.len() => Ok(position(None)),
         ("lastIndexOf", [Value::Str(wanted), until @ ..]) => {
@@ -94,7 +94,7 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
                 [Value::Int(until)] => *until,
                 _ => i64::try_from(last).unwrap_or(i64::MAX),
             };
-            place(&chars, wanted, until, true)
+            place(text, wanted, until, true)
         }
         _ => Err(no_overload()),
     }
@@ -145,20 +145,21 @@ pub(super) fn quote(text: &str) -> String {
 /// Where a text is in another, the places being limited by `at`. Nothing is at any place, even one
 /// that is not there.
 // k8s: vendor/github.com/google/cel-go/ext/strings.go indexOfOffset, lastIndexOfOffset
-fn place(chars: &[char], wanted: &str, at: i64, is_last: bool) -> Evaluated {
+fn place(text: &str, wanted: &str, at: i64, is_last: bool) -> Evaluated {
     if wanted.is_empty() {
         return Ok(Value::Int(at));
     }
     let limit = usize::try_from(at).map_err(|_| format!("index out of range: {at}"))?;
-    if limit >= chars.len() {
-        return Ok(position(None));
-    }
-    let wanted: Vec<char> = wanted.chars().collect();
-    let is_there = |at: &usize| chars[*at..].starts_with(&wanted);
-    Ok(position(match is_last {
-        true => (0..=limit).rev().find(is_there),
-        false => (limit..chars.len()).find(is_there),
-    }))
+    let Some((from, _)) = text.char_indices().nth(limit) else { return Ok(position(None)) };
+    let found = match is_last {
+        true => {
+            let mut ends = (from..=text.len().min(from + wanted.len())).rev();
+            let end = ends.find(|end| text.is_char_boundary(*end));
+            text[..end.unwrap_or(from)].rfind(wanted)
+        }
+        false => text[from..].find(wanted).map(|at| from + at),
+    };
+    Ok(position(found.map(|at| text[..at].chars().count())))
 }
 
 /// The texts of a list in one.
