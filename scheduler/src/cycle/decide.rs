@@ -71,7 +71,7 @@ impl Scheduler {
         }
         self.queue.flush(now);
         if self.volumes_due().is_some_and(|due| due <= now) {
-            self.look_at_volumes(now);
+            self.end_late_volumes(now);
         }
         if self.devices_due().is_some_and(|due| due <= now) {
             self.look_at_devices(now);

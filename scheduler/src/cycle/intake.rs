@@ -13,6 +13,7 @@ use pintle_sched_core::hint::{Changes, Event, PodFacts};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
+use super::volumes::About;
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::devices::look::has_claims;
 use crate::groups::OfGroup;
@@ -37,6 +38,7 @@ impl Scheduler {
             self.forget_namesake(key, pod, now);
         }
         let is_list_of_pods = matches!(told, Told::Complete(Kind::Pod));
+        let about = About::of(&told);
         let mut event = key.as_ref().map(|key| self.event_of_pod(&told, key));
         let mut looks = false;
         for step in self.mirror.list(told) {
@@ -51,8 +53,10 @@ impl Scheduler {
         let happened = self.mirror.take_happened();
         happened.iter().for_each(|event| self.happened(event, now));
         if looks || !happened.is_empty() {
-            self.look_at_volumes(now);
-            self.look_at_devices(now);
+            self.look_at_volumes(&about, now);
+            if !about.is_of_volumes() {
+                self.look_at_devices(now);
+            }
         }
         if let Some(key) = key {
             self.queue_pod(&key, now);

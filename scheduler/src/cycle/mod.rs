@@ -275,7 +275,7 @@ pub struct Scheduler {
     /// The group whose pods are being decided, while extenders are asked about one of them.
     group: Option<group::GroupCycle>,
     /// Pods with a node that wait for their volumes.
-    binding_volumes: HashMap<Uid, volumes::Binding>,
+    binding_volumes: volumes::Bindings,
     /// Pods with a node that have claims of devices, until they are bound.
     devices: devices::All,
     /// Pods with a node that wait for permission.
@@ -306,7 +306,7 @@ impl Scheduler {
             names: HashMap::new(),
             consulting: None,
             group: None,
-            binding_volumes: HashMap::new(),
+            binding_volumes: volumes::Bindings::default(),
             devices: devices::All::default(),
             permits: HashMap::new(),
             extenders: Vec::new(),

@@ -564,6 +564,56 @@ fn a_pod_is_bound_when_its_volumes_are() {
     assert_eq!(scheduler.next_due(false), None, "nobody waits for volumes");
 }
 
+/// The same claim or volume by another name.
+fn renamed(thing: Thing, name: &str) -> Thing {
+    let mut thing = thing;
+    match &mut thing {
+        Thing::PersistentVolume(volume) => volume.metadata.name = Some(name.to_owned()),
+        Thing::PersistentVolumeClaim(claim) => claim.metadata.name = Some(name.to_owned()),
+        _ => unreachable!("a claim or a volume"),
+    }
+    thing
+}
+
+#[test]
+fn what_happens_to_others_makes_nobody_look_at_a_pod_that_waits_for_its_volumes() {
+    let things = [node("a", "8"), node("b", "8"), with_claim("p")];
+    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
+    scheduler.volumes_written(written(&pod, "5"), at(1));
+    let mut looks = |told: Told| {
+        let before = scheduler.binding_volumes.looks;
+        scheduler.tell(told, at(2));
+        scheduler.binding_volumes.looks - before
+    };
+    assert_eq!(looks(Told::Set(renamed(claim("1", false), "d"))), 0);
+    assert_eq!(looks(Told::Set(renamed(volume("1", Value::Null), "w"))), 0);
+    assert_eq!(looks(Told::Set(node("b", "9"))), 0);
+    assert_eq!(looks(Told::Set(node("a", "9"))), 1);
+    assert_eq!(looks(Told::Set(volume("5", given()))), 1);
+    assert_eq!(looks(Told::Set(claim("6", true))), 1);
+    assert_eq!(looks(Told::Set(claim("7", true))), 0, "it is bound");
+}
+
+#[test]
+fn a_pod_hears_of_the_volume_that_was_made_for_its_claim() {
+    let class = json!({"metadata": {"name": "local"}, "provisioner": "d",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    let things = [node("a", "8"), with_claim("p"), Thing::StorageClass(object(class))];
+    let mut scheduler = knowing(things.into_iter().chain([claim("1", false)]).collect());
+    let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is made first");
+    scheduler.volumes_written(written(&pod, "5"), at(1));
+    let mut bound_claim = claim("6", true);
+    if let Thing::PersistentVolumeClaim(claim) = &mut bound_claim {
+        let all = claim.metadata.annotations.get_or_insert_default();
+        all.insert("volume.kubernetes.io/selected-node".to_owned(), "a".to_owned());
+    }
+    scheduler.tell(Told::Set(bound_claim), at(2));
+    assert_eq!(scheduler.take_commands(), [], "the volume is not known yet");
+    scheduler.tell(Told::Set(volume("4", Value::Null)), at(3));
+    assert!(scheduler.take_commands().iter().find_map(bound).is_some());
+}
+
 #[test]
 fn a_pod_whose_volumes_are_not_bound_in_time_looks_for_another_node() {
     let things = [node("a", "8"), with_claim("p")];

@@ -6,14 +6,18 @@
 // k8s: pkg/scheduler/framework/plugins/volumebinding/volume_binding.go Reserve, PreBind
 
 use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
+
+use pintle_api::informer::ObjectKey;
 
 use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Asked, Assumed, Scheduler, Uid};
-use crate::volumes::bind::{Progress, Write};
+use crate::volumes::bind::{Progress, Topic, Write};
+use crate::watch::{Kind, Told};
 
 /// The volumes of a pod that has a node.
 #[derive(Debug)]
@@ -26,6 +30,83 @@ pub(super) struct Binding {
     /// Whether they are to be written: the pod has not gone elsewhere.
     is_wanted: Rc<Cell<bool>>,
     until: Duration,
+    /// What is looked at for it.
+    topics: Vec<Topic>,
+}
+
+/// Pods with a node that wait for their volumes, and whom to look at when something happens: to look at
+/// all of them each time would take as long as the square of their number.
+#[derive(Debug, Default)]
+pub(super) struct Bindings {
+    of_pods: HashMap<Uid, Binding>,
+    by_topic: HashMap<Topic, HashSet<Uid>>,
+    /// How often one was looked at.
+    #[cfg(test)]
+    pub(super) looks: usize,
+}
+
+impl Bindings {
+    fn put(&mut self, uid: &Uid, binding: Binding) {
+        self.remove(uid);
+        for topic in &binding.topics {
+            self.by_topic.entry(topic.clone()).or_default().insert(Rc::clone(uid));
+        }
+        self.of_pods.insert(Rc::clone(uid), binding);
+    }
+
+    fn remove(&mut self, uid: &Uid) -> Option<Binding> {
+        let binding = self.of_pods.remove(uid)?;
+        for topic in &binding.topics {
+            if let Some(uids) = self.by_topic.get_mut(topic) {
+                uids.remove(uid);
+                if uids.is_empty() {
+                    self.by_topic.remove(topic);
+                }
+            }
+        }
+        Some(binding)
+    }
+
+    fn about(&self, about: &About) -> Vec<Uid> {
+        match about {
+            About::Nothing => Vec::new(),
+            About::One(topic) => self.by_topic.get(topic).into_iter().flatten().cloned().collect(),
+            About::Any => self.of_pods.keys().cloned().collect(),
+        }
+    }
+}
+
+/// Of whose volumes something was told.
+#[derive(Debug)]
+pub(super) enum About {
+    Nothing,
+    One(Topic),
+    /// Something is there no more, whatever it is.
+    Any,
+}
+
+impl About {
+    pub(super) fn of(told: &Told) -> Self {
+        let topic = |kind: Kind, key: &dyn Fn() -> ObjectKey| match kind {
+            Kind::PersistentVolumeClaim => Self::One(Topic::Claim(key())),
+            Kind::PersistentVolume => Self::One(Topic::Volume(key().name().to_owned())),
+            Kind::Node | Kind::CSINode => Self::One(Topic::Node(key().name().to_owned())),
+            _ => Self::Nothing,
+        };
+        match told {
+            Told::Listed(thing) | Told::Set(thing) | Told::Gone(thing) => {
+                topic(thing.kind(), &|| thing.key())
+            }
+            Told::Lost(kind, key) => topic(*kind, &|| key.clone()),
+            Told::Complete(_) => Self::Any,
+            Told::Begun(_) | Told::Unreadable(..) => Self::Nothing,
+        }
+    }
+
+    /// Whoever waits for devices has no interest in it.
+    pub(super) fn is_of_volumes(&self) -> bool {
+        matches!(self, Self::One(Topic::Claim(_) | Topic::Volume(_)))
+    }
 }
 
 /// How writing ended.
@@ -54,15 +135,17 @@ impl Scheduler {
             self.volumes_chosen += 1;
             let number = self.volumes_chosen;
             let (is_written, is_wanted) = (false, Rc::new(Cell::new(true)));
-            let binding = Binding { number, node, writes, is_written, is_wanted, until };
-            self.binding_volumes.insert(Rc::clone(uid), binding);
+            let topics = self.mirror.volumes.topics(&writes, &node);
+            let binding = Binding { number, node, writes, is_written, is_wanted, until, topics };
+            self.binding_volumes.put(uid, binding);
         }
     }
 
     /// Has them written; whether there is anything to write.
     pub(super) fn begin_volumes(&mut self, uid: &Uid, now: Duration) -> bool {
         let assumed = self.assumed.get(uid);
-        let Some((binding, assumed)) = self.binding_volumes.get_mut(uid).zip(assumed) else {
+        let Some((binding, assumed)) = self.binding_volumes.of_pods.get_mut(uid).zip(assumed)
+        else {
             return false;
         };
         let profile = self.mirror.profile(assumed.asked.profile);
@@ -79,40 +162,64 @@ impl Scheduler {
     pub fn volumes_written(&mut self, written: Written, now: Duration) {
         let uid = &written.pod.uid;
         let is_it = |binding: &&mut Binding| binding.number == written.number;
-        let Some(binding) = self.binding_volumes.get_mut(uid).filter(is_it) else { return };
+        let Some(binding) = self.binding_volumes.of_pods.get_mut(uid).filter(is_it) else { return };
         for (write, version) in binding.writes.iter_mut().zip(written.versions) {
             (write.version, write.is_written) = (version, true);
         }
         binding.is_written = true;
         match written.error {
             Some(error) => self.volumes_failed(&written.pod.uid, error, now),
-            None => self.look_at_volumes(now),
+            None => self.look_at_volumes_of(&written.pod.uid, now),
         }
     }
 
-    /// Pods whose volumes are bound are bound; those whose volumes never will be, or were not in
-    /// time, look for another node.
-    pub(super) fn look_at_volumes(&mut self, now: Duration) {
-        let all: Vec<Uid> = self.binding_volumes.keys().cloned().collect();
-        for uid in all {
-            let binding = &self.binding_volumes[&uid];
-            let progress = match binding.is_written {
-                true => self.mirror.progress(&binding.writes, &binding.node),
-                false => Progress::Waits,
-            };
-            match progress {
-                Progress::Waits if now >= self.binding_volumes[&uid].until => {
-                    let error = "binding volumes: context deadline exceeded";
-                    self.volumes_failed(&uid, error.to_owned(), now);
+    /// Looks at pods whose volumes something was told of.
+    pub(super) fn look_at_volumes(&mut self, about: &About, now: Duration) {
+        for uid in self.binding_volumes.about(about) {
+            self.look_at_volumes_of(&uid, now);
+        }
+    }
+
+    /// Pods whose time for volumes is over look for another node.
+    pub(super) fn end_late_volumes(&mut self, now: Duration) {
+        let all = self.binding_volumes.of_pods.iter();
+        let late = all.filter(|(_, binding)| binding.until <= now).map(|(uid, _)| Rc::clone(uid));
+        for uid in late.collect::<Vec<_>>() {
+            self.look_at_volumes_of(&uid, now);
+        }
+    }
+
+    /// A pod whose volumes are bound is bound; one whose volumes never will be, or were not in time, looks
+    /// for another node.
+    fn look_at_volumes_of(&mut self, uid: &Uid, now: Duration) {
+        let Some(binding) = self.binding_volumes.of_pods.get(uid) else { return };
+        #[cfg(test)]
+        {
+            self.binding_volumes.looks += 1;
+        }
+        let progress = match binding.is_written {
+            true => self.mirror.progress(&binding.writes, &binding.node),
+            false => Progress::Waits,
+        };
+        match progress {
+            Progress::Waits if now >= binding.until => {
+                let error = "binding volumes: context deadline exceeded";
+                self.volumes_failed(uid, error.to_owned(), now);
+            }
+            Progress::Waits => {
+                let topics = self.mirror.volumes.topics(&binding.writes, &binding.node);
+                if topics != binding.topics
+                    && let Some(binding) = self.binding_volumes.remove(uid)
+                {
+                    self.binding_volumes.put(uid, Binding { topics, ..binding });
                 }
-                Progress::Waits => {}
-                Progress::Failed(error) => {
-                    self.volumes_failed(&uid, format!("binding volumes: {error}"), now);
-                }
-                Progress::Bound => {
-                    self.binding_volumes.remove(&uid);
-                    self.bind_if_ready(&uid);
-                }
+            }
+            Progress::Failed(error) => {
+                self.volumes_failed(uid, format!("binding volumes: {error}"), now);
+            }
+            Progress::Bound => {
+                self.binding_volumes.remove(uid);
+                self.bind_if_ready(uid);
             }
         }
     }
@@ -129,7 +236,7 @@ impl Scheduler {
 
     /// A victim whose volumes are being bound loses its node; whether they were.
     pub(super) fn preempt_volumes(&mut self, uid: &str, now: Duration) -> bool {
-        let Some((uid, _)) = self.binding_volumes.get_key_value(uid) else { return false };
+        let Some((uid, _)) = self.binding_volumes.of_pods.get_key_value(uid) else { return false };
         let uid = Rc::clone(uid);
         self.volumes_failed(&uid, PREEMPTED.to_owned(), now);
         true
@@ -137,7 +244,7 @@ impl Scheduler {
 
     /// Binds a pod that waits neither for volumes nor for devices any more.
     pub(super) fn bind_if_ready(&mut self, uid: &Uid) {
-        if self.binding_volumes.contains_key(uid) || self.devices.waits(uid) {
+        if self.binding_volumes.of_pods.contains_key(uid) || self.devices.waits(uid) {
             return;
         }
         if let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) {
@@ -156,7 +263,7 @@ impl Scheduler {
 
     /// When a pod has waited for its volumes for too long, the first of them.
     pub(super) fn volumes_due(&self) -> Option<Duration> {
-        let all = self.binding_volumes.values().map(|binding| binding.until);
+        let all = self.binding_volumes.of_pods.values().map(|binding| binding.until);
         all.min().filter(|until| *until < Duration::MAX)
     }
 }

@@ -48,6 +48,17 @@ pub enum Target {
     },
 }
 
+/// What the progress of volumes depends on: nothing else that happens needs a look.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Topic {
+    /// A claim.
+    Claim(ObjectKey),
+    /// A volume, by its name.
+    Volume(String),
+    /// A node, and what has moved to drivers there, by its name.
+    Node(String),
+}
+
 /// How far the volumes of a pod are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -141,6 +152,22 @@ impl Volumes {
         Progress::Bound
     }
 
+    /// What their progress depends on, as it is known now: a claim may get a volume later.
+    pub fn topics(&self, writes: &[Write], node: &str) -> Vec<Topic> {
+        let mut topics = vec![Topic::Node(node.to_owned())];
+        for write in writes {
+            let (key, volume) = match &write.target {
+                Target::Volume { name, claim, .. } => (key_of(claim), Some(&**name)),
+                Target::Claim { key, .. } => {
+                    (key.clone(), self.claims.get(key).and_then(|claim| volume_name(claim)))
+                }
+            };
+            topics.extend(volume.map(|name| Topic::Volume(name.to_owned())));
+            topics.push(Topic::Claim(key));
+        }
+        topics
+    }
+
     fn volume_progress(
         &mut self,
         cluster: &mut Cluster,
@@ -151,8 +178,7 @@ impl Volumes {
         let missing = |what: &str, name: &str| {
             Progress::Failed(format!("failed to check binding: {what} {name:?} not found"))
         };
-        let part = |text: &Option<String>| text.clone().unwrap_or_default();
-        let key = ObjectKey::new(&part(&claim.namespace), &part(&claim.name));
+        let key = key_of(claim);
         let Some(volume) = self.volumes.get(name).cloned() else {
             return missing("persistentvolumes", name);
         };
@@ -219,6 +245,11 @@ impl Volumes {
             "pv {name:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms"
         ))
     }
+}
+
+fn key_of(claim: &ObjectReference) -> ObjectKey {
+    let part = |text: &Option<String>| text.clone().unwrap_or_default();
+    ObjectKey::new(&part(&claim.namespace), &part(&claim.name))
 }
 
 /// Versions are numbers that grow.
