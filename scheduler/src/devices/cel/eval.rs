@@ -251,6 +251,9 @@ impl Evaluation<'_> {
             values.push(self.of(arg, names)?);
         }
         self.pay(price(name, &values))?;
+        // There may be less memory than a result takes that nobody could pay for.
+        let bytes = texts::bytes_of(name, &values);
+        self.pay(bytes.unwrap_or(0) / 10)?;
         let result = match (name, &values[..]) {
             (
                 "matches" | "find" | "findAll",
@@ -265,7 +268,7 @@ impl Evaluation<'_> {
             }
             _ => functions::call(name, target.is_some(), &values)?,
         };
-        self.pay(size(&result))?;
+        self.pay(if bytes.is_none() { size(&result) } else { 0 })?;
         Ok(result)
     }
 

@@ -278,6 +278,23 @@ fn what_takes_longer_than_to_read_it_costs_more() {
 }
 
 #[test]
+fn what_nobody_can_pay_for_is_not_made() {
+    let long = "lists.range(100000).map(n, 'x').join()";
+    let limit = Err("operation cancelled: actual cost limit exceeded".to_owned());
+    // Ten billion bytes each.
+    for text in ["t.replace('', t) == ''", "t.split('').join(t) == ''"] {
+        assert_eq!(answer(&format!("cel.bind(t, {long}, {text})")), limit, "{text}");
+    }
+    for text in [
+        "'abab'.replace('b', 'cc') == 'accacc' && 'abab'.replace('b', 'cc', 1) == 'accab'",
+        "'ab'.replace('', 'x') == 'xaxbx' && 'ab'.replace('a', '', -1) == 'b'",
+        "['a', 'b'].join('--') == 'a--b' && [].join('x') == ''",
+    ] {
+        assert_eq!(answer(text), Ok(true), "{text}");
+    }
+}
+
+#[test]
 fn places_are_counted_in_characters_from_either_end() {
     for text in [
         "'äbäbä'.indexOf('ä', 1) == 2 && 'äbäbä'.indexOf('bä', 2) == 3",

@@ -23,10 +23,13 @@ pub(super) fn call(name: &str, text: &str, rest: &[Value]) -> Evaluated {
         ("replace", [Value::Str(old), Value::Str(new), most @ ..]) => {
             Ok(text.replacen(&**old, new, limit(most)?).as_str().into())
         }
-        ("split", [Value::Str(by), most @ ..]) => split(text, by, limit(most)?),
+        ("split", [Value::Str(by), most @ ..]) => split(text, by, limit(most)?.min(LIST_MAX)),
         _ => placed(name, text, rest),
     }
 }
+
+/// Most entries of a list: more than anybody can pay for.
+const LIST_MAX: usize = super::COST_MAX as usize + 1;
 
 /// Calls a function of a text and a pattern.
 pub(super) fn search(name: &str, text: &str, pattern: &Regex, most: &[Value]) -> Evaluated {
@@ -34,10 +37,27 @@ pub(super) fn search(name: &str, text: &str, pattern: &Regex, most: &[Value]) ->
         "matches" => Ok(pattern.is_match(text).into()),
         "find" => Ok(pattern.find(text).map_or("", |found| found.as_str()).into()),
         _ => {
-            let found = pattern.find_iter(text).take(limit(most)?);
+            let found = pattern.find_iter(text).take(limit(most)?.min(LIST_MAX));
             Ok(list(found.map(|found| found.as_str())))
         }
     }
+}
+
+/// How long a text is that a function of these makes, where it may be far longer than they are.
+pub(super) fn bytes_of(name: &str, values: &[Value]) -> Option<u64> {
+    let bytes = match (name, values) {
+        ("replace", [Value::Str(text), Value::Str(old), Value::Str(new), most @ ..]) => {
+            let count = text.matches(&**old).count().min(limit(most).ok()?);
+            (text.len() - count * old.len()).saturating_add(count.saturating_mul(new.len()))
+        }
+        ("join", [Value::List(all), between @ ..]) => {
+            let bytes = |value: &Value| if let Value::Str(text) = value { text.len() } else { 0 };
+            let between = between.iter().map(bytes).sum::<usize>().saturating_mul(all.len());
+            all.iter().map(bytes).sum::<usize>().saturating_add(between)
+        }
+        _ => return None,
+    };
+    u64::try_from(bytes).ok()
 }
 
 /// How many are wanted; a negative number wants all.
