@@ -185,6 +185,34 @@ async fn one_that_cannot_be_read_keeps_its_last_state_and_costs_nobody_else_anyt
 }
 
 #[tokio::test]
+async fn the_longest_objects_are_held_and_of_a_longer_one_the_name() {
+    let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1"), ("c", "n1")]).await;
+    assert_eq!(world.all_told(3).await, ["has a@n1", "has b@n1", "has c@n1"]);
+    // Etcd would take 1.4 MB of them.
+    let escaped = |count| json!({"nodeName": "n2", "env": "\\u003c".repeat(count)});
+    world.server.pods().put("b", &escaped(1_400_000));
+    assert_eq!(world.told().await, "b@n1 became b@n2");
+    world.server.pods().put("a", &escaped(6_000_000));
+    world.server.pods().put("long", &escaped(6_000_000));
+    world.put("b", "n3");
+    assert_eq!(world.told().await, "b@n2 became b@n3");
+    assert_eq!(world.informer.store().get("a", "a").expect("kept").spec.node_name, "n1");
+    assert_eq!(
+        (world.heard.count("unreadable a/a"), world.heard.count("unreadable a/long")),
+        (1, 1)
+    );
+    // A list that has such an object tells who is gone.
+    world.server.refuse_once(500, None);
+    world.server.pods().end_watches();
+    world.server.pods().delete("c");
+    world.server.pods().compact();
+    assert_eq!(world.told().await, "c@n1 gone");
+    assert!(world.informer.store().get("a", "a").is_some());
+    world.server.pods().delete("a");
+    assert_eq!(world.told().await, "a@n1 gone");
+}
+
+#[tokio::test]
 async fn what_was_missed_is_found_by_a_list() {
     let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1")]).await;
     assert_eq!(world.all_told(2).await, ["has a@n1", "has b@n1"]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pintle_api::informer::ObjectKey;
 use serde_json::json;
 
 use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
@@ -90,4 +91,25 @@ fn a_pod_that_changed_while_it_was_bound_no_longer_keeps_away_whom_it_kept_away(
     scheduler.tell(Told::Set(labelled("x", Some("n"))), at(2));
     let (second, _) = decide(&mut scheduler, 20).iter().find_map(bound).expect("nobody is z");
     assert_eq!(second.key.name(), "shy");
+}
+
+#[test]
+fn whom_two_lists_with_something_nameless_miss_is_gone() {
+    let on_node = |name: &str| with(name, "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let mut scheduler = knowing(vec![node("n", "3"), on_node("a"), on_node("b"), on_node("c")]);
+    let lists = [
+        (vec!["a", "c"], ["a", "b", "c"].as_slice()),
+        (vec!["a", "b"], &["a", "b", "c"]),
+        (vec!["a", "b"], &["a", "b"]),
+    ];
+    for (listed, left) in lists {
+        scheduler.tell(Told::Begun(Kind::Pod), at(1));
+        listed.into_iter().for_each(|name| _ = scheduler.tell(Told::Listed(on_node(name)), at(1)));
+        scheduler.tell(Told::Unreadable(Kind::Pod, None), at(1));
+        scheduler.tell(Told::Complete(Kind::Pod), at(1));
+        let known = ["a", "b", "c"]
+            .into_iter()
+            .filter(|name| scheduler.mirror.node_of(&ObjectKey::new("default", name)).is_some());
+        assert_eq!(known.collect::<Vec<_>>(), left);
+    }
 }

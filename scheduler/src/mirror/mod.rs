@@ -59,7 +59,7 @@ pub struct Nominee {
 #[derive(Debug, Default)]
 struct Listing {
     seen: HashSet<ObjectKey>,
-    /// Something was in it whose name cannot be read: nobody knows what is gone.
+    /// Something was in it whose name cannot be read: what it misses is gone once two lists missed it.
     nameless: bool,
 }
 
@@ -98,6 +98,8 @@ pub struct Mirror {
     /// What workloads and namespaces said last: their status changes all the time.
     others: HashMap<(Kind, ObjectKey), u64>,
     lists: HashMap<Kind, Listing>,
+    /// What the last list of a kind missed, where that had something without a name.
+    missed: HashMap<Kind, HashSet<ObjectKey>>,
     complete: HashSet<Kind>,
     flawed: Flawed,
 }
@@ -135,6 +137,7 @@ impl Mirror {
             happened: Vec::new(),
             others: HashMap::new(),
             lists: HashMap::new(),
+            missed: HashMap::new(),
             complete: HashSet::new(),
             flawed: Flawed::default(),
         }
@@ -271,9 +274,6 @@ impl Mirror {
     fn end_of_list(&mut self, kind: Kind) -> Vec<Step> {
         self.complete.insert(kind);
         let list = self.lists.remove(&kind).unwrap_or_default();
-        if list.nameless {
-            return Vec::new();
-        }
         let known: Vec<ObjectKey> = match kind {
             Kind::Pod => self.waiting.keys().chain(self.bound.keys()).cloned().collect(),
             Kind::Node => {
@@ -288,8 +288,15 @@ impl Mirror {
         };
         let flawed = self.flawed.keys(kind).cloned().collect::<Vec<_>>();
         let known: HashSet<ObjectKey> = known.into_iter().chain(flawed).collect();
-        let gone = known.into_iter().filter(|key| !list.seen.contains(key));
-        gone.collect::<Vec<_>>().iter().flat_map(|key| self.gone(kind, key, None)).collect()
+        let mut gone: HashSet<ObjectKey> =
+            known.into_iter().filter(|key| !list.seen.contains(key)).collect();
+        let missed = self.missed.remove(&kind).unwrap_or_default();
+        if list.nameless {
+            let (twice, once) = gone.into_iter().partition(|key| missed.contains(key));
+            self.missed.insert(kind, once);
+            gone = twice;
+        }
+        gone.iter().flat_map(|key| self.gone(kind, key, None)).collect()
     }
 
     /// Takes an object as it is now.

@@ -3,51 +3,34 @@
 //! Input: the bytes of an answer, in pieces. Output: lines, each decoded once, into what its reader
 //! named. Upstream ends a watch at a line that it cannot decode and lists everything, which fails at
 //! the same object again; here that object keeps its last good state, and everything else goes on.
-//! Bounds: one line of `OBJECT_BYTES_MAX`, which is passed over when it is longer.
+//! Bounds: one line as `head` holds it.
 // k8s: staging/src/k8s.io/client-go/rest/watch/decoder.go, apimachinery/pkg/watch/streamwatcher.go
 
 use serde::Deserialize;
 
 use super::error::{InformerError, StatusWire};
+use super::head::{Head, HeldText, ObjectText};
 use super::object::{Object, ObjectKey, OnlyMeta, PrunedMeta, UnreadableObject};
-
-/// Longest object or event, in bytes. The API server takes objects of up to 3 MiB.
-pub(super) const OBJECT_BYTES_MAX: usize = 8 << 20;
 
 /// Takes an answer apart at its line ends.
 #[derive(Debug, Default)]
 pub(super) struct LineSplitter {
-    held: Vec<u8>,
-    too_long: bool,
+    held: HeldText,
 }
 
 impl LineSplitter {
-    /// The next piece; `each` is called with each line that is complete by then, `None` stands for
-    /// one that was too long.
-    pub(super) fn feed(&mut self, piece: &[u8], each: &mut dyn FnMut(Option<&[u8]>)) {
+    /// The next piece; `each` is called with each line that is complete by then.
+    pub(super) fn feed(&mut self, piece: &[u8], each: &mut dyn FnMut(ObjectText<'_>)) {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, more) = (&rest[..end], &rest[end + 1..]);
             rest = more;
-            let held = std::mem::take(&mut self.held);
-            let too_long = std::mem::take(&mut self.too_long);
-            let joined;
-            let whole = if held.is_empty() {
-                line
-            } else {
-                joined = [held.as_slice(), line].concat();
-                joined.as_slice()
-            };
-            let fits = !too_long && whole.len() <= OBJECT_BYTES_MAX;
-            if too_long || !whole.is_empty() {
-                each(fits.then_some(whole));
+            let mut held = std::mem::take(&mut self.held);
+            if !held.is_empty() || !line.is_empty() {
+                each(held.end(line));
             }
         }
-        if self.too_long || self.held.len() + rest.len() > OBJECT_BYTES_MAX {
-            (self.held, self.too_long) = (Vec::new(), true);
-        } else {
-            self.held.extend_from_slice(rest);
-        }
+        self.held.hold(rest);
     }
 }
 
@@ -72,8 +55,8 @@ pub(super) struct Unreadable {
     /// Empty when not even that can be read.
     pub(super) version: String,
     pub(super) deleted: bool,
-    /// Where reading it failed; never what stands there.
-    pub(super) at: (usize, usize),
+    /// Where reading it failed, never what stands there; `None` when it is too long to be held.
+    pub(super) at: Option<(usize, usize)>,
 }
 
 /// An event on the wire. The server writes `type` first; then nothing is held in between.
@@ -88,7 +71,13 @@ enum LineWire<T> {
 }
 
 /// Decodes a line.
-pub(super) fn event<T: Object>(line: &[u8]) -> WatchEvent<T> {
+pub(super) fn event<T: Object>(line: ObjectText<'_>) -> WatchEvent<T> {
+    let line = match line {
+        ObjectText::Whole(line) => line,
+        ObjectText::TooLong(head) => {
+            return WatchEvent::Unreadable(too_long(Head::of_event(head)));
+        }
+    };
     match serde_json::from_slice(line) {
         Ok(LineWire::Added(object)) => WatchEvent::Added(object),
         Ok(LineWire::Modified(object)) => WatchEvent::Modified(object),
@@ -108,13 +97,22 @@ pub(super) fn event<T: Object>(line: &[u8]) -> WatchEvent<T> {
 }
 
 /// Decodes an item of a list.
-pub(super) fn item<T: Object>(text: &[u8]) -> Result<T, Unreadable> {
+pub(super) fn item<T: Object>(text: ObjectText<'_>) -> Result<T, Unreadable> {
+    let text = match text {
+        ObjectText::Whole(text) => text,
+        ObjectText::TooLong(head) => return Err(too_long(Head::of_object(head))),
+    };
     serde_json::from_slice(text)
         .map_err(|error| unreadable(serde_json::from_slice(text).ok(), false, &error))
 }
 
+fn too_long(head: Head) -> Unreadable {
+    let (object, deleted) = (head.object(), head.is_deleted());
+    Unreadable { object, version: head.version, deleted, at: None }
+}
+
 fn unreadable(meta: Option<OnlyMeta>, deleted: bool, error: &serde_json::Error) -> Unreadable {
-    let at = (error.line(), error.column());
+    let at = Some((error.line(), error.column()));
     let meta = meta.map(|meta| meta.metadata).filter(|meta| !meta.name.is_empty());
     let Some(PrunedMeta { name, namespace, uid, resource_version }) = meta else {
         return Unreadable { object: None, version: String::new(), deleted, at };
@@ -126,6 +124,7 @@ fn unreadable(meta: Option<OnlyMeta>, deleted: bool, error: &serde_json::Error) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::informer::head::OBJECT_BYTES_MAX;
 
     #[derive(Debug, PartialEq, Deserialize)]
     struct Small {
@@ -153,7 +152,7 @@ mod tests {
             let object = key
                 .map(|name| UnreadableObject { key: ObjectKey::new("n", name), uid: "u".into() });
             let version = version.into();
-            WatchEvent::Unreadable(Unreadable { object, version, deleted, at: (0, 0) })
+            WatchEvent::Unreadable(Unreadable { object, version, deleted, at: None })
         };
         let expired = InformerError::Expired("too old".to_owned());
         let of = |kind: &str, rest: &str| {
@@ -174,9 +173,9 @@ mod tests {
             ("{".to_owned(), lost(None, "", false)),
             (r#"{"type":"NEW","object":{}}"#.to_owned(), lost(None, "", false)),
         ] {
-            let mut got = event::<Small>(line.as_bytes());
+            let mut got = event::<Small>(ObjectText::Whole(line.as_bytes()));
             if let WatchEvent::Unreadable(unreadable) = &mut got {
-                unreadable.at = (0, 0);
+                unreadable.at = None;
             }
             assert_eq!(got, want, "{line}");
         }
@@ -185,17 +184,44 @@ mod tests {
     #[test]
     fn lines_are_found_however_they_come() {
         let long = "x".repeat(OBJECT_BYTES_MAX + 1);
-        let text = format!("one\n\ntwo\n{long}\nthree\nfo");
-        for piece in [3, 5, 1_000_000, usize::MAX] {
+        let texts = ["one\n\ntwo\nthree\nfo".to_owned(), format!("one\ntwo\n{long}\nthree\nfo")];
+        for (text, piece) in
+            [(0, 1), (0, 3), (0, 5), (0, usize::MAX), (1, 1_000_000), (1, usize::MAX)]
+        {
             let (mut splitter, mut lines) = (LineSplitter::default(), Vec::new());
-            for piece in text.as_bytes().chunks(piece) {
-                splitter.feed(piece, &mut |line| {
-                    lines.push(line.map(|line| String::from_utf8_lossy(line).into_owned()));
+            for piece in texts[text].as_bytes().chunks(piece) {
+                splitter.feed(piece, &mut |line| match line {
+                    ObjectText::Whole(line) => lines.push(String::from_utf8_lossy(line).into()),
+                    ObjectText::TooLong(head) => lines.push(format!("{} x", head.len())),
                 });
-                assert!(splitter.held.len() <= OBJECT_BYTES_MAX);
             }
-            let want = [Some("one"), Some("two"), None, Some("three")];
-            assert_eq!(lines, want.map(|line| line.map(str::to_owned)), "{piece}");
+            let want: &[&str] = if text == 0 {
+                &["one", "two", "three"]
+            } else {
+                &["one", "two", "16384 x", "three"]
+            };
+            assert_eq!(lines, want, "{piece}");
         }
+    }
+
+    #[test]
+    fn what_is_too_long_is_known_by_name() {
+        let object = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"5"}},"x":"{}"}}"#,
+            "<".repeat(OBJECT_BYTES_MAX)
+        );
+        let lost = |deleted| {
+            let object = Some(UnreadableObject { key: ObjectKey::new("n", "a"), uid: "u".into() });
+            Unreadable { object, version: "5".to_owned(), deleted, at: None }
+        };
+        for (kind, deleted) in [("ADDED", false), ("MODIFIED", false), ("DELETED", true)] {
+            let (mut splitter, mut events) = (LineSplitter::default(), Vec::new());
+            let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
+            for piece in line.as_bytes().chunks(1 << 20) {
+                splitter.feed(piece, &mut |line| events.push(event::<Small>(line)));
+            }
+            assert_eq!(events, [WatchEvent::Unreadable(lost(deleted))]);
+        }
+        assert_eq!(item::<Small>(ObjectText::TooLong(&object.as_bytes()[..200])), Err(lost(false)));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   API server ──list, watch──> task ──> reflector (pure): what to ask for next
-//!                                │ pages, lines (pure): bytes to objects, one at a time
+//!                                │ pages, lines, head (pure): bytes to objects, one at a time
 //!                                v
 //!                              store ──Arc<T>──> readers, by key or index
 //!                                │ changes
@@ -19,6 +19,7 @@
 
 mod backoff;
 mod error;
+mod head;
 mod lines;
 mod object;
 mod observer;

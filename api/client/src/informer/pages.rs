@@ -3,11 +3,11 @@
 //! Input: the bytes of an answer, in pieces. Output: the bytes of each item, one after the other,
 //! and at the end the list's version and where its rest begins. A server answers a list that it has
 //! in memory at once, however long it is; an item that cannot be read costs that item alone.
-//! Bounds: one item of `OBJECT_BYTES_MAX`, a name of `KEY_BYTES_MAX`.
+//! Bounds: one item as `head` holds it, a name of `KEY_BYTES_MAX`.
 
 use serde::Deserialize;
 
-use super::lines::OBJECT_BYTES_MAX;
+use super::head::{HeldText, ObjectText};
 
 /// Longest name of a list's own field that is looked at.
 const KEY_BYTES_MAX: usize = 64;
@@ -28,13 +28,6 @@ pub(super) struct ListMeta {
 #[error("the API server's answer is no list, or breaks off")]
 pub(super) struct NoList;
 
-/// A part of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
-    Object(&'a [u8]),
-    TooLong,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Items,
@@ -53,16 +46,9 @@ pub(super) struct ListScanner {
     naming: bool,
     field: Field,
     /// What has come of the part that is taken; `None` outside of one.
-    taken: Option<Taken>,
+    taken: Option<HeldText>,
     meta: Option<Vec<u8>>,
     done: bool,
-}
-
-#[derive(Debug, Default)]
-struct Taken {
-    /// From earlier pieces.
-    held: Vec<u8>,
-    too_long: bool,
 }
 
 impl Default for ListScanner {
@@ -86,7 +72,7 @@ impl ListScanner {
     pub(super) fn feed(
         &mut self,
         piece: &[u8],
-        each: &mut dyn FnMut(Item<'_>),
+        each: &mut dyn FnMut(ObjectText<'_>),
     ) -> Result<(), NoList> {
         let mut begin = 0;
         let mut at = 0;
@@ -104,7 +90,7 @@ impl ListScanner {
                     self.open(piece[at])?;
                     if self.begins(piece[at]) {
                         begin = at;
-                        self.taken = Some(Taken::default());
+                        self.taken = Some(HeldText::default());
                     }
                 }
                 b'}' | b']' => {
@@ -185,31 +171,20 @@ impl ListScanner {
         self.taken.is_some() && self.depth == depth
     }
 
-    fn end(&mut self, last: &[u8], each: &mut dyn FnMut(Item<'_>)) {
+    fn end(&mut self, last: &[u8], each: &mut dyn FnMut(ObjectText<'_>)) {
         let Some(mut taken) = self.taken.take() else { return };
-        let whole = match taken.held.is_empty() {
-            true => last,
-            false => {
-                taken.held.extend_from_slice(last);
-                &taken.held
-            }
-        };
-        let too_long = taken.too_long || whole.len() > OBJECT_BYTES_MAX;
-        match self.field {
-            Field::Items if too_long => each(Item::TooLong),
-            Field::Items => each(Item::Object(whole)),
-            _ => self.meta = (!too_long).then(|| whole.to_vec()),
+        let text = taken.end(last);
+        match (self.field, text) {
+            (Field::Items, text) => each(text),
+            (_, ObjectText::Whole(meta)) => self.meta = Some(meta.to_vec()),
+            (_, ObjectText::TooLong(_)) => self.meta = None,
         }
     }
 
     /// Keeps what of a part has come, while the rest is under way.
     fn hold(&mut self, rest: &[u8]) {
-        let Some(taken) = &mut self.taken else { return };
-        if taken.too_long || taken.held.len() + rest.len() > OBJECT_BYTES_MAX {
-            // One empty byte keeps it from being taken for one that came in one piece.
-            (taken.held, taken.too_long) = (vec![b' '], true);
-        } else {
-            taken.held.extend_from_slice(rest);
+        if let Some(taken) = &mut self.taken {
+            taken.hold(rest);
         }
     }
 }
@@ -225,6 +200,7 @@ fn field(name: &[u8]) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::informer::head::OBJECT_BYTES_MAX;
     use proptest::prelude::*;
 
     /// Items and metadata of a list that comes in pieces of so many bytes.
@@ -233,8 +209,8 @@ mod tests {
         let mut items = Vec::new();
         for piece in text.as_bytes().chunks(piece) {
             scanner.feed(piece, &mut |item| match item {
-                Item::Object(text) => items.push(String::from_utf8_lossy(text).into_owned()),
-                Item::TooLong => items.push("too long".to_owned()),
+                ObjectText::Whole(text) => items.push(String::from_utf8_lossy(text).into_owned()),
+                ObjectText::TooLong(head) => items.push(format!("{} of {}", head.len(), head[2])),
             })?;
         }
         Ok((items, scanner.finish()?))
@@ -285,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_too_long_is_passed_over() {
+    fn of_an_item_that_is_too_long_the_beginning_is_told() {
         let long = format!(r#"{{"x":"{}"}}"#, "y".repeat(OBJECT_BYTES_MAX));
         let text = format!(r#"{{"items":[{{}},{long},{{}}],"metadata":{{}}}}"#);
         for piece in [100_000, usize::MAX] {
             let (items, _) = scan(&text, piece).expect("a list");
-            assert_eq!(items, ["{}", "too long", "{}"], "{piece}");
+            assert_eq!(items, ["{}", &format!("16384 of {}", b'x'), "{}"], "{piece}");
         }
     }
 

@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::FollowSpec;
 use super::error::InformerError;
+use super::head::OBJECT_BYTES_MAX;
 use super::lines::{self, LineSplitter, Unreadable, WatchEvent};
 use super::object::Object;
-use super::pages::{Item, ListMeta, ListScanner};
+use super::pages::{ListMeta, ListScanner};
 use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan};
 use super::sink::ObjectSink;
 use super::wire::{self, Pieces};
@@ -113,20 +114,14 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         let no_list = |error: super::pages::NoList| InformerError::Failed(error.to_string());
         while let Some(piece) = timeout(PIECE_WAIT_MAX, pieces.next()).await.map_err(late)? {
             let (spec, sink, items) = (&self.spec, &mut self.sink, &mut self.items);
-            let fed = scanner.feed(&piece?, &mut |item| match item {
-                Item::Object(text) => match lines::item(text) {
-                    Ok(object) => {
-                        *items += 1;
-                        sink.listed(object);
-                    }
-                    Err(lost) => {
-                        spec.unreadable(&lost);
-                        sink.listed_unreadable(lost.object);
-                    }
-                },
-                Item::TooLong => {
-                    spec.too_long();
-                    sink.listed_unreadable(None);
+            let fed = scanner.feed(&piece?, &mut |item| match lines::item(item) {
+                Ok(object) => {
+                    *items += 1;
+                    sink.listed(object);
+                }
+                Err(lost) => {
+                    spec.unreadable(&lost);
+                    sink.listed_unreadable(lost.object);
                 }
             });
             fed.map_err(no_list)?;
@@ -194,11 +189,8 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                 }
                 Ok(Some(Ok(piece))) => piece,
             };
-            let (spec, mut events) = (&self.spec, Vec::new());
-            splitter.feed(&piece, &mut |line| match line {
-                Some(line) => events.push(lines::event(line)),
-                None => spec.too_long(),
-            });
+            let mut events = Vec::new();
+            splitter.feed(&piece, &mut |line| events.push(lines::event(line)));
             for event in events {
                 if let Some(end) = Box::pin(self.event(event)).await {
                     return end;
@@ -268,15 +260,19 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
 
 impl FollowSpec {
     fn unreadable(&self, lost: &Unreadable) {
-        let (key, (line, column)) = (lost.object.as_ref().map(|object| &object.key), lost.at);
+        let key = lost.object.as_ref().map(|object| &object.key);
         let shown = key.map_or("?", |key| key.as_str());
-        tracing::warn!(key = shown, line, column, "one of {} cannot be read", self.name);
+        match lost.at {
+            Some((line, column)) => {
+                tracing::warn!(key = shown, line, column, "one of {} cannot be read", self.name);
+            }
+            None => tracing::warn!(
+                key = shown,
+                "one of {} has more than {OBJECT_BYTES_MAX} bytes: it stays what it was last, or \
+                 counts for nothing",
+                self.name
+            ),
+        }
         self.observer.unreadable(&self.name, key);
-    }
-
-    fn too_long(&self) {
-        let bytes = lines::OBJECT_BYTES_MAX;
-        tracing::warn!("one of {} has more than {bytes} bytes and is passed over", self.name);
-        self.observer.unreadable(&self.name, None);
     }
 }

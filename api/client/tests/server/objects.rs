@@ -60,7 +60,7 @@ impl Pods {
             state.version += 1;
             let version = state.version.to_string();
             let object = json!({"kind": "Pod", "metadata": {"resourceVersion": version}});
-            state.say(&json!({"type": "BOOKMARK", "object": object}));
+            state.say(&json!({"type": "BOOKMARK", "object": object}).to_string());
         });
     }
 
@@ -130,12 +130,13 @@ impl State {
 
     fn happened(&mut self, kind: &str, pod: &Value) {
         self.history.insert(self.version, self.pods.clone());
-        let event = json!({"type": kind, "object": pod});
+        // In the API server's order.
+        let event = format!("{{\"type\":\"{kind}\",\"object\":{pod}}}");
         self.log.push((self.version, format!("{event}\n")));
         self.say(&event);
     }
 
-    fn say(&mut self, event: &Value) {
+    fn say(&mut self, event: &str) {
         let (version, line) = (self.version, Bytes::from(format!("{event}\n")));
         for (at, watch) in &mut self.watches {
             if version > *at {

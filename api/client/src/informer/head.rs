@@ -1,0 +1,213 @@
+//! The text of one object while it comes: held whole, or its beginning alone when it is too long.
+//!
+//! Input: pieces of a text. Output: the whole of it, or of a longer one the first `HEAD_BYTES`, in which
+//! the API server names the object: it writes `type` before `object`, and `metadata` with name, uid and
+//! version before everything else. So an object that cannot be held is still known by name: its last
+//! good state stays while it is there, it is forgotten when it is deleted, and a list that has it tells
+//! of all others what any list tells. What it holds now counts for nothing, and of one that was never
+//! shorter nothing counts. It is logged and counted (`InformerObserver::unreadable`).
+//! Why so long: of the 1.5 MiB that etcd takes of an object the API server makes up to 9 MiB, for in JSON
+//! `<`, `>`, `&` and control characters have six bytes each; fields with long names and short values,
+//! of which protobuf is brief, become hardly more.
+//! Owner: whoever takes an answer apart. Bounds: `OBJECT_BYTES_MAX`, one object at a time.
+// k8s: staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/json.go doEncode
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::object::{ObjectKey, UnreadableObject};
+
+/// Longest object or event that is held, in bytes.
+pub(super) const OBJECT_BYTES_MAX: usize = 32 << 20;
+/// What is kept of a longer one; its names have some 2 KiB at most.
+const HEAD_BYTES: usize = 16 << 10;
+
+/// A text that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ObjectText<'a> {
+    Whole(&'a [u8]),
+    /// How it begins.
+    TooLong(&'a [u8]),
+}
+
+/// What has come of a text so far.
+#[derive(Debug, Default)]
+pub(super) struct HeldText {
+    bytes: Vec<u8>,
+    too_long: bool,
+}
+
+impl HeldText {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Keeps a piece that is not the last one.
+    pub(super) fn hold(&mut self, piece: &[u8]) {
+        if self.too_long {
+            return;
+        }
+        if self.bytes.len() + piece.len() <= OBJECT_BYTES_MAX {
+            return self.bytes.extend_from_slice(piece);
+        }
+        let room = HEAD_BYTES.saturating_sub(self.bytes.len());
+        let mut head = self.bytes[..self.bytes.len().min(HEAD_BYTES)].to_vec();
+        head.extend_from_slice(&piece[..piece.len().min(room)]);
+        (self.bytes, self.too_long) = (head, true);
+    }
+
+    /// The text with its last piece, which is not copied when it is the only one.
+    pub(super) fn end<'a>(&'a mut self, last: &'a [u8]) -> ObjectText<'a> {
+        if self.bytes.is_empty() && last.len() <= OBJECT_BYTES_MAX {
+            return ObjectText::Whole(last);
+        }
+        self.hold(last);
+        match self.too_long {
+            true => ObjectText::TooLong(&self.bytes),
+            false => ObjectText::Whole(&self.bytes),
+        }
+    }
+}
+
+/// What the beginning of an event, or of an object, says.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    r#type: String,
+    name: String,
+    namespace: String,
+    uid: String,
+    pub(super) version: String,
+}
+
+impl Head {
+    /// Of an event.
+    pub(super) fn of_event(text: &[u8]) -> Self {
+        Self::read(text, Level::Event)
+    }
+
+    /// Of an object.
+    pub(super) fn of_object(text: &[u8]) -> Self {
+        Self::read(text, Level::Object)
+    }
+
+    fn read(text: &[u8], level: Level) -> Self {
+        let mut head = Self::default();
+        let part = Part { head: &mut head, level };
+        // Where the text is cut, reading fails: what was read before that counts.
+        let _ = part.deserialize(&mut serde_json::Deserializer::from_slice(text));
+        head
+    }
+
+    pub(super) fn is_deleted(&self) -> bool {
+        self.r#type == "DELETED"
+    }
+
+    /// Who it is. The namespace stands between the others, or before them.
+    pub(super) fn object(&self) -> Option<UnreadableObject> {
+        let all = [&self.name, &self.uid, &self.version];
+        let key = || ObjectKey::new(&self.namespace, &self.name);
+        let whole = all.iter().all(|text| !text.is_empty());
+        whole.then(|| UnreadableObject { key: key(), uid: self.uid.as_str().into() })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Level {
+    Event,
+    Object,
+    Meta,
+}
+
+/// Reads one level into the head.
+struct Part<'a> {
+    head: &'a mut Head,
+    level: Level,
+}
+
+impl<'de> DeserializeSeed<'de> for Part<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Part<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self { head, level } = self;
+        while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+            let text = match (level, &*name) {
+                (Level::Event, "type") => &mut head.r#type,
+                (Level::Event, "object") => {
+                    map.next_value_seed(Part { head, level: Level::Object })?;
+                    continue;
+                }
+                (Level::Object, "metadata") => {
+                    map.next_value_seed(Part { head, level: Level::Meta })?;
+                    continue;
+                }
+                (Level::Meta, "name") => &mut head.name,
+                (Level::Meta, "namespace") => &mut head.namespace,
+                (Level::Meta, "uid") => &mut head.uid,
+                (Level::Meta, "resourceVersion") => &mut head.version,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *text = map.next_value()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_held_whole_or_by_its_beginning() {
+        let long = vec![b'x'; OBJECT_BYTES_MAX + 1];
+        for piece in [1 << 20, OBJECT_BYTES_MAX, usize::MAX] {
+            for length in [5, HEAD_BYTES, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX + 1] {
+                let mut held = HeldText::default();
+                let mut pieces: Vec<_> = long[..length].chunks(piece).collect();
+                let last = pieces.pop().expect("it has a piece");
+                pieces.iter().for_each(|piece| held.hold(piece));
+                match held.end(last) {
+                    ObjectText::Whole(text) => assert_eq!(text.len(), length),
+                    ObjectText::TooLong(head) => {
+                        assert_eq!((head.len(), length), (HEAD_BYTES, OBJECT_BYTES_MAX + 1));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_beginning_names_its_object_wherever_it_is_cut() {
+        let object = r#"{"kind":"Pod","metadata":{"name":"a","generateName":"x","namespace":"n","uid":"u",
+            "resourceVersion":"5","labels":{"name":"b"},"annotations":{"metadata":"<"#;
+        let event = format!(r#"{{"type":"DELETED","object":{object}"#);
+        let named = event.find("\"labels").expect("it has labels");
+        for cut in 0..=event.len() {
+            let head = Head::of_event(&event.as_bytes()[..cut]);
+            let found = head.object().map(|object| (object.key, object.uid));
+            let all = cut + 1 >= named;
+            let want = all.then(|| (ObjectKey::new("n", "a"), "u".into()));
+            assert_eq!(found, want, "{cut}");
+            assert!(!all || (head.is_deleted() && head.version == "5"), "{cut}");
+        }
+        let of_cluster = br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"5","labels":{"#;
+        let found = Head::of_object(of_cluster).object().map(|object| object.key);
+        assert_eq!(found, Some(ObjectKey::new("", "a")));
+    }
+}
