@@ -76,6 +76,8 @@ pub struct Cluster {
     pub(super) digests: Vec<u64>,
     free_rows: Vec<u32>,
     /// Extended resources that device classes offer.
+    /// Extended resources that nodes name, and how many nodes.
+    offered: FastMap<Str, u32>,
     pub(crate) of_devices: BTreeSet<String>,
     pub(super) programs: FastMap<u64, Vec<Arc<Program>>>,
     pub(super) programs_len: usize,
@@ -158,6 +160,7 @@ impl Cluster {
             digests: Vec::new(),
             free_rows: Vec::new(),
             of_devices: BTreeSet::new(),
+            offered: FastMap::default(),
             programs: FastMap::default(),
             programs_len: 0,
             templates: Templates::default(),
@@ -386,9 +389,14 @@ impl Cluster {
                 self.view.features.remove(&name);
             }
         }
-        for name in self.view.scalars.keys_where(|column| column.allocatable(row).is_some()) {
-            self.view.scalars.entry(name).set_allocatable(row, None);
-        }
+        let scalars = &mut self.view.scalars;
+        self.offered.retain(|name, nodes| {
+            if scalars.get(name).is_some_and(|column| column.allocatable(row).is_some()) {
+                scalars.entry(*name).set_allocatable(row, None);
+                *nodes -= 1;
+            }
+            *nodes > 0
+        });
         self.view.epoch += 1;
     }
 
@@ -436,6 +444,7 @@ impl Cluster {
             let name = self.interner.intern(name);
             self.view.scalars.entry(name).set_allocatable(row, Some(*amount));
         }
+            *self.offered.entry(name).or_default() += 1;
         self.view.epoch += 1;
     }
 

@@ -26,4 +26,6 @@ pub use cluster::{Cluster, DeltaError};
 pub use view::View;
 
 #[cfg(test)]
+#[cfg(test)]
+mod own_names_tests;
 pub(crate) mod tests;

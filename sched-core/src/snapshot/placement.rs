@@ -196,7 +196,8 @@ impl Cluster {
         let pod = self.pods.get(id);
         let requests = self.pods.requests.get(pod.requests);
         let (view, log) = (&mut self.view, &mut self.log);
-        for (name, amount) in &requests.plain.scalars {
+        // Of nothing nobody needs a column.
+        for (name, amount) in requests.plain.scalars.iter().filter(|(_, amount)| *amount != 0) {
             let name = self.interner.intern(name);
             if view.scalars.get(&name).is_none() {
                 // From now on somebody has a column for it.

@@ -3,7 +3,8 @@
 //! Input: a name, a row, a number. Output: rows and numbers by name. Owner: the writer of the cluster;
 //! readers hold the maps of a published epoch.
 //! Bounds: a copy of a map is one pointer. A change copies one of `SHARDS` lists of pointers and
-//! the one value it touches, and of an extended resource one chunk of 512 rows.
+//! the one value it touches, and of an extended resource one chunk of 512 rows, which takes up 16
+//! bytes a row, or 32 bytes a row that has anything while these are few.
 //! Why not plain maps behind a pointer: a placement with a GPU or a host port would clone them all.
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hash};
@@ -15,6 +16,8 @@ use crate::intern::{FastHasher, FastMap, Str};
 
 /// Parts of a map that are copied one by one.
 const SHARDS: usize = 32;
+/// Rows of a chunk that name or use a resource, up to which each is kept by itself.
+const FEW_ROWS: usize = 64;
 /// Words of a mask in a chunk.
 const WORDS: usize = CHUNK_ROWS / WORD_ROWS;
 
@@ -119,75 +122,190 @@ struct ScalarChunk {
     used: [i64; CHUNK_ROWS],
 }
 
-impl Default for ScalarChunk {
+impl ScalarChunk {
+    fn with(rows: &[ScalarRow]) -> Self {
+        let mut chunk = Self { named: [0; WORDS], all: [0; CHUNK_ROWS], used: [0; CHUNK_ROWS] };
+        for row in rows {
+            chunk.set_allocatable(row.at as usize, row.all);
+            chunk.used[row.at as usize] = row.used;
+        }
+        chunk
+    }
+
+    fn set_allocatable(&mut self, at: usize, amount: Option<i64>) {
+        let bit = 1 << (at % WORD_ROWS);
+        match amount {
+            Some(_) => self.named[at / WORD_ROWS] |= bit,
+            None => self.named[at / WORD_ROWS] &= !bit,
+        }
+        self.all[at] = amount.unwrap_or(0);
+    }
+}
+
+/// The same of one row, by its place in the chunk.
+#[derive(Clone, Copy, Debug, Default)]
+struct ScalarRow {
+    at: u32,
+    all: Option<i64>,
+    used: i64,
+}
+
+/// The same of a chunk as its rows need it: whoever names many resources must not make a chunk of each.
+#[derive(Clone, Debug)]
+enum ScalarPart {
+    /// Rows that name the resource or use it, ascending.
+    Few(Arc<Vec<ScalarRow>>),
+    Many(Arc<ScalarChunk>),
+}
+
+impl Default for ScalarPart {
     fn default() -> Self {
-        Self { named: [0; WORDS], all: [0; CHUNK_ROWS], used: [0; CHUNK_ROWS] }
+        Self::Few(Arc::default())
+    }
+}
+
+impl ScalarPart {
+    fn row(&self, at: usize) -> ScalarRow {
+        match self {
+            Self::Few(rows) => match rows.binary_search_by_key(&(at as u32), |row| row.at) {
+                Ok(found) => rows[found],
+                Err(_) => ScalarRow::default(),
+            },
+            Self::Many(chunk) => {
+                let named = chunk.named[at / WORD_ROWS] >> (at % WORD_ROWS) & 1 == 1;
+                let all = named.then_some(chunk.all[at]);
+                ScalarRow { at: at as u32, all, used: chunk.used[at] }
+            }
+        }
+    }
+
+    /// Puts a row in, where there are few; one with nothing is taken out.
+    fn put(rows: &mut Arc<Vec<ScalarRow>>, row: ScalarRow) -> Option<ScalarChunk> {
+        let (rows, is_nothing) = (Arc::make_mut(rows), row.all.is_none() && row.used == 0);
+        match rows.binary_search_by_key(&row.at, |row| row.at) {
+            Ok(found) if is_nothing => _ = rows.remove(found),
+            Ok(found) => rows[found] = row,
+            Err(_) if is_nothing => {}
+            Err(place) => {
+                rows.reserve_exact(usize::from(rows.is_empty()));
+                rows.insert(place, row);
+            }
+        }
+        (rows.len() > FEW_ROWS).then(|| ScalarChunk::with(rows))
+    }
+
+    fn change(&mut self, at: usize, change: impl FnOnce(&mut ScalarRow)) {
+        let mut row = ScalarRow { at: at as u32, ..self.row(at) };
+        change(&mut row);
+        if let Self::Few(rows) = self
+            && let Some(chunk) = Self::put(rows, row)
+        {
+            *self = Self::Many(Arc::new(chunk));
+        }
+    }
+
+    /// Keeps of these words the rows that have so much left.
+    fn keep_fitting(&self, amount: i64, words: &mut [u64]) {
+        match self {
+            Self::Few(rows) => {
+                let mut fits = [0; WORDS];
+                for row in rows.iter() {
+                    let left = row.all.map(|all| all.wrapping_sub(row.used));
+                    let at = row.at as usize;
+                    fits[at / WORD_ROWS] |=
+                        u64::from(left.is_some_and(|left| amount <= left)) << (at % WORD_ROWS);
+                }
+                words.iter_mut().zip(fits).for_each(|(word, fits)| *word &= fits);
+            }
+            Self::Many(chunk) => {
+                for (at, word) in words.iter_mut().enumerate().filter(|(_, word)| **word != 0) {
+                    let rows = at * WORD_ROWS..(at + 1) * WORD_ROWS;
+                    let pairs = chunk.all[rows.clone()].iter().zip(&chunk.used[rows]);
+                    let fits = pairs.enumerate().fold(0, |fits, (bit, (all, used))| {
+                        fits | u64::from(amount <= all.wrapping_sub(*used)) << bit
+                    });
+                    *word &= chunk.named[at] & fits;
+                }
+            }
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        match self {
+            Self::Few(rows) => rows.is_empty(),
+            Self::Many(c) => c.named.iter().all(|w| *w == 0) && c.used.iter().all(|u| *u == 0),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Few(rows) => rows.capacity() * size_of::<ScalarRow>(),
+                Self::Many(_) => size_of::<ScalarChunk>(),
+            }
     }
 }
 
 /// Allocatable and requested amounts of one extended resource, by row.
 #[derive(Clone, Debug, Default)]
 pub struct ScalarColumn {
-    chunks: Vec<Option<Arc<ScalarChunk>>>,
+    parts: Vec<ScalarPart>,
 }
 
 impl ScalarColumn {
-    fn chunk(&self, row: u32) -> Option<&ScalarChunk> {
-        self.chunks.get(row as usize / CHUNK_ROWS)?.as_deref()
+    fn row(&self, row: u32) -> ScalarRow {
+        let part = self.parts.get(row as usize / CHUNK_ROWS);
+        part.map_or_else(ScalarRow::default, |part| part.row(row as usize % CHUNK_ROWS))
     }
 
-    fn chunk_mut(&mut self, row: u32) -> &mut ScalarChunk {
+    fn part_mut(&mut self, row: u32) -> &mut ScalarPart {
         let at = row as usize / CHUNK_ROWS;
-        if self.chunks.len() <= at {
-            self.chunks.resize_with(at + 1, || None);
+        if self.parts.len() <= at {
+            self.parts.reserve_exact(at + 1 - self.parts.len());
+            self.parts.resize_with(at + 1, ScalarPart::default);
         }
-        Arc::make_mut(self.chunks[at].get_or_insert_default())
+        &mut self.parts[at]
     }
 
     /// Allocatable amount, for a row that names the resource.
     #[must_use]
     pub fn allocatable(&self, row: u32) -> Option<i64> {
-        let (chunk, at) = (self.chunk(row)?, row as usize % CHUNK_ROWS);
-        (chunk.named[at / WORD_ROWS] >> (at % WORD_ROWS) & 1 == 1).then_some(chunk.all[at])
+        self.row(row).all
     }
 
     /// Requested amount.
     #[must_use]
     pub fn used(&self, row: u32) -> i64 {
-        self.chunk(row).map_or(0, |chunk| chunk.used[row as usize % CHUNK_ROWS])
+        self.row(row).used
     }
 
     /// Sets or takes away what a row has.
     pub fn set_allocatable(&mut self, row: u32, amount: Option<i64>) {
-        let (chunk, at) = (self.chunk_mut(row), row as usize % CHUNK_ROWS);
-        let bit = 1 << (at % WORD_ROWS);
-        match amount {
-            Some(_) => chunk.named[at / WORD_ROWS] |= bit,
-            None => chunk.named[at / WORD_ROWS] &= !bit,
+        let at = row as usize % CHUNK_ROWS;
+        match self.part_mut(row) {
+            ScalarPart::Many(chunk) => Arc::make_mut(chunk).set_allocatable(at, amount),
+            few => few.change(at, |row| row.all = amount),
         }
-        chunk.all[at] = amount.unwrap_or(0);
     }
 
     /// Adds to what is requested.
     pub fn add_used(&mut self, row: u32, amount: i64) {
-        let used = &mut self.chunk_mut(row).used[row as usize % CHUNK_ROWS];
-        *used = used.wrapping_add(amount);
+        let at = row as usize % CHUNK_ROWS;
+        match self.part_mut(row) {
+            ScalarPart::Many(chunk) => {
+                let used = &mut Arc::make_mut(chunk).used[at];
+                *used = used.wrapping_add(amount);
+            }
+            few => few.change(at, |row| row.used = row.used.wrapping_add(amount)),
+        }
     }
 
     /// Keeps the rows that have so much left.
     pub fn keep_fitting(&self, amount: i64, mask: &mut Bits) {
         for (at, words) in mask.words_mut().chunks_mut(WORDS).enumerate() {
-            let Some(chunk) = self.chunks.get(at).and_then(Option::as_deref) else {
-                words.fill(0);
-                continue;
-            };
-            for (at, word) in words.iter_mut().enumerate().filter(|(_, word)| **word != 0) {
-                let rows = at * WORD_ROWS..(at + 1) * WORD_ROWS;
-                let pairs = chunk.all[rows.clone()].iter().zip(&chunk.used[rows]);
-                let fits = pairs.enumerate().fold(0, |fits, (bit, (all, used))| {
-                    fits | u64::from(amount <= all.wrapping_sub(*used)) << bit
-                });
-                *word &= chunk.named[at] & fits;
+            match self.parts.get(at) {
+                Some(part) => part.keep_fitting(amount, words),
+                None => words.fill(0),
             }
         }
     }
@@ -195,15 +313,13 @@ impl ScalarColumn {
     /// Whether no row names the resource or uses it.
     #[must_use]
     pub fn is_unused(&self) -> bool {
-        let unused =
-            |c: &ScalarChunk| c.named.iter().all(|w| *w == 0) && c.used.iter().all(|u| *u == 0);
-        self.chunks.iter().flatten().all(|chunk| unused(chunk))
+        self.parts.iter().all(ScalarPart::is_unused)
     }
 
     /// Bytes held on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        self.chunks.capacity() * 8 + self.chunks.iter().flatten().count() * size_of::<ScalarChunk>()
+        self.parts.iter().map(ScalarPart::heap_bytes).sum()
     }
 }
 
@@ -285,6 +401,8 @@ impl PortUse {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]
@@ -307,11 +425,9 @@ mod tests {
         (0..2000).for_each(|row| column.set_allocatable(row, Some(8)));
         let before = column.clone();
         column.add_used(700, 3);
-        let shared = before
-            .chunks
-            .iter()
-            .zip(&column.chunks)
-            .filter(|(a, b)| matches!((a, b), (Some(a), Some(b)) if Arc::ptr_eq(a, b)));
+        use ScalarPart::Many;
+        let pairs = before.parts.iter().zip(&column.parts);
+        let shared = pairs.filter(|pair| matches!(pair, (Many(a), Many(b)) if Arc::ptr_eq(a, b)));
         assert_eq!(shared.count(), 3);
         assert_eq!((before.used(700), column.used(700)), (0, 3));
     }
@@ -336,6 +452,49 @@ mod tests {
             }
         }
         assert!(!column.is_unused());
+    }
+
+    #[test]
+    fn few_rows_and_many_say_the_same() {
+        for (step, is_many) in [(11, false), (1, true)] {
+            let (mut column, mut want) = (ScalarColumn::default(), HashMap::new());
+            let mut state = 1_u64;
+            for _ in 0..20_000 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let row = (state >> 33) as u32 % (990 / step) * step;
+                let amount = (state >> 50) as i64 % 4;
+                let (all, used) = want.entry(row).or_insert((None, 0));
+                if state >> 60 & 1 == 0 {
+                    *all = (amount > 0).then_some(amount);
+                    column.set_allocatable(row, *all);
+                } else {
+                    column.add_used(row, amount - *used);
+                    *used = amount;
+                }
+                assert_eq!((column.allocatable(row), column.used(row)), want[&row]);
+            }
+            let something = want.values().filter(|(all, used)| all.is_some() || *used != 0).count();
+            let few = column.parts.iter().map(|part| match part {
+                ScalarPart::Few(rows) => rows.len(),
+                ScalarPart::Many(_) => 0,
+            });
+            assert_eq!(few.sum::<usize>(), if is_many { 0 } else { something });
+            for amount in [0, 1, 3] {
+                let mut mask = Bits::with_rows(1024);
+                (0..1024).filter(|row| row % 7 != 0).for_each(|row| mask.set(row));
+                column.keep_fitting(amount, &mut mask);
+                let fits = |row| {
+                    let (all, used) = want.get(&row).copied().unwrap_or((None, 0));
+                    row % 7 != 0 && all.is_some_and(|all| amount <= all - used)
+                };
+                assert!((0..1024).all(|row| mask.get(row) == fits(row)));
+            }
+            for (row, (_, used)) in want {
+                column.set_allocatable(row, None);
+                column.add_used(row, -used);
+            }
+            assert!(column.is_unused());
+        }
     }
 
     #[test]
