@@ -49,7 +49,8 @@ pub struct Resources {
     pub mem_bytes: i64,
     /// Bytes of ephemeral storage.
     pub eph_bytes: i64,
-    /// Extended resources, huge pages and attachable volumes, by name, including explicit zeros.
+    /// Extended resources, huge pages and attachable volumes, sorted by name, including explicit
+    /// zeros.
     pub scalars: Vec<(String, i64)>,
 }
 
@@ -141,8 +142,19 @@ impl Resources {
             "cpu" => self.cpu_milli,
             "memory" => self.mem_bytes,
             "ephemeral-storage" => self.eph_bytes,
-            _ => self.scalars.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v),
+            _ => self.scalar(name).unwrap_or(0),
         }
+    }
+
+    /// The amount of an extended resource, if it is named; a pod or node may name very many.
+    #[must_use]
+    pub fn scalar(&self, name: &str) -> Option<i64> {
+        self.scalar_at(name).map(|at| self.scalars[at].1)
+    }
+
+    /// Its place among them.
+    pub(crate) fn scalar_at(&self, name: &str) -> Option<usize> {
+        self.scalars.binary_search_by(|(other, _)| other.as_str().cmp(name)).ok()
     }
 }
 
@@ -405,5 +417,15 @@ mod tests {
             {"name":"a","resources":{"requests":{"cpu":"lots"}}}]}}"#;
         let error = PodRequests::of(&serde_json::from_str(pod).expect("pod")).expect_err("bad");
         assert!(error.to_string().contains("\"a\"") && error.resource == "cpu");
+    }
+
+    #[test]
+    fn an_amount_is_found_among_very_many() {
+        // Looked for one after the other it would take minutes.
+        let scalars = (0..300_000).map(|at| (format!("x.y/{at:06}"), at)).collect();
+        let resources = Resources { scalars, ..Resources::default() };
+        let found = |(name, amount): &(String, i64)| resources.scalar(name) == Some(*amount);
+        assert!(resources.scalars.iter().all(found));
+        assert_eq!((resources.scalar("x.y/0"), resources.amount("x.y/0")), (None, 0));
     }
 }

@@ -83,8 +83,7 @@ fn meets(cluster: &Cluster, requirement: &NodeRequirement, node: &NodeSpec) -> b
 }
 
 fn scalar(node: &NodeSpec, name: &str) -> i64 {
-    let found = node.allocatable.scalars.iter().find(|(n, _)| n == name);
-    found.map_or(0, |(_, amount)| *amount)
+    node.allocatable.scalar(name).unwrap_or(0)
 }
 
 /// Whether the pod fits a node on which nothing else is.

@@ -1,6 +1,7 @@
 //! What other pods, and a change of its own, mean to a pod.
 
 use super::*;
+use crate::requests::Resources;
 
 /// Whoever looks at volumes and claims: other pods may give some back.
 pub(super) fn waits_for_volumes(by: Plugin) -> bool {
@@ -78,14 +79,12 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
 fn gives_back(old: &PodFacts, new: &PodFacts, pod: &Rejected) -> bool {
     let asked = &pod.program.requests.plain;
     let (was, is) = (&old.requests.plain, &new.requests.plain);
-    let of = |all: &[(String, i64)], name: &str| {
-        all.iter().find(|(n, _)| n == name).map_or(0, |(_, amount)| *amount)
-    };
+    let of = |all: &Resources, name: &str| all.scalar(name).unwrap_or(0);
     let mut scalars = asked.scalars.iter().filter(|(_, amount)| *amount != 0);
     (asked.cpu_milli > 0 && was.cpu_milli > is.cpu_milli)
         || (asked.mem_bytes > 0 && was.mem_bytes > is.mem_bytes)
         || (asked.eph_bytes > 0 && was.eph_bytes > is.eph_bytes)
-        || scalars.any(|(name, _)| of(&was.scalars, name) > of(&is.scalars, name))
+        || scalars.any(|(name, _)| of(was, name) > of(is, name))
 }
 
 pub(super) fn helps_gone(cluster: &Cluster, old: &PodFacts, pod: &Rejected, by: Plugin) -> bool {

@@ -28,9 +28,8 @@ impl Cluster {
         let scalar = |name: Str| {
             let (all, used) = self.view.scalar(name, row);
             let text = self.interner.text(name);
-            let taken = expected.clone().flat_map(|other| &other.requests.plain.scalars);
-            let taken = taken.filter(|(known, _)| known == text);
-            (all, taken.fold(used, |sum, (_, amount)| sum.wrapping_add(*amount)))
+            let taken = expected.clone().filter_map(|other| other.requests.plain.scalar(text));
+            (all, taken.fold(used, i64::wrapping_add))
         };
         status::resources(&pod.program, &numbers, scalar, |_| String::new()).is_none()
     }

@@ -78,7 +78,7 @@ fn wanted(program: &Program, requests: &Resources, name: &str, weight: i64) -> W
 fn scalar_of(program: &Program, name: &str) -> Option<Str> {
     // A resource that the pod does not ask for is left out of the score, so that the pod's own
     // list, whose names are sorted alike, is enough.
-    let at = program.requests.plain.scalars.iter().position(|(n, _)| n == name)?;
+    let at = program.requests.plain.scalar_at(name)?;
     program.scalar_ids.get(at).copied()
 }
 

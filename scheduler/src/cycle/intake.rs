@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::hint::{Changes, Event, PodFacts};
 use pintle_sched_core::intern::Str;
+use pintle_sched_core::requests::Resources;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::volumes::About;
@@ -325,15 +326,6 @@ fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
     let tolerations = |pod: &Pod| {
         pod.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(0, |all| all.len())
     };
-    let (was, is) = (&known.spec.requests.plain, &spec.requests.plain);
-    let scalar = |name: &str| {
-        let found = is.scalars.iter().find(|(n, _)| n == name);
-        found.map(|(_, amount)| *amount)
-    };
-    let less = was.cpu_milli > is.cpu_milli
-        || was.mem_bytes > is.mem_bytes
-        || was.eph_bytes > is.eph_bytes
-        || was.scalars.iter().any(|(name, amount)| scalar(name).is_none_or(|now| now < *amount));
     let made = |pod: &Pod| {
         let made = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.clone());
         made.unwrap_or_default()
@@ -342,7 +334,33 @@ fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
         labels: was_told.metadata.labels != pod.metadata.labels,
         tolerations: tolerations(&was_told) != tolerations(pod),
         gates: known.is_gated && !is_gated(pod),
-        requests: less,
+        requests: is_less(&spec.requests.plain, &known.spec.requests.plain),
         claims: made(&was_told) != made(pod),
+    }
+}
+
+/// Whether less of anything is asked for. There may be very many extended resources.
+fn is_less(is: &Resources, was: &Resources) -> bool {
+    was.cpu_milli > is.cpu_milli
+        || was.mem_bytes > is.mem_bytes
+        || was.eph_bytes > is.eph_bytes
+        || was.scalars.iter().any(|(name, amount)| is.scalar(name).is_none_or(|now| now < *amount))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_for_very_many_resources_are_compared() {
+        // One name after the other with each would take minutes.
+        let scalars = (0..300_000).map(|at| (format!("x.y/{at:06}"), 1)).collect();
+        let was = Resources { scalars, ..Resources::default() };
+        let mut is = was.clone();
+        assert!(!is_less(&is, &was));
+        is.scalars[299_999].1 = 2;
+        assert!(!is_less(&is, &was) && is_less(&was, &is));
+        is.scalars.pop();
+        assert!(is_less(&is, &was));
     }
 }
