@@ -9,7 +9,7 @@ use crate::intern::Str;
 use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program};
 use crate::simd;
 use crate::snapshot::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX, Numbers};
-use crate::snapshot::keys::{KeyColumn, Values};
+use crate::snapshot::keys::{KeyColumn, RareLabel, Values};
 use crate::snapshot::view::{Effect, Taint, View};
 
 /// Scratch of the node filters.
@@ -113,13 +113,10 @@ pub(crate) fn matching(view: &View, term: &NodeTerm, scratch: &mut NodeScratch, 
 fn keep(view: &View, r: &NodeRequirement, scratch: &mut NodeScratch, mask: &mut Bits) {
     let Some(key) = r.key else { return keep_by_name(view, &r.op, mask) };
     let column = view.keys.find(key).map(|k| view.keys.column(k));
-    let Some(column) = column else {
-        if !matches!(r.op, NodeOp::NotIn(_) | NodeOp::NotExists) {
-            mask.words_mut().fill(0);
-        }
-        return;
-    };
     let rows = &mut scratch.requirement;
+    let Some(column) = column else {
+        return keep_rare(view, view.keys.rare(key), &r.op, rows, mask);
+    };
     match &r.op {
         NodeOp::Exists => mask.and(&column.present),
         NodeOp::NotExists => mask.and_not(&column.present),
@@ -135,6 +132,26 @@ fn keep(view: &View, r: &NodeRequirement, scratch: &mut NodeScratch, mask: &mut 
         }
         NodeOp::Above(limit) => numbers(column, |n| n > *limit, scratch, view.rows, mask),
         NodeOp::Below(limit) => numbers(column, |n| n < *limit, scratch, view.rows, mask),
+    }
+}
+
+/// The same for a key that few nodes carry, or none.
+fn keep_rare(view: &View, all: &[RareLabel], op: &NodeOp, rows: &mut Bits, mask: &mut Bits) {
+    rows.reset(view.rows);
+    for label in all {
+        let is_meant = match op {
+            NodeOp::Exists | NodeOp::NotExists => true,
+            NodeOp::In(values) | NodeOp::NotIn(values) => values.contains(&label.value),
+            NodeOp::Above(limit) => label.number.is_some_and(|n| n > *limit),
+            NodeOp::Below(limit) => label.number.is_some_and(|n| n < *limit),
+        };
+        if is_meant {
+            rows.set(label.row);
+        }
+    }
+    match op {
+        NodeOp::NotIn(_) | NodeOp::NotExists => mask.and_not(rows),
+        _ => mask.and(rows),
     }
 }
 

@@ -3,18 +3,24 @@
 //! Input: the labels of a node. Output: which nodes carry a key, a value, a number in a range; and
 //! the topology domain of a node, which is nothing but the value id of the topology key.
 //! Owner: the writer of the cluster. Bounds: a bitset a value up to `NARROW_VALUES` values a key;
-//! a key with more (hostname) keeps the column alone. A value costs a byte a node, four then.
+//! a key with more (hostname) keeps the column alone. A value costs a byte a node, four then. A key
+//! that few nodes carry (`RARE_ROWS`, or one node of 64) is a list of these, unless pods count by it:
+//! a node may have very many keys of its own.
 //! Why inverted: a requirement over 5,000 nodes is then 79 ORs instead of 5,000 map lookups.
 
 use std::sync::Arc;
 
 use super::chunk::CHUNK_ROWS;
 use super::index::{self, Index};
-use crate::bits::Bits;
+use super::sparse::CowMap;
+use crate::bits::{Bits, WORD_ROWS};
 use crate::intern::{FastMap, Str};
 
 /// Values of a key up to which each has a bitset of its own.
 pub const NARROW_VALUES: usize = 64;
+
+/// Nodes with a key up to which it has no column, however many nodes there are.
+const RARE_ROWS: usize = 8;
 
 /// Label of a node's own name, a key whose values mostly are of one node each.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -195,11 +201,26 @@ impl KeyColumn {
     }
 }
 
+/// A label of a node whose key few nodes carry.
+#[derive(Clone, Copy, Debug)]
+pub struct RareLabel {
+    /// The node's row.
+    pub row: u32,
+    /// The value.
+    pub value: Str,
+    /// The value as a number, if it is one.
+    pub number: Option<i64>,
+}
+
 /// All keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyTable {
     ids: FastMap<Str, KeyId>,
     columns: Vec<Arc<KeyColumn>>,
+    /// Labels by key, of keys without a column.
+    rare: CowMap<Str, Vec<RareLabel>>,
+    /// Keys of a row that had no column when the row got them.
+    rare_keys: CowMap<u32, Vec<Str>>,
     /// Keys that nobody refers to any more.
     free: Vec<KeyId>,
 }
@@ -207,6 +228,19 @@ pub struct KeyTable {
 impl KeyTable {
     /// The id of a key, new if never seen; a key may exist before any node carries it.
     pub fn intern(&mut self, name: Str) -> KeyId {
+        if let Some(key) = self.find(name) {
+            return key;
+        }
+        let key = self.new_column(name);
+        let rare = self.rare.get(&name).cloned();
+        if let Some(rare) = rare {
+            self.rare.remove(&name);
+            rare.iter().for_each(|label| self.fill(key, label));
+        }
+        key
+    }
+
+    fn new_column(&mut self, name: Str) -> KeyId {
         let (columns, free) = (&mut self.columns, &mut self.free);
         *self.ids.entry(name).or_insert_with(|| match free.pop() {
             Some(key) => {
@@ -220,7 +254,13 @@ impl KeyTable {
         })
     }
 
-    /// The id of a key.
+    /// The nodes that carry a key which has no column, in no order.
+    #[must_use]
+    pub fn rare(&self, name: Str) -> &[RareLabel] {
+        self.rare.get(&name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The id of a key, if it has a column.
     #[must_use]
     pub fn find(&self, name: Str) -> Option<KeyId> {
         self.ids.get(&name).copied()
@@ -237,11 +277,26 @@ impl KeyTable {
         self.columns.iter().enumerate().map(|(i, c)| (KeyId(i as u32), &**c))
     }
 
-    /// Gives `row` a label.
-    pub fn set(&mut self, row: u32, key: Str, value: Str, number: Option<i64>) {
-        let key = self.intern(key);
+    /// Gives `row` a label, in a table of `rows`.
+    pub fn set(&mut self, (row, rows): (u32, usize), key: Str, value: Str, number: Option<i64>) {
+        let label = RareLabel { row, value, number };
+        if let Some(key) = self.find(key) {
+            return self.fill(key, &label);
+        }
+        let carriers = self.rare.entry(key);
+        assert!(carriers.iter().all(|other| other.row != row), "a row is cleared before it is set");
+        carriers.reserve_exact(usize::from(carriers.is_empty()));
+        carriers.push(label);
+        if carriers.len() > (rows / WORD_ROWS).max(RARE_ROWS) {
+            self.intern(key);
+        } else {
+            self.rare_keys.entry(row).push(key);
+        }
+    }
+
+    fn fill(&mut self, key: KeyId, label: &RareLabel) {
         let column = Arc::make_mut(&mut self.columns[key.0 as usize]);
-        let id = column.value_id(value, number);
+        let (row, id) = (label.row, column.value_id(label.value, label.number));
         assert_eq!(column.value(row), 0, "a row is cleared before it is set");
         column.values.set(row, id);
         column.counts[id as usize] += 1;
@@ -254,6 +309,19 @@ impl KeyTable {
 
     /// Takes all labels from `row`.
     pub fn clear(&mut self, row: u32) {
+        let rare = self.rare_keys.get(&row).cloned().unwrap_or_default();
+        self.rare_keys.remove(&row);
+        // A key may have got a column since.
+        for key in rare {
+            if self.find(key).is_some() {
+                continue;
+            }
+            let carriers = self.rare.entry(key);
+            carriers.retain(|label| label.row != row);
+            if carriers.is_empty() {
+                self.rare.remove(&key);
+            }
+        }
         for column in &mut self.columns {
             let id = column.value(row);
             if id == 0 {
@@ -288,7 +356,10 @@ impl KeyTable {
 
     /// The strings that columns refer to.
     pub(crate) fn words(&self) -> impl Iterator<Item = Str> + '_ {
-        self.ids.values().flat_map(|key| self.column(*key).texts.iter().copied())
+        let rare = self.rare.iter().flat_map(|(key, labels)| {
+            std::iter::once(*key).chain(labels.iter().map(|label| label.value))
+        });
+        self.ids.values().flat_map(|key| self.column(*key).texts.iter().copied()).chain(rare)
     }
 
     /// Bytes held on the heap.
@@ -303,6 +374,8 @@ impl KeyTable {
                 + c.counts.capacity() * 4
                 + c.rows.iter().map(|r| r.words().len() * 8 + 24).sum::<usize>()
         };
-        self.columns.iter().map(of).sum()
+        let rare = self.rare.iter().map(|(_, labels)| 64 + labels.capacity() * 24);
+        let keys = self.rare_keys.iter().map(|(_, keys)| 64 + keys.capacity() * 4);
+        self.columns.iter().map(of).chain(rare).chain(keys).sum()
     }
 }

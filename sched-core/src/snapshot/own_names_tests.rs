@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::Cluster;
-use super::tests::{bound, node};
-use crate::Profile;
+use super::tests::{bound, node, node_with, pod_with};
+use crate::select::Scratch;
+use crate::{Profile, decide};
 
 /// Each name with the same value.
 fn all(count: usize, value: &Value) -> Value {
@@ -35,4 +36,87 @@ fn a_resource_of_which_a_pod_asks_for_nothing_has_no_column_and_another_is_short
     cluster.remove_pod(&asking("1")).expect("there");
     cluster.sweep();
     assert_eq!(cluster.view().scalars.iter().count(), 0);
+}
+
+#[test]
+fn a_label_that_only_one_node_has_costs_no_column() {
+    let mut cluster = Cluster::new(Profile::default());
+    for at in 0..5_000 {
+        cluster.set_node(&node(&format!("n{at}"))).expect("node");
+    }
+    let own = |value: &str| {
+        node_with("n4999", |node| node["metadata"]["labels"] = all(20_000, &json!(value)))
+    };
+    let before = cluster.view().heap_bytes();
+    for value in ["1", "2", "3"] {
+        cluster.set_node(&own(value)).expect("node");
+        let more = cluster.view().heap_bytes() - before;
+        assert!(more < 20_000 * 300, "{more} bytes");
+    }
+    cluster.set_node(&node("n4999")).expect("node");
+    assert!(cluster.view().heap_bytes() <= before);
+}
+
+/// The nodes where a pod fits that asks so for label `tier`.
+fn fitting(cluster: &mut Cluster, operator: &str, values: &[&str]) -> Vec<u32> {
+    let mut asks = json!({"key": "tier", "operator": operator});
+    if !values.is_empty() {
+        asks["values"] = json!(values);
+    }
+    let terms = json!({"nodeSelectorTerms": [{"matchExpressions": [asks]}]});
+    let pod = pod_with("p", |pod| {
+        pod["spec"]["affinity"] =
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+    });
+    let program = cluster.compile(&pod).expect("pod");
+    let mut scratch = Scratch::default();
+    decide(cluster.view(), &program, &mut scratch);
+    scratch.feasible.iter().collect()
+}
+
+#[test]
+fn a_label_of_few_nodes_is_found_as_one_of_many_is() {
+    // A fourth of the nodes has it: a list in a small cluster, a column in a larger one.
+    for nodes in [20_u32, 100] {
+        let mut cluster = Cluster::new(Profile::default());
+        let tier = |row: u32| row.is_multiple_of(4).then_some(row % 12);
+        for row in 0..nodes {
+            let labelled = node_with(&format!("n{row}"), |node| {
+                if let Some(tier) = tier(row) {
+                    node["metadata"]["labels"]["tier"] = json!(tier.to_string());
+                }
+            });
+            cluster.set_node(&labelled).expect("node");
+        }
+        // One that loses it, and one that comes again.
+        cluster.set_node(&node("n4")).expect("node");
+        cluster.remove_node("n8").expect("there");
+        let eighth = node_with("n8", |node| node["metadata"]["labels"]["tier"] = json!("8"));
+        cluster.set_node(&eighth).expect("node");
+        let tier = |row: u32| tier(row).filter(|_| row != 4);
+        type Is = fn(Option<u32>) -> bool;
+        let cases: [(&str, &[&str], Is); 6] = [
+            ("Exists", &[], |tier| tier.is_some()),
+            ("DoesNotExist", &[], |tier| tier.is_none()),
+            ("In", &["0", "8"], |tier| matches!(tier, Some(0 | 8))),
+            ("NotIn", &["0", "8"], |tier| !matches!(tier, Some(0 | 8))),
+            ("Gt", &["3"], |tier| tier.is_some_and(|tier| tier > 3)),
+            ("Lt", &["3"], |tier| tier.is_some_and(|tier| tier < 3)),
+        ];
+        let key = cluster.interner.find("tier").expect("it is named");
+        assert_eq!(cluster.view().keys.find(key).is_some(), nodes == 100);
+        for counts in [false, true] {
+            if counts {
+                // Whoever counts by it makes a column.
+                cluster.key(key);
+                assert!(cluster.view().keys.rare(key).is_empty());
+            }
+            for (operator, values, is) in cases {
+                let want: Vec<u32> = (0..nodes).filter(|row| is(tier(*row))).collect();
+                assert_eq!(fitting(&mut cluster, operator, values), want, "{operator} {nodes}");
+            }
+        }
+        (0..nodes).for_each(|row| cluster.remove_node(&format!("n{row}")).expect("there"));
+        assert_eq!(cluster.view().keys.rare(key).len(), 0);
+    }
 }

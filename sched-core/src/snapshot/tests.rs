@@ -210,7 +210,7 @@ fn a_selector_of_one_ordinal_tells_them_apart_from_then_on() {
 }
 
 /// Everything that can grow, by name.
-fn sizes(cluster: &Cluster) -> [(&'static str, usize); 8] {
+fn sizes(cluster: &Cluster) -> [(&'static str, usize); 9] {
     let view = cluster.view();
     let columns = view.keys.columns().map(|(_, column)| column.value_ids());
     [
@@ -220,6 +220,7 @@ fn sizes(cluster: &Cluster) -> [(&'static str, usize); 8] {
         ("terms", view.terms.len()),
         ("programs", cluster.programs_len),
         ("label values", columns.sum()),
+        ("bytes of labels", view.keys.heap_bytes()),
         ("taints", view.taints.len()),
         ("bytes of pods", cluster.heap_bytes().1),
     ]
