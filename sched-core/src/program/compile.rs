@@ -54,6 +54,8 @@ struct Compiler<'a> {
     namespace: Str,
     labels: LabelsId,
     profile: Arc<Profile>,
+    /// Namespaces of the last term.
+    namespaces: Arc<[Str]>,
 }
 
 impl<'a> Compiler<'a> {
@@ -62,7 +64,7 @@ impl<'a> Compiler<'a> {
         let namespace = cluster.interner.intern(namespace);
         let labels = cluster.interner.intern_labels(pod.metadata.labels.iter().flatten());
         let profile = Arc::clone(&cluster.view.profile);
-        Self { cluster, pod, namespace, labels, profile }
+        Self { cluster, pod, namespace, labels, profile, namespaces: Arc::default() }
     }
 
     fn interner(&mut self) -> &mut Interner {
@@ -451,7 +453,10 @@ impl<'a> Compiler<'a> {
         );
         list.sort_unstable();
         list.dedup();
-        Ok(PodMatch { scope: Scope::These(list.into()), selector })
+        if *self.namespaces != *list {
+            self.namespaces = list.into();
+        }
+        Ok(PodMatch { scope: Scope::These(Arc::clone(&self.namespaces)), selector })
     }
 
     fn required_affinity(

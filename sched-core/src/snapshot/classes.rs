@@ -2,7 +2,8 @@
 //!
 //! Input: what compiled programs and bound pods ask for. Output: ids of counters and terms that
 //! deltas keep current. Owner: the writer of the cluster. Bounds: a new counter walks the pods of
-//! the classes it matches, once; a new class or term is compared with all terms or classes. The
+//! the classes it matches, once; a new class is compared with the counters that may count it, a new
+//! class or term with all terms or classes. The
 //! first selector that mentions a label of single pods walks all pods, once.
 
 use std::sync::Arc;
@@ -43,9 +44,9 @@ impl Cluster {
             return *id;
         }
         let list = Arc::clone(self.interner.labels(labels));
-        let counters = self.counter_ids.iter();
-        let counters = counters.filter(|(key, _)| key.matches(namespace, &list));
-        let mut counters: Vec<CounterId> = counters.map(|(_, id)| *id).collect();
+        let counts = |id: &CounterId| self.view.counters.get(id.0).key.matches(namespace, &list);
+        let candidates = self.counter_ids.candidates(namespace, &list);
+        let mut counters: Vec<CounterId> = candidates.filter(counts).collect();
         counters.sort_unstable();
         let class = Class { namespace: Some(namespace), labels: list, labelled, counters };
         let id = match self.free.classes.pop() {
@@ -147,7 +148,7 @@ impl Cluster {
     /// A counter of these pods that also counts by `topology`, begun if nobody asked before.
     pub(crate) fn counter(&mut self, key: &CounterKey, topology: Option<KeyId>) -> CounterId {
         let id = match self.counter_ids.get(key) {
-            Some(id) => *id,
+            Some(id) => id,
             None => self.new_counter(key),
         };
         if let Some(topology) = topology

@@ -15,7 +15,8 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::changes::Changes;
 use super::chunk::{CHUNK_ROWS, Numbers};
-use super::counters::{CounterId, CounterKey, CowVec, TermId, TermKey};
+use super::counter_index::CounterIndex;
+use super::counters::{CounterId, CowVec, TermId, TermKey};
 use super::index;
 use super::objects::{NodeSpec, OWN_KEYS, ObjectError};
 use super::pods::{PodId, PodTable};
@@ -67,7 +68,7 @@ pub struct Cluster {
     pub(crate) pods: PodTable,
     pub(crate) classes: Vec<Class>,
     pub(super) class_ids: FastMap<(Str, LabelsId, bool), u32>,
-    pub(super) counter_ids: HashMap<CounterKey, CounterId>,
+    pub(super) counter_ids: CounterIndex,
     pub(super) term_ids: HashMap<TermKey, TermId>,
     /// `OWN_KEYS`, and which of them a selector ever mentioned.
     pub(crate) own_keys: [(Str, bool); OWN_KEYS.len()],
@@ -75,9 +76,9 @@ pub struct Cluster {
     pub(crate) owners: Owners,
     pub(super) digests: Vec<u64>,
     free_rows: Vec<u32>,
-    /// Extended resources that device classes offer.
     /// Extended resources that nodes name, and how many nodes.
     offered: FastMap<Str, u32>,
+    /// Extended resources that device classes offer.
     pub(crate) of_devices: BTreeSet<String>,
     pub(super) programs: FastMap<u64, Vec<Arc<Program>>>,
     pub(super) programs_len: usize,
@@ -152,15 +153,15 @@ impl Cluster {
             pods: PodTable::default(),
             classes: Vec::new(),
             class_ids: FastMap::default(),
-            counter_ids: HashMap::new(),
+            counter_ids: CounterIndex::default(),
             term_ids: HashMap::new(),
             own_keys,
             namespaces: FastMap::default(),
             owners: Owners::default(),
             digests: Vec::new(),
             free_rows: Vec::new(),
-            of_devices: BTreeSet::new(),
             offered: FastMap::default(),
+            of_devices: BTreeSet::new(),
             programs: FastMap::default(),
             programs_len: 0,
             templates: Templates::default(),
@@ -443,8 +444,8 @@ impl Cluster {
         for (name, amount) in &spec.allocatable.scalars {
             let name = self.interner.intern(name);
             self.view.scalars.entry(name).set_allocatable(row, Some(*amount));
-        }
             *self.offered.entry(name).or_default() += 1;
+        }
         self.view.epoch += 1;
     }
 

@@ -27,8 +27,8 @@ pub struct TermId(pub u32);
 pub enum Scope {
     /// Every namespace, also one without an object.
     All,
-    /// These, sorted.
-    These(Box<[Str]>),
+    /// These, sorted. Terms of a pod that are within the same share the list.
+    These(Arc<[Str]>),
 }
 
 impl Scope {

@@ -8,6 +8,7 @@ pub(crate) mod changes;
 pub mod chunk;
 mod classes;
 pub mod cluster;
+mod counter_index;
 pub mod counters;
 pub(crate) mod index;
 pub mod keys;
@@ -26,6 +27,6 @@ pub use cluster::{Cluster, DeltaError};
 pub use view::View;
 
 #[cfg(test)]
-#[cfg(test)]
 mod own_names_tests;
+#[cfg(test)]
 pub(crate) mod tests;

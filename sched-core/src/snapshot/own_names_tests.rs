@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::Cluster;
+use super::counters::Scope;
 use super::tests::{bound, node, node_with, pod_with};
+use crate::intern::Str;
 use crate::select::Scratch;
 use crate::{Profile, decide};
 
@@ -119,4 +121,37 @@ fn a_label_of_few_nodes_is_found_as_one_of_many_is() {
         (0..nodes).for_each(|row| cluster.remove_node(&format!("n{row}")).expect("there"));
         assert_eq!(cluster.view().keys.rare(key).len(), 0);
     }
+}
+
+#[test]
+fn terms_of_one_pod_within_the_same_namespaces_share_the_list() {
+    let mut cluster = Cluster::new(Profile::default());
+    for at in 0..300 {
+        let namespace = json!({"metadata": {"name": format!("n{at}"), "labels": {"of": "all"}}});
+        cluster.set_namespace(&serde_json::from_value(namespace).expect("namespace"));
+    }
+    let term = |at: usize| {
+        json!({"weight": 1, "podAffinityTerm": {"topologyKey": "zone",
+            "labelSelector": {"matchLabels": {"app": at.to_string()}},
+            "namespaceSelector": {"matchLabels": {"of": "all"}}}})
+    };
+    let pod = pod_with("p", |pod| {
+        pod["spec"]["affinity"] = json!({"podAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution":
+                (0..100).map(term).collect::<Vec<_>>()}});
+    });
+    let _held = cluster.compile(&pod).expect("pod");
+    let lists: std::collections::HashSet<*const Str> = cluster
+        .counter_ids
+        .iter()
+        .filter_map(|(key, _)| match &key.all[0].scope {
+            Scope::These(list) => Some(list.as_ptr()),
+            Scope::All => None,
+        })
+        .collect();
+    assert_eq!((cluster.counter_ids.len(), lists.len()), (100, 1));
+    // A pod of another name asks for none of them.
+    let key = cluster.interner.find("app").expect("it is named");
+    let (value, namespace) = (cluster.interner.intern("web"), cluster.interner.intern("ns"));
+    assert_eq!(cluster.counter_ids.candidates(namespace, &[(key, value)]).count(), 0);
 }

@@ -140,7 +140,7 @@ impl Cluster {
     fn sweep_counters(&mut self, used: &Bits) {
         let mut freed = Bits::default();
         let counters = &mut self.view.counters;
-        self.counter_ids.retain(|_, id| {
+        self.counter_ids.retain(|id| {
             let kept = used.get(id.0);
             if !kept {
                 freed.set(id.0);
@@ -170,7 +170,7 @@ impl Cluster {
     }
 
     fn sweep_keys(&mut self, mut used: Bits) {
-        for id in self.counter_ids.values() {
+        for (_, id) in self.counter_ids.iter() {
             let domains = &self.view.counters.get(id.0).domains;
             domains.iter().for_each(|(key, _)| used.set(key.0));
         }
@@ -202,8 +202,8 @@ impl Cluster {
             texts.extend([pod.key, pod.name, pod.node_name]);
         }
         self.counter_ids
-            .keys()
-            .for_each(|key| mark_counter(key, &mut |word| _ = texts.insert(word)));
+            .iter()
+            .for_each(|(key, _)| mark_counter(key, &mut |word| _ = texts.insert(word)));
         self.term_ids.keys().for_each(|key| mark_term(key, &mut |word| _ = texts.insert(word)));
         self.owners.words(&mut |word| _ = texts.insert(word));
         for (namespace, labels, _) in self.class_ids.keys() {
