@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::config::Plugin;
-use crate::intern::Str;
+use crate::intern::{Lease, Str};
 use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program, Spread};
 use crate::requests::PodRequests;
 use crate::snapshot::counters::{CounterId, TermKey, TermKind};
@@ -181,8 +181,11 @@ pub struct Rejected {
     /// What it asks for.
     pub program: Arc<Program>,
     namespace: Str,
+    /// All of them: whoever comes later may ask for those that no other pod has.
     labels: Labels,
     namespace_labels: Labels,
+    /// Keeps what its labels refer to.
+    _lease: Lease,
     /// Topology keys by number.
     topology: Vec<(KeyId, Str)>,
 }
@@ -235,7 +238,7 @@ impl Cluster {
         spec: &PodSpec,
         program: &Arc<Program>,
     ) -> Result<Rejected, DeltaError> {
-        let labels = Arc::clone(self.interner.labels(spec.labels));
+        let labels = self.all_labels(spec.labels, &spec.own);
         let in_namespace = self.namespaces.get(&spec.namespace).copied();
         let namespace_labels =
             in_namespace.map(|id| Arc::clone(self.interner.labels(id))).unwrap_or_default();
@@ -250,6 +253,7 @@ impl Cluster {
             namespace: spec.namespace,
             labels,
             namespace_labels,
+            _lease: self.interner.lease(),
             topology,
         })
     }

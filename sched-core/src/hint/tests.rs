@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::Profile;
+use crate::snapshot::objects::OWN_KEYS;
 
 /// A cluster in which one pod was rejected.
 struct Stage {
@@ -199,6 +200,26 @@ fn whom_others_repel_hopes_that_they_go() {
     let others = stage.facts("o", term("podAntiAffinity", "somebody"));
     assert!(stage.helps(&gone(repels), by));
     assert!(!stage.helps(&gone(others), by));
+}
+
+#[test]
+fn whom_others_repel_by_a_label_that_no_other_pod_has_hopes_that_they_go() {
+    for key in OWN_KEYS {
+        let mut stage = stage(json!({"labels": {key: "0", "app": "me"}}));
+        // Nobody asked for the label when the pod was rejected.
+        let repels = |selector: Value| {
+            json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+                [{"topologyKey": "zone", "labelSelector": selector}]}}})
+        };
+        for (value, expected) in [("0", true), ("1", false)] {
+            let selector = json!({"matchLabels": {key: value, "app": "me"}});
+            let repels = stage.facts("r", repels(selector));
+            assert_eq!(stage.helps(&gone(repels), Plugin::InterPodAffinity), expected, "{key}");
+        }
+        let any = json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
+        let repels = stage.facts("r", repels(any));
+        assert!(stage.helps(&gone(repels), Plugin::InterPodAffinity), "{key}");
+    }
 }
 
 #[test]

@@ -26,16 +26,23 @@ impl Cluster {
         if !own.iter().any(|(at, _)| mentioned(*at)) {
             return self.class(namespace, labels, labelled);
         }
-        let mut pairs = self.interner.labels(labels).to_vec();
-        for (at, value) in own {
-            let (key, mentioned) = self.own_keys[*at as usize];
-            if mentioned {
-                pairs.push((key, self.interner.intern(value)));
-            }
-        }
-        pairs.sort_unstable();
+        let mentioned = own.iter().filter(|(at, _)| mentioned(*at)).cloned().collect();
+        let pairs = self.all_labels(labels, &mentioned);
         let labels = self.interner.intern_pairs(&pairs);
         self.class(namespace, labels, labelled)
+    }
+
+    /// A pod's labels with those of its own.
+    pub(crate) fn all_labels(&mut self, labels: LabelsId, own: &OwnLabels) -> Arc<[(Str, Str)]> {
+        if own.is_empty() {
+            return Arc::clone(self.interner.labels(labels));
+        }
+        let mut pairs = self.interner.labels(labels).to_vec();
+        for (at, value) in own {
+            pairs.push((self.own_keys[*at as usize].0, self.interner.intern(value)));
+        }
+        pairs.sort_unstable();
+        pairs.into()
     }
 
     fn class(&mut self, namespace: Str, labels: LabelsId, labelled: bool) -> u32 {

@@ -14,6 +14,7 @@ mod room;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use pintle_sched_core::snapshot::objects::OWN_KEYS;
 use serde_json::{Value, json};
 
 use super::tests::{knowing, object};
@@ -24,6 +25,8 @@ use crate::watch::{Kind, Thing, Told};
 
 /// Events of one world.
 const EVENTS: usize = 400;
+/// Names of pods.
+const PODS: usize = 24;
 /// What is followed and changes.
 const KINDS: [Kind; 5] =
     [Kind::Pod, Kind::Node, Kind::ResourceClaim, Kind::ResourceSlice, Kind::PodGroup];
@@ -197,7 +200,7 @@ impl World {
     }
 
     fn new_pod(&mut self) {
-        let name = format!("p{}", self.chance.below(24));
+        let name = format!("p{}", self.chance.below(PODS));
         if self.pods.contains_key(&name) {
             return;
         }
@@ -209,7 +212,13 @@ impl World {
             "containers": [{"name": "c", "resources":
                 {"requests": {"cpu": self.chance.of(&["100m", "500m", "1", "3"])}}}],
         });
-        let selector = json!({"matchLabels": {"app": self.chance.of(&["x", "y", "z"])}});
+        let mut selector = json!({"matchLabels": {"app": self.chance.of(&["x", "y", "z"])}});
+        if self.chance.one_in(2) {
+            // By a label that no other pod has.
+            let names = [(); 8].map(|()| format!("p{}", self.chance.below(PODS)));
+            selector = json!({"matchExpressions":
+                [{"key": OWN_KEYS[0], "operator": "In", "values": names}]});
+        }
         let key = self.chance.of(&["zone", "kubernetes.io/hostname"]);
         let term = json!([{"topologyKey": key, "labelSelector": selector}]);
         let required = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -236,7 +245,7 @@ impl World {
         self.join(&mut spec);
         let uid = format!("u{}", self.numbered);
         let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid,
-            "labels": {"app": app}}, "spec": spec});
+            "labels": {"app": app, OWN_KEYS[0]: name}}, "spec": spec});
         self.set(Kind::Pod, &name, value);
     }
 
