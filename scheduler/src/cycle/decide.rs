@@ -132,10 +132,9 @@ impl Scheduler {
         let mut asking = asking.map_err(|error| Why::error(in_full(&error)))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
         self.stays_in_placement(&mut asking);
+        // Services, classes of devices and namespaces may be others than at the last attempt.
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
-        if let Ok(rejected) = rejected {
-            let _ = asked.rejected.set(rejected);
-        }
+        *asked.rejected.borrow_mut() = rejected.ok();
         self.begin_attempt(asked, &mut asking)?;
         let consults = self.consults(&pod);
         match said {

@@ -3,7 +3,7 @@
 //! Facts of a pod are read before a change and after it, and only while somebody waits for them.
 // k8s: pkg/scheduler/eventhandlers.go
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -232,7 +232,7 @@ impl Scheduler {
             spec,
             profile,
             is_gated: is_gated(&pod),
-            rejected: OnceCell::new(),
+            rejected: RefCell::new(None),
             preempts,
             victims,
             releases,
@@ -264,10 +264,9 @@ impl Scheduler {
     ) {
         if changes == Changes::default()
             && let Some(known) = self.queue.get(uid)
-            && let Some(rejected) = known.pod.rejected.get()
         {
             // What it waits for is the same.
-            let _ = asked.rejected.set(rejected.clone());
+            asked.rejected.borrow_mut().clone_from(&known.pod.rejected.borrow());
         }
         let hints = super::Happens::new(&self.mirror);
         self.queue.update(&hints, uid, asked, Event::Own(own, changes), now);

@@ -38,9 +38,11 @@ pub(crate) mod tests;
 mod topology;
 mod volumes;
 #[cfg(test)]
+mod wake_tests;
+#[cfg(test)]
 mod worlds;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
@@ -82,8 +84,8 @@ pub struct Asked {
     /// The number of its profile.
     profile: usize,
     is_gated: bool,
-    /// As hints see it, once it was decided.
-    rejected: OnceCell<Rejected>,
+    /// As hints see it: what its last attempt compiled.
+    rejected: RefCell<Option<Rejected>>,
     /// Room is being made for it: it is not decided before that ended.
     preempts: Cell<bool>,
     /// Those who go for it, by uid: until they have gone, nobody else makes room for it by going.
@@ -212,7 +214,7 @@ impl Hints for Happens<'_> {
             let all = pod.claims.as_ref();
             return all.is_none_or(|all| look::uses(&pod.pod.whole(), all, claim));
         }
-        match pod.rejected.get() {
+        match &*pod.rejected.borrow() {
             Some(rejected) => {
                 let is_room = match event {
                     Event::PodGone(_, node) if rejector == Plugin::NodeResourcesFit => {

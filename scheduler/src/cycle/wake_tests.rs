@@ -1,0 +1,51 @@
+//! What brings a pod back that was rejected, and what does not.
+
+use pintle_sched_core::config::SpreadDefaults;
+use serde_json::{Value, json};
+
+use super::tests::{at, bound, decide, object, tell_all, with, without_second_look};
+use super::*;
+use crate::watch::{Thing, Told};
+
+fn node_like(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
+    let mut node = json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {},
+        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}},
+    });
+    change(&mut node);
+    Thing::Node(object(node))
+}
+
+fn web(name: &str, node: Option<&str>) -> Thing {
+    with(name, "1", |pod| {
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        pod["spec"]["nodeName"] = json!(node);
+    })
+}
+
+#[test]
+fn whoever_is_spread_by_a_service_that_came_late_hears_of_pods_that_go() {
+    let constraint = json!([{"maxSkew": 1, "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule"}]);
+    let spread_defaults = SpreadDefaults::List(*object(constraint));
+    let profile = Profile { spread_defaults, ..Profile::default() };
+    let a = node_like("a", |node| node["metadata"]["labels"]["zone"] = json!("a"));
+    let b = node_like("b", |node| {
+        node["metadata"]["labels"]["zone"] = json!("b");
+        node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+    });
+    let fills = with("fills", "3", |pod| pod["spec"]["nodeName"] = json!("a"));
+    let there = web("there", Some("a"));
+    let mut scheduler = Scheduler::new(vec![profile], without_second_look(), 1);
+    tell_all(&mut scheduler, &[a, b, fills.clone(), there.clone(), web("p", None)]);
+    assert_eq!(decide(&mut scheduler, 0).iter().find_map(bound), None, "it has no room");
+    let service = json!({"metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"app": "web"}}});
+    scheduler.tell(Told::Set(Thing::Service(object(service))), at(10));
+    scheduler.tell(Told::Gone(fills), at(20));
+    assert_eq!(decide(&mut scheduler, 20).iter().find_map(bound), None, "its zone is full");
+    scheduler.tell(Told::Gone(there), at(40));
+    let (_, node) = decide(&mut scheduler, 40).iter().find_map(bound).expect("it fits now");
+    assert_eq!(&*node, "a");
+}
