@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::config::Plugin;
 use crate::intern::{Lease, Str};
 use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program, Spread};
-use crate::requests::PodRequests;
+use crate::requests::{PodRequests, Resources};
 use crate::snapshot::counters::{CounterId, TermKey, TermKind};
 use crate::snapshot::keys::KeyId;
 use crate::snapshot::objects::{NodeSpec, PodSpec};
@@ -97,6 +97,15 @@ pub enum Event {
 }
 
 impl Event {
+    /// A node came, went, or changed in a way that can help anybody.
+    #[must_use]
+    pub fn of_node(old: Option<Rc<NodeSpec>>, new: Option<Rc<NodeSpec>>) -> Option<Self> {
+        if let (Some(old), Some(new)) = (&old, &new) {
+            node::change(old, new)?;
+        }
+        Some(Self::Node { old, new })
+    }
+
     /// Upstream's name of it, as metrics have it; the first that fits where a node changed in several
     /// ways.
     // k8s: staging/src/k8s.io/kube-scheduler/framework/types.go ClusterEvent.Label
@@ -106,17 +115,7 @@ impl Event {
             Self::Node { old: None, .. } => "NodeAdd",
             Self::Node { new: None, .. } => "NodeDelete",
             Self::Node { old: Some(old), new: Some(new) } => {
-                let allocatable = |node: &NodeSpec| (node.allocatable.clone(), node.pods);
-                let taints = |node: &NodeSpec| (node.taints.clone(), node.unschedulable);
-                if allocatable(old) != allocatable(new) {
-                    "NodeUpdateNodeAllocatable"
-                } else if old.labels != new.labels {
-                    "NodeUpdateNodeLabel"
-                } else if taints(old) != taints(new) {
-                    "NodeUpdateNodeTaint"
-                } else {
-                    "NodeUpdateNodeCondition"
-                }
+                node::change(old, new).unwrap_or("NodeUpdate")
             }
             Self::PodAdded(_) => "AssignedPodAdd",
             Self::PodChanged(..) => "AssignedPodUpdate",

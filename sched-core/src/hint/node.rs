@@ -5,6 +5,23 @@ use crate::filter::node::is_hard;
 
 type Change<'a> = (Option<&'a NodeSpec>, Option<&'a NodeSpec>);
 
+/// Upstream's name of a change of a node, the first that fits where it changed in several ways; `None`
+/// where that can help nobody, as new images or a cordon.
+// k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
+pub(super) fn change(old: &NodeSpec, new: &NodeSpec) -> Option<&'static str> {
+    if amounts(old) != amounts(new) {
+        Some("NodeUpdateNodeAllocatable")
+    } else if old.labels != new.labels {
+        Some("NodeUpdateNodeLabel")
+    } else if old.taints != new.taints || (old.unschedulable && !new.unschedulable) {
+        Some("NodeUpdateNodeTaint")
+    } else if old.features != new.features {
+        Some("NodeUpdateNodeDeclaredFeature")
+    } else {
+        None
+    }
+}
+
 pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: Plugin) -> bool {
     let program = &pod.program;
     if by == Plugin::PodTopologySpread {
@@ -38,14 +55,18 @@ pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: P
             let has = |node: &NodeSpec| program.features.iter().all(|f| node.features.contains(f));
             has(new) && !old.is_some_and(has)
         }
-        // Those that look at volumes and claims: a new node may have what they miss.
-        Plugin::VolumeBinding
-        | Plugin::VolumeZone
-        | Plugin::NodeVolumeLimits
-        | Plugin::VolumeRestrictions
-        | Plugin::DynamicResources => old.is_none_or(|old| old != new),
+        // Labels say which volumes and devices a node reaches.
+        Plugin::VolumeBinding | Plugin::VolumeZone => old.is_none_or(|o| o.labels != new.labels),
+        Plugin::DynamicResources => {
+            old.is_none_or(|o| o.labels != new.labels || amounts(o) != amounts(new))
+        }
+        Plugin::NodeVolumeLimits | Plugin::VolumeRestrictions => old.is_none(),
         _ => false,
     }
+}
+
+fn amounts(node: &NodeSpec) -> (&Resources, i64) {
+    (&node.allocatable, node.pods)
 }
 
 fn tolerates(program: &Program, node: &NodeSpec) -> bool {
@@ -124,7 +145,7 @@ fn spread((old, new): Change<'_>, pod: &Rejected) -> bool {
     match (old, new) {
         (Some(old), Some(new)) if counts(old) == counts(new) => {
             let moved = keys().any(|key| label(old, key) != label(new, key));
-            counts(new) && (moved || old.taints != new.taints || old.unschedulable)
+            counts(new) && (moved || old.taints != new.taints)
         }
         (Some(_), Some(_)) => true,
         (one, other) => one.or(other).is_some_and(counts),

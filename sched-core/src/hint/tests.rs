@@ -55,7 +55,9 @@ impl Stage {
         for (at, value) in more.as_object().expect("fields") {
             match at.as_str() {
                 "labels" => node["metadata"]["labels"] = value.clone(),
-                "allocatable" => node["status"]["allocatable"] = value.clone(),
+                "allocatable" | "images" | "declaredFeatures" => {
+                    node["status"][at] = value.clone();
+                }
                 _ => node["spec"][at] = value.clone(),
             }
         }
@@ -120,6 +122,15 @@ fn nodes_help_whom_they_would_take() {
         ("larger", &none, &none, &large, Plugin::NodeResourcesFit, [true, true, false]),
         ("no larger", &none, &large, &none, Plugin::NodeResourcesFit, [true, false, false]),
         ("too small", &none, &none, &small, Plugin::NodeResourcesFit, [false, false, false]),
+        ("volumes", &none, &none, &large, Plugin::VolumeBinding, [true, false, false]),
+        ("volumes", &none, &none, &ssd, Plugin::VolumeBinding, [true, true, false]),
+        ("zones", &none, &tainted, &none, Plugin::VolumeZone, [true, false, false]),
+        ("zones", &none, &none, &ssd, Plugin::VolumeZone, [true, true, false]),
+        ("disks", &none, &none, &ssd, Plugin::VolumeRestrictions, [true, false, false]),
+        ("limits", &none, &none, &large, Plugin::NodeVolumeLimits, [true, false, false]),
+        ("devices", &none, &none, &large, Plugin::DynamicResources, [true, true, false]),
+        ("devices", &none, &none, &ssd, Plugin::DynamicResources, [true, true, false]),
+        ("devices", &none, &tainted, &none, Plugin::DynamicResources, [true, false, false]),
     ] {
         let mut stage = stage(pod.clone());
         assert_eq!(stage.node_helps(from.clone(), to.clone(), by), expected, "{what}");
@@ -155,6 +166,45 @@ fn domains_that_come_go_or_move_help_whoever_spreads() {
     assert_eq!(stage.node_helps(a.clone(), a.clone(), by), [true, false, true]);
     assert_eq!(stage.node_helps(a, nowhere.clone(), by), [false, true, false]);
     assert_eq!(stage.node_helps(nowhere.clone(), nowhere, by), [false; 3]);
+}
+
+#[test]
+fn a_node_that_is_drained_helps_whoever_spreads_when_its_taints_change_alone() {
+    let by = Plugin::PodTopologySpread;
+    let cordoned = json!({"unschedulable": true});
+    let changed = json!({"unschedulable": true, "allocatable": {"cpu": "4", "pods": "10"}});
+    let tainted = json!({"unschedulable": true, "taints": [{"key": "k", "effect": "NoSchedule"}]});
+    let mut stage = stage(spreads());
+    assert_eq!(stage.node_helps(cordoned.clone(), changed, by), [true, false, true]);
+    assert_eq!(stage.node_helps(tainted, cordoned.clone(), by), [true, true, true]);
+    assert_eq!(stage.node_helps(cordoned, json!({}), by), [true, false, true]);
+}
+
+#[test]
+fn a_change_of_a_node_has_upstreams_name_if_it_can_help_anybody() {
+    let tainted = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
+    let images = json!({"images": [{"names": ["i"], "sizeBytes": 1}]});
+    let (none, cordoned) = (json!({}), json!({"unschedulable": true}));
+    let large = json!({"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}});
+    let more_pods = json!({"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "11"}});
+    let declares = json!({"declaredFeatures": ["f"]});
+    let labelled = json!({"labels": {"disk": "ssd"}, "declaredFeatures": ["f"]});
+    for (from, to, expected) in [
+        (&none, &large, Some("NodeUpdateNodeAllocatable")),
+        (&none, &more_pods, Some("NodeUpdateNodeAllocatable")),
+        (&none, &labelled, Some("NodeUpdateNodeLabel")),
+        (&none, &tainted, Some("NodeUpdateNodeTaint")),
+        (&cordoned, &none, Some("NodeUpdateNodeTaint")),
+        (&none, &cordoned, None),
+        (&none, &declares, Some("NodeUpdateNodeDeclaredFeature")),
+        (&none, &images, None),
+        (&images, &none, None),
+    ] {
+        let mut stage = stage(json!({}));
+        let (old, new) = (stage.node(from.clone()), stage.node(to.clone()));
+        let event = Event::of_node(Some(old), Some(new));
+        assert_eq!(event.map(|event| event.label()), expected, "{from} {to}");
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Scheduler {
                 && old != new
             {
                 looks = true;
-                event = Some(Event::Node { old: old.clone(), new: new.clone() }.label());
+                event = Event::of_node(old.clone(), new.clone()).map(|event| event.label());
             }
             self.make(&step, now);
         }
@@ -118,8 +118,9 @@ impl Scheduler {
             return;
         }
         match (step, before) {
-            (Step::Node { old, new }, _) if old != new => {
-                self.happened(&Event::Node { old: old.clone(), new: new.clone() }, now);
+            (Step::Node { old, new }, _) => {
+                let event = Event::of_node(old.clone(), new.clone());
+                event.iter().for_each(|event| self.happened(event, now));
             }
             (Step::Bound(spec, _), _) => {
                 let new = self.facts(spec);

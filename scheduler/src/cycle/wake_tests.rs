@@ -3,7 +3,7 @@
 use pintle_sched_core::config::SpreadDefaults;
 use serde_json::{Value, json};
 
-use super::tests::{at, bound, decide, object, tell_all, with, without_second_look};
+use super::tests::{at, bound, decide, knowing, object, tell_all, with, without_second_look};
 use super::*;
 use crate::watch::{Thing, Told};
 
@@ -48,4 +48,31 @@ fn whoever_is_spread_by_a_service_that_came_late_hears_of_pods_that_go() {
     scheduler.tell(Told::Gone(there), at(40));
     let (_, node) = decide(&mut scheduler, 40).iter().find_map(bound).expect("it fits now");
     assert_eq!(&*node, "a");
+}
+
+fn waits_at(scheduler: &Scheduler, uid: &str) -> (Place, u32) {
+    let waiting = scheduler.queue.get(uid).expect("it waits");
+    (waiting.place, waiting.attempts)
+}
+
+#[test]
+fn images_and_a_cordon_of_a_node_bring_nobody_back() {
+    let picky = |labels: &Value| {
+        with("p", "1", |pod| {
+            pod["metadata"]["labels"] = labels.clone();
+            pod["spec"]["nodeSelector"] = json!({"disk": "ssd"});
+        })
+    };
+    let changes: [fn(&mut Value); 2] = [
+        |node| node["status"]["images"] = json!([{"names": ["i"], "sizeBytes": 1}]),
+        |node| node["spec"]["unschedulable"] = json!(true),
+    ];
+    for change in changes {
+        let mut scheduler = knowing(vec![node_like("n", |_| ()), picky(&Value::Null)]);
+        decide(&mut scheduler, 0);
+        // It changed, so that nobody knows what it waits for.
+        scheduler.tell(Told::Set(picky(&json!({"app": "web"}))), at(10));
+        assert_eq!(scheduler.tell(Told::Set(node_like("n", change)), at(20)), None);
+        assert_eq!(waits_at(&scheduler, "p"), (Place::Unschedulable, 1));
+    }
 }
