@@ -16,7 +16,7 @@ pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
         Plugin::InterPodAffinity => changes.labels,
         Plugin::NodeResourcesFit => changes.requests,
         Plugin::DynamicResources => changes.claims,
-        Plugin::NodeDeclaredFeatures => true,
+        // What a pod needs of declared features never changes.
         _ => false,
     }
 }

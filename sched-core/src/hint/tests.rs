@@ -303,6 +303,9 @@ fn its_own_changes_help_where_they_count() {
     let own = Event::Own(stage.pod.key, gates);
     assert!(stage.helps(&own, Plugin::SchedulingGates));
     assert!(!stage.helps(&own, Plugin::TaintToleration));
+    for by in [Plugin::NodeDeclaredFeatures, Plugin::NodeAffinity] {
+        assert!(!stage.helps(&Event::Own(stage.pod.key, Changes::default()), by), "{by:?}");
+    }
     let labels = Changes { labels: true, ..Changes::default() };
     assert!(stage.helps(&Event::Own(stage.pod.key, labels), Plugin::InterPodAffinity));
     assert!(!stage.helps(&Event::Own(Str(u32::MAX), gates), Plugin::SchedulingGates));

@@ -3,7 +3,7 @@
 use pintle_sched_core::config::SpreadDefaults;
 use serde_json::{Value, json};
 
-use super::tests::{at, bound, decide, knowing, object, tell_all, with, without_second_look};
+use super::tests::{at, bound, decide, knowing, node, object, tell_all, with, without_second_look};
 use super::*;
 use crate::watch::{Thing, Told};
 
@@ -75,4 +75,27 @@ fn images_and_a_cordon_of_a_node_bring_nobody_back() {
         assert_eq!(scheduler.tell(Told::Set(node_like("n", change)), at(20)), None);
         assert_eq!(waits_at(&scheduler, "p"), (Place::Unschedulable, 1));
     }
+}
+
+#[test]
+fn what_is_written_of_a_pod_that_needs_a_feature_of_nodes_does_not_bring_it_back() {
+    let needs = |version: &str| {
+        with("p", "1", |pod| {
+            pod["metadata"]["resourceVersion"] = json!(version);
+            pod["metadata"]["annotations"] = json!({"version": version});
+            pod["spec"]["hostNetwork"] = json!(true);
+            pod["spec"]["hostUsers"] = json!(false);
+        })
+    };
+    let mut scheduler = knowing(vec![node("n", "1"), needs("1")]);
+    assert!(!decide(&mut scheduler, 0).is_empty(), "it is told");
+    let rejectors = &scheduler.queue.get("p").expect("it waits").rejectors;
+    assert!(rejectors.contains(&Plugin::NodeDeclaredFeatures), "{rejectors:?}");
+    scheduler.tell(Told::Set(needs("2")), at(20));
+    assert_eq!(decide(&mut scheduler, 20), []);
+    let declares = node_like("n", |node| {
+        node["status"]["declaredFeatures"] = json!(["UserNamespacesHostNetworkSupport"]);
+    });
+    scheduler.tell(Told::Set(declares), at(40));
+    assert!(decide(&mut scheduler, 40).iter().any(|command| bound(command).is_some()));
 }
