@@ -81,7 +81,8 @@ impl Handle {
         self.ask(Request::Reject { uid, plugin, why });
     }
 
-    /// A pod without a node is tried again at once, whoever rejected it.
+    /// A pod without a node is tried again at once, whoever rejected it; one that is being decided, after
+    /// its backoff.
     pub fn activate(&self, namespace: &str, name: &str) {
         self.ask(Request::Activate(ObjectKey::new(namespace, name)));
     }

@@ -144,6 +144,8 @@ pub struct Waiting<P> {
     sees_from: u64,
     /// It was deleted while it was in flight.
     is_gone: bool,
+    /// Somebody wanted it tried at once while it was in flight.
+    is_wanted: bool,
     /// It has been in a queue.
     was_counted: bool,
 }
@@ -288,6 +290,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             errors: 0,
             sees_from: 0,
             is_gone: false,
+            is_wanted: false,
             was_counted: false,
         };
         let uid: Uid = uid.into();
@@ -362,6 +365,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             waiting.first_attempt.get_or_insert(now);
             waiting.last_attempt = now;
             waiting.sees_from = sees_from;
+            waiting.is_wanted = false;
         });
         self.put(uid, Place::InFlight);
         Rc::clone(&self.pods[uid].pod)
@@ -419,7 +423,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             (waiting.since, waiting.flushed) = (now, false);
         });
         let waiting = &self.pods[&uid];
-        let is_tried = was_binding || waiting.pod.only_backs_off();
+        let is_tried = was_binding || waiting.is_wanted || waiting.pod.only_backs_off();
         let worth = if is_tried || self.is_rejected_by_nobody(waiting) {
             Worth::TryLater
         } else {
@@ -446,13 +450,16 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     /// A pod is held no longer. What helped it meanwhile helps now; with `at_once` it is tried
-    /// whether anything did or not.
+    /// whether anything did or not, after its backoff if it is being decided.
+    // k8s: pkg/scheduler/backend/queue/scheduling_queue.go Activate
     pub fn released(&mut self, uid: &str, at_once: bool, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (Rc::clone(uid), waiting.place);
         self.cause = cause::RELEASED;
         match place {
-            Place::Unschedulable | Place::Gated if at_once => {
+            Place::Active | Place::Binding => {}
+            Place::InFlight => self.change(&uid, |waiting| waiting.is_wanted |= at_once),
+            _ if at_once => {
                 self.take_out(&uid);
                 self.requeue(&uid, Worth::TryNow, now);
             }
@@ -460,7 +467,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
                 self.take_out(&uid);
                 self.requeue(&uid, Worth::TryLater, now);
             }
-            _ => {}
+            Place::Unschedulable | Place::Backoff | Place::ErrorBackoff => {}
         }
     }
 

@@ -18,6 +18,7 @@ enum Operation {
     Done(u8),
     Back(u8, Option<usize>),
     Happened(usize),
+    Released(u8, bool),
     Flush,
     Wait(u16),
 }
@@ -33,6 +34,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => uid.clone().prop_map(Operation::Done),
         3 => (uid, proptest::option::of(0..3_usize)).prop_map(|(u, p)| Operation::Back(u, p)),
         3 => (0..3_usize).prop_map(Operation::Happened),
+        2 => (0_u8..8, any::<bool>()).prop_map(|(u, now)| Operation::Released(u, now)),
         1 => Just(Operation::Flush),
         2 => (0..4000_u16).prop_map(Operation::Wait),
     ]
@@ -106,6 +108,7 @@ fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration)
             queue.back(&Fake, &uid.to_string(), by, Rejectors::new(), *now);
         }
         Operation::Happened(at) => queue.happened(&Fake, &vec![PLUGINS[*at]], *now),
+        Operation::Released(uid, at_once) => queue.released(&uid.to_string(), *at_once, *now),
         Operation::Flush => queue.flush(*now),
         Operation::Wait(millis) => *now += Duration::from_millis((*millis).into()),
     }

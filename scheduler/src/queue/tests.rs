@@ -173,6 +173,34 @@ fn who_waits_for_something_goes_on_at_once_when_it_is_there() {
 }
 
 #[test]
+fn whoever_is_wanted_at_once_waits_for_no_backoff() {
+    let mut queue = rejected(FIT);
+    queue.happened(&Fake, &vec![FIT], at(10));
+    queue.released("p", false, at(10));
+    assert_eq!(place(&queue, "p"), Place::Backoff);
+    queue.released("p", true, at(10));
+    assert_eq!(place(&queue, "p"), Place::Active);
+    assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
+    queue.back(&Fake, "p", Rejectors::new(), Rejectors::new(), at(10));
+    assert_eq!(place(&queue, "p"), Place::ErrorBackoff);
+    queue.released("p", true, at(10));
+    assert_eq!(place(&queue, "p"), Place::Active);
+}
+
+#[test]
+fn whoever_is_wanted_while_it_is_decided_is_tried_again() {
+    let mut queue = rejected(FIT);
+    queue.released("p", true, at(10));
+    for (is_wanted, expected) in [(true, Place::Backoff), (false, Place::Unschedulable)] {
+        assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
+        queue.released("p", is_wanted, at(10));
+        assert_eq!(place(&queue, "p"), Place::InFlight);
+        queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(10));
+        assert_eq!(place(&queue, "p"), expected);
+    }
+}
+
+#[test]
 fn after_an_error_nobody_hurries_and_everybody_tries_again() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
