@@ -118,7 +118,7 @@ impl Event {
                 node::change(old, new).unwrap_or("NodeUpdate")
             }
             Self::PodAdded(_) => "AssignedPodAdd",
-            Self::PodChanged(..) => "AssignedPodUpdate",
+            Self::PodChanged(old, new) => pod::change(old, new),
             Self::PodGone(..) => "AssignedPodDelete",
             Self::Own(_, Changes { gates: true, .. }) => {
                 "UnschedulablePodUpdatePodSchedulingGatesEliminated"

@@ -297,6 +297,23 @@ fn room_and_ports_come_from_pods_that_go_or_shrink() {
 }
 
 #[test]
+fn a_change_of_a_pod_on_a_node_has_upstreams_name() {
+    let mut stage = stage(spreads());
+    let pod = stage.facts("x", json!({}));
+    let labelled = stage.facts("y", json!({}));
+    let smaller = stage.facts("x", json!({"requests": {"cpu": "500m"}}));
+    let other_port = json!({"ports": [{"containerPort": 81, "hostPort": 81}]});
+    let other = stage.facts("x", other_port);
+    for (new, expected) in [
+        (labelled, "AssignedPodUpdatePodLabel"),
+        (smaller, "AssignedPodUpdatePodScaleDown"),
+        (other, "AssignedPodUpdate"),
+    ] {
+        assert_eq!(Event::PodChanged(Rc::clone(&pod), new).label(), expected);
+    }
+}
+
+#[test]
 fn its_own_changes_help_where_they_count() {
     let stage = stage(json!({}));
     let gates = Changes { gates: true, ..Changes::default() };

@@ -40,7 +40,7 @@ impl Scheduler {
         }
         let is_list_of_pods = matches!(told, Told::Complete(Kind::Pod));
         let about = About::of(&told);
-        let mut event = key.as_ref().map(|key| self.event_of_pod(&told, key));
+        let mut event = key.as_ref().and_then(|key| self.event_of_pod(&told, key));
         let mut looks = false;
         for step in self.mirror.list(told) {
             if let Step::Node { old, new } = &step
@@ -69,22 +69,23 @@ impl Scheduler {
         event
     }
 
-    /// What is told of a pod, before it is taken.
-    // k8s: pkg/scheduler/framework/events.go
-    fn event_of_pod(&self, told: &Told, key: &ObjectKey) -> &'static str {
-        let (waits, has_node) =
-            (self.mirror.waiting(key).is_some(), self.mirror.node_of(key).is_some());
+    /// What is told of a pod, before it is taken; nothing of one that waits for another scheduler.
+    // k8s: pkg/scheduler/framework/events.go, eventhandlers.go responsibleForPod
+    fn event_of_pod(&self, told: &Told, key: &ObjectKey) -> Option<&'static str> {
+        let (waits, has_node) = (self.mirror.waiting(key), self.mirror.node_of(key).is_some());
+        let is_ours = |pod: &Pod| self.mirror.profile_number(pod).is_some();
         match told {
             Told::Listed(Thing::Pod(pod)) | Told::Set(Thing::Pod(pod)) => {
-                match (node_name(pod).is_some(), waits, has_node) {
-                    (true, _, true) => "AssignedPodUpdate",
-                    (true, _, false) => "AssignedPodAdd",
-                    (false, true, _) => "UnschedulablePodUpdate",
-                    (false, false, _) => "UnschedulablePodAdd",
+                match (node_name(pod).is_some(), waits.is_some(), has_node) {
+                    (true, _, true) => Some("AssignedPodUpdate"),
+                    (true, _, false) => Some("AssignedPodAdd"),
+                    (false, ..) if !is_ours(pod) => None,
+                    (false, true, _) => Some("UnschedulablePodUpdate"),
+                    (false, false, _) => Some("UnschedulablePodAdd"),
                 }
             }
-            _ if has_node => "AssignedPodDelete",
-            _ => "UnschedulablePodDelete",
+            _ if has_node => Some("AssignedPodDelete"),
+            _ => waits.filter(|pod| is_ours(&pod.whole())).map(|_| "UnschedulablePodDelete"),
         }
     }
 

@@ -99,3 +99,26 @@ fn what_is_written_of_a_pod_that_needs_a_feature_of_nodes_does_not_bring_it_back
     scheduler.tell(Told::Set(declares), at(40));
     assert!(decide(&mut scheduler, 40).iter().any(|command| bound(command).is_some()));
 }
+
+#[test]
+fn pods_that_wait_for_another_scheduler_are_no_event() {
+    let of = |scheduler: &str, node: Option<&str>| {
+        with("p", "1", |pod| {
+            pod["spec"]["schedulerName"] = json!(scheduler);
+            pod["spec"]["nodeName"] = json!(node);
+        })
+    };
+    let mut scheduler = knowing(vec![node("n", "4")]);
+    let mut tell = |told| scheduler.tell(told, at(1));
+    let other = of("other", None);
+    assert_eq!([Told::Set(other.clone()), Told::Set(other.clone())].map(&mut tell), [None; 2]);
+    assert_eq!(tell(Told::Gone(other)), None);
+    let ours = of("default-scheduler", None);
+    assert_eq!(tell(Told::Set(ours.clone())), Some("UnschedulablePodAdd"));
+    assert_eq!(tell(Told::Set(ours.clone())), Some("UnschedulablePodUpdate"));
+    assert_eq!(tell(Told::Gone(ours)), Some("UnschedulablePodDelete"));
+    let there = of("other", Some("n"));
+    assert_eq!(tell(Told::Set(there.clone())), Some("AssignedPodAdd"));
+    assert_eq!(tell(Told::Set(there.clone())), Some("AssignedPodUpdate"));
+    assert_eq!(tell(Told::Gone(there)), Some("AssignedPodDelete"));
+}
