@@ -123,16 +123,21 @@ impl Scheduler {
         Found::Later
     }
 
+    /// Whether a pod that was popped before extenders were asked still wants a node.
+    pub(super) fn still_waits(&self, uid: &Uid, asked: &Asked) -> bool {
+        self.mirror.waiting(&asked.key).is_some_and(|pod| {
+            let is_it = pod.uid().unwrap_or(asked.key.as_str()) == &**uid;
+            is_it && pod.whole().metadata.deletion_timestamp.is_none()
+        })
+    }
+
     /// Takes what extenders said.
     pub fn consulted(&mut self, consulted: Consulted, now: Duration) {
         let is_it = |waiting: &mut Consulting| waiting.uid == consulted.about.uid;
         let Some(Consulting { uid, stage }) = self.consulting.take_if(is_it) else { return };
         let Some(waiting) = self.queue.get(&uid) else { return };
         let asked = Rc::clone(&waiting.pod);
-        let is_there = self.mirror.waiting(&asked.key).is_some_and(|pod| {
-            pod.uid() == Some(&*uid) && pod.whole().metadata.deletion_timestamp.is_none()
-        });
-        if !is_there {
+        if !self.still_waits(&uid, &asked) {
             self.queue.done(&uid);
             return self.go_on(now);
         }

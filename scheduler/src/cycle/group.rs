@@ -168,6 +168,8 @@ impl Scheduler {
             let next =
                 if matches!(cycle.came, Came::Failed(_)) { None } else { cycle.left.pop_front() };
             match next {
+                // While extenders were asked about another one it went, or somebody else bound it.
+                Some((uid, asked)) if !self.still_waits(&uid, &asked) => self.queue.done(&uid),
                 Some((uid, asked)) => {
                     let found = self.find(&uid, &asked, &Said::Nothing, now);
                     let (profile, found_any) = (asked.profile, found.is_ok());
@@ -322,6 +324,11 @@ impl Scheduler {
         }
         let mut bound = Vec::new();
         for Tried { uid, asked, place, why, devices } in tried {
+            if !self.still_waits(&uid, &asked) {
+                devices.into_iter().for_each(|devices| _ = self.release_devices(devices, now));
+                self.queue.done(&uid);
+                continue;
+            }
             let why = match (&came, place, why) {
                 (Came::Failed(_), _, Some(why)) if why.is_error => why,
                 (Came::Failed(error), ..) => Why::error(error.clone()),
@@ -344,6 +351,10 @@ impl Scheduler {
             self.refuse(&uid, &asked, why, now);
         }
         for (uid, asked) in left {
+            if !self.still_waits(&uid, &asked) {
+                self.queue.done(&uid);
+                continue;
+            }
             let why = match &came {
                 Came::Failed(error) => Why::error(error.clone()),
                 _ => rejected(said.as_deref().unwrap_or(UNSCHEDULABLE), ""),

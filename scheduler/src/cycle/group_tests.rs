@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::tests::{at, bound, decide, node, object, with, without_second_look};
+use super::tests::{answer, at, bound, decide, node, object, question, with, without_second_look};
 use super::*;
+use crate::extender::consulted::Nodes;
 use crate::groups::{GroupGates, Groups};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
@@ -375,4 +376,43 @@ fn with_the_gate_of_topologies_other_groups_are_decided_as_before() {
     let nodes = [in_rack("x1", "x", "1"), in_rack("y1", "y", "1")];
     let commands = decide(&mut knowing(&[&nodes[..], &[gang], &pods].concat()), 0);
     assert_eq!(all_bound(&commands).len(), 2);
+}
+
+/// Pods of a node as decisions see it.
+fn on(scheduler: &Scheduler, node: &str) -> Vec<String> {
+    let cluster = &scheduler.mirror.cluster;
+    let row = cluster.row(node).expect("it is there");
+    cluster.pods().on_node(row).map(|id| cluster.pod_name(id)).collect()
+}
+
+#[test]
+fn whoever_somebody_else_binds_while_an_extender_is_asked_stays_where_it_is() {
+    let left = || Nodes { left: ["n".to_owned()].into(), ..Nodes::default() };
+    let elsewhere = |name: &str| {
+        with(name, "1", |pod| {
+            pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+            pod["spec"]["nodeName"] = json!("x");
+        })
+    };
+    let things = [node("n", "4"), node("x", "4"), basic("g")];
+    let things = [&things[..], &[member("a", "g", "1"), member("b", "g", "1")]].concat();
+    // Either the one that is asked about later, or the one that has a node for now.
+    for (bound_by_other, asked_first, expected) in [("b", true, "a@n"), ("a", false, "b@n")] {
+        let extender = Extender { node_cache_capable: true, ..Extender::default() };
+        let extender = Extender { filter_verb: "filter".to_owned(), ..extender };
+        let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+        let scheduler = scheduler.with_extenders(vec![extender]);
+        let mut scheduler = telling(scheduler, GroupGates::default(), &things);
+        let mut consult = question(&decide(&mut scheduler, 0)).expect("the first is asked about");
+        if !asked_first {
+            scheduler.consulted(answer(&consult, left()), at(1));
+            consult = question(&decide(&mut scheduler, 1)).expect("the second is asked about");
+        }
+        scheduler.tell(Told::Set(elsewhere(bound_by_other)), at(2));
+        scheduler.consulted(answer(&consult, left()), at(3));
+        let commands = decide(&mut scheduler, 3);
+        assert_eq!((all_bound(&commands), question(&commands)), (vec![expected.to_owned()], None));
+        assert_eq!(on(&scheduler, "x"), [format!("default/{bound_by_other}")]);
+        assert_eq!(scheduler.count(Place::InFlight), 0);
+    }
 }
