@@ -41,6 +41,17 @@ pub struct PodFacts {
     repels: Vec<TermKey>,
     /// Counters that count its like.
     counters: Vec<CounterId>,
+    /// Its priority, where room is only kept for it: others above that have the room in any case.
+    kept_for: Option<i32>,
+}
+
+impl PodFacts {
+    /// The same of one for which room is kept.
+    #[must_use]
+    pub fn kept_for(mut self, priority: i32) -> Self {
+        self.kept_for = Some(priority);
+        self
+    }
 }
 
 /// What of a pod without a node changed.
@@ -139,6 +150,16 @@ impl Event {
         }
     }
 
+    /// Whether a pod of this priority respects what it took until now.
+    // k8s: pkg/scheduler/eventhandlers.go getLEPriorityPreCheck
+    #[must_use]
+    pub fn concerns(&self, priority: i32) -> bool {
+        match self {
+            Self::PodGone(pod, _) => pod.kept_for.is_none_or(|of| priority <= of),
+            _ => true,
+        }
+    }
+
     /// Whether an event of this kind can help anybody whom this plugin rejected: an answer without a
     /// look at the pod.
     #[must_use]
@@ -207,6 +228,7 @@ impl Cluster {
             ports: spec.ports.clone(),
             repels: required_anti(&spec.terms).cloned().collect(),
             counters: self.classes[class as usize].counters.clone(),
+            kept_for: None,
         }
     }
 
@@ -225,6 +247,7 @@ impl Cluster {
             ports: self.pods.ports.get(row.ports).clone(),
             repels: required_anti(&terms).cloned().collect(),
             counters: class.counters.clone(),
+            kept_for: None,
         })
     }
 

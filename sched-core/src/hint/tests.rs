@@ -314,6 +314,15 @@ fn a_change_of_a_pod_on_a_node_has_upstreams_name() {
 }
 
 #[test]
+fn room_that_was_kept_for_a_pod_is_news_to_those_below_it() {
+    let mut stage = stage(json!({}));
+    let pod = stage.facts("x", json!({}));
+    let kept = gone(Rc::new((*pod).clone().kept_for(5)));
+    assert_eq!([4, 5, 6].map(|priority| kept.concerns(priority)), [true, true, false]);
+    assert!(gone(pod).concerns(6), "it was on a node");
+}
+
+#[test]
 fn its_own_changes_help_where_they_count() {
     let stage = stage(json!({}));
     let gates = Changes { gates: true, ..Changes::default() };

@@ -180,7 +180,10 @@ impl Scheduler {
         match step {
             Step::Changed { new, .. } => self.mirror.cluster.facts_of(new.key).map(Rc::new),
             Step::Gone { pod, .. } => self.mirror.cluster.facts_of(*pod).map(Rc::new),
-            Step::Nominated { old: Some(old), .. } => Some(self.facts(&old.spec)),
+            Step::Nominated { old: Some(old), .. } => {
+                let facts = self.mirror.cluster.facts(&old.spec);
+                Some(Rc::new(facts.kept_for(old.spec.priority)))
+            }
             _ => None,
         }
     }

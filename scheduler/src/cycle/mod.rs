@@ -196,6 +196,9 @@ impl Hints for Happens<'_> {
     }
 
     fn helps(&self, event: &Event, pod: &Asked, rejector: Plugin) -> bool {
+        if !event.concerns(pod.spec.priority) {
+            return false;
+        }
         if rejector == Plugin::OutOfTree {
             return may_help_others(event, pod);
         }

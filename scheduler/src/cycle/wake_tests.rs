@@ -101,6 +101,30 @@ fn what_is_written_of_a_pod_that_needs_a_feature_of_nodes_does_not_bring_it_back
 }
 
 #[test]
+fn room_that_is_kept_no_longer_brings_back_those_who_respected_it() {
+    let of = |name: &str, priority: i32, node: Option<&str>, kept: &str| {
+        with(name, "2", |pod| {
+            pod["spec"]["priority"] = json!(priority);
+            pod["spec"]["nodeName"] = json!(node);
+            pod["status"]["nominatedNodeName"] = json!(kept);
+        })
+    };
+    let things = [
+        node("n", "3"),
+        of("there", 100, Some("n"), ""),
+        of("high", 10, None, ""),
+        of("alike", 0, None, ""),
+        of("kept", 0, None, "n"),
+    ];
+    let mut scheduler = knowing(things.to_vec());
+    // The last of them fits nowhere, so that nothing is kept for it any more.
+    decide(&mut scheduler, 0);
+    assert_eq!(scheduler.mirror.nominated_on("n"), []);
+    assert_eq!(waits_at(&scheduler, "high"), (Place::Unschedulable, 1));
+    assert_eq!(waits_at(&scheduler, "alike"), (Place::Unschedulable, 2));
+}
+
+#[test]
 fn pods_that_wait_for_another_scheduler_are_no_event() {
     let of = |scheduler: &str, node: Option<&str>| {
         with("p", "1", |pod| {
