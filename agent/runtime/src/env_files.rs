@@ -1,46 +1,147 @@
 //! Reads files of variables, which a pod's containers have written into its volumes.
 //!
-//! Input: a volume's directory and a path in it. Output: the whole text, or why there is none. What
-//! the text means is `pintle_agent_core::env::file`. Bound: `FILE_BYTES_MAX`.
+//! Input: volumes' directories, paths in them, and the names that are wanted of each. Output: what the
+//! files say of these. What their lines mean is `pintle_agent_core::env::file`. A container may take a
+//! thousand variables from one file, and who wrote it is not trusted: each is read once, line by
+//! line, and all of a container's files together up to `FILES_BYTES_MAX`.
 
-use std::io::{self, Read as _};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Take};
+use std::path::{Path, PathBuf};
 
+use pintle_agent_core::env::file::{LINE_BYTES_MAX, Values, values_of};
+use pintle_agent_core::env::variables::EnvFile;
 use pintle_agent_host::volume::dir_fd::open_file_beneath;
 
-/// Longest file that is read; a longer one is an error, never cut. The kubelet has no limit here,
-/// so this one is far above what anybody writes.
-const FILE_BYTES_MAX: u64 = 16 << 20;
+/// What is read of all files of a container; what stands behind it could not be read. The kubelet has
+/// no limit here, so this one is far above what anybody writes.
+const FILES_BYTES_MAX: u64 = 16 << 20;
 
-/// A file beneath a volume's directory. Blocks for as long as the volume's file system does.
-pub(super) fn read(volume: &Path, path: &str) -> io::Result<String> {
-    let file = open_file_beneath(volume, path)?;
-    let mut text = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("longer than {FILE_BYTES_MAX} bytes")));
+/// A file that a container takes variables from.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// Directory of the volume.
+    pub volume: PathBuf,
+    /// Path within it.
+    pub path: String,
+    /// Names of variables.
+    pub keys: BTreeSet<String>,
+}
+
+/// What the files say, in the order of `wanted`. Blocks for as long as the volumes' file systems do.
+pub(super) fn read_all(wanted: &[Wanted]) -> Vec<EnvFile> {
+    let mut left = FILES_BYTES_MAX;
+    let files = wanted.iter().map(|wanted| EnvFile {
+        host_path: wanted.volume.join(&wanted.path).to_string_lossy().into_owned(),
+        values: read(&wanted.volume, wanted, &mut left),
+    });
+    files.collect()
+}
+
+fn read(volume: &Path, wanted: &Wanted, left: &mut u64) -> Values {
+    let Ok(file) = open_file_beneath(volume, &wanted.path) else { return Values::new() };
+    let mut lines = Lines { file: BufReader::new(file).take(*left) };
+    let (values, _) = values_of(&mut lines, &wanted.keys);
+    *left = lines.file.limit();
+    values
+}
+
+/// The lines of a file, without their ends.
+struct Lines {
+    file: Take<BufReader<File>>,
+}
+
+impl Iterator for Lines {
+    type Item = Result<String, &'static str>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut line = Vec::new();
+        // One more than a line may have and its end: a longer one is seen to be, and not held.
+        let part = (&mut self.file).take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
+        let is_cut = self.file.limit() == 0 && line.last() != Some(&b'\n');
+        match part {
+            Err(_) => return Some(Err("it cannot be read")),
+            Ok(_) if is_cut => return Some(Err("it is too long")),
+            Ok(0) => return None,
+            Ok(_) => {}
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+            if line.last() == Some(&b'\r') {
+                line.pop();
+            }
+        }
+        Some(String::from_utf8(line).map_err(|_| "it is no UTF-8"))
     }
-    String::from_utf8(text).map_err(io::Error::other)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn wanted(volume: &Path, path: &str, keys: &[&str]) -> Wanted {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        Wanted { volume: volume.to_owned(), path: path.to_owned(), keys }
+    }
+
+    fn says(volume: &Path, path: &str, key: &str) -> Option<Option<String>> {
+        read_all(&[wanted(volume, path, &[key])]).remove(0).values.remove(key)
+    }
+
     #[test]
-    fn a_file_is_read_whole_or_not_at_all() {
+    fn a_file_says_what_it_has_and_strange_ones_say_nothing() {
         let volume = tempfile::tempdir().expect("a folder");
-        std::fs::write(volume.path().join("env"), "x".repeat(100 << 10)).expect("written");
-        assert_eq!(read(volume.path(), "env").expect("read").len(), 100 << 10);
-        let huge = std::fs::File::create(volume.path().join("huge")).expect("made");
-        huge.set_len(FILE_BYTES_MAX + 1).expect("sparse");
-        assert!(read(volume.path(), "huge").is_err());
+        let volume = volume.path();
+        let many: String = (0..8000).map(|n| format!("KEY{n}='value'\n")).collect();
+        std::fs::write(volume.join("env"), format!("{many}LAST='x'\r\nEND='y'")).expect("written");
+        let has = |text: &str| Some(Some(text.to_owned()));
+        assert_eq!(says(volume, "env", "LAST"), has("x"));
+        assert_eq!(says(volume, "env", "END"), has("y"), "without an end of its line");
+        assert_eq!(says(volume, "env", "OTHER"), Some(None));
+        assert_eq!(says(volume, "none", "A"), None);
         for (what, put) in xtask::disk::STRANGE {
-            let path = volume.path().join("strange");
+            let path = volume.join("strange");
             put(&path);
-            let read = read(volume.path(), "strange");
-            assert!(read.is_err(), "{what}");
+            assert_eq!(says(volume, "strange", "A"), None, "{what}");
             let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
         }
+    }
+
+    #[test]
+    fn a_line_is_64_kib_at_most_and_what_stands_before_counts() {
+        let volume = tempfile::tempdir().expect("a folder");
+        let volume = volume.path();
+        let long = format!("A='x'\nLONG='{}'\n", "y".repeat(LINE_BYTES_MAX));
+        std::fs::write(volume.join("env"), long).expect("written");
+        assert_eq!(says(volume, "env", "A"), Some(Some("x".to_owned())));
+        assert_eq!(says(volume, "env", "LONG"), None);
+        let hole = File::create(volume.join("hole")).expect("made");
+        hole.set_len(1 << 40).expect("sparse");
+        assert_eq!(says(volume, "hole", "A"), None);
+    }
+
+    #[test]
+    fn what_is_read_for_a_container_is_bounded_and_nothing_is_cut() {
+        let volume = tempfile::tempdir().expect("a folder");
+        let volume = volume.path();
+        let comments = format!("{}\n", "#".repeat(1023)).repeat(6 << 10);
+        for name in ["one", "two", "three"] {
+            std::fs::write(volume.join(name), format!("A='x'\n{comments}B='y'\n"))
+                .expect("written");
+        }
+        let asked = |name: &str| wanted(volume, name, &["A", "B"]);
+        let files = read_all(&[asked("one"), asked("two"), asked("three")]);
+        let has = |text: &str| Some(Some(text.to_owned()));
+        let value = |file: usize, key: &str| files[file].values.get(key).cloned();
+        assert_eq!((value(0, "A"), value(0, "B")), (has("x"), has("y")));
+        assert_eq!((value(1, "A"), value(1, "B")), (has("x"), has("y")));
+        assert_eq!((value(2, "A"), value(2, "B")), (has("x"), None), "18 MiB in all");
+        std::fs::write(
+            volume.join("cut"),
+            "A='".to_owned() + &format!("{}\n", "y".repeat(1023)).repeat(16 << 10) + "'\n",
+        )
+        .expect("written");
+        assert_eq!(says(volume, "cut", "A"), None, "a value is never cut");
     }
 }

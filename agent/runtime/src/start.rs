@@ -437,22 +437,17 @@ impl EnvFiles {
         volumes: &PodVolumes,
     ) -> Result<Self, String> {
         let needed = env::files_needed(container);
-        let found = needed.into_iter().filter_map(|(name, path)| {
-            let volume = volumes.volumes.iter().find(|v| v.name == name)?;
-            Some((volume.host_dir(&volumes.dirs)?, name.to_owned(), path.to_owned()))
+        let found = needed.into_iter().filter_map(|((name, path), keys)| {
+            let found = volumes.volumes.iter().find(|v| v.name == name)?;
+            let volume = found.host_dir(&volumes.dirs)?;
+            let wanted = env_files::Wanted { volume, path: path.to_owned(), keys };
+            Some(((name.to_owned(), path.to_owned()), wanted))
         });
-        let found: Vec<_> = found.collect();
-        if found.is_empty() {
+        let (names, wanted): (Vec<_>, Vec<_>) = found.unzip();
+        if wanted.is_empty() {
             return Ok(Self(BTreeMap::new()));
         }
-        let read = move || {
-            let read = found.into_iter().map(|(root, name, path)| {
-                let text = env_files::read(&root, &path).ok();
-                let host_path = root.join(&path).to_string_lossy().into_owned();
-                ((name, path), env::EnvFile { host_path, text })
-            });
-            Self(read.collect())
-        };
+        let read = move || Self(names.into_iter().zip(env_files::read_all(&wanted)).collect());
         blocking::run(Work::look(uid), read).await.map_err(|blocked| blocked.to_string())
     }
 }

@@ -1,12 +1,14 @@
 //! Files of variables for `fileKeyRef`: `NAME='value'` lines.
 //!
-//! Input: the file's text and a name. Output: its value, `None` when the file has none. The
-//! grammar is a strict subset of the shell's: values in single quotes only, over several lines if
-//! need be, nothing expanded. A line outside of it is an error, so that a typo is not taken for
-//! an empty value. Pure.
+//! Input: the file's lines, one after the other, and names. Output: their values, `None` where the
+//! file has none. The grammar is a strict subset of the shell's: values in single quotes only, over
+//! several lines if need be, nothing expanded. A line outside of it is an error, so that a typo is
+//! not taken for an empty value. Pure; holds one line and the values that are wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest line, as Go's scanner has it.
-const LINE_BYTES_MAX: usize = 64 << 10;
+pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// A file that breaks the grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,72 +20,110 @@ pub struct EnvFileError {
     pub problem: &'static str,
 }
 
-/// The value of `key`, looked for from the top; what stands below it is not checked.
+/// What a file says of the names that were asked for: `None`, it has no such variable. A name that
+/// is not there could not be looked for, because a line before it is wrong or cannot be read.
+pub type Values = BTreeMap<String, Option<String>>;
+
+/// The values of `keys` in one pass from the top; what stands below the last of them is not read.
+/// With the first line that is wrong, if one is met. A line that cannot be read is an `Err` with why.
 // k8s: pkg/kubelet/util/env/env_util.go ParseEnv
-pub fn value_of(text: &str, key: &str) -> Result<Option<String>, EnvFileError> {
-    let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
-    while let Some((line, content)) = lines.next() {
-        check_length(line, content)?;
+pub fn values_of(
+    lines: impl IntoIterator<Item = Result<String, &'static str>>,
+    keys: &BTreeSet<String>,
+) -> (Values, Option<EnvFileError>) {
+    let mut values = Values::new();
+    let mut lines = Lines { inner: lines.into_iter(), line: 0 };
+    while values.len() < keys.len() {
+        match next_variable(&mut lines) {
+            Ok(Some((name, value))) => {
+                if keys.contains(&name) {
+                    values.entry(name).or_insert(value);
+                }
+            }
+            Ok(None) => {
+                for key in keys.iter().filter(|key| !values.contains_key(*key)).collect::<Vec<_>>()
+                {
+                    values.insert(key.clone(), None);
+                }
+                return (values, None);
+            }
+            Err(error) => return (values, Some(error)),
+        }
+    }
+    (values, None)
+}
+
+/// Lines with their numbers.
+struct Lines<I> {
+    inner: I,
+    /// Number of the last one, from 1.
+    line: usize,
+}
+
+impl<I: Iterator<Item = Result<String, &'static str>>> Lines<I> {
+    fn next(&mut self) -> Result<Option<String>, EnvFileError> {
+        let Some(read) = self.inner.next() else { return Ok(None) };
+        self.line += 1;
+        let content = read.map_err(|problem| self.error(problem))?;
+        match content.len() < LINE_BYTES_MAX {
+            true => Ok(Some(content)),
+            false => Err(self.error("bufio.Scanner: token too long")),
+        }
+    }
+
+    fn error(&self, problem: &'static str) -> EnvFileError {
+        EnvFileError { line: self.line, problem }
+    }
+}
+
+/// The next variable and its value; `None` is the end of the file.
+fn next_variable<I: Iterator<Item = Result<String, &'static str>>>(
+    lines: &mut Lines<I>,
+) -> Result<Option<(String, Option<String>)>, EnvFileError> {
+    while let Some(content) = lines.next()? {
         let content = content.trim_start_matches([' ', '\t']);
         if content.is_empty() || content.starts_with('#') {
             continue;
         }
-        let error = |problem| EnvFileError { line, problem };
-        let (name, value) = content.split_once('=').ok_or(error("missing '='"))?;
+        let (name, value) = content.split_once('=').ok_or_else(|| lines.error("missing '='"))?;
         if name.trim_end_matches([' ', '\t']).is_empty() {
-            return Err(error("empty variable name"));
+            return Err(lines.error("empty variable name"));
         }
         if name.ends_with([' ', '\t']) {
-            return Err(error("whitespace before '=' is not allowed"));
+            return Err(lines.error("whitespace before '=' is not allowed"));
         }
         if value.starts_with([' ', '\t']) {
             // As in the shell, `A= 'b'` sets nothing to A.
-            if name == key {
-                return Ok(None);
-            }
-            continue;
+            return Ok(Some((name.to_owned(), None)));
         }
         let quoted = value.strip_prefix('\'');
-        let quoted = quoted.ok_or(error("value must be enclosed in single quotes"))?;
-        let found = read_quoted(line, quoted, &mut lines)?;
-        if name == key {
-            return Ok(Some(found).filter(|value| !value.is_empty()));
-        }
+        let quoted =
+            quoted.ok_or_else(|| lines.error("value must be enclosed in single quotes"))?;
+        let found = read_quoted(quoted, lines)?;
+        return Ok(Some((name.to_owned(), Some(found).filter(|value| !value.is_empty()))));
     }
     Ok(None)
 }
 
-fn read_quoted<'a>(
-    first_line: usize,
-    first: &'a str,
-    lines: &mut impl Iterator<Item = (usize, &'a str)>,
+fn read_quoted<I: Iterator<Item = Result<String, &'static str>>>(
+    first: &str,
+    lines: &mut Lines<I>,
 ) -> Result<String, EnvFileError> {
-    let (mut line, mut rest) = (first_line, first);
+    let unclosed = lines.error("unclosed single quote");
+    let mut rest = first.to_owned();
     let mut value = String::new();
     loop {
         if let Some((inside, after)) = rest.split_once('\'') {
             value.push_str(inside);
             let after = after.trim_start_matches([' ', '\t']);
             if !after.is_empty() && !after.starts_with('#') {
-                return Err(EnvFileError {
-                    line,
-                    problem: "unexpected content after closing quote",
-                });
+                return Err(lines.error("unexpected content after closing quote"));
             }
             return Ok(value);
         }
-        value.push_str(rest);
+        value.push_str(&rest);
         value.push('\n');
-        let unclosed = EnvFileError { line: first_line, problem: "unclosed single quote" };
-        (line, rest) = lines.next().ok_or(unclosed)?;
-        check_length(line, rest)?;
-    }
-}
-
-fn check_length(line: usize, content: &str) -> Result<(), EnvFileError> {
-    match content.len() < LINE_BYTES_MAX {
-        true => Ok(()),
-        false => Err(EnvFileError { line, problem: "bufio.Scanner: token too long" }),
+        rest = lines.next()?.ok_or_else(|| unclosed.clone())?;
     }
 }
 
@@ -91,6 +131,12 @@ fn check_length(line: usize, content: &str) -> Result<(), EnvFileError> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn value_of(text: &str, key: &str) -> Result<Option<String>, EnvFileError> {
+        let keys = BTreeSet::from([key.to_owned()]);
+        let (mut values, error) = values_of(text.lines().map(|line| Ok(line.to_owned())), &keys);
+        values.remove(key).ok_or_else(|| error.expect("why it was not looked for"))
+    }
 
     #[test]
     fn values_are_taken_literally_between_single_quotes() {
@@ -132,6 +178,26 @@ mod tests {
         assert_eq!(value_of(&long, "A"), Ok(Some("x".to_owned())), "what stands before counts");
         let error = value_of(&long, "LONG").expect_err("refused");
         assert_eq!(error.line, 2);
+    }
+
+    #[test]
+    fn all_that_are_asked_for_are_found_in_one_pass_until_a_line_is_wrong() {
+        let lines = ["A='x'", "B= 'no'", "A='later'", "C='", "y'", "wrong", "D='z'"];
+        let read = std::cell::Cell::new(0);
+        let ask = |keys: &[&str]| {
+            read.set(0);
+            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+            let lines = lines.iter().inspect(|_| read.set(read.get() + 1));
+            values_of(lines.map(|line| Ok((*line).to_owned())), &keys)
+        };
+        let (found, error) = ask(&["A", "B", "C"]);
+        assert_eq!(error, None, "what stands below is not read");
+        assert_eq!(read.get(), 5);
+        let says = |key: &str| found[key].as_deref();
+        assert_eq!((says("A"), says("B"), says("C")), (Some("x"), None, Some("\ny")));
+        let (found, error) = ask(&["A", "D"]);
+        assert_eq!(found, Values::from([("A".to_owned(), Some("x".to_owned()))]));
+        assert_eq!(error.map(|error| error.line), Some(6));
     }
 
     proptest! {

@@ -6,7 +6,7 @@
 //! sends them in random order; a fixed order makes requests comparable. A later declaration of the
 //! same name replaces the value and keeps the place. Pure: look-ups are answered from memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{
@@ -31,13 +31,13 @@ pub enum LookupError {
     Failed(String),
 }
 
-/// Text of a file of variables within a volume.
+/// What a file within a volume says of the variables that the container takes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvFile {
     /// Path on the node, for messages.
     pub host_path: String,
-    /// Content; `None` when it could not be read.
-    pub text: Option<String>,
+    /// Those that could be looked for; none when it could not be read.
+    pub values: env_file::Values,
 }
 
 /// What a container's environment may refer to. Implementations answer from memory.
@@ -211,14 +211,19 @@ impl Environment {
     }
 }
 
-/// Files that the container's variables are read from: volume and path within it. The executor
-/// reads them before it asks for the environment.
-pub fn files_needed(container: &Container) -> Vec<(&str, &str)> {
+/// Files that the container's variables are read from, volume and path within it, and which of each.
+/// The executor reads them before it asks for the environment.
+pub fn files_needed(container: &Container) -> BTreeMap<(&str, &str), BTreeSet<String>> {
     let variables = container.env.iter().flatten();
     let references = variables
         .filter(|variable| variable.value.as_deref().unwrap_or_default().is_empty())
         .filter_map(|variable| variable.value_from.as_ref()?.file_key_ref.as_ref());
-    references.map(|file| (file.volume_name.as_str(), file.path.as_str())).collect()
+    let mut files = BTreeMap::<_, BTreeSet<String>>::new();
+    for file in references {
+        let keys = files.entry((file.volume_name.as_str(), file.path.as_str())).or_default();
+        keys.insert(file.key.clone());
+    }
+    files
 }
 
 /// The environment of a container.
@@ -346,8 +351,7 @@ fn from_secret(key: &SecretKeySelector, ctx: &EnvContext<'_>) -> Result<Option<V
 fn from_file(key: &FileKeySelector, ctx: &EnvContext<'_>) -> Result<Option<String>, EnvError> {
     let file = ctx.sources.env_file(&key.volume_name, &key.path);
     let file = file.ok_or_else(|| EnvError::NoVolume(key.volume_name.clone()))?;
-    let text = file.text.as_deref().ok_or(EnvError::EnvFile)?;
-    let value = env_file::value_of(text, &key.key).map_err(|_| EnvError::EnvFile)?;
+    let value = file.values.get(&key.key).ok_or(EnvError::EnvFile)?.clone();
     required(value, key.optional == Some(true), || EnvError::NoFileKey {
         key: key.key.clone(),
         path: file.host_path.clone(),

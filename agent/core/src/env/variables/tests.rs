@@ -38,15 +38,21 @@ fn sources() -> Sources {
     };
     let service = json!({"metadata": {"name": "kubernetes", "namespace": "default"},
         "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 443}]}});
-    let file =
-        |text: &str| EnvFile { host_path: "/host/f".to_owned(), text: Some(text.to_owned()) };
+    let file = |values: &[(&str, Option<&str>)]| {
+        let values =
+            values.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
+        EnvFile { host_path: "/host/f".to_owned(), values: values.collect() }
+    };
     Sources {
         maps: [("cm".to_owned(), map)].into(),
         secrets: [("sec".to_owned(), secret)].into(),
         services: Some(vec![serde_json::from_value(service).expect("a service")]),
         files: [
-            (("v".to_owned(), "f".to_owned()), file("K='from file'\n")),
-            (("v".to_owned(), "bad".to_owned()), file("K\n")),
+            (
+                ("v".to_owned(), "f".to_owned()),
+                file(&[("K", Some("from file")), ("L", Some("x")), ("no", None), ("Z", None)]),
+            ),
+            (("v".to_owned(), "bad".to_owned()), file(&[])),
         ]
         .into(),
     }
@@ -176,12 +182,14 @@ fn what_is_required_and_absent_is_named_in_the_kubelets_words() {
 
 #[test]
 fn files_of_variables_are_read_and_listed_beforehand() {
-    let env = json!([{"name": "X", "valueFrom": {"fileKeyRef":
-        {"volumeName": "v", "path": "f", "key": "K"}}}]);
+    let taken = |key: &str| json!({"name": key, "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "f", "key": key}}});
+    let env = json!([taken("K"), taken("L"), taken("K")]);
     let container: Container =
         serde_json::from_value(json!({"name": "c", "env": env})).expect("a container");
-    assert_eq!(files_needed(&container), [("v", "f")]);
-    assert_eq!(own(&run(env, json!([]), &sources()).expect("ok")), [("X", "from file")]);
+    let keys = BTreeSet::from(["K".to_owned(), "L".to_owned()]);
+    assert_eq!(files_needed(&container), BTreeMap::from([(("v", "f"), keys)]), "each file once");
+    let environment = run(env, json!([]), &sources()).expect("ok");
+    assert_eq!(own(&environment), [("K", "from file"), ("L", "x")]);
 }
 
 #[test]
