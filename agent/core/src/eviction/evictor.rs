@@ -317,8 +317,15 @@ impl Evictor {
             self.look_at = now;
             return Vec::new();
         }
+        // Whoever uses more than he may goes first, whatever is short, and may be what makes it short.
+        let may_go = !matches!(self.doing, Doing::Reclaiming { .. } | Doing::Evicting { .. });
+        let uses = observation.pods.as_ref().filter(|_| asked.disks && may_go);
+        let exceeding = uses.map(|uses| self.limit(scene, uses)).unwrap_or_default();
+        if !exceeding.is_empty() {
+            return exceeding;
+        }
         match self.doing.clone() {
-            Doing::Watching => self.watch(scene, asked.disks),
+            Doing::Watching => self.watch(scene, &asked),
             Doing::Reclaiming { .. } => Vec::new(),
             Doing::Settling { signal, expected, emergency, freed } => {
                 self.settle(scene, signal, (expected, emergency, freed));
@@ -352,20 +359,20 @@ impl Evictor {
         (self.doing, self.since, self.until, self.look_at) = (doing, now, None, now);
     }
 
-    fn watch(&mut self, scene: &Scene<'_>, disks: bool) -> Vec<Step> {
+    fn watch(&mut self, scene: &Scene<'_>, asked: &Asked) -> Vec<Step> {
         let (now, observation) = (scene.now.mono, scene.observation);
-        if let Some(uses) = observation.pods.as_ref().filter(|_| disks) {
-            let steps = self.limit(scene, uses);
-            if !steps.is_empty() {
-                return steps;
-            }
-        }
         let fresh = self.fresh(scene);
         let Some(first) = fresh.first() else {
             self.sight.rest();
             return Vec::new();
         };
         let (signal, starved) = (first.signal, first.signal.starved());
+        // Some may use so much of a disk and no more, and this look did not ask what they use.
+        let is_unasked = self.limits_at.is_some_and(|at| at < asked.at);
+        if signal.is_of_disk() && !asked.disks && is_unasked {
+            (self.limits_at, self.look_at) = (None, now);
+            return Vec::new();
+        }
         let mut steps = Vec::new();
         if tells(self.told, starved, now) {
             self.told = Some((starved, now));

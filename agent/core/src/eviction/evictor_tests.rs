@@ -26,8 +26,9 @@ struct Node {
     /// Nothing can be read of the node; nothing of pods.
     is_unread: bool,
     is_blind: bool,
-    /// What of the hog cannot be read.
+    /// What of this pod cannot be read.
     unread: Unread,
+    unread_of: &'static str,
     now: Now,
     looks: Vec<(Duration, Scope)>,
     reclaims: u32,
@@ -55,6 +56,7 @@ impl Node {
             is_unread: false,
             is_blind: false,
             unread: Unread::default(),
+            unread_of: "hog",
             reclaims: 0,
             now: Now::default(),
             looks: Vec::new(),
@@ -71,8 +73,8 @@ impl Node {
         let reading = Reading { available: 50, capacity: 1_000, at: self.now.wall };
         let working_set = (!self.is_blind).then_some(400);
         let used = |uid: &PodUid| {
-            let is_hog = uid.as_str() == "hog";
-            let unread = if is_hog { self.unread } else { Unread::default() };
+            let (is_hog, is_unread) = (uid.as_str() == "hog", uid.as_str() == self.unread_of);
+            let unread = if is_unread { self.unread } else { Unread::default() };
             let bytes = if is_hog && unread.is_none() { 900 } else { 1 };
             let logs = Some(DiskUse { bytes, inodes: 1 });
             let container = ContainerUse { logs, ..ContainerUse::default() };
@@ -253,4 +255,52 @@ fn while_the_runtime_tells_no_layers_nobody_goes_for_the_disk_and_it_is_freed_ag
     node.unread.layers = false;
     node.pass(60, false);
     assert_eq!(node.victims[0].1, PodUid::from("hog"));
+}
+
+/// A node short of disk on which the hog, of a high priority, uses more than it may.
+fn with_limit() -> Node {
+    let threshold = Threshold { signal: Signal::NodeFsAvailable, ..threshold("10%", 0) };
+    let mut node = Node::with(&["a-small", "hog"], threshold);
+    let limits = json!({"limits": {"ephemeral-storage": "500"}});
+    let spec = json!({"priority": 1000, "containers": [{"name": "c", "resources": limits}]});
+    let hog = json!({"metadata": {"name": "hog", "uid": "hog"}, "spec": spec});
+    node.pods[1].1 = serde_json::from_value(hog).expect("a pod");
+    node.limited.insert("hog".into());
+    node
+}
+
+fn goes_for_its_limit(node: &Node) {
+    let victims: Vec<_> = node.victims.iter().map(|(_, uid)| uid.as_str()).collect();
+    let evictions: Vec<_> = node.evictor.evictions().collect();
+    let [eviction] = evictions[..] else { panic!("{victims:?}") };
+    assert_eq!((victims, eviction.signal.as_str()), (vec!["hog"], "ephemeralpodfs.limit"));
+    assert!(!eviction.message.starts_with(message::OF_NODE), "{}", eviction.message);
+    assert_eq!(eviction.rule, EvictionRule::Limit);
+}
+
+#[test]
+fn who_uses_more_of_a_disk_than_he_may_goes_before_anything_is_freed_or_others_are_weighed() {
+    let mut node = with_limit();
+    node.is_unread = true;
+    node.pass(2, false);
+    assert_eq!(node.looks_at(|scope| matches!(scope, Scope::These(_))), [Duration::ZERO]);
+    node.is_unread = false;
+    node.pass(2, true);
+    assert_eq!(node.looks_at(|scope| *scope == Scope::Nobody).len(), 1, "of the kernel's hint");
+    assert_eq!((node.reclaims, node.told.len()), (0, 0));
+    goes_for_its_limit(&node);
+}
+
+#[test]
+fn who_uses_more_of_a_disk_than_he_may_goes_while_others_are_not_known_yet() {
+    let mut node = with_limit();
+    (node.unread, node.unread_of) = (Unread { layers: true, ..Unread::default() }, "a-small");
+    let limited = std::mem::take(&mut node.limited);
+    let plain = node.pods[0].1.clone();
+    let pod = std::mem::replace(&mut node.pods[1].1, plain);
+    node.pass(6, false);
+    assert!(node.victims.is_empty() && node.reclaims == 1, "it waits for layers");
+    (node.limited, node.pods[1].1) = (limited, pod);
+    node.pass(2, false);
+    goes_for_its_limit(&node);
 }
