@@ -4,9 +4,11 @@
 //! hard links counts once; what is mounted inside counts nothing. Only `LINKS_MAX` such files are
 //! remembered: each link of further ones counts for its part of the file, which comes to the same
 //! unless some of the links lie elsewhere, and then to less. Every step goes through an open folder
-//! and follows no link, so a container cannot lead it elsewhere. Bounds: `DEPTH_MAX` folders open
-//! inside each other, `DEEPER_MAX` further down that wait until these are closed, `ENTRIES_MAX`
-//! entries. What lies beyond counts nothing: who holds too much to be counted holds at least the rest.
+//! and follows no link, so a container cannot lead it elsewhere. Of folders inside each other the
+//! `OPEN_MAX` deepest are open. Those above are closed, and opened again on the way back, where their
+//! list goes on from what was read of it: 56 bytes each, whatever they hold. Bounds: `OPEN_MAX`
+//! folders open, `DEPTH_MAX` inside each other, `ENTRIES_MAX` entries; what lies beyond is not counted,
+//! and whoever asks is told that something is missing.
 // k8s: pkg/volume/util/fs/fs.go DiskUsage
 
 use std::collections::HashSet;
@@ -14,20 +16,23 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use nix::dir::{Dir, OwningIter};
+use nix::dir::{Dir, Entry, OwningIter};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, ResolveFlag};
-use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::fcntl::{AtFlags, OFlag, ResolveFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::unistd::{Whence, lseek};
 use pintle_agent_host::volume::dir_fd::{open_beneath, open_dir};
 
 use super::files::Usage;
 
-/// Folders inside each other that are open.
-const DEPTH_MAX: usize = 128;
-/// Folders inside these that are counted later.
-const DEEPER_MAX: usize = 128;
+/// Folders inside each other that are open; of each there are two descriptors and a page of its list.
+const OPEN_MAX: usize = 128;
+/// Folders inside each other: 32 times as many as a path can name, in 4 MiB.
+const DEPTH_MAX: usize = 1 << 16;
 /// Entries of one folder and of all beneath.
 const ENTRIES_MAX: u64 = 20_000_000;
+/// Entries after which it is looked how far the kernel has told the list.
+const MARK_EVERY: u32 = 64;
 /// Files with several hard links that are remembered: 1 MiB.
 const LINKS_MAX: usize = 1 << 16;
 /// Parts that an inode is counted in, so that the parts of several links add up.
@@ -35,26 +40,33 @@ const INODE_PARTS: u64 = 1 << 20;
 /// Unit of a file's blocks.
 const BLOCK_BYTES: u64 = 512;
 
-/// Counts a folder.
-pub(super) fn usage(path: &Path) -> nix::Result<Usage> {
-    usage_within(path, ENTRIES_MAX)
+/// What was counted of a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Walked {
+    pub(super) usage: Usage,
+    /// Nothing was too deep or too much, or was moved away while it was counted.
+    pub(super) is_whole: bool,
 }
 
-fn usage_within(path: &Path, entries_max: u64) -> nix::Result<Usage> {
+/// Counts a folder.
+pub(super) fn usage(path: &Path) -> nix::Result<Walked> {
+    let bounds = Bounds { open: OPEN_MAX, depth: DEPTH_MAX, entries: ENTRIES_MAX };
+    usage_within(path, bounds)
+}
+
+fn usage_within(path: &Path, bounds: Bounds) -> nix::Result<Walked> {
     let root = open_dir(path)?;
     let stat = fstat(root.as_fd())?;
     let mut count = Count::new(stat.st_dev, LINKS_MAX);
     count.add(&stat);
-    let (mut open, mut deeper) = (vec![entries(root)?], Vec::new());
+    let mut walk = Walk { bounds, levels: Vec::new(), closed: 0, is_whole: true };
+    walk.enter(Level::of(root, &stat, stat.st_ino)?)?;
     // Also those that count nothing.
     let mut seen = 1;
-    while let Some((dir, list)) = open.last_mut() {
+    while let Some((folder, list)) = walk.open() {
         let Some(entry) = list.next() else {
-            open.pop();
-            if open.is_empty()
-                && let Some(folder) = deeper.pop()
-            {
-                open.push(entries(folder)?);
+            if !walk.leave(stat.st_dev)? {
+                break;
             }
             continue;
         };
@@ -64,10 +76,11 @@ fn usage_within(path: &Path, entries_max: u64) -> nix::Result<Usage> {
             continue;
         }
         seen += 1;
-        if seen > entries_max {
+        if seen > bounds.entries {
+            walk.is_whole = false;
             break;
         }
-        let stat = match fstatat(dir.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        let stat = match fstatat(folder.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(Errno::ENOENT) => continue, // removed meanwhile
             stat => stat?,
         };
@@ -76,18 +89,121 @@ fn usage_within(path: &Path, entries_max: u64) -> nix::Result<Usage> {
         }
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_NOFOLLOW;
         let name = std::ffi::OsStr::from_bytes(name.to_bytes());
-        match open_beneath(dir, name, flags, ResolveFlag::RESOLVE_NO_XDEV) {
+        match open_beneath(folder, name, flags, ResolveFlag::RESOLVE_NO_XDEV) {
             // Removed, replaced or mounted over meanwhile.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => {}
-            Ok(folder) if open.len() >= DEPTH_MAX => {
-                if deeper.len() < DEEPER_MAX {
-                    deeper.push(folder);
-                }
-            }
-            folder => open.push(entries(folder?)?),
+            folder => walk.enter(Level::of(folder?, &stat, entry.ino())?)?,
         }
     }
-    Ok(count.usage())
+    Ok(Walked { usage: count.usage(), is_whole: walk.is_whole })
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    open: usize,
+    depth: usize,
+    entries: u64,
+}
+
+/// The folders from the root to the one that is being read.
+struct Walk {
+    bounds: Bounds,
+    levels: Vec<Level>,
+    /// So many of them, from the root on, are closed.
+    closed: usize,
+    is_whole: bool,
+}
+
+struct Level {
+    inode: u64,
+    /// The same as the list of the folder above has it: not all file systems say it alike.
+    listed: u64,
+    /// Nothing once it is closed.
+    open: Option<(OwnedFd, OwningIter)>,
+    /// Where in its list the kernel is, and where it was before it told what was read last.
+    position: (i64, i64),
+    read: u32,
+}
+
+impl Walk {
+    /// The folder that is being read, and the rest of its list.
+    fn open(&mut self) -> Option<(&OwnedFd, &mut OwningIter)> {
+        let level = self.levels.last_mut()?;
+        level.read = level.read.wrapping_add(1);
+        if level.read.is_multiple_of(MARK_EVERY) {
+            // Before it is left its place is asked for in any case.
+            let _ = level.mark();
+        }
+        level.open.as_mut().map(|(folder, list)| (&*folder, list))
+    }
+
+    /// Goes into a folder.
+    fn enter(&mut self, level: Level) -> nix::Result<()> {
+        if self.levels.len() >= self.bounds.depth {
+            self.is_whole = false;
+            return Ok(());
+        }
+        if let Some(above) = self.levels.last_mut() {
+            above.mark()?;
+        }
+        if self.levels.len() - self.closed >= self.bounds.open {
+            self.levels[self.closed].open = None;
+            self.closed += 1;
+        }
+        self.levels.push(level);
+        Ok(())
+    }
+
+    /// Goes back to the folder above; false when that lies elsewhere by now, and with it all that is left.
+    fn leave(&mut self, device: u64) -> nix::Result<bool> {
+        let Some(below) = self.levels.pop() else { return Ok(true) };
+        if self.levels.len() > self.closed {
+            return Ok(true);
+        }
+        let Some(level) = self.levels.last_mut() else { return Ok(true) };
+        self.closed -= 1;
+        let is_whole = level.reopen(&below, device)?;
+        self.is_whole &= is_whole;
+        Ok(level.open.is_some())
+    }
+}
+
+impl Level {
+    fn of(folder: OwnedFd, stat: &FileStat, listed: u64) -> nix::Result<Self> {
+        let open = Some(entries(folder)?);
+        Ok(Self { inode: stat.st_ino, listed, open, position: (0, 0), read: 0 })
+    }
+
+    /// The kernel tells many entries at once: what was read last lies between its last two places.
+    fn mark(&mut self) -> nix::Result<()> {
+        let Some((folder, _)) = &self.open else { return Ok(()) };
+        let place = lseek(folder, 0, Whence::SeekCur)?;
+        if place != self.position.1 {
+            self.position = (self.position.1, place);
+        }
+        Ok(())
+    }
+
+    /// Opens a closed folder from the one below, up to which its list was read; false when not all that
+    /// is left of the list can be told. It stays closed when it is not where the one below lies.
+    fn reopen(&mut self, below: &Self, device: u64) -> nix::Result<bool> {
+        let Some((folder, _)) = &below.open else { return Ok(false) };
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let folder = match openat(folder, "..", flags, Mode::empty()) {
+            Err(Errno::ENOENT) => return Ok(false), // removed meanwhile
+            folder => folder?,
+        };
+        let stat = fstat(folder.as_fd())?;
+        if (stat.st_dev, stat.st_ino) != (device, self.inode) {
+            return Ok(false);
+        }
+        lseek(&folder, self.position.0, Whence::SeekSet)?;
+        let (folder, mut list) = entries(folder)?;
+        let is_below = |entry: nix::Result<Entry>| entry.map(|entry| entry.ino() == below.listed);
+        let found = list.by_ref().map(is_below).find(|is| !matches!(is, Ok(false)));
+        self.open = Some((folder, list));
+        found.unwrap_or(Ok(false))
+    }
 }
 
 /// A folder to look names up in, and their list.
@@ -148,7 +264,34 @@ impl Count {
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    const BOUNDS: Bounds = Bounds { open: OPEN_MAX, depth: DEPTH_MAX, entries: ENTRIES_MAX };
+
+    /// All that is there.
+    fn whole(path: &Path, bounds: Bounds) -> Usage {
+        let walked = usage_within(path, bounds).expect("counted");
+        assert!(walked.is_whole, "{walked:?}");
+        walked.usage
+    }
+
+    /// The same by paths.
+    fn by_paths(path: &Path) -> Usage {
+        let meta = fs::symlink_metadata(path).expect("there");
+        let own = Usage { bytes: meta.blocks() * BLOCK_BYTES, inodes: 1 };
+        let below = meta.is_dir().then(|| fs::read_dir(path).expect("there"));
+        below.into_iter().flatten().flatten().fold(own, |sum, entry| {
+            let of = by_paths(&entry.path());
+            Usage { bytes: sum.bytes + of.bytes, inodes: sum.inodes + of.inodes }
+        })
+    }
+
+    /// A folder with so many others inside each other, and a file in the last one.
+    fn chain(path: &Path, depth: usize) {
+        let deepest = (0..depth).fold(path.to_owned(), |path, _| path.join("d"));
+        fs::create_dir_all(&deepest).expect("made");
+        fs::write(deepest.join("f"), "some").expect("written");
+    }
 
     #[test]
     fn names_beyond_what_is_remembered_count_for_their_part() {
@@ -160,7 +303,7 @@ mod tests {
                 fs::hard_link(&first, dir.path().join(format!("{file}-{name}"))).expect("linked");
             }
         }
-        let all = usage(dir.path()).expect("counted");
+        let all = whole(dir.path(), BOUNDS);
         let folder = fstat(open_dir(dir.path()).expect("there").as_fd()).expect("there");
         for max in [0, 2] {
             let mut count = Count::new(folder.st_dev, max);
@@ -179,14 +322,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let outside = tempfile::tempdir().expect("a folder");
         fs::write(outside.path().join("big"), vec![1; 1 << 20]).expect("written");
-        let empty = usage(dir.path()).expect("counted");
+        let empty = whole(dir.path(), BOUNDS);
         assert_eq!(empty.inodes, 1, "itself");
 
         fs::create_dir_all(dir.path().join("a/b")).expect("made");
         fs::write(dir.path().join("a/b/f"), vec![1; 100_000]).expect("written");
         fs::hard_link(dir.path().join("a/b/f"), dir.path().join("again")).expect("linked");
         symlink(outside.path(), dir.path().join("out")).expect("linked");
-        let full = usage(dir.path()).expect("counted");
+        let full = whole(dir.path(), BOUNDS);
         assert_eq!(full.inodes, 1 + 2 + 1 + 1, "folders, the file, the symbolic link");
         assert!(full.bytes >= 100_000 && full.bytes < 1 << 20, "{full:?}");
     }
@@ -200,22 +343,78 @@ mod tests {
         for n in 1..8 {
             fs::hard_link(files.join("0"), files.join(n.to_string())).expect("linked");
         }
-        let counted = usage_within(dir.path(), 10).expect("two folders, eight names of a file");
-        assert_eq!(counted.inodes, 3);
-        let some = usage_within(dir.path(), 2).expect("a lower bound");
-        assert_eq!(some.inodes, 2, "both folders");
+        let bounds = |entries| Bounds { entries, ..BOUNDS };
+        assert_eq!(whole(dir.path(), bounds(10)).inodes, 3, "two folders, eight names of a file");
+        let some = usage_within(dir.path(), bounds(2)).expect("a lower bound");
+        assert_eq!((some.usage.inodes, some.is_whole), (2, false), "both folders");
     }
 
     #[test]
-    fn nothing_hides_in_a_folder_for_being_deep_and_one_that_is_missing_has_no_answer() {
+    fn nothing_hides_in_a_folder_for_being_deep_or_beside_many_others_there() {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut path = dir.path().to_owned();
-        (0..DEPTH_MAX * 3).for_each(|_| path.push("d"));
-        fs::create_dir_all(&path).expect("made");
-        fs::write(path.join("f"), vec![1; 100_000]).expect("written");
-        let counted = usage(dir.path()).expect("counted");
-        assert_eq!(counted.inodes, 1 + u64::try_from(DEPTH_MAX).expect("small") * 3 + 1);
-        assert!(counted.bytes >= 100_000, "{counted:?}");
+        let deep = (1..OPEN_MAX).fold(dir.path().to_owned(), |path, _| path.join("d"));
+        for sibling in 0..3 * OPEN_MAX {
+            chain(&deep.join(sibling.to_string()), sibling % 3);
+        }
+        chain(&deep, OPEN_MAX * 3);
+        assert_eq!(whole(dir.path(), BOUNDS), by_paths(dir.path()));
         assert_eq!(usage(&dir.path().join("none")), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn a_list_goes_on_where_it_was_left_whatever_lies_before_and_behind() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for below in ["", "b", "b/b"] {
+            for n in 0..2_000 {
+                // The kernel tells some hundred of them at once.
+                let path = dir.path().join(below).join(format!("{n}-{}", "n".repeat(64)));
+                match n % 250 {
+                    0 => chain(&path, n / 250),
+                    1 => fs::create_dir_all(&path).expect("made"),
+                    _ => fs::write(&path, "some").expect("written"),
+                }
+            }
+            fs::create_dir(dir.path().join(below).join("b")).expect("made");
+        }
+        let all = by_paths(dir.path());
+        for open in 1..5 {
+            assert_eq!(whole(dir.path(), Bounds { open, ..BOUNDS }), all, "{open}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_deep_is_told_and_costs_nothing_of_the_rest() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for name in ["a", "b", "c"] {
+            chain(&dir.path().join(name), 9);
+        }
+        let bounds = Bounds { open: 2, depth: 4, ..BOUNDS };
+        let some = usage_within(dir.path(), bounds).expect("a lower bound");
+        assert_eq!((some.usage.inodes, some.is_whole), (1 + 3 * 4, false));
+    }
+
+    #[test]
+    fn a_folder_that_was_moved_while_it_was_counted_leads_nowhere_else() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(dir.path().join("a/b")).expect("made");
+        fs::create_dir(dir.path().join("elsewhere")).expect("made");
+        let of = |path: &str| {
+            let folder = open_dir(&dir.path().join(path)).expect("there");
+            let stat = fstat(folder.as_fd()).expect("there");
+            (stat.st_dev, Level::of(folder, &stat, stat.st_ino).expect("a list"))
+        };
+        let ((device, mut above), (_, below)) = (of("a"), of("a/b"));
+        let mut back = |below: &Level| {
+            above.open = None;
+            let is_whole = above.reopen(below, device).expect("no error");
+            (is_whole, above.open.is_some())
+        };
+        assert_eq!(back(&below), (true, true));
+        let stranger = Level { listed: 0, ..of("a/b").1 };
+        assert_eq!(back(&stranger), (false, true), "the list does not have it any more");
+        fs::rename(dir.path().join("a/b"), dir.path().join("elsewhere/b")).expect("moved");
+        assert_eq!(back(&below), (false, false));
+        fs::remove_dir(dir.path().join("elsewhere/b")).expect("removed");
+        assert_eq!(back(&below), (false, false));
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         usage: usage(8192, 2),
         fs,
         at: UnixNanos(7_000_000_000),
+        is_whole: true,
     };
     let storage = Storage {
         node: fs,

@@ -7,8 +7,8 @@
 //! has a thread of its own, for which nobody waits longer than `WAIT_MAX`: until a count has ended,
 //! the one before is shown, and who weighs pods is told of those that have none. The cheapest come
 //! first, so one that is slow keeps no other one waiting. A count that fails says nothing of the
-//! volume: what was counted before is shown until it is too old. Bounds: `VOLUMES_MAX` volumes of one
-//! round.
+//! volume: what was counted before is shown until it is too old. One that is not whole is shown, and the
+//! volume is not known. Bounds: `VOLUMES_MAX` volumes of one round.
 // k8s: pkg/kubelet/server/stats/volume_stat_calculator.go, pkg/volume/metrics_du.go, metrics_cached.go
 
 use std::collections::{HashMap, HashSet};
@@ -30,7 +30,7 @@ use pintle_daemon::clock;
 use pintle_daemon::tasks;
 use tokio::sync::oneshot;
 
-use super::du;
+use super::du::{self, Walked};
 use super::files::{FileSystem, Usage, file_system};
 
 /// Volumes of one round.
@@ -64,6 +64,8 @@ pub(super) struct Counted {
     pub(super) usage: Usage,
     pub(super) fs: FileSystem,
     pub(super) at: UnixNanos,
+    /// It holds no more than that.
+    pub(super) is_whole: bool,
 }
 
 /// Counted volumes by pod: those that go with the pod's disk space first.
@@ -121,7 +123,7 @@ struct Latest {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) volumes: Arc<Volumes>,
-    /// Pods of which a volume on a disk has no count, or one that is long ago.
+    /// Pods of which a volume on a disk has no count, or one that is not whole or long ago.
     pub(super) unread: HashSet<PodUid>,
 }
 
@@ -197,7 +199,10 @@ impl Latest {
 
     /// Takes a count that has ended; `None` for a volume that is not there.
     fn take(&mut self, target: &Target, counted: Option<&Counted>) {
-        self.tried.insert(target.path.clone(), Instant::now());
+        match counted.is_none_or(|counted| counted.is_whole) {
+            true => drop(self.tried.insert(target.path.clone(), Instant::now())),
+            false => drop(self.tried.remove(&target.path)),
+        }
         let of_pod = Arc::make_mut(&mut self.volumes).entry(target.uid.clone()).or_default();
         of_pod.retain(|volume| volume.name != target.name);
         of_pod.extend(counted.cloned());
@@ -308,6 +313,11 @@ impl Thread {
         let since = Instant::now();
         let counted = match self.count(target, projects) {
             Attempt::Counted(counted) => {
+                let was_whole = before.and_then(|of| of.counted).is_none_or(|of| of.is_whole);
+                if was_whole && !counted.is_whole {
+                    let path = target.path.display();
+                    tracing::warn!(%path, "a volume is too large or deep to be counted, or was moved about meanwhile");
+                }
                 locked(&self.latest).take(target, Some(&counted));
                 Some(counted)
             }
@@ -324,10 +334,13 @@ impl Thread {
     fn count(&self, target: &Target, projects: &Listed) -> Attempt {
         let (since, at) = (Instant::now(), clock::now());
         let counted = Some(&target.path).filter(|_| target.may_have_project);
-        let (usage, from) = match counted.and_then(|path| projects.usage(path)) {
-            Some(ProjectUsage { bytes, inodes }) => (Usage { bytes, inodes }, CountedFrom::Quota),
+        let (walked, from) = match counted.and_then(|path| projects.usage(path)) {
+            Some(ProjectUsage { bytes, inodes }) => {
+                let usage = Usage { bytes, inodes };
+                (Walked { usage, is_whole: true }, CountedFrom::Quota)
+            }
             None => match du::usage(&target.path) {
-                Ok(usage) => (usage, CountedFrom::Walk),
+                Ok(walked) => (walked, CountedFrom::Walk),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => return Attempt::NotThere,
                 Err(error) => {
                     let path = target.path.display();
@@ -339,7 +352,8 @@ impl Thread {
         let Some(fs) = file_system(&target.path) else { return Attempt::Failed };
         self.metrics.volume_counted(from, since.elapsed());
         let Target { name, is_ephemeral, .. } = target.clone();
-        Attempt::Counted(Counted { name, is_ephemeral, usage, fs, at })
+        let Walked { usage, is_whole } = walked;
+        Attempt::Counted(Counted { name, is_ephemeral, usage, fs, at, is_whole })
     }
 }
 
@@ -529,6 +543,26 @@ mod tests {
         locked(&thread.latest).tried.values_mut().for_each(old);
         thread.publish(again);
         assert!(lacks(&thread), "until it is too old");
+    }
+
+    #[test]
+    fn a_volume_that_was_not_counted_whole_is_shown_and_not_known() {
+        let root = tempfile::tempdir().expect("a folder");
+        let disk = &targets(&world(), root.path())[2..3];
+        fs::create_dir_all(&disk[0].path).expect("made");
+        let mut thread = thread(Duration::from_secs(60));
+        let lacks = |thread: &Thread| locked(&thread.latest).lacks(&disk[0], thread.period);
+        let whole = thread.round(disk, true)[&PodUid::from("u")][0].clone();
+        assert!(whole.is_whole && !lacks(&thread));
+        let part = Counted { is_whole: false, ..whole.clone() };
+        locked(&thread.latest).take(&disk[0], Some(&part));
+        assert!(lacks(&thread));
+        assert_eq!(locked(&thread.latest).volumes[&PodUid::from("u")], [part]);
+        let volumes = thread.round(disk, true);
+        thread.publish(volumes);
+        assert!(lacks(&thread), "though the round is over");
+        locked(&thread.latest).take(&disk[0], Some(&whole));
+        assert!(!lacks(&thread));
     }
 
     #[test]
