@@ -393,8 +393,9 @@ fn pressure(sample: &Sample, which: usize) -> Psi {
     let Some(pressure) = sample.pressure else { return Psi::default() };
     let Pressure { some, full } = pressure[which];
     let data = |stall: pintle_agent_host::cgroup::stats::Stall| PsiData {
-        // Nanoseconds, as cAdvisor counts them.
-        total: stall.total_us.saturating_mul(1000),
+        // Microseconds, though the API's comment says nanoseconds: nobody converts the kernel's.
+        // k8s: github.com/opencontainers/cgroups fs2/psi.go parsePSIData
+        total: stall.total_us,
         avg10: stall.avg10,
         avg60: stall.avg60,
         avg300: stall.avg300,
@@ -515,6 +516,23 @@ mod tests {
         let own = Key::Container("1".to_owned());
         swept.cgroups.get_mut(&own).expect("it is read").sample.memory_limit_bytes = None;
         assert_eq!(left(&swept), None);
+    }
+
+    #[test]
+    fn stall_is_told_in_the_kernels_microseconds() {
+        use pintle_agent_host::cgroup::stats::Stall;
+        let (snapshot, node, storage) = world();
+        let mut swept = sweep();
+        let some = Stall { total_us: 5, ..Stall::default() };
+        let pressure = Some([Pressure { some, ..Pressure::default() }; 3]);
+        swept.cgroups.values_mut().for_each(|found| found.sample.pressure = pressure);
+        let made = summary(&snapshot, &swept, &node, Some(&storage));
+        let made = serde_json::to_value(&made).expect("JSON");
+        for of in [&made["node"], &made["pods"][0], &made["pods"][0]["containers"][0]] {
+            for what in ["cpu", "memory", "io"] {
+                assert_eq!(of[what]["psi"]["some"]["total"], 5, "{what} of {of}");
+            }
+        }
     }
 
     #[test]
