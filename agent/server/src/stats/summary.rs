@@ -210,7 +210,7 @@ fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> N
     let full = storage.is_some();
     NodeStats {
         node_name: node.name.clone(),
-        system_containers: system_containers(sweep, node),
+        system_containers: system_containers(sweep, node, full),
         start_time: self::time(node.booted_at),
         cpu: cpu(root),
         memory: memory(&root.sample, whole),
@@ -231,13 +231,13 @@ fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> N
 }
 
 // k8s: pkg/kubelet/server/stats/summary_sys_containers.go GetSystemContainersStats
-fn system_containers(sweep: &Sweep, node: &NodeFigures) -> Vec<ContainerStats> {
+fn system_containers(sweep: &Sweep, node: &NodeFigures, full: bool) -> Vec<ContainerStats> {
     let of = |name: &str, found: &CgroupReading, start_time, limit: Option<u64>| ContainerStats {
         name: name.to_owned(),
         start_time: time(start_time),
         cpu: cpu(found),
         memory: memory(&found.sample, limit),
-        io: Some(io(&found.sample)),
+        io: full.then(|| io(&found.sample)),
         rootfs: None,
         logs: None,
         swap: swap(&found.sample, None),
@@ -566,6 +566,8 @@ mod tests {
         let pod = &made.pods[0];
         assert!(pod.network.is_none() && pod.ephemeral_storage.is_none() && pod.io.is_none());
         assert!(pod.containers[0].rootfs.is_none() && made.node.fs.is_none());
+        let of_system = &made.node.system_containers;
+        assert!(!of_system.is_empty() && of_system.iter().all(|of| of.io.is_none()));
         assert_eq!(pod.containers[0].memory.working_set_bytes, 516_096);
     }
 
