@@ -23,7 +23,7 @@ use super::files::Usage;
 pub(super) const READ_MAX: Duration = Duration::from_secs(2);
 /// How long the runtime may take.
 // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go RuntimeRequestTimeout
-const ASK_MAX: Duration = Duration::from_secs(120);
+pub(super) const ASK_MAX: Duration = Duration::from_secs(120);
 /// How long an answer that was late is worth something.
 const FRESH_FOR: Duration = Duration::from_secs(15);
 

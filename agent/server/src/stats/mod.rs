@@ -58,8 +58,6 @@ use sweep::{Kind, Sweep, Sweeper};
 const FRESH_FOR: Duration = Duration::from_secs(5);
 /// The same for what the runtime and the file systems say.
 const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
-/// How long the runtime may take to say it.
-const RUNTIME_WAIT: Duration = Duration::from_secs(10);
 
 /// The threads that read cgroups and count volumes, and the question about writable layers, for whoever
 /// shows what they find or weighs it.
@@ -106,8 +104,8 @@ pub(super) struct Stats {
 /// File systems of the node.
 #[derive(Default)]
 struct Disks {
-    node: FileSystem,
-    images: FileSystem,
+    node: Option<FileSystem>,
+    images: Option<FileSystem>,
 }
 
 struct Cached<T> {
@@ -144,14 +142,18 @@ impl Stats {
     /// `/stats/summary`.
     // k8s: pkg/kubelet/server/stats/handler.go handleSummary
     pub(super) async fn summary(&self, only_cpu_and_memory: bool) -> Answer {
-        let snapshot = self.views.load();
         let kind = if only_cpu_and_memory { Kind::Shown } else { Kind::Processes };
-        let Some(sweep) = self.sweep(&snapshot, kind).await else {
-            return Answer::text(500, "Internal Error: failed to get root cgroup stats");
-        };
+        // The runtime may take its time: what is in use now comes after it.
         let storage = match only_cpu_and_memory {
             true => None,
-            false => Some(self.storage(&snapshot).await),
+            false => match self.storage(&self.views.load()).await {
+                Ok(storage) => Some(storage),
+                Err(why) => return Answer::text(500, format!("Internal Error: failed to {why}")),
+            },
+        };
+        let snapshot = self.views.load();
+        let Some(sweep) = self.sweep(&snapshot, kind).await else {
+            return Answer::text(500, "Internal Error: failed to get root cgroup stats");
         };
         let node = self.node();
         Answer::json(&summary::summary(&snapshot, &sweep, &node, storage.as_deref()))
@@ -243,26 +245,31 @@ impl Stats {
         }
     }
 
-    async fn storage(&self, snapshot: &Snapshot) -> Arc<Storage> {
+    /// Everything about files, or what it cannot be told without.
+    // k8s: pkg/kubelet/server/stats/summary.go Get
+    async fn storage(&self, snapshot: &Snapshot) -> Result<Arc<Storage>, String> {
         let mut cached = self.stored.lock().await;
         if let Some(fresh) = Cached::fresh(&cached, STORAGE_FRESH_FOR) {
-            return fresh;
+            return Ok(fresh);
         }
-        let images = self.images().await;
-        let (root, mount) = (self.config.flags.root_dir.clone(), images.clone());
+        let layers = self.gauges.layers.read(&self.runtime, layers::ASK_MAX);
+        let (images, layers) = tokio::join!(self.images(), layers);
+        let (mount, used) = images.map_err(|why| format!("get imageFs stats: {why}"))?;
+        let layers = layers.ok_or("list pod stats: failed to list all container stats")?;
+        let root = self.config.flags.root_dir.clone();
         let disks = self.disks.get(move || Disks {
-            node: files::file_system(&root).unwrap_or_default(),
-            images: mount.and_then(|(path, _)| files::file_system(&path)).unwrap_or_default(),
+            node: files::file_system(&root),
+            images: files::file_system(&mount),
         });
         let disks = disks.await.unwrap_or_default();
+        let node = disks.node.ok_or("get rootFs stats: the disk does not tell them")?;
         let pods = self.config.flags.root_dir.join("pods");
         let uids = pods::uids(snapshot);
         let hosts = self.hosts_sizes.get(move || files::hosts_files(&pods, uids));
-        let layers = self.gauges.layers.read(&self.runtime, RUNTIME_WAIT).await;
         let storage = Storage {
-            node: disks.node,
-            images: images.map(|(_, usage)| (disks.images, usage)),
-            layers: layers.map(|told| told.sizes.clone()).unwrap_or_default(),
+            node,
+            images: (disks.images, used),
+            layers,
             volumes: match &self.gauges.volumes {
                 Some(counter) => {
                     let targets = volumes::targets(snapshot, &self.config.flags.root_dir);
@@ -275,20 +282,21 @@ impl Stats {
         };
         let value = Arc::new(storage);
         *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
-        value
+        Ok(value)
     }
 
     // k8s: pkg/kubelet/stats/cri_stats_provider.go ImageFsStats
-    async fn images(&self) -> Option<(PathBuf, Usage)> {
-        let asked = self.runtime.image_fs_info(v1::ImageFsInfoRequest {});
-        let told = tokio::time::timeout(RUNTIME_WAIT, asked).await.ok()?.ok()?;
-        let fs = told.image_filesystems.into_iter().next()?;
+    async fn images(&self) -> Result<(PathBuf, Usage), String> {
+        let told = self.runtime.image_fs_info(v1::ImageFsInfoRequest {}).await;
+        let told = told.map_err(|error| error.to_string())?;
+        let fs = told.image_filesystems.into_iter().next();
+        let fs = fs.ok_or("imageFs information is unavailable")?;
         let usage = Usage {
             bytes: fs.used_bytes.map_or(0, |value| value.value),
             inodes: fs.inodes_used.map_or(0, |value| value.value),
         };
         let mount = fs.fs_id.map(|id| id.mountpoint).unwrap_or_default();
-        Some((PathBuf::from(mount), usage))
+        Ok((PathBuf::from(mount), usage))
     }
 }
 

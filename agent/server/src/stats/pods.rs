@@ -197,10 +197,7 @@ mod tests {
         assert!(bare.unread.is_none(), "nobody asked for disks");
         let volumes = Counts { volumes: storage.volumes, ..Counts::default() };
         let disks = Disks {
-            layers: Some(Arc::new(LayersTold {
-                sizes: storage.layers,
-                asked_at: UnixNanos(1_000_000_000_000),
-            })),
+            layers: Some(storage.layers),
             logs: Some(Arc::new(storage.logs)),
             hosts: Arc::new(storage.pods),
             volumes,

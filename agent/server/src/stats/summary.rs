@@ -14,6 +14,7 @@ use pintle_agent_host::cgroup::stats::{Pressure, Sample};
 use serde::Serialize;
 
 use super::files::{FileSystem, Usage};
+use super::layers::LayersTold;
 use super::network::Interface;
 use super::sweep::{CgroupReading, Sweep};
 use super::targets::Key;
@@ -146,17 +147,20 @@ wire! {
     }
     VolumeStats { #[serde(flatten)] fs: FsStats, name: String, }
     FsStats {
-        time: String,
+        /// `null` of what the runtime tells nothing of, as Go writes no time.
+        time: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         available_bytes: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         capacity_bytes: Option<u64>,
-        used_bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        used_bytes: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         inodes_free: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         inodes: Option<u64>,
-        inodes_used: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes_used: Option<u64>,
     }
 }
 
@@ -179,10 +183,10 @@ pub(super) struct NodeFigures {
 pub(super) struct Storage {
     /// The file system of `--root-dir`.
     pub(super) node: FileSystem,
-    /// That of images, and what they use.
-    pub(super) images: Option<(FileSystem, Usage)>,
-    /// Writable layers by container id.
-    pub(super) layers: std::collections::HashMap<String, Usage>,
+    /// That of images, if this node knows it, and what they use.
+    pub(super) images: (Option<FileSystem>, Usage),
+    /// Writable layers.
+    pub(super) layers: Arc<LayersTold>,
     /// Logs by container id.
     pub(super) logs: std::collections::HashMap<String, Usage>,
     /// `etc-hosts` and other files of the agent's own, by pod.
@@ -216,9 +220,10 @@ fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> N
         memory: memory(&root.sample, whole),
         io: full.then(|| io(&root.sample)),
         network: full.then(|| network(&time, &sweep.node_network)),
-        fs: storage.map(|storage| file_system(&storage.node, node.now, None)),
-        runtime: storage.and_then(|storage| storage.images.as_ref()).map(|(fs, usage)| {
-            let fs = file_system(fs, node.now, Some(usage));
+        fs: storage.map(|storage| whole_disk(&storage.node, node.now)),
+        runtime: storage.map(|storage| {
+            let (fs, usage) = &storage.images;
+            let fs = part_of(fs.as_ref(), node.now, Some(*usage));
             RuntimeStats { image_fs: fs.clone(), container_fs: fs }
         }),
         rlimit: full.then(|| RlimitStats {
@@ -312,32 +317,37 @@ fn container(
 ) -> Option<ContainerStats> {
     let id = container.id.as_str();
     let found = sweep.container(id)?;
-    let images = storage.and_then(|s| s.images.as_ref()).map(|(fs, _)| fs);
     Some(ContainerStats {
         name: container.name.clone(),
         start_time: time(container.created_at),
         cpu: cpu(found),
         memory: memory(&found.sample, found.sample.memory_limit_bytes),
         io: storage.map(|_| io(&found.sample)),
-        rootfs: storage.map(|storage| {
-            let usage = storage.layers.get(id).copied().unwrap_or_default();
-            file_system(images.unwrap_or(&storage.node), node.now, Some(&usage))
-        }),
-        logs: storage.map(|storage| {
-            let usage = storage.logs.get(id).copied().unwrap_or_default();
-            file_system(&storage.node, node.now, Some(&usage))
+        rootfs: storage.map(|storage| layer(id, storage)),
+        logs: storage.and_then(|storage| {
+            let usage = storage.logs.get(id).copied();
+            usage.map(|usage| part_of(Some(&storage.node), node.now, Some(usage)))
         }),
         swap: swap(&found.sample, found.sample.swap_limit_bytes),
     })
 }
 
+/// Nothing of one that the runtime did not tell.
+// k8s: pkg/kubelet/stats/cri_stats_provider.go makeContainerStats
+fn layer(id: &str, storage: &Storage) -> FsStats {
+    let (fs, _) = &storage.images;
+    let told = storage.layers.sizes.get(id);
+    let layer = told.map(|usage| part_of(fs.as_ref(), storage.layers.asked_at, Some(*usage)));
+    layer.unwrap_or_default()
+}
+
 fn volume(counted: &Counted) -> VolumeStats {
-    let fs = file_system(&counted.fs, counted.at, Some(&counted.usage));
+    let fs = part_of(Some(&counted.fs), counted.at, Some(counted.usage));
     VolumeStats { fs, name: counted.name.clone() }
 }
 
 /// Writable layers and logs of running containers, the agent's own files of a pod, and the volumes
-/// that lie on the node's disk.
+/// that lie on the node's disk; what is known of them.
 // k8s: pkg/kubelet/stats/helper.go calcEphemeralStorage
 fn ephemeral(
     uid: &str,
@@ -346,18 +356,16 @@ fn ephemeral(
     storage: &Storage,
     now: UnixNanos,
 ) -> FsStats {
-    let mut usage = storage.pods.get(uid).copied().unwrap_or_default();
-    let mut add = |bytes, inodes| {
-        usage.bytes += bytes;
-        usage.inodes += inodes;
-    };
-    for fs in containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten() {
-        add(fs.used_bytes, fs.inodes_used);
-    }
-    for volume in volumes.iter().filter(|volume| volume.is_ephemeral) {
-        add(volume.usage.bytes, volume.usage.inodes);
-    }
-    file_system(&storage.node, now, Some(&usage))
+    let of_containers = containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten();
+    let of_containers = of_containers
+        .filter_map(|fs| Some(Usage { bytes: fs.used_bytes?, inodes: fs.inodes_used? }));
+    let of_volumes = volumes.iter().filter(|volume| volume.is_ephemeral).map(|v| v.usage);
+    let all = of_containers.chain(of_volumes).chain(storage.pods.get(uid).copied());
+    let usage = all.reduce(|sum, more| Usage {
+        bytes: sum.bytes.saturating_add(more.bytes),
+        inodes: sum.inodes.saturating_add(more.inodes),
+    });
+    part_of(Some(&storage.node), now, usage)
 }
 
 fn cpu(found: &CgroupReading) -> CpuStats {
@@ -433,21 +441,25 @@ fn network(time: &str, interfaces: &[Interface]) -> NetworkStats {
     }
 }
 
-/// A file system, with what one user of it takes or with what all take.
-fn file_system(fs: &FileSystem, now: UnixNanos, usage: Option<&Usage>) -> FsStats {
+/// A file system, with what all take of it.
+fn whole_disk(fs: &FileSystem, at: UnixNanos) -> FsStats {
     let all = Usage {
         bytes: fs.capacity_bytes.saturating_sub(fs.free_bytes),
         inodes: fs.inodes.saturating_sub(fs.inodes_free),
     };
-    let usage = usage.unwrap_or(&all);
+    part_of(Some(fs), at, Some(all))
+}
+
+/// What one user of a file system takes, as far as either is known.
+fn part_of(fs: Option<&FileSystem>, at: UnixNanos, usage: Option<Usage>) -> FsStats {
     FsStats {
-        time: time(now),
-        available_bytes: Some(fs.available_bytes),
-        capacity_bytes: Some(fs.capacity_bytes),
-        used_bytes: usage.bytes,
-        inodes_free: Some(fs.inodes_free),
-        inodes: Some(fs.inodes),
-        inodes_used: usage.inodes,
+        time: Some(time(at)),
+        available_bytes: fs.map(|fs| fs.available_bytes),
+        capacity_bytes: fs.map(|fs| fs.capacity_bytes),
+        used_bytes: usage.map(|usage| usage.bytes),
+        inodes_free: fs.map(|fs| fs.inodes_free),
+        inodes: fs.map(|fs| fs.inodes),
+        inodes_used: usage.map(|usage| usage.inodes),
     }
 }
 
@@ -461,6 +473,9 @@ mod tests {
     use crate::stats::testing::{sweep, world};
     use serde_json::Value;
     use std::collections::BTreeSet;
+
+    /// When the runtime was asked for layers.
+    const ASKED_AT: &str = "1970-01-01T00:16:40Z";
 
     /// Every path of names in an object, lists taken as their first item.
     fn shape(value: &Value, path: &str, out: &mut BTreeSet<String>) {
@@ -594,7 +609,34 @@ mod tests {
         let made = summary(&snapshot, &sweep(), &node, Some(&storage));
         let sum = made.pods[0].ephemeral_storage.as_ref().expect("there");
         let (bytes, inodes) = (24_576 + 4096 + 8192, 9 + 1 + 1 + 2);
-        assert_eq!((sum.used_bytes, sum.inodes_used), (bytes, inodes), "without the token");
+        let told = (sum.used_bytes, sum.inodes_used);
+        assert_eq!(told, (Some(bytes), Some(inodes)), "without the token");
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_disk_is_not_told_as_nothing() {
+        let (snapshot, node, storage) = world();
+        let of = |storage: &Storage| {
+            let made = summary(&snapshot, &sweep(), &node, Some(storage));
+            serde_json::to_value(&made).expect("JSON")
+        };
+        let all = of(&storage);
+        let rootfs = &all["pods"][0]["containers"][0]["rootfs"];
+        assert_eq!((&rootfs["usedBytes"], &rootfs["time"]), (&24_576.into(), &ASKED_AT.into()));
+        let told = LayersTold { sizes: Default::default(), ..(*storage.layers).clone() };
+        let storage = Storage {
+            layers: Arc::new(told),
+            images: (None, storage.images.1),
+            logs: Default::default(),
+            ..storage
+        };
+        let some = of(&storage);
+        let (pod, container) = (&some["pods"][0], &some["pods"][0]["containers"][0]);
+        assert_eq!(container["rootfs"], serde_json::json!({"time": null}));
+        assert_eq!(container.get("logs"), None);
+        assert_eq!(pod["ephemeral-storage"]["usedBytes"], 4096 + 8192, "of what is known");
+        let images = &some["node"]["runtime"]["imageFs"];
+        assert_eq!((&images["usedBytes"], images.get("capacityBytes")), (&7.into(), None));
     }
 
     #[test]

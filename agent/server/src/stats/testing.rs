@@ -11,6 +11,7 @@ use pintle_agent_host::cgroup::stats::{DeviceIo, Holds, More, Sample};
 use serde_json::{Value, json};
 
 use super::files::{FileSystem, Usage};
+use super::layers::LayersTold;
 use super::network::{Interface, Traffic};
 use super::summary::{NodeFigures, Storage};
 use super::sweep::{CgroupReading, Sweep};
@@ -45,8 +46,11 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
     };
     let storage = Storage {
         node: fs,
-        images: Some((fs, usage(7, 1))),
-        layers: [("1".to_owned(), usage(24_576, 9))].into(),
+        images: (Some(fs), usage(7, 1)),
+        layers: Arc::new(LayersTold {
+            sizes: [("1".to_owned(), usage(24_576, 9))].into(),
+            asked_at: UnixNanos(1_000_000_000_000),
+        }),
         logs: [("1".to_owned(), usage(0, 1))].into(),
         pods: [("u".to_owned(), usage(4096, 1))].into(),
         volumes: Arc::new(

@@ -25,6 +25,8 @@ use pintle_agent_core::sync::plan::{Action, Plan};
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_metrics::Metrics;
+use pintle_cri::fake::FakeRuntime;
+use pintle_cri::{Client, Code, Deadlines, Method};
 use pintle_daemon::serve::body::Body;
 use pintle_daemon::serve::listen::ServeError;
 use serde_json::{Value, json};
@@ -168,6 +170,27 @@ fn the_read_only_port_serves_what_needs_no_rights_and_nothing_else() {
     }
     let post = TcpStream::connect(server.read_only.expect("a port")).expect("connected");
     assert_eq!(ask(post, "POST /pods").status, 405);
+}
+
+#[tokio::test]
+async fn there_is_no_summary_while_the_runtime_does_not_tell_what_it_holds() {
+    let world = World::new();
+    let runtime = FakeRuntime::start(&world.dir.path().join("c.sock")).await.expect("it starts");
+    let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
+    let stats = crate::stats::Stats::new(&world.parts, client);
+    for (method, why) in [
+        (Method::ListContainerStats, "failed to list pod stats: "),
+        (Method::ImageFsInfo, "failed to get imageFs stats: "),
+    ] {
+        let down = runtime.on(method).fail(Code::Internal, "not now");
+        let answer = stats.summary(false).await;
+        let body = String::from_utf8_lossy(&answer.body);
+        assert_eq!(answer.status, 500, "{body}");
+        assert!(body.starts_with(&format!("Internal Error: {why}")), "{body}");
+        assert_eq!(stats.summary(true).await.status, 200, "which asks for nothing of it");
+        down.lift();
+    }
+    assert_eq!(stats.summary(false).await.status, 200);
 }
 
 #[test]
