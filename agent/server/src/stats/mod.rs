@@ -52,7 +52,7 @@ use layers::Layers;
 use machine::Machine;
 pub use pods::PodGauge;
 use summary::{NodeFigures, Storage};
-use sweep::{Kind, Sweep, Sweeper};
+use sweep::{Kind, RATE_MIN, Sweep, Sweeper};
 
 /// How long a reading is used again.
 const FRESH_FOR: Duration = Duration::from_secs(5);
@@ -152,7 +152,7 @@ impl Stats {
             },
         };
         let snapshot = self.views.load();
-        let Some(sweep) = self.sweep(&snapshot, kind).await else {
+        let Some(sweep) = self.with_rates(&snapshot, kind).await else {
             return Answer::text(500, "Internal Error: failed to get root cgroup stats");
         };
         let node = self.node();
@@ -162,14 +162,14 @@ impl Stats {
     /// `/metrics/resource`.
     pub(super) async fn resource(&self) -> Answer {
         let snapshot = self.views.load();
-        let sweep = self.sweep(&snapshot, Kind::Shown).await;
+        let sweep = self.sweep(&snapshot, Kind::Shown, FRESH_FOR).await;
         Answer::metrics(resource::exposition(&snapshot, sweep.as_deref()))
     }
 
     /// `/metrics/cadvisor`.
     pub(super) async fn cadvisor(&self) -> Answer {
         let snapshot = self.views.load();
-        match self.sweep(&snapshot, Kind::More).await {
+        match self.sweep(&snapshot, Kind::More, FRESH_FOR).await {
             Some(sweep) => {
                 let root = self.config.flags.root_dir.clone();
                 let machine = self.machine.get(move || machine::machine(&root)).await;
@@ -192,14 +192,31 @@ impl Stats {
         self.log_sizes.get(read).await.unwrap_or_default()
     }
 
-    async fn sweep(&self, snapshot: &Snapshot, kind: Kind) -> Option<Arc<Sweep>> {
+    /// With the use per second, for which there have to be two sweeps: who is the first to ask in a while
+    /// waits for the second one.
+    async fn with_rates(&self, snapshot: &Snapshot, kind: Kind) -> Option<Arc<Sweep>> {
+        let swept = self.sweep(snapshot, kind, FRESH_FOR).await?;
+        if swept.has_rates() {
+            return Some(swept);
+        }
+        tokio::time::sleep(RATE_MIN).await;
+        self.sweep(snapshot, kind, RATE_MIN).await
+    }
+
+    /// Not older than this.
+    async fn sweep(
+        &self,
+        snapshot: &Snapshot,
+        kind: Kind,
+        fresh_for: Duration,
+    ) -> Option<Arc<Sweep>> {
         let cache = match kind {
             Kind::Processes => &self.swept_processes,
             Kind::More => &self.swept_more,
             Kind::Shown | Kind::Weighed => &self.swept,
         };
         let mut cached = cache.lock().await;
-        if let Some(fresh) = Cached::fresh(&cached, FRESH_FOR) {
+        if let Some(fresh) = Cached::fresh(&cached, fresh_for) {
             return Some(fresh);
         }
         let mut targets = targets::targets(snapshot, &self.setup().await);

@@ -2,7 +2,8 @@
 //!
 //! Effects. Input: targets. Output: a `Sweep`. The thread sleeps until it is asked; for
 //! `WARM_FOR` after that it sweeps every `SWEEP_EVERY`, so that the use per second is known when
-//! it is asked for again. Bounds: `REQUESTS_MAX` requests that wait, the sampler's open files.
+//! it is asked for again; between readings that lie further apart there is none. Bounds:
+//! `REQUESTS_MAX` requests that wait, the sampler's open files.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +28,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// How long it does so after it was asked for the last time.
 const WARM_FOR: Duration = Duration::from_secs(60);
 /// Shortest time over which the use per second is computed.
-const RATE_MIN: Duration = Duration::from_secs(2);
+pub(super) const RATE_MIN: Duration = Duration::from_secs(2);
+/// Longest time over which it is: what was used before that says little of now.
+const RATE_MAX: Duration = Duration::from_secs(30);
 
 /// All figures of one moment.
 #[derive(Debug, Default)]
@@ -65,6 +68,11 @@ pub(super) enum Kind {
 }
 
 impl Sweep {
+    /// The use per second is known, but of what is new.
+    pub(super) fn has_rates(&self) -> bool {
+        self.cgroups.get(&Key::Root).is_none_or(|root| root.nano_cores.is_some())
+    }
+
     /// What a container uses.
     pub(super) fn container(&self, id: &str) -> Option<&CgroupReading> {
         self.cgroups.get(&Key::Container(id.to_owned()))
@@ -144,8 +152,8 @@ impl Sweeper {
             .inspect_err(|error| tracing::warn!(%error, "pod statistics are not available"))
             .ok()?;
         let (requests, queue) = sync_channel(REQUESTS_MAX);
-        let thread = Thread { sampler, before: HashMap::new(), rates: HashMap::new() };
-        pintle_daemon::tasks::thread("stats", move || thread.run(&queue)).ok()?;
+        let mut thread = Thread::over(sampler);
+        pintle_daemon::tasks::thread("stats", move || while thread.turn(&queue) {}).ok()?;
         Some(Self(requests))
     }
 
@@ -162,35 +170,49 @@ struct Thread {
     /// CPU time of the reading before, for the rate.
     before: HashMap<Key, (UnixNanos, u64)>,
     rates: HashMap<Key, u64>,
+    warm: Option<Warm>,
+}
+
+/// Sweeps that nobody asked for.
+struct Warm {
+    targets: Vec<Target>,
+    /// When somebody asked for the last one.
+    asked: Instant,
+    next: Instant,
 }
 
 impl Thread {
-    fn run(mut self, queue: &Receiver<Request>) {
-        let mut warm: Option<(Vec<Target>, Instant)> = None;
-        loop {
-            let request = match &warm {
-                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(_) => queue.recv_timeout(SWEEP_EVERY),
-            };
-            match request {
-                Ok(request) => {
-                    // A sweep that panics has no answer, and the next one is made.
-                    if let Some(swept) = self.caught(&request.targets, request.kind) {
-                        let _ = request.answer.send(Arc::new(swept)); // nobody waits: fine
-                        if request.kind != Kind::Weighed {
-                            warm = Some((request.targets, Instant::now()));
-                        }
+    fn over(sampler: Sampler) -> Self {
+        Self { sampler, before: HashMap::new(), rates: HashMap::new(), warm: None }
+    }
+
+    /// Sweeps when it is asked to, or when it is time; false when nobody can ask any more.
+    fn turn(&mut self, queue: &Receiver<Request>) -> bool {
+        let request = match &self.warm {
+            None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(warm) => queue.recv_timeout(warm.next.saturating_duration_since(Instant::now())),
+        };
+        match request {
+            Ok(Request { targets, kind, answer }) => {
+                // A sweep that panics has no answer, and the next one is made.
+                if let Some(swept) = self.caught(&targets, kind) {
+                    let _ = answer.send(Arc::new(swept)); // nobody waits: fine
+                    let asked = Instant::now();
+                    if kind != Kind::Weighed {
+                        self.warm = Some(Warm { targets, asked, next: asked + SWEEP_EVERY });
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some((targets, _)) = &warm {
-                        self.caught(targets, Kind::Shown);
-                    }
-                    warm = warm.filter(|(_, asked)| asked.elapsed() < WARM_FOR);
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
             }
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(mut warm) = self.warm.take() {
+                    self.caught(&warm.targets, Kind::Shown);
+                    warm.next = Instant::now() + SWEEP_EVERY;
+                    self.warm = Some(warm).filter(|warm| warm.asked.elapsed() < WARM_FOR);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return false,
         }
+        true
     }
 
     fn caught(&mut self, targets: &[Target], kind: Kind) -> Option<Sweep> {
@@ -251,6 +273,11 @@ impl Thread {
 
     fn rate(&mut self, key: &Key, at: UnixNanos, cpu_ns: u64) -> Option<u64> {
         match self.before.get_mut(key) {
+            // Also where the clock was set back.
+            Some((before, _)) if at < *before || at.since(*before) > RATE_MAX => {
+                self.rates.remove(key);
+                self.before.insert(key.clone(), (at, cpu_ns));
+            }
             None => {
                 self.before.insert(key.clone(), (at, cpu_ns));
             }
@@ -281,6 +308,48 @@ mod tests {
     fn a_rate_is_use_per_second() {
         assert_eq!(rate(500_000_000, Duration::from_secs(2)), 250_000_000);
         assert_eq!(rate(7, Duration::ZERO), 7_000_000_000);
+    }
+
+    #[test]
+    fn what_was_used_long_ago_is_no_use_per_second() {
+        let mut thread = Thread::over(Sampler::new().expect("this host has cgroups"));
+        let mut rate = |seconds: i64, cpu_seconds: u64| {
+            let at = UnixNanos(seconds * 1_000_000_000);
+            thread.rate(&Key::Root, at, cpu_seconds * 1_000_000_000)
+        };
+        assert_eq!(rate(100, 0), None);
+        assert_eq!(rate(110, 10), Some(1_000_000_000));
+        assert_eq!(rate(111, 10), Some(1_000_000_000), "too short a time");
+        assert_eq!(rate(3_700, 500), None, "an hour says nothing of now");
+        assert_eq!(rate(3_702, 508), Some(4_000_000_000));
+        assert_eq!(rate(50, 509), None, "the clock was set back");
+        assert_eq!(rate(60, 529), Some(2_000_000_000));
+    }
+
+    #[test]
+    fn who_weighs_pods_puts_no_sweep_off() {
+        let mut thread = Thread::over(Sampler::new().expect("this host has cgroups"));
+        let (requests, queue) = sync_channel(REQUESTS_MAX);
+        let root = Target { key: Key::Root, paths: vec!["/".to_owned()], network_of: None };
+        let ask = |thread: &mut Thread, kind| {
+            let (answer, _) = oneshot::channel();
+            let request = Request { targets: vec![root.clone()], kind, answer };
+            assert!(requests.try_send(request).is_ok());
+            assert!(thread.turn(&queue));
+            thread.warm.as_ref().map(|warm| warm.next)
+        };
+        assert_eq!(ask(&mut thread, Kind::Weighed), None);
+        let next = ask(&mut thread, Kind::Shown).expect("it is warm");
+        assert_eq!(ask(&mut thread, Kind::Weighed), Some(next));
+        thread.warm.as_mut().expect("warm").next = Instant::now();
+        assert!(thread.turn(&queue), "nobody asked");
+        let again = thread.warm.as_ref().expect("warm").next;
+        assert!(again >= next && again > Instant::now());
+        let warm = thread.warm.as_mut().expect("warm");
+        (warm.next, warm.asked) = (Instant::now(), Instant::now() - WARM_FOR);
+        assert!(thread.turn(&queue) && thread.warm.is_none());
+        drop(requests);
+        assert!(!thread.turn(&queue));
     }
 
     #[test]
