@@ -225,7 +225,10 @@ impl Thread {
     }
 
     fn sweep(&mut self, targets: &[Target], kind: Kind) -> Sweep {
-        self.sampler.begin();
+        // Those who weigh read some cgroups only, and the files of the others are read again soon.
+        if kind != Kind::Weighed || self.warm.is_none() {
+            self.sampler.begin();
+        }
         let mut sweep = Sweep::default();
         for target in targets {
             let Some(path) = self.path(target) else { continue };
