@@ -5,7 +5,7 @@
 // k8s: github.com/google/cadvisor metrics/prometheus.go, prometheus_machine.go;
 //      pkg/kubelet/server/server.go containerPrometheusLabelsFunc
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
@@ -69,16 +69,7 @@ impl Row<'_> {
 pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) -> String {
     let mut text = Text::default();
     let named = names(snapshot);
-    let rows: Vec<Row<'_>> = sweep
-        .cgroups
-        .iter()
-        .map(|(key, found)| Row {
-            key,
-            found,
-            names: named.get(key).cloned().unwrap_or_default(),
-            at_ms: found.sample.at.0 / 1_000_000,
-        })
-        .collect();
+    let rows = rows(sweep, &named);
     version(&mut text, machine);
     plain(&mut text, &rows);
     special(&mut text, &rows);
@@ -89,6 +80,21 @@ pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) 
     text.family("container_scrape_error", GAUGE);
     text.sample("container_scrape_error", "", 0.0, None);
     text.into_string()
+}
+
+/// Each cgroup once, whatever stands for it: all pods may be in the root, and the runtime with the agent.
+/// Those of pods that went since the sweep are left out, as without their names they would be others.
+fn rows<'a>(sweep: &'a Sweep, named: &HashMap<Key, Names>) -> Vec<Row<'a>> {
+    let mut paths = HashSet::new();
+    let rows = sweep.cgroups.iter().filter_map(|(key, found)| {
+        let names = match key {
+            Key::Pod(_) | Key::Container(_) => named.get(key)?.clone(),
+            _ => Names::default(),
+        };
+        let at_ms = found.sample.at.0 / 1_000_000;
+        paths.insert(found.path.as_str()).then_some(Row { key, found, names, at_ms })
+    });
+    rows.collect()
 }
 
 fn names(snapshot: &Snapshot) -> HashMap<Key, Names> {
@@ -466,6 +472,29 @@ mod tests {
         let blkio = "major=\"254\",minor=\"0\",name=\"1\",namespace=\"ns\",operation=\"Read\"";
         assert_eq!(value("container_blkio_device_usage_total", blkio), "4096");
         assert!(!text.contains("container_ulimits_soft{container=\"\",id=\"/\""), "the root");
+    }
+
+    #[test]
+    fn each_cgroup_is_told_once_and_none_of_whom_nobody_knows() {
+        let (snapshot, ..) = world();
+        let mut swept = sweep();
+        swept.cgroups.get_mut(&Key::Pods).expect("read").path = "/".to_owned();
+        for name in ["kubelet", "runtime"] {
+            let podruntime = CgroupReading {
+                path: "/podruntime.slice".to_owned(),
+                ..swept.cgroups[&Key::Root].clone()
+            };
+            swept.cgroups.insert(Key::System(name), podruntime);
+        }
+        let gone = CgroupReading { path: "/gone".to_owned(), ..swept.cgroups[&Key::Root].clone() };
+        swept.cgroups.insert(Key::Container("gone".to_owned()), gone.clone());
+        swept.cgroups.insert(Key::Pod("gone".into()), gone);
+        let text = exposition(&snapshot, &swept, &Machine::default());
+        let series = text.lines().filter_map(|line| line.split_once("} ")).map(|(of, _)| of);
+        let mut once = HashSet::new();
+        series.for_each(|of| assert!(once.insert(of), "{of}"));
+        assert!(text.contains("id=\"/podruntime.slice\"") && !text.contains("gone"), "{text}");
+        assert!(text.contains("container_network_receive_bytes_total{container=\"\",id=\"/\""));
     }
 
     #[test]
