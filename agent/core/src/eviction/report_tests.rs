@@ -1,5 +1,8 @@
 //! What people are told of shortages: tables.
 
+use super::super::evictor::Scene;
+use super::super::observed::PodUse;
+use super::super::threshold::Level;
 use super::*;
 
 fn see(trends: &mut Trends, seconds: u64, available: u64) {
@@ -58,6 +61,34 @@ fn page_cache_that_counts_as_left_is_no_way_to_the_threshold() {
     let soon = Some(Duration::from_millis(1250));
     assert_eq!(trends.met_in(signal, 50, Some(stalled)), soon);
     assert_eq!(trends.met_in(signal, 50, None), soon);
+}
+
+#[test]
+fn nobody_is_named_who_would_go_while_no_figure_of_pods_can_be_read() {
+    let threshold = Threshold {
+        signal: Signal::MemoryAvailable,
+        level: Level::parse("10%").expect("a level"),
+        grace: Duration::ZERO,
+        min_reclaim: None,
+    };
+    let settings = Settings { thresholds: vec![threshold], ..Settings::default() };
+    let mut evictor = Evictor::default();
+    let (ticket, ..) =
+        evictor.ask(Default::default, Default::default, Mono::default()).expect("a look");
+    let reading = Reading { available: 500, capacity: 1_000, ..Reading::default() };
+    let readings = [(Signal::MemoryAvailable, reading)].into();
+    let observation = &Observation { readings, ..Observation::default() };
+    let (uid, pod) = (PodUid::from("a"), k8s_openapi::api::core::v1::Pod::default());
+    let pods = &[Evictable { uid: &uid, pod: &pod }];
+    let (settings, now) = (&settings, Now::default());
+    evictor.observe(ticket, &Scene { settings, observation, pods, is_early: false, now });
+    let told = |working_set| {
+        let used = PodUse { working_set, ..PodUse::default() };
+        let uses = [(uid.clone(), used)].into();
+        let gauge = report(&evictor, settings, pods, Some(&uses), now).gauges.remove(0);
+        (gauge.is_blind, gauge.next.is_some())
+    };
+    assert_eq!((told(Some(7)), told(None)), ((false, true), (true, false)));
 }
 
 #[test]
