@@ -235,6 +235,10 @@ impl Running {
             let (name, follows) = watch::follow_groups(clients.urgent(), &tell);
             tasks::singleton(name, follows);
         }
+        if settings.taint_rules {
+            let (name, follows) = watch::follow_rules(clients.urgent(), &tell);
+            tasks::singleton(name, follows);
+        }
         let (lanes, ended) = Lanes::new(&clients, events);
         let callers = settings.extenders.iter().cloned().map(Caller::new);
         let callers: Result<Vec<Caller>, String> = callers.collect();
@@ -245,6 +249,9 @@ impl Running {
         let mut scheduler = scheduler.with_extenders(settings.extenders.clone());
         if let Some(gates) = settings.groups {
             scheduler = scheduler.with_groups(Groups::new(gates));
+        }
+        if settings.taint_rules {
+            scheduler = scheduler.with_taint_rules();
         }
         Ok(Self {
             scheduler: scheduler.with_plugins(plugins, handle),

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
@@ -20,6 +21,7 @@ use pintle_api::informer::{FollowSpec, Object, ObjectKey, ObjectSink, Unreadable
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::devices::rules::LeanRule;
 use crate::lean::LeanPod;
 use crate::prune;
 
@@ -52,9 +54,10 @@ pub enum Kind {
     ResourceSlice,
     DeviceClass,
     PodGroup,
+    DeviceTaintRule,
 }
 
-/// All of them but groups of pods, which are followed where a gate says so.
+/// All of them but groups of pods and rules of taints, which are followed where gates say so.
 pub const KINDS: [Kind; 18] = [
     Kind::Pod,
     Kind::Node,
@@ -99,6 +102,7 @@ pub enum Thing {
     ResourceSlice(Box<ResourceSlice>),
     DeviceClass(Box<DeviceClass>),
     PodGroup(Box<PodGroup>),
+    DeviceTaintRule(Box<DeviceTaintRule>),
 }
 
 impl Thing {
@@ -124,6 +128,7 @@ impl Thing {
             Self::ResourceSlice(o) => &o.metadata,
             Self::DeviceClass(o) => &o.metadata,
             Self::PodGroup(o) => &o.metadata,
+            Self::DeviceTaintRule(o) => &o.metadata,
         }
     }
 
@@ -149,6 +154,7 @@ impl Thing {
             Self::ResourceSlice(_) => Kind::ResourceSlice,
             Self::DeviceClass(_) => Kind::DeviceClass,
             Self::PodGroup(_) => Kind::PodGroup,
+            Self::DeviceTaintRule(_) => Kind::DeviceTaintRule,
         }
     }
 
@@ -230,6 +236,16 @@ impl Followed for Pod {
     }
 }
 
+impl Followed for LeanRule {
+    const KIND: Kind = Kind::DeviceTaintRule;
+    const NAME: &'static str = "devicetaintrules";
+    // k8s: pkg/scheduler/scheduler.go New
+    const PATH: &'static str = "/apis/resource.k8s.io/v1beta2/devicetaintrules";
+    fn thing(self, _: bool) -> Thing {
+        Thing::DeviceTaintRule(Box::new(self.0))
+    }
+}
+
 followed!(Node, "nodes", "/api/v1/nodes");
 followed!(Namespace, "namespaces", "/api/v1/namespaces");
 followed!(Service, "services", "/api/v1/services");
@@ -291,6 +307,11 @@ pub fn follow_all(
 /// Follows groups of pods, which only some clusters have.
 pub fn follow_groups(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
     one::<PodGroup>(client, told, false)
+}
+
+/// Follows rules that taint devices, which only some clusters have.
+pub fn follow_rules(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
+    one::<LeanRule>(client, told, false)
 }
 
 fn one<T: Followed>(client: kube::Client, told: &mpsc::Sender<Told>, whole: bool) -> Following {

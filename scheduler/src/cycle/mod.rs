@@ -34,6 +34,8 @@ mod permit;
 #[cfg(test)]
 mod preempt_tests;
 #[cfg(test)]
+mod taint_rule_tests;
+#[cfg(test)]
 pub(crate) mod tests;
 mod topology;
 mod volumes;
@@ -357,6 +359,13 @@ impl Scheduler {
             self.mirror.devices.of_groups();
         }
         self.mirror.groups = Some(groups);
+        self
+    }
+
+    /// The same that looks at rules that taint devices.
+    #[must_use]
+    pub fn with_taint_rules(mut self) -> Self {
+        self.mirror.devices.with_rules();
         self
     }
 

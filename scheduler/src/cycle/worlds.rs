@@ -11,6 +11,7 @@ mod claims;
 mod groups;
 mod hand_over;
 mod room;
+mod rules;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -28,8 +29,14 @@ const EVENTS: usize = 400;
 /// Names of pods.
 const PODS: usize = 24;
 /// What is followed and changes.
-const KINDS: [Kind; 5] =
-    [Kind::Pod, Kind::Node, Kind::ResourceClaim, Kind::ResourceSlice, Kind::PodGroup];
+const KINDS: [Kind; 6] = [
+    Kind::Pod,
+    Kind::Node,
+    Kind::ResourceClaim,
+    Kind::ResourceSlice,
+    Kind::PodGroup,
+    Kind::DeviceTaintRule,
+];
 /// So much time is enough for every backoff.
 const LONG: u64 = 60;
 /// After so many of these without a change a gang waits for nothing any more.
@@ -62,7 +69,10 @@ struct World {
     claims: BTreeMap<String, Value>,
     slices: BTreeMap<String, Value>,
     groups: BTreeMap<String, Value>,
+    rules: BTreeMap<String, Value>,
     has_groups: bool,
+    /// Rules taint devices.
+    has_rules: bool,
     /// Others go for groups as a whole.
     preempts_whole: bool,
     known: groups::KnownPods,
@@ -91,6 +101,7 @@ fn thing(kind: Kind, value: &Value) -> Thing {
         Kind::ResourceClaim => Thing::ResourceClaim(object(value.clone())),
         Kind::ResourceSlice => Thing::ResourceSlice(object(value.clone())),
         Kind::PodGroup => Thing::PodGroup(object(value.clone())),
+        Kind::DeviceTaintRule => Thing::DeviceTaintRule(object(value.clone())),
         _ => Thing::Pod(object(value.clone())),
     }
 }
@@ -104,7 +115,9 @@ impl World {
             claims: BTreeMap::new(),
             slices: BTreeMap::new(),
             groups: BTreeMap::new(),
+            rules: BTreeMap::new(),
             has_groups: seed.is_multiple_of(3),
+            has_rules: seed.is_multiple_of(4),
             preempts_whole: seed.is_multiple_of(6),
             known: BTreeMap::new(),
             of_claims: claims::UnderWay::default(),
@@ -133,6 +146,7 @@ impl World {
             Kind::ResourceClaim => &mut self.claims,
             Kind::ResourceSlice => &mut self.slices,
             Kind::PodGroup => &mut self.groups,
+            Kind::DeviceTaintRule => &mut self.rules,
             _ => &mut self.pods,
         }
     }
@@ -263,7 +277,7 @@ impl World {
 
     /// Something happens.
     fn happen(&mut self) {
-        if self.change_group() {
+        if self.change_group() || self.change_rule() {
             return;
         }
         match self.chance.below(20) {
@@ -415,8 +429,9 @@ impl World {
 
     /// What is told next: of each kind what happened first.
     fn next_told(&mut self) -> Option<Told> {
-        let first = self.chance.below(KINDS.len());
-        let mut turns = KINDS.into_iter().cycle().skip(first).take(KINDS.len());
+        let kinds = self.kinds();
+        let first = self.chance.below(kinds.len());
+        let mut turns = kinds.iter().copied().cycle().skip(first).take(kinds.len());
         let told = turns.find_map(|kind| self.untold.get_mut(&kind)?.pop_front())?;
         if self.has_successors {
             self.told.push(told.clone());
@@ -479,6 +494,9 @@ impl World {
             self.hand_over(scheduler);
         }
         self.settle(scheduler);
+        if self.end_rules() {
+            self.settle(scheduler);
+        }
     }
 
     /// Nothing happens any more, and everything is told.
@@ -517,6 +535,10 @@ impl World {
         if self.has_groups {
             scheduler = scheduler.with_groups(groups::groups(self.preempts_whole));
             scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
+        }
+        if self.has_rules {
+            scheduler = scheduler.with_taint_rules();
+            scheduler.tell(Told::Complete(Kind::DeviceTaintRule), Duration::ZERO);
         }
         scheduler
     }

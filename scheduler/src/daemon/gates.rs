@@ -93,7 +93,7 @@ pub const GATES: &[Gate] = &[
     locked_on("DRAAdminAccess", Stage::Ga, ALWAYS),
     on("DRAConsumableCapacity", Stage::Beta, ALWAYS),
     on("DRADeviceBindingConditions", Stage::Beta, ALWAYS),
-    off("DRADeviceTaintRules", Stage::Beta, NOT_YET),
+    off("DRADeviceTaintRules", Stage::Beta, DONE),
     on("DRADeviceTaints", Stage::Beta, ALWAYS),
     on("DRAExtendedResource", Stage::Beta, ALWAYS),
     off("DRAListTypeAttributes", Stage::Alpha, NOT_YET),

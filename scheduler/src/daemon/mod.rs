@@ -125,6 +125,8 @@ pub struct Settings {
     pub master: Option<String>,
     /// What is done with groups of pods; `None` where nobody asked for any.
     pub groups: Option<GroupGates>,
+    /// Rules that taint devices count.
+    pub taint_rules: bool,
     /// How long pods wait.
     pub queue: QueueSettings,
     /// The HTTPS port.
@@ -214,6 +216,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
         process,
         master: given.text("master").map(str::to_owned),
         groups: group_gates(&gates),
+        taint_rules: gates.enabled("DRADeviceTaintRules"),
         queue,
         serving,
         logs_json: given.text("logging-format") == Some("json"),
@@ -246,7 +249,8 @@ fn asked_gates(given: &GivenFlags) -> BTreeMap<String, bool> {
 
 /// Gates that are of no use without others.
 // k8s: pkg/features/kube_features.go defaultKubernetesFeatureGateDependencies
-const GATES_OF_GATES: [(&str, &str); 5] = [
+const GATES_OF_GATES: [(&str, &str); 6] = [
+    ("DRADeviceTaintRules", "DRADeviceTaints"),
     ("DRAWorkloadResourceClaims", "GenericWorkload"),
     ("GangScheduling", "GenericWorkload"),
     ("TopologyAwareWorkloadScheduling", "GenericWorkload"),

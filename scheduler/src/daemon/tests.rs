@@ -99,7 +99,18 @@ fn gates_of_groups_need_each_other() {
     assert_eq!((settings.groups, settings.warnings), (Some(preempting), Vec::<String>::new()));
     let settings = gates("GenericWorkload=true").expect("it is known");
     assert_eq!(settings.groups, Some(GroupGates::default()));
-    assert_eq!(run(&[]).expect("nothing is asked for").groups, None);
+    let usual = run(&[]).expect("nothing is asked for");
+    assert_eq!((usual.groups, usual.taint_rules), (None, false));
+}
+
+#[test]
+fn rules_that_taint_devices_count_where_the_gate_says_so() {
+    let run = |text: &str| run(&[&format!("--feature-gates={text}")]);
+    let settings = run("DRADeviceTaintRules=true").expect("what it needs is on");
+    assert_eq!((settings.taint_rules, settings.warnings), (true, Vec::<String>::new()));
+    assert!(!run("DRADeviceTaintRules=false").expect("it is known").taint_rules);
+    let wrong = run("DRADeviceTaintRules=true,DRADeviceTaints=false").expect_err("it needs taints");
+    assert!(wrong.len() == 1 && wrong[0].contains("DRADeviceTaints, which is off"), "{wrong:?}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use pintle_sched_core::{Cluster, Plugin};
 
 use super::extended;
 use super::offer::{Offers, Slice};
+use super::rules::Rule;
 use super::selectors::Selectors;
 use super::usage::Usage;
 use crate::watch::{Kind, Thing};
@@ -30,6 +31,10 @@ pub(crate) type Claims = Rc<RefCell<KnownClaims>>;
 
 /// Upstream's name of a change of a claim.
 const CLAIM_UPDATE: &str = "resource.k8s.io/ResourceClaimUpdate";
+/// Of a change of a slice.
+const SLICE_UPDATE: &str = "resource.k8s.io/ResourceSliceUpdate";
+/// Rules say something else of devices: upstream tells it as a change of their slices.
+const TAINTED: Event = Event::Other(&[Plugin::DynamicResources], SLICE_UPDATE);
 
 /// See [`Claims`].
 #[derive(Debug, Default)]
@@ -76,6 +81,8 @@ pub struct Devices {
     /// Groups that were decided, and whether one is being decided.
     cycles: u64,
     is_of_group: bool,
+    /// Rules that taint devices are followed (DRADeviceTaintRules).
+    has_rules: bool,
     pub(super) offers: Offers,
     pub(super) classes: BTreeMap<String, Rc<DeviceClass>>,
     /// Names of classes by the extended resource that they offer.
@@ -95,6 +102,7 @@ impl Default for Devices {
             given: HashMap::new(),
             cycles: 0,
             is_of_group: false,
+            has_rules: false,
             offers: Offers::default(),
             classes: BTreeMap::new(),
             extended: BTreeMap::new(),
@@ -147,6 +155,16 @@ impl Devices {
         self.claims.borrow_mut().of_groups = true;
     }
 
+    /// Rules that taint devices are told as well.
+    pub(crate) fn with_rules(&mut self) {
+        self.has_rules = true;
+    }
+
+    /// Whether they are.
+    pub(crate) fn has_rules(&self) -> bool {
+        self.has_rules
+    }
+
     /// A group is being decided from now on, or no longer.
     pub(crate) fn decides_group(&mut self, is_of_group: bool) {
         self.cycles += 1;
@@ -173,9 +191,13 @@ impl Devices {
                 let is_new = self.offers.set(Slice::read(&slice));
                 let label = match is_new {
                     true => "resource.k8s.io/ResourceSliceAdd",
-                    false => "resource.k8s.io/ResourceSliceUpdate",
+                    false => SLICE_UPDATE,
                 };
                 Some(Event::Other(&[Plugin::DynamicResources], label))
+            }
+            Thing::DeviceTaintRule(rule) => {
+                let name = rule.metadata.name.as_deref().unwrap_or_default();
+                self.offers.set_rule(name, Some(Rule::read(&rule))).then_some(TAINTED)
             }
             Thing::DeviceClass(class) => {
                 let name = class.metadata.name.clone().unwrap_or_default();
@@ -242,6 +264,9 @@ impl Devices {
                 return frees.then_some(Event::Other(&[Plugin::DynamicResources], label));
             }
             Kind::ResourceSlice => self.offers.remove(key.name()),
+            Kind::DeviceTaintRule => {
+                return self.offers.set_rule(key.name(), None).then_some(TAINTED);
+            }
             Kind::DeviceClass => {
                 self.classes.remove(key.name());
                 self.extended = extended::resources(self.classes.values());
@@ -262,6 +287,7 @@ impl Devices {
         match kind {
             Kind::ResourceClaim => self.claims.borrow().keys().cloned().collect(),
             Kind::ResourceSlice => self.offers.names().map(unspaced).collect(),
+            Kind::DeviceTaintRule => self.offers.rules().map(unspaced).collect(),
             Kind::DeviceClass => self.classes.keys().map(unspaced).collect(),
             _ => Vec::new(),
         }

@@ -1,8 +1,8 @@
 //! Devices: what drivers offer, what claims ask for, and who gets which.
 //!
 //! ```text
-//!   slices, classes ─> offer ─┐
-//!   claims ─> known ─────────-┼─ look(pod) ─> DeviceClaims ─row─> allocate (search, answer)
+//!   slices, classes, rules ─> offer ─┐
+//!   claims ─> known ────────────────┼─ look(pod) ─> DeviceClaims ─row─> allocate (search, answer)
 //!                 ^           │
 //!                 └─ give, take back: what is decided and not written yet
 //! ```
@@ -23,6 +23,9 @@ mod pools;
 pub(crate) mod ready;
 pub(crate) mod request;
 pub(crate) mod row;
+#[cfg(test)]
+mod rule_tests;
+pub(crate) mod rules;
 mod search;
 pub(crate) mod selectors;
 #[cfg(test)]

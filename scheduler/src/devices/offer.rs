@@ -16,6 +16,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::quantity::Amount;
 
 use super::cel::{self, Map, Value, Version};
+use super::request::Request;
+use super::rules::{Rule, Rules};
 
 /// A device among all devices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,7 +103,9 @@ pub(super) struct Device {
     pub(super) capacity: BTreeMap<String, Capacity>,
     /// Which counters it takes, by the name of their set.
     pub(super) consumes: Vec<(String, Counters)>,
+    /// What its driver says against it, and what rules do.
     pub(super) taints: Vec<DeviceTaint>,
+    pub(super) ruled: Vec<Rc<DeviceTaint>>,
     /// Who has it is tied to the node.
     pub(super) binds_to_node: bool,
     pub(super) conditions: Option<Vec<String>>,
@@ -193,11 +197,18 @@ impl Device {
             capacity,
             consumes: consumes.map(|c| (c.counter_set.clone(), counters(&c.counters))).collect(),
             taints: device.taints.clone().unwrap_or_default(),
+            ruled: Vec::new(),
             binds_to_node: device.binds_to_node == Some(true),
             conditions: device.binding_conditions.clone(),
             failures: device.binding_failure_conditions.clone(),
             is_shareable: device.allow_multiple_allocations == Some(true),
         }
+    }
+
+    /// Whether a request may not have it.
+    pub(super) fn keeps_off(&self, request: &Request) -> bool {
+        let ruled = self.ruled.iter().map(|taint| &**taint);
+        request.is_kept_off(self.taints.iter().chain(ruled))
     }
 
     /// An attribute by its full name, which of the driver's own ones is its domain and their name.
@@ -280,11 +291,13 @@ pub(crate) struct Offers {
     /// Names of those of single nodes, and of the others.
     by_node: HashMap<String, Vec<String>>,
     others: Vec<String>,
+    rules: Rules,
 }
 
 impl Offers {
     /// A slice is as it is now.
-    pub(crate) fn set(&mut self, slice: Slice) -> bool {
+    pub(crate) fn set(&mut self, mut slice: Slice) -> bool {
+        slice.devices.iter_mut().for_each(|device| device.ruled = self.rules.taints(&device.id));
         let is_new = !self.all.contains_key(&slice.name);
         self.remove(&slice.name);
         let names = self.place_of(&slice);
@@ -302,6 +315,34 @@ impl Offers {
         {
             self.by_node.remove(node);
         }
+    }
+
+    /// A rule is as it is now, or gone: whether any device has other taints than before.
+    // k8s: resourceslice/tracker/tracker.go deviceTaintUpdate, syncSlice
+    pub(super) fn set_rule(&mut self, name: &str, rule: Option<Rule>) -> bool {
+        let new = rule.clone();
+        let old = self.rules.set(name, rule);
+        let is_touched = |id: &DeviceId| [&old, &new].into_iter().flatten().any(|r| r.selects(id));
+        let mut has_changed = false;
+        for slice in self.all.values_mut() {
+            for at in 0..slice.devices.len() {
+                let device = &slice.devices[at];
+                if !is_touched(&device.id) {
+                    continue;
+                }
+                let ruled = self.rules.taints(&device.id);
+                if ruled != device.ruled {
+                    Rc::make_mut(slice).devices[at].ruled = ruled;
+                    has_changed = true;
+                }
+            }
+        }
+        has_changed
+    }
+
+    /// The names of all rules.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &String> {
+        self.rules.names()
     }
 
     fn place_of(&mut self, slice: &Slice) -> &mut Vec<String> {

@@ -79,15 +79,15 @@ impl<'a> Request<'a> {
         self.parent.map_or((self.name, None), |parent| (parent, Some(self.name)))
     }
 
-    /// Whether a taint keeps it from a device.
+    /// Whether one of a device's taints keeps it off.
     // k8s: structured/internal/incubating/allocator_incubating.go taintPreventsAllocation
-    pub(super) fn is_kept_off(&self, taints: &[DeviceTaint]) -> bool {
+    pub(super) fn is_kept_off<'t>(&self, taints: impl Iterator<Item = &'t DeviceTaint>) -> bool {
         let is_hard =
             |taint: &&DeviceTaint| taint.effect == "NoSchedule" || taint.effect == "NoExecute";
         let tolerated = |taint: &DeviceTaint| {
             self.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint))
         };
-        taints.iter().filter(is_hard).any(|taint| !tolerated(taint))
+        taints.filter(is_hard).any(|taint| !tolerated(taint))
     }
 }
 

@@ -345,8 +345,7 @@ impl<'a> Search<'a> {
         let (slice, request) = (Rc::clone(self.slice(spot)), asked.request);
         let device = &slice.devices[spot.device];
         let is_busy = self.is_in_use(key, spot) && !(device.is_shareable && request.is_admin);
-        if is_busy || request.is_kept_off(&device.taints) || !self.take_counters(spot.pool, device)
-        {
+        if is_busy || device.keeps_off(&request) || !self.take_counters(spot.pool, device) {
             return Ok(false);
         }
         let (parent, sub) = request.names();

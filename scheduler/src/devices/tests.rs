@@ -29,7 +29,7 @@ impl Place for Here {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
 }
 
@@ -41,7 +41,7 @@ fn slice(name: &str, pool: &str, (generation, count): (i64, i64), mut more: Valu
 }
 
 /// The only slice of a pool of the node `n`.
-fn own(pool: &str, devices: Value) -> Value {
+pub(super) fn own(pool: &str, devices: Value) -> Value {
     slice(pool, pool, (1, 1), json!({"nodeName": "n", "devices": devices}))
 }
 
@@ -51,12 +51,12 @@ fn claim(name: &str, devices: Value) -> ResourceClaim {
 }
 
 /// A request of one class.
-fn exactly(name: &str, mut more: Value) -> Value {
+pub(super) fn exactly(name: &str, mut more: Value) -> Value {
     more["deviceClassName"] = json!("c");
     json!({"name": name, "exactly": more})
 }
 
-fn wants(requests: Value) -> Vec<ResourceClaim> {
+pub(super) fn wants(requests: Value) -> Vec<ResourceClaim> {
     vec![claim("claim", json!({ "requests": requests }))]
 }
 
@@ -77,7 +77,7 @@ fn get(
     within(&offers, &usage, claims, &|| false)
 }
 
-fn within(
+pub(super) fn within(
     offers: &Offers,
     usage: &Usage,
     claims: Vec<ResourceClaim>,
@@ -103,7 +103,7 @@ fn within(
 }
 
 /// Results in short: request, pool and device, claims apart.
-fn short(found: &Result<Vec<AllocationResult>, Failure>) -> String {
+pub(super) fn short(found: &Result<Vec<AllocationResult>, Failure>) -> String {
     let one = |allocation: &AllocationResult| {
         let devices = allocation.devices.as_ref().expect("devices");
         let all = devices.results.iter().flatten();

@@ -158,13 +158,18 @@ impl Mirror {
 
     /// Every kind was listed once.
     pub fn is_complete(&self) -> bool {
-        self.complete.len() == KINDS.len() + usize::from(self.groups.is_some())
+        self.complete.len() == KINDS.len() + self.gated_kinds().count()
+    }
+
+    /// Kinds that are followed because a gate says so.
+    fn gated_kinds(&self) -> impl Iterator<Item = Kind> + use<> {
+        let groups = self.groups.as_ref().map(|_| Kind::PodGroup);
+        groups.into_iter().chain(self.devices.has_rules().then_some(Kind::DeviceTaintRule))
     }
 
     /// Kinds whose first list is not complete.
     pub fn missing(&self) -> impl Iterator<Item = Kind> + '_ {
-        let groups = self.groups.as_ref().map(|_| Kind::PodGroup);
-        KINDS.into_iter().chain(groups).filter(|kind| !self.complete.contains(kind))
+        KINDS.into_iter().chain(self.gated_kinds()).filter(|kind| !self.complete.contains(kind))
     }
 
     /// Objects of which something cannot be read, by kind.
@@ -590,5 +595,8 @@ fn is_of_volumes(kind: Kind) -> bool {
 }
 
 fn is_of_devices(kind: Kind) -> bool {
-    matches!(kind, Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass)
+    matches!(
+        kind,
+        Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass | Kind::DeviceTaintRule
+    )
 }

@@ -78,6 +78,7 @@ impl World {
         let things: Vec<Thing> = nodes.chain(pods).chain(devices).collect();
         self.no_group_fits(things.clone());
         let mut fresh = knowing(things);
+        self.tell_rules(&mut fresh);
         for value in self.pods.values() {
             let is_free = value["spec"]["nodeName"].is_null()
                 && value["metadata"].get("deletionTimestamp").is_none()

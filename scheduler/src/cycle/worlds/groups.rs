@@ -187,6 +187,7 @@ impl World {
             }
             fresh.tell(Told::Complete(kind), at(0));
         }
+        self.tell_rules(&mut fresh);
         for command in decide(&mut fresh, 0) {
             if let Command::Bind { pod, .. } | Command::ReserveDevices { pod, .. } = command {
                 let group = group_of(&self.pods[pod.key.name()]);

@@ -42,7 +42,8 @@ impl World {
         self.told.clear();
         self.known.clear();
         let has_groups = self.has_groups;
-        for kind in KINDS.into_iter().filter(|kind| *kind != Kind::PodGroup || has_groups) {
+        let kinds = self.kinds().iter().copied();
+        for kind in kinds.filter(|kind| *kind != Kind::PodGroup || has_groups) {
             let things: Vec<Thing> = self.all(kind).values().map(|one| thing(kind, one)).collect();
             things.iter().for_each(|thing| self.hears(&Told::Set(thing.clone())));
             let listed = things.into_iter().map(Told::Listed);

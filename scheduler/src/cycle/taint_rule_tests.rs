@@ -1,0 +1,86 @@
+//! Pods that wait because of a rule that taints devices.
+
+use serde_json::{Value, json};
+
+use super::device_tests::{answer, claim, class, devices_of, read, reserves, slice, user};
+use super::tests::{at, bound, condition, decide, node, tell_all, without_second_look};
+use super::*;
+use crate::watch::{Kind, Thing, Told};
+
+fn rule(name: &str, selector: &Value) -> Thing {
+    Thing::DeviceTaintRule(read(json!({
+        "metadata": {"name": name},
+        "spec": {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoSchedule"}},
+    })))
+}
+
+/// A node with a device and a pod that wants it, and the rules that there are.
+fn knowing(rules: &[Thing]) -> Scheduler {
+    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    let mut scheduler = scheduler.with_taint_rules();
+    let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
+    tell_all(&mut scheduler, &things);
+    list(&mut scheduler, rules, 0);
+    scheduler
+}
+
+fn list(scheduler: &mut Scheduler, rules: &[Thing], now: u64) {
+    scheduler.tell(Told::Begun(Kind::DeviceTaintRule), at(now));
+    for rule in rules {
+        scheduler.tell(Told::Listed(rule.clone()), at(now));
+    }
+    scheduler.tell(Told::Complete(Kind::DeviceTaintRule), at(now));
+}
+
+/// The device is reserved, and the pod is bound once it is.
+fn is_bound(scheduler: &mut Scheduler, now: u64) {
+    let asked = reserves(&decide(scheduler, now)).expect("it fits now");
+    assert_eq!(devices_of(&asked.2), ["n/g0"]);
+    let commands = answer(scheduler, &asked, now);
+    assert_eq!(&*commands.iter().find_map(bound).expect("it is bound").1, "n");
+}
+
+#[test]
+fn a_pod_waits_while_a_rule_taints_its_device_and_is_bound_when_the_rule_goes() {
+    let mut scheduler = knowing(&[rule("r", &json!({"driver": "d.example"}))]);
+    let why = "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, \
+        preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    let said = condition(&decide(&mut scheduler, 0));
+    assert_eq!(said, Some(("Unschedulable".to_owned(), why.to_owned())));
+    scheduler.tell(Told::Gone(rule("r", &json!({"driver": "d.example"}))), at(60));
+    is_bound(&mut scheduler, 60);
+}
+
+#[test]
+fn rules_that_change_no_device_wake_nobody() {
+    let mut scheduler = knowing(&[rule("r", &json!({"driver": "d.example"}))]);
+    assert!(condition(&decide(&mut scheduler, 0)).is_some());
+    scheduler.tell(Told::Set(rule("other", &json!({"driver": "other.example"}))), at(60));
+    scheduler.tell(Told::Set(rule("r", &json!({"driver": "d.example"}))), at(60));
+    scheduler.tell(Told::Gone(rule("other", &json!({"driver": "other.example"}))), at(60));
+    assert_eq!((decide(&mut scheduler, 60), scheduler.count(Place::Unschedulable)), (vec![], 1));
+    // It is about another node's devices now.
+    scheduler.tell(Told::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
+    is_bound(&mut scheduler, 120);
+}
+
+#[test]
+fn a_rule_that_a_new_list_does_not_have_is_gone() {
+    let mut scheduler = knowing(&[rule("r", &Value::Null)]);
+    assert!(condition(&decide(&mut scheduler, 0)).is_some(), "no selector selects all");
+    list(&mut scheduler, &[rule("new", &json!({"device": "g1"}))], 60);
+    is_bound(&mut scheduler, 60);
+}
+
+#[test]
+fn nobody_is_decided_before_the_rules_are_known_where_they_count() {
+    let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
+    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    let mut scheduler = scheduler.with_taint_rules();
+    tell_all(&mut scheduler, &things);
+    assert_eq!(decide(&mut scheduler, 0), []);
+    let missing: Vec<Kind> = scheduler.mirror.missing().collect();
+    assert_eq!(missing, [Kind::DeviceTaintRule]);
+    list(&mut scheduler, &[], 1);
+    is_bound(&mut scheduler, 1);
+}

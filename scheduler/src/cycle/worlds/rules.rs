@@ -1,0 +1,48 @@
+//! Rules that taint devices in a world.
+
+use super::*;
+
+impl World {
+    /// The kinds of this world: worlds without rules are what they were before there were any.
+    pub(super) fn kinds(&self) -> &'static [Kind] {
+        &KINDS[..KINDS.len() - usize::from(!self.has_rules)]
+    }
+
+    /// Once nothing else happens all rules go, in some worlds; whether there were any.
+    pub(super) fn end_rules(&mut self) -> bool {
+        let names: Vec<String> = self.rules.keys().cloned().collect();
+        let end = !names.is_empty() && self.chance.one_in(2);
+        names.iter().filter(|_| end).for_each(|name| self.delete(Kind::DeviceTaintRule, name));
+        end
+    }
+
+    /// Tells somebody else of the rules that there are.
+    pub(super) fn tell_rules(&self, scheduler: &mut Scheduler) {
+        let rules = self.rules.values().map(|rule| thing(Kind::DeviceTaintRule, rule));
+        rules.for_each(|rule| _ = scheduler.tell(Told::Set(rule), Duration::ZERO));
+    }
+
+    /// A rule comes, changes or goes, where there are any; whether that is what happens.
+    pub(super) fn change_rule(&mut self) -> bool {
+        if !self.has_rules || !self.chance.one_in(12) {
+            return false;
+        }
+        let name = self.chance.of(&["r0", "r1", "r2"]).to_owned();
+        if self.rules.contains_key(&name) && self.chance.one_in(2) {
+            self.delete(Kind::DeviceTaintRule, &name);
+            return true;
+        }
+        let node = format!("n{}", self.chance.below(6));
+        let selector = match self.chance.below(5) {
+            0 => Value::Null,
+            1 => json!({"device": self.chance.of(&["g0", "g1"])}),
+            2 => json!({"driver": self.chance.of(&["d", "other"])}),
+            _ => json!({"driver": "d", "pool": node}),
+        };
+        let taint = json!({"key": "k", "effect": self.chance.of(&["NoSchedule", "None"])});
+        let rule = json!({"metadata": {"name": name},
+            "spec": {"deviceSelector": selector, "taint": taint}});
+        self.set(Kind::DeviceTaintRule, &name, rule);
+        true
+    }
+}

@@ -1,0 +1,120 @@
+//! Rules that taint devices: an administrator's, beside the taints that drivers give their own.
+//!
+//! Input: DeviceTaintRules of the API. Output: the taints of a device. Owner: the offers; pure.
+//! Bounds: what the API has. Followed only behind the gate DRADeviceTaintRules.
+// k8s: staging/src/k8s.io/dynamic-resource-allocation/resourceslice/tracker/tracker.go
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use k8s_openapi::api::resource::v1::DeviceTaint;
+use k8s_openapi::api::resource::v1beta2::{DeviceTaintRule, DeviceTaintRuleSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pintle_api::informer::Object;
+use serde::{Deserialize, Deserializer};
+
+use super::offer::DeviceId;
+
+/// A rule without what no decision reads: its status tells of evictions, again and again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LeanRule(pub(crate) DeviceTaintRule);
+
+impl Object for LeanRule {
+    fn namespace(&self) -> &str {
+        ""
+    }
+    fn name(&self) -> &str {
+        self.0.metadata.name.as_deref().unwrap_or_default()
+    }
+    fn uid(&self) -> &str {
+        self.0.metadata.uid.as_deref().unwrap_or_default()
+    }
+    fn resource_version(&self) -> &str {
+        self.0.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+}
+
+#[derive(Deserialize)]
+struct RuleWire {
+    #[serde(default)]
+    metadata: Meta,
+    spec: DeviceTaintRuleSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Meta {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for LeanRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let RuleWire { metadata: Meta { name, uid, resource_version }, spec } =
+            RuleWire::deserialize(deserializer)?;
+        let metadata = ObjectMeta { name, uid, resource_version, ..ObjectMeta::default() };
+        Ok(Self(DeviceTaintRule { metadata, spec, ..DeviceTaintRule::default() }))
+    }
+}
+
+/// A rule: what it says of the devices that it selects, which without any selector are all.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    driver: Option<String>,
+    pool: Option<String>,
+    device: Option<String>,
+    taint: Rc<DeviceTaint>,
+}
+
+impl Rule {
+    /// Reads a rule.
+    pub(super) fn read(rule: &DeviceTaintRule) -> Self {
+        let (selector, taint) = (rule.spec.device_selector.clone(), &rule.spec.taint);
+        let selector = selector.unwrap_or_default();
+        let taint = DeviceTaint {
+            effect: taint.effect.clone(),
+            key: taint.key.clone(),
+            time_added: taint.time_added.clone(),
+            value: taint.value.clone(),
+        };
+        Self {
+            driver: selector.driver,
+            pool: selector.pool,
+            device: selector.device,
+            taint: Rc::new(taint),
+        }
+    }
+
+    /// Whether a device is one of those that it selects.
+    // k8s: tracker.go applyPatches
+    pub(super) fn selects(&self, id: &DeviceId) -> bool {
+        let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|w| w == has);
+        is(&self.device, &id.device) && is(&self.driver, &id.driver) && is(&self.pool, &id.pool)
+    }
+}
+
+/// All rules by name.
+#[derive(Debug, Default)]
+pub(super) struct Rules(BTreeMap<String, Rule>);
+
+impl Rules {
+    /// A rule is as it is now, or gone; as it was.
+    pub(super) fn set(&mut self, name: &str, rule: Option<Rule>) -> Option<Rule> {
+        match rule {
+            Some(rule) => self.0.insert(name.to_owned(), rule),
+            None => self.0.remove(name),
+        }
+    }
+
+    /// The names of all.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
+    /// What they say of a device.
+    pub(super) fn taints(&self, id: &DeviceId) -> Vec<Rc<DeviceTaint>> {
+        let all = self.0.values().filter(|rule| rule.selects(id));
+        all.map(|rule| Rc::clone(&rule.taint)).collect()
+    }
+}
