@@ -235,7 +235,7 @@ impl Running {
             let (name, follows) = watch::follow_groups(clients.urgent(), &tell);
             tasks::singleton(name, follows);
         }
-        if settings.taint_rules {
+        if settings.devices.taint_rules {
             let (name, follows) = watch::follow_rules(clients.urgent(), &tell);
             tasks::singleton(name, follows);
         }
@@ -246,12 +246,10 @@ impl Running {
         let wake = Rc::clone(&asked_for);
         handle.connect(clients.urgent(), Box::new(move || wake.notify_one()));
         let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed());
+        let scheduler = scheduler.with_device_gates(settings.devices);
         let mut scheduler = scheduler.with_extenders(settings.extenders.clone());
         if let Some(gates) = settings.groups {
             scheduler = scheduler.with_groups(Groups::new(gates));
-        }
-        if settings.taint_rules {
-            scheduler = scheduler.with_taint_rules();
         }
         Ok(Self {
             scheduler: scheduler.with_plugins(plugins, handle),

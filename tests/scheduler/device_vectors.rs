@@ -43,6 +43,27 @@ const SELECTORS: [&str; 12] = [
     "device.capacity['e.example'].memory.isLessThan(quantity('3Gi'))",
 ];
 
+/// What claims ask of attributes that may be lists; the last ones have no answer for some of them.
+const OF_LISTS: [&str; 16] = [
+    "device.attributes['d.example'].?model.orValue('l4').includes('a100')",
+    "device.attributes[device.driver].?numa.orValue([0]).includes(0)",
+    "!device.attributes[device.driver].?firmware.orValue('').includes(semver('1.2.0'))",
+    "device.attributes['x.example'].?rack.orValue([]).includes('r2')",
+    "type(device.attributes[device.driver].?numa.orValue(0)) != list",
+    "device.attributes[device.driver].?healthy.orValue(true).includes(true)",
+    "device.attributes['d.example'].?model.optMap(m, type(m) == list && m.size() > 1)\
+        .orValue(false)",
+    "device.attributes[device.driver].numa.exists(n, n == 1)",
+    "'a100' in device.attributes['d.example'].model",
+    "device.attributes[device.driver].?firmware.orValue([]).all(f, f.major() == 1)",
+    "device.attributes['d.example'].model.startsWith('a')",
+    "device.attributes['d.example'].numa + 1 > 0",
+    "device.attributes['x.example'].rack.matches('r.')",
+    "device.attributes['d.example'].numa[0] == 1",
+    "device.attributes['d.example'].firmware.major() == 1",
+    "device.attributes['x.example'].rack && true",
+];
+
 /// Some of a list's numbers, in order, each with this chance.
 fn some(dice: &mut Dice, count: usize, percent: usize) -> Vec<usize> {
     (0..count).filter(|_| dice.chance(percent)).collect()
@@ -304,6 +325,60 @@ fn world(seed: u64) -> Value {
         "taken": taken(dice, &slices), "slices": slices, "pods": pods, "answers": null})
 }
 
+/// The same world with some lists for attributes, and claims that look at them.
+fn world_of_lists(seed: u64) -> Value {
+    let mut world = world(seed);
+    let dice = &mut Dice::new(seed.wrapping_add(1 << 40));
+    world["lists"] = json!(true);
+    let slices = world["slices"].as_array_mut().into_iter().flatten();
+    let devices = slices.flat_map(|slice| slice["spec"]["devices"].as_array_mut());
+    devices.flatten().for_each(|device| list_attributes(dice, &mut device["attributes"]));
+    let pods = world["pods"].as_array_mut().into_iter().flatten();
+    let claims = pods.flat_map(|pod| pod.as_array_mut()).flatten();
+    for devices in claims.map(|claim| &mut claim["spec"]["devices"]) {
+        for request in devices["requests"].as_array_mut().into_iter().flatten() {
+            if dice.chance(35) && request.get("exactly").is_some() {
+                let known = if dice.chance(15) { OF_LISTS.len() } else { OF_LISTS.len() - 9 };
+                let text = OF_LISTS[dice.below(known)];
+                request["exactly"]["selectors"] = json!([{"cel": {"expression": text}}]);
+            }
+        }
+        if dice.chance(40) {
+            let all = ["d.example/model", "e.example/numa", "x.example/rack", "d.example/firmware"];
+            let kind = dice.pick(&["matchAttribute", "matchAttribute", "distinctAttribute"]);
+            devices["constraints"] = json!([{kind: dice.pick(&all)}]);
+        }
+    }
+    world
+}
+
+/// Some attributes have several values instead of one, in any order; a few have the same one twice.
+fn list_attributes(dice: &mut Dice, attributes: &mut Value) {
+    if dice.chance(30) {
+        attributes["healthy"] = json!({"bool": dice.chance(50)});
+    }
+    for (name, attribute) in attributes.as_object_mut().into_iter().flatten() {
+        if dice.chance(40) {
+            continue;
+        }
+        let count = 1 + dice.below(3);
+        *attribute = match name.as_str() {
+            "model" => json!({"strings": values(count, || json!(dice.pick(&MODELS)))}),
+            "numa" => json!({"ints": values(count, || json!(dice.below(4)))}),
+            "firmware" => {
+                let all = ["1.2.0", "1.10.1", "2.0.0-rc.1"];
+                json!({"versions": values(count, || json!(dice.pick(&all)))})
+            }
+            "healthy" => json!({"bools": values(count, || json!(dice.chance(50)))}),
+            _ => json!({"strings": values(count, || json!(dice.pick(&["r1", "r2", "r3"])))}),
+        };
+    }
+}
+
+fn values(count: usize, mut one: impl FnMut() -> Value) -> Vec<Value> {
+    (0..count).map(|_| one()).collect()
+}
+
 fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     T::deserialize(value).expect("an object")
 }
@@ -349,7 +424,8 @@ fn answers(line: &str, tell: &mut impl FnMut(Asked)) {
         (read(&world["classes"]), read(&world["slices"]));
     let (node, taken): (Node, Vec<AllocationResult>) =
         (read(&world["node"]), read(&world["taken"]));
-    let alone = Alone::new(&node, classes, &slices, &taken).expect("a node");
+    let lists = world["lists"] == true;
+    let alone = Alone::new(&node, classes, &slices, &taken, lists).expect("a node");
     let pods: Vec<Vec<ResourceClaim>> = read(&world["pods"]);
     for (at, claims) in pods.into_iter().enumerate() {
         same_shares(&mut world["answers"][at]);
@@ -366,6 +442,15 @@ pub(crate) fn number_of_cases(default: u64) -> (u64, u64) {
 
 #[test]
 fn every_claim_gets_the_devices_that_upstream_gives_it() {
+    same_devices(world);
+}
+
+#[test]
+fn every_claim_gets_them_where_attributes_are_lists() {
+    same_devices(world_of_lists);
+}
+
+fn same_devices(world: fn(u64) -> Value) {
     let (pods, first) = number_of_cases(PODS);
     let (mut given, mut failed, mut none, mut found) = (0, 0, 0, Vec::new());
     ask(first..first + pods.div_ceil(PODS_OF_WORLD), world, |Asked { claims, ours, theirs }| {

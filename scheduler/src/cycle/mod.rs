@@ -60,6 +60,7 @@ use self::consult::Consulting;
 pub use self::devices::{Reserve, Reserved};
 pub use self::handed::Batches;
 pub use self::volumes::Written;
+use crate::devices::DeviceGates;
 use crate::devices::known::Claims;
 use crate::devices::look;
 use crate::diagnosis::Thinker;
@@ -362,10 +363,10 @@ impl Scheduler {
         self
     }
 
-    /// The same that looks at rules that taint devices.
+    /// The same with these gates of devices.
     #[must_use]
-    pub fn with_taint_rules(mut self) -> Self {
-        self.mirror.devices.with_rules();
+    pub fn with_device_gates(mut self, gates: DeviceGates) -> Self {
+        self.mirror.devices.use_gates(gates);
         self
     }
 

@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 use super::device_tests::{answer, claim, class, devices_of, read, reserves, slice, user};
 use super::tests::{at, bound, condition, decide, node, tell_all, without_second_look};
 use super::*;
+use crate::devices::DeviceGates;
 use crate::watch::{Kind, Thing, Told};
+
+pub(super) const RULES: DeviceGates = DeviceGates { taint_rules: true, lists: false };
 
 fn rule(name: &str, selector: &Value) -> Thing {
     Thing::DeviceTaintRule(read(json!({
@@ -17,7 +20,7 @@ fn rule(name: &str, selector: &Value) -> Thing {
 /// A node with a device and a pod that wants it, and the rules that there are.
 fn knowing(rules: &[Thing]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
-    let mut scheduler = scheduler.with_taint_rules();
+    let mut scheduler = scheduler.with_device_gates(RULES);
     let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
     tell_all(&mut scheduler, &things);
     list(&mut scheduler, rules, 0);
@@ -76,7 +79,7 @@ fn a_rule_that_a_new_list_does_not_have_is_gone() {
 fn nobody_is_decided_before_the_rules_are_known_where_they_count() {
     let things = [class(), node("n", "4"), slice("n", &["g0"]), claim("c"), user("p", "c")];
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
-    let mut scheduler = scheduler.with_taint_rules();
+    let mut scheduler = scheduler.with_device_gates(RULES);
     tell_all(&mut scheduler, &things);
     assert_eq!(decide(&mut scheduler, 0), []);
     let missing: Vec<Kind> = scheduler.mirror.missing().collect();

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use pintle_sched_core::snapshot::objects::OWN_KEYS;
 use serde_json::{Value, json};
 
+use super::taint_rule_tests::RULES;
 use super::tests::{knowing, object};
 use super::*;
 use crate::cycle::command::PodRef;
@@ -537,7 +538,7 @@ impl World {
             scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
         }
         if self.has_rules {
-            scheduler = scheduler.with_taint_rules();
+            scheduler = scheduler.with_device_gates(RULES);
             scheduler.tell(Told::Complete(Kind::DeviceTaintRule), Duration::ZERO);
         }
         scheduler

@@ -96,7 +96,7 @@ pub const GATES: &[Gate] = &[
     off("DRADeviceTaintRules", Stage::Beta, DONE),
     on("DRADeviceTaints", Stage::Beta, ALWAYS),
     on("DRAExtendedResource", Stage::Beta, ALWAYS),
-    off("DRAListTypeAttributes", Stage::Alpha, NOT_YET),
+    off("DRAListTypeAttributes", Stage::Alpha, DONE),
     off("DRANodeAllocatableResources", Stage::Alpha, NOT_YET),
     on("DRAPartitionableDevices", Stage::Beta, ALWAYS),
     on("DRAPrioritizedList", Stage::Ga, ALWAYS),

@@ -39,6 +39,7 @@ use pintle_sched_core::Profile;
 use serde_json::{Map, Value, json};
 
 use crate::config::{self, Process};
+use crate::devices::DeviceGates;
 use crate::extender::Extender;
 use crate::framework::{Chosen, Registry};
 use crate::groups::GroupGates;
@@ -125,8 +126,8 @@ pub struct Settings {
     pub master: Option<String>,
     /// What is done with groups of pods; `None` where nobody asked for any.
     pub groups: Option<GroupGates>,
-    /// Rules that taint devices count.
-    pub taint_rules: bool,
+    /// What is different of devices.
+    pub devices: DeviceGates,
     /// How long pods wait.
     pub queue: QueueSettings,
     /// The HTTPS port.
@@ -216,7 +217,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
         process,
         master: given.text("master").map(str::to_owned),
         groups: group_gates(&gates),
-        taint_rules: gates.enabled("DRADeviceTaintRules"),
+        devices: device_gates(&gates),
         queue,
         serving,
         logs_json: given.text("logging-format") == Some("json"),
@@ -277,6 +278,13 @@ fn group_gates(gates: &FeatureGates<KubeScheduler>) -> Option<GroupGates> {
     let preemption = gates.enabled("WorkloadAwarePreemption");
     let claims = gates.enabled("DRAWorkloadResourceClaims");
     has_groups.then_some(GroupGates { gangs, topology, preemption, claims })
+}
+
+fn device_gates(gates: &FeatureGates<KubeScheduler>) -> DeviceGates {
+    DeviceGates {
+        taint_rules: gates.enabled("DRADeviceTaintRules"),
+        lists: gates.enabled("DRAListTypeAttributes"),
+    }
 }
 
 fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> ConfigError {

@@ -4,6 +4,7 @@ use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
 
 use super::*;
+use crate::devices::DeviceGates;
 use crate::groups::GroupGates;
 
 fn run(args: &[&str]) -> Result<Settings, Vec<String>> {
@@ -100,15 +101,21 @@ fn gates_of_groups_need_each_other() {
     let settings = gates("GenericWorkload=true").expect("it is known");
     assert_eq!(settings.groups, Some(GroupGates::default()));
     let usual = run(&[]).expect("nothing is asked for");
-    assert_eq!((usual.groups, usual.taint_rules), (None, false));
+    assert_eq!((usual.groups, usual.devices), (None, DeviceGates::default()));
 }
 
 #[test]
-fn rules_that_taint_devices_count_where_the_gate_says_so() {
+fn each_gate_of_devices_changes_what_it_is_about() {
     let run = |text: &str| run(&[&format!("--feature-gates={text}")]);
-    let settings = run("DRADeviceTaintRules=true").expect("what it needs is on");
-    assert_eq!((settings.taint_rules, settings.warnings), (true, Vec::<String>::new()));
-    assert!(!run("DRADeviceTaintRules=false").expect("it is known").taint_rules);
+    let off = DeviceGates::default();
+    for (text, devices) in [
+        ("DRADeviceTaintRules=true", DeviceGates { taint_rules: true, ..off }),
+        ("DRAListTypeAttributes=true", DeviceGates { lists: true, ..off }),
+        ("DRADeviceTaintRules=false,DRAListTypeAttributes=false", off),
+    ] {
+        let settings = run(text).expect("what it needs is on");
+        assert_eq!((settings.devices, settings.warnings), (devices, Vec::<String>::new()));
+    }
     let wrong = run("DRADeviceTaintRules=true,DRADeviceTaints=false").expect_err("it needs taints");
     assert!(wrong.len() == 1 && wrong[0].contains("DRADeviceTaints, which is off"), "{wrong:?}");
 }

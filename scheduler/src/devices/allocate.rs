@@ -106,8 +106,9 @@ fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> 
         return Err(Stop::Error(error));
     }
     let constraints = asked(claim).and_then(|asked| asked.constraints.as_deref());
+    let lists = search.world.selectors.have_lists();
     let read = |(at, constraint)| {
-        Constraint::read(constraint).ok_or_else(|| {
+        Constraint::read(constraint, lists).ok_or_else(|| {
             format!(
                 "claim {name}, constraint #{at}: empty constraint (unsupported constraint type?)"
             )

@@ -54,7 +54,7 @@ impl Place for OneNode {
 }
 
 impl Alone {
-    /// Reads the objects.
+    /// Reads the objects, where attributes of devices may be lists, or may not.
     ///
     /// # Errors
     /// When the node cannot be read.
@@ -63,11 +63,12 @@ impl Alone {
         classes: Vec<DeviceClass>,
         slices: &[ResourceSlice],
         taken: &[AllocationResult],
+        lists: bool,
     ) -> Result<Self, String> {
         let mut cluster = Cluster::new(Profile::default());
         cluster.set_node(node).map_err(|error| error.to_string())?;
         let (mut offers, mut usage) = (Offers::default(), Usage::default());
-        slices.iter().for_each(|slice| _ = offers.set(Slice::read(slice)));
+        slices.iter().for_each(|slice| _ = offers.set(Slice::read(slice, lists)));
         taken.iter().for_each(|taken| usage.add(taken));
         let named =
             |class: DeviceClass| (class.metadata.name.clone().unwrap_or_default(), Rc::new(class));
@@ -81,7 +82,7 @@ impl Alone {
             offers,
             classes: classes.into_iter().map(named).collect(),
             usage,
-            selectors: Selectors::default(),
+            selectors: Selectors::new(lists),
             node: OneNode { name, meets },
         })
     }

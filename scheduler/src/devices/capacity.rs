@@ -93,7 +93,7 @@ mod tests {
             "devices": [{"name": "a", "capacity": {"memory":
                 {"value": "10Gi", "requestPolicy": policy}}}]}});
         let slice = serde_json::from_value(slice).expect("a slice");
-        super::super::offer::Slice::read(&slice).devices[0].capacity.clone()
+        super::super::offer::Slice::read(&slice, false).devices[0].capacity.clone()
     }
 
     #[test]

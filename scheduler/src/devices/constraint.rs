@@ -2,9 +2,9 @@
 //!
 //! Input: devices as they are tried and given up. Output: whether they go together. Owner: one
 //! search. Bounds: the constraints of a claim, 32 of them.
-// k8s: structured/internal/incubating/{allocator_incubating,constraint}.go
+// k8s: structured/internal/{incubating/{allocator_incubating,constraint},experimental/constraint}.go
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{DeviceAttribute, DeviceConstraint};
 
@@ -26,14 +26,66 @@ enum Rule {
     Match(Option<DeviceAttribute>),
     /// The last device of each request has another one.
     Distinct(BTreeMap<String, DeviceAttribute>),
+    /// All have a value in common, of these.
+    Common(Option<Values>),
+    /// The last device of each request has no value of another one's.
+    Disjoint(BTreeMap<String, Option<Values>>),
+}
+
+/// The values of an attribute: one, or those of a list.
+#[derive(Clone, Debug)]
+enum Values {
+    Ints(BTreeSet<i64>),
+    Bools(BTreeSet<bool>),
+    Texts(BTreeSet<String>),
+    /// As they are written.
+    Versions(BTreeSet<String>),
+}
+
+impl Values {
+    // k8s: structured/internal/experimental/allocator_experimental.go attributeAsSet
+    fn of(attribute: &DeviceAttribute) -> Option<Self> {
+        fn all<T: Clone + Ord>(list: Option<&Vec<T>>) -> Option<BTreeSet<T>> {
+            list.filter(|all| !all.is_empty()).map(|all| all.iter().cloned().collect())
+        }
+        fn one<T: Clone + Ord>(value: Option<&T>) -> Option<BTreeSet<T>> {
+            value.map(|value| BTreeSet::from([value.clone()]))
+        }
+        let of = attribute;
+        let lists = all(of.ints.as_ref()).map(Self::Ints);
+        let lists = lists.or_else(|| all(of.bools.as_ref()).map(Self::Bools));
+        let lists = lists.or_else(|| all(of.strings.as_ref()).map(Self::Texts));
+        let lists = lists.or_else(|| all(of.versions.as_ref()).map(Self::Versions));
+        let found = lists.or_else(|| one(of.int.as_ref()).map(Self::Ints));
+        let found = found.or_else(|| one(of.bool.as_ref()).map(Self::Bools));
+        let found = found.or_else(|| one(of.string.as_ref()).map(Self::Texts));
+        found.or_else(|| one(of.version.as_ref()).map(Self::Versions))
+    }
+
+    /// What both have, if that is anything.
+    fn common(&self, other: &Self) -> Option<Self> {
+        fn both<T: Clone + Ord>(a: &BTreeSet<T>, b: &BTreeSet<T>) -> Option<BTreeSet<T>> {
+            Some(a & b).filter(|both| !both.is_empty())
+        }
+        match (self, other) {
+            (Self::Ints(a), Self::Ints(b)) => both(a, b).map(Self::Ints),
+            (Self::Bools(a), Self::Bools(b)) => both(a, b).map(Self::Bools),
+            (Self::Texts(a), Self::Texts(b)) => both(a, b).map(Self::Texts),
+            (Self::Versions(a), Self::Versions(b)) => both(a, b).map(Self::Versions),
+            _ => None,
+        }
+    }
 }
 
 impl Constraint {
-    /// Reads one; `None` for a kind that nobody knows here.
-    pub(super) fn read(constraint: &DeviceConstraint) -> Option<Self> {
-        let (attribute, rule) = match (&constraint.match_attribute, &constraint.distinct_attribute)
-        {
+    /// Reads one, about attributes that may be lists, or may not; `None` for a kind that nobody knows
+    /// here.
+    pub(super) fn read(constraint: &DeviceConstraint, lists: bool) -> Option<Self> {
+        let (all, distinct) = (&constraint.match_attribute, &constraint.distinct_attribute);
+        let (attribute, rule) = match (all, distinct) {
+            (Some(name), _) if lists => (name, Rule::Common(None)),
             (Some(name), _) => (name, Rule::Match(None)),
+            (None, Some(name)) if lists => (name, Rule::Disjoint(BTreeMap::new())),
             (None, Some(name)) => (name, Rule::Distinct(BTreeMap::new())),
             (None, None) => return None,
         };
@@ -70,6 +122,31 @@ impl Constraint {
                 }
                 fits
             }
+            Rule::Common(common) => {
+                let own = Values::of(attribute);
+                let both = match &*common {
+                    _ if is_first => own,
+                    Some(common) => own.and_then(|own| common.common(&own)),
+                    None => None,
+                };
+                let fits = both.is_some();
+                // Upstream gives back no value with a device that is given up, but with the first.
+                if fits {
+                    *common = both;
+                }
+                fits
+            }
+            Rule::Disjoint(others) => {
+                let own = Values::of(attribute);
+                let shares = |own: &Values| {
+                    others.values().flatten().any(|other| other.common(own).is_some())
+                };
+                let fits = is_first || own.as_ref().is_some_and(|own| !shares(own));
+                if fits {
+                    others.insert(request.to_owned(), own);
+                }
+                fits
+            }
         };
         self.devices += usize::from(fits);
         fits
@@ -81,8 +158,10 @@ impl Constraint {
             return;
         }
         self.devices -= 1;
-        if let Rule::Distinct(others) = &mut self.rule {
-            others.remove(request);
+        match &mut self.rule {
+            Rule::Distinct(others) => _ = others.remove(request),
+            Rule::Disjoint(others) => _ = others.remove(request),
+            Rule::Match(_) | Rule::Common(_) => {}
         }
     }
 }

@@ -19,11 +19,11 @@ use pintle_sched_core::bits::Bits;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::{Cluster, Plugin};
 
-use super::extended;
 use super::offer::{Offers, Slice};
 use super::rules::Rule;
 use super::selectors::Selectors;
 use super::usage::Usage;
+use super::{DeviceGates, extended};
 use crate::watch::{Kind, Thing};
 
 /// Claims by name, as the newest is that anybody told of.
@@ -81,8 +81,7 @@ pub struct Devices {
     /// Groups that were decided, and whether one is being decided.
     cycles: u64,
     is_of_group: bool,
-    /// Rules that taint devices are followed (DRADeviceTaintRules).
-    has_rules: bool,
+    gates: DeviceGates,
     pub(super) offers: Offers,
     pub(super) classes: BTreeMap<String, Rc<DeviceClass>>,
     /// Names of classes by the extended resource that they offer.
@@ -102,7 +101,7 @@ impl Default for Devices {
             given: HashMap::new(),
             cycles: 0,
             is_of_group: false,
-            has_rules: false,
+            gates: DeviceGates::default(),
             offers: Offers::default(),
             classes: BTreeMap::new(),
             extended: BTreeMap::new(),
@@ -155,14 +154,15 @@ impl Devices {
         self.claims.borrow_mut().of_groups = true;
     }
 
-    /// Rules that taint devices are told as well.
-    pub(crate) fn with_rules(&mut self) {
-        self.has_rules = true;
+    /// The gates, before any slice is told.
+    pub(crate) fn use_gates(&mut self, gates: DeviceGates) {
+        self.gates = gates;
+        self.selectors = Selectors::new(gates.lists);
     }
 
-    /// Whether they are.
+    /// Whether rules that taint devices are told as well.
     pub(crate) fn has_rules(&self) -> bool {
-        self.has_rules
+        self.gates.taint_rules
     }
 
     /// A group is being decided from now on, or no longer.
@@ -188,7 +188,7 @@ impl Devices {
         match thing {
             Thing::ResourceClaim(claim) => self.set_claim(*claim),
             Thing::ResourceSlice(slice) => {
-                let is_new = self.offers.set(Slice::read(&slice));
+                let is_new = self.offers.set(Slice::read(&slice, self.gates.lists));
                 let label = match is_new {
                     true => "resource.k8s.io/ResourceSliceAdd",
                     false => SLICE_UPDATE,

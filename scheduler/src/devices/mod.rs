@@ -17,6 +17,8 @@ mod constraint;
 pub(crate) mod extended;
 pub(crate) mod groups;
 pub(crate) mod known;
+#[cfg(test)]
+mod list_tests;
 pub(crate) mod look;
 pub(crate) mod offer;
 mod pools;
@@ -31,3 +33,12 @@ pub(crate) mod selectors;
 #[cfg(test)]
 mod tests;
 pub(crate) mod usage;
+
+/// Which of the gates of devices that are off where nobody asks for them are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceGates {
+    /// Rules that taint devices count (DRADeviceTaintRules).
+    pub taint_rules: bool,
+    /// Attributes may have several values (DRAListTypeAttributes).
+    pub lists: bool,
+}

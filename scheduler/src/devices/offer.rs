@@ -142,8 +142,8 @@ fn counters(all: &BTreeMap<String, Counter>) -> Counters {
 }
 
 impl Slice {
-    /// Reads a slice.
-    pub(crate) fn read(slice: &ResourceSlice) -> Self {
+    /// Reads a slice of devices whose attributes may be lists, or may not.
+    pub(super) fn read(slice: &ResourceSlice, lists: bool) -> Self {
         let spec = &slice.spec;
         let (driver, pool): (Rc<str>, Rc<str>) =
             (spec.driver.as_str().into(), spec.pool.name.as_str().into());
@@ -153,7 +153,10 @@ impl Slice {
             Reach::Nowhere if per_device => Reach::PerDevice,
             own => own,
         };
-        let read = |device: &api::Device| Device::read(device, &driver, &pool, per_device);
+        let read = |device: &api::Device| {
+            let value = value(device, &driver, lists);
+            Device::read(device, value, (&driver, &pool), per_device)
+        };
         let shared = spec.shared_counters.iter().flatten();
         Self {
             name: slice.metadata.name.clone().unwrap_or_default(),
@@ -178,7 +181,12 @@ impl Slice {
 }
 
 impl Device {
-    fn read(device: &api::Device, driver: &Rc<str>, pool: &Rc<str>, per_device: bool) -> Self {
+    fn read(
+        device: &api::Device,
+        value: Result<Value, String>,
+        (driver, pool): (&Rc<str>, &Rc<str>),
+        per_device: bool,
+    ) -> Self {
         let (driver, pool) = (Rc::clone(driver), Rc::clone(pool));
         let node = device.node_name.as_ref();
         let reach = match per_device {
@@ -190,7 +198,7 @@ impl Device {
         let consumes = device.consumes_counters.iter().flatten();
         let capacity = capacity.collect();
         Self {
-            value: value(device, &driver),
+            value,
             id: DeviceId { driver, pool, device: device.name.as_str().into() },
             reach,
             attributes: device.attributes.clone().unwrap_or_default(),
@@ -239,19 +247,18 @@ impl Capacity {
 
 /// What selectors see under `device`.
 // k8s: cel/compile.go DeviceMatches, getAttributeValue
-fn value(device: &api::Device, driver: &str) -> Result<Value, String> {
+fn value(device: &api::Device, driver: &str, lists: bool) -> Result<Value, String> {
     let attribute = |(name, attribute): (&String, &DeviceAttribute)| {
+        let wrong = |error| format!("attribute {name}: {error}");
+        if let Some(all) = list(attribute).filter(|_| lists) {
+            return Ok((name.clone(), Value::List(all.map_err(wrong)?.into())));
+        }
         let value = match attribute {
             DeviceAttribute { int: Some(n), .. } => Value::Int(*n),
             DeviceAttribute { bool: Some(b), .. } => Value::Bool(*b),
             DeviceAttribute { string: Some(text), .. } => Value::Str(text.as_str().into()),
-            DeviceAttribute { version: Some(text), .. } => match Version::parse(text) {
-                Ok(version) => Value::Version(Rc::new(version)),
-                Err(error) => {
-                    return Err(format!("attribute {name}: parse semantic version: {error}"));
-                }
-            },
-            _ => return Err(format!("attribute {name}: unsupported attribute value")),
+            DeviceAttribute { version: Some(text), .. } => version(text).map_err(wrong)?,
+            _ => return Err(wrong("unsupported attribute value".to_owned())),
         };
         Ok((name.clone(), value))
     };
@@ -267,6 +274,31 @@ fn value(device: &api::Device, driver: &str) -> Result<Value, String> {
         ("attributes", by_domain(attributes, driver)),
         ("capacity", by_domain(capacity.collect(), driver)),
     ]))))
+}
+
+fn version(text: &str) -> Result<Value, String> {
+    let version = Version::parse(text);
+    let version = version.map_err(|error| format!("parse semantic version: {error}"))?;
+    Ok(Value::Version(Rc::new(version)))
+}
+
+/// The values of an attribute that is a list.
+fn list(attribute: &DeviceAttribute) -> Option<Result<Vec<Value>, String>> {
+    Some(match attribute {
+        DeviceAttribute { ints: Some(all), .. } => {
+            Ok(all.iter().copied().map(Value::Int).collect())
+        }
+        DeviceAttribute { bools: Some(all), .. } => {
+            Ok(all.iter().copied().map(Value::Bool).collect())
+        }
+        DeviceAttribute { strings: Some(all), .. } => {
+            Ok(all.iter().map(|text| text.as_str().into()).collect())
+        }
+        DeviceAttribute { versions: Some(all), .. } => {
+            all.iter().map(|text| version(text)).collect()
+        }
+        _ => return None,
+    })
 }
 
 /// Values by domain and name; whoever asks for a domain that is not there finds an empty one.

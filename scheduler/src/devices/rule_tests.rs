@@ -19,7 +19,7 @@ fn offers() -> Offers {
     let mut offers = Offers::default();
     for pool in ["p", "q"] {
         let devices = json!([{"name": "a"}, {"name": "b"}]);
-        offers.set(Slice::read(&read(own(pool, devices))));
+        offers.set(Slice::read(&read(own(pool, devices)), false));
     }
     offers
 }
@@ -71,7 +71,7 @@ fn the_effect_of_a_rule_counts_as_that_of_a_drivers_taint() {
 fn who_tolerates_what_driver_and_rules_say_has_the_device() {
     let taints = json!([{"key": "own", "effect": "NoSchedule"}]);
     let mut offers = Offers::default();
-    offers.set(Slice::read(&read(own("p", json!([{"name": "a", "taints": taints}])))));
+    offers.set(Slice::read(&read(own("p", json!([{"name": "a", "taints": taints}]))), false));
     offers.set_rule("rule", Some(rule(json!({"device": "a"}), "NoExecute")));
     let (own, ruled) =
         (json!({"key": "own", "operator": "Exists"}), json!({"key": "k", "value": "v"}));

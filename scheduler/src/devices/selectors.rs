@@ -22,14 +22,25 @@ const KEPT_MAX: usize = 256;
 pub(crate) struct Selectors {
     known: RefCell<HashMap<String, Rc<Result<Selector, String>>>>,
     patterns: Patterns,
+    lists: bool,
 }
 
 impl Selectors {
+    /// None yet; of devices whose attributes may be lists, or may not.
+    pub(super) fn new(lists: bool) -> Self {
+        Self { lists, ..Self::default() }
+    }
+
+    /// Whether attributes may be lists.
+    pub(super) fn have_lists(&self) -> bool {
+        self.lists
+    }
+
     fn compiled(&self, text: &str) -> Rc<Result<Selector, String>> {
         if let Some(known) = self.known.borrow().get(text) {
             return Rc::clone(known);
         }
-        let new = Rc::new(Selector::compile(text));
+        let new = Rc::new(Selector::compile(text, self.lists));
         let mut kept = self.known.borrow_mut();
         if kept.len() >= KEPT_MAX {
             kept.clear();

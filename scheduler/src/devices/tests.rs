@@ -45,7 +45,7 @@ pub(super) fn own(pool: &str, devices: Value) -> Value {
     slice(pool, pool, (1, 1), json!({"nodeName": "n", "devices": devices}))
 }
 
-fn claim(name: &str, devices: Value) -> ResourceClaim {
+pub(super) fn claim(name: &str, devices: Value) -> ResourceClaim {
     read(json!({"metadata": {"name": name, "namespace": "ns", "uid": name},
         "spec": {"devices": devices}}))
 }
@@ -67,7 +67,7 @@ fn get(
     claims: Vec<ResourceClaim>,
 ) -> Result<Vec<AllocationResult>, Failure> {
     let mut offers = Offers::default();
-    slices.into_iter().for_each(|slice| _ = offers.set(Slice::read(&read(slice))));
+    slices.into_iter().for_each(|slice| _ = offers.set(Slice::read(&read(slice), false)));
     let mut usage = Usage::default();
     for (at, device) in taken.iter().enumerate() {
         let (pool, device) = device.split_once('/').expect("a pool and a device");
@@ -80,6 +80,15 @@ fn get(
 pub(super) fn within(
     offers: &Offers,
     usage: &Usage,
+    claims: Vec<ResourceClaim>,
+    is_late: &dyn Fn() -> bool,
+) -> Result<Vec<AllocationResult>, Failure> {
+    selected(&Selectors::default(), (offers, usage), claims, is_late)
+}
+
+pub(super) fn selected(
+    selectors: &Selectors,
+    (offers, usage): (&Offers, &Usage),
     claims: Vec<ResourceClaim>,
     is_late: &dyn Fn() -> bool,
 ) -> Result<Vec<AllocationResult>, Failure> {
@@ -96,8 +105,7 @@ pub(super) fn within(
         ),
         class("configured", json!({"config": [parameters(1), parameters(2)]})),
     ]);
-    let selectors = Selectors::default();
-    let world = World { offers, usage, classes: &classes, selectors: &selectors, is_late };
+    let world = World { offers, usage, classes: &classes, selectors, is_late };
     let claims: Vec<_> = claims.into_iter().map(Rc::new).collect();
     allocate(world, &Here("n"), &claims, &mut || "share".to_owned())
 }
@@ -445,7 +453,7 @@ fn who_watches_over_devices_takes_them_from_nobody() {
         "device": "a", "adminAccess": true}]}});
     usage.add(&read(watched));
     let mut offers = Offers::default();
-    offers.set(Slice::read(&read(own("p", abc()))));
+    offers.set(Slice::read(&read(own("p", abc())), false));
     let found = within(&offers, &usage, wants(json!([exactly("r", json!({}))])), &|| false);
     assert_eq!(short(&found), "r=p/a");
 }
@@ -541,7 +549,7 @@ fn several_may_have_some_of_a_device() {
     assert_eq!(found, Err(Failure::Nothing));
 
     let (mut usage, mut offers) = (Usage::default(), Offers::default());
-    offers.set(Slice::read(&read(own("p", device))));
+    offers.set(Slice::read(&read(own("p", device)), false));
     let used: AllocationResult =
         read(json!({"devices": {"results": [{"request": "r", "driver": "d",
         "pool": "p", "device": "a", "shareID": "1", "consumedCapacity": {"memory": "9Gi"}}]}}));
@@ -598,7 +606,7 @@ fn a_search_that_takes_too_long_ends() {
     let odd = |n: usize| json!({"name": format!("x{n:02}"), "attributes": {"n": {"int": n}}});
     let mut offers = Offers::default();
     let devices: Vec<Value> = (0..40).map(odd).collect();
-    offers.set(Slice::read(&read(own("p", json!(devices)))));
+    offers.set(Slice::read(&read(own("p", json!(devices))), false));
     // Twenty of forty in every combination.
     let claims = vec![claim(
         "claim",

@@ -20,9 +20,11 @@ import (
 // selectorsKept is how many compiled selectors are remembered.
 const selectorsKept = 256
 
-// deviceWorld is a line: a node, what drivers offer, what is taken, and the claims of some pods.
+// deviceWorld is a line: a node, what drivers offer, what is taken, and the claims of some pods. Lists
+// says that attributes may have several values.
 type deviceWorld struct {
 	Seed    uint64                          `json:"seed"`
+	Lists   bool                            `json:"lists,omitempty"`
 	Node    *v1.Node                        `json:"node"`
 	Classes []*resourceapi.DeviceClass      `json:"classes"`
 	Slices  []*resourceapi.ResourceSlice    `json:"slices"`
@@ -67,7 +69,11 @@ func DevicesMain() int {
 
 func (w *deviceWorld) answer(features structured.Features) {
 	ctx := context.Background()
-	compiled := cel.NewCache(selectorsKept, cel.Features{EnableConsumableCapacity: features.ConsumableCapacity})
+	features.ListTypeAttributes = w.Lists
+	compiled := cel.NewCache(selectorsKept, cel.Features{
+		EnableConsumableCapacity: features.ConsumableCapacity,
+		EnableListTypeAttributes: features.ListTypeAttributes,
+	})
 	for _, claims := range w.Pods {
 		var answer deviceAnswer
 		allocator, err := structured.NewAllocator(ctx, features, w.state(), classLister(w.Classes), w.Slices, compiled)

@@ -5,10 +5,9 @@
 //! refused here is what nobody could evaluate: unknown names, functions and fields of a device.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go newCompiler
 
-use super::functions;
 use super::parse::{Fold, Node, Tree};
-use super::times;
 use super::value::Value;
+use super::{signatures, times};
 
 /// What a device has.
 const FIELDS: [&str; 4] = ["driver", "allowMultipleAllocations", "attributes", "capacity"];
@@ -33,14 +32,20 @@ pub(super) const TYPES: [&str; 13] = [
 ///
 /// # Errors
 /// What it names is not there.
-pub(super) fn kind(tree: &Tree) -> Result<Option<&'static str>, String> {
-    of(tree, &mut Vec::new())
+pub(super) fn kind(tree: &Tree, lists: bool) -> Result<Option<&'static str>, String> {
+    of(tree, &mut Names { all: Vec::new(), lists })
 }
 
-fn of<'a>(tree: &'a Tree, names: &mut Vec<&'a str>) -> Result<Option<&'static str>, String> {
+/// Names that an expression gives, and whether it knows what there is for lists of attributes alone.
+struct Names<'a> {
+    all: Vec<&'a str>,
+    lists: bool,
+}
+
+fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>, String> {
     match &tree.node {
         Node::Literal(value) => Ok(Some(value.kind())),
-        Node::Name(name) if names.contains(&&**name) => Ok(None),
+        Node::Name(name) if names.all.contains(&&**name) => Ok(None),
         Node::Name(name) if &**name == "device" => Ok(Some("kubernetes.DRADevice")),
         Node::Name(name) if TYPES.contains(&&**name) => Ok(Some("type")),
         Node::Name(name) => Err(undeclared(name)),
@@ -57,7 +62,8 @@ fn of<'a>(tree: &'a Tree, names: &mut Vec<&'a str>) -> Result<Option<&'static st
             for arg in target.as_deref().into_iter().chain(args) {
                 of(arg, names)?;
             }
-            let known = functions::signature(name, target.is_some(), args.len());
+            let known = signatures::signature(name, target.is_some(), args.len());
+            let known = known.filter(|_| names.lists || &**name != signatures::INCLUDES);
             known.ok_or_else(|| undeclared(name))
         }
         Node::Operator { sign, sides } => operator(sign, sides, names),
@@ -85,26 +91,23 @@ fn of<'a>(tree: &'a Tree, names: &mut Vec<&'a str>) -> Result<Option<&'static st
         }
         Node::Bind { name, value, body } => {
             of(value, names)?;
-            names.push(name);
+            names.all.push(name);
             let kind = of(body, names);
-            names.pop();
+            names.all.pop();
             kind
         }
         Node::Fold { kind, over, names: own, bodies } => {
             of(over, names)?;
-            let known = names.len();
-            names.extend(own.iter().map(|name| &**name));
+            let known = names.all.len();
+            names.all.extend(own.iter().map(|name| &**name));
             let checked = bodies.iter().try_for_each(|body| of(body, names).map(drop));
-            names.truncate(known);
+            names.all.truncate(known);
             checked.map(|()| folded(*kind))
         }
     }
 }
 
-fn logical<'a>(
-    parts: &'a [Tree],
-    names: &mut Vec<&'a str>,
-) -> Result<Option<&'static str>, String> {
+fn logical<'a>(parts: &'a [Tree], names: &mut Names<'a>) -> Result<Option<&'static str>, String> {
     for part in parts {
         let kind = of(part, names)?;
         if kind.is_some_and(|kind| kind != "bool") {
@@ -144,7 +147,7 @@ fn field(
 fn operator<'a>(
     sign: &str,
     sides: &'a [Tree; 2],
-    names: &mut Vec<&'a str>,
+    names: &mut Names<'a>,
 ) -> Result<Option<&'static str>, String> {
     let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
     match sign {

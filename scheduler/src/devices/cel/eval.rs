@@ -438,7 +438,7 @@ fn entries(kind: Fold, over: &Value, names: usize) -> Result<Entries, String> {
         Value::Map(map) => {
             map.entries.iter().map(|(key, value)| (key.value(), Some(value.clone()))).collect()
         }
-        _ => return Err(no_overload()),
+        _ => return Err(format!("got '{}', expected iterable type", over.go_type())),
     })
 }
 

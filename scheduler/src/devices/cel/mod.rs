@@ -18,6 +18,7 @@ mod named;
 mod parse;
 mod patterns;
 mod quantity;
+mod signatures;
 #[cfg(test)]
 mod tests;
 mod texts;
@@ -55,14 +56,14 @@ pub(crate) enum Unanswered {
 }
 
 impl Selector {
-    /// Reads an expression.
+    /// Reads an expression, of devices whose attributes may be lists, or may not.
     ///
     /// # Errors
     /// Why it is none.
-    pub(crate) fn compile(text: &str) -> Result<Self, String> {
+    pub(crate) fn compile(text: &str, lists: bool) -> Result<Self, String> {
         let failed = |error: String| format!("compilation failed: ERROR: <input>: {error}");
         let tree = parse::parse(text).map_err(failed)?;
-        let kind = check::kind(&tree).map_err(failed)?;
+        let kind = check::kind(&tree, lists).map_err(failed)?;
         match kind {
             None | Some("bool") => Ok(Self { tree }),
             Some(other) => Err(format!("must evaluate to bool or the unknown type, not {other}")),
@@ -83,7 +84,10 @@ impl Selector {
             Value::Bool(answer) => Ok(answer),
             other => {
                 let kind = other.kind();
-                let why = format!("unsupported type conversion from '{kind}' to bool");
+                let why = match other {
+                    Value::List(_) => "type conversion error from list to 'bool'".to_owned(),
+                    _ => format!("unsupported type conversion from '{kind}' to bool"),
+                };
                 Err(Unanswered::Error(format!(
                     "CEL result of type {kind} could not be converted to bool: {why}"
                 )))

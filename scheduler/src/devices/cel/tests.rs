@@ -38,7 +38,7 @@ fn answer(text: &str) -> Result<bool, String> {
 }
 
 fn answer_in_time(text: &str, is_late: &dyn Fn() -> bool) -> Result<bool, Unanswered> {
-    let selector = Selector::compile(text).map_err(Unanswered::Error)?;
+    let selector = Selector::compile(text, false).map_err(Unanswered::Error)?;
     selector.matches(&device(), &Patterns::default(), is_late)
 }
 
@@ -166,7 +166,7 @@ fn what_nobody_could_evaluate_is_refused_before() {
         ("package == 1", "reserved identifier: package"),
         ("#", "token recognition error at: '#'"),
     ] {
-        let found = Selector::compile(text).expect_err(text);
+        let found = Selector::compile(text, false).expect_err(text);
         assert!(found.contains(want), "{text}: {found}");
     }
 }
@@ -174,13 +174,13 @@ fn what_nobody_could_evaluate_is_refused_before() {
 #[test]
 fn no_expression_takes_more_than_its_share() {
     let deep = format!("{}true{}", "(".repeat(5000), ")".repeat(5000));
-    assert!(Selector::compile(&deep).expect_err("deep").contains("recursion limit"));
+    assert!(Selector::compile(&deep, false).expect_err("deep").contains("recursion limit"));
     let long = format!("1{} > 0", " + 1".repeat(2000));
-    assert!(Selector::compile(&long).expect_err("long").contains("recursion limit"));
+    assert!(Selector::compile(&long, false).expect_err("long").contains("recursion limit"));
     let wide = format!("true{}", " && true".repeat(1000));
     assert_eq!(answer(&wide), Ok(true));
     let huge = format!("'{}' == ''", "x".repeat(TEXT_BYTES_MAX));
-    assert!(Selector::compile(&huge).expect_err("huge").contains("bytes"));
+    assert!(Selector::compile(&huge, false).expect_err("huge").contains("bytes"));
     let ten = "[0,1,2,3,4,5,6,7,8,9]";
     let many = format!(
         "{ten}.all(a, {ten}.all(b, {ten}.all(c, {ten}.all(d, {ten}.all(e, {ten}.all(f, \

@@ -135,6 +135,17 @@ impl Value {
         }
     }
 
+    /// What upstream's program calls its type, as far as attributes are of it.
+    pub(super) fn go_type(&self) -> &'static str {
+        match self {
+            Self::Bool(_) => "types.Bool",
+            Self::Int(_) => "types.Int",
+            Self::Str(_) => "types.String",
+            Self::Version(_) => "cel.Semver",
+            other => other.kind(),
+        }
+    }
+
     /// Whether two are the same; what is of different kinds is not, but numbers compare as such.
     pub(super) fn equals(&self, other: &Self) -> bool {
         match (self, other) {
