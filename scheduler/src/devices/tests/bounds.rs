@@ -12,7 +12,7 @@ fn offers(count: usize) -> Offers {
     let device = |n: usize| json!({"name": format!("x{n}"), "attributes": {"n": {"int": n}}});
     let devices: Vec<Value> = (0..count).map(device).collect();
     let mut offers = Offers::default();
-    offers.set(Slice::read(&read(own("p", json!(devices)))));
+    offers.set(Slice::read(&read(own("p", json!(devices))), false));
     offers
 }
 
