@@ -35,12 +35,14 @@ enum Word {
 /// The thread that has the lease, or wants it.
 pub(crate) struct Lead {
     words: mpsc::UnboundedReceiver<Word>,
+    /// Until it is taken nobody asks for the lease.
+    stand: Option<oneshot::Sender<()>>,
     release: oneshot::Sender<()>,
     released: oneshot::Receiver<()>,
 }
 
 impl Lead {
-    /// Begins to want the lease; `None` where nobody has to agree on who works.
+    /// Nothing is asked of the API server yet; `None` where nobody has to agree on who works.
     ///
     /// # Errors
     /// When the timings make no sense, or there is no thread to be had.
@@ -59,23 +61,32 @@ impl Lead {
             elector(access, process, state)?
         };
         let (tell, words) = mpsc::unbounded_channel();
+        let (stand, stands) = oneshot::channel();
         let (release, asked) = oneshot::channel();
         let (done, released) = oneshot::channel();
         let (lease, state) = (process.timing.lease, Arc::clone(state));
         tasks::thread("lease", move || {
-            runtime.block_on(lead((elector, &herald), &tell, asked, |leads| match leads {
-                true => state.holds_lease(lease),
-                false => state.metrics.leads(true),
-            }));
+            runtime.block_on(async {
+                if stands.await.is_err() {
+                    return;
+                }
+                let told = |leads| match leads {
+                    true => state.holds_lease(lease),
+                    false => state.metrics.leads(true),
+                };
+                lead((elector, &herald), &tell, asked, told).await;
+            });
             // Whoever waited for it may have gone.
             let _ = done.send(());
         })
         .context("the thread of the lease")?;
-        Ok(Some(Self { words, release, released }))
+        Ok(Some(Self { words, stand: Some(stand), release, released }))
     }
 
-    /// Until this process leads. May be dropped and called again.
+    /// Wants the lease from now on, until this process leads. May be dropped and called again.
     pub(crate) async fn leads(&mut self) {
+        // Its thread is gone only when the process is about to end.
+        let _ = self.stand.take().map(|stand| stand.send(()));
         while self.words.recv().await.is_some_and(|word| word != Word::Leads) {}
     }
 

@@ -45,6 +45,8 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 const DUMPED_MAX: usize = 1000;
 /// How long it takes what is told before it looks at anything else.
 const TAKE_MAX: Duration = Duration::from_millis(50);
+/// How often it says what it waits for before it may lead.
+const SAY_MISSING_EVERY: Duration = Duration::from_secs(30);
 /// How long bindings that are under way may take when it is told to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
@@ -133,8 +135,14 @@ async fn work(mut running: Running, access: &Access, settings: &Settings) -> Res
     let mut interrupt = signal(SignalKind::interrupt())?;
     let state = Arc::clone(&running.state);
     let mut lead = Lead::begin(access, &settings.process, &state)?;
+    // Whoever cannot know the cluster leaves the lease to those who do.
+    // k8s: cmd/kube-scheduler/app/server.go Run
+    let leads = async {
+        running.learn().await;
+        running.follow(leads(&mut lead)).await;
+    };
     tokio::select! {
-        () = running.follow(leads(&mut lead)) => {}
+        () = leads => {}
         _ = end.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     }
@@ -271,30 +279,54 @@ impl Running {
         self.begun.elapsed()
     }
 
+    /// Takes what is told until the cluster is known.
+    async fn learn(&mut self) {
+        let first = tokio::time::Instant::now() + SAY_MISSING_EVERY;
+        let mut says = tokio::time::interval_at(first, SAY_MISSING_EVERY);
+        while !self.scheduler.mirror.is_complete() {
+            tokio::select! {
+                is_told = self.hear() => if !is_told { return },
+                _ = says.tick() => {
+                    let missing: Vec<_> = self.scheduler.mirror.missing().collect();
+                    tracing::warn!("not ready to schedule: no list yet of {missing:?}");
+                }
+            }
+        }
+        // A standby is ready as well.
+        self.state.is_synced();
+        // The start is over: what only it needed makes room for those who wait.
+        pintle_heap::code::forget();
+    }
+
     /// Takes what is told until it leads.
     async fn follow(&mut self, leads: impl Future<Output = ()>) {
         let mut leads = std::pin::pin!(leads);
         loop {
             tokio::select! {
                 () = &mut leads => return,
-                told = self.told.recv() => match told {
-                    Some(told) => self.tell(told),
-                    None => return,
-                },
-                Some(question) = self.questions.recv() => self.answer(question),
-                Some(()) = self.dump.recv() => self.dump(),
-            }
-            // A standby is ready as well.
-            if self.scheduler.mirror.is_complete() {
-                self.state.is_synced();
+                is_told = self.hear() => if !is_told { return },
             }
         }
+    }
+
+    /// Takes one thing that was told or asked; false when nothing will be told any more.
+    async fn hear(&mut self) -> bool {
+        tokio::select! {
+            told = self.told.recv() => match told {
+                Some(told) => self.tell(told),
+                None => return false,
+            },
+            Some(question) = self.questions.recv() => self.answer(question),
+            Some(()) = self.dump.recv() => self.dump(),
+        }
+        true
     }
 
     /// Decides for ever.
     async fn schedule(&mut self) {
         self.state.works();
-        let mut is_ready = false;
+        let (waiting, bound, nodes) = self.scheduler.mirror.counts();
+        tracing::info!("scheduling: {nodes} nodes, {bound} pods on them, {waiting} without");
         loop {
             let knows_all = self.take_told();
             // What was told may have been what a pod with a node waited for.
@@ -304,16 +336,6 @@ impl Running {
             if !knows_all {
                 tokio::task::yield_now().await;
                 continue;
-            }
-            if !is_ready && self.scheduler.mirror.is_complete() {
-                is_ready = true;
-                self.state.is_synced();
-                // The start is over: what only it needed makes room for those who wait.
-                pintle_heap::code::forget();
-                let (waiting, bound, nodes) = self.scheduler.mirror.counts();
-                tracing::info!(
-                    "scheduling: {nodes} nodes, {bound} pods on them, {waiting} without"
-                );
             }
             if self.decide() {
                 self.is_counted = false;
@@ -508,19 +530,4 @@ impl Running {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_that_is_named_alone_is_asked_by_nobody_in_particular() {
-        let process = Process { kubeconfig: None, ..Process::default() };
-        let access = access(&process, Some("127.0.0.1:8080")).expect("no credentials are needed");
-        assert_eq!(access.server.to_string(), "http://127.0.0.1:8080/");
-        assert!(!access.has_identity());
-    }
-
-    #[test]
-    fn the_machines_name_stays_as_it_is_written() {
-        assert_eq!(as_written("Master-1\n"), "Master-1");
-    }
-}
+mod tests;
