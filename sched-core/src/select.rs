@@ -36,6 +36,14 @@ const SCORE_OF_ROW: i64 = 1 << 30;
 pub trait RowPlugin {
     /// The plugin it stands for.
     fn plugin(&self) -> Plugin;
+    /// Whether it limits the nodes whatever plugins the profile has.
+    fn always(&self) -> bool {
+        false
+    }
+    /// Whether the profile lets it reject nodes.
+    fn is_asked(&self, profile: &Profile) -> bool {
+        self.always() || profile.filters(self.plugin())
+    }
     /// Why a node is rejected, if it is.
     fn filter(&self, view: &View, program: &Program, row: u32) -> Option<Status>;
     /// Called once all filters passed, with the rows that are left and before any is scored.
@@ -289,7 +297,7 @@ fn filter_all(
                 _ => filter::apply(plugin, view, program, scratch, &mut mask),
             }
         }
-        for plugin in plugins.iter().filter(|p| view.profile.filters(p.plugin())) {
+        for plugin in plugins.iter().filter(|p| p.is_asked(&view.profile)) {
             reject_rows(view, program, *plugin, &mut mask, &mut |_, _| ());
         }
     }
@@ -314,8 +322,8 @@ fn filter_in_detail(
             mask.and(&passing);
             detail.passing.push(passing);
         }
-        let on = view.profile.filters(plugin);
-        for of_rows in plugins.iter().filter(|p| on && p.plugin() == plugin) {
+        let asked = |p: &&&dyn RowPlugin| p.plugin() == plugin && p.is_asked(&view.profile);
+        for of_rows in plugins.iter().filter(asked) {
             let keep = &mut |row, status| detail.rejected.push((row, status));
             reject_rows(view, program, *of_rows, mask, keep);
         }

@@ -229,6 +229,11 @@ impl RowPlugin for Kept {
     fn plugin(&self) -> Plugin {
         Plugin::NodeName
     }
+    // Room is kept whatever plugins there are.
+    // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
+    fn always(&self) -> bool {
+        true
+    }
     fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
         self.0.get(&row).cloned()
     }

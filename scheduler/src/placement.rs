@@ -33,6 +33,10 @@ impl RowPlugin for Placement {
     fn plugin(&self) -> Plugin {
         Plugin::NodeName
     }
+    // Its nodes are all that is looked at, whatever plugins there are.
+    fn always(&self) -> bool {
+        true
+    }
     fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
         (!self.rows.get(row)).then(Status::absent)
     }

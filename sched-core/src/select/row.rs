@@ -50,8 +50,8 @@ pub fn rejector(
                 return Some(Rejector::Column(plugin));
             }
         }
-        let on = view.profile.filters(plugin);
-        let mut of_rows = plugins.iter().filter(|p| on && p.plugin() == plugin);
+        let asked = |p: &&&dyn RowPlugin| p.plugin() == plugin && p.is_asked(&view.profile);
+        let mut of_rows = plugins.iter().filter(asked);
         if let Some(status) = of_rows.find_map(|p| p.filter(view, program, row)) {
             return Some(Rejector::OfRows(status));
         }

@@ -100,6 +100,40 @@ fn a_node_is_rejected_by_the_plugin_that_comes_first() {
     assert_eq!(no_row, Some(Status::absent()));
 }
 
+/// Nodes that are looked at whatever plugins there are.
+struct Only(u32);
+
+impl RowPlugin for Only {
+    fn plugin(&self) -> Plugin {
+        Plugin::NodeName
+    }
+    fn always(&self) -> bool {
+        true
+    }
+    fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
+        (row != self.0).then(Status::absent)
+    }
+    fn score(&self, _: &View, _: &Program, _: u32) -> Option<i64> {
+        None
+    }
+}
+
+#[test]
+fn what_always_limits_the_nodes_does_so_without_the_plugin_that_it_stands_for() {
+    let mut profile = Profile::default();
+    profile.filters[Plugin::NodeName as usize] = false;
+    let mut cluster = Cluster::new(profile);
+    nodes(&mut cluster, 10);
+    let program = cluster.compile(&pod_with("p", |_| ())).expect("pod");
+    let mut scratch = Scratch::default();
+    let (view, only): (_, &[&dyn RowPlugin]) = (cluster.view(), &[&Only(3)]);
+    assert_eq!(decide_with(view, &program, only, &mut scratch).feasible, 1);
+    assert_eq!(decide_in_detail(view, &program, only, &mut scratch).0.feasible, 1);
+    let alone = |row, scratch: &mut Scratch| rejector(view, &program, only, row, scratch);
+    assert_eq!(alone(3, &mut scratch), None);
+    assert_eq!(alone(4, &mut scratch), Some(Rejector::OfRows(Status::absent())));
+}
+
 #[test]
 fn one_node_alone_takes_whom_it_takes_among_the_others() {
     let mut cluster = Cluster::new(Profile::default());

@@ -319,6 +319,14 @@ fn a_group_with_a_topology_gets_all_its_nodes_in_one_domain() {
     let texts_of = texts(&[["a", "Unschedulable", TOO_FEW], ["b", "Unschedulable", full]]);
     assert_eq!(told(&commands), (texts_of, texts(&[["False", "Unschedulable", why]])));
     assert_eq!(scheduler.assumed(), 0);
+    // Nor are they without the plugin of nodes' names.
+    let mut profile = Profile::default();
+    profile.filters[Plugin::NodeName as usize] = false;
+    let apart = [&nodes[..2], std::slice::from_ref(&gang), &pods].concat();
+    let of_racks = GroupGates { gangs: true, topology: true, ..GroupGates::default() };
+    let scheduler = Scheduler::new(vec![profile], without_second_look(), 1);
+    let commands = decide(&mut telling(scheduler, of_racks, &apart), 0);
+    assert_eq!(all_bound(&commands), [""; 0]);
     // Nor is a node without a rack.
     let mut scheduler = knowing_racks(&[&[node("n", "9"), gang], &pods[..]].concat());
     let commands = decide(&mut scheduler, 0);

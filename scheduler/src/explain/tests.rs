@@ -19,7 +19,11 @@ fn pod(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Pod {
 }
 
 fn mirror(things: Vec<Thing>) -> Mirror {
-    let mut mirror = Mirror::new(Profile::default());
+    mirror_with(vec![Profile::default()], things)
+}
+
+fn mirror_with(profiles: Vec<Profile>, things: Vec<Thing>) -> Mirror {
+    let mut mirror = Mirror::with_profiles(profiles);
     for thing in things {
         for step in mirror.list(Told::Listed(thing)) {
             mirror.make(&step);
@@ -70,13 +74,22 @@ fn a_pod_with_a_node_is_looked_at_without_it_there_and_stays() {
 fn room_that_is_kept_for_another_pod_is_no_room() {
     let mut waiting = pod("first", "1500m", 10, None);
     waiting.status = serde_json::from_value(json!({"nominatedNodeName": "n1"})).expect("a status");
-    let mut mirror = mirror(vec![node("n1", "2", json!([])), Thing::Pod(Box::new(waiting))]);
+    let things = vec![node("n1", "2", json!([])), Thing::Pod(Box::new(waiting))];
     let mut thinker = Thinker::default();
-    let mut asks = |cpu: &str, priority| {
+    let mut asks = |mirror: &mut Mirror, cpu: &str, priority| {
         let asked = pod("second", cpu, priority, None);
-        explain(&mut mirror, &mut thinker, &asked).expect("read")
+        explain(mirror, &mut thinker, &asked).expect("read")
     };
-    assert_eq!([5, 10, 11].map(|priority| asks("1", priority).feasible), [0, 0, 1]);
+    // Whatever plugins there are.
+    let mut without_node_names = Profile::default();
+    without_node_names.filters[pintle_sched_core::Plugin::NodeName as usize] = false;
+    for profile in [without_node_names, Profile::default()] {
+        let mut mirror = mirror_with(vec![profile], things.clone());
+        let feasible = [5, 10, 11].map(|priority| asks(&mut mirror, "1", priority).feasible);
+        assert_eq!(feasible, [0, 0, 1]);
+    }
+    let mut mirror = mirror(things);
+    let mut asks = |cpu: &str, priority| asks(&mut mirror, cpu, priority);
     let wait = "wait until the pods that room is kept for have their node (Insufficient cpu)";
     let text = asks("1", 5).to_string();
     assert!(text.contains(&format!("It would fit on node n1: {wait}\n")), "{text}");
