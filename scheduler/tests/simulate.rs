@@ -140,6 +140,35 @@ fn a_pod_has_the_priority_of_its_class_and_is_refused_where_that_is_not_there() 
 }
 
 #[test]
+fn pods_with_volumes_or_claims_are_left_out_by_name() {
+    let files = Files::new();
+    let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "nowhere"}}]);
+    let mut waits = pod("waits", "1", None, 0);
+    waits["spec"]["volumes"] = volume.clone();
+    let mut drained = pod("drained", "1", Some("n1"), 0);
+    drained["spec"]["volumes"] = volume.clone();
+    let mut stays = pod("stays", "1500m", Some("n2"), 0);
+    stays["spec"]["volumes"] = volume;
+    let mut devices = pod("devices", "1", None, 0);
+    devices["spec"]["resourceClaims"] = json!([{"name": "d", "resourceClaimName": "nowhere"}]);
+    let pods = [waits, drained, stays, devices, pod("other", "1", None, 0)];
+    let all: Vec<String> = pods.iter().map(Value::to_string).collect();
+    files.write("pods.json", &all.join("\n"));
+    files.write("nodes.json", &format!("{}\n{}", node("n1", "8", "a"), node("n2", "2", "b")));
+    let arguments = ["--nodes", "nodes.json", "--pods", "pods.json", "--drain", "n1"];
+    let found = files.json(&arguments);
+    assert_eq!(found["leftOut"], json!(["d/waits", "d/drained", "d/devices"]));
+    // Who stays counts: the other one has no room beside it.
+    assert_eq!((&found["placed"], &found["bound"]), (&json!([]), &json!(1)));
+    let text = String::from_utf8_lossy(&files.run(&arguments).stdout).into_owned();
+    let says = "3 pods left out (volumes and resource claims are not simulated): d/waits, ";
+    assert!(text.contains(says), "{text}");
+    let output = files.run(&[&arguments[..], &["--why", "waits"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("pod d/waits has volumes or resource claims"), "{text}");
+}
+
+#[test]
 fn a_bad_file_names_the_object_the_field_and_the_position() {
     let files = cluster();
     let wrong =

@@ -18,9 +18,9 @@ use pintle_sched_core::Profile;
 use tokio::sync::mpsc;
 
 use crate::diagnosis::Thinker;
-use crate::mirror::{Mirror, node_name};
+use crate::mirror::{Mirror, has_claims, node_name};
 use crate::simulate::load::{self, Dump};
-use crate::simulate::place::{Questions, Simulation};
+use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
 use crate::simulate::{Format, NodeChanges};
 use crate::simulate::{priority, report};
@@ -129,6 +129,10 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         load::load(&shown, &bytes, &mut asked)?;
         dump.priority_classes.append(&mut asked.priority_classes);
         for pod in &mut asked.pods {
+            if has_claims(pod) {
+                let pod = ObjectKey::of(pod).as_str().to_owned();
+                anyhow::bail!("{shown}: {}", SimulationError::HasClaims(pod));
+            }
             admit(&dump.priority_classes, pod).map_err(|(field, problem)| {
                 anyhow::anyhow!("{shown}: Pod {}: {field}: {problem}", ObjectKey::of(pod).as_str())
             })?;

@@ -31,9 +31,9 @@ use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 use self::declared::{BoundPod, Declarations, Row};
 use self::flawed::Flawed;
-pub(crate) use self::says::is_over;
 pub use self::says::node_name;
 use self::says::nominated_node;
+pub(crate) use self::says::{has_claims, is_over};
 pub(crate) use self::step::Aside;
 pub use self::step::{Hidden, Step};
 use crate::devices::known::Devices;

@@ -34,3 +34,12 @@ pub(crate) fn is_over(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
+
+/// Whether volumes or devices tie a pod to nodes.
+pub(crate) fn has_claims(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let mut volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
+    let claims = spec.and_then(|s| s.resource_claims.as_ref());
+    volumes.any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
+        || claims.is_some_and(|c| !c.is_empty())
+}

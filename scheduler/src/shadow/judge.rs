@@ -10,9 +10,9 @@ use pintle_sched_core::{Plugin, explain};
 
 use super::nearby;
 use super::report::{Difference, Disagreement, Verdict};
-use super::{Decision, Shadow, has_claims};
+use super::{Decision, Shadow};
 use crate::diagnosis::{Asking, Thinker};
-use crate::mirror::Mirror;
+use crate::mirror::{Mirror, has_claims};
 
 /// States that are tried for a sentence: each takes far longer than one for a node.
 const SENTENCE_TRIES: usize = 160;

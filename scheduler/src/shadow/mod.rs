@@ -198,12 +198,3 @@ fn unschedulable(pod: &Pod) -> Option<&str> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(is_refusal)?.message.as_deref()
 }
-
-/// Whether volumes or devices tie a pod to nodes.
-pub(crate) fn has_claims(pod: &Pod) -> bool {
-    let spec = pod.spec.as_ref();
-    let mut volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
-    let claims = spec.and_then(|s| s.resource_claims.as_ref());
-    volumes.any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
-        || claims.is_some_and(|c| !c.is_empty())
-}

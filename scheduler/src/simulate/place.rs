@@ -22,6 +22,7 @@ use super::load::{Dump, LoadError};
 use super::priority;
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, Shape};
+use crate::mirror::has_claims;
 
 /// Passes over pods that did not fit, at most: each needs a placement in the one before.
 const PASSES_MAX: usize = 16;
@@ -63,6 +64,9 @@ pub enum SimulationError {
     /// A question names a pod that is not there.
     #[error("pod {0:?} is not in the dump")]
     NoPod(String),
+    /// A question names a pod that cannot be placed.
+    #[error("pod {0} has volumes or resource claims, of which a simulation knows nothing")]
+    HasClaims(String),
 }
 
 /// A pod with its place.
@@ -153,6 +157,8 @@ pub struct Simulation {
     pub pending: usize,
     /// Pods of other schedulers, finished pods and pods being deleted.
     pub skipped: usize,
+    /// Pods that would have to be placed, but have volumes or resource claims.
+    pub left_out: Vec<String>,
     /// Objects of kinds that a simulation has no use for.
     pub ignored_objects: usize,
     /// Nodes that were added.
@@ -239,7 +245,7 @@ impl Simulation {
             let node = pod.spec.as_ref().and_then(|s| s.node_name.clone());
             let node = node.filter(|n| !n.is_empty());
             let drained = node.as_ref().is_some_and(|n| questions.drain.contains(n));
-            let asked = node.is_some() && questions.why.as_ref().is_some_and(|w| names(w, &pod));
+            let asked = questions.why.as_ref().is_some_and(|w| names(w, &pod));
             let stays = drained && (is_daemon(&pod) || is_static(&pod));
             if node.is_some() && (stays || (!drained && !asked)) {
                 cluster
@@ -256,6 +262,13 @@ impl Simulation {
                 continue;
             }
             spec.node_name = None;
+            if has_claims(&pod) {
+                if asked {
+                    return Err(SimulationError::HasClaims(name));
+                }
+                self.left_out.push(name);
+                continue;
+            }
             let program = cluster.compile(&pod);
             let program = program.map_err(|e| object(&dump.pod_places[at], &name, "Pod", &e))?;
             waiting.push(Waiting { pod, program, from: node });

@@ -29,6 +29,12 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
     if s.skipped > 0 {
         writeln!(out, "{} pods skipped (finished, deleted, or of another scheduler)", s.skipped)?;
     }
+    if !s.left_out.is_empty() {
+        let (count, pods) = (s.left_out.len(), &s.left_out[..s.left_out.len().min(limit)]);
+        let why = "volumes and resource claims are not simulated";
+        writeln!(out, "{count} pods left out ({why}): {}", pods.join(", "))?;
+        more(pods.len(), count, out)?;
+    }
     if !s.added.is_empty() {
         writeln!(out, "{} nodes added: {} ..", s.added.len(), s.added[0])?;
     }
