@@ -420,7 +420,16 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
     // k8s: pkg/scheduler/scheduler.go buildExtenders
     let managed = file.extenders.iter().flat_map(|extender| &extender.managed_resources);
     let ignored = managed.filter(|resource| resource.ignored_by_scheduler);
-    profile.ignored_resources.extend(ignored.map(|resource| resource.name.clone()));
+    let ignored: Vec<String> = ignored.map(|resource| resource.name.clone()).collect();
+    if !ignored.is_empty() {
+        if !points::takes_arguments("NodeResourcesFit", from) {
+            let problem = "extenders have resources ignored, for which NodeResourcesFit must be \
+                enabled or have arguments";
+            return Err(field(&path_of("multiPoint"), problem));
+        }
+        // They take the place of the plugin's own argument.
+        profile.ignored_resources = ignored;
+    }
     profile.validate().map_err(|e| field(&format!("profiles[{at}].{}", e.field), &e.problem))?;
     Ok(profile)
 }

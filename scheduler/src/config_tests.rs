@@ -130,7 +130,21 @@ fn what_an_extender_looks_after_nobody_else_counts() {
         httpTimeout: 100ms\n  enableHTTPS: true\n  tlsConfig: {insecure: true}\n  managedResources:\n  \
         - name: x.io/gpu\n    ignoredByScheduler: true\n  - name: x.io/other\n";
     let text = format!("{HEAD}{text}");
-    assert_eq!(profiles(&text).expect("valid")[0].ignored_resources, ["x.io/gpu"]);
+    let ignored = |rest: &str| {
+        let all = profiles(&format!("{text}{rest}"));
+        all.map(|all| all[0].ignored_resources.clone()).map_err(|error| error.to_string())
+    };
+    assert_eq!(ignored("").expect("valid"), ["x.io/gpu"]);
+    // What the arguments say counts no more.
+    let arguments = "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: \
+        {ignoredResources: [example.com/a]}\n";
+    assert_eq!(ignored(arguments).expect("valid"), ["x.io/gpu"]);
+    let without = "profiles:\n- plugins: {multiPoint: {disabled: [{name: NodeResourcesFit}]}}\n";
+    let error = ignored(without).expect_err("nobody takes the argument");
+    assert!(error.contains("NodeResourcesFit must be enabled"), "{error}");
+    let scores = "profiles:\n- plugins: {multiPoint: {disabled: [{name: NodeResourcesFit}]}, \
+        score: {enabled: [{name: NodeResourcesFit}]}}\n";
+    assert_eq!(ignored(scores).expect("valid"), ["x.io/gpu"]);
     let error = profile(&text, None).expect_err("it would not be asked").to_string();
     assert!(error.contains("asked by the scheduler alone"), "{error}");
     let all = extenders(&text).expect("valid");

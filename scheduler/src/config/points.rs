@@ -5,7 +5,7 @@
 
 use pintle_sched_core::{Plugin, Profile};
 
-use super::{ConfigError, PluginRef, PluginSet, Points, field};
+use super::{ConfigError, FileProfile, PluginRef, PluginSet, Points, field};
 
 /// Plugins that exist upstream without being columns here; naming them is no mistake.
 const OTHER_PLUGINS: [&str; 6] = [
@@ -51,6 +51,16 @@ pub(super) fn multi_point(
         }
     }
     Ok(())
+}
+
+/// Whether a plugin that is there by default has arguments, its own or upstream's defaults.
+// k8s: pkg/scheduler/apis/config/v1/defaults.go setDefaults_KubeSchedulerProfile
+pub(super) fn takes_arguments(name: &str, profile: &FileProfile) -> bool {
+    let all = &profile.plugins.multi_point;
+    let is_off = all.disabled.iter().any(|p| p.name == "*" || p.name == name);
+    let mut enabled = profile.plugins.sets().into_iter().flat_map(|(_, set)| &set.enabled);
+    let is_given = profile.plugin_config.iter().any(|config| config.name == name);
+    !is_off || is_given || enabled.any(|plugin| plugin.name == name)
 }
 
 /// The points whose plugins can be chosen one by one.
