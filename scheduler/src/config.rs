@@ -27,6 +27,16 @@ use crate::framework::{Chosen, Registry};
 /// The version of the file.
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
+/// Fields that are shown as they were written.
+const AS_WRITTEN: [&str; 6] = [
+    "profiles",
+    "extenders",
+    "parallelism",
+    "delayCacheUntilActive",
+    "enableProfiling",
+    "enableContentionProfiling",
+];
+
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -297,15 +307,25 @@ fn of_nobody(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<Strin
     disabled.chain(unread).collect()
 }
 
-/// The profiles as they were written.
+/// What the configuration in force has of the file as it was written: profiles, extenders, and fields
+/// that have no effect.
 ///
 /// # Errors
 /// When the text is no such configuration.
-pub fn written_profiles(text: &str) -> Result<Value, ConfigError> {
+pub fn written(text: &str) -> Result<serde_json::Map<String, Value>, ConfigError> {
     read(text)?;
     let value: Value =
         serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
-    Ok(value.get("profiles").cloned().unwrap_or_default())
+    let fields = match value {
+        Value::Object(fields) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let is_empty =
+        |value: &Value| value.is_null() || value.as_array().is_some_and(|items| items.is_empty());
+    let taken = fields.into_iter();
+    Ok(taken
+        .filter(|(name, value)| AS_WRITTEN.contains(&name.as_str()) && !is_empty(value))
+        .collect())
 }
 
 fn read(text: &str) -> Result<File, ConfigError> {

@@ -210,7 +210,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
     let usual = QueueSettings::default().stay_max;
     let queue = QueueSettings { backoff: process.backoff, stay_max: stay_max.unwrap_or(usual) };
     Ok(Settings {
-        configuration: configuration(&process, &written),
+        configuration: configuration(&process, written),
         profiles,
         chosen,
         extenders,
@@ -291,9 +291,10 @@ fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> C
     ConfigError::new(flag, format!("{value:?}"), problem.into(), remedy)
 }
 
-/// The profiles, the extenders, the rest, the profiles as they were written, what has no effect, and
-/// the plugins of others.
-type FromFile = (Vec<Profile>, Vec<Extender>, Process, Value, Vec<String>, Vec<Chosen>);
+/// The profiles, the extenders, the rest, what is shown as it was written, what has no effect, and the
+/// plugins of others.
+type FromFile =
+    (Vec<Profile>, Vec<Extender>, Process, Map<String, Value>, Vec<String>, Vec<Chosen>);
 
 fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError> {
     let Some(path) = given.text("config") else {
@@ -301,7 +302,7 @@ fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError
             vec![Profile::default()],
             Vec::new(),
             Process::default(),
-            Value::Null,
+            Map::new(),
             Vec::new(),
             vec![Chosen::default()],
         ));
@@ -313,7 +314,7 @@ fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError
     let (profiles, chosen) = config::profiles_with(&text, registry).map_err(bad)?;
     let process = config::process(&text).map_err(bad)?;
     let extenders = config::extenders(&text).map_err(bad)?;
-    let written = config::written_profiles(&text).map_err(bad)?;
+    let written = config::written(&text).map_err(bad)?;
     let without_effect = config::without_effect(&text, registry).map_err(bad)?;
     Ok((profiles, extenders, process, written, without_effect, chosen))
 }
@@ -443,13 +444,12 @@ fn proxies(given: &GivenFlags, file: PathBuf) -> Proxies {
     Proxies { client_ca: ("--requestheader-client-ca-file", file), headers }
 }
 
-/// The configuration in force, in the form of the file. Profiles are as they were written.
-fn configuration(process: &Process, profiles: &Value) -> Value {
+/// The configuration in force, in the form of the file. Profiles and extenders are as they were written.
+fn configuration(process: &Process, written: Map<String, Value>) -> Value {
     let shown = |time: Duration| GoDuration::from_std(time).to_string();
     let (namespace, name) = &process.lease;
-    let usual = json!([{"schedulerName": "default-scheduler"}]);
     let kubeconfig = process.kubeconfig.as_deref().map(|path| path.display().to_string());
-    json!({
+    let mut all = json!({
         "apiVersion": config::API_VERSION,
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {
@@ -471,10 +471,10 @@ fn configuration(process: &Process, profiles: &Value) -> Value {
         "percentageOfNodesToScore": process.percentage_of_nodes,
         "podInitialBackoffSeconds": process.backoff.initial.as_secs(),
         "podMaxBackoffSeconds": process.backoff.max.as_secs(),
-        "profiles": if profiles.as_array().is_some_and(|all| !all.is_empty()) {
-            profiles.clone()
-        } else {
-            usual
-        },
-    })
+        "profiles": [{"schedulerName": "default-scheduler"}],
+    });
+    if let Value::Object(fields) = &mut all {
+        fields.extend(written);
+    }
+    all
 }

@@ -56,6 +56,26 @@ fn flags_win_over_the_file_but_for_credentials_and_rates() {
 }
 
 #[test]
+fn the_configuration_that_is_shown_says_what_the_file_said() {
+    let (_dir, path) = file(&format!(
+        "{HEAD}parallelism: 4\ndelayCacheUntilActive: true\npodMaxBackoffSeconds: 30\n\
+         profiles:\n- schedulerName: mine\n  plugins: {{score: {{disabled: [{{name: '*'}}]}}}}\n\
+         extenders:\n- urlPrefix: https://gpu.example\n  filterVerb: filter\n  bindVerb: bind\n  \
+         managedResources: [{{name: x.io/gpu, ignoredByScheduler: true}}]\n"
+    ));
+    let first = run(&[&format!("--config={path}")]).expect("nothing is wrong");
+    let (_dir, path) = file(&first.configuration.to_string());
+    let second = run(&[&format!("--config={path}")]).expect("nothing is wrong");
+    assert_eq!((second.extenders.len(), &second.extenders), (1, &first.extenders));
+    assert_eq!((&second.profiles, &second.process), (&first.profiles, &first.process));
+    assert_eq!(second.warnings, first.warnings);
+    assert_eq!(second.configuration, first.configuration);
+    let usual = run(&[]).expect("nothing is wrong").configuration;
+    assert_eq!(usual["profiles"], json!([{"schedulerName": "default-scheduler"}]));
+    assert_eq!(usual.get("extenders"), None);
+}
+
+#[test]
 fn mistakes_are_told_in_one_sentence_each() {
     let (_dir, path) = file(&format!("{HEAD}podMaxBackofSeconds: 30\n"));
     let wrong = run(&[&format!("--config={path}")]).expect_err("an unknown field");
