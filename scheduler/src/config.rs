@@ -170,18 +170,27 @@ struct PluginConfig {
 /// # Errors
 /// When the text is no such configuration, upstream would refuse it, or it has extenders.
 pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, ConfigError> {
-    let mut all = profiles(text)?;
-    if !extenders(text)?.is_empty() {
-        let problem = "extenders are asked by the scheduler alone: without them the answers of this \
-            command would be wrong; take them out of the file to have these all the same";
-        return Err(field("extenders", problem));
-    }
+    let mut all = without_extenders(text)?;
     let Some(wanted) = scheduler_name else { return Ok(all.swap_remove(0)) };
     let at = all.iter().position(|profile| profile.scheduler_name == wanted);
     let at = at.ok_or_else(|| {
         field("profiles[].schedulerName", &format!("no profile is named {wanted:?}"))
     })?;
     Ok(all.swap_remove(at))
+}
+
+/// All profiles of the file, for whoever asks no extenders.
+///
+/// # Errors
+/// When the text is no such configuration, upstream would refuse it, or it has extenders.
+pub fn without_extenders(text: &str) -> Result<Vec<Profile>, ConfigError> {
+    let all = profiles(text)?;
+    if !extenders(text)?.is_empty() {
+        let problem = "extenders are asked by the scheduler alone: without them the answers of this \
+            command would be wrong; take them out of the file to have these all the same";
+        return Err(field("extenders", problem));
+    }
+    Ok(all)
 }
 
 /// All profiles of the file, at least one: the default one where it has none.

@@ -41,6 +41,18 @@ impl Files {
             .expect("runs")
     }
 
+    /// What `what-if` says of a cluster that is not there.
+    fn what_if(&self, arguments: &[&str]) -> String {
+        let output = Command::new(env!("CARGO_BIN_EXE_pintle-scheduler"))
+            .args(["what-if", "--kubeconfig", "no-cluster"])
+            .args(arguments)
+            .current_dir(self.0.path())
+            .output()
+            .expect("runs");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["-o", "json"]].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -230,5 +242,35 @@ fn mistakes_in_arguments_are_told_in_a_sentence() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(said, format!("pintle-scheduler: {what}; --help tells what there is\n"));
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_placed_is_told_before_the_cluster_is_asked() {
+    let files = Files::new();
+    files.write("config.yaml", "apiVersion: kubescheduler.config.k8s.io/v1\n\
+        kind: KubeSchedulerConfiguration\nprofiles: [{schedulerName: batch}, {schedulerName: web}]\n");
+    let of = |name: &str, scheduler: &str| {
+        let mut pod = pod(name, "1", None, 0);
+        pod["spec"]["schedulerName"] = json!(scheduler);
+        pod
+    };
+    files.write("pod.json", &of("p", "web").to_string());
+    let goes_on = files.what_if(&["--pod", "pod.json", "--config", "config.yaml"]);
+    assert!(goes_on.contains("no-cluster"), "{goes_on}");
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "d"}, "spec": {"template": {}}});
+    let mut with_claim = of("p", "web");
+    with_claim["spec"]["volumes"] =
+        json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    for (text, says) in [
+        (deployment.to_string(), "pod.json: holds no Pod"),
+        (of("p", "other").to_string(), "no profile is named \"other\""),
+        (format!("{}{}", of("p", "web"), of("q", "batch")), "several schedulers (batch, web)"),
+        (with_claim.to_string(), "pod d/p has volumes or resource claims"),
+    ] {
+        files.write("pod.json", &text);
+        let said = files.what_if(&["--pod", "pod.json", "--config", "config.yaml"]);
+        assert!(said.contains(says), "{said}");
     }
 }

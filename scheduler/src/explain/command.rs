@@ -18,7 +18,7 @@ use pintle_sched_core::Profile;
 use tokio::sync::mpsc;
 
 use crate::diagnosis::Thinker;
-use crate::mirror::{Mirror, has_claims, node_name};
+use crate::mirror::{Mirror, has_claims, node_name, scheduler_name};
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
@@ -58,7 +58,7 @@ pub struct ExplainOptions {
 /// Arguments of `what-if`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WhatIfOptions {
-    /// A pod to place, as kubectl would be given it.
+    /// A pod to place, as JSON: `kubectl create --dry-run=client -o json -f FILE` makes it of YAML.
     #[arg(long, value_name = "FILE")]
     pod: Option<PathBuf>,
     /// How many such pods.
@@ -82,7 +82,7 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
         Some((namespace, name)) => (namespace, name),
         None => (options.namespace.as_str(), options.pod.as_str()),
     };
-    let mut mirror = Mirror::new(profile(&options.at)?);
+    let mut mirror = Mirror::with_profiles(profiles(&options.at)?);
     let listed = |mirror: &mut Mirror, told| {
         let steps = mirror.list(told);
         steps.iter().for_each(|step| mirror.make(step));
@@ -110,6 +110,11 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         options.pod.is_some() || !options.changes.drain.is_empty(),
         "nothing to place: give --pod FILE, or --drain NODE"
     );
+    let mut asked = match &options.pod {
+        Some(path) => asked_pods(path)?,
+        None => Dump::default(),
+    };
+    let profile = profile_for(&options.at, &asked.pods)?;
     let mut dump = Dump::default();
     // Where nobody says which classes there are, a pod is believed.
     let mut admit: fn(&[_], &mut _) -> _ = priority::admit;
@@ -122,26 +127,16 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         }
         Ok(())
     })?;
-    if let Some(path) = &options.pod {
-        let shown = path.display().to_string();
-        let bytes = std::fs::read(path).with_context(|| shown.clone())?;
-        let mut asked = Dump::default();
-        load::load(&shown, &bytes, &mut asked)?;
-        dump.priority_classes.append(&mut asked.priority_classes);
-        for pod in &mut asked.pods {
-            if has_claims(pod) {
-                let pod = ObjectKey::of(pod).as_str().to_owned();
-                anyhow::bail!("{shown}: {}", SimulationError::HasClaims(pod));
-            }
-            admit(&dump.priority_classes, pod).map_err(|(field, problem)| {
-                anyhow::anyhow!("{shown}: Pod {}: {field}: {problem}", ObjectKey::of(pod).as_str())
-            })?;
-        }
-        for at in 1..=options.replicas {
-            for pod in &asked.pods {
-                dump.pods.push(copy(pod, at, options.replicas));
-                dump.pod_places.push(shown.clone());
-            }
+    dump.priority_classes.append(&mut asked.priority_classes);
+    for (pod, place) in asked.pods.iter_mut().zip(&asked.pod_places) {
+        admit(&dump.priority_classes, pod).map_err(|(field, problem)| {
+            anyhow::anyhow!("{place}: Pod {}: {field}: {problem}", ObjectKey::of(pod).as_str())
+        })?;
+    }
+    for at in 1..=options.replicas {
+        for (pod, place) in asked.pods.iter().zip(&asked.pod_places) {
+            dump.pods.push(copy(pod, at, options.replicas));
+            dump.pod_places.push(place.clone());
         }
     }
     let questions = Questions {
@@ -150,8 +145,7 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         add_nodes: options.changes.add_nodes.unwrap_or(0),
         like: options.changes.like.clone(),
     };
-    let simulation =
-        Simulation::run(dump, profile(&options.at)?, &questions, &Progress::new(false))?;
+    let simulation = Simulation::run(dump, profile, &questions, &Progress::new(false))?;
     let mut text = Vec::new();
     match options.at.output {
         Format::Json => {
@@ -163,10 +157,48 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     print(&text)
 }
 
-/// One of several pods of a kind.
+/// What a file says is to be placed.
+fn asked_pods(path: &Path) -> Result<Dump> {
+    let shown = path.display().to_string();
+    let bytes = std::fs::read(path).with_context(|| shown.clone())?;
+    let mut asked = Dump::default();
+    load::load(&shown, &bytes, &mut asked)?;
+    ensure!(
+        !asked.pods.is_empty(),
+        "{shown}: holds no Pod: of a Deployment or Job give a pod of its template"
+    );
+    if let Some(at) = asked.pods.iter().position(has_claims) {
+        let (pod, place) = (ObjectKey::of(&asked.pods[at]), &asked.pod_places[at]);
+        anyhow::bail!("{place}: {}", SimulationError::HasClaims(pod.as_str().to_owned()));
+    }
+    Ok(asked)
+}
+
+/// The profile of the scheduler that these pods ask for; the first one for none.
+fn profile_for(at: &Where, pods: &[Pod]) -> Result<Profile> {
+    let mut names: Vec<&str> = pods.iter().map(scheduler_name).collect();
+    names.sort_unstable();
+    names.dedup();
+    ensure!(
+        names.len() < 2,
+        "--pod: the pods ask for several schedulers ({}): ask about those of one at a time",
+        names.join(", ")
+    );
+    let name = names.first().copied();
+    let Some(path) = &at.config else {
+        let default = Profile::default();
+        let scheduler_name = name.map_or(default.scheduler_name.clone(), str::to_owned);
+        return Ok(Profile { scheduler_name, ..default });
+    };
+    let shown = || path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(shown)?;
+    crate::config::profile(&text, name).with_context(shown)
+}
+
+/// One of several pods of a kind, not placed yet.
 fn copy(pod: &Pod, at: usize, of: usize) -> Pod {
     let mut pod = pod.clone();
-    pod.metadata.uid = None;
+    (pod.metadata.uid, pod.metadata.deletion_timestamp, pod.status) = (None, None, None);
     if let (Some(name), true) = (&mut pod.metadata.name, of > 1) {
         name.push_str(&format!("-{at}"));
     }
@@ -200,11 +232,11 @@ fn keep(dump: &mut Dump, told: Told) {
     }
 }
 
-fn profile(at: &Where) -> Result<Profile> {
-    let Some(path) = &at.config else { return Ok(Profile::default()) };
+fn profiles(at: &Where) -> Result<Vec<Profile>> {
+    let Some(path) = &at.config else { return Ok(vec![Profile::default()]) };
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(shown)?;
-    crate::config::profile(&text, None).with_context(shown)
+    crate::config::without_extenders(&text).with_context(shown)
 }
 
 fn on_cluster<T>(at: &Where, work: impl AsyncFnOnce(kube::Client) -> Result<T>) -> Result<T> {

@@ -20,7 +20,7 @@ use pintle_sched_core::snapshot::DeltaError;
 use serde::Serialize;
 
 use crate::diagnosis::{Asking, Thinker};
-use crate::mirror::{Aside, Mirror, Step};
+use crate::mirror::{Aside, Mirror, Step, scheduler_name};
 
 /// Nodes that fit and are named, the best first.
 const FITTING_MAX: usize = 10;
@@ -102,7 +102,7 @@ pub struct Explanation {
     /// Why it would do nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_preemption: Option<String>,
-    /// What was left out.
+    /// What else is to be known.
     pub notes: Vec<String>,
 }
 
@@ -135,6 +135,13 @@ pub fn explain(
     let mut answer = answer?;
     answer.pod = ObjectKey::of(pod).as_str().to_owned();
     answer.bound_to = node.map(str::to_owned);
+    if mirror.profile_number(pod).is_none() {
+        let (name, first) = (scheduler_name(pod), &mirror.profile(0).scheduler_name);
+        answer.notes.push(format!(
+            "it asks for the scheduler {name:?}, and no profile is named so: nobody here decides it, \
+             and {first:?} would say this"
+        ));
+    }
     Ok(answer)
 }
 

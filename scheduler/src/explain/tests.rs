@@ -129,3 +129,24 @@ fn a_claim_that_is_not_there_is_to_be_made() {
     assert!(text.contains(advice), "{text}");
     assert!(!text.contains("affinity"), "{text}");
 }
+
+#[test]
+fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
+    let mut batch = Profile { scheduler_name: "batch".to_owned(), ..Profile::default() };
+    batch.filters[pintle_sched_core::Plugin::NodeResourcesFit as usize] = false;
+    let things = vec![node("n1", "1", json!([]))];
+    let mut mirror = mirror_with(vec![Profile::default(), batch], things);
+    let mut asks = |scheduler: &str| {
+        let mut asked = pod("p", "2", 0, None);
+        asked.spec.as_mut().expect("a spec").scheduler_name = Some(scheduler.to_owned());
+        explain(&mut mirror, &mut Thinker::default(), &asked).expect("read")
+    };
+    for (scheduler, feasible, notes) in
+        [("batch", 1, 0), ("default-scheduler", 0, 0), ("", 0, 0), ("bacth", 0, 1)]
+    {
+        let answer = asks(scheduler);
+        assert_eq!((answer.feasible, answer.notes.len()), (feasible, notes), "{scheduler}");
+    }
+    let text = asks("bacth").to_string();
+    assert!(text.contains("Note: it asks for the scheduler \"bacth\", and no profile"), "{text}");
+}

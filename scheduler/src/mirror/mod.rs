@@ -33,7 +33,7 @@ use self::declared::{BoundPod, Declarations, Row};
 use self::flawed::Flawed;
 pub use self::says::node_name;
 use self::says::nominated_node;
-pub(crate) use self::says::{has_claims, is_over};
+pub(crate) use self::says::{has_claims, is_over, scheduler_name};
 pub(crate) use self::step::Aside;
 pub use self::step::{Hidden, Step};
 use crate::devices::known::Devices;
@@ -146,8 +146,7 @@ impl Mirror {
     /// The number of the profile that a pod asks for, if there is one of that name.
     // k8s: pkg/scheduler/schedule_one.go frameworkForPod
     pub fn profile_number(&self, pod: &Pod) -> Option<usize> {
-        let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
-        let name = name.unwrap_or("default-scheduler");
+        let name = scheduler_name(pod);
         self.profiles.iter().position(|profile| profile.scheduler_name == name)
     }
 

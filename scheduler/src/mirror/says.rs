@@ -18,6 +18,12 @@ pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
     old.metadata.annotations != new.metadata.annotations || conditions(old) != conditions(new)
 }
 
+/// The scheduler that a pod asks for.
+pub(crate) fn scheduler_name(pod: &Pod) -> &str {
+    let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+    name.filter(|name| !name.is_empty()).unwrap_or("default-scheduler")
+}
+
 /// Where a pod is.
 pub fn node_name(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty())

@@ -22,7 +22,7 @@ use super::load::{Dump, LoadError};
 use super::priority;
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, Shape};
-use crate::mirror::has_claims;
+use crate::mirror::{has_claims, scheduler_name};
 
 /// Passes over pods that did not fit, at most: each needs a placement in the one before.
 const PASSES_MAX: usize = 16;
@@ -254,14 +254,12 @@ impl Simulation {
                 self.bound += 1;
                 continue;
             }
-            let spec = pod.spec.get_or_insert_default();
-            let wanted = spec.scheduler_name.as_deref().unwrap_or("default-scheduler");
-            if node.is_none() && (wanted != scheduler || pod.metadata.deletion_timestamp.is_some())
-            {
+            let is_other = scheduler_name(&pod) != scheduler;
+            if node.is_none() && (is_other || pod.metadata.deletion_timestamp.is_some()) {
                 self.skipped += 1;
                 continue;
             }
-            spec.node_name = None;
+            pod.spec.get_or_insert_default().node_name = None;
             if has_claims(&pod) {
                 if asked {
                     return Err(SimulationError::HasClaims(name));
