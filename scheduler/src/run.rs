@@ -194,6 +194,14 @@ fn seed() -> u64 {
     u64::try_from(since.as_nanos() & u128::from(u64::MAX)).unwrap_or(1)
 }
 
+/// What each of the pods that were decided has of the time.
+fn share(took: Duration, facts: &[Fact]) -> Duration {
+    let count = |is: fn(&&Fact) -> bool| facts.iter().filter(is).count();
+    let searched = count(|fact| matches!(fact, Fact::Searched { .. }));
+    let decided = count(|fact| matches!(fact, Fact::Decided(_)));
+    took / u32::try_from(searched.max(decided).max(1)).unwrap_or(u32::MAX)
+}
+
 /// Plugins of others, by profile.
 type OfOthers = Vec<Option<Rc<Plugins>>>;
 
@@ -446,7 +454,10 @@ impl Running {
                 }
                 self.scheduler.devices_reserved(reserved, now);
             }
-            End::Consult(consulted) => self.scheduler.consulted(consulted, now),
+            End::Consult(consulted) => {
+                self.scheduler.consulted(consulted, now);
+                return self.carry_out(self.now().saturating_sub(now));
+            }
         }
         self.carry_out(Duration::ZERO);
     }
@@ -462,9 +473,7 @@ impl Running {
                 break;
             }
             any = true;
-            let took = self.now().saturating_sub(began);
-            self.state.metrics.decided(took);
-            self.carry_out(took);
+            self.carry_out(self.now().saturating_sub(began));
         }
         any
     }
@@ -473,15 +482,18 @@ impl Running {
     fn carry_out(&mut self, took: Duration) {
         self.scheduler.take_commands().into_iter().for_each(|command| self.lanes.run(command));
         let metrics = &self.state.metrics;
-        for fact in self.scheduler.take_facts() {
+        let facts = self.scheduler.take_facts();
+        let each = share(took, &facts);
+        for fact in facts {
             match fact {
                 Fact::Bound { profile, took, all, attempts, was_flushed } => {
                     metrics.bound(profile, took, all, (attempts, was_flushed));
                 }
-                Fact::Decided { profile, found } => {
+                Fact::Searched { profile, found } => {
                     let status = if found { "Success" } else { "Unschedulable" };
-                    metrics.at_point("Filter", status, profile, took);
+                    metrics.at_point("Filter", status, profile, each);
                 }
+                Fact::Decided(waited) => metrics.decided(waited.saturating_add(each)),
                 Fact::Refused { profile, is_error, since } => {
                     metrics.refused(profile, is_error, since.saturating_add(took));
                 }

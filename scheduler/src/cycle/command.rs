@@ -173,12 +173,14 @@ pub enum Fact {
         was_flushed: bool,
     },
     /// Nodes were looked at.
-    Decided {
+    Searched {
         /// The number of the pod's profile.
         profile: usize,
-        /// One takes it.
+        /// One passes the filters.
         found: bool,
     },
+    /// A pod has a node or none, so long after its decision began: extenders may have been asked.
+    Decided(Duration),
     /// A pod got no node.
     Refused {
         /// The number of its profile.

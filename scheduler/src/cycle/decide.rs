@@ -13,7 +13,7 @@ use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::{Cluster, Plugin, explain};
 
 use super::command::{Command, Fact, Note, PodRef, Related};
-use super::consult::Said;
+use super::consult::{Consulting, Said};
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::framework::{Attempt, Stopped};
@@ -85,6 +85,7 @@ impl Scheduler {
             self.queue.done(&uid);
             return true;
         }
+        self.decides_since = now;
         self.place(&uid, asked, Said::Nothing, now);
         true
     }
@@ -93,8 +94,7 @@ impl Scheduler {
     pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
         self.hide_those_away();
         let found = self.find(uid, &asked, &said, now);
-        let (profile, has) = (asked.profile, found.is_ok());
-        self.facts.push(Fact::Decided { profile, found: has });
+        self.count_search(&asked, &said, &found, now);
         if self.group.is_some() {
             return self.goes_on(uid, &asked, found, now);
         }
@@ -106,6 +106,33 @@ impl Scheduler {
             Ok(Found::Later) => {}
             Err(why) => self.refuse(uid, &asked, why, now),
         }
+    }
+
+    /// Counts what was found. The wait for extenders is part of the decision, not of the filters.
+    // k8s: schedule_one.go schedulingAlgorithm, findNodesThatPassFilters
+    pub(super) fn count_search(
+        &mut self,
+        asked: &Asked,
+        said: &Said,
+        found: &Result<Found, Why>,
+        now: Duration,
+    ) {
+        if matches!(said, Said::Nothing | Said::OfKept(None)) {
+            let passes = match found {
+                Ok(Found::Node(..)) => true,
+                Ok(Found::Later) => self.consulting.as_ref().is_some_and(Consulting::has_nodes),
+                Err(_) => false,
+            };
+            self.facts.push(Fact::Searched { profile: asked.profile, found: passes });
+        }
+        if !matches!(found, Ok(Found::Later)) {
+            self.count_decision(now);
+        }
+    }
+
+    /// The pod whose turn it is has a node or none.
+    fn count_decision(&mut self, now: Duration) {
+        self.facts.push(Fact::Decided(now.saturating_sub(self.decides_since)));
     }
 
     // k8s: schedule_one.go skipPodSchedule
@@ -359,6 +386,7 @@ impl Scheduler {
 
     /// Extenders left a pod no node.
     pub(super) fn found_none(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
+        self.count_decision(now);
         match self.group {
             Some(_) => self.goes_on(uid, asked, Err(why), now),
             None => self.refuse(uid, asked, why, now),

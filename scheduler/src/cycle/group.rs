@@ -171,9 +171,9 @@ impl Scheduler {
                 // While extenders were asked about another one it went, or somebody else bound it.
                 Some((uid, asked)) if !self.still_waits(&uid, &asked) => self.queue.done(&uid),
                 Some((uid, asked)) => {
+                    self.decides_since = now;
                     let found = self.find(&uid, &asked, &Said::Nothing, now);
-                    let (profile, found_any) = (asked.profile, found.is_ok());
-                    self.facts.push(Fact::Decided { profile, found: found_any });
+                    self.count_search(&asked, &Said::Nothing, &found, now);
                     self.found_for_group(&uid, &asked, found, now);
                 }
                 None => {

@@ -280,6 +280,8 @@ pub struct Scheduler {
     names: HashMap<ObjectKey, Uid>,
     /// Whom extenders are asked about: nobody else is decided meanwhile.
     consulting: Option<Consulting>,
+    /// When the decision of the pod whose turn it is began.
+    decides_since: Duration,
     /// The group whose pods are being decided, while extenders are asked about one of them.
     group: Option<group::GroupCycle>,
     /// Pods with a node that wait for their volumes.
@@ -313,6 +315,7 @@ impl Scheduler {
             assumed: HashMap::new(),
             names: HashMap::new(),
             consulting: None,
+            decides_since: Duration::ZERO,
             group: None,
             binding_volumes: volumes::Bindings::default(),
             devices: devices::All::default(),

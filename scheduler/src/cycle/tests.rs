@@ -442,6 +442,39 @@ fn a_pod_goes_where_an_extender_would_have_it() {
     assert_eq!(scheduler.take_batches(), [Batches { used: 1, none: 1, ..Batches::default() }]);
 }
 
+/// What there is to count of searches and decisions.
+fn searched(scheduler: &mut Scheduler) -> Vec<Fact> {
+    let facts = scheduler.take_facts().into_iter();
+    facts.filter(|fact| matches!(fact, Fact::Searched { .. } | Fact::Decided(_))).collect()
+}
+
+#[test]
+fn a_decision_counts_once_and_with_the_wait_for_extenders() {
+    let filters = |extender: &mut Extender| extender.filter_verb = "filter".to_owned();
+    let mut scheduler = asking(filters, &[node("a", "8"), pod("p", "1")]);
+    let search = |found| Fact::Searched { profile: 0, found };
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    assert_eq!(searched(&mut scheduler), [search(true)]);
+    let left = ["a".to_owned()].into();
+    let nodes = extender::consulted::Nodes { left, ..Default::default() };
+    scheduler.consulted(answer(&consult, nodes), at(2));
+    assert_eq!(searched(&mut scheduler), [Fact::Decided(at(2))]);
+    // One that fails ends the decision as well.
+    scheduler.tell(Told::Set(pod("q", "1")), at(3));
+    let consult = question(&decide(&mut scheduler, 3)).expect("it is asked");
+    let (about, no) = (consult.about, Err("no answer".to_owned()));
+    scheduler.consulted(extender::Consulted { about, answer: no }, at(7));
+    assert_eq!(searched(&mut scheduler), [search(true), Fact::Decided(at(4))]);
+    // Without extenders nobody waits, and who is being deleted is not decided.
+    let going = with("r", "1", |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    });
+    let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    tell_all(&mut scheduler, &[node("a", "8"), pod("p", "9"), going]);
+    decide(&mut scheduler, 5);
+    assert_eq!(searched(&mut scheduler), [search(false), Fact::Decided(Duration::ZERO)]);
+}
+
 #[test]
 fn a_pod_that_an_extender_rejects_everywhere_waits_for_anything() {
     let mut scheduler =
