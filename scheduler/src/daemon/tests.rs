@@ -229,3 +229,18 @@ fn the_metric_of_the_leader_has_upstreams_name_whatever_that_of_the_lease() {
     let text = state.metrics.text();
     assert!(text.contains("leader_election_master_status{name=\"kube-scheduler\"} 1"), "{text}");
 }
+
+/// kube-scheduler has its port on the node as long as it is there.
+#[test]
+fn the_unit_can_run_beside_kube_scheduler() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/pintle-scheduler.service");
+    let unit = std::fs::read_to_string(path).expect("it is there").replace("\\\n", " ");
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+    let args: Vec<&str> = command.split_whitespace().skip(1).collect();
+    let settings = run(&args).expect("nothing is wrong");
+    let usual = run(&[]).expect("nothing is wrong");
+    let port = |settings: &Settings| settings.serving.address.map(|address| address.port());
+    assert!(port(&settings).is_some() && port(&settings) != port(&usual), "{command}");
+    // However often it fails to start, it is tried again.
+    assert!(unit.lines().any(|line| line == "StartLimitIntervalSec=0"));
+}
