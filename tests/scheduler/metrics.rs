@@ -228,11 +228,15 @@ pub fn proxies_are_believed_alike(stand: &Stand, port: u16) {
         (Some("scheduler"), master, "403", "system:kube-scheduler"),
         (None, master, "403", "system:anonymous"),
     ] {
-        for port in [PORT, port] {
-            let answer = stand.get_with(port, "/metrics", user, head);
+        let answers = [PORT, port].map(|port| stand.get_with(port, "/metrics", user, head));
+        let bodies = answers.each_ref().map(|answer| answer.split_once("\r\n\r\n"));
+        if code != "200" {
+            assert_eq!(bodies[0].map(|parts| parts.1), bodies[1].map(|parts| parts.1));
+        }
+        for answer in answers {
             let is_so = answer.starts_with(&format!("HTTP/1.1 {code}")) && answer.contains(word);
             let begin: String = answer.chars().take(600).collect();
-            assert!(is_so, "{port}: {user:?} with {head:?}: {begin}");
+            assert!(is_so, "{user:?} with {head:?}: {begin}");
         }
     }
 }

@@ -487,18 +487,29 @@ impl Pages {
     }
 }
 
-/// A denial as the API server's filters word it.
+/// A denial as the API server's filters answer it.
 // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
-fn denied(denial: Denial, wanted: &Wanted, path: &str) -> Answer {
+pub(super) fn denied(denial: Denial, wanted: &Wanted, path: &str) -> Answer {
     match denial {
-        Denial::Unauthenticated => Answer::text(401, "Unauthorized"),
+        Denial::Unauthenticated => failure(401, "Unauthorized", "Unauthorized", ""),
         Denial::Busy => Answer::text(429, "too many requests wait for a review, try again\n"),
         Denial::Forbidden { user } => {
-            let text = format!("forbidden: User {user:?} cannot {} path {path:?}", wanted.verb);
-            Answer::text(403, text)
+            let text = format!("User {user:?} cannot {} path {path:?}", wanted.verb);
+            let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+            failure(403, "Forbidden", &format!("forbidden: {text}"), r#""details":{},"#)
         }
         Denial::Undecided { .. } => {
             Answer::text(500, "Internal Server Error: the API server cannot be asked\n")
         }
     }
+}
+
+/// A Status, as Go writes it: it escapes what HTML reads.
+fn failure(code: u16, reason: &str, message: &str, details: &str) -> Answer {
+    let message = Value::from(message).to_string().replace('&', "\\u0026");
+    let text = format!(
+        r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":{message},"#
+    );
+    let text = format!("{text}\"reason\":\"{reason}\",{details}\"code\":{code}}}\n");
+    Answer { status: code, ..Answer::json_bytes(text.into_bytes()) }
 }

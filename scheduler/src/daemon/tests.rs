@@ -2,6 +2,7 @@
 
 use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
+use pintle_daemon::serve::secure::{Denial, Object, Wanted};
 
 use super::*;
 use crate::devices::DeviceGates;
@@ -243,4 +244,23 @@ fn the_unit_can_run_beside_kube_scheduler() {
     assert!(port(&settings).is_some() && port(&settings) != port(&usual), "{command}");
     // However often it fails to start, it is tried again.
     assert!(unit.lines().any(|line| line == "StartLimitIntervalSec=0"));
+}
+
+#[test]
+fn whoever_may_not_ask_is_told_in_a_status() {
+    let path = "/a<b>&'c".to_owned();
+    let wanted = Wanted { verb: "get", objects: vec![Object::Path(path.clone())] };
+    let said = |denial| serve::denied(denial, &wanted, &path);
+    let answer = said(Denial::Unauthenticated);
+    let body = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","#;
+    let body = body.to_owned() + r#""reason":"Unauthorized","code":401}"# + "\n";
+    assert_eq!((answer.status, &*answer.content_type), (401, "application/json"));
+    assert_eq!(answer.body, body);
+    let answer = said(Denial::Forbidden { user: "system:anonymous".to_owned() });
+    let said: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    let message =
+        "forbidden: User \"system:anonymous\" cannot get path \"/a&lt;b&gt;&amp;'c\"".to_owned();
+    assert_eq!((answer.status, &said["message"]), (403, &json!(message)));
+    assert_eq!((&said["reason"], &said["details"]), (&json!("Forbidden"), &json!({})));
+    assert!(String::from_utf8_lossy(&answer.body).contains(r"\u0026lt;b\u0026gt;\u0026amp;"));
 }
