@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use self::points::{
     PREPARE_FILTERS, PREPARE_SCORES, Point, is_known, multi_point, one_point, other_points,
-    preparation,
+    preparation, reorders_filters,
 };
 pub use self::process::Process;
 use crate::extender::{self, Extender};
@@ -88,6 +88,9 @@ struct FileProfile {
     plugins: Points,
     #[serde(default)]
     plugin_config: Vec<PluginConfig>,
+    /// Plugins of upstream's in whose place others run.
+    #[serde(skip)]
+    replaced: Vec<&'static str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -210,6 +213,7 @@ pub fn profiles_with(
     registry: &Registry,
 ) -> Result<(Vec<Profile>, Vec<Chosen>), ConfigError> {
     let mut file = read(text)?;
+    file.profiles.iter().enumerate().try_for_each(|(at, from)| no_arguments_twice(from, at))?;
     let chosen = file.profiles.iter_mut().map(|from| others::take(from, registry)).collect();
     if file.kind != "KubeSchedulerConfiguration" {
         return Err(field("kind", "expected KubeSchedulerConfiguration"));
@@ -290,8 +294,15 @@ pub fn without_effect(text: &str, registry: &Registry) -> Result<Vec<String>, Co
     ];
     let found = found.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_owned());
     let profiles = file.profiles.iter().enumerate();
+    let reordered = profiles.clone().filter(|(_, profile)| reorders_filters(&profile.plugins));
+    let reordered = reordered.map(|(at, _)| {
+        format!(
+            "profiles[{at}].plugins: the order of filters has no effect: of several that reject a node \
+             the first in upstream's default order is told"
+        )
+    });
     let of_plugins = profiles.flat_map(|(at, profile)| of_nobody(profile, at, registry));
-    Ok(found.chain(of_plugins).collect())
+    Ok(found.chain(reordered).chain(of_plugins).collect())
 }
 
 /// What a profile says of plugins that are not there, or of arguments that nobody reads: most often it
@@ -410,6 +421,19 @@ fn validate(file: &File) -> Result<(), ConfigError> {
     }
 }
 
+// k8s: pkg/scheduler/apis/config/validation/validation.go validatePluginConfig
+fn no_arguments_twice(profile: &FileProfile, at: usize) -> Result<(), ConfigError> {
+    let mut seen: Vec<&str> = Vec::new();
+    for config in &profile.plugin_config {
+        if seen.contains(&config.name.as_str()) {
+            let path = format!("profiles[{at}].pluginConfig[{}]", config.name);
+            return Err(field(&path, "is there twice"));
+        }
+        seen.push(&config.name);
+    }
+    Ok(())
+}
+
 /// A percentage that was validated; zero where there is none.
 fn share(percent: Option<i32>) -> u32 {
     percent.and_then(|percent| u32::try_from(percent).ok()).unwrap_or(0)
@@ -427,7 +451,7 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
         profile.scheduler_name.clone_from(name);
     }
     let path = format!("profiles[{at}].plugins");
-    multi_point(&mut profile, &from.plugins.multi_point, &format!("{path}.multiPoint"))?;
+    multi_point(&mut profile, from, &format!("{path}.multiPoint"))?;
     let filter = Point::Filter;
     one_point(&mut profile, &from.plugins.filter, filter, &format!("{path}.filter"))?;
     one_point(&mut profile, &from.plugins.score, Point::Score, &format!("{path}.score"))?;
@@ -437,13 +461,8 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
     preparation(pre_filter, &PREPARE_FILTERS, |at| filters[at], &path_of("preFilter"))?;
     preparation(pre_score, &PREPARE_SCORES, |at| weights[at] != 0, &path_of("preScore"))?;
     other_points(&mut profile, &from.plugins, &path)?;
-    let mut seen: Vec<&str> = Vec::new();
     for config in &from.plugin_config {
         let path = format!("profiles[{at}].pluginConfig[{}]", config.name);
-        if seen.contains(&config.name.as_str()) {
-            return Err(field(&path, "is there twice"));
-        }
-        seen.push(&config.name);
         arguments::arguments(&mut profile, config, &format!("{path}.args"))?;
     }
     // k8s: pkg/scheduler/scheduler.go buildExtenders

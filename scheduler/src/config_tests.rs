@@ -113,6 +113,55 @@ fn a_point_that_cannot_be_honoured_is_refused() {
 }
 
 #[test]
+fn everything_may_be_disabled_where_what_is_needed_is_enabled_at_its_own_point() {
+    let plugins = "multiPoint: {disabled: [{name: '*'}]}, bind: {enabled: [{name: DefaultBinder}]}, \
+        filter: {enabled: [{name: NodePorts}]}";
+    let file = |more: &str| format!("{HEAD}profiles:\n- plugins: {{{plugins}{more}}}\n");
+    let found = profile(&file(", queueSort: {enabled: [{name: PrioritySort}]}"), None);
+    let found = found.expect("valid");
+    let filters = Plugin::ALL.into_iter().filter(|plugin| found.filters(*plugin));
+    assert_eq!(filters.collect::<Vec<_>>(), [Plugin::NodePorts]);
+    let error = profile(&file(""), None).expect_err("nobody sorts").to_string();
+    assert!(error.contains("PrioritySort cannot be disabled"), "{error}");
+    // Or where another plugin takes its place; its arguments are given once as well.
+    let others = Registry::default().with("Mine", |_, _| Ok(crate::framework::Points::default()));
+    let mine = file(", queueSort: {enabled: [{name: Mine}]}");
+    assert!(profiles_with(&mine, &others).is_ok());
+    let twice = "  pluginConfig: [{name: Mine, args: {}}, {name: Mine, args: {}}]\n";
+    let error = profiles_with(&(mine + twice), &others).expect_err("which one counts?").to_string();
+    assert!(error.contains("pluginConfig[Mine]: is there twice"), "{error}");
+}
+
+#[test]
+fn another_order_of_filters_is_told_to_have_no_effect() {
+    let told = |plugins: &str| {
+        let file = format!("{HEAD}profiles:\n- plugins: {{{plugins}}}\n");
+        let all = without_effect(&file, &Registry::default()).expect("valid");
+        all.iter().any(|text| text.contains("the order of filters has no effect"))
+    };
+    for same in [
+        "",
+        "filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: NodePorts}]}",
+        "filter: {disabled: [{name: NodePorts}]}",
+        "filter: {enabled: [{name: NodeUnschedulable}, {name: NodeName}]}",
+        "multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: NodePorts}]}",
+        "multiPoint: {enabled: [{name: NodeResourcesFit, weight: 3}]}",
+        "score: {enabled: [{name: NodeResourcesFit}, {name: NodeAffinity}]}",
+    ] {
+        assert!(!told(same), "{same}");
+    }
+    for other in [
+        "filter: {enabled: [{name: NodeResourcesFit}]}",
+        "filter: {disabled: [{name: NodePorts}], enabled: [{name: NodePorts}]}",
+        "filter: {disabled: [{name: '*'}], enabled: [{name: NodePorts}, {name: NodeName}]}",
+        "multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodePorts}, {name: NodeName}]}",
+        "multiPoint: {disabled: [{name: NodeName}], enabled: [{name: NodeName}]}",
+    ] {
+        assert!(told(other), "{other}");
+    }
+}
+
+#[test]
 fn several_profiles_are_told_apart_by_name() {
     let two = "profiles:\n- schedulerName: a\n- schedulerName: b\n";
     let all = profiles(&format!("{HEAD}{two}")).expect("valid");

@@ -36,6 +36,7 @@ pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> Chosen {
         if !own.is_empty()
             && let Some((_, replaced)) = REPLACED.iter().find(|(at, _)| *at == point)
         {
+            from.replaced.push(replaced);
             set.disabled.retain(|plugin| plugin.name != "*" && plugin.name != *replaced);
         }
         chosen.disabled.insert(point, off);

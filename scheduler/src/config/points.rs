@@ -23,10 +23,11 @@ const NEEDED: [&str; 2] = ["PrioritySort", "DefaultBinder"];
 /// The set of plugins that run wherever they can.
 pub(super) fn multi_point(
     profile: &mut Profile,
-    set: &PluginSet,
+    from: &FileProfile,
     path: &str,
 ) -> Result<(), ConfigError> {
     let defaults = Profile::default();
+    let set = &from.plugins.multi_point;
     check(set, path)?;
     let off = |name: &str| set.disabled.iter().any(|p| p.name == "*" || p.name == name);
     let on = |name: &str| set.enabled.iter().find(|p| p.name == name);
@@ -45,8 +46,13 @@ pub(super) fn multi_point(
     }
     profile.gangs = !off("GangScheduling") || on("GangScheduling").is_some();
     profile.preemption = !off("DefaultPreemption") || on("DefaultPreemption").is_some();
+    let points = [&from.plugins.queue_sort, &from.plugins.bind];
+    let is_there = |name: &str| {
+        let mut enabled = points.iter().flat_map(|set| &set.enabled);
+        enabled.any(|plugin| plugin.name == name) || from.replaced.contains(&name)
+    };
     for name in NEEDED {
-        if off(name) && on(name).is_none() {
+        if off(name) && on(name).is_none() && !is_there(name) {
             return Err(field(path, &format!("{name} cannot be disabled: nothing replaces it")));
         }
     }
@@ -61,6 +67,32 @@ pub(super) fn takes_arguments(name: &str, profile: &FileProfile) -> bool {
     let mut enabled = profile.plugins.sets().into_iter().flat_map(|(_, set)| &set.enabled);
     let is_given = profile.plugin_config.iter().any(|config| config.name == name);
     !is_off || is_given || enabled.any(|plugin| plugin.name == name)
+}
+
+/// Whether upstream would run the filters of a profile in another order than we do, who always run them
+/// in that of its defaults.
+// k8s: pkg/scheduler/framework/runtime/framework.go expandMultiPointPlugins
+pub(super) fn reorders_filters(points: &Points) -> bool {
+    let (all, own) = (&points.multi_point, &points.filter);
+    let is_off = |set: &PluginSet, name: &str| {
+        set.disabled.iter().any(|plugin| plugin.name == "*" || plugin.name == name)
+    };
+    let defaults = Plugin::ALL.into_iter().map(Plugin::name).filter(|name| !is_off(all, name));
+    let mut everywhere: Vec<&str> = defaults.collect();
+    for plugin in &all.enabled {
+        if !everywhere.contains(&plugin.name.as_str()) {
+            everywhere.push(&plugin.name);
+        }
+    }
+    everywhere.retain(|name| !is_off(own, name));
+    let own = own.enabled.iter().map(|plugin| plugin.name.as_str());
+    let (first, last) = own.partition::<Vec<_>, _>(|name| everywhere.contains(name));
+    everywhere.retain(|name| !first.contains(name));
+    let filters = Profile::default().filters;
+    let order = first.iter().chain(&everywhere).chain(&last);
+    let place = |name: &&str| Plugin::ALL.into_iter().position(|plugin| plugin.name() == *name);
+    let places = order.filter_map(place).filter(|at| filters[Plugin::ALL[*at] as usize]);
+    !places.is_sorted()
 }
 
 /// The points whose plugins can be chosen one by one.
