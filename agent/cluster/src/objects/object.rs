@@ -4,6 +4,7 @@
 //! here reads (owners of fields are often larger than the content). Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -133,19 +134,19 @@ fn version(meta: &Meta) -> u64 {
 }
 
 impl Object {
-    /// Keys and values as files show them.
+    /// Keys and values as files show them: a copy.
     pub(super) fn values(&self) -> KeyValues {
         match &self.content {
             Content::ConfigMap(map) => {
                 let binary = map.binary_data.iter().flatten();
-                let binary = binary.map(|(key, value)| (key.clone(), value.0.clone()));
+                let binary = binary.map(|(key, value)| (key.clone(), Arc::from(&*value.0)));
                 let text = map.data.iter().flatten();
                 // A key is in one of the two only; text would win.
-                binary.chain(text.map(|(k, v)| (k.clone(), v.clone().into_bytes()))).collect()
+                binary.chain(text.map(|(k, v)| (k.clone(), Arc::from(v.as_bytes())))).collect()
             }
             Content::Secret(secret) => {
                 let data = secret.data.iter().flatten();
-                data.map(|(key, value)| (key.clone(), value.0.clone())).collect()
+                data.map(|(key, value)| (key.clone(), Arc::from(&*value.0))).collect()
             }
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! Input: the volume's sources and the objects they name, which `content` fetches. Output: a map
 //! from relative path to bytes, mode and owner, for `atomic` to write. Bounds: paths as upstream
-//! bounds them; sizes are the API's.
+//! bounds them; sizes are the API's. Bytes are shared: a value that many files show is there once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::KeyToPath;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -21,7 +22,7 @@ const PRIVATE_MODE: u32 = 0o600;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// Content.
-    pub data: Vec<u8>,
+    pub data: Arc<[u8]>,
     /// Permission bits.
     pub mode: u32,
     /// Owner, when it is not root.
@@ -32,7 +33,7 @@ pub struct File {
 pub type Payload = BTreeMap<String, File>;
 
 /// Key and value pairs of a config map or secret.
-pub type KeyValues = BTreeMap<String, Vec<u8>>;
+pub type KeyValues = BTreeMap<String, Arc<[u8]>>;
 
 /// A source of a payload volume, with nothing left to look up in the pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +49,7 @@ pub enum Source {
         /// Own mode.
         mode: Option<u32>,
         /// Content.
-        data: Result<String, String>,
+        data: Result<Arc<[u8]>, String>,
     },
     /// A token of the pod's service account.
     Token(TokenRequest),
@@ -172,13 +173,13 @@ pub fn certificate_files(
     ];
     let wanted = files.into_iter().filter_map(|(path, text)| {
         let path = path.as_deref().filter(|path| !path.is_empty())?;
-        Some(private_file(sources, path, text.into_bytes()))
+        Some(private_file(sources, path, text.into_bytes().into()))
     });
     wanted.flatten().collect()
 }
 
 /// A file of the pod's one user, or of its group.
-pub fn private_file(sources: &Sources, path: &str, data: Vec<u8>) -> Payload {
+pub fn private_file(sources: &Sources, path: &str, data: Arc<[u8]>) -> Payload {
     let private = sources.owner.is_some() || sources.has_group;
     let mode = if private { PRIVATE_MODE } else { sources.default_mode };
     let file = File { data, mode, owner: sources.owner };
@@ -190,24 +191,25 @@ pub fn private_file(sources: &Sources, path: &str, data: Vec<u8>) -> Payload {
 pub fn lay_out(
     missing_key: &str,
     keys: &Keys,
-    found: Result<KeyValues, ContentError>,
+    found: &Result<KeyValues, ContentError>,
     default_mode: u32,
 ) -> Result<Payload, String> {
+    let nothing = KeyValues::new();
     let values = match found {
         Ok(values) => values,
-        Err(ContentError::NotFound { .. }) if keys.optional => KeyValues::new(),
+        Err(ContentError::NotFound { .. }) if keys.optional => &nothing,
         Err(error) => return Err(error.to_string()),
     };
-    let file = |data, mode| File { data, mode, owner: None };
+    let file = |data: &Arc<[u8]>, mode| File { data: Arc::clone(data), mode, owner: None };
     if keys.items.is_empty() {
-        return Ok(values.into_iter().map(|(k, v)| (k, file(v, default_mode))).collect());
+        return Ok(values.iter().map(|(k, v)| (k.clone(), file(v, default_mode))).collect());
     }
     let mut payload = Payload::new();
     for item in &keys.items {
         match values.get(&item.key) {
             Some(value) => {
                 let mode = item.mode.map_or(default_mode, mode_bits);
-                payload.insert(clean(&item.path), file(value.clone(), mode));
+                payload.insert(clean(&item.path), file(value, mode));
             }
             None if keys.optional => {}
             None => return Err(format!("{missing_key}: {}", item.key)),

@@ -5,8 +5,11 @@
 //! pod's worker, which plans again before each sync, so changed annotations reach downward API
 //! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, EmptyDirVolumeSource, NFSVolumeSource, Pod, Volume, VolumeProjection,
@@ -194,7 +197,7 @@ impl PodVolumes {
         let spec = pintle_api_types::pod::spec(pod);
         let uid = pintle_api_types::pod::uid(pod);
         let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group);
-        let planner = Planner { node, pod };
+        let planner = Planner { node, pod, fields: RefCell::default() };
         let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
         let dirs = PodDirs::new(root, &uid);
         let fs_group = fs_group.and_then(|g| u32::try_from(g).ok());
@@ -217,7 +220,12 @@ pub fn shows_change(before: &Pod, now: &Pod) -> bool {
 struct Planner<'a> {
     node: &'a NodeFacts,
     pod: &'a Pod,
+    /// By path: thousands of files may show the same annotations.
+    fields: RefCell<BTreeMap<String, Shown>>,
 }
+
+/// Content of a file, or why there is none.
+type Shown = Result<Arc<[u8]>, String>;
 
 impl Planner<'_> {
     fn volume(&self, volume: &Volume) -> PodVolume {
@@ -351,14 +359,24 @@ impl Planner<'_> {
     fn fields(&self, items: &Option<Vec<DownwardAPIVolumeFile>>) -> Vec<Source> {
         let field = |item: &DownwardAPIVolumeFile| {
             let data = match (&item.field_ref, &item.resource_field_ref) {
-                (Some(field), _) => nested::field(self.pod, &field.field_path),
+                (Some(field), _) => self.field(&field.field_path),
                 (None, Some(resource)) => downward::resource(resource, self.pod, None, self.node)
+                    .map(|text| text.into_bytes().into())
                     .map_err(|error| error.to_string()),
-                (None, None) => Ok(String::new()),
+                (None, None) => Ok(Arc::default()),
             };
             Source::Field { path: item.path.clone(), mode: item.mode.map(mode_bits), data }
         };
         items.iter().flatten().map(field).collect()
+    }
+
+    fn field(&self, path: &str) -> Shown {
+        if let Some(known) = self.fields.borrow().get(path) {
+            return known.clone();
+        }
+        let shown = nested::field(self.pod, path).map(|text| text.into_bytes().into());
+        self.fields.borrow_mut().insert(path.to_owned(), shown.clone());
+        shown
     }
 
     fn projection(&self, volume: &str, (at, source): (usize, &VolumeProjection)) -> Vec<Source> {

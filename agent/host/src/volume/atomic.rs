@@ -108,7 +108,7 @@ fn is_version(name: &str) -> bool {
 /// fsGroup changes them.
 fn shows(dir: &Path, payload: &Payload) -> bool {
     let same = |(path, file): (&String, &super::payload::File)| {
-        fs::read(dir.join(path)).is_ok_and(|data| data == file.data)
+        fs::read(dir.join(path)).is_ok_and(|data| *data == *file.data)
     };
     let mut files = 0;
     count_files(dir, &mut files).is_ok() && files == payload.len() && payload.iter().all(same)

@@ -1,14 +1,26 @@
 //! Fetches what payload volumes show, and has it laid out.
 //!
 //! Input: a volume's sources. Output: its files, for `atomic` to write. `Content` is implemented by
-//! the objects of the API server; `NoContent` stands in without one.
+//! the objects of the API server; `NoContent` stands in without one. To fetch is the deciding
+//! thread's, so each object is asked for once a volume, however many sources name it; to lay out
+//! is a job's.
 
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 
 use super::payload::{
     CertificateRequest, ContentError, Credentials, File, KeyValues, Payload, Source, Sources,
     TokenRequest, TrustRequest, certificate_files, checked, clean, lay_out, private_file,
 };
+
+/// All files of a pod's volumes of files: most of them lie in memory.
+pub const POD_BYTES_MAX: usize = 256 << 20;
+
+/// A pod's files have more than `POD_BYTES_MAX`.
+pub fn too_large() -> String {
+    format!("the files of a pod's volumes may have {POD_BYTES_MAX} bytes together")
+}
 
 /// Where named objects come from. Implemented by the API stage; `NoContent` stands in without one.
 pub trait Content {
@@ -67,48 +79,140 @@ impl Content for NoContent {
     }
 }
 
-/// Fetches and lays out all files of a volume. All errors of its sources are reported together.
-// k8s: pkg/volume/projected/projected.go collectData
-pub async fn collect(sources: &Sources, content: &impl Content) -> Result<Payload, String> {
-    let mut payload = Payload::new();
-    let mut errors = Vec::new();
-    let (ns, mode) = (&sources.namespace, sources.default_mode);
+/// What the sources of one volume have, in their order, before it is laid out. An object that
+/// several of them name is there once.
+#[derive(Default)]
+pub struct Fetched {
+    answers: Vec<Answer>,
+    /// Bytes of it in memory, without what the sources themselves have.
+    pub bytes: usize,
+}
+
+enum Answer {
+    /// The source itself has its content.
+    InSource,
+    Object(Object),
+    Text(Shown),
+    Certificate(Result<Credentials, String>),
+}
+
+type Object = Arc<Result<KeyValues, ContentError>>;
+type Shown = Result<Arc<[u8]>, String>;
+
+/// Fetches what a volume shows.
+pub async fn fetch(sources: &Sources, content: &impl Content) -> Fetched {
+    let namespace = &sources.namespace;
+    let (objects, bundles) = (BTreeMap::new(), BTreeMap::new());
+    let mut known = Known { content, namespace, objects, bundles, bundle_bytes: 0 };
+    let mut fetched = Fetched::default();
     for source in &sources.list {
-        let files = match source {
-            Source::ConfigMap(keys) => {
-                let found = content.config_map(ns, &keys.name).await;
-                lay_out("configmap references non-existent config key", keys, found, mode)
-            }
-            Source::Secret(keys) => {
-                let found = content.secret(ns, &keys.name).await;
-                lay_out("references non-existent secret key", keys, found, mode)
-            }
-            Source::Field { path, mode: own, data } => data.clone().map(|text| {
-                let (data, mode) = (text.into_bytes(), own.unwrap_or(mode));
-                Payload::from([(clean(path), File { data, mode, owner: None })])
-            }),
+        fetched.answers.push(match source {
+            Source::ConfigMap(keys) => Answer::Object(known.object(false, &keys.name).await),
+            Source::Secret(keys) => Answer::Object(known.object(true, &keys.name).await),
+            Source::Field { .. } => Answer::InSource,
             Source::Token(request) => {
                 let token = content.token(request).await.map_err(|e| e.to_string());
-                token.map(|token| private_file(sources, &request.path, token.into_bytes()))
+                Answer::Text(token.map(|token| token.into_bytes().into()))
             }
-            Source::TrustBundle(request) => {
-                let pem = content.trust_bundle(request).await.map_err(|e| e.to_string());
-                pem.map(|pem| private_file(sources, &request.path, pem))
-            }
+            Source::TrustBundle(request) => Answer::Text(known.bundle(request).await),
             Source::Certificate(request) => {
-                let found = content.certificate(request).await.map_err(|e| e.to_string());
-                found.map(|found| certificate_files(sources, request, &found))
+                let found = content.certificate(request).await;
+                Answer::Certificate(found.map_err(|e| e.to_string()))
             }
-        };
-        match files {
-            Ok(files) => payload.extend(files),
-            Err(error) => errors.push(error),
+        });
+    }
+    fetched.bytes = known.bytes();
+    fetched
+}
+
+/// What was fetched for a volume so far.
+struct Known<'a, C> {
+    content: &'a C,
+    namespace: &'a str,
+    /// By name, of secrets and of config maps.
+    objects: BTreeMap<(bool, &'a str), Object>,
+    bundles: BTreeMap<String, Shown>,
+    bundle_bytes: usize,
+}
+
+impl<'a, C: Content> Known<'a, C> {
+    async fn object(&mut self, is_secret: bool, name: &'a str) -> Object {
+        if let Some(known) = self.objects.get(&(is_secret, name)) {
+            return Arc::clone(known);
+        }
+        let found = Arc::new(match is_secret {
+            true => self.content.secret(self.namespace, name).await,
+            false => self.content.config_map(self.namespace, name).await,
+        });
+        self.objects.insert((is_secret, name), Arc::clone(&found));
+        found
+    }
+
+    async fn bundle(&mut self, request: &TrustRequest) -> Shown {
+        let TrustRequest { name, signer, labels, optional, .. } = request;
+        let key = format!("{name:?} {signer:?} {labels:?} {optional}");
+        if let Some(known) = self.bundles.get(&key) {
+            return known.clone();
+        }
+        if self.bundle_bytes > POD_BYTES_MAX {
+            // It could not be written anyway.
+            return Err(too_large());
+        }
+        let pem = self.content.trust_bundle(request).await;
+        self.bundle_bytes += pem.as_ref().map_or(0, Vec::len);
+        let pem = pem.map(Arc::from).map_err(|error| error.to_string());
+        self.bundles.insert(key, pem.clone());
+        pem
+    }
+
+    fn bytes(&self) -> usize {
+        let objects = self.objects.values().filter_map(|object| object.as_ref().as_ref().ok());
+        let values = objects.flat_map(|object| object.values());
+        values.map(|value| value.len()).sum::<usize>() + self.bundle_bytes
+    }
+}
+
+impl Fetched {
+    /// All files of the volume. All errors of its sources are reported together.
+    // k8s: pkg/volume/projected/projected.go collectData
+    pub fn lay_out(&self, sources: &Sources) -> Result<Payload, String> {
+        let mut payload = Payload::new();
+        let mut errors = Vec::new();
+        for (source, answer) in sources.list.iter().zip(&self.answers) {
+            match files(sources, source, answer) {
+                Ok(files) => payload.extend(files),
+                Err(error) => errors.push(error),
+            }
+        }
+        match errors.len() {
+            0 => checked(payload),
+            1 => Err(errors.remove(0)),
+            _ => Err(format!("[{}]", errors.join(", "))),
         }
     }
-    match errors.len() {
-        0 => checked(payload),
-        1 => Err(errors.remove(0)),
-        _ => Err(format!("[{}]", errors.join(", "))),
+}
+
+fn files(sources: &Sources, source: &Source, answer: &Answer) -> Result<Payload, String> {
+    let mode = sources.default_mode;
+    let private = |path, text: &Shown| text.clone().map(|text| private_file(sources, path, text));
+    match (source, answer) {
+        (Source::ConfigMap(keys), Answer::Object(found)) => {
+            lay_out("configmap references non-existent config key", keys, found, mode)
+        }
+        (Source::Secret(keys), Answer::Object(found)) => {
+            lay_out("references non-existent secret key", keys, found, mode)
+        }
+        (Source::Field { path, mode: own, data }, _) => data.clone().map(|data| {
+            let mode = own.unwrap_or(mode);
+            Payload::from([(clean(path), File { data, mode, owner: None })])
+        }),
+        (Source::Token(request), Answer::Text(text)) => private(&request.path, text),
+        (Source::TrustBundle(request), Answer::Text(text)) => private(&request.path, text),
+        (Source::Certificate(request), Answer::Certificate(found)) => found
+            .as_ref()
+            .map(|found| certificate_files(sources, request, found))
+            .map_err(Clone::clone),
+        _ => unreachable!("each source has an answer of its kind"),
     }
 }
 

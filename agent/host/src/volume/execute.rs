@@ -14,6 +14,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use pintle_agent_core::types::PodUid;
@@ -21,7 +22,7 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, Place};
 use pintle_daemon::regular_file;
 
-use super::content::{Content, collect};
+use super::content::{Content, Fetched, POD_BYTES_MAX, fetch, too_large};
 use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
 use super::layout::{DIR_MODE, EMPTY_DIR_PLUGIN, NFS_PLUGIN, OWN_PLUGINS, PodDirs, pods_dir};
@@ -37,6 +38,8 @@ use super::{atomic, empty_dir, host_path, mount, nfs, ownership, remove};
 const NESTED_MODE: u32 = 0o755;
 /// Mode of a termination log: every user of the container may write it.
 const TERMINATION_LOG_MODE: u32 = 0o666;
+/// Content that is held in memory before it is written.
+const PART_BYTES: usize = 4 << 20;
 /// Mode of a pod's hosts file.
 const HOSTS_MODE: u32 = 0o644;
 
@@ -93,7 +96,8 @@ pub fn write_hosts(dirs: &PodDirs, text: &str) -> Result<(), IoFailure> {
 
 /// Sets up all volumes; called before containers start. Every volume is tried; all failures come
 /// back. A volume that shows an earlier version of its content is set up: the failures of such
-/// come back as the value, and do not keep containers from starting again.
+/// come back as the value, and do not keep containers from starting again. Volumes are written in
+/// parts, so that a pod with much content holds little of it in memory.
 // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount: a failed remount leaves
 // the volume mounted
 pub async fn mount_all(
@@ -103,38 +107,85 @@ pub async fn mount_all(
     content: &impl Content,
     now: jiff::Timestamp,
 ) -> Result<Vec<VolumeError>, Vec<VolumeError>> {
-    if volumes.volumes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut payloads = Vec::with_capacity(volumes.volumes.len());
-    for volume in &volumes.volumes {
-        payloads.push(match &volume.kind {
-            VolumeKind::Payload { sources, .. } => collect(sources, content).await,
-            _ => Ok(Payload::new()),
-        });
-    }
-    let pod = volumes.clone();
     let leads_away = volumes.volumes.iter().any(|v| matches!(v.kind, VolumeKind::HostPath { .. }));
     let place = if leads_away { Place::foreign(uid) } else { Place::change(uid) };
-    let done = blocking::run(place, move || {
-        let (mut failures, mut outdated) = (Vec::new(), Vec::new());
-        for (volume, payload) in pod.volumes.iter().zip(payloads) {
-            let error = match payload {
-                Ok(payload) => set_up(&pod, volume, &payload, measure, now).err(),
-                Err(text) => Some(VolumeError::set_up(&volume.name, text)),
-            };
-            let Some(error) = error else { continue };
-            let list = if shows_something(&pod, volume) { &mut outdated } else { &mut failures };
-            list.push(error);
+    let mut mounting = Mounting { room: POD_BYTES_MAX, ..Mounting::default() };
+    let (mut pod, mut part, mut bytes) = (None, Vec::new(), 0);
+    for (at, volume) in volumes.volumes.iter().enumerate() {
+        let fetched = match &volume.kind {
+            VolumeKind::Payload { sources, .. } => fetch(sources, content).await,
+            _ => Fetched::default(),
+        };
+        bytes += fetched.bytes;
+        part.push(fetched);
+        if bytes < PART_BYTES && at + 1 < volumes.volumes.len() {
+            continue;
         }
-        if failures.is_empty() {
-            Ok(outdated)
-        } else {
-            failures.extend(outdated);
-            Err(failures)
-        }
-    });
-    done.await.unwrap_or_else(|why| Err(vec![never_mounted(volumes, why)]))
+        let pod = Arc::clone(pod.get_or_insert_with(|| Arc::new(volumes.clone())));
+        let fetched = std::mem::take(&mut part);
+        let from = at + 1 - fetched.len();
+        let mut done = std::mem::take(&mut mounting);
+        let job = move || {
+            for (volume, fetched) in pod.volumes[from..].iter().zip(fetched) {
+                done.volume(&pod, volume, &fetched, measure, now);
+            }
+            done
+        };
+        mounting = match blocking::run(place.clone(), job).await {
+            Ok(done) => done,
+            Err(why) => return Err(vec![never_mounted(volumes, why)]),
+        };
+        bytes = 0;
+    }
+    let Mounting { mut failures, outdated, .. } = mounting;
+    if failures.is_empty() {
+        return Ok(outdated);
+    }
+    failures.extend(outdated);
+    Err(failures)
+}
+
+/// How far the volumes of a pod are.
+#[derive(Default)]
+struct Mounting {
+    failures: Vec<VolumeError>,
+    /// Failures of volumes that show an earlier version.
+    outdated: Vec<VolumeError>,
+    /// Bytes that the pod's files may still have.
+    room: usize,
+}
+
+impl Mounting {
+    fn volume(
+        &mut self,
+        pod: &PodVolumes,
+        volume: &PodVolume,
+        fetched: &Fetched,
+        measure: Measure,
+        now: jiff::Timestamp,
+    ) {
+        let payload = match &volume.kind {
+            VolumeKind::Payload { sources, .. } => {
+                fetched.lay_out(sources).and_then(|payload| self.admit(payload))
+            }
+            _ => Ok(Payload::new()),
+        };
+        let error = match payload {
+            Ok(payload) => set_up(pod, volume, &payload, measure, now).err(),
+            Err(text) => Some(VolumeError::set_up(&volume.name, text)),
+        };
+        let Some(error) = error else { return };
+        let outdated = shows_something(pod, volume);
+        let list = if outdated { &mut self.outdated } else { &mut self.failures };
+        list.push(error);
+    }
+
+    fn admit(&mut self, payload: Payload) -> Result<Payload, String> {
+        let bytes = payload.values().map(|file| file.data.len()).sum();
+        let left = self.room.checked_sub(bytes);
+        self.room = left.ok_or_else(too_large)?;
+        Ok(payload)
+    }
 }
 
 fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {

@@ -89,3 +89,27 @@ fn the_owner_of_tokens_is_the_one_user_of_all_containers() {
         assert_eq!(fs_user(&pod), expected, "{users:?} {of_pod:?}");
     }
 }
+
+#[test]
+fn files_that_show_the_same_field_share_its_text() {
+    let items: Vec<_> = (0..3)
+        .map(|n| json!({"path": n.to_string(), "fieldRef": {"fieldPath": "metadata.name"}}))
+        .collect();
+    let downward = json!({"items": items});
+    let volumes = json!([
+        {"name": "a", "downwardAPI": downward},
+        {"name": "b", "projected": {"sources": [{"downwardAPI": downward}]}},
+    ]);
+    let planned = planned(json!({"volumes": volumes, "containers": []}));
+    let sources = planned.volumes.iter().flat_map(|volume| match &volume.kind {
+        VolumeKind::Payload { sources, .. } => sources.list.iter(),
+        other => unreachable!("{other:?}"),
+    });
+    let text = |source: &Source| match source {
+        Source::Field { data: Ok(data), .. } => Arc::clone(data),
+        other => unreachable!("{other:?}"),
+    };
+    let texts: Vec<_> = sources.map(text).collect();
+    assert_eq!((texts.len(), &*texts[0]), (6, &b"p"[..]));
+    assert!(texts.iter().all(|text| Arc::ptr_eq(text, &texts[0])));
+}

@@ -7,7 +7,7 @@ use pintle_agent_core::volume::payload::File;
 use super::*;
 
 fn payload(files: &[(&str, &str)]) -> Payload {
-    let file = |data: &str| File { data: data.as_bytes().to_vec(), mode: 0o640, owner: None };
+    let file = |data: &str| File { data: data.as_bytes().into(), mode: 0o640, owner: None };
     files.iter().map(|(path, data)| ((*path).to_owned(), file(data))).collect()
 }
 

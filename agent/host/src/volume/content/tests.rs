@@ -1,5 +1,7 @@
 //! Tables of payloads: keys, paths, modes, and what is refused.
 
+use std::cell::Cell;
+
 use k8s_openapi::api::core::v1::KeyToPath;
 use proptest::prelude::*;
 
@@ -15,7 +17,9 @@ impl Content for Store {
 
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
         match name {
-            "cm" => Ok([("a", "A"), ("b", "B")].map(|(k, v)| (k.to_owned(), v.into())).into()),
+            "cm" => Ok([("a", "A"), ("b", "B")]
+                .map(|(k, v)| (k.to_owned(), v.as_bytes().into()))
+                .into()),
             "down" => Err(ContentError::Failed("the API server is down".to_owned())),
             _ => Err(ContentError::NotFound { kind: "configmap", name: name.to_owned() }),
         }
@@ -35,7 +39,7 @@ impl Content for Store {
 
 fn collected(sources: &Sources) -> Result<Payload, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    runtime.block_on(collect(sources, &Store))
+    runtime.block_on(fetch(sources, &Store)).lay_out(sources)
 }
 
 fn sources(list: Vec<Source>) -> Sources {
@@ -94,7 +98,7 @@ fn later_sources_win_and_all_failures_are_told() {
     let field = |path: &str, data: &str| Source::Field {
         path: path.to_owned(),
         mode: Some(0o600),
-        data: Ok(data.to_owned()),
+        data: Ok(data.as_bytes().into()),
     };
     let both = sources(vec![Source::ConfigMap(keys("cm", &[], false)), field("a", "mine")]);
     assert_eq!(shown(&collected(&both).expect("collected")), ["a:600=mine", "b:644=B"]);
@@ -144,9 +148,62 @@ fn a_certificate_is_shown_with_its_key_in_the_files_that_are_named() {
     assert_eq!(shown(&collected(&of).expect("collected")), ["b:600=KC", "d/k:600=K"]);
 }
 
+/// One object of one large value, and how often anything was asked for.
+struct Counted(Cell<usize>);
+
+impl Content for Counted {
+    async fn config_map(&self, _: &str, _: &str) -> Result<KeyValues, ContentError> {
+        self.0.set(self.0.get() + 1);
+        Ok(KeyValues::from([("k".to_owned(), vec![b'x'; 1 << 20].into())]))
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<KeyValues, ContentError> {
+        self.config_map(namespace, name).await
+    }
+
+    async fn token(&self, _: &TokenRequest) -> Result<String, ContentError> {
+        unreachable!("no token is wanted")
+    }
+
+    async fn trust_bundle(&self, _: &TrustRequest) -> Result<Vec<u8>, ContentError> {
+        self.0.set(self.0.get() + 1);
+        Ok(vec![b'y'; 1 << 20])
+    }
+}
+
+#[test]
+fn what_many_sources_of_a_volume_name_is_fetched_once_and_held_once() {
+    let of = |n: usize| {
+        let path = |what: &str| format!("{what}{n}");
+        let bundle = TrustRequest {
+            path: path("ca"),
+            name: Some("b".to_owned()),
+            signer: None,
+            labels: None,
+            optional: false,
+        };
+        [
+            Source::ConfigMap(keys("o", &[("k", &path("cm"), None)], false)),
+            Source::Secret(keys("o", &[("k", &path("s"), None)], false)),
+            Source::TrustBundle(bundle),
+        ]
+    };
+    let sources = sources((0..1000).flat_map(of).collect());
+    let content = Counted(Cell::new(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    let fetched = runtime.block_on(fetch(&sources, &content));
+    assert_eq!((content.0.get(), fetched.bytes), (3, 3 << 20));
+    let payload = fetched.lay_out(&sources).expect("laid out");
+    assert_eq!(payload.len(), 3000);
+    for what in ["cm", "s", "ca"] {
+        let data = |n: usize| &payload[&format!("{what}{n}")].data;
+        assert!((1..1000).all(|n| Arc::ptr_eq(data(0), data(n))), "{what}");
+    }
+}
+
 #[test]
 fn paths_that_leave_the_volume_or_collide_are_refused() {
-    let file = File { data: Vec::new(), mode: 0o644, owner: None };
+    let file = File { data: Arc::default(), mode: 0o644, owner: None };
     let long = "x".repeat(256);
     let table = [
         ("a", true),
@@ -173,7 +230,7 @@ fn paths_that_leave_the_volume_or_collide_are_refused() {
 proptest! {
     #[test]
     fn an_accepted_path_stays_below_the_volume(path in "[./ab\\x00]{0,12}") {
-        let file = File { data: Vec::new(), mode: 0o644, owner: None };
+        let file = File { data: Arc::default(), mode: 0o644, owner: None };
         if checked(Payload::from([(path.clone(), file)])).is_ok() {
             prop_assert!(!path.starts_with('/') && !path.is_empty());
             prop_assert!(path.split('/').all(|part| part != ".."));

@@ -28,9 +28,9 @@ impl Content for Versioned {
     async fn config_map(&self, _: &str, _: &str) -> Result<KeyValues, ContentError> {
         let text = self.0.to_string();
         let mut files: KeyValues =
-            (0..6).map(|n| (format!("k{n}"), text.clone().into_bytes())).collect();
+            (0..6).map(|n| (format!("k{n}"), text.as_bytes().into())).collect();
         // A key that only this version has.
-        files.insert(format!("only-{}", self.0 % 2), text.into_bytes());
+        files.insert(format!("only-{}", self.0 % 2), text.into_bytes().into());
         Ok(files)
     }
 

@@ -4,6 +4,7 @@
 mod crash;
 mod effects;
 mod hung;
+mod large;
 mod outdated;
 mod recorded;
 
@@ -54,7 +55,7 @@ impl Content for Objects {
 }
 
 fn values(pairs: &[(&str, &str)]) -> KeyValues {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect()
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().into())).collect()
 }
 
 /// A pod from its spec in JSON.
