@@ -4,6 +4,8 @@
 //! is told by an event and does not hold up the pod: the image may be there or need none.
 // k8s: pkg/kubelet/kubelet_pods.go getPullSecretsForPod
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::image::keyring::Keyring;
 use pintle_agent_core::types::PodUid;
@@ -39,8 +41,10 @@ impl Objects {
         let (mut keyring, mut missing) = (Keyring::default(), Vec::new());
         let mut broken = None;
         let namespace = pintle_api_types::pod::namespace(pod);
+        // A name may stand there a thousand times.
+        let mut seen = BTreeSet::from([""]);
         for reference in pintle_api_types::pod::spec(pod).image_pull_secrets.iter().flatten() {
-            if reference.name.is_empty() {
+            if !seen.insert(&reference.name) {
                 continue;
             }
             let key = Key::new(Kind::Secret, namespace, &reference.name);

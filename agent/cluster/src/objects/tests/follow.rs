@@ -459,7 +459,8 @@ fn pull_secrets_are_read_and_the_missing_named() {
         let rest = json!({"type": "kubernetes.io/dockerconfigjson",
             "data": {".dockerconfigjson": config}});
         scene.fake.put("secrets", "good", rest);
-        let names = json!([{"name": "good"}, {"name": "nope"}, {"name": ""}]);
+        // A name may stand there more than once.
+        let names = ["good", "nope", "", "good", "nope"].map(|name| json!({"name": name}));
         let p = pod("p", json!({"containers": [], "imagePullSecrets": names}));
         scene.register(&p);
         let found = scene.objects.pull_secrets(&p.0, &p.1).await;
@@ -468,6 +469,7 @@ fn pull_secrets_are_read_and_the_missing_named() {
         assert_eq!(found.warning().as_deref(), Some(warning));
         let auths = found.keyring.expect("read").of("reg.example/a:1");
         assert_eq!((&*auths[0].auth.username, &*auths[0].auth.password), ("u", "p"));
+        assert_eq!(auths.len(), 1, "read once");
     });
 }
 
