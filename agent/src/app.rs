@@ -223,7 +223,7 @@ impl Parts {
     ) -> Result<Driver> {
         let mut node = context::build(&self.config, runtime);
         node.facts.agent_started_at = self.started_at;
-        let reader = Reader::new(self.runtime.clone());
+        let reader = Reader::new(self.runtime.clone()).below(&self.config.flags.root_dir);
         let executor = self.executor(runtime, node, reader.clone())?;
         let facts = executor.node.facts.clone();
         let prober = Prober::start(

@@ -181,7 +181,15 @@ impl Intake {
         let mut running = BTreeMap::new();
         for listed in self.reader.list().await? {
             let names = (listed.namespace.as_str(), listed.name.as_str());
-            let pod = self.reader.read(&listed.uid, names).await?;
+            let pod = match self.reader.read(&listed.uid, names).await {
+                // It will not get shorter, and holds up nobody else.
+                Err(error) if error.is_too_long() => {
+                    let (namespace, name) = names;
+                    tracing::warn!(namespace, name, %error, "a pod of the runtime cannot be read");
+                    continue;
+                }
+                answer => answer?,
+            };
             if pod.any_running() {
                 running.insert((listed.namespace, listed.name), pod);
             }
@@ -289,5 +297,37 @@ mod tests {
         let found = running.get(&("ns".to_owned(), "etcd".to_owned())).expect("it runs");
         assert_eq!(found.uid.as_str(), uid);
         assert!(runtime.calls_of(Method::ListPodSandbox, "").len() >= 3);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_too_long_to_be_read_holds_up_no_other() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+        let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
+        let mut ids = Vec::new();
+        for uid in ["long", "short"] {
+            let names =
+                [(labels::POD_UID, uid), (labels::POD_NAME, uid), (labels::POD_NAMESPACE, "ns")];
+            let metadata = v1::PodSandboxMetadata {
+                name: uid.to_owned(),
+                namespace: "ns".to_owned(),
+                uid: uid.to_owned(),
+                attempt: 0,
+            };
+            let config = Some(v1::PodSandboxConfig {
+                metadata: Some(metadata),
+                labels: names.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                ..Default::default()
+            });
+            let request = v1::RunPodSandboxRequest { config, ..Default::default() };
+            ids.push(client.run_pod_sandbox(request).await.expect("a sandbox").pod_sandbox_id);
+        }
+        let fault = runtime.on(Method::PodSandboxStatus).matching(&ids[0]);
+        let _lift = fault.fail(Code::ResourceExhausted, "larger than max");
+        let (inputs, _queue) = mpsc::channel(1);
+        let intake = Intake::new(Reader::new(client), Recorder::default(), inputs, Arc::default());
+        let told = tokio::time::timeout(std::time::Duration::from_secs(30), intake.running());
+        assert!(told.await.expect("it is told").is_empty(), "no container runs");
+        assert!(!runtime.calls_of(Method::PodSandboxStatus, &ids[1]).is_empty());
     }
 }

@@ -74,6 +74,13 @@ impl Error {
         self.code == Code::DeadlineExceeded
     }
 
+    /// The answer is longer than the runtime may send, or this client may take.
+    // k8s: google.golang.org/grpc/rpc_util.go says ResourceExhausted, tonic's codec OutOfRange
+    pub fn is_too_long(&self) -> bool {
+        let code = matches!(self.code, Code::ResourceExhausted | Code::OutOfRange);
+        code && self.origin == Origin::Runtime
+    }
+
     /// This runtime has no such call.
     pub fn is_unimplemented(&self) -> bool {
         self.code == Code::Unimplemented

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use pintle_agent_core::garbage::images::Image;
 use pintle_cri::{Client, Code, v1};
 
+use crate::observed::all_containers;
+
 /// An image that the runtime has.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
@@ -37,9 +39,9 @@ pub(super) async fn look(client: &Client) -> Result<Vec<Found>, String> {
 
 /// By what containers name their images.
 async fn used(client: &Client) -> Result<BTreeSet<String>, String> {
-    let containers = client.list_containers(v1::ListContainersRequest { filter: None }).await;
+    let containers = all_containers(client).await;
     let mut used = BTreeSet::new();
-    for container in containers.map_err(|error| error.rpc_text())?.containers {
+    for container in containers.map_err(|error| error.rpc_text())? {
         let (id, named) = (container.image_id, container.image.map(|spec| spec.image));
         used.extend([id, container.image_ref].into_iter().chain(named));
         let request = v1::ContainerStatusRequest { container_id: container.id, verbose: false };

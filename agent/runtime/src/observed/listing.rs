@@ -19,6 +19,8 @@ use pintle_agent_core::types::PodUid;
 use pintle_cri::{Client, Error, v1};
 use tokio::sync::oneshot;
 
+use super::everything;
+
 /// What the runtime lists for one pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
@@ -105,7 +107,7 @@ impl Listing {
         let wanted = group.iter().map(|(uid, _)| uid).chain([uid]);
         let mut wanted: BTreeMap<_, _> =
             wanted.map(|uid| (uid.clone(), Lists::default())).collect();
-        let listed = self.list(None, None).await.map(|all| pick(all, &mut wanted));
+        let listed = self.all().await.map(|all| pick(all, &mut wanted));
         for (uid, answer) in group {
             let message = match &listed {
                 Ok(()) => Message::Lists(wanted.get(&uid).cloned().unwrap_or_default()),
@@ -117,21 +119,20 @@ impl Listing {
     }
 
     async fn filtered(&self, uid: &PodUid) -> Result<Lists, Error> {
-        let by_uid = BTreeMap::from([(labels::POD_UID.to_owned(), uid.to_string())]);
-        let sandboxes =
-            v1::PodSandboxFilter { label_selector: by_uid.clone(), ..Default::default() };
-        let containers = v1::ContainerFilter { label_selector: by_uid, ..Default::default() };
-        self.list(Some(sandboxes), Some(containers)).await
+        let of_sandboxes = everything::sandboxes_with(uid);
+        let label_selector = of_sandboxes.label_selector.clone();
+        let of_containers = v1::ContainerFilter { label_selector, ..Default::default() };
+        let (sandboxes, containers) = tokio::try_join!(
+            everything::sandboxes(&self.client, of_sandboxes),
+            everything::containers(&self.client, of_containers),
+        )?;
+        Ok(Lists { sandboxes, containers })
     }
 
-    async fn list(
-        &self,
-        sandboxes: Option<v1::PodSandboxFilter>,
-        containers: Option<v1::ContainerFilter>,
-    ) -> Result<Lists, Error> {
+    async fn all(&self) -> Result<Lists, Error> {
         let (sandboxes, containers) = tokio::try_join!(
-            self.client.list_pod_sandbox(v1::ListPodSandboxRequest { filter: sandboxes }),
-            self.client.list_containers(v1::ListContainersRequest { filter: containers }),
+            self.client.list_pod_sandbox(v1::ListPodSandboxRequest { filter: None }),
+            self.client.list_containers(v1::ListContainersRequest { filter: None }),
         )?;
         Ok(Lists { sandboxes: sandboxes.items, containers: containers.containers })
     }

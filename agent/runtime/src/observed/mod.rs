@@ -1,11 +1,13 @@
 //! Observed state: what the runtime and the kernel say is, one record per pod, one writer.
 //!
 //! `types` is the record, `read` makes it from CRI answers, `listing` shares the lists that reads
-//! begin with, `termination_message` adds what a container left behind. The record of a pod is owned by its
-//! worker; nobody else changes it.
+//! begin with, `everything` lists all pods, `termination_message` adds what a container left behind.
+//! The record of a pod is owned by its worker; nobody else changes it.
 
+mod everything;
 mod listing;
 mod read;
 mod termination_message;
 
+pub use everything::all_containers;
 pub use read::Reader;

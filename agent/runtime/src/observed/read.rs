@@ -11,18 +11,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 use std::rc::Rc;
 
 use pintle_agent_core::labels;
 use pintle_agent_core::observed::read_back;
 use pintle_agent_core::observed::{
     ObservedContainer, ObservedPod, ObservedSandbox, RunState, SpecFacts, VerboseStatus,
-    digest_code,
+    digest_code, digest_of,
 };
 use pintle_agent_core::types::{ContainerId, PodUid, SandboxId, Version};
 use pintle_agent_core::worker::ListedPod;
 use pintle_cri::{Client, Error, v1};
 
+use super::everything::Everything;
 use super::listing::Listing;
 use super::termination_message;
 
@@ -30,6 +32,7 @@ use super::termination_message;
 #[derive(Clone, Debug)]
 pub struct Reader {
     client: Client,
+    everything: Everything,
     listing: Listing,
     cache: Rc<RefCell<HashMap<PodUid, Rc<ObservedPod>>>>,
     /// Counts the changes of resources, of any pod.
@@ -73,12 +76,20 @@ impl Reader {
     /// A reader with nothing cached.
     pub fn new(client: Client) -> Self {
         Self {
+            everything: Everything::new(client.clone()),
             listing: Listing::new(client.clone()),
             client,
             cache: Rc::default(),
             epoch: Rc::default(),
             specs: Rc::default(),
         }
+    }
+
+    /// Pods have their directories below that of the agent, which is where they are looked up when
+    /// the runtime cannot tell them all.
+    pub fn below(mut self, root: &Path) -> Self {
+        self.everything.below(root);
+        self
     }
 
     /// This agent made that sandbox or container: it knows what of.
@@ -88,10 +99,8 @@ impl Reader {
 
     /// Every pod that the runtime knows, with the digest by which a change shows.
     pub async fn list(&self) -> Result<Vec<ListedPod>, Error> {
-        let (sandboxes, containers) = tokio::try_join!(
-            self.client.list_pod_sandbox(v1::ListPodSandboxRequest { filter: None }),
-            self.client.list_containers(v1::ListContainersRequest { filter: None }),
-        )?;
+        let known = || self.cache.borrow().keys().cloned().collect();
+        let found = self.everything.list(known).await?;
         let mut pods: BTreeMap<PodUid, ListedPod> = BTreeMap::new();
         let mut note = |labels: &BTreeMap<String, String>, id: String, state: u8| {
             let Some(who) = labels::identity(labels) else { return };
@@ -103,13 +112,16 @@ impl Reader {
             });
             pod.digest.push((id, state));
         };
-        for sandbox in sandboxes.items {
+        for sandbox in found.lists.sandboxes {
             let not_ready = sandbox.state() != v1::PodSandboxState::SandboxReady;
             note(&sandbox.labels, sandbox.id, u8::from(not_ready));
         }
-        for container in containers.containers {
+        for container in found.lists.containers {
             let state = digest_code(read_back::run_state(container.state()));
             note(&container.labels, container.id, state);
+        }
+        for known in found.unlisted.iter().filter_map(|uid| self.as_last_read(uid)) {
+            pods.insert(known.uid.clone(), known);
         }
         let mut listed: Vec<_> = pods.into_values().collect();
         listed.iter_mut().for_each(|pod| pod.digest.sort_unstable());
@@ -120,6 +132,13 @@ impl Reader {
         self.listing.counted(listed.len());
         cache.retain(|uid, _| listed.binary_search_by(|p| p.uid.cmp(uid)).is_ok());
         Ok(listed)
+    }
+
+    fn as_last_read(&self, uid: &PodUid) -> Option<ListedPod> {
+        let cache = self.cache.borrow();
+        let pod = cache.get(uid)?;
+        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+        Some(ListedPod { uid: uid.clone(), namespace, name, digest: digest_of(pod) })
     }
 
     /// One pod in full; a pod of which the runtime has nothing is an empty record.
