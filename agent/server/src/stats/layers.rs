@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pintle_agent_core::types::UnixNanos;
-use pintle_cri::{Client, v1};
+use pintle_agent_runtime::observed::all_containers;
+use pintle_cri::{Client, Error, v1};
 use pintle_daemon::{clock, tasks};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -108,10 +109,9 @@ impl Drop for Question {
 
 /// The runtime's answer; `None` without one.
 async fn layers(runtime: &Client) -> Option<Sizes> {
-    let asked = runtime.list_container_stats(v1::ListContainerStatsRequest::default());
-    let told = tokio::time::timeout(ASK_MAX, asked).await.ok()?;
+    let told = tokio::time::timeout(ASK_MAX, stats(runtime)).await.ok()?;
     let told = told.inspect_err(|error| tracing::debug!(%error, "no writable layers are known"));
-    let layers = told.ok()?.stats.into_iter().filter_map(|stats| {
+    let layers = told.ok()?.into_iter().filter_map(|stats| {
         let layer = stats.writable_layer?;
         let usage = Usage {
             bytes: layer.used_bytes.map_or(0, |value| value.value),
@@ -120,6 +120,24 @@ async fn layers(runtime: &Client) -> Option<Sizes> {
         Some((stats.attributes?.id, usage))
     });
     Some(layers.collect())
+}
+
+/// Of all containers; one by one where their labels and annotations are too long for an answer.
+async fn stats(runtime: &Client) -> Result<Vec<v1::ContainerStats>, Error> {
+    let ask = async |filter| {
+        let request = v1::ListContainerStatsRequest { filter };
+        runtime.list_container_stats(request).await.map(|answer| answer.stats)
+    };
+    match ask(None).await {
+        Err(error) if error.is_too_long() => {}
+        answer => return answer,
+    }
+    let mut all = Vec::new();
+    for container in all_containers(runtime).await? {
+        let filter = v1::ContainerStatsFilter { id: container.id, ..Default::default() };
+        all.extend(ask(Some(filter)).await?);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -152,6 +170,35 @@ mod tests {
         assert_eq!(read().await, None);
         down.lift();
         assert_eq!(read().await, Some(Sizes::new()));
+    }
+
+    #[tokio::test]
+    async fn where_all_are_too_long_for_an_answer_each_container_is_asked_for() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (runtime, client) = fake(&dir).await;
+        let image = Some(v1::ImageSpec { image: runtime.add_image("i"), ..Default::default() });
+        for name in ["a", "b", "c"] {
+            let name = name.to_owned();
+            let metadata = v1::PodSandboxMetadata { name: name.clone(), ..Default::default() };
+            let sandbox =
+                Some(v1::PodSandboxConfig { metadata: Some(metadata), ..Default::default() });
+            let request =
+                v1::RunPodSandboxRequest { config: sandbox.clone(), ..Default::default() };
+            let pod_sandbox_id =
+                client.run_pod_sandbox(request).await.expect("a sandbox").pod_sandbox_id;
+            let config = Some(v1::ContainerConfig {
+                metadata: Some(v1::ContainerMetadata { name, attempt: 0 }),
+                image: image.clone(),
+                annotations: [("note".to_owned(), "x".repeat(6 << 20))].into(),
+                ..Default::default()
+            });
+            let request =
+                v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config: sandbox };
+            let container_id = client.create_container(request).await.expect("made").container_id;
+            let start = v1::StartContainerRequest { container_id };
+            client.start_container(start).await.expect("started");
+        }
+        assert_eq!(stats(&client).await.expect("each tells its own").len(), 3);
     }
 
     #[tokio::test]
