@@ -5,6 +5,7 @@
 //! the warnings to record as events. Pure: who reads resolv.conf reads it anew for every pod, as
 //! the kubelet does, so that a changed file is seen.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfigOption};
@@ -198,6 +199,7 @@ pub fn search_limits(path: &str, text: &str, cluster_domain: &str) -> Option<Str
 // k8s: pkg/kubelet/network/dns/dns.go parseResolvConf
 pub fn parse_resolv_conf(text: &str) -> Result<PodDns, DnsError> {
     let mut dns = PodDns::default();
+    let mut options = Options::default();
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
         let mut fields = line.split_whitespace();
         match fields.next() {
@@ -209,32 +211,41 @@ pub fn parse_resolv_conf(text: &str) -> Result<PodDns, DnsError> {
                 let kept = fields.filter(|search| *search != ".");
                 dns.searches = kept.map(|s| s.strip_suffix('.').unwrap_or(s).to_owned()).collect();
             }
-            Some("options") => {
-                for option in fields {
-                    set_option(&mut dns.options, option.to_owned());
-                }
-            }
+            Some("options") => fields.for_each(|option| options.set(option.to_owned())),
             _ => {}
         }
     }
-    Ok(dns)
+    Ok(PodDns { options: options.list, ..dns })
 }
 
-/// Puts an option in, in the place of the one of the same name. Upstream's order is random; ours
-/// is that of first mention.
-fn set_option(options: &mut Vec<String>, option: String) {
-    let name = |option: &str| option.split(':').next().unwrap_or_default().to_owned();
-    match options.iter_mut().find(|old| name(old) == name(&option)) {
-        Some(old) => *old = option,
-        None => options.push(option),
+/// Options, each name once. Upstream's order is random; ours is that of first mention. Neither a
+/// pod nor a file says how many there are at most, hence the places.
+#[derive(Default)]
+struct Options {
+    list: Vec<String>,
+    /// Where each name stands.
+    places: HashMap<String, usize>,
+}
+
+impl Options {
+    /// Puts an option in, in the place of the one of the same name.
+    fn set(&mut self, option: String) {
+        let name = option.split(':').next().unwrap_or_default();
+        match self.places.get(name) {
+            Some(place) => self.list[*place] = option,
+            None => {
+                self.places.insert(name.to_owned(), self.list.len());
+                self.list.push(option);
+            }
+        }
     }
 }
 
 // k8s: pkg/kubelet/network/dns/dns.go mergeDNSOptions
 fn merge_options(base: &[String], own: &[PodDNSConfigOption]) -> Vec<String> {
-    let mut options = Vec::new();
+    let mut options = Options::default();
     for option in base {
-        set_option(&mut options, option.strip_suffix(':').unwrap_or(option).to_owned());
+        options.set(option.strip_suffix(':').unwrap_or(option).to_owned());
     }
     for option in own {
         let name = option.name.clone().unwrap_or_default();
@@ -242,9 +253,9 @@ fn merge_options(base: &[String], own: &[PodDNSConfigOption]) -> Vec<String> {
             None | Some("") => name,
             Some(value) => format!("{name}:{value}"),
         };
-        set_option(&mut options, text);
+        options.set(text);
     }
-    options
+    options.list
 }
 
 fn omit_duplicates(list: &mut Vec<String>) {
@@ -357,6 +368,24 @@ mod tests {
         assert_eq!(resolve(own, &node()), (want, vec![]));
     }
 
+    /// Each name compared with all before it, this takes many minutes.
+    #[test]
+    fn a_pod_with_very_many_options_gets_them_all_in_order() {
+        let option = |index: usize, value: Option<&str>| PodDNSConfigOption {
+            name: Some(format!("o{index}")),
+            value: value.map(str::to_owned),
+        };
+        let mut own: Vec<_> = (0..100_000).map(|index| option(index, None)).collect();
+        own.push(option(7, Some("last")));
+        let mut pod = pod(json!({"dnsPolicy": "None", "dnsConfig": {}}));
+        let config = pod.spec.as_mut().and_then(|spec| spec.dns_config.as_mut());
+        config.expect("the settings").options = Some(own);
+        let (dns, _) = pod_dns(&pod, &node(), &[]).expect("settings");
+        assert_eq!((dns.options.len(), &*dns.options[7]), (100_000, "o7:last"));
+        let file = parse_resolv_conf(&format!("options {}", dns.options.join(" ")));
+        assert_eq!(file.expect("settings").options, dns.options);
+    }
+
     #[test]
     fn without_cluster_servers_the_pod_falls_back_and_node_and_pod_are_told() {
         let bare = NodeDns { cluster_servers: vec![], ..node() };
@@ -406,6 +435,23 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn an_option_takes_the_place_of_the_one_of_its_name(
+            options in prop::collection::vec("[ab]{0,2}(:[12]{0,2}){0,2}", 0..12),
+        ) {
+            let mut want: Vec<String> = Vec::new();
+            for option in &options {
+                let name = |option: &str| option.split(':').next().map(str::to_owned);
+                match want.iter_mut().find(|old| name(old) == name(option)) {
+                    Some(old) => old.clone_from(option),
+                    None => want.push(option.clone()),
+                }
+            }
+            let mut got = Options::default();
+            options.into_iter().for_each(|option| got.set(option));
+            prop_assert_eq!(got.list, want);
+        }
+
         #[test]
         fn settings_never_exceed_the_limits(
             servers in prop::collection::vec("[0-9.]{1,15}", 0..8),
