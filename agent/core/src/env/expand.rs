@@ -1,23 +1,25 @@
 //! `$(NAME)` references in environment values, commands, arguments and sub-paths.
 //!
 //! `$(NAME)` is replaced by what the look-up gives, `$$` by one `$`, and everything else stays as
-//! written, an unknown or unclosed reference included. One sync: what was put in is never expanded
-//! again, so no input can make it loop or grow beyond its values.
+//! written, an unknown or unclosed reference included. One pass: what was put in is never expanded
+//! again, and what cannot be closed is not searched for its end: it takes as long as the text is.
 
 /// Replaces the references in `input`; `lookup` gives `None` for unknown names, which stay.
 // k8s: third_party/forked/golang/expansion/expand.go Expand
 pub fn expand<'v>(input: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) -> String {
     let mut out = String::with_capacity(input.len());
+    let last_close = input.rfind(')').unwrap_or(0);
     let mut rest = input;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
         let after = &rest[at + 1..];
+        let may_close = input.len() - after.len() < last_close;
         match after.chars().next() {
             Some('$') => {
                 out.push('$');
                 rest = &after[1..];
             }
-            Some('(') => match after.find(')') {
+            Some('(') => match may_close.then(|| after.find(')')).flatten() {
                 Some(end) => {
                     let name = &after[1..end];
                     match lookup(name) {
@@ -80,7 +82,37 @@ mod tests {
         }
     }
 
+    /// The rest searched for an end at each of them, this takes many minutes.
+    #[test]
+    fn very_many_references_without_an_end_stay_as_written() {
+        let (open, closed) = ("$(".repeat(1 << 21), format!("$(A){}", "$(".repeat(1 << 21)));
+        assert!(expand(&open, look) == open);
+        assert!(expand(&closed, look) == closed.replacen("$(A)", "one", 1));
+    }
+
+    /// As upstream does it, one character after the other.
+    fn slowly(input: &str) -> String {
+        let (mut out, mut rest) = (String::new(), input);
+        while let Some(first) = rest.chars().next() {
+            let reference = rest.strip_prefix("$(").and_then(|inner| inner.split_once(')'));
+            (rest, _) = match (reference, rest.strip_prefix("$$")) {
+                (Some((name, after)), _) => {
+                    let unknown = || format!("$({name})");
+                    (after, out.push_str(&look(name).map_or_else(unknown, str::to_owned)))
+                }
+                (None, Some(after)) => (after, out.push('$')),
+                (None, None) => (&rest[first.len_utf8()..], out.push(first)),
+            };
+        }
+        out
+    }
+
     proptest! {
+        #[test]
+        fn it_is_what_the_plain_way_gives(input in r"[$$()()AB aé]{0,64}") {
+            prop_assert_eq!(expand(&input, look), slowly(&input));
+        }
+
         #[test]
         fn expansion_ends_and_is_bounded_by_its_values(input in r"[$()AB a]{0,64}") {
             let out = expand(&input, look);

@@ -6,6 +6,7 @@
 //! nothing is left behind. Of what the command says no more than `OUTPUT_BYTES_MAX` are ever held.
 // k8s: pkg/probe/exec/exec.go, pkg/kubelet/kuberuntime/kuberuntime_container.go RunInContainer
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ExecAction;
@@ -54,12 +55,13 @@ pub(super) async fn probe(
 /// as those of references, count as empty.
 // k8s: pkg/kubelet/container/helpers.go ExpandContainerCommandOnlyStatic
 fn command(target: &Target, exec: &ExecAction) -> Vec<String> {
-    let env = target.container.env.as_deref().unwrap_or_default();
-    let value = |name: &str| {
-        let found = env.iter().rev().find(|variable| variable.name == name);
-        found.map(|variable| variable.value.as_deref().unwrap_or_default())
-    };
-    exec.command.iter().flatten().map(|word| expand(word, value)).collect()
+    // The last of a name counts. Not searched for each reference: both may be very many.
+    let env = target.container.env.iter().flatten();
+    let values: HashMap<&str, &str> = env
+        .map(|variable| (&*variable.name, variable.value.as_deref().unwrap_or_default()))
+        .collect();
+    let words = exec.command.iter().flatten();
+    words.map(|word| expand(word, |name| values.get(name).copied())).collect()
 }
 
 fn output(answer: v1::ExecSyncResponse) -> String {
