@@ -4,12 +4,12 @@
 //! of the spec, for the CRI request and for `execute::prepare_container`, or why a mount cannot be,
 //! in the kubelet's words.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
-use super::plan::{PodVolumes, VolumeKind};
+use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use crate::env::expand;
 
 /// One mount of a container.
@@ -69,22 +69,27 @@ impl PodVolumes {
         env: &BTreeMap<String, String>,
         supports_rro: bool,
     ) -> Result<Vec<PlannedMount>, MountError> {
+        let volumes: HashMap<&str, &PodVolume> =
+            self.volumes.iter().map(|volume| (&*volume.name, volume)).collect();
         let mounts = container.volume_mounts.iter().flatten().enumerate();
         mounts
-            .map(|(index, mount)| self.mount(container, index, mount, env, supports_rro))
+            .map(|(index, mount)| {
+                let volume = volumes.get(&*mount.name).copied();
+                self.mount(container, (index, mount), volume, env, supports_rro)
+            })
             .collect()
     }
 
     fn mount(
         &self,
         container: &Container,
-        index: usize,
-        mount: &VolumeMount,
+        (index, mount): (usize, &VolumeMount),
+        volume: Option<&PodVolume>,
         env: &BTreeMap<String, String>,
         supports_rro: bool,
     ) -> Result<PlannedMount, MountError> {
         let fail = MountError;
-        let Some(volume) = self.volumes.iter().find(|v| v.name == mount.name) else {
+        let Some(volume) = volume else {
             let (volume, container) = (&mount.name, &container.name);
             return Err(fail(format!(
                 "cannot find volume {volume:?} to mount into container {container:?}"

@@ -1,6 +1,9 @@
 //! Two look-ups in a pod's spec that volumes need: metadata fields, and mount points that lie
 //! inside another volume. Pure.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 
 use crate::env::downward::format_map;
@@ -28,47 +31,70 @@ pub fn field(pod: &Pod, path: &str) -> Result<String, String> {
     }
 }
 
-/// Paths, relative to the volume, where containers mount other volumes inside it; only the
-/// outermost of nested ones.
+/// What is mounted inside one place of a container: paths relative to it. All volumes that are
+/// mounted at that place share it.
+pub type Nested = Arc<Vec<String>>;
+
+/// For each volume where containers mount other volumes inside it; only the outermost of nested
+/// ones. One look at each container serves all volumes, and who lies where follows from the order
+/// of the paths: a pod may have very many of both.
 // k8s: pkg/volume/util/nested_volumes.go getNestedMountpoints
-pub(super) fn mount_points(pod: &Pod, volume: &str) -> Vec<String> {
+pub(super) fn mount_points(pod: &Pod) -> HashMap<&str, Vec<Nested>> {
     let spec = pintle_api_types::pod::spec(pod);
     let main = spec.init_containers.iter().flatten().chain(&spec.containers);
     let main = main.map(|c| c.volume_mounts.as_ref());
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| c.volume_mounts.as_ref());
-    let mut found: Vec<String> =
-        main.chain(ephemeral).flatten().flat_map(|mounts| inside(mounts, volume)).collect();
-    found.sort();
-    found.dedup();
+    let mut found: HashMap<&str, Vec<Nested>> = HashMap::new();
+    for mounts in main.chain(ephemeral).flatten() {
+        add_inside(mounts, &mut found);
+    }
+    for lists in found.values_mut() {
+        lists.sort();
+        lists.dedup();
+    }
     found
 }
 
-fn inside(mounts: &[VolumeMount], volume: &str) -> Vec<String> {
+fn add_inside<'a>(mounts: &'a [VolumeMount], found: &mut HashMap<&'a str, Vec<Nested>>) {
     let clean = |path: &str| {
         let parts = path.split('/').filter(|p| !p.is_empty() && *p != ".");
         parts.collect::<Vec<_>>().join("/")
     };
-    let mut all: Vec<String> = mounts.iter().map(|m| clean(&m.mount_path)).collect();
-    all.sort();
-    let mut found: Vec<String> = Vec::new();
-    for mine in mounts.iter().filter(|m| m.name == volume) {
-        let prefix = format!("{}/", clean(&mine.mount_path));
-        let mut outer: Vec<&str> = Vec::new();
-        for path in all.iter().filter_map(|path| path.strip_prefix(&prefix)) {
-            let hidden = |o: &&str| path.strip_prefix(*o).is_some_and(|rest| rest.starts_with('/'));
-            if !outer.iter().any(hidden) && path.split('/').all(|part| part != "..") {
-                outer.push(path);
+    let mut all: Vec<(String, &str)> =
+        mounts.iter().map(|m| (clean(&m.mount_path), &*m.name)).collect();
+    // By their parts: whatever lies in a place follows it directly.
+    all.sort_by(|(a, _), (b, _)| a.split('/').cmp(b.split('/')));
+    let places: Vec<&[(String, &str)]> = all.chunk_by(|(a, _), (b, _)| a == b).collect();
+    let path_of = |place: usize| places[place][0].0.as_str();
+    let mut nested: Vec<Vec<String>> = vec![Vec::new(); places.len()];
+    // Places that the next one may lie in, the innermost last.
+    let mut open: Vec<usize> = Vec::new();
+    for place in 0..places.len() {
+        while let Some(outer) = open.last().copied() {
+            let inner = path_of(place).strip_prefix(path_of(outer));
+            if let Some(inner) = inner.and_then(|rest| rest.strip_prefix('/')) {
+                if inner.split('/').all(|part| part != "..") {
+                    nested[outer].push(inner.to_owned());
+                }
+                break;
             }
+            open.pop();
         }
-        found.extend(outer.into_iter().map(str::to_owned));
+        open.push(place);
     }
-    found
+    for (place, nested) in places.into_iter().zip(nested).filter(|(_, list)| !list.is_empty()) {
+        let nested = Arc::new(nested);
+        for (_, volume) in place {
+            found.entry(volume).or_default().push(Arc::clone(&nested));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::{Container, PodSpec};
+    use proptest::prelude::*;
 
     #[test]
     fn fields_are_read_whole_or_by_key() {
@@ -91,26 +117,90 @@ mod tests {
         }
     }
 
+    fn mount(name: &str, path: &str) -> VolumeMount {
+        let (name, mount_path) = (name.to_owned(), path.to_owned());
+        VolumeMount { name, mount_path, ..VolumeMount::default() }
+    }
+
+    fn mounting(mounts: Vec<VolumeMount>) -> Pod {
+        let container = Container { volume_mounts: Some(mounts), ..Container::default() };
+        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+        Pod { spec: Some(spec), ..Pod::default() }
+    }
+
+    fn inside(pod: &Pod, volume: &str) -> Vec<String> {
+        let lists = mount_points(pod).remove(volume).unwrap_or_default();
+        let mut paths: Vec<String> = lists.iter().flat_map(|list| list.to_vec()).collect();
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
     #[test]
     fn only_the_outermost_nested_mount_points_are_found() {
-        let mount = |name: &str, path: &str| VolumeMount {
-            name: name.to_owned(),
-            mount_path: path.to_owned(),
-            ..VolumeMount::default()
-        };
-        let mounts = vec![
+        let pod = mounting(vec![
             mount("cm", "/dir"),
             mount("a", "/dir/nested"),
             mount("b", "/dir/nested/double"),
             mount("c", "/dir/nested-vol"),
             mount("d", "/dir2/x"),
             mount("e", "/dir/./deep/er/"),
-        ];
-        let container = Container { volume_mounts: Some(mounts), ..Container::default() };
-        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
-        let pod = Pod { spec: Some(spec), ..Pod::default() };
-        assert_eq!(mount_points(&pod, "cm"), ["deep/er", "nested", "nested-vol"]);
-        assert!(mount_points(&pod, "a").contains(&"double".to_owned()));
-        assert!(mount_points(&pod, "d").is_empty());
+        ]);
+        assert_eq!(inside(&pod, "cm"), ["deep/er", "nested", "nested-vol"]);
+        assert_eq!(inside(&pod, "a"), ["double"]);
+        assert!(inside(&pod, "d").is_empty());
+    }
+
+    /// Each place of each volume compared with each mount, this takes many minutes.
+    #[test]
+    fn very_many_volumes_at_one_place_share_what_is_mounted_inside_it() {
+        let spelled = |bits: usize| -> String {
+            (0..10).map(|at| format!("/{}p", "/".repeat(bits >> at & 1))).collect()
+        };
+        let outer = (0..1024).map(|bits| mount(&format!("v{bits}"), &spelled(bits)));
+        let inner = (0..9000).map(|at| mount("w", &format!("{}/{at}", spelled(0))));
+        let pod = mounting(outer.chain(inner).collect());
+        let found = mount_points(&pod);
+        let [first] = &*found["v0"] else { panic!("one place") };
+        assert_eq!((found.len(), first.len()), (1024, 9000));
+        assert!(found.values().all(|lists| lists.iter().all(|list| Arc::ptr_eq(list, first))));
+    }
+
+    /// What upstream's three loops find.
+    fn plainly(mounts: &[VolumeMount], volume: &str) -> Vec<String> {
+        let clean = |path: &str| {
+            let parts = path.split('/').filter(|p| !p.is_empty() && *p != ".");
+            parts.collect::<Vec<_>>().join("/")
+        };
+        let mut all: Vec<String> = mounts.iter().map(|m| clean(&m.mount_path)).collect();
+        all.sort();
+        let mut found: Vec<String> = Vec::new();
+        for mine in mounts.iter().filter(|m| m.name == volume) {
+            let prefix = format!("{}/", clean(&mine.mount_path));
+            let mut outer: Vec<String> = Vec::new();
+            for path in all.iter().filter_map(|path| path.strip_prefix(&prefix)) {
+                let hidden = outer.iter().any(|outer| path.starts_with(&format!("{outer}/")));
+                if !hidden && !outer.iter().any(|o| o == path) && !path.contains("..") {
+                    outer.push(path.to_owned());
+                }
+            }
+            found.extend(outer);
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_those_that_each_volume_finds_by_itself(
+            mounts in prop::collection::vec(("[uvw]", r"/{0,2}((a|b|a-|\.|\.\.)/{1,2}){0,4}"), 0..9),
+        ) {
+            let mounts: Vec<_> = mounts.iter().map(|(name, path)| mount(name, path)).collect();
+            let pod = mounting(mounts.clone());
+            for volume in ["u", "v", "w"] {
+                prop_assert_eq!(inside(&pod, volume), plainly(&mounts, volume));
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::layout::{EMPTY_DIR_PLUGIN, NFS_PLUGIN, PodDirs};
-use super::nested;
+use super::nested::{self, Nested};
 use super::payload::{
     CertificateRequest, Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits,
 };
@@ -90,8 +90,8 @@ pub struct PodVolume {
     /// What it is.
     pub kind: VolumeKind,
     /// Where other volumes are mounted inside it, relative; made beforehand in payload volumes,
-    /// which containers cannot write.
-    pub nested: Vec<String>,
+    /// which containers cannot write. Others have none.
+    pub nested: Vec<Nested>,
 }
 
 /// What a volume is.
@@ -197,7 +197,8 @@ impl PodVolumes {
         let spec = pintle_api_types::pod::spec(pod);
         let uid = pintle_api_types::pod::uid(pod);
         let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group);
-        let planner = Planner { node, pod, fields: RefCell::default() };
+        let nested = nested::mount_points(pod);
+        let planner = Planner { node, pod, fields: RefCell::default(), nested };
         let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
         let dirs = PodDirs::new(root, &uid);
         let fs_group = fs_group.and_then(|g| u32::try_from(g).ok());
@@ -222,6 +223,7 @@ struct Planner<'a> {
     pod: &'a Pod,
     /// By path: thousands of files may show the same annotations.
     fields: RefCell<BTreeMap<String, Shown>>,
+    nested: HashMap<&'a str, Vec<Nested>>,
 }
 
 /// Content of a file, or why there is none.
@@ -229,8 +231,10 @@ type Shown = Result<Arc<[u8]>, String>;
 
 impl Planner<'_> {
     fn volume(&self, volume: &Volume) -> PodVolume {
-        let nested = nested::mount_points(self.pod, &volume.name);
-        PodVolume { name: volume.name.clone(), kind: self.kind(volume), nested }
+        let kind = self.kind(volume);
+        let written = matches!(kind, VolumeKind::Payload { .. });
+        let nested = self.nested.get(&*volume.name).filter(|_| written);
+        PodVolume { name: volume.name.clone(), kind, nested: nested.cloned().unwrap_or_default() }
     }
 
     fn kind(&self, volume: &Volume) -> VolumeKind {

@@ -259,7 +259,7 @@ fn write_payload(
     group: Option<u32>,
     now: jiff::Timestamp,
 ) -> Result<(), Cause> {
-    for nested in &volume.nested {
+    for nested in volume.nested.iter().flat_map(|list| list.iter()) {
         make_dir_all(&dir.join(nested), NESTED_MODE)?;
     }
     let set_perms = || match group {

@@ -113,3 +113,16 @@ fn files_that_show_the_same_field_share_its_text() {
     assert_eq!((texts.len(), &*texts[0]), (6, &b"p"[..]));
     assert!(texts.iter().all(|text| Arc::ptr_eq(text, &texts[0])));
 }
+
+#[test]
+fn only_volumes_that_the_agent_writes_know_what_is_mounted_inside_them() {
+    let mounts = json!([{"name": "cm", "mountPath": "/cm"}, {"name": "e", "mountPath": "/cm/x"},
+        {"name": "cm", "mountPath": "/cm/x/y"}]);
+    let pod = planned(json!({
+        "containers": [{"name": "c", "volumeMounts": mounts}],
+        "volumes": [{"name": "cm", "configMap": {"name": "m"}}, {"name": "e", "emptyDir": {}}]}));
+    let nested = |at: usize| -> Vec<&str> {
+        pod.volumes[at].nested.iter().flat_map(|list| list.iter()).map(String::as_str).collect()
+    };
+    assert_eq!((nested(0), nested(1)), (vec!["x"], vec![]));
+}
