@@ -4,11 +4,11 @@
 //! the order in which upstream writes them. A condition's transition time moves only with its
 //! status, never with its reason.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::phase::{FAILED, SUCCEEDED};
-use super::{DeriveInput, restarting};
+use super::{DeriveInput, Statuses, restarting};
 use crate::observed::ObservedPod;
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod::{self, containers, restart};
@@ -46,10 +46,10 @@ impl Finding {
 
 /// All conditions of the pod.
 // k8s: pkg/kubelet/kubelet_pods.go generateAPIPodStatus
-pub(crate) fn all(
+pub(super) fn all(
     input: &DeriveInput,
     previous: &PodStatus,
-    statuses: &[ContainerStatus],
+    statuses: &Statuses,
     phase: &str,
 ) -> Vec<PodCondition> {
     let api = input.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -170,16 +170,11 @@ pub fn sandbox_serves(pod: &Pod, observed: Option<&ObservedPod>) -> bool {
 }
 
 // k8s: pkg/kubelet/status/generate.go GeneratePodInitializedCondition
-fn initialized(
-    pod: &Pod,
-    previous: &PodStatus,
-    statuses: &[ContainerStatus],
-    phase: &str,
-) -> Finding {
+fn initialized(pod: &Pod, previous: &PodStatus, statuses: &Statuses, phase: &str) -> Finding {
     let spec = pod::spec(pod);
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
     for (kind, container) in containers::init(spec) {
-        match find(statuses, &container.name) {
+        match statuses.get(&*container.name) {
             None => unknown.push(&*container.name),
             Some(status) => {
                 let done = match kind {
@@ -196,7 +191,7 @@ fn initialized(
         return Finding::holds(true, "PodCompleted");
     }
     let main_started = spec.containers.iter().any(|container| {
-        let state = find(statuses, &container.name).and_then(|status| status.state.as_ref());
+        let state = statuses.get(&*container.name).and_then(|status| status.state.as_ref());
         state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
     });
     // Init containers run again in a new sandbox and after a restart in place; a pod that was
@@ -214,13 +209,13 @@ fn initialized(
 }
 
 // k8s: pkg/kubelet/status/generate.go GenerateContainersReadyCondition
-fn containers_ready(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Finding {
+fn containers_ready(pod: &Pod, statuses: &Statuses, phase: &str) -> Finding {
     let (mut unknown, mut unready) = (Vec::new(), Vec::new());
     for (kind, container) in containers::all(pod::spec(pod)) {
         if kind == ContainerKind::Init {
             continue;
         }
-        match find(statuses, &container.name) {
+        match statuses.get(&*container.name) {
             None => unknown.push(&*container.name),
             Some(status) if !status.ready => unready.push(&*container.name),
             Some(_) => {}
@@ -277,8 +272,4 @@ fn list(unknown: &[&str], short: &[&str], what: &str) -> String {
         parts.push(format!("containers with {what} status: [{}]", short.join(" ")));
     }
     parts.join(", ")
-}
-
-fn find<'a>(statuses: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
-    statuses.iter().find(|status| status.name == name)
 }

@@ -5,6 +5,8 @@
 //! neither knows is said to be unknown, with exit code 137, never guessed to be a success.
 //! Messages are cut here, since only here the number of containers that share the bound is known.
 
+use std::collections::HashMap;
+
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, VolumeMount,
@@ -12,10 +14,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::DeriveInput;
 use super::ended::{Ended, ended};
-use super::{resources, restarting};
-use crate::observed::{ObservedContainer, RunState};
+use super::{DeriveInput, first_by, resources, restarting};
+use crate::observed::{ObservedContainer, ObservedMount, RunState};
 use crate::probe::adopt;
 use crate::types::is_from_before;
 use pintle_api_types::ids::{ContainerId, ContainerKind, UnixNanos};
@@ -43,16 +44,43 @@ pub(crate) struct Subject<'a> {
     pub container: &'a Container,
     pub kind: ContainerKind,
     pub old: Option<&'a ContainerStatus>,
+    pub record: &'a Record<'a>,
+}
+
+/// What all containers of a pod have in common.
+pub(crate) struct Record<'a> {
+    /// The newest two attempts of each name.
+    attempts: HashMap<&'a str, [Option<&'a ObservedContainer>; 2]>,
     /// The pod restarts all its containers in place.
-    pub restarting: bool,
+    restarting: bool,
+    main_created: bool,
+    /// Bytes of one container's termination message.
+    message_bytes_max: usize,
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn new(input: &DeriveInput<'a>, restarting: bool) -> Self {
+        let spec = pod::spec(input.pod);
+        let mut attempts: HashMap<&str, [Option<&ObservedContainer>; 2]> = HashMap::new();
+        for instance in input.observed.into_iter().flat_map(|observed| &observed.containers) {
+            let known = attempts.entry(&instance.name).or_default();
+            if let Some(free) = known.iter_mut().find(|attempt| attempt.is_none()) {
+                *free = Some(instance);
+            }
+        }
+        let main_created = spec.containers.iter().any(|main| attempts.contains_key(&*main.name));
+        let ephemeral = spec.ephemeral_containers.iter().flatten().count();
+        let count = containers::all(spec).count() + ephemeral;
+        let message_bytes_max = MESSAGES_BYTES_MAX / count.max(1);
+        Self { attempts, restarting, main_created, message_bytes_max }
+    }
 }
 
 /// The status of one container.
 // k8s: pkg/kubelet/kubelet_pods.go convertToAPIContainerStatuses
 pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
-    let mut instances =
-        input.observed.into_iter().flat_map(|observed| observed.attempts(&subject.container.name));
-    let (newest, older) = (instances.next(), instances.next());
+    let attempts = subject.record.attempts.get(&*subject.container.name);
+    let [newest, older] = attempts.copied().unwrap_or_default();
     let mut status = match newest {
         Some(newest) => seen(input, subject, newest),
         None => unseen(input, subject),
@@ -68,11 +96,8 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
     apply_waiting(input, subject, newest, &mut status);
     apply_probes(input, subject, newest, &mut status);
     status.last_state.get_or_insert_default();
-    let spec = pod::spec(input.pod);
-    let ephemeral = spec.ephemeral_containers.iter().flatten().count();
-    let share = MESSAGES_BYTES_MAX / (containers::all(spec).count() + ephemeral).max(1);
     for state in [&mut status.state, &mut status.last_state].into_iter().flatten() {
-        cut_message(state, share);
+        cut_message(state, subject.record.message_bytes_max);
     }
     status
 }
@@ -87,7 +112,7 @@ fn is_lost(state: &ContainerState) -> bool {
 }
 
 fn unknown_reason(subject: &Subject) -> &'static str {
-    if subject.restarting { restarting::REASON } else { REASON_UNKNOWN }
+    if subject.record.restarting { restarting::REASON } else { REASON_UNKNOWN }
 }
 
 fn unknown_end(reason: &str, message: &str) -> ContainerState {
@@ -202,7 +227,7 @@ fn same_end(old: Option<&ContainerStatus>, id: &str) -> Option<ContainerState> {
     ended_as(old).cloned().map(terminated)
 }
 
-fn ended_as(old: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+pub(super) fn ended_as(old: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     old.state.as_ref()?.terminated.as_ref()
 }
 
@@ -222,7 +247,7 @@ fn terminated_state(instance: &ObservedContainer, end: Ended, id: &str) -> Conta
 fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
     let old_state = subject.old.and_then(|old| old.state.as_ref());
     let waits = old_state.is_some_and(|state| state.waiting.is_some());
-    if let Some(old) = subject.old.filter(|_| subject.restarting) {
+    if let Some(old) = subject.old.filter(|_| subject.record.restarting) {
         let mut status = old.clone();
         if !waits {
             restarting::removed(&mut status, old);
@@ -243,13 +268,13 @@ fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
         status.restart_count = old.restart_count;
         status.last_state.clone_from(&old.last_state);
     }
-    if subject.kind == ContainerKind::Init && any_main_created(input) {
+    if subject.kind == ContainerKind::Init && subject.record.main_created {
         status.state = Some(terminated(ContainerStateTerminated {
             reason: Some("Completed".to_owned()),
             message: Some(MESSAGE_INIT_DONE.to_owned()),
             ..ContainerStateTerminated::default()
         }));
-        if subject.restarting {
+        if subject.record.restarting {
             let done = status.clone();
             restarting::removed(&mut status, &done);
         }
@@ -362,12 +387,6 @@ fn is_ready(input: &DeriveInput, subject: &Subject, newest: &ObservedContainer) 
     subject.container.readiness_probe.is_none() || adopted() && !was_unready()
 }
 
-fn any_main_created(input: &DeriveInput) -> bool {
-    let created = input.observed.into_iter().flat_map(|observed| &observed.containers);
-    let mains = &pod::spec(input.pod).containers;
-    created.into_iter().any(|instance| mains.iter().any(|main| main.name == instance.name))
-}
-
 /// `containerd://ID`.
 pub(super) fn qualified_id(input: &DeriveInput, id: &ContainerId) -> String {
     format!("{}://{id}", input.node.runtime_name)
@@ -379,10 +398,13 @@ fn volume_mounts(
     instance: Option<&ObservedContainer>,
 ) -> Option<Vec<VolumeMountStatus>> {
     let mounts = subject.container.volume_mounts.as_deref().unwrap_or_default();
+    let created = instance.filter(|_| mounts.iter().any(wants_recursive));
+    let created = created.map(|instance| first_by(&instance.mounts, |m| &m.container_path));
+    let created = created.unwrap_or_default();
     let statuses = mounts.iter().map(|mount| {
         let read_only = mount.read_only == Some(true);
         let recursive = read_only.then(|| {
-            let on = is_recursive(input, mount, instance);
+            let on = is_recursive(input, mount, created.get(&*mount.mount_path).copied());
             if on { "Enabled".to_owned() } else { "Disabled".to_owned() }
         });
         VolumeMountStatus {
@@ -399,16 +421,13 @@ fn volume_mounts(
 /// True when the mount is read-only with all mounts below it: as it was created, else as it will
 /// be.
 // k8s: pkg/kubelet/kubelet_pods.go resolveRecursiveReadOnly
-fn is_recursive(
-    input: &DeriveInput,
-    mount: &VolumeMount,
-    instance: Option<&ObservedContainer>,
-) -> bool {
-    let wanted = matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
-    let created = instance.and_then(|instance| {
-        instance.mounts.iter().find(|created| created.container_path == mount.mount_path)
-    });
-    wanted && created.map_or(input.node.recursive_read_only, |created| created.recursive_read_only)
+fn is_recursive(input: &DeriveInput, mount: &VolumeMount, created: Option<&ObservedMount>) -> bool {
+    let by_node = input.node.recursive_read_only;
+    wants_recursive(mount) && created.map_or(by_node, |created| created.recursive_read_only)
+}
+
+fn wants_recursive(mount: &VolumeMount) -> bool {
+    matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"))
 }
 
 fn user(instance: &ObservedContainer) -> Option<ContainerUser> {

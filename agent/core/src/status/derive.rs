@@ -14,8 +14,9 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, HostIP, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::container::{self, Subject};
-use super::{DeriveInput, Lifecycle, Verdict, conditions, phase, resources, restarting};
+use super::container::{self, Record, Subject};
+use super::{DeriveInput, Lifecycle, Statuses, Verdict, first_by};
+use super::{conditions, phase, resources, restarting};
 use crate::eviction::{self, message};
 use crate::observed::ObservedPod;
 use crate::types::NodeFacts;
@@ -40,7 +41,8 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
         return PodStatus { observed_generation, ..previous.clone() };
     }
     let lists = Lists::derive(input, previous);
-    if lists.forbidden(input, previous) {
+    let statuses = lists.by_name();
+    if forbidden(input, previous, &statuses) {
         let mut status = previous.clone();
         // Whatever was to come of it, it is over: nobody may wait for the end of it.
         if input.lifecycle == Lifecycle::Terminated {
@@ -48,9 +50,9 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
         }
         return status;
     }
-    let settled = settle(input, previous, &lists.all());
+    let settled = settle(input, previous, &statuses);
     let mut status = PodStatus {
-        conditions: Some(conditions::all(input, previous, &lists.all(), settled)),
+        conditions: Some(conditions::all(input, previous, &statuses, settled)),
         qos_class: Some(qos::class_of(input.pod).as_str().to_owned()),
         resources: Some(resources::of_pod(input, previous)),
         allocated_resources: resources::allocated_to_pod(input.pod),
@@ -76,7 +78,7 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
 pub fn settled_phase(input: &DeriveInput) -> Option<&'static str> {
     let none = PodStatus::default();
     let previous = input.previous.or(input.pod.status.as_ref()).unwrap_or(&none);
-    let settled = settle(input, previous, &Lists::derive(input, previous).all());
+    let settled = settle(input, previous, &Lists::derive(input, previous).by_name());
     Some(settled).filter(|settled| phase::is_terminal(Some(settled)))
 }
 
@@ -100,11 +102,11 @@ impl Lists {
             previous.ephemeral_container_statuses.as_deref(),
         ];
         let [old_main, old_init, old_ephemeral] = olds.map(Option::unwrap_or_default);
-        let restarting = restarting::requested(input, previous);
+        let record = Record::new(input, restarting::requested(input, previous));
         let mut lists = Self {
-            main: statuses(input, main, old_main, restarting),
-            init: statuses(input, containers::init(spec), old_init, restarting),
-            ephemeral: statuses(input, ephemeral, old_ephemeral, restarting),
+            main: statuses(input, main, old_main, &record),
+            init: statuses(input, containers::init(spec), old_init, &record),
+            ephemeral: statuses(input, ephemeral, old_ephemeral, &record),
         };
         // Init containers keep the spec's order, the others go by name.
         lists.main.sort_by(|a, b| a.name.cmp(&b.name));
@@ -112,41 +114,45 @@ impl Lists {
         lists
     }
 
-    fn all(&self) -> Vec<ContainerStatus> {
-        [&*self.init, &*self.main].concat()
+    /// Those that count for phase and conditions.
+    fn by_name(&self) -> Statuses<'_> {
+        first_by(self.init.iter().chain(&self.main), |status| &status.name)
     }
+}
 
-    /// True when a container would leave its end although nothing allows that. A runtime that
-    /// lost its state must not make a finished job look unfinished.
-    // k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
-    fn forbidden(&self, input: &DeriveInput, previous: &PodStatus) -> bool {
-        let spec = pod::spec(input.pod);
-        let olds = previous.container_statuses.iter().flatten();
-        let mut olds = olds.chain(previous.init_container_statuses.iter().flatten());
-        restart::pod_policy(spec) != restart::RestartPolicy::Always
-            && !restart::may_restart_all(spec)
-            && olds.any(|old| {
-                let state = |status: &ContainerStatus| status.state.clone()?.terminated;
-                let Some((end, (_, container))) = state(old).zip(containers::find(spec, &old.name))
-                else {
-                    return false;
-                };
-                let new = self.init.iter().chain(&self.main).find(|new| new.name == old.name);
-                !restart::may_restart(container, spec, end.exit_code)
-                    && new.is_some_and(|new| state(new).is_none())
-            })
+/// True when a container would leave its end although nothing allows that. A runtime that
+/// lost its state must not make a finished job look unfinished.
+// k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
+fn forbidden(input: &DeriveInput, previous: &PodStatus, news: &Statuses) -> bool {
+    let spec = pod::spec(input.pod);
+    if restart::pod_policy(spec) == restart::RestartPolicy::Always || restart::may_restart_all(spec)
+    {
+        return false;
     }
+    let specs = first_by(containers::all(spec).map(|(_, container)| container), |c| &c.name);
+    let olds = previous.container_statuses.iter().flatten();
+    let mut olds = olds.chain(previous.init_container_statuses.iter().flatten());
+    olds.any(|old| {
+        let name = old.name.as_str();
+        let Some((end, container)) = container::ended_as(old).zip(specs.get(name)) else {
+            return false;
+        };
+        let new = news.get(name);
+        !restart::may_restart(container, spec, end.exit_code)
+            && new.is_some_and(|new| container::ended_as(new).is_none())
+    })
 }
 
 fn statuses<'a>(
     input: &DeriveInput,
     list: impl Iterator<Item = (ContainerKind, &'a Container)>,
     olds: &[ContainerStatus],
-    restarting: bool,
+    record: &Record<'_>,
 ) -> Vec<ContainerStatus> {
+    let olds = first_by(olds, |old| &old.name);
     list.map(|(kind, container)| {
-        let old = olds.iter().find(|old| old.name == container.name);
-        container::status(input, &Subject { container, kind, old, restarting })
+        let old = olds.get(&*container.name).copied();
+        container::status(input, &Subject { container, kind, old, record })
     })
     .collect()
 }
@@ -179,7 +185,7 @@ fn start_time(input: &DeriveInput, previous: &PodStatus) -> Option<Time> {
 }
 
 /// The phase on which the pod has settled.
-fn settle(input: &DeriveInput, previous: &PodStatus, statuses: &[ContainerStatus]) -> &'static str {
+fn settle(input: &DeriveInput, previous: &PodStatus, statuses: &Statuses) -> &'static str {
     let old =
         [previous.phase.as_deref(), input.pod.status.as_ref().and_then(|s| s.phase.as_deref())];
     for terminal in [phase::SUCCEEDED, phase::FAILED] {

@@ -12,15 +12,17 @@ pub mod pod_map;
 mod proptests;
 mod resources;
 mod restarting;
+#[cfg(test)]
+mod size_tests;
 mod task_exit;
 #[doc(hidden)]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::observed::ObservedPod;
@@ -103,4 +105,20 @@ pub struct DeriveInput<'a> {
     pub node: &'a NodeFacts,
     /// Wall-clock time of this derivation.
     pub now: UnixNanos,
+}
+
+/// Container statuses by name.
+type Statuses<'a> = HashMap<&'a str, &'a ContainerStatus>;
+
+/// Items by a name of theirs, the first of each. A pod may have very many containers, mounts and
+/// attempts: none is searched for in a list for each of the others.
+fn first_by<'a, T>(
+    items: impl IntoIterator<Item = &'a T>,
+    name: impl Fn(&'a T) -> &'a str,
+) -> HashMap<&'a str, &'a T> {
+    let mut found = HashMap::new();
+    for item in items {
+        found.entry(name(item)).or_insert(item);
+    }
+    found
 }

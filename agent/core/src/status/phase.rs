@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus};
 
-use super::{DeriveInput, restarting};
+use super::{DeriveInput, Statuses, first_by, restarting};
 use crate::observed::RunState;
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod::{self, containers, restart};
@@ -54,11 +54,11 @@ struct Count {
 
 /// The phase that the container statuses add up to.
 // k8s: pkg/kubelet/kubelet_pods.go getPhase
-pub(crate) fn of(input: &DeriveInput, statuses: &[ContainerStatus], over: bool) -> &'static str {
+pub(super) fn of(input: &DeriveInput, statuses: &Statuses, over: bool) -> &'static str {
     let spec = pod::spec(input.pod);
     let mut count = Count::default();
     for (kind, container) in containers::all(spec) {
-        let standing = standing(statuses.iter().find(|status| status.name == container.name));
+        let standing = standing(statuses.get(&*container.name).copied());
         let restarts = |end: &ContainerStateTerminated| {
             restarting::took_away(end) || restart::may_restart(container, spec, end.exit_code)
         };
@@ -159,10 +159,10 @@ fn any_main_started(input: &DeriveInput) -> bool {
         return false;
     };
     let sandbox = observed.newest_sandbox().map(|sandbox| &sandbox.id);
+    let mains = first_by(&pod::spec(input.pod).containers, |main| &main.name);
     observed.containers.iter().any(|instance| {
-        let mains = &pod::spec(input.pod).containers;
         Some(&instance.sandbox_id) == sandbox
             && instance.state != RunState::Created
-            && mains.iter().any(|main| main.name == instance.name)
+            && mains.contains_key(&*instance.name)
     })
 }

@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{
     PodCondition, PodStatus,
 };
 
-use super::container::terminated;
-use super::{DeriveInput, Lifecycle};
+use super::container::{ended_as, terminated};
+use super::{DeriveInput, Lifecycle, first_by};
 use crate::sync::restart::restart_all_requested;
 use pintle_api_types::pod;
 use pintle_api_types::pod::restart::{RuleAction, matching_rule};
@@ -41,16 +41,16 @@ pub(crate) fn requested(input: &DeriveInput, previous: &PodStatus) -> bool {
     let spec = pod::spec(input.pod);
     let asks = || match input.observed {
         Some(observed) => restart_all_requested(spec, observed),
-        None => mains_and_init(input).any(|container| asked(container, previous)),
+        None => asked(input, previous),
     };
     input.lifecycle == Lifecycle::Syncing && (is_restarting(previous) || asks())
 }
 
 /// True when nothing of the pod's containers is left in the runtime.
 pub(super) fn cleaned_up(input: &DeriveInput) -> bool {
-    input.observed.is_none_or(|observed| {
-        mains_and_init(input).all(|container| observed.latest(&container.name).is_none())
-    })
+    let wanted = first_by(mains_and_init(input), |container| &container.name);
+    let left = input.observed.into_iter().flat_map(|observed| &observed.containers);
+    left.into_iter().all(|container| !wanted.contains_key(&*container.name))
 }
 
 /// What a container shows that the restart has removed: it waits, and its last attempt is said to
@@ -78,12 +78,15 @@ fn mains_and_init<'a>(input: &DeriveInput<'a>) -> impl Iterator<Item = &'a Conta
     spec.init_containers.iter().flatten().chain(&spec.containers)
 }
 
-fn asked(container: &Container, previous: &PodStatus) -> bool {
+/// True when the end of some container, as it was last told, asks for it.
+fn asked(input: &DeriveInput, previous: &PodStatus) -> bool {
     let init = previous.init_container_statuses.iter().flatten();
-    let mut all = init.chain(previous.container_statuses.iter().flatten());
-    let old = all.find(|status| status.name == container.name);
-    old.and_then(|status| status.state.as_ref()?.terminated.as_ref()).is_some_and(|end| {
-        matching_rule(container, end.exit_code) == Some(RuleAction::RestartAllContainers)
+    let olds =
+        first_by(init.chain(previous.container_statuses.iter().flatten()), |status| &status.name);
+    mains_and_init(input).any(|container| {
+        let end = olds.get(&*container.name).and_then(|old| ended_as(old));
+        let rule = end.and_then(|end| matching_rule(container, end.exit_code));
+        rule == Some(RuleAction::RestartAllContainers)
     })
 }
 

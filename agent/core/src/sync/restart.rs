@@ -3,11 +3,13 @@
 //! Pure; the policies and rules themselves are in `pod::restart`. A rule needs an exit code and is
 //! therefore never asked for a container that still runs.
 
+use std::collections::HashMap;
+
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use pintle_api_types::pod::restart::{
-    RestartPolicy, RuleAction, matching_rule, may_restart, pod_policy,
+    RestartPolicy, RuleAction, matching_rule, may_restart, may_restart_all, pod_policy,
 };
 
 /// True when a container that has to be killed while it runs comes back afterwards.
@@ -43,7 +45,14 @@ pub fn asks_restart_all(container: &Container, attempt: &ObservedContainer) -> b
 /// True when some container's end asks for a restart of the whole pod in place.
 // k8s: pkg/kubelet/container/helpers.go ShouldAllContainersRestart
 pub fn restart_all_requested(spec: &PodSpec, observed: &ObservedPod) -> bool {
+    if !may_restart_all(spec) {
+        return false;
+    }
+    let mut latest = HashMap::new();
+    for attempt in &observed.containers {
+        latest.entry(&attempt.name).or_insert(attempt);
+    }
     spec.init_containers.iter().flatten().chain(&spec.containers).any(|container| {
-        observed.latest(&container.name).is_some_and(|latest| asks_restart_all(container, latest))
+        latest.get(&container.name).is_some_and(|latest| asks_restart_all(container, latest))
     })
 }

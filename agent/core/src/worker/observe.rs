@@ -3,11 +3,11 @@
 //! Pure. The kernel is ahead of the runtime: after an end that it told, the pod is read again until
 //! the runtime agrees, a bounded number of times. What only the kernel knows is kept as evidence.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::observed::{ObservedContainer, ObservedPod, RunState};
+use crate::observed::{ObservedPod, RunState};
 use crate::sync::plan;
 use crate::worker::step::{Context, Stage, Worker};
 use pintle_api_types::ids::{ContainerId, Mono, Now};
@@ -133,11 +133,11 @@ impl Worker {
     /// Notes when containers ended, once for each: the runtime's stamp is one of the wall clock,
     /// which may have been set since or may yet be. What ran at the last read ended after it.
     fn note_ends(&mut self, before: &ObservedPod, now: Now) {
+        let ran = before.containers.iter().filter(|c| c.state == RunState::Running);
+        let ran: BTreeSet<_> = ran.map(|c| &c.id).collect();
         let dead = self.observed.containers.iter().filter(|c| c.state == RunState::Exited);
         for container in dead {
-            let ran = |c: &ObservedContainer| c.id == container.id && c.state == RunState::Running;
-            let earliest =
-                if before.containers.iter().any(ran) { self.observed_at } else { Mono::PAST };
+            let earliest = if ran.contains(&container.id) { self.observed_at } else { Mono::PAST };
             let end = self.ends.entry(container.id.clone()).or_insert(Mono::PAST);
             // A runtime that was down tells of the end first and learns later when it was.
             if *end == Mono::PAST {
@@ -156,9 +156,10 @@ impl Worker {
         self.doubted.retain(|id| ids.contains(id));
         self.probes.ready.retain(|id, _| ids.contains(id));
         self.probes.started.retain(|id, _| ids.contains(id));
-        let observed = &self.observed;
-        self.waiting
-            .retain(|name, _| observed.latest(name).is_none_or(|c| c.state != RunState::Running));
+        // The last that is put in for a name is the newest.
+        let oldest_first = self.observed.containers.iter().rev();
+        let states: BTreeMap<_, _> = oldest_first.map(|c| (&*c.name, c.state)).collect();
+        self.waiting.retain(|name, _| states.get(&**name) != Some(&RunState::Running));
     }
 
     /// Continues the crash loops of an earlier run of the agent.
