@@ -5,7 +5,7 @@
 //! pod's worker, which plans again before each sync, so changed annotations reach downward API
 //! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -197,8 +197,15 @@ impl PodVolumes {
         let spec = pintle_api_types::pod::spec(pod);
         let uid = pintle_api_types::pod::uid(pod);
         let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group);
-        let nested = nested::mount_points(pod);
-        let planner = Planner { node, pod, fields: RefCell::default(), nested };
+        let planner = Planner {
+            node,
+            pod,
+            fields: RefCell::default(),
+            nested: nested::mount_points(pod),
+            memory_bytes: memory_of(node, pod),
+            owner: fs_user(pod),
+            page_sizes: OnceCell::new(),
+        };
         let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
         let dirs = PodDirs::new(root, &uid);
         let fs_group = fs_group.and_then(|g| u32::try_from(g).ok());
@@ -224,10 +231,17 @@ struct Planner<'a> {
     /// By path: thousands of files may show the same annotations.
     fields: RefCell<BTreeMap<String, Shown>>,
     nested: HashMap<&'a str, Vec<Nested>>,
+    // All containers have a say in these: they are asked once for all volumes.
+    memory_bytes: Option<u64>,
+    owner: Option<u32>,
+    page_sizes: OnceCell<PageSizes>,
 }
 
 /// Content of a file, or why there is none.
 type Shown = Result<Arc<[u8]>, String>;
+
+/// The sizes of huge pages that a pod requests: each text, and its bytes if it is a size.
+type PageSizes = BTreeMap<String, Option<u64>>;
 
 impl Planner<'_> {
     fn volume(&self, volume: &Volume) -> PodVolume {
@@ -304,31 +318,19 @@ impl Planner<'_> {
     /// The smallest of the node's memory, the pod's limit and the volume's limit.
     // k8s: pkg/volume/emptydir/empty_dir.go calculateEmptyDirMemorySize
     fn memory(&self, size_limit: Option<u64>) -> Medium {
-        let node = Some(self.node.memory_allocatable_bytes).filter(|b| *b > 0);
-        let limits = resources::pod_limits(self.pod);
-        let limit = resources::is_limited(self.pod, "memory").then(|| limits.get("memory"));
-        let pod = limit.flatten().and_then(|l| u64::try_from(l.units()).ok()).filter(|b| *b > 0);
-        Medium::Memory([node, pod, size_limit].into_iter().flatten().min())
+        Medium::Memory([self.memory_bytes, size_limit].into_iter().flatten().min())
     }
 
     /// Page size in bytes.
     // k8s: pkg/volume/emptydir/empty_dir.go getPageSizeMountOption
     fn huge_pages(&self, medium: &str, size: Option<&str>) -> Result<u64, String> {
-        let parse = |text: &str| {
-            let bytes = Amount::parse(text).and_then(|a| u64::try_from(a.units()).ok());
+        let parsed = |text: &str, bytes: Option<u64>| {
             bytes.ok_or_else(|| format!("medium {medium}: {text:?} is not a page size"))
         };
-        let wanted = size.map(parse).transpose()?;
-        let spec = pintle_api_types::pod::spec(self.pod);
-        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        let mut names: Vec<String> =
-            resources::pod_level(spec, Side::Requests).into_keys().collect();
-        names.extend(
-            containers.flat_map(|c| resources::of_container(c, Side::Requests).into_keys()),
-        );
+        let wanted = size.map(|size| parsed(size, page_bytes(size))).transpose()?;
         let mut found = None;
-        for size in names.iter().filter_map(|name| name.strip_prefix("hugepages-")) {
-            let bytes = parse(size)?;
+        for (size, bytes) in self.page_sizes.get_or_init(|| page_sizes(self.pod)) {
+            let bytes = parsed(size, *bytes)?;
             match (wanted, found) {
                 (Some(wanted), _) if wanted != bytes => {}
                 (None, Some(other)) if other != bytes => {
@@ -354,7 +356,7 @@ impl Planner<'_> {
             namespace: pintle_api_types::pod::namespace(self.pod).to_owned(),
             default_mode: mode.map_or(FILE_MODE, mode_bits),
             list,
-            owner: fs_user(self.pod),
+            owner: self.owner,
             has_group: security.is_some_and(|c| c.fs_group.is_some()),
         }
     }
@@ -435,6 +437,29 @@ fn keys(
         items: items.clone().unwrap_or_default(),
         optional: optional == Some(true),
     }
+}
+
+/// What bounds all of a pod's volumes in memory: the node's memory and the pod's limit.
+fn memory_of(node: &NodeFacts, pod: &Pod) -> Option<u64> {
+    let node = Some(node.memory_allocatable_bytes).filter(|b| *b > 0);
+    let limits = resources::pod_limits(pod);
+    let limit = resources::is_limited(pod, "memory").then(|| limits.get("memory"));
+    let pod = limit.flatten().and_then(|l| u64::try_from(l.units()).ok()).filter(|b| *b > 0);
+    node.into_iter().chain(pod).min()
+}
+
+fn page_sizes(pod: &Pod) -> PageSizes {
+    let spec = pintle_api_types::pod::spec(pod);
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let requests = containers.map(|c| resources::of_container(c, Side::Requests));
+    let requests = requests.chain([resources::pod_level(spec, Side::Requests)]);
+    let names = requests.flat_map(|requests| requests.into_keys());
+    let sizes = names.filter_map(|name| name.strip_prefix("hugepages-").map(str::to_owned));
+    sizes.map(|size| (page_bytes(&size), size)).map(|(bytes, size)| (size, bytes)).collect()
+}
+
+fn page_bytes(size: &str) -> Option<u64> {
+    Amount::parse(size).and_then(|amount| u64::try_from(amount.units()).ok())
 }
 
 /// The one user that all containers run as.

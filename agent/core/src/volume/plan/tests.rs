@@ -126,3 +126,22 @@ fn only_volumes_that_the_agent_writes_know_what_is_mounted_inside_them() {
     };
     assert_eq!((nested(0), nested(1)), (vec!["x"], vec![]));
 }
+
+/// Where each volume asks each container, this takes many minutes.
+#[test]
+fn very_many_volumes_of_a_pod_with_very_many_containers_ask_them_once() {
+    let resources = json!({"limits": {"memory": "64Mi", "hugepages-2Mi": "2Mi"},
+        "requests": {"memory": "64Mi", "hugepages-2Mi": "2Mi"}});
+    let container = |at| json!({"name": format!("c{at}"), "resources": resources.clone()});
+    let medium = |at: usize| if at.is_multiple_of(2) { "Memory" } else { "HugePages" };
+    let volume = |at: usize| json!({"name": format!("v{at}"), "emptyDir": {"medium": medium(at)}});
+    let pod = planned(json!({
+        "containers": (0..2_000).map(container).collect::<Value>(),
+        "volumes": (0..20_000).map(volume).collect::<Value>()}));
+    let medium = |at: usize| match &pod.volumes[at].kind {
+        VolumeKind::EmptyDir(dir) => dir.medium.clone(),
+        _ => panic!("an emptyDir"),
+    };
+    assert_eq!(medium(19_998), Medium::Memory(Some(1 << 30)));
+    assert_eq!(medium(19_999), Medium::HugePages(Ok(2 << 20)));
+}
