@@ -3,10 +3,22 @@
 //! `$(NAME)` is replaced by what the look-up gives, `$$` by one `$`, and everything else stays as
 //! written, an unknown or unclosed reference included. One pass: what was put in is never expanded
 //! again, and what cannot be closed is not searched for its end: it takes as long as the text is.
+//! The result may be many times longer, as each of many short references may stand for a long value,
+//! which was made in this way itself: whoever asks says how long it may be at most.
 
-/// Replaces the references in `input`; `lookup` gives `None` for unknown names, which stay.
+/// The result would be longer than whoever asked can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+/// Replaces the references in `input`; `lookup` gives `None` for unknown names, which stay. Of a
+/// result with more than `bytes_max` nothing more is made.
 // k8s: third_party/forked/golang/expansion/expand.go Expand
-pub fn expand<'v>(input: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) -> String {
+pub fn expand<'v>(
+    input: &str,
+    bytes_max: usize,
+    mut lookup: impl FnMut(&str) -> Option<&'v str>,
+) -> Result<String, TooLong> {
+    let fits = |bytes: usize| if bytes > bytes_max { Err(TooLong) } else { Ok(()) };
     let mut out = String::with_capacity(input.len());
     let last_close = input.rfind(')').unwrap_or(0);
     let mut rest = input;
@@ -23,7 +35,10 @@ pub fn expand<'v>(input: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) 
                 Some(end) => {
                     let name = &after[1..end];
                     match lookup(name) {
-                        Some(value) => out.push_str(value),
+                        Some(value) => {
+                            fits(out.len().saturating_add(value.len()))?;
+                            out.push_str(value);
+                        }
                         None => out.extend(["$(", name, ")"]),
                     }
                     rest = &after[end + 1..];
@@ -40,7 +55,8 @@ pub fn expand<'v>(input: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) 
         }
     }
     out.push_str(rest);
-    out
+    fits(out.len())?;
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -55,6 +71,10 @@ mod tests {
             "EMPTY" => Some(""),
             _ => None,
         }
+    }
+
+    fn expanded(input: &str) -> String {
+        expand(input, usize::MAX, look).expect("no bound")
     }
 
     #[test]
@@ -78,16 +98,38 @@ mod tests {
             ("é$(A)é", "éoneé"),
         ];
         for (input, want) in table {
-            assert_eq!(expand(input, look), want, "{input:?}");
+            assert_eq!(expanded(input), want, "{input:?}");
         }
+    }
+
+    #[test]
+    fn a_result_ends_where_it_would_be_too_long() {
+        for (input, fits) in [
+            ("12345", true),
+            ("123456", false),
+            ("$(A)$$$(EMPTY)x", true),
+            ("$(A)$(A)", false),
+            ("12$(A)", true),
+            ("123$(A)", false),
+        ] {
+            assert_eq!(expand(input, 5, look).is_ok(), fits, "{input:?}");
+        }
+        let mut asked = 0;
+        let long = "x".repeat(1 << 10);
+        let value = |_: &str| {
+            asked += 1;
+            Some(&*long)
+        };
+        assert_eq!(expand(&"$(A)".repeat(1 << 10), 1 << 12, value), Err(TooLong));
+        assert_eq!(asked, 5);
     }
 
     /// The rest searched for an end at each of them, this takes many minutes.
     #[test]
     fn very_many_references_without_an_end_stay_as_written() {
         let (open, closed) = ("$(".repeat(1 << 21), format!("$(A){}", "$(".repeat(1 << 21)));
-        assert!(expand(&open, look) == open);
-        assert!(expand(&closed, look) == closed.replacen("$(A)", "one", 1));
+        assert!(expanded(&open) == open);
+        assert!(expanded(&closed) == closed.replacen("$(A)", "one", 1));
     }
 
     /// As upstream does it, one character after the other.
@@ -110,18 +152,18 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_what_the_plain_way_gives(input in r"[$$()()AB aé]{0,64}") {
-            prop_assert_eq!(expand(&input, look), slowly(&input));
+            prop_assert_eq!(expanded(&input), slowly(&input));
         }
 
         #[test]
         fn expansion_ends_and_is_bounded_by_its_values(input in r"[$()AB a]{0,64}") {
-            let out = expand(&input, look);
+            let out = expanded(&input);
             prop_assert!(out.len() <= input.len() * 4);
         }
 
         #[test]
         fn text_without_a_dollar_is_left_alone(input in r"[^$]{0,64}") {
-            prop_assert_eq!(expand(&input, |_| Some("x")), input);
+            prop_assert_eq!(expand(&input, 64 * 4, |_| Some("x")), Ok(input));
         }
     }
 }

@@ -4,7 +4,9 @@
 //! the order in which they are declared (`envFrom`, then `env`, then services), or the error that
 //! keeps the container waiting with `CreateContainerConfigError`, in the kubelet's words. Upstream
 //! sends them in random order; a fixed order makes requests comparable. A later declaration of the
-//! same name replaces the value and keeps the place. Pure: look-ups are answered from memory.
+//! same name replaces the value and keeps the place. Pure: look-ups are answered from memory. What
+//! references and prefixes make of a small spec has no end, so all of it is counted: a container
+//! gets no more than `ENVIRONMENT_BYTES_MAX`, and of what would be more nothing is made.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,10 +17,16 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::downward::{self, DownwardError};
-use super::expand;
+use super::expand::{self, TooLong};
 use crate::env::{file as env_file, services as service_env};
 use crate::types::NodeFacts;
 use pintle_api_types::pod;
+
+/// Most bytes of a container's variables, command, arguments and sub-paths, with what their
+/// references stand for. A request to the runtime has no more, and Linux takes 6 MiB at most.
+pub const ENVIRONMENT_BYTES_MAX: usize = 16 << 20;
+/// What a variable takes beside its name and value, counted with it.
+const VARIABLE_BYTES: usize = 64;
 
 /// Why an object could not be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +138,19 @@ pub enum EnvError {
         /// Path on the node.
         path: String,
     },
+    /// Far more than any process could be given.
+    #[error(
+        "environment variables, command and arguments have more than {} MiB with what their \
+         references stand for",
+        ENVIRONMENT_BYTES_MAX >> 20
+    )]
+    TooLong,
+}
+
+impl From<TooLong> for EnvError {
+    fn from(TooLong: TooLong) -> Self {
+        Self::TooLong
+    }
 }
 
 /// What the environment depends on beside the container.
@@ -154,11 +175,18 @@ pub struct Environment {
     places: HashMap<String, usize>,
     /// Values that are no text, by their place: a secret may hold any bytes.
     bytes: BTreeMap<usize, Vec<u8>>,
+    /// What was put in, also where something later took its place.
+    taken: usize,
 }
 
 impl Environment {
-    fn set(&mut self, name: String, value: impl Into<Vec<u8>>) {
-        let (text, bytes) = match String::from_utf8(value.into()) {
+    fn set(&mut self, name: String, value: impl Into<Vec<u8>>) -> Result<(), EnvError> {
+        let value = value.into();
+        self.taken += name.len() + value.len() + VARIABLE_BYTES;
+        if self.taken > ENVIRONMENT_BYTES_MAX {
+            return Err(EnvError::TooLong);
+        }
+        let (text, bytes) = match String::from_utf8(value) {
             Ok(text) => (text, None),
             Err(other) => {
                 let text = String::from_utf8_lossy(other.as_bytes()).into_owned();
@@ -180,6 +208,12 @@ impl Environment {
             Some(bytes) => drop(self.bytes.insert(place, bytes)),
             None => drop(self.bytes.remove(&place)),
         }
+        Ok(())
+    }
+
+    /// Bytes that are left for what is not a variable.
+    pub fn room(&self) -> usize {
+        ENVIRONMENT_BYTES_MAX - self.taken
     }
 
     /// All variables in order, with exactly the bytes that they were given.
@@ -205,9 +239,14 @@ impl Environment {
         self.variables.iter().cloned().collect()
     }
 
-    /// Replaces `$(NAME)` in a command, an argument or a path.
-    pub fn expand(&self, text: &str) -> String {
-        expand::expand(text, |name| self.value(name))
+    /// Replaces `$(NAME)` in the words of a command or in arguments, and takes them from the room.
+    pub fn expand(&self, words: &[String], room: &mut usize) -> Result<Vec<String>, EnvError> {
+        let expanded = words.iter().map(|word| {
+            let word = expand::expand(word, *room, |name| self.value(name))?;
+            *room -= word.len();
+            Ok::<_, EnvError>(word)
+        });
+        expanded.collect()
     }
 }
 
@@ -248,20 +287,20 @@ pub fn environment(container: &Container, ctx: &EnvContext<'_>) -> Result<Enviro
     for variable in container.env.iter().flatten() {
         let value = match variable.value.as_deref().filter(|value| !value.is_empty()) {
             Some(text) => {
-                let expanded = expand::expand(text, |name| {
+                let expanded = expand::expand(text, environment.room(), |name| {
                     environment.value(name).or_else(|| by_name.get(name).copied())
                 });
-                Some(expanded.into_bytes())
+                Some(expanded?.into_bytes())
             }
             None => value_from(variable, container, ctx)?,
         };
         if let Some(value) = value {
-            environment.set(variable.name.clone(), value);
+            environment.set(variable.name.clone(), value)?;
         }
     }
     for (name, value) in services {
         if environment.value(&name).is_none() {
-            environment.set(name, value);
+            environment.set(name, value)?;
         }
     }
     Ok(environment)
@@ -277,14 +316,14 @@ fn add_all(
         let optional = reference.optional == Some(true);
         if let Some(map) = config_map(&reference.name, optional, ctx)? {
             for (key, value) in map.data.iter().flatten() {
-                environment.set(format!("{prefix}{key}"), value.clone());
+                environment.set(format!("{prefix}{key}"), value.clone())?;
             }
         }
     } else if let Some(reference) = &from.secret_ref {
         let optional = reference.optional == Some(true);
         if let Some(secret) = secret(&reference.name, optional, ctx)? {
             for (key, value) in secret.data.iter().flatten() {
-                environment.set(format!("{prefix}{key}"), value.0.clone());
+                environment.set(format!("{prefix}{key}"), value.0.clone())?;
             }
         }
     }

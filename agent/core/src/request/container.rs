@@ -61,8 +61,9 @@ pub fn container_config(
     security::verify_non_root(pod, spec, container.image_user)?;
     let linux = linux(ctx, container)?;
     map_ids(&mut mounts, &linux);
-    let expanded = |list: &Option<Vec<String>>| {
-        list.iter().flatten().map(|text| environment.expand(text)).collect()
+    let mut room = environment.room();
+    let mut expanded = |list: &Option<Vec<String>>| {
+        environment.expand(list.as_deref().unwrap_or_default(), &mut room)
     };
     Ok(v1::ContainerConfig {
         metadata: Some(v1::ContainerMetadata { name: spec.name.clone(), attempt: restarts }),
@@ -71,8 +72,8 @@ pub fn container_config(
             user_specified_image: spec.image.clone().unwrap_or_default(),
             ..Default::default()
         }),
-        command: expanded(&spec.command),
-        args: expanded(&spec.args),
+        command: expanded(&spec.command)?,
+        args: expanded(&spec.args)?,
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         envs: environment.values().map(key_value).collect(),
         mounts,

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use crate::env::expand;
+use crate::env::variables::ENVIRONMENT_BYTES_MAX;
 
 /// One mount of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,11 +72,13 @@ impl PodVolumes {
     ) -> Result<Vec<PlannedMount>, MountError> {
         let volumes: HashMap<&str, &PodVolume> =
             self.volumes.iter().map(|volume| (&*volume.name, volume)).collect();
+        let mut room = ENVIRONMENT_BYTES_MAX;
         let mounts = container.volume_mounts.iter().flatten().enumerate();
         mounts
             .map(|(index, mount)| {
+                let path = sub_path_of(mount, env, &mut room);
                 let volume = volumes.get(&*mount.name).copied();
-                self.mount(container, (index, mount), volume, env, supports_rro)
+                self.mount(container, (index, mount), volume, path, supports_rro)
             })
             .collect()
     }
@@ -85,7 +88,7 @@ impl PodVolumes {
         container: &Container,
         (index, mount): (usize, &VolumeMount),
         volume: Option<&PodVolume>,
-        env: &BTreeMap<String, String>,
+        path: Result<String, String>,
         supports_rro: bool,
     ) -> Result<PlannedMount, MountError> {
         let fail = MountError;
@@ -95,7 +98,7 @@ impl PodVolumes {
                 "cannot find volume {volume:?} to mount into container {container:?}"
             )));
         };
-        let path = sub_path_of(mount, env).map_err(fail)?;
+        let path = path.map_err(fail)?;
         let container_path = match mount.mount_path.starts_with('/') {
             true => mount.mount_path.clone(),
             false => format!("/{}", mount.mount_path),
@@ -125,12 +128,18 @@ impl PodVolumes {
     }
 }
 
-fn sub_path_of(mount: &VolumeMount, env: &BTreeMap<String, String>) -> Result<String, String> {
+/// The sub-path, with its references replaced; it is taken from the room that is left.
+fn sub_path_of(
+    mount: &VolumeMount,
+    env: &BTreeMap<String, String>,
+    room: &mut usize,
+) -> Result<String, String> {
     let expr = mount.sub_path_expr.as_deref().unwrap_or_default();
     let path = match expr {
         "" => mount.sub_path.clone().unwrap_or_default(),
-        expr => expanded(expr, env)?,
+        expr => expanded(expr, env, *room)?,
     };
+    *room = room.saturating_sub(path.len());
     if path.starts_with('/') {
         return Err(format!("error SubPath `{path}` must not be an absolute path"));
     }
@@ -142,9 +151,13 @@ fn sub_path_of(mount: &VolumeMount, env: &BTreeMap<String, String>) -> Result<St
 
 /// Expands `$(NAME)`; an unset or empty variable is an error here, unlike in a command line.
 // k8s: pkg/kubelet/container/helpers.go ExpandContainerVolumeMounts
-fn expanded(expr: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
+fn expanded(
+    expr: &str,
+    env: &BTreeMap<String, String>,
+    bytes_max: usize,
+) -> Result<String, String> {
     let mut missing = BTreeSet::new();
-    let out = expand::expand(expr, |name| {
+    let out = expand::expand(expr, bytes_max, |name| {
         let value = env.get(name).map(String::as_str).unwrap_or_default();
         if value.is_empty() {
             missing.insert(name.to_owned());
@@ -152,7 +165,7 @@ fn expanded(expr: &str, env: &BTreeMap<String, String>) -> Result<String, String
         Some(value)
     });
     if missing.is_empty() {
-        return Ok(out);
+        return out.map_err(|_| "subPathExpr is too long with what it refers to".to_owned());
     }
     let names: Vec<String> = missing.into_iter().collect();
     Err(format!("missing value for {}", names.join(", ")))

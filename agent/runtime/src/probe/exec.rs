@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ExecAction;
-use pintle_agent_core::env::expand::expand;
+use pintle_agent_core::env::expand::{TooLong, expand};
 use pintle_cri::{Client, v1};
 
 use super::attempt::Verdict;
@@ -20,6 +20,9 @@ use super::words;
 
 /// Longest output that goes into an event, in bytes.
 const OUTPUT_BYTES_MAX: usize = 10 * 1024;
+/// Longest command, in bytes, with what its references stand for: what Linux takes with the usual
+/// stack. It is made anew at each attempt.
+const COMMAND_BYTES_MAX: usize = 2 << 20;
 /// What the runtime gets beyond the timeout to kill the command and answer.
 const MARGIN: Duration = Duration::from_secs(5);
 
@@ -30,7 +33,10 @@ pub(super) async fn probe(
     exec: &ExecAction,
     limit: Duration,
 ) -> Verdict {
-    let cmd = command(target, exec);
+    let cmd = match command(target, exec) {
+        Ok(cmd) => cmd,
+        Err(text) => return Verdict::unknown(text),
+    };
     let timeout = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
     let container_id = target.id.as_str().to_owned();
     let request = v1::ExecSyncRequest { container_id, cmd, timeout };
@@ -39,7 +45,8 @@ pub(super) async fn probe(
     let backstop = within.saturating_mul(4);
     let call = client.exec_cut(request, Some(backstop), OUTPUT_BYTES_MAX);
     let timed_out = || {
-        let (line, limit) = (command(target, exec).join(" "), words::seconds(limit));
+        let line = command(target, exec).unwrap_or_default().join(" ");
+        let limit = words::seconds(limit);
         Verdict::Failure(format!("command timed out: {line:?} timed out after {limit}"))
     };
     match patiently(within, call).await.done {
@@ -54,14 +61,22 @@ pub(super) async fn probe(
 /// The command with `$(NAME)` replaced by the container's plain environment values; others, such
 /// as those of references, count as empty.
 // k8s: pkg/kubelet/container/helpers.go ExpandContainerCommandOnlyStatic
-fn command(target: &Target, exec: &ExecAction) -> Vec<String> {
+fn command(target: &Target, exec: &ExecAction) -> Result<Vec<String>, String> {
     // The last of a name counts. Not searched for each reference: both may be very many.
     let env = target.container.env.iter().flatten();
     let values: HashMap<&str, &str> = env
         .map(|variable| (&*variable.name, variable.value.as_deref().unwrap_or_default()))
         .collect();
-    let words = exec.command.iter().flatten();
-    words.map(|word| expand(word, |name| values.get(name).copied())).collect()
+    let mut room = COMMAND_BYTES_MAX;
+    let words = exec.command.iter().flatten().map(|word| {
+        let word = expand(word, room, |name| values.get(name).copied())?;
+        room -= word.len();
+        Ok::<_, TooLong>(word)
+    });
+    words.collect::<Result<_, _>>().map_err(|TooLong| {
+        let limit = COMMAND_BYTES_MAX >> 20;
+        format!("the command has more than {limit} MiB with what its references stand for")
+    })
 }
 
 fn output(answer: v1::ExecSyncResponse) -> String {
@@ -92,7 +107,27 @@ mod tests {
         let target = Target::new(&record.uid, container, &record.containers[0]);
         let words = ["test", "$(A)", "[$(REF)]", "$(NONE)", "$$(A)"];
         let exec = ExecAction { command: Some(words.map(str::to_owned).to_vec()) };
-        assert_eq!(command(&target, &exec), ["test", "two", "[]", "$(NONE)", "$(A)"]);
+        let want = ["test", "two", "[]", "$(NONE)", "$(A)"].map(str::to_owned).to_vec();
+        assert_eq!(command(&target, &exec), Ok(want));
+    }
+
+    #[test]
+    fn a_command_that_its_references_make_too_long_is_not_made() {
+        let value = "x".repeat(128 << 10);
+        let spec = json!({"containers": [{"name": "c", "env": [{"name": "A", "value": value}]}]});
+        let pod = testing::pod(spec, json!({}));
+        let record = testing::observed(&pod, 1);
+        let container = &pintle_api_types::pod::spec(&pod).containers[0];
+        let target = Target::new(&record.uid, container, &record.containers[0]);
+        let bytes = |words: usize, each: usize| {
+            let exec = ExecAction { command: Some(vec!["$(A)".repeat(each); words]) };
+            command(&target, &exec).map(|words| words.concat().len())
+        };
+        assert_eq!(bytes(4, 4), Ok(COMMAND_BYTES_MAX));
+        let long = "the command has more than 2 MiB with what its references stand for";
+        for (words, each) in [(17, 1), (1, 17), (1000, 1000)] {
+            assert_eq!(bytes(words, each), Err(long.to_owned()), "{words} {each}");
+        }
     }
 
     #[test]

@@ -214,3 +214,39 @@ fn without_an_api_server_references_fail_and_services_are_none() {
     pod.metadata.annotations = Some(source.into());
     assert!(env(&unsynced, &pod, json!([])).is_ok());
 }
+
+/// Made all the same, this takes more memory than there is.
+#[test]
+fn what_references_make_of_a_few_variables_has_an_end() {
+    let long = "environment variables, command and arguments have more than 16 MiB with what their \
+                references stand for";
+    let chain = |length: usize| -> Value {
+        let next = |at: usize| match at {
+            0 => json!({"name": "A0", "value": "x".repeat(10)}),
+            _ => json!({"name": format!("A{at}"), "value": format!("$(A{})", at - 1).repeat(10)}),
+        };
+        (0..length).map(next).collect()
+    };
+    let short = run(chain(6), json!([]), &sources()).expect("it is short");
+    assert_eq!(short.value("A5").map(str::len), Some(1_000_000));
+    let error = run(chain(14), json!([]), &sources()).expect_err("it is long");
+    assert_eq!(error.to_string(), long);
+    let words = |bytes: usize| vec!["y".repeat(bytes - 10), "$(A0)".to_owned()];
+    let fill = |words: Vec<String>| short.expand(&words, &mut short.room());
+    let filled = fill(words(short.room())).expect("it fits");
+    assert_eq!(filled.concat().len(), short.room());
+    assert_eq!(fill(words(short.room() + 1)), Err(EnvError::TooLong));
+}
+
+#[test]
+fn one_object_under_many_prefixes_counts_as_often() {
+    let mut sources = sources();
+    let data = [("k".to_owned(), "x".repeat(1 << 20))].into();
+    sources.maps.insert("big".to_owned(), ConfigMap { data: Some(data), ..ConfigMap::default() });
+    let from = |count: usize| -> Value {
+        let one = |at| json!({"prefix": format!("p{at}"), "configMapRef": {"name": "big"}});
+        (0..count).map(one).collect()
+    };
+    assert_eq!(own(&run(json!([]), from(15), &sources).expect("it fits")).len(), 15);
+    assert_eq!(run(json!([]), from(5000), &sources), Err(EnvError::TooLong));
+}

@@ -78,3 +78,16 @@ fn mounts_that_cannot_be_are_refused_in_the_kubelets_words() {
         assert_eq!(mounts(mount.clone(), false).expect_err("refused"), expected, "{mount}");
     }
 }
+
+#[test]
+fn a_sub_path_that_its_references_make_too_long_is_refused() {
+    let env = BTreeMap::from([("N".to_owned(), "x".repeat(10))]);
+    let long = Err("subPathExpr is too long with what it refers to".to_owned());
+    assert_eq!(expanded("$(N)$(N)", &env, 20), Ok("x".repeat(20)));
+    assert_eq!(expanded("$(N)$(N)", &env, 19), long);
+    let mount =
+        VolumeMount { sub_path_expr: Some("$(N)$(N)".to_owned()), ..VolumeMount::default() };
+    let mut room = 50;
+    let paths: Vec<_> = (0..3).map(|_| sub_path_of(&mount, &env, &mut room)).collect();
+    assert_eq!(paths, [Ok("x".repeat(20)), Ok("x".repeat(20)), long]);
+}
