@@ -102,7 +102,10 @@ fn a_pull_record(bytes: &[u8]) {
 fn env_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (key, file) = text.split_once('\n').unwrap_or(("", text));
-    let _ = env::file::value_of(file, key); // any answer is fine
+    let lines = file.lines().map(|line| Ok(line.to_owned()));
+    let keys = std::collections::BTreeSet::from([key.to_owned()]);
+    let (values, error) = env::file::values_of(lines, &keys);
+    assert_eq!(values.is_empty(), error.is_some(), "either what it says, or why nothing");
 }
 
 fn a_keyring(bytes: &[u8]) {

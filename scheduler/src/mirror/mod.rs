@@ -34,6 +34,7 @@ use self::flawed::Flawed;
 pub use self::says::node_name;
 use self::says::nominated_node;
 pub(crate) use self::says::{has_claims, is_over, scheduler_name};
+use self::says::{is_of_devices, is_of_volumes};
 pub(crate) use self::step::Aside;
 pub use self::step::{Hidden, Step};
 use crate::devices::known::Devices;
@@ -578,24 +579,4 @@ impl Mirror {
             _ => {}
         }
     }
-}
-
-fn is_of_volumes(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::PersistentVolume
-            | Kind::PersistentVolumeClaim
-            | Kind::StorageClass
-            | Kind::CSINode
-            | Kind::CSIDriver
-            | Kind::CSIStorageCapacity
-            | Kind::VolumeAttachment
-    )
-}
-
-fn is_of_devices(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass | Kind::DeviceTaintRule
-    )
 }

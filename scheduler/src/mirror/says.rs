@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 
+use crate::watch::Kind;
+
 /// Whether annotations or what conditions say are others.
 // k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
 pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
@@ -48,4 +50,26 @@ pub(crate) fn has_claims(pod: &Pod) -> bool {
     let claims = spec.and_then(|s| s.resource_claims.as_ref());
     volumes.any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
         || claims.is_some_and(|c| !c.is_empty())
+}
+
+/// Whether objects of a kind are about volumes.
+pub(super) fn is_of_volumes(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::PersistentVolume
+            | Kind::PersistentVolumeClaim
+            | Kind::StorageClass
+            | Kind::CSINode
+            | Kind::CSIDriver
+            | Kind::CSIStorageCapacity
+            | Kind::VolumeAttachment
+    )
+}
+
+/// Whether they are about devices.
+pub(super) fn is_of_devices(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass | Kind::DeviceTaintRule
+    )
 }

@@ -182,7 +182,10 @@ fn what_is_required_and_absent_is_named_in_the_kubelets_words() {
 
 #[test]
 fn files_of_variables_are_read_and_listed_beforehand() {
-    let taken = |key: &str| json!({"name": key, "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "f", "key": key}}});
+    let taken = |key: &str| {
+        let reference = json!({"volumeName": "v", "path": "f", "key": key});
+        json!({"name": key, "valueFrom": {"fileKeyRef": reference}})
+    };
     let env = json!([taken("K"), taken("L"), taken("K")]);
     let container: Container =
         serde_json::from_value(json!({"name": "c", "env": env})).expect("a container");
