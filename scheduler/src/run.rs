@@ -447,7 +447,7 @@ impl Running {
             }
             End::Volumes(written) => self.scheduler.volumes_written(written, now),
             End::Released(pod, claims) => self.scheduler.devices_released(&pod, claims, now),
-            End::GaveBack(ended) => self.scheduler.gave_back(&ended, now),
+            End::GaveBack(pod, did, claims) => self.scheduler.gave_back(&pod, did, claims, now),
             End::Devices(reserved) => {
                 if let Some(is_made) = reserved.made {
                     self.state.metrics.made_claim(is_made);

@@ -96,7 +96,8 @@ pub enum Command {
         /// The claims.
         claims: Vec<Rc<ResourceClaim>>,
     },
-    /// A claim gives its devices back, for a pod that waits; an [`Evicted`] is owed.
+    /// A claim gives its devices back, for a pod that waits; whether it did, and what it is then, is
+    /// owed.
     GiveDevicesBack {
         /// The pod.
         pod: PodRef,

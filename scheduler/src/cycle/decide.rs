@@ -276,8 +276,12 @@ impl Scheduler {
         if self.mirror.profile(asked.profile).preemption {
             self.facts.push(Fact::TriedToPreempt);
         }
-        if let Some(claim) = &diagnosis.gives_back {
-            self.give_back(uid, asked, claim);
+        match (&diagnosis.gives_back, &mut self.group) {
+            (Some(claim), Some(cycle)) => {
+                cycle.gives_back.push((Rc::clone(uid), Rc::clone(claim)));
+            }
+            (Some(claim), None) => self.give_back(uid, asked, claim),
+            (None, _) => {}
         }
         let run = &diagnosis.preemption;
         let chosen = run.chosen.map(|at| run.candidates[at].clone());

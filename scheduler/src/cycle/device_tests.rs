@@ -503,6 +503,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     assert!(why.contains("2 cannot schedule extended resource claim"), "{why}");
     assert!(why.contains("deletion of ResourceClaim completed"), "{why}");
     scheduler.tell(Told::Gone(Thing::ResourceClaim(Box::new(made))), at(21));
+    scheduler.gave_back(&asked.0.uid, true, Vec::new(), at(21));
     assert!(reserves(&decide(&mut scheduler, 40)).is_some(), "it is made anew");
 }
 

@@ -484,11 +484,27 @@ impl Scheduler {
         }
     }
 
-    /// A claim keeps a pod off nodes that it could use otherwise: it is to look for other devices.
+    /// A claim keeps a pod off nodes that it could use otherwise: it is to look for other devices. Until
+    /// that is written the pod is not decided: what is known of the claim still says that it is its
+    /// own, so that nothing would have to be written before it is bound.
     // k8s: dynamicresources.go PostFilter
     pub(super) fn give_back(&mut self, uid: &Uid, asked: &Asked, claim: &Rc<ResourceClaim>) {
+        // What it gives up already comes first; it is asked again then.
+        if self.queue.get(uid).is_some_and(|waiting| waiting.pod.releases.get()) {
+            return;
+        }
+        self.hold(uid);
         let (pod, claim) = (pod_ref(asked, uid), Rc::clone(claim));
         self.commands.push(Command::GiveDevicesBack { pod, claim });
+    }
+
+    /// Takes how it ended that a claim was to give devices back, and what it is now. A pod whose claim
+    /// did not is tried again.
+    pub fn gave_back(&mut self, uid: &Uid, did: bool, claims: Vec<ResourceClaim>, now: Duration) {
+        self.devices_released(uid, claims, now);
+        if !did {
+            self.queue.later(uid, now);
+        }
     }
 }
 

@@ -57,13 +57,6 @@ impl Scheduler {
         }
     }
 
-    /// Takes how it ended that a claim was to give devices back: when it did, a watch tells of it.
-    pub fn gave_back(&mut self, ended: &Evicted, now: Duration) {
-        if !ended.all {
-            self.queue.later(&ended.pod.uid, now);
-        }
-    }
-
     pub(super) fn failed(&mut self, pod: &PodRef, message: String, now: Duration) {
         let is_told = self.assumed.get(&pod.uid).is_some_and(|assumed| assumed.is_told);
         self.gives_up(pod, Why::error(message), is_told, now);

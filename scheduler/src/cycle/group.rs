@@ -73,6 +73,9 @@ pub(super) struct GroupCycle {
     pub(super) search: Option<Search>,
     /// Claims that it gives up if none of its pods gets a node.
     pub(super) unreserved: Vec<Rc<ResourceClaim>>,
+    /// Claims that are to give devices back for pods that get no node, though they may get one in
+    /// another placement.
+    pub(super) gives_back: Vec<(Uid, Rc<ResourceClaim>)>,
 }
 
 /// A pod of it that was looked at.
@@ -148,6 +151,7 @@ impl Scheduler {
             trials: None,
             search: None,
             unreserved: Vec::new(),
+            gives_back: Vec::new(),
         };
         if cycle.group.has_placements() && !self.find_placements(&mut cycle) {
             self.makes_room(&mut cycle, now);
@@ -318,7 +322,8 @@ impl Scheduler {
     }
 
     fn submit_each(&mut self, cycle: GroupCycle, now: Duration) {
-        let GroupCycle { group, profile, left, tried, came, said, unreserved, .. } = cycle;
+        let GroupCycle { group, profile, left, tried, came, said, unreserved, gives_back, .. } =
+            cycle;
         if came != Came::Fits {
             self.unreserve_of_group(&group, unreserved);
         }
@@ -347,6 +352,9 @@ impl Scheduler {
             };
             if let Some(devices) = devices {
                 self.release_devices(devices, now);
+            }
+            for (_, claim) in gives_back.iter().filter(|(of, _)| *of == uid) {
+                self.give_back(&uid, &asked, claim);
             }
             self.refuse(&uid, &asked, why, now);
         }

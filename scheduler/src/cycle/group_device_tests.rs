@@ -161,6 +161,28 @@ fn what_a_claim_is_being_given_cannot_be_given_back() {
 }
 
 #[test]
+fn who_gets_a_node_in_another_placement_gives_nothing_back() {
+    let in_rack = |name: &str, rack: &str| {
+        Thing::Node(read(json!({
+            "metadata": {"name": name, "labels": {"rack": rack}},
+            "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}},
+        })))
+    };
+    let racked = group(|group| {
+        group["spec"]["schedulingPolicy"]["gang"]["minCount"] = json!(1);
+        group["spec"]["schedulingConstraints"] = json!({"topology": [{"key": "rack"}]});
+    });
+    let base = [in_rack("m", "x"), in_rack("n", "y"), class(), slice("n", &["g0"])];
+    let pod = [has("c", 1, ("n", "g0"), &["a"]), member("a", |_| {})];
+    let things: Vec<Thing> = base.into_iter().chain([racked]).chain(pod).collect();
+    let mut scheduler = knowing(GroupGates { topology: true, ..WITHOUT }, &things);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(users(&all_reserves(&commands)), ["a: nobody"]);
+    let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
+    assert!(!commands.iter().any(gives), "{commands:?}");
+}
+
+#[test]
 fn a_claim_of_a_group_is_reserved_for_the_group() {
     let things: Vec<Thing> = pair(with_claim(|_| {})).into_iter().chain([claim("c")]).collect();
     let mut scheduler = knowing(WITH, &things);

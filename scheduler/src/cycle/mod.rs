@@ -20,6 +20,8 @@ mod devices;
 mod ended;
 #[cfg(test)]
 mod flaw_tests;
+#[cfg(test)]
+mod give_back_tests;
 mod group;
 #[cfg(test)]
 mod group_device_tests;

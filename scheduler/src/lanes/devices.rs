@@ -339,10 +339,14 @@ pub(super) async fn release(
     now
 }
 
-/// A claim gives its devices back; whether it did.
-pub(super) async fn give_back(client: &kube::Client, claim: &ResourceClaim) -> bool {
+/// A claim gives its devices back; whether it did, and what it is now. After a write that failed that is
+/// looked up.
+pub(super) async fn give_back(
+    client: &kube::Client,
+    claim: &ResourceClaim,
+) -> (bool, Vec<ResourceClaim>) {
     if is_of_resources(claim) {
-        return delete(client, claim).await;
+        return (delete(client, claim).await, Vec::new());
     }
     let patch = json!({
         "metadata": {"resourceVersion": claim.metadata.resource_version},
@@ -350,11 +354,13 @@ pub(super) async fn give_back(client: &kube::Client, claim: &ResourceClaim) -> b
     });
     let params = PatchParams::default();
     let (api, patch) = (api(client, claim), Patch::Merge(patch));
-    let written = api.patch_status(own_name(claim), &params, &patch).await;
-    if let Err(error) = &written {
-        tracing::warn!(%error, claim = name(claim), "it could not give its devices back");
+    match api.patch_status(own_name(claim), &params, &patch).await {
+        Ok(claim) => (true, vec![claim]),
+        Err(error) => {
+            tracing::warn!(%error, claim = name(claim), "it could not give its devices back");
+            (false, look_again(&api, own_name(claim)).await.into_iter().collect())
+        }
     }
-    written.is_ok()
 }
 
 #[cfg(test)]
@@ -468,6 +474,27 @@ mod tests {
         let (done, error, _) = reserve(&server.client(), &Turns::default(), &pod, vec![one]).await;
         assert_eq!((done.len(), error), (1, None));
         assert_eq!(server.conflicts.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn what_gives_devices_back_is_told_as_it_is_then() {
+        let of = |version: &str| {
+            json!({
+                "metadata": {"name": "c", "namespace": "default", "uid": "u",
+                    "resourceVersion": version},
+                "spec": {},
+                "status": {"allocation": {"devices": {"results": []}}},
+            })
+        };
+        let server = Server::with(&of("1"));
+        let claim = |version: &str| -> ResourceClaim {
+            serde_json::from_value(of(version)).expect("a claim")
+        };
+        let (did, now) = give_back(&server.client(), &claim("0")).await;
+        assert_eq!((did, now), (false, vec![claim("1")]), "somebody else wrote it");
+        let (did, now) = give_back(&server.client(), &claim("1")).await;
+        let version = now[0].metadata.resource_version.as_deref();
+        assert_eq!((did, allocation(&now[0]), version), (true, None, Some("2")));
     }
 
     #[tokio::test]

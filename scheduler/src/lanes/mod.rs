@@ -68,8 +68,9 @@ pub enum End {
     Evict(Evicted),
     /// A pod uses claims no longer, which are so now, as far as they could be told.
     Released(Rc<str>, Vec<ResourceClaim>),
-    /// A claim gave its devices back, for this pod, or could not.
-    GaveBack(Evicted),
+    /// Whether a claim gave its devices back, for this pod, and what it is now, as far as that could be
+    /// told.
+    GaveBack(Rc<str>, bool, Vec<ResourceClaim>),
     /// Extenders have answered.
     Consult(Consulted),
     /// What was chosen of a pod's volumes was written, or not.
@@ -186,15 +187,11 @@ impl Lanes {
                 });
             }
             Command::GiveDevicesBack { pod, claim } => {
-                let owed = self.owes(End::GaveBack(Evicted {
-                    pod: pod.clone(),
-                    all: false,
-                    took: Duration::ZERO,
-                }));
+                let owed = self.owes(End::GaveBack(Rc::clone(&pod.uid), false, Vec::new()));
                 let client = self.later.clone();
                 tokio::task::spawn_local(async move {
-                    let all = devices::give_back(&client, &claim).await;
-                    owed.pay(End::GaveBack(Evicted { pod, all, took: Duration::ZERO }));
+                    let (did, claims) = devices::give_back(&client, &claim).await;
+                    owed.pay(End::GaveBack(pod.uid, did, claims));
                 });
             }
             Command::Status { pod, condition, nominated } => {

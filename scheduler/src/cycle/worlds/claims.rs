@@ -13,7 +13,7 @@ pub(super) struct UnderWay {
     gives: Vec<(PodRef, Rc<ResourceClaim>)>,
     reserved: Vec<Reserved>,
     released: Vec<(Rc<str>, Vec<ResourceClaim>)>,
-    gave_back: Vec<Evicted>,
+    gave_back: Vec<(Rc<str>, bool, Vec<ResourceClaim>)>,
 }
 
 impl UnderWay {
@@ -143,8 +143,13 @@ impl World {
         } else {
             let at = at - all.reservations.len() - all.releases.len();
             let (pod, claim) = all.gives.swap_remove(at);
-            let all = self.give_back(&claim);
-            self.of_claims.gave_back.push(Evicted { pod, all, took: Duration::ZERO });
+            let did = self.give_back(&claim);
+            let name = claim.metadata.name.as_deref().expect("a name");
+            let is_there = self.claims.contains_key(name);
+            // It is told what it is now, unless nobody answers.
+            let claims = is_there && !self.chance.one_in(12);
+            let claims = claims.then(|| self.claim(name)).into_iter().collect();
+            self.of_claims.gave_back.push((pod.uid, did, claims));
         }
         true
     }
@@ -239,8 +244,8 @@ impl World {
             scheduler.devices_reserved(reserved, now);
         } else if let Some((pod, claims)) = all.released.pop() {
             scheduler.devices_released(&pod, claims, now);
-        } else if let Some(ended) = all.gave_back.pop() {
-            scheduler.gave_back(&ended, now);
+        } else if let Some((pod, did, claims)) = all.gave_back.pop() {
+            scheduler.gave_back(&pod, did, claims, now);
         } else {
             return false;
         }
