@@ -304,7 +304,6 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
         let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
-        let mut ids = Vec::new();
         for uid in ["long", "short"] {
             let names =
                 [(labels::POD_UID, uid), (labels::POD_NAME, uid), (labels::POD_NAMESPACE, "ns")];
@@ -320,14 +319,14 @@ mod tests {
                 ..Default::default()
             });
             let request = v1::RunPodSandboxRequest { config, ..Default::default() };
-            ids.push(client.run_pod_sandbox(request).await.expect("a sandbox").pod_sandbox_id);
+            client.run_pod_sandbox(request).await.expect("a sandbox");
         }
-        let fault = runtime.on(Method::PodSandboxStatus).matching(&ids[0]);
+        let fault = runtime.on(Method::PodSandboxStatus).matching("long");
         let _lift = fault.fail(Code::ResourceExhausted, "larger than max");
         let (inputs, _queue) = mpsc::channel(1);
         let intake = Intake::new(Reader::new(client), Recorder::default(), inputs, Arc::default());
         let told = tokio::time::timeout(std::time::Duration::from_secs(30), intake.running());
         assert!(told.await.expect("it is told").is_empty(), "no container runs");
-        assert!(!runtime.calls_of(Method::PodSandboxStatus, &ids[1]).is_empty());
+        assert!(!runtime.calls_of(Method::PodSandboxStatus, "short").is_empty());
     }
 }
