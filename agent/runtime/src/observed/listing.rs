@@ -115,7 +115,11 @@ impl Listing {
             };
             let _ = answer.send(message); // or nobody waits there any more
         }
-        listed.map(|()| wanted.remove(uid).unwrap_or_default())
+        match listed {
+            // It is the size of others' pods that stands in the way.
+            Err(error) if error.is_too_long() => self.filtered(uid).await,
+            listed => listed.map(|()| wanted.remove(uid).unwrap_or_default()),
+        }
     }
 
     async fn filtered(&self, uid: &PodUid) -> Result<Lists, Error> {

@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http::header::{ACCEPT, ACCEPT_ENCODING};
-use http_body::Body as _;
 use kube::Client;
 use kube::client::Body;
 use pintle_api_types::url::escaped;
@@ -76,9 +75,9 @@ impl ObjectSource {
 }
 
 /// An answer's body, in pieces.
-pub(super) struct Pieces(Pin<Box<Body>>);
+pub(super) struct Pieces<B = Body>(Pin<Box<B>>);
 
-impl Pieces {
+impl<B: http_body::Body<Data = Bytes, Error: std::error::Error + 'static>> Pieces<B> {
     /// The next piece; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, InformerError>> {
         loop {
@@ -91,6 +90,9 @@ impl Pieces {
         }
     }
 }
+
+/// The longest wait for what an answer says that says no.
+const REFUSAL_MAX: Duration = Duration::from_secs(10);
 
 /// Asks for a list or a watch; an answer that says no is an error here as well. It has to begin
 /// within that time from the request's turn on.
@@ -111,22 +113,46 @@ pub(super) async fn open(
     }
     let answer = client.send(request).await.map_err(|error| InformerError::transport(&error))?;
     let status = answer.status();
-    let mut pieces = Pieces(Box::pin(answer.into_body()));
+    let pieces = Pieces(Box::pin(answer.into_body()));
     if status.is_success() {
         return Ok(pieces);
     }
-    let mut body = Vec::new();
-    while body.len() < ERROR_BYTES_MAX
-        && let Some(Ok(bytes)) = pieces.next().await
-    {
-        body.extend_from_slice(&bytes);
-    }
+    let body = refusal(pieces, REFUSAL_MAX).await;
     Err(InformerError::answered(status, &body))
+}
+
+/// What an answer says that says no: of words that do not end those that come in that time.
+async fn refusal<B>(mut pieces: Pieces<B>, within: Duration) -> Vec<u8>
+where
+    B: http_body::Body<Data = Bytes, Error: std::error::Error + 'static>,
+{
+    let mut body = Vec::new();
+    let read = async {
+        while body.len() < ERROR_BYTES_MAX
+            && let Some(Ok(bytes)) = pieces.next().await
+        {
+            body.extend_from_slice(&bytes);
+        }
+    };
+    let _ = tokio::time::timeout(within, read).await; // what came is what it says
+    body
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::{StreamExt as _, stream};
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_refusal_that_does_not_end_is_what_came_of_it() {
+        let begun = [Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"not")))];
+        let body = StreamBody::new(stream::iter(begun).chain(stream::pending()));
+        let said = refusal(Pieces(Box::pin(body)), Duration::from_millis(20)).await;
+        assert_eq!(said, b"not");
+    }
 
     #[test]
     fn requests_say_which_state_they_want() {

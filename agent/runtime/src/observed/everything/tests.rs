@@ -1,6 +1,6 @@
 //! A runtime whose lists are longer than its answers may be.
 
-use pintle_agent_core::types::ContainerId;
+use pintle_agent_core::types::{ContainerId, PodUid};
 use pintle_cri::fake::FakeRuntime;
 use pintle_cri::{Deadlines, Method};
 
@@ -97,6 +97,12 @@ async fn containers_that_are_too_long_for_one_list_are_listed_by_sandbox() {
     let reader = Reader::new(scene.client.clone());
     assert_eq!(listed(&reader).await, each(&["a", "b", "c"], 2));
     assert_eq!(all_containers(&scene.client).await.expect("listed").len(), 3);
+    // Who asks for others as well is not told that these are too long.
+    let read = ["a", "b", "c"].map(PodUid::from);
+    let read = read.iter().map(|uid| reader.read(uid, ("ns", "p")));
+    for pod in futures_util::future::join_all(read).await {
+        assert_eq!(pod.expect("its own list is short enough").containers.len(), 1);
+    }
 }
 
 #[tokio::test]
