@@ -152,6 +152,17 @@ impl Resources {
         self.scalar_at(name).map(|at| self.scalars[at].1)
     }
 
+    /// Whether less of anything is asked for than there.
+    #[must_use]
+    pub fn is_less_than(&self, was: &Self) -> bool {
+        let is_less =
+            |(name, amount): &(String, i64)| self.scalar(name).is_none_or(|is| is < *amount);
+        self.cpu_milli < was.cpu_milli
+            || self.mem_bytes < was.mem_bytes
+            || self.eph_bytes < was.eph_bytes
+            || was.scalars.iter().any(is_less)
+    }
+
     /// Its place among them.
     pub(crate) fn scalar_at(&self, name: &str) -> Option<usize> {
         self.scalars.binary_search_by(|(other, _)| other.as_str().cmp(name)).ok()
@@ -362,6 +373,21 @@ mod tests {
     fn requests(spec: &str) -> PodRequests {
         let json = format!(r#"{{"metadata":{{}},"spec":{spec}}}"#);
         PodRequests::of(&serde_json::from_str(&json).expect("pod")).expect("quantities")
+    }
+
+    #[test]
+    fn requests_for_very_many_resources_are_compared() {
+        // One name after the other with each would take minutes.
+        let scalars = (0..300_000).map(|at| (format!("x.y/{at:06}"), 1)).collect();
+        let was = Resources { scalars, ..Resources::default() };
+        let mut is = was.clone();
+        assert!(!is.is_less_than(&was));
+        is.scalars[299_999].1 = 2;
+        assert!(!is.is_less_than(&was) && was.is_less_than(&is));
+        is.scalars.pop();
+        assert!(is.is_less_than(&was));
+        is.cpu_milli = 1;
+        assert!(was.is_less_than(&is));
     }
 
     #[test]

@@ -24,18 +24,9 @@ pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
 /// Upstream's name of a change of a pod on a node.
 // k8s: pkg/scheduler/framework/events.go PodSchedulingPropertiesChange
 pub(super) fn change(old: &PodFacts, new: &PodFacts) -> &'static str {
-    let (was, is) = (&old.requests.plain, &new.requests.plain);
-    let is_less = |(name, amount): &(String, i64)| {
-        let now = is.scalars.iter().find(|(n, _)| n == name);
-        now.is_none_or(|(_, now)| now < amount)
-    };
     if old.counters != new.counters {
         "AssignedPodUpdatePodLabel"
-    } else if was.cpu_milli > is.cpu_milli
-        || was.mem_bytes > is.mem_bytes
-        || was.eph_bytes > is.eph_bytes
-        || was.scalars.iter().any(is_less)
-    {
+    } else if new.requests.plain.is_less_than(&old.requests.plain) {
         "AssignedPodUpdatePodScaleDown"
     } else {
         "AssignedPodUpdate"

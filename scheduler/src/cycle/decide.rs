@@ -277,11 +277,12 @@ impl Scheduler {
             self.facts.push(Fact::TriedToPreempt);
         }
         match (&diagnosis.gives_back, &mut self.group) {
-            (Some(claim), Some(cycle)) => {
+            // What is thought of while room is searched is no finding.
+            (Some(claim), Some(cycle)) if cycle.search.is_none() => {
                 cycle.gives_back.push((Rc::clone(uid), Rc::clone(claim)));
             }
             (Some(claim), None) => self.give_back(uid, asked, claim),
-            (None, _) => {}
+            (Some(_), Some(_)) | (None, _) => {}
         }
         let run = &diagnosis.preemption;
         let chosen = run.chosen.map(|at| run.candidates[at].clone());

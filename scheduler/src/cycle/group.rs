@@ -12,7 +12,7 @@
 // k8s: pkg/scheduler/schedule_one_podgroup.go
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -76,6 +76,8 @@ pub(super) struct GroupCycle {
     /// Claims that are to give devices back for pods that get no node, though they may get one in
     /// another placement.
     pub(super) gives_back: Vec<(Uid, Rc<ResourceClaim>)>,
+    /// Pods that got a node in some placement.
+    pub(super) had_node: HashSet<Uid>,
 }
 
 /// A pod of it that was looked at.
@@ -152,6 +154,7 @@ impl Scheduler {
             search: None,
             unreserved: Vec::new(),
             gives_back: Vec::new(),
+            had_node: HashSet::new(),
         };
         if cycle.group.has_placements() && !self.find_placements(&mut cycle) {
             self.makes_room(&mut cycle, now);
@@ -234,6 +237,9 @@ impl Scheduler {
         let Some(cycle) = &mut self.group else { return };
         match (&tried.place, &tried.why) {
             (Some(place), why) => {
+                if cycle.search.is_none() {
+                    cycle.had_node.insert(Rc::clone(&tried.uid));
+                }
                 cycle.needs_room |= why.is_some();
                 if place.is_permitted {
                     cycle.came = if cycle.needs_room { Came::NeedsRoom } else { Came::Fits };
@@ -322,8 +328,9 @@ impl Scheduler {
     }
 
     fn submit_each(&mut self, cycle: GroupCycle, now: Duration) {
-        let GroupCycle { group, profile, left, tried, came, said, unreserved, gives_back, .. } =
-            cycle;
+        let GroupCycle { group, profile, left, tried, came, said, unreserved, .. } = cycle;
+        let mut gives_back = cycle.gives_back;
+        gives_back.retain(|(uid, _)| !cycle.had_node.contains(uid));
         if came != Came::Fits {
             self.unreserve_of_group(&group, unreserved);
         }

@@ -162,6 +162,23 @@ fn what_a_claim_is_being_given_cannot_be_given_back() {
 
 #[test]
 fn who_gets_a_node_in_another_placement_gives_nothing_back() {
+    let asks_for = |cpu: &'static str| {
+        move |pod: &mut Value| {
+            let requests = &mut pod["spec"]["containers"][0]["resources"]["requests"];
+            *requests = json!({"cpu": cpu});
+        }
+    };
+    // Alone, and beside one that fits nowhere, so that the group does not.
+    let alone = in_two_racks(1, vec![member("a", |_| {})]);
+    assert_eq!(users(&all_reserves(&alone)), ["a: nobody"]);
+    let together = in_two_racks(2, vec![member("a", |_| {}), member("b", asks_for("8"))]);
+    assert!(all_reserves(&together).is_empty());
+    let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
+    assert!(!alone.iter().chain(&together).any(gives), "{alone:?} {together:?}");
+}
+
+/// What comes of a group of which `a` has devices of a node in the second of two racks.
+fn in_two_racks(least: u32, pods: Vec<Thing>) -> Vec<Command> {
     let in_rack = |name: &str, rack: &str| {
         Thing::Node(read(json!({
             "metadata": {"name": name, "labels": {"rack": rack}},
@@ -169,17 +186,14 @@ fn who_gets_a_node_in_another_placement_gives_nothing_back() {
         })))
     };
     let racked = group(|group| {
-        group["spec"]["schedulingPolicy"]["gang"]["minCount"] = json!(1);
+        group["spec"]["schedulingPolicy"]["gang"]["minCount"] = json!(least);
         group["spec"]["schedulingConstraints"] = json!({"topology": [{"key": "rack"}]});
     });
     let base = [in_rack("m", "x"), in_rack("n", "y"), class(), slice("n", &["g0"])];
-    let pod = [has("c", 1, ("n", "g0"), &["a"]), member("a", |_| {})];
-    let things: Vec<Thing> = base.into_iter().chain([racked]).chain(pod).collect();
+    let claim = has("c", 1, ("n", "g0"), &["a"]);
+    let things: Vec<Thing> = base.into_iter().chain([racked, claim]).chain(pods).collect();
     let mut scheduler = knowing(GroupGates { topology: true, ..WITHOUT }, &things);
-    let commands = decide(&mut scheduler, 0);
-    assert_eq!(users(&all_reserves(&commands)), ["a: nobody"]);
-    let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
-    assert!(!commands.iter().any(gives), "{commands:?}");
+    decide(&mut scheduler, 0)
 }
 
 #[test]

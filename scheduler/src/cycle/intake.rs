@@ -11,7 +11,6 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::hint::{Changes, Event, PodFacts};
 use pintle_sched_core::intern::Str;
-use pintle_sched_core::requests::Resources;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::volumes::About;
@@ -338,33 +337,7 @@ fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
         labels: was_told.metadata.labels != pod.metadata.labels,
         tolerations: tolerations(&was_told) != tolerations(pod),
         gates: known.is_gated && !is_gated(pod),
-        requests: is_less(&spec.requests.plain, &known.spec.requests.plain),
+        requests: spec.requests.plain.is_less_than(&known.spec.requests.plain),
         claims: made(&was_told) != made(pod),
-    }
-}
-
-/// Whether less of anything is asked for. There may be very many extended resources.
-fn is_less(is: &Resources, was: &Resources) -> bool {
-    was.cpu_milli > is.cpu_milli
-        || was.mem_bytes > is.mem_bytes
-        || was.eph_bytes > is.eph_bytes
-        || was.scalars.iter().any(|(name, amount)| is.scalar(name).is_none_or(|now| now < *amount))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_for_very_many_resources_are_compared() {
-        // One name after the other with each would take minutes.
-        let scalars = (0..300_000).map(|at| (format!("x.y/{at:06}"), 1)).collect();
-        let was = Resources { scalars, ..Resources::default() };
-        let mut is = was.clone();
-        assert!(!is_less(&is, &was));
-        is.scalars[299_999].1 = 2;
-        assert!(!is_less(&is, &was) && is_less(&was, &is));
-        is.scalars.pop();
-        assert!(is_less(&is, &was));
     }
 }

@@ -474,11 +474,15 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     /// A pod that waits is to be tried again once its backoff is over.
     pub fn later(&mut self, uid: &str, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        if waiting.place == Place::Unschedulable {
-            let uid = Rc::clone(uid);
-            self.cause = cause::RELEASED;
-            self.take_out(&uid);
-            self.requeue(&uid, Worth::TryLater, now);
+        let (uid, place) = (Rc::clone(uid), waiting.place);
+        match place {
+            Place::Unschedulable => {
+                self.cause = cause::RELEASED;
+                self.take_out(&uid);
+                self.requeue(&uid, Worth::TryLater, now);
+            }
+            Place::InFlight => self.change(&uid, |waiting| waiting.is_wanted = true),
+            _ => {}
         }
     }
 

@@ -198,6 +198,12 @@ fn whoever_is_wanted_while_it_is_decided_is_tried_again() {
         queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(10));
         assert_eq!(place(&queue, "p"), expected);
     }
+    queue.later("p", at(10));
+    assert_eq!(place(&queue, "p"), Place::Backoff);
+    assert_eq!(popped(&mut queue, at(30)).as_deref(), Some("p"));
+    queue.later("p", at(30));
+    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(30));
+    assert_eq!(place(&queue, "p"), Place::Backoff);
 }
 
 #[test]

@@ -186,6 +186,7 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
         search: Some(search),
         unreserved: Vec::new(),
         gives_back: Vec::new(),
+        had_node: HashSet::new(),
     });
     scheduler.mirror.devices.decides_group(true);
     while let Some((uid, asked)) = scheduler.group.as_mut().and_then(|c| c.left.pop_front()) {
