@@ -116,7 +116,8 @@ fn access(process: &Process, master: Option<&str>) -> Result<Access> {
     match (&process.kubeconfig, master) {
         (Some(path), None) => return Ok(Access::read(path)?),
         (Some(path), Some(master)) => {
-            return Access::read(path)?.at(master).with_context(|| format!("--master={master}"));
+            let access = Access::read_for(path, Some(master));
+            return access.with_context(|| format!("--master={master}"));
         }
         (None, Some(master)) => return Ok(Access::anonymous(Path::new("--master"), master)?),
         (None, None) => {}

@@ -40,8 +40,6 @@ pub struct Access {
     pub(crate) certificate: Option<Certificate>,
     pub(crate) secret: Secret,
     pub(crate) proxy: Option<Proxy>,
-    /// The kubeconfig names the proxy.
-    names_proxy: bool,
     pub(crate) namespace: String,
 }
 
@@ -62,6 +60,15 @@ pub struct ClientOptions {
 impl Access {
     /// Reads a kubeconfig and every file that it names.
     pub fn read(path: &Path) -> Result<Self, ConnectError> {
+        Self::read_for(path, None)
+    }
+
+    /// The same at another server than it names, if one is given, whose certificate is of its own name.
+    ///
+    /// # Errors
+    /// When the file, a file that it names, or the address cannot be used.
+    // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getCluster
+    pub fn read_for(path: &Path, server: Option<&str>) -> Result<Self, ConnectError> {
         let broken = |problem: String| ConnectError::Kubeconfig { path: path.to_owned(), problem };
         let file = Kubeconfig::read_from(path).map_err(|error| broken(one_line(&whole(&error))))?;
         let fail =
@@ -75,10 +82,13 @@ impl Access {
             return fail("current-context", problem, "name one of contexts");
         };
         let cluster = file.clusters.into_iter().find(|cluster| cluster.name == context.cluster);
-        let Some(cluster) = cluster.and_then(|named| named.cluster) else {
+        let Some(mut cluster) = cluster.and_then(|named| named.cluster) else {
             let problem = format!("there is no cluster {:?}", context.cluster);
             return fail("contexts.context.cluster", problem, "name one of clusters");
         };
+        if let Some(server) = server {
+            (cluster.server, cluster.tls_server_name) = (Some(server.to_owned()), None);
+        }
         let user = context.user.clone().unwrap_or_default();
         let found = file.auth_infos.into_iter().find(|named| named.name == user);
         let user = match found {
@@ -162,25 +172,8 @@ impl Access {
             certificate,
             secret: secret(path, user, cluster)?,
             proxy,
-            names_proxy: named.is_some(),
             namespace: String::new(),
         })
-    }
-
-    /// The same at another server, whose certificate is of its own name.
-    ///
-    /// # Errors
-    /// When the address cannot be used.
-    // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getCluster
-    pub fn at(mut self, address: &str) -> Result<Self, ConnectError> {
-        let has_tls = means_tls(&self.trust, self.certificate.as_ref());
-        self.server = server(&self.path, address, has_tls)?;
-        self.server_name = None;
-        if !self.names_proxy {
-            self.proxy = Proxy::from_env(&self.server);
-        }
-        self.check()?;
-        Ok(self)
     }
 
     /// That server, and nobody in particular; `name` is what errors call it.

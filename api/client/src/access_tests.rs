@@ -11,10 +11,14 @@ users: [{name: u, user: {token: t}}]
 ";
 
 fn read(text: &str) -> Result<Access, ConnectError> {
+    read_for(text, None)
+}
+
+fn read_for(text: &str, server: Option<&str>) -> Result<Access, ConnectError> {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("config");
     std::fs::write(&path, text).expect("written");
-    Access::read(&path)
+    Access::read_for(&path, server)
 }
 
 #[test]
@@ -53,11 +57,14 @@ fn another_server_is_asked_as_the_first_one_would_be() {
         ("http://10.0.0.1/", "http://10.0.0.1/"),
         ("[fd00::1]:6443", "https://[fd00::1]:6443/"),
     ] {
-        let other = access.clone().at(address).expect("usable");
-        assert_eq!((other.server.to_string().as_str(), other.server_name), (want, None));
-        assert!(matches!(other.secret, Secret::Token(token) if token == "t"));
+        // Whatever the file says of its own, or nothing.
+        for text in [named.clone(), GOOD.replace("server: 'https://api.test:6443/', ", "")] {
+            let other = read_for(&text, Some(address)).expect("usable");
+            assert_eq!((other.server.to_string().as_str(), other.server_name), (want, None));
+            assert!(matches!(other.secret, Secret::Token(token) if token == "t"));
+        }
     }
-    assert!(access.at("ftp://x").is_err());
+    assert!(read_for(&named, Some("ftp://x")).is_err());
     let nobody = Access::anonymous(Path::new("--master"), "127.0.0.1:8080").expect("usable");
     assert_eq!(nobody.server.to_string(), "http://127.0.0.1:8080/");
     assert!(!nobody.has_identity());
