@@ -242,7 +242,7 @@ impl Followed for LeanRule {
     // k8s: pkg/scheduler/scheduler.go New
     const PATH: &'static str = "/apis/resource.k8s.io/v1beta2/devicetaintrules";
     fn thing(self, _: bool) -> Thing {
-        Thing::DeviceTaintRule(Box::new(self.0))
+        Thing::DeviceTaintRule(Box::new(self.into()))
     }
 }
 

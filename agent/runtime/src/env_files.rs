@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Take};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pintle_agent_core::env::file::{LINE_BYTES_MAX, Values, values_of};
 use pintle_agent_core::env::variables::EnvFile;
@@ -34,13 +34,13 @@ pub(super) fn read_all(wanted: &[Wanted]) -> Vec<EnvFile> {
     let mut left = FILES_BYTES_MAX;
     let files = wanted.iter().map(|wanted| EnvFile {
         host_path: wanted.volume.join(&wanted.path).to_string_lossy().into_owned(),
-        values: read(&wanted.volume, wanted, &mut left),
+        values: read(wanted, &mut left),
     });
     files.collect()
 }
 
-fn read(volume: &Path, wanted: &Wanted, left: &mut u64) -> Values {
-    let Ok(file) = open_file_beneath(volume, &wanted.path) else { return Values::new() };
+fn read(wanted: &Wanted, left: &mut u64) -> Values {
+    let Ok(file) = open_file_beneath(&wanted.volume, &wanted.path) else { return Values::new() };
     let mut lines = Lines { file: BufReader::new(file).take(*left) };
     let (values, _) = values_of(&mut lines, &wanted.keys);
     *left = lines.file.limit();
@@ -78,6 +78,8 @@ impl Iterator for Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn wanted(volume: &Path, path: &str, keys: &[&str]) -> Wanted {

@@ -10,51 +10,32 @@ use std::rc::Rc;
 use k8s_openapi::api::resource::v1::DeviceTaint;
 use k8s_openapi::api::resource::v1beta2::{DeviceTaintRule, DeviceTaintRuleSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pintle_api::informer::Object;
-use serde::{Deserialize, Deserializer};
+use pintle_api::informer::PrunedMeta;
+use pintle_api::pruned_object;
+use serde::Deserialize;
 
 use super::offer::DeviceId;
 
 /// A rule without what no decision reads: its status tells of evictions, again and again.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LeanRule(pub(crate) DeviceTaintRule);
-
-impl Object for LeanRule {
-    fn namespace(&self) -> &str {
-        ""
-    }
-    fn name(&self) -> &str {
-        self.0.metadata.name.as_deref().unwrap_or_default()
-    }
-    fn uid(&self) -> &str {
-        self.0.metadata.uid.as_deref().unwrap_or_default()
-    }
-    fn resource_version(&self) -> &str {
-        self.0.metadata.resource_version.as_deref().unwrap_or_default()
-    }
-}
-
-#[derive(Deserialize)]
-struct RuleWire {
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(crate) struct LeanRule {
     #[serde(default)]
-    metadata: Meta,
+    metadata: PrunedMeta,
     spec: DeviceTaintRuleSpec,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Meta {
-    name: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-}
+pruned_object!(LeanRule);
 
-impl<'de> Deserialize<'de> for LeanRule {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let RuleWire { metadata: Meta { name, uid, resource_version }, spec } =
-            RuleWire::deserialize(deserializer)?;
-        let metadata = ObjectMeta { name, uid, resource_version, ..ObjectMeta::default() };
-        Ok(Self(DeviceTaintRule { metadata, spec, ..DeviceTaintRule::default() }))
+impl From<LeanRule> for DeviceTaintRule {
+    fn from(LeanRule { metadata, spec }: LeanRule) -> Self {
+        let text = |text: Box<str>| Some(text.into()).filter(|text: &String| !text.is_empty());
+        let metadata = ObjectMeta {
+            name: text(metadata.name),
+            uid: text(metadata.uid),
+            resource_version: text(metadata.resource_version),
+            ..ObjectMeta::default()
+        };
+        Self { metadata, spec, status: None }
     }
 }
 

@@ -29,7 +29,7 @@ use pintle_sched_core::Profile;
 
 use self::report::{Report, Verdict};
 use crate::diagnosis::Thinker;
-use crate::mirror::{Mirror, Step, node_name};
+use crate::mirror::{Mirror, Step, node_name, scheduler_name};
 use crate::watch::{Kind, Thing, Told};
 
 /// How long a change waits for earlier ones of other kinds, and for those that came with it.
@@ -165,10 +165,8 @@ impl Shadow {
     fn decision(&self, held: &Held) -> Option<Decision> {
         let Held::Set(Thing::Pod(pod)) = held else { return None };
         let before = self.mirror.waiting(&ObjectKey::of(&**pod))?;
-        let scheduler = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref());
-        let name = self.followed.profile.scheduler_name.as_str();
         if before.uid() != pod.metadata.uid.as_deref()
-            || scheduler.unwrap_or("default-scheduler") != name
+            || scheduler_name(pod) != self.followed.profile.scheduler_name
         {
             return None;
         }

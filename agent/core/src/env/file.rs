@@ -41,11 +41,7 @@ pub fn values_of(
                 }
             }
             Ok(None) => {
-                for key in keys.iter().filter(|key| !values.contains_key(*key)).collect::<Vec<_>>()
-                {
-                    values.insert(key.clone(), None);
-                }
-                return (values, None);
+                keys.iter().for_each(|key| _ = values.entry(key.clone()).or_insert(None));
             }
             Err(error) => return (values, Some(error)),
         }

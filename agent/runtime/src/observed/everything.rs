@@ -226,7 +226,8 @@ fn within(sandbox: &v1::PodSandbox) -> v1::ContainerFilter {
     v1::ContainerFilter { pod_sandbox_id: sandbox.id.clone(), ..Default::default() }
 }
 
-async fn list_sandboxes(
+/// Sandboxes that match, or all, in one answer.
+pub(super) async fn list_sandboxes(
     client: &Client,
     filter: Option<v1::PodSandboxFilter>,
 ) -> Result<Vec<v1::PodSandbox>, Error> {
@@ -234,7 +235,8 @@ async fn list_sandboxes(
     answer.map(|answer| answer.items)
 }
 
-async fn list_containers(
+/// Containers that match, or all, in one answer.
+pub(super) async fn list_containers(
     client: &Client,
     filter: Option<v1::ContainerFilter>,
 ) -> Result<Vec<v1::Container>, Error> {

@@ -135,10 +135,10 @@ impl Listing {
 
     async fn all(&self) -> Result<Lists, Error> {
         let (sandboxes, containers) = tokio::try_join!(
-            self.client.list_pod_sandbox(v1::ListPodSandboxRequest { filter: None }),
-            self.client.list_containers(v1::ListContainersRequest { filter: None }),
+            everything::list_sandboxes(&self.client, None),
+            everything::list_containers(&self.client, None),
         )?;
-        Ok(Lists { sandboxes: sandboxes.items, containers: containers.containers })
+        Ok(Lists { sandboxes, containers })
     }
 }
 
