@@ -30,7 +30,7 @@ const ONE_WATCH_SECONDS: (u32, u32) = (1800, 3600);
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// Silence after which a server that sends bookmarks is asked for a list.
 const IDLE_MAX: Duration = Duration::from_secs(180);
-/// A watch that ends within this time costs a wait.
+/// A watch that ends within this time and did not get on costs a wait.
 const SHORT: Duration = Duration::from_secs(1);
 /// Attempts to open a watch without an answer, one after the other, after which there is a list.
 // k8s: staging/src/k8s.io/client-go/rest/request.go NewRequest maxRetries
@@ -117,6 +117,8 @@ pub(super) struct Reflector {
     ordered: bool,
     /// Events of this watch.
     events: u64,
+    /// One of them was newer than what was known.
+    got_on: bool,
     /// Attempts to open a watch since the last answer.
     lost: u32,
 }
@@ -144,6 +146,7 @@ impl Reflector {
             bookmarks: false,
             ordered: false,
             events: 0,
+            got_on: false,
             lost: 0,
         }
     }
@@ -184,7 +187,7 @@ impl Reflector {
         // The beginning of one object's watch is in order, for it is that object.
         let one = self.first == FirstList::Never;
         self.ordered = one || (!from.is_empty() && from != ANY_VERSION);
-        self.events = 0;
+        (self.events, self.got_on) = (0, false);
         let (least, most) = if one { ONE_WATCH_SECONDS } else { WATCH_SECONDS };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // below 3600
         let seconds = least + (f64::from(most - least) * chance.clamp(0.0, 1.0)) as u32;
@@ -265,6 +268,7 @@ impl Reflector {
         }
         // A watch from no version begins with what there is, in any order.
         self.ordered |= kind != EventKind::Added;
+        self.got_on |= self.version.as_deref() != Some(version);
         if self.ordered {
             self.version = Some(version.to_owned());
         }
@@ -281,9 +285,11 @@ impl Reflector {
         self.next = LIST;
     }
 
-    /// A watch ended after a while, without a word or by a broken connection.
+    /// A watch ended after a while, without a word or by a broken connection. Servers close those
+    /// that do not keep up: one that got on goes on at once, or it would fall ever further behind.
+    // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go handleAnyWatch VeryShortWatchError
     pub(super) fn closed(&mut self, lasted: Duration) {
-        (self.wait, self.lost) = (lasted < SHORT, 0);
+        (self.wait, self.lost) = (lasted < SHORT && !self.got_on, 0);
         self.next = if self.events == 0 { LIST } else { Next::Watch };
     }
 

@@ -99,6 +99,8 @@ fn after_a_list_there_is_a_watch_and_it_goes_on_where_it_ended() {
             (Event("7", EventKind::Changed), "goes on"),
             (Closed(LONG), "watch 7"),
             (Event("9", EventKind::Bookmark), "goes on"),
+            (Closed(SHORT), "watch 9"),
+            (Event("9", EventKind::Changed), "goes on"),
             (Closed(SHORT), "wait 800, watch 9"),
             (Event("11", EventKind::Added), "goes on"),
             (Idle, "list from 11"),
