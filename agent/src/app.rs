@@ -16,6 +16,7 @@ mod cluster;
 mod host;
 mod host_processes;
 mod kernel_tunables;
+mod lock;
 mod reserve;
 mod shutdown;
 mod sources;
@@ -68,6 +69,7 @@ use pintle_daemon::{clock, own_code, tasks};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
+use self::lock::Lock;
 use crate::driver::{self, Driver, INPUTS_MAX, Tape};
 use crate::pressure::{Lookout, Order};
 
@@ -122,8 +124,10 @@ pub struct Parts {
 /// Runs the agent until it is told to stop.
 pub async fn run(config: Config) -> Result<()> {
     let config = Arc::new(config);
-    host::prepare(&config)?;
     let mut stop = stop_signals()?;
+    let Some(lock) = stop.unless(Lock::take(&config.flags)).await else { return Ok(()) };
+    stop.lock = lock?;
+    host::prepare(&config)?;
     let metrics = Arc::new(Metrics::new(&config.node_name));
     let cluster = cluster::connect(&config, &metrics);
     let Some(cluster) = stop.unless(cluster).await else { return Ok(()) };
@@ -438,16 +442,17 @@ fn events_of(
     })
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT, and who comes for the lock.
 struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    lock: Option<Lock>,
 }
 
 fn stop_signals() -> Result<Stop> {
     let terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    Ok(Stop { terminate, interrupt })
+    Ok(Stop { terminate, interrupt, lock: None })
 }
 
 impl Stop {
@@ -455,6 +460,7 @@ impl Stop {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            () = Lock::contended(&mut self.lock) => {}
         }
     }
 

@@ -1,7 +1,12 @@
 //! The program as a stand-in: under the kubelet's name, with its flags and its ports.
 
+use std::fs::File;
+
+use anyhow::ensure;
+use nix::fcntl::{Flock, FlockArg};
 use pintle_tests::manifest::{condition, container, pod};
 use pintle_tests::node::NODE_NAME;
+use pintle_tests::wait::{LONG, until};
 use pintle_tests::{Options, TestNode};
 use serde_json::Value;
 
@@ -53,4 +58,30 @@ fn a_person_asks_what_runs_why_and_since_when() {
     remove_all(&node);
     let pods = node.cli(&["pods"]).expect("answered");
     assert!(pods.contains("no pods"), "{pods}");
+}
+
+#[test]
+fn of_those_that_have_one_lock_file_one_runs_and_makes_way_when_asked_to() {
+    let mut node = TestNode::start(Options { agent: false, ..Options::default() });
+    let path = node.dir().join("agent.lock");
+    let lock = |path| Flock::lock(File::create(path).expect("made"), FlockArg::LockExclusive);
+    let other = lock(&path).map_err(|(_, error)| error).expect("it is free");
+    let flags = ["--lock-file", &path.display().to_string(), "--exit-on-lock-contention"];
+    node.add_flags(flags.map(str::to_owned).to_vec());
+    node.spawn_agent().expect("the agent starts");
+    until(LONG, "the agent says what it waits for", || {
+        let log = node.agent_log();
+        ensure!(log.contains("--lock-file: waiting for who has it locked"), "{log}");
+        Ok(())
+    });
+    assert!(node.get(10248, "/healthz").is_err(), "it has not begun");
+    drop(other);
+    until(LONG, "the agent is healthy", || {
+        ensure!(node.get(10248, "/healthz")?.status == 200, "{}", node.agent_log());
+        Ok(())
+    });
+    // Whoever opens the file wants it: the agent ends, and its lock with it.
+    drop(lock(&path).map_err(|(_, error)| error).expect("the agent makes way"));
+    let status = node.wait_agent();
+    assert!(status.success(), "{status}: {}", node.agent_log());
 }

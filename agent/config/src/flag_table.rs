@@ -44,7 +44,6 @@ const fn old(name: &'static str, kind: FlagKind, help: &'static str) -> Flag {
     own(name, kind, DONE, help).deprecated("Kubernetes is going to remove them")
 }
 
-const LOCK: Status = Status::NotYet("no lock file is taken yet");
 const MOUNTER: Status = Status::Never("deprecated in favour of CSI");
 const CADVISOR: Status = Status::Never("belongs to cAdvisor, which is not part of this agent");
 
@@ -77,8 +76,8 @@ const START_GROUPS: &[Group] = &[
                 "Folder of image credential plugins"),
             own("runtime-cgroups", FlagKind::Text, DONE,
                 "Cgroup of the container runtime, whose use /stats/summary tells"),
-            own("lock-file", FlagKind::Text, LOCK, "File to lock while running"),
-            own("exit-on-lock-contention", FlagKind::Bool, LOCK,
+            own("lock-file", FlagKind::Text, DONE, "File to lock while running"),
+            own("exit-on-lock-contention", FlagKind::Bool, DONE,
                 "Exit when somebody else opens the lock file"),
             own("help", FlagKind::Help, DONE, "Show this text"),
             own("version", FlagKind::Version, DONE, "Show the version"),
