@@ -188,7 +188,8 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         }
     }
 
-    /// From the client to the runtime, until the client closes the WebSocket.
+    /// From the client to the runtime, until the client closes the WebSocket. What a runtime that
+    /// has gone does not take is dropped: how it ended is still to be read.
     async fn up(&self, from: impl AsyncRead + Unpin, numbers: &Numbers) -> io::Result<()> {
         let mut reader = Reader::new(from);
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -222,7 +223,10 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
                         &buffer[1..read]
                     }
                 };
-                self.to_stream(channel.unwrap_or(CLOSE), piece, numbers).await?;
+                let sent = self.to_stream(channel.unwrap_or(CLOSE), piece, numbers).await;
+                if let Err(error) = sent {
+                    tracing::debug!(%error, "the runtime takes no more input");
+                }
             }
             if head.last {
                 channel = None;
@@ -254,7 +258,9 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         to.flush().await
     }
 
-    /// From the runtime to the client, until all outputs and the status have ended.
+    /// From the runtime to the client, until all outputs and the status have ended, or the runtime
+    /// has gone: one that could not start a command says so and ends nothing.
+    // k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/remotecommand/exec.go ServeExec
     async fn down(
         &self,
         mut from: impl AsyncRead + Unpin,
@@ -265,38 +271,52 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         open.extend([numbers.stdout, numbers.stderr].into_iter().filter(|number| *number != 0));
         let mut buffer = vec![0; BUFFER_BYTES];
         while !open.is_empty() {
-            let mut head = [0; spdy::HEAD_BYTES];
-            match from.read_exact(&mut head).await {
-                Ok(_) => {}
-                Err(error) if open == [numbers.error] && !status.is_empty() => {
-                    tracing::debug!(%error, "the runtime closed before its status had ended");
+            match self.frame(&mut from, &mut buffer, numbers, &mut status).await? {
+                Ok(ended) => open.retain(|number| Some(*number) != ended),
+                Err(error) if !status.is_empty() => {
+                    tracing::debug!(%error, "the runtime closed before its streams had ended");
                     break;
                 }
                 Err(error) => return Ok(internal_error(&format!("the runtime's stream: {error}"))),
             }
-            let (stream, last, mut left) = match Head::parse(head) {
-                Head::Data { stream, last, bytes } => (stream, last, bytes as usize),
-                Head::Ping { .. } => {
-                    let mut number = [0; 4];
-                    from.read_exact(&mut number).await?;
-                    self.send(&spdy::ping(number), &[]).await?;
-                    continue;
-                }
-                Head::Reset { bytes } | Head::GoAway { bytes } | Head::Other { bytes } => {
-                    (0, false, bytes as usize)
-                }
-            };
-            while left > 0 {
-                let wanted = left.min(buffer.len());
-                from.read_exact(&mut buffer[..wanted]).await?;
-                left -= wanted;
-                self.to_channel(stream, &buffer[..wanted], numbers, &mut status).await?;
-            }
-            if last {
-                open.retain(|number| *number != stream);
-            }
         }
         Ok(if status.is_empty() { success() } else { status })
+    }
+
+    /// Takes one frame of the runtime; the stream that it ends. The outer error is the client's.
+    async fn frame(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        buffer: &mut [u8],
+        numbers: &Numbers,
+        status: &mut Vec<u8>,
+    ) -> io::Result<io::Result<Option<u32>>> {
+        let mut head = [0; spdy::HEAD_BYTES];
+        if let Err(error) = from.read_exact(&mut head).await {
+            return Ok(Err(error));
+        }
+        let (stream, last, mut left) = match Head::parse(head) {
+            Head::Data { stream, last, bytes } => (stream, last, bytes as usize),
+            Head::Ping { .. } => return Ok(self.pong(from).await.map(|()| None)),
+            Head::Reset { bytes } | Head::GoAway { bytes } | Head::Other { bytes } => {
+                (0, false, bytes as usize)
+            }
+        };
+        while left > 0 {
+            let wanted = left.min(buffer.len());
+            if let Err(error) = from.read_exact(&mut buffer[..wanted]).await {
+                return Ok(Err(error));
+            }
+            left -= wanted;
+            self.to_channel(stream, &buffer[..wanted], numbers, status).await?;
+        }
+        Ok(Ok(last.then_some(stream)))
+    }
+
+    async fn pong(&self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+        let mut number = [0; 4];
+        from.read_exact(&mut number).await?;
+        self.send(&spdy::ping(number), &[]).await
     }
 
     async fn to_channel(
@@ -433,6 +453,50 @@ mod tests {
         let status = link.run(from_client, from_runtime, &Numbers::new(ALL)).await.expect("said");
         let status: Value = serde_json::from_slice(&status).expect("JSON");
         assert_eq!((&status["status"], &status["code"]), (&json!("Failure"), &json!(500)));
+    }
+
+    /// What the client is told of a runtime that says this and goes.
+    async fn told(frames: &[&[u8]]) -> Value {
+        let (_user, client) = io::duplex(1 << 16);
+        let (ours, mut theirs) = io::duplex(1 << 16);
+        for frame in frames {
+            theirs.write_all(frame).await.expect("sent");
+        }
+        drop(theirs);
+        let (from_client, to_client) = io::split(client);
+        let (from_runtime, _) = io::split(ours);
+        let to_client = Mutex::new(to_client);
+        let link = Link { to_client: &to_client, to_runtime: Mutex::new(io::sink()) };
+        let status = link.run(from_client, from_runtime, &Numbers::new(ALL)).await.expect("said");
+        serde_json::from_slice(&status).expect("JSON")
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_goes_without_ending_its_streams_has_said_how_it_ended() {
+        let reset = |stream: u8| [0x80, 3, 0, 3, 0, 0, 0, 8, 0, 0, 0, stream, 0, 0, 0, 5];
+        let resets = [reset(5), reset(7), reset(1)].concat();
+        let status = br#"{"status":"Failure","reason":"NonZeroExitCode"}"#;
+        let said = spdy::data(1, false, status.len());
+        let out = spdy::data(5, false, 3);
+        let never_began = told(&[&said, status, &resets]).await;
+        assert_eq!(never_began["reason"], "NonZeroExitCode");
+        let ended = told(&[&out, b"out", &said, status, &resets]).await;
+        assert_eq!(ended["reason"], "NonZeroExitCode");
+        let in_the_middle = told(&[&said, status, &out, b"o"]).await;
+        assert_eq!(in_the_middle["reason"], "NonZeroExitCode");
+        assert_eq!(told(&[&out, b"out"]).await["reason"], "InternalError", "it said nothing");
+    }
+
+    #[tokio::test]
+    async fn input_that_the_runtime_does_not_take_any_more_ends_nothing() {
+        let (mut user, client) = io::duplex(1 << 16);
+        let (to_runtime, _) = io::duplex(1);
+        let link = Link { to_client: &Mutex::new(io::sink()), to_runtime: Mutex::new(to_runtime) };
+        for _ in 0..2 {
+            user.write_all(&masked(Opcode::Binary, true, b"\0more")).await.expect("sent");
+        }
+        user.write_all(&masked(Opcode::Close, true, b"")).await.expect("sent");
+        link.up(client, &Numbers::new(ALL)).await.expect("the client closed");
     }
 
     #[test]
