@@ -2,8 +2,8 @@
 //!
 //! Effects. Input: a request to upgrade and the runtime's URL. Output: the runtime's answer; after
 //! a 101 a task that copies both ways. Bounds: `BUFFER_BYTES` each way, `DIAL_WAIT` to reach the
-//! runtime, `REFUSAL_BYTES_MAX` of its refusal, `AGE_MAX` a stream, `HALF_CLOSED_MAX` for the
-//! runtime to finish after the client has.
+//! runtime, `REFUSAL_BYTES_MAX` of its refusal, `HALF_CLOSED_MAX` for the runtime to finish after the
+//! client has. A stream has no age, as none has with the kubelet: its two ends decide.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go tryUpgrade
 
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::{Body, Reply, whole};
-use pintle_daemon::serve::https::AGE_MAX;
 use pintle_daemon::tasks;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -35,6 +34,8 @@ use super::Wanted;
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
 /// How long the runtime may take to accept a connection and answer.
 const DIAL_WAIT: Duration = Duration::from_secs(30);
+/// How long the runtime may take until it has answered, with all of a refusal.
+const REFUSAL_WAIT: Duration = Duration::from_secs(60);
 /// Largest refusal that is passed on.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 /// How long the runtime may go on after the client has closed its side.
@@ -138,7 +139,7 @@ async fn send(
         .await?;
     // Ends with the upgrade, or with the refusal's last byte.
     tasks::serve("stream connection", async move {
-        let _ = timeout(AGE_MAX, connection.with_upgrades()).await;
+        let _ = timeout(REFUSAL_WAIT, connection.with_upgrades()).await;
     });
     if !headers.contains_key(HOST)
         && let Some(authority) = uri.authority()
@@ -192,8 +193,7 @@ async fn join(client: OnUpgrade, runtime: OnUpgrade) {
         Ok(both) => both,
         Err(error) => return tracing::debug!(%error, "a stream was not upgraded"),
     };
-    let ended = timeout(AGE_MAX, copy(TokioIo::new(client), TokioIo::new(runtime))).await;
-    if let Ok(Err(error)) = ended {
+    if let Err(error) = copy(TokioIo::new(client), TokioIo::new(runtime)).await {
         tracing::debug!(%error, "a stream broke");
     }
 }

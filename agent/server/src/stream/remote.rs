@@ -14,11 +14,9 @@ use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::Reply;
-use pintle_daemon::serve::https::AGE_MAX;
 use serde_json::json;
 use tokio::io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
 use super::proxy::{BUFFER_BYTES, dial};
 use super::request::{Streams, V5};
@@ -50,9 +48,7 @@ pub(super) async fn open(wanted: Wanted, streams: Streams) -> Reply {
     };
     let client = hyper::upgrade::on(&mut request);
     pintle_daemon::tasks::serve("stream", async move {
-        if timeout(AGE_MAX, translate(client, &url, streams)).await.is_err() {
-            tracing::debug!("a stream was cut at its greatest age");
-        }
+        translate(client, &url, streams).await;
         drop(turn);
     });
     reply

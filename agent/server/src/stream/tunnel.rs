@@ -13,10 +13,8 @@ use hyper::{HeaderMap, Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::Reply;
-use pintle_daemon::serve::https::AGE_MAX;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
 use super::proxy::{BUFFER_BYTES, dial, refused};
 use super::request::{TUNNEL_PREFIX, tunnelled};
@@ -76,8 +74,7 @@ async fn join(client: OnUpgrade, runtime: OnUpgrade) {
         Ok(both) => both,
         Err(error) => return tracing::debug!(%error, "a tunnel was not upgraded"),
     };
-    let ended = timeout(AGE_MAX, copy(TokioIo::new(client), TokioIo::new(runtime))).await;
-    if let Ok(Err(error)) = ended {
+    if let Err(error) = copy(TokioIo::new(client), TokioIo::new(runtime)).await {
         tracing::debug!(%error, "a tunnel broke");
     }
 }

@@ -14,6 +14,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::Response;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::answer::Answer;
 
@@ -104,6 +105,52 @@ impl<T: Unpin> HttpBody for Holding<T> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The same body; it breaks off at that time, so that nobody takes what was sent for all of it.
+pub fn until(body: Body, end: Instant) -> Aging {
+    Aging { body, end, timer: None }
+}
+
+/// A body that has only so much time.
+pub struct Aging {
+    body: Body,
+    end: Instant,
+    /// Made when the body is first waited for.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The time of an answer is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer took too long")]
+pub struct Overdue;
+
+impl HttpBody for Aging {
+    type Data = Bytes;
+    type Error = Overdue;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Overdue>>> {
+        let end = self.end;
+        if Instant::now() >= end {
+            return Poll::Ready(Some(Err(Overdue)));
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})));
+        }
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
+        timer.as_mut().poll(context).map(|()| Some(Err(Overdue)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -5,30 +5,33 @@
 //! it. Until a client has proved who it is, it has little of everything: `FIRST_REQUEST_WAIT` for
 //! its first request, `HEAD_BYTES_UNKNOWN` for a head, `UNKNOWN_BYTES_MAX` in all. Bounds beside
 //! those: `LIMITS`, `HANDSHAKE_WAIT` for TLS, `HEAD_BYTES_KNOWN` a request's head, `IDLE_WAIT`
-//! between two requests, `AGE_MAX` a connection, `H2_STREAMS_MAX` requests on one h2 connection,
-//! `SEND_BYTES_MAX` and `TLS_BYTES_MAX` waiting for a reader that stalls. Knows nothing of what is
+//! between two requests, `AGE_MAX` an answer and how long a connection takes requests,
+//! `H2_STREAMS_MAX` requests on one h2 connection, `SEND_BYTES_MAX` and `TLS_BYTES_MAX` waiting for a
+//! reader that stalls. What is upgraded leaves here and has none of them. Knows nothing of what is
 //! served.
 // k8s: pkg/kubelet/server/server.go ListenAndServeKubeletServer
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::server::TlsStream;
 
 use super::answer::Answer;
-use super::body::{self, Reply};
+use super::body::{self, Aging, Reply};
 use super::connections::{
     Busy, Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
@@ -56,9 +59,10 @@ const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
 /// How long a connection may stay without a request, and how long a head may take.
 // k8s: pkg/kubelet/server/server.go IdleTimeout
 const IDLE_WAIT: Duration = Duration::from_secs(90);
-/// Hard cap of every connection, and so of every stream.
+/// Hard cap of every request. As old a connection takes no more of them, answers those it has, and
+/// is gone when the youngest has had its time.
 // k8s: pkg/kubelet/server/server.go ReadTimeout, WriteTimeout
-pub const AGE_MAX: Duration = Duration::from_secs(4 * 3600);
+const AGE_MAX: Duration = Duration::from_secs(4 * 3600);
 /// Requests at the same time on one h2 connection.
 // k8s: golang.org/x/net/http2 defaultMaxStreams
 const H2_STREAMS_MAX: u32 = 250;
@@ -123,16 +127,13 @@ pub async fn accept(listener: std::net::TcpListener, tls: ServerConfig, handler:
                 let (tls, handler) = (tls.clone(), Arc::clone(&handler));
                 tasks::serve("HTTPS connection", async move {
                     // Boxed, here and below: a future that is given away takes its room twice.
-                    let served = Box::pin(connection(socket, (address, place), tls, handler));
-                    let _ = tokio::time::timeout(AGE_MAX, served).await;
+                    Box::pin(connection(socket, (address, place), tls, handler)).await;
                 });
             }
             Err(error) => connections.refused(&error).await,
         }
     }
 }
-
-type Tls = TlsStream<Metered<TcpStream>>;
 
 async fn connection(
     socket: TcpStream,
@@ -166,8 +167,8 @@ async fn connection(
         None => HEAD_BYTES_UNKNOWN,
     };
     let ended = match h2 {
-        true => Box::pin(serve_h2(stream, handler, peer, head_bytes)).await,
-        false => Box::pin(serve_h1(stream, handler, peer, head_bytes)).await,
+        true => Box::pin(serve_h2(stream, handler, peer, head_bytes, AGE_MAX)).await,
+        false => Box::pin(serve_h1(stream, handler, peer, head_bytes, AGE_MAX)).await,
     };
     if let Err(error) = ended {
         tracing::debug!(%error, %address, "a connection broke");
@@ -185,32 +186,28 @@ fn tune(socket: &TcpStream) {
 }
 
 async fn serve_h1(
-    stream: Tls,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     handler: Arc<dyn Handler>,
     peer: Arc<Peer>,
     head_bytes: usize,
+    age: Duration,
 ) -> hyper::Result<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(IDLE_WAIT).max_buf_size(head_bytes);
     let place = Arc::clone(&peer.connection);
-    let answer = service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer)));
-    let mut served =
+    let answer =
+        service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer), age));
+    let served =
         std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
-    tokio::select! {
-        ended = served.as_mut() => return ended,
-        over = place.over() => match over {
-            Over::Displaced => return Ok(()),
-            Over::Idle => served.as_mut().graceful_shutdown(),
-        }
-    }
-    tokio::time::timeout(CLOSE_WAIT, served).await.unwrap_or(Ok(()))
+    until_over(served, &place, age, |served| served.graceful_shutdown()).await
 }
 
 async fn serve_h2(
-    stream: Tls,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     handler: Arc<dyn Handler>,
     peer: Arc<Peer>,
     head_bytes: usize,
+    age: Duration,
 ) -> hyper::Result<()> {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
@@ -222,15 +219,40 @@ async fn serve_h2(
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1);
     let place = Arc::clone(&peer.connection);
-    let answer = service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer)));
-    let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
-    tokio::select! {
-        ended = served.as_mut() => return ended,
-        over = place.over() => match over {
-            Over::Displaced => return Ok(()),
-            Over::Idle => served.as_mut().graceful_shutdown(),
+    let answer =
+        service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer), age));
+    let served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
+    until_over(served, &place, age, |served| served.graceful_shutdown()).await
+}
+
+/// Serves until the connection ends, its room is needed, or it was silent or is old for too long.
+/// `farewell` has it take no more requests and end with the last of those that it has.
+async fn until_over<S: Future<Output = hyper::Result<()>>>(
+    mut served: Pin<&mut S>,
+    place: &Connection,
+    age: Duration,
+    farewell: impl Fn(Pin<&mut S>),
+) -> hyper::Result<()> {
+    let mut aged = std::pin::pin!(tokio::time::sleep(age));
+    let mut is_old = false;
+    loop {
+        tokio::select! {
+            ended = served.as_mut() => return ended,
+            over = place.over() => match over {
+                Over::Displaced => return Ok(()),
+                Over::Idle => break,
+            },
+            () = aged.as_mut() => {
+                if is_old {
+                    return Ok(()); // whoever is still here does not read
+                }
+                is_old = true;
+                aged.as_mut().reset(Instant::now() + age);
+                farewell(served.as_mut());
+            }
         }
     }
+    farewell(served.as_mut());
     tokio::time::timeout(CLOSE_WAIT, served).await.unwrap_or(Ok(()))
 }
 
@@ -239,17 +261,114 @@ async fn reply(
     request: Request<Incoming>,
     handler: Arc<dyn Handler>,
     peer: Arc<Peer>,
-) -> Result<Reply, Infallible> {
+    age: Duration,
+) -> Result<Response<Aging>, Infallible> {
+    let end = Instant::now() + age;
     let busy = peer.connection.ask();
     let asked = async move { handler.reply(request, peer, busy).await };
-    Ok(tasks::caught(asked).await.unwrap_or_else(|panic| {
+    let answered: Reply = tasks::caught(asked).await.unwrap_or_else(|panic| {
         tasks::counted("request");
         tracing::error!(task = "request", "{panic}; one request is lost");
         Answer::text(500, "internal server error\n").into()
-    }))
+    });
+    Ok(answered.map(|body| body::until(body, end)))
 }
 
 /// The answer, whose connection is busy until its last byte is handed over.
 pub fn held(reply: Reply, busy: Busy) -> Reply {
     reply.map(|body| body::holding(body, busy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::{BodyExt as _, Empty};
+    use hyper::body::Bytes;
+    use hyper::client::conn::http2 as client;
+    use tokio::sync::mpsc;
+
+    /// Answers each request with a stream that the test writes.
+    struct Streams(mpsc::UnboundedSender<body::Sink>);
+
+    impl Handler for Streams {
+        fn name(&self, _: &Peer) -> Option<String> {
+            None
+        }
+
+        fn reply(
+            self: Arc<Self>,
+            _: Request<Incoming>,
+            _: Arc<Peer>,
+            mut busy: Busy,
+        ) -> BoxFuture<'static, Reply> {
+            busy.allow();
+            let (sink, body) = body::streamed();
+            self.0.send(sink).expect("the test waits");
+            Box::pin(async move { held(Response::new(body), busy) })
+        }
+
+        fn is_full(&self) {}
+    }
+
+    fn peer() -> Arc<Peer> {
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        let connections = Connections::new(LIMITS, PATIENCE, || {});
+        let connection = connections.open(PeerKey::of(address.ip())).expect("room");
+        Arc::new(Peer { address, certificates: [].into(), verdict: Verdict::default(), connection })
+    }
+
+    fn get() -> Request<Empty<Bytes>> {
+        Request::new(Empty::new())
+    }
+
+    type Client = client::SendRequest<Empty<Bytes>>;
+    type Served = tokio::task::JoinHandle<hyper::Result<()>>;
+
+    /// A client with a window of that size, and a connection that grows old soon.
+    async fn connect(
+        window: u32,
+        age: Duration,
+    ) -> (Client, Served, mpsc::UnboundedReceiver<body::Sink>) {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (streams, begun) = mpsc::unbounded_channel();
+        let served = serve_h2(ours, Arc::new(Streams(streams)), peer(), HEAD_BYTES_KNOWN, age);
+        let served = tokio::spawn(served);
+        let mut client = client::Builder::new(TokioExecutor::new());
+        client.initial_stream_window_size(window);
+        let opened = client.handshake(TokioIo::new(theirs)).await;
+        let (client, connection) = opened.expect("a connection");
+        tokio::spawn(connection);
+        (client, served, begun)
+    }
+
+    #[tokio::test]
+    async fn an_old_connection_takes_no_more_requests_and_answers_those_it_has() {
+        const AGE: Duration = Duration::from_secs(1);
+        let (mut client, served, mut begun) = connect(1 << 16, AGE).await;
+        tokio::time::sleep(AGE / 2).await;
+        let answer = client.send_request(get()).await.expect("an answer");
+        let sink = begun.recv().await.expect("a request");
+        let mut body = answer.into_body();
+        // Further ones are for a new connection from some time on.
+        while client.send_request(get()).await.is_ok() {
+            tokio::time::sleep(AGE / 100).await;
+        }
+        sink.send(Bytes::from_static(b"late")).await.expect("read");
+        let frame = body.frame().await.expect("a piece").expect("whole");
+        assert_eq!(frame.into_data().expect("data"), "late");
+        // This one has had its time as well.
+        assert!(body.frame().await.expect("no end").is_err());
+        assert_eq!(sink.send(Bytes::new()).await, Err(body::Closed));
+        served.await.expect("no panic").expect("ended as it should");
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_client_does_not_read_ends_all_the_same() {
+        let (mut client, served, mut begun) = connect(1024, Duration::from_millis(100)).await;
+        let answer = client.send_request(get()).await.expect("an answer");
+        let sink = begun.recv().await.expect("a request");
+        while sink.send(Bytes::from(vec![0; 1 << 16])).await.is_ok() {}
+        served.await.expect("no panic").expect("ended as it should");
+        drop(answer);
+    }
 }
