@@ -174,27 +174,30 @@ impl Authenticator {
         {
             return judged.user.clone();
         }
-        let user = judge(ca, &peer.certificates);
-        let until = match user {
-            Ok(_) => end_of(&peer.certificates),
-            Err(_) => now.saturating_add(REFUSED_SECONDS),
+        let (user, until) = match judge(ca, &peer.certificates) {
+            Ok((user, until)) => (Ok(user), until.min(end_of(&peer.certificates))),
+            Err(error) => (Err(error), now.saturating_add(REFUSED_SECONDS)),
         };
         *verdict = Some(Judged { generation, until, user: user.clone() });
         user
     }
 }
 
-fn judge(ca: &ClientCa, certificates: &[CertificateDer<'static>]) -> Result<Option<User>, String> {
-    let Some((leaf, chain)) = certificates.split_first() else { return Ok(None) };
-    ca.verify(leaf, chain)?;
-    let Some(subject) = subject(leaf) else { return Ok(None) };
+/// The user, and until when the authorities vouch for it.
+fn judge(
+    ca: &ClientCa,
+    certificates: &[CertificateDer<'static>],
+) -> Result<(Option<User>, i64), String> {
+    let Some((leaf, chain)) = certificates.split_first() else { return Ok((None, i64::MAX)) };
+    let until = ca.verify(leaf, chain)?;
+    let Some(subject) = subject(leaf) else { return Ok((None, until)) };
     let mut id = "X509SHA256=".to_owned();
     for byte in digest(&SHA256, leaf).as_ref() {
         let _ = write!(id, "{byte:02x}"); // to a string: cannot fail
     }
     let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![id])]);
     let (name, groups) = (subject.name, subject.groups);
-    Ok(Some(User { name, uid: String::new(), groups, extra }))
+    Ok((Some(User { name, uid: String::new(), groups, extra }), until))
 }
 
 /// When the first of them ends, in seconds; at once for what cannot be read.

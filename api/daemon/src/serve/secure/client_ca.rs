@@ -11,14 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::AccessError;
+use super::authorities::Authorities;
 use super::serving::{Stamp, off_thread, read_bounded};
 
 /// Largest bundle in bytes.
@@ -35,7 +31,7 @@ pub(super) struct ClientCa {
 
 struct Current {
     /// `None` until there are any.
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    authorities: Option<Arc<Authorities>>,
     /// Grows with each change of the authorities.
     generation: u64,
     stamp: Option<Stamp>,
@@ -48,31 +44,31 @@ impl ClientCa {
     pub(super) fn open(field: &'static str, path: PathBuf) -> Result<Self, AccessError> {
         let stamp = Stamp::of(&path);
         let fail = |reason| AccessError::ClientCa { field, path: path.clone(), reason };
-        let verifier = read(&path).map_err(fail)?;
-        let (generation, checked, verifier) = (1, Instant::now(), Some(verifier));
-        let now = Current { verifier, generation, stamp, checked, is_checking: false };
+        let authorities = read(&path).map_err(fail)?;
+        let (generation, checked, authorities) = (1, Instant::now(), Some(authorities));
+        let now = Current { authorities, generation, stamp, checked, is_checking: false };
         Ok(Self { file: Some((field, path)), now: Arc::new(Mutex::new(now)) })
     }
 
     /// None yet: they will be told.
     pub(super) fn told() -> Self {
-        let (generation, checked, verifier, stamp) = (0, Instant::now(), None, None);
-        let now = Current { verifier, generation, stamp, checked, is_checking: false };
+        let (generation, checked, authorities, stamp) = (0, Instant::now(), None, None);
+        let now = Current { authorities, generation, stamp, checked, is_checking: false };
         Self { file: None, now: Arc::new(Mutex::new(now)) }
     }
 
     /// These are the authorities from now on.
     pub(super) fn put(&self, pem: &[u8]) -> Result<(), String> {
-        let verifier = verifier(pem)?;
+        let authorities = parsed(pem)?;
         let mut now = lock(&self.now);
-        now.verifier = Some(verifier);
+        now.authorities = Some(authorities);
         now.generation += 1;
         Ok(())
     }
 
     /// Whether there are any.
     pub(super) fn is_known(&self) -> bool {
-        lock(&self.now).verifier.is_some()
+        lock(&self.now).authorities.is_some()
     }
 
     /// Which authorities are in force. A look at the file that is due begins; until it has ended
@@ -92,16 +88,16 @@ impl ClientCa {
         generation
     }
 
-    /// Whether the certificate holds now, for a client.
+    /// Until when the certificate is known to hold for a client, in seconds; or why it does not.
     pub(super) fn verify(
         &self,
         leaf: &CertificateDer<'_>,
         chain: &[CertificateDer<'_>],
-    ) -> Result<(), String> {
-        let verifier = lock(&self.now).verifier.clone();
-        let verifier = verifier.ok_or("no authorities of client certificates are known")?;
-        let verified = verifier.verify_client_cert(leaf, chain, UnixTime::now());
-        verified.map(drop).map_err(|error| format!("the client certificate: {error}"))
+    ) -> Result<i64, String> {
+        let authorities = lock(&self.now).authorities.clone();
+        let authorities = authorities.ok_or("no authorities of client certificates are known")?;
+        let verified = authorities.verify(leaf, chain, jiff::Timestamp::now().as_second());
+        verified.map_err(|error| format!("the client certificate: {error}"))
     }
 }
 
@@ -113,8 +109,8 @@ fn check((field, path): (&str, &Path), shared: &Mutex<Current>, known: Option<St
     (now.stamp, now.is_checking) = (stamp, false);
     match read {
         None => {}
-        Some(Ok(verifier)) => {
-            now.verifier = Some(verifier);
+        Some(Ok(authorities)) => {
+            now.authorities = Some(authorities);
             now.generation += 1;
         }
         Some(Err(error)) => {
@@ -128,18 +124,10 @@ fn lock(of: &Mutex<Current>) -> MutexGuard<'_, Current> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    verifier(&read_bounded(path, BUNDLE_BYTES_MAX).map_err(|error| error.to_string())?)
+fn read(path: &Path) -> Result<Arc<Authorities>, String> {
+    parsed(&read_bounded(path, BUNDLE_BYTES_MAX).map_err(|error| error.to_string())?)
 }
 
-fn verifier(pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| error.to_string())?;
-        roots.add(certificate).map_err(|error| error.to_string())?;
-    }
-    let provider = Arc::new(default_provider());
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-        .build()
-        .map_err(|error| error.to_string())
+fn parsed(pem: &[u8]) -> Result<Arc<Authorities>, String> {
+    Authorities::read(pem, jiff::Timestamp::now().as_second()).map(Arc::new)
 }

@@ -6,6 +6,7 @@
 //! `ttl_cache::ENTRIES_MAX` answers of each kind, `TOKEN_BYTES_MAX` a token.
 
 mod authn;
+mod authorities;
 mod authz;
 mod client_ca;
 mod flights;

@@ -1,0 +1,171 @@
+//! Authorities of client certificates: those of a bundle that hold at the moment.
+//!
+//! Input: a bundle, a certificate chain. Output: whether the chain leads to one of them and is meant
+//! for clients, and until when that is so. The TLS library takes of an authority its name and key and
+//! never asks whether it has ended, so those that do not hold are kept from it. Pure but for the log:
+//! the time is given.
+// k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+
+/// All authorities of a bundle.
+pub(super) struct Authorities {
+    roots: Vec<Root>,
+    in_force: Mutex<InForce>,
+}
+
+/// One of them. Times are seconds since 1970; at both of them it still holds.
+struct Root {
+    certificate: CertificateDer<'static>,
+    from: i64,
+    to: i64,
+}
+
+/// Those that hold, as long as they are the same ones.
+#[derive(Clone)]
+struct InForce {
+    from: i64,
+    to: i64,
+    /// `None` when there is none.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+impl Authorities {
+    /// Reads a bundle, of authorities that hold or not.
+    pub(super) fn read(pem: &[u8], now: i64) -> Result<Self, String> {
+        let mut roots = Vec::new();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            roots.push(Root::new(certificate.map_err(|error| error.to_string())?)?);
+        }
+        if roots.is_empty() {
+            return Err("there is no certificate in it".to_owned());
+        }
+        let in_force = Mutex::new(in_force(&roots, now)?);
+        Ok(Self { roots, in_force })
+    }
+
+    /// Until when the certificate is known to hold, for a client.
+    pub(super) fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: i64,
+    ) -> Result<i64, String> {
+        let InForce { to, verifier, .. } = self.at(now)?;
+        let verifier = verifier.ok_or("all authorities have ended, or have not begun")?;
+        let seconds = Duration::from_secs(u64::try_from(now).unwrap_or(0));
+        let time = UnixTime::since_unix_epoch(seconds);
+        let verified = verifier.verify_client_cert(leaf, chain, time);
+        verified.map(|_| to).map_err(|error| error.to_string())
+    }
+
+    fn at(&self, now: i64) -> Result<InForce, String> {
+        let mut known = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        if now < known.from || now > known.to {
+            *known = in_force(&self.roots, now)?;
+        }
+        Ok(known.clone())
+    }
+}
+
+impl Root {
+    fn new(certificate: CertificateDer<'static>) -> Result<Self, String> {
+        // As an authority, too: it may begin later.
+        let added = RootCertStore::empty().add(certificate.clone());
+        added.map_err(|error| error.to_string())?;
+        let parsed = x509_parser::parse_x509_certificate(&certificate);
+        let (_, parsed) = parsed.map_err(|error| error.to_string())?;
+        let validity = parsed.validity();
+        let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+        Ok(Self { certificate, from, to })
+    }
+}
+
+fn in_force(roots: &[Root], now: i64) -> Result<InForce, String> {
+    let (mut from, mut to) = (i64::MIN, i64::MAX);
+    let mut store = RootCertStore::empty();
+    for root in roots {
+        if now < root.from {
+            to = to.min(root.from - 1);
+        } else if root.to < now {
+            from = from.max(root.to + 1);
+        } else {
+            (from, to) = (from.max(root.from), to.min(root.to));
+            store.add(root.certificate.clone()).map_err(|error| error.to_string())?;
+        }
+    }
+    let out = roots.len() - store.len();
+    if out > 0 {
+        let all = roots.len();
+        tracing::warn!(out, all, "authorities of client certificates have ended or not begun");
+    }
+    if store.is_empty() {
+        return Ok(InForce { from, to, verifier: None });
+    }
+    let provider = Arc::new(default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider).build();
+    Ok(InForce { from, to, verifier: Some(verifier.map_err(|error| error.to_string())?) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
+    use std::time::SystemTime;
+
+    /// An authority that holds so many seconds before and after this moment, and a client of it.
+    fn pair(before: i64, after: i64) -> (String, CertificateDer<'static>) {
+        let at = |seconds: i64| {
+            let from_now = Duration::from_secs(seconds.unsigned_abs());
+            let now = SystemTime::now();
+            (if seconds < 0 { now - from_now } else { now + from_now }).into()
+        };
+        let mut ca = CertificateParams::default();
+        ca.distinguished_name.push(DnType::CommonName, format!("{before} {after}"));
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        (ca.not_before, ca.not_after) = (at(-before), at(after));
+        let key = KeyPair::generate().expect("a key");
+        let pem = ca.self_signed(&key).expect("a certificate").pem();
+        let mut leaf = CertificateParams::default();
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let own = KeyPair::generate().expect("a key");
+        let leaf = leaf.signed_by(&own, &Issuer::new(ca, key)).expect("a certificate");
+        (pem, leaf.der().clone())
+    }
+
+    #[test]
+    fn an_authority_that_has_ended_or_not_begun_vouches_for_nobody() {
+        let now = jiff::Timestamp::now().as_second();
+        let ((ended, of_ended), (holding, of_holding)) = (pair(7200, -3600), pair(3600, 7200));
+        let (later, of_later) = pair(-3600, 9000);
+        let all = Authorities::read(format!("{ended}{holding}{later}").as_bytes(), now);
+        let all = all.expect("authorities");
+        let holds = |leaf, at| all.verify(leaf, &[], now + at).is_ok();
+        assert_eq!([-5400, 0, 5400].map(|at| holds(&of_ended, at)), [true, false, false]);
+        assert_eq!([-5400, 0, 5400].map(|at| holds(&of_holding, at)), [false, true, true]);
+        assert_eq!([-5400, 0, 5400].map(|at| holds(&of_later, at)), [false, false, true]);
+        // What was found out holds until the next one begins.
+        let until = all.verify(&of_holding, &[], now).expect("it holds") - now;
+        assert!((3590..3610).contains(&until), "{until}");
+    }
+
+    #[test]
+    fn a_bundle_of_which_all_have_ended_is_one_and_an_empty_one_is_none() {
+        let now = jiff::Timestamp::now().as_second();
+        let (ended, leaf) = pair(7200, -3600);
+        let all = Authorities::read(ended.as_bytes(), now).expect("authorities");
+        let refused = all.verify(&leaf, &[], now).expect_err("nobody vouches");
+        assert_eq!(refused, "all authorities have ended, or have not begun");
+        assert!(Authorities::read(b"", now).is_err());
+    }
+}
