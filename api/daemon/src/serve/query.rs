@@ -1,11 +1,13 @@
 //! Paths and queries of URLs, decoded. Pure.
 //!
-//! Bounds: a request's head is bounded by its listener; here `PAIRS_MAX` pairs are looked at.
+//! Bounds: a request's head is bounded by its listener; a query of more than `PAIRS_MAX` pairs is as
+//! good as none, because a part of it would be another request.
 
 use pintle_api_types::url::unescaped;
 
-/// Pairs of a query that are looked at; an exec has one for each word of its command.
-const PAIRS_MAX: usize = 4096;
+/// Pairs of a query; an exec has one for each word of its command.
+// k8s: Go's net/url urlmaxqueryparams
+const PAIRS_MAX: usize = 10_000;
 
 /// The pairs of a query in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +16,10 @@ pub struct Query(Vec<(String, String)>);
 impl Query {
     /// Parses `a=1&b=2`. A pair that cannot be decoded is left out, as in Go.
     pub fn parse(text: &str) -> Self {
-        let pairs = text.split('&').filter(|pair| !pair.is_empty()).take(PAIRS_MAX);
+        if text.split('&').count() > PAIRS_MAX {
+            return Self::default();
+        }
+        let pairs = text.split('&').filter(|pair| !pair.is_empty());
         let decoded = pairs.filter_map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             Some((unescaped(name, true)?, unescaped(value, true)?))
@@ -49,6 +54,15 @@ mod tests {
         assert_eq!(query.first("tty"), Some(""));
         assert_eq!(query.first("x"), None, "a broken escape");
         assert_eq!(query.first("y"), Some(""));
+    }
+
+    #[test]
+    fn a_query_is_taken_as_a_whole_or_not_at_all() {
+        let words = |count: usize| format!("{}output=1", "command=x&".repeat(count));
+        let all = Query::parse(&words(PAIRS_MAX - 1));
+        assert_eq!(all.all("command").count(), PAIRS_MAX - 1);
+        assert_eq!(all.first("output"), Some("1"));
+        assert_eq!(Query::parse(&words(PAIRS_MAX)), Query::default());
     }
 
     #[test]
