@@ -50,6 +50,8 @@ pub struct LogReader {
     after: Option<jiff::Timestamp>,
     /// Bytes read so far.
     read: u64,
+    /// Lines read so far, wanted or not, but for those that are none.
+    lines: u64,
 }
 
 /// What one look at a log came to.
@@ -95,9 +97,18 @@ impl LogReader {
         let remaining = query.limit_bytes;
         let id = FileId::from(&file.metadata()?);
         let file = BufReader::new(Box::new(file) as Box<dyn Read + Send>);
-        let (line, last_time, read) = (Vec::new(), String::new(), 0);
-        let after = None;
-        Ok(Self { file, id, query, remaining, line, at_line_start: true, last_time, after, read })
+        Ok(Self {
+            file,
+            id,
+            query,
+            remaining,
+            line: Vec::new(),
+            at_line_start: true,
+            last_time: String::new(),
+            after: None,
+            read: 0,
+            lines: 0,
+        })
     }
 
     /// Goes on at the start of another file of the same log. With `skip_known` lines that are not
@@ -134,6 +145,18 @@ impl LogReader {
                 Step::End => return Ok(false),
             }
         }
+    }
+
+    /// Appends the unfinished last line, for who waits for no more of it. A tail whose lines are all
+    /// there does without.
+    // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs
+    pub fn finish(&mut self, out: &mut Vec<u8>) {
+        let is_whole = self.query.tail_lines.is_some_and(|wanted| self.lines >= wanted);
+        if self.line.is_empty() || is_whole || self.is_done() {
+            return;
+        }
+        let line = std::mem::take(&mut self.line);
+        self.append(&line, out);
     }
 
     /// Looks at one more line, or at `LINE_BYTES_MAX` of it, and appends what is wanted of it: who
@@ -194,6 +217,7 @@ impl LogReader {
         {
             return false;
         }
+        self.lines += 1;
         self.last_time.clear();
         self.last_time.push_str(&parsed.time);
         if self.query.stream.is_some_and(|stream| stream != parsed.stream) {
@@ -253,7 +277,7 @@ fn push_time(time: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&time.as_bytes()[zone..]);
 }
 
-/// Offset of the `lines`-th last line.
+/// Offset of the `lines`-th last line; one that is unfinished does not count.
 // k8s: staging/src/k8s.io/cri-client/pkg/logs/tail.go findTailLineStartIndex
 fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     let mut end = file.seek(SeekFrom::End(0))?;
@@ -263,19 +287,15 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     if lines == 0 {
         return Ok(end);
     }
-    let mut first = true;
     // Lines are no longer than this, so what is before has nothing to do with the tail: a sparse
     // file of a terabyte is not searched for its newlines.
-    let bytes_max = lines.saturating_add(1).saturating_mul(LINE_BYTES_MAX as u64);
+    let bytes_max = lines.saturating_add(2).saturating_mul(LINE_BYTES_MAX as u64);
     let floor = end.saturating_sub(bytes_max);
     while end > floor {
         let start = end.saturating_sub(TAIL_BLOCK_BYTES);
         file.seek(SeekFrom::Start(start))?;
         block.clear();
         file.by_ref().take(end - start).read_to_end(&mut block)?;
-        if std::mem::take(&mut first) && block.last() != Some(&b'\n') {
-            wanted -= 1;
-        }
         for (index, _) in block.iter().enumerate().rev().filter(|(_, b)| **b == b'\n') {
             wanted -= 1;
             if wanted == 0 {
@@ -319,10 +339,14 @@ fn end_of_log(log: &Path) -> String {
         let mut text = Vec::new();
         // The container has ended; should anybody else go on writing, that is not waited for.
         for _ in 0..LOG_LINES_MAX {
-            if !reader.next(&mut text)? {
-                break;
+            let is_end = !reader.next(&mut text)?;
+            if is_end {
+                reader.finish(&mut text);
             }
             text.drain(..text.len().saturating_sub(LOG_BYTES_MAX));
+            if is_end {
+                break;
+            }
         }
         Ok(text)
     };
@@ -398,6 +422,28 @@ mod tests {
         writeln!(file, "f").expect("write");
         assert!(reader.next(&mut out).expect("read"));
         assert_eq!(out, b"a\nhalf\n");
+    }
+
+    #[test]
+    fn a_last_line_that_nobody_finishes_is_shown_and_is_none_of_a_tail() {
+        let file = log(&["stdout F a\n", "stdout F b\n", "stdout F hal"]);
+        let all = LogQuery::default;
+        for (query, expected) in [
+            (all(), "a\nb\nhal"),
+            (LogQuery { tail_lines: Some(1), ..all() }, "b\n"),
+            (LogQuery { tail_lines: Some(2), ..all() }, "a\nb\n"),
+            (LogQuery { tail_lines: Some(3), ..all() }, "a\nb\nhal"),
+            (LogQuery { limit_bytes: Some(3), ..all() }, "a\nb"),
+            (LogQuery { limit_bytes: Some(5), ..all() }, "a\nb\nh"),
+            (LogQuery { stream: Some(Stream::Stderr), ..all() }, ""),
+        ] {
+            let mut reader = LogReader::open(file.path(), query.clone()).expect("open");
+            let mut out = Vec::new();
+            while reader.next(&mut out).expect("read") {}
+            reader.finish(&mut out);
+            assert_eq!(String::from_utf8_lossy(&out), expected, "{query:?}");
+        }
+        assert_eq!(termination_message(None, file.path(), true), "a\nb\nhal");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Follow {
             }
         };
         let ended = match &self.container {
-            None => reading.drain().await.map(|read| read.err()),
+            None => reading.whole().await.map(Result::err),
             Some(container) => self.follow(container, &mut reading).await.map(Result::err),
         };
         if let Ok(Some(error)) = ended {
@@ -200,6 +200,23 @@ impl Reading<'_> {
             if last == Step::End {
                 return Ok(Ok(()));
             }
+        }
+    }
+
+    /// Sends everything that is there, with a last line that is unfinished.
+    async fn whole(&mut self) -> Result<io::Result<()>, Gone> {
+        if let Err(error) = self.drain().await? {
+            return Ok(Err(error));
+        }
+        let rest = |reader: &mut LogReader| {
+            let mut text = Vec::new();
+            reader.finish(&mut text);
+            Ok(text)
+        };
+        match self.look(rest).await? {
+            Ok(text) if text.is_empty() => Ok(Ok(())),
+            Ok(text) => self.sink.send(text.into()).await.map(Ok).map_err(|_| Gone),
+            Err(error) => Ok(Err(error)),
         }
     }
 

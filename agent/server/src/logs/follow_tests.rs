@@ -96,6 +96,16 @@ async fn a_log_that_is_not_followed_ends_with_its_file() {
     assert_eq!(lines(&mut body, usize::MAX).await, world.all());
 }
 
+#[tokio::test]
+async fn a_last_line_that_nobody_finishes_is_sent() {
+    let mut world = World::new();
+    world.write(1);
+    let mut file = fs::OpenOptions::new().append(true).open(world.log()).expect("a log");
+    write!(file, "2026-01-01T00:00:00Z stdout F hal").expect("written");
+    let mut body = world.follow(&Watches::start(), None);
+    assert_eq!(lines(&mut body, usize::MAX).await, "0\nhal");
+}
+
 #[test]
 fn what_waits_for_a_client_has_no_room_for_more() {
     let mut world = World::new();
