@@ -36,6 +36,10 @@ use request::Wire;
 pub use spdy::fuzz as fuzz_spdy;
 pub use websocket::fuzz as fuzz_websocket;
 
+/// How long a client is to wait that asks a runtime with too many streams that nobody has begun.
+// k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/request_cache.go cacheTTL
+const RETRY_AFTER_SECONDS: u32 = 60;
+
 /// What is wanted: the request and the URL of the runtime that answers it.
 struct Wanted {
     request: Request<Incoming>,
@@ -165,10 +169,32 @@ fn tty(view: &PodView, name: &str) -> Option<bool> {
 /// A refusal of the runtime, as the kubelet passes it on.
 // k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/errors.go WriteError
 fn refusal(error: Error) -> Answer {
-    let status = match error.code {
+    refused(error.code, error.rpc_text())
+}
+
+fn refused(code: Code, text: String) -> Answer {
+    let status = match code {
         Code::NotFound => 404,
         Code::ResourceExhausted => 429,
         _ => 500,
     };
-    Answer::text(status, error.rpc_text())
+    let retry_after_seconds = (status == 429).then_some(RETRY_AFTER_SECONDS);
+    Answer { retry_after_seconds, ..Answer::text(status, text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::RETRY_AFTER;
+
+    #[test]
+    fn who_asks_too_often_is_told_when_to_come_back() {
+        let header = |code| {
+            let reply = Reply::from(refused(code, "no".to_owned()));
+            let wait = reply.headers().get(RETRY_AFTER).cloned();
+            (reply.status().as_u16(), wait.map(|wait| wait.to_str().unwrap_or("").to_owned()))
+        };
+        assert_eq!(header(Code::ResourceExhausted), (429, Some("60".to_owned())));
+        assert_eq!(header(Code::NotFound), (404, None));
+    }
 }

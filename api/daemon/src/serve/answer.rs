@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, WARNING, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -28,6 +30,8 @@ pub struct Answer {
     pub content_type: Cow<'static, str>,
     /// What clients show to their users.
     pub warning: Option<String>,
+    /// Who asks again is to wait so long.
+    pub retry_after_seconds: Option<u32>,
     /// The body is compressed.
     pub is_gzip: bool,
     /// The body.
@@ -36,8 +40,14 @@ pub struct Answer {
 
 impl Answer {
     fn of(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
-        let (warning, is_gzip, body) = (None, false, Bytes::from(body));
-        Self { status, content_type: content_type.into(), warning, is_gzip, body }
+        Self {
+            status,
+            content_type: content_type.into(),
+            warning: None,
+            retry_after_seconds: None,
+            is_gzip: false,
+            body: Bytes::from(body),
+        }
     }
 
     /// Text for people.
@@ -89,6 +99,8 @@ impl From<Answer> for Response<Full<Bytes>> {
         headers.extend(value(&answer.content_type).map(|value| (CONTENT_TYPE, value)));
         let warning = answer.warning.as_deref().and_then(value);
         headers.extend(warning.map(|value| (WARNING, value)));
+        let wait = answer.retry_after_seconds.map(HeaderValue::from);
+        headers.extend(wait.map(|value| (RETRY_AFTER, value)));
         if answer.is_gzip {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
