@@ -164,7 +164,8 @@ impl Api {
             Kind::NodeLogs => {
                 let config = &self.parts.config.kubelet;
                 let (rest, query) = (&found.words.rest, Query::parse(&query));
-                node_logs::answer(config, rest, &query, || self.turn(&found, (peer, under_way)))
+                let asked = (&query, request.headers());
+                node_logs::answer(config, rest, asked, || self.turn(&found, (peer, under_way)))
                     .await
             }
             kind => {

@@ -146,11 +146,16 @@ pub(super) fn stat(root: &Path, name: &str) -> Result<(), String> {
     })
 }
 
-/// A file below the folder; a folder counts as missing.
-pub(super) fn open(root: &Path, name: &str) -> std::io::Result<File> {
+/// Whatever is below the folder by this name, opened.
+pub(super) fn find(root: &Path, name: &str) -> std::io::Result<File> {
     let dir = open_dir(root)?;
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
-    let file = File::from(open_beneath(&dir, name, flags, ResolveFlag::empty())?);
+    Ok(File::from(open_beneath(&dir, name, flags, ResolveFlag::empty())?))
+}
+
+/// A file below the folder; a folder counts as missing.
+fn open(root: &Path, name: &str) -> std::io::Result<File> {
+    let file = find(root, name)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(ErrorKind::NotFound.into()),

@@ -6,17 +6,25 @@
 //! links are followed, as by the kubelet; pipes and devices are neither waited for nor read.
 // k8s: pkg/kubelet/kubelet.go (logServer), pkg/kubelet/kubelet_server_journal.go
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs::{self, File, Metadata};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Response;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    LAST_MODIFIED, LOCATION,
+};
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
 use pintle_agent_config::KubeletConfiguration;
+use pintle_agent_host::volume::dir_fd::magic_path;
 use pintle_agent_runtime::log_read::open_regular;
+use pintle_api_types::url::escaped;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, Place};
 use pintle_daemon::serve::answer::Answer;
@@ -24,6 +32,7 @@ use pintle_daemon::serve::body::{self, Reply, Sink};
 use pintle_daemon::serve::query::Query;
 
 use super::api::Turn;
+use super::file_part::{self, FilePart};
 use super::journal;
 use super::node_query::NodeQuery;
 
@@ -42,24 +51,24 @@ const FULL_PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn answer(
     config: &KubeletConfiguration,
     rest: &str,
-    query: &Query,
+    (query, headers): (&Query, &HeaderMap),
     turn: impl FnOnce() -> Result<Turn, Answer>,
 ) -> Reply {
     if !config.enable_system_log_query {
-        return below(Path::new(ROOT), rest).await;
+        return below(Path::new(ROOT), rest, headers).await;
     }
-    match queried(Path::new(ROOT), rest, query, turn).await {
+    match queried(Path::new(ROOT), rest, (query, headers), turn).await {
         Ok(Some(reply)) => reply,
-        Ok(None) => below(Path::new(ROOT), rest).await,
+        Ok(None) => below(Path::new(ROOT), rest, headers).await,
         Err(answer) => answer.into(),
     }
 }
 
-/// Logs of services, or the file that is named as one; `None` when nothing is asked that way.
+/// Logs of services, or the file or folder that is named as one; `None` when nothing is asked that way.
 async fn queried(
     root: &'static Path,
     rest: &str,
-    query: &Query,
+    (query, headers): (&Query, &HeaderMap),
     turn: impl FnOnce() -> Result<Turn, Answer>,
 ) -> Result<Option<Reply>, Answer> {
     let Some(asked) = NodeQuery::parse(query)? else { return Ok(None) };
@@ -68,16 +77,15 @@ async fn queried(
     }
     let looked = off(move || {
         asked.check(|name| journal::stat(root, name))?;
-        let not_found = |_| Answer::text(404, "404 page not found\n");
-        let file = match asked.files.as_slice() {
-            [name] => Some(journal::open(root, name).map_err(not_found)?),
+        let found = match asked.files.as_slice() {
+            [name] => Some(named(root, name)),
             _ => None,
         };
-        Ok::<_, Answer>((asked, file))
+        Ok::<_, Answer>((asked, found))
     });
-    let (asked, file) = looked.await??;
-    if let Some(file) = file {
-        return Ok(Some(sent(file)));
+    let (asked, found) = looked.await??;
+    if let Some(found) = found {
+        return Ok(Some(found.into_reply(headers)));
     }
     let turn = turn()?;
     let (sink, text) = body::streamed();
@@ -94,20 +102,29 @@ async fn queried(
 /// What a path leads to.
 enum PageOrFile {
     Page(Reply),
-    File(File),
+    File(File, Metadata),
 }
 
-async fn below(root: &Path, rest: &str) -> Reply {
+impl PageOrFile {
+    fn into_reply(self, headers: &HeaderMap) -> Reply {
+        match self {
+            Self::Page(reply) => reply,
+            Self::File(file, meta) => sent(file, &meta, headers),
+        }
+    }
+
+    fn refused(status: u16, text: &str) -> Self {
+        Self::Page(Answer::text(status, text).into())
+    }
+}
+
+async fn below(root: &Path, rest: &str, headers: &HeaderMap) -> Reply {
     if rest.split('/').any(|part| part == "..") || rest.contains('\0') {
         return Answer::text(400, "invalid URL path\n").into();
     }
-    let path: PathBuf = rest
-        .split('/')
-        .filter(|part| !part.is_empty())
-        .fold(root.to_owned(), |path, part| path.join(part));
-    match off(move || found(&path)).await {
-        Ok(PageOrFile::Page(reply)) => reply,
-        Ok(PageOrFile::File(file)) => sent(file),
+    let (root, rest) = (root.to_owned(), rest.to_owned());
+    match off(move || found(&root, &rest)).await {
+        Ok(found) => found.into_reply(headers),
         Err(answer) => answer.into(),
     }
 }
@@ -118,16 +135,41 @@ async fn off<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Re
     blocking::run(Place::serve_node("node logs"), look).await.map_err(late)
 }
 
-fn found(path: &Path) -> PageOrFile {
-    let refused = |status, text: &str| PageOrFile::Page(Answer::text(status, text).into());
-    match fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => PageOrFile::Page(listing(path)),
-        Ok(meta) if meta.is_file() => match open_regular(path) {
-            Ok(file) => PageOrFile::File(file),
-            Err(_) => refused(403, "403 Forbidden\n"),
+/// A folder's links lead to the right places only behind a slash, and a file has none.
+// k8s: Go's net/http fs.go serveFile
+fn found(root: &Path, rest: &str) -> PageOrFile {
+    let parts = rest.split('/').filter(|part| !part.is_empty());
+    let name = escaped(parts.clone().next_back().unwrap_or_default());
+    let path: PathBuf = parts.fold(root.to_owned(), |path, part| path.join(part));
+    let has_slash = rest.is_empty() || rest.ends_with('/');
+    match fs::metadata(&path) {
+        Ok(meta) if meta.is_dir() && !has_slash => PageOrFile::Page(moved(&format!("{name}/"))),
+        Ok(meta) if meta.is_dir() => PageOrFile::Page(listing(&path)),
+        Ok(meta) if meta.is_file() && has_slash => PageOrFile::Page(moved(&format!("../{name}"))),
+        Ok(meta) if meta.is_file() => match open_regular(&path) {
+            Ok(file) => PageOrFile::File(file, meta),
+            Err(_) => PageOrFile::refused(403, "403 Forbidden\n"),
         },
-        _ => refused(404, "404 page not found\n"),
+        _ => PageOrFile::refused(404, "404 page not found\n"),
     }
+}
+
+/// What a query names as a file; a folder is one as well.
+fn named(root: &Path, name: &str) -> PageOrFile {
+    let opened = journal::find(root, name).and_then(|file| Ok((file.metadata()?, file)));
+    match opened {
+        Ok((meta, file)) if meta.is_file() => PageOrFile::File(file, meta),
+        Ok((meta, file)) if meta.is_dir() => {
+            PageOrFile::Page(listing(&magic_path(&OwnedFd::from(file))))
+        }
+        _ => PageOrFile::refused(404, "404 page not found\n"),
+    }
+}
+
+fn moved(to: &str) -> Reply {
+    let mut reply = Reply::from(Answer::text(301, ""));
+    put(&mut reply, LOCATION, to);
+    reply
 }
 
 fn listing(dir: &Path) -> Reply {
@@ -144,8 +186,8 @@ fn listing(dir: &Path) -> Reply {
         .collect();
     names.sort();
     let links = names.iter().map(|name| {
-        let name = escape(name);
-        format!("<a href=\"{name}\">{name}</a>\n")
+        let (plain, slash) = name.strip_suffix('/').map_or((&**name, ""), |plain| (plain, "/"));
+        format!("<a href=\"{}{slash}\">{}</a>\n", escaped(plain), escape(name))
     });
     let page = format!(
         "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n\
@@ -172,32 +214,63 @@ fn escape(text: &str) -> String {
     out
 }
 
-fn sent(file: File) -> Reply {
+/// A file, or the part of it that the headers ask for.
+fn sent(file: File, meta: &Metadata, headers: &HeaderMap) -> Reply {
+    let (size, changed) = (meta.len(), Timestamp::from_second(meta.mtime()).ok());
+    let part = match file_part::asked(headers, size, changed) {
+        FilePart::Whole => None,
+        FilePart::Bytes(part) => Some(part),
+        FilePart::Known => {
+            let mut reply = Response::new(body::whole(Bytes::new()));
+            *reply.status_mut() = StatusCode::NOT_MODIFIED;
+            return reply;
+        }
+        FilePart::Refused(why) => {
+            let mut reply = Reply::from(Answer::text(416, format!("{why}\n")));
+            put(&mut reply, CONTENT_RANGE, &format!("bytes */{size}"));
+            return reply;
+        }
+    };
     let (sink, text) = body::streamed();
-    pintle_daemon::tasks::serve("node log", send(file, sink));
-    let mut response = Response::new(text);
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
-    response
+    let mut reply = Response::new(text);
+    put(&mut reply, CONTENT_TYPE, "text/plain; charset=utf-8");
+    put(&mut reply, ACCEPT_RANGES, "bytes");
+    if let Some(date) = changed.and_then(file_part::http_date) {
+        put(&mut reply, LAST_MODIFIED, &date);
+    }
+    if let Some(Range { start, end }) = part {
+        *reply.status_mut() = StatusCode::PARTIAL_CONTENT;
+        put(&mut reply, CONTENT_RANGE, &format!("bytes {start}-{}/{size}", end.saturating_sub(1)));
+    }
+    let part = part.unwrap_or(0..size);
+    put(&mut reply, CONTENT_LENGTH, &(part.end - part.start).to_string());
+    pintle_daemon::tasks::serve("node log", async move { copy_part(file, part, &sink).await });
+    reply
 }
 
-async fn send(file: File, sink: Sink) {
-    copy(file, &sink).await;
+fn put(reply: &mut Reply, name: HeaderName, value: &str) {
+    reply.headers_mut().extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
 }
 
 /// Sends a file to its end, piece by piece, as fast as it is read.
 pub(super) async fn copy(file: File, sink: &Sink) {
+    copy_part(file, 0..u64::MAX, sink).await;
+}
+
+async fn copy_part(file: File, mut part: Range<u64>, sink: &Sink) {
     let file = Arc::new(file);
     loop {
-        let from = Arc::clone(&file);
+        let (from, at) = (Arc::clone(&file), part.start);
+        let left = usize::try_from(part.end - part.start).unwrap_or(usize::MAX);
         let read = move || {
-            let mut buffer = vec![0; CHUNK_BYTES];
-            let read = (&*from).read(&mut buffer)?;
+            let mut buffer = vec![0; CHUNK_BYTES.min(left)];
+            let read = from.read_at(&mut buffer, at)?;
             buffer.truncate(read);
             Ok::<_, std::io::Error>(buffer)
         };
         match blocking::run(Place::serve_node("node logs"), read).await {
             Ok(Ok(piece)) if !piece.is_empty() => {
+                part.start += piece.len() as u64;
                 if sink.send(Bytes::from(piece)).await.is_err() {
                     return;
                 }
@@ -211,9 +284,13 @@ pub(super) async fn copy(file: File, sink: &Sink) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::header::RANGE;
 
     async fn get(root: &Path, rest: &str) -> (u16, String) {
-        let reply = below(root, rest).await;
+        read(below(root, rest, &HeaderMap::new()).await).await
+    }
+
+    async fn read(reply: Reply) -> (u16, String) {
         let status = reply.status().as_u16();
         let bytes = crate::tests::read(reply.into_body()).await;
         (status, String::from_utf8_lossy(&bytes).into_owned())
@@ -231,11 +308,13 @@ mod tests {
             ("", "query=+", 400),
             ("", "query=kubelet", 429),
         ] {
-            let reply = answer(&config, rest, &Query::parse(query), no_turn).await;
+            let reply =
+                answer(&config, rest, (&Query::parse(query), &HeaderMap::new()), no_turn).await;
             assert_eq!(reply.status().as_u16(), status, "{rest} {query}");
         }
         let off = KubeletConfiguration::default();
-        let reply = answer(&off, "", &Query::parse("query=kubelet"), no_turn).await;
+        let reply =
+            answer(&off, "", (&Query::parse("query=kubelet"), &HeaderMap::new()), no_turn).await;
         assert_eq!(reply.status().as_u16(), 200, "switched off: the listing");
     }
 
@@ -265,5 +344,51 @@ mod tests {
         assert_eq!(get(root.path(), "pods/a<b").await, (200, long));
         assert_eq!(get(root.path(), "nope").await.0, 404);
         assert_eq!(get(root.path(), "pods/../..").await.0, 400);
+    }
+
+    #[tokio::test]
+    async fn links_lead_to_what_they_name() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir(root.path().join("a b")).expect("made");
+        fs::write(root.path().join("a b/50%#?.log"), "text").expect("written");
+        let page = get(root.path(), "a b/").await.1;
+        assert!(page.contains("<a href=\"50%25%23%3F.log\">50%#?.log</a>\n"), "{page}");
+        assert!(get(root.path(), "").await.1.contains("<a href=\"a%20b/\">a b/</a>\n"));
+        for (rest, to) in [("a b", "a%20b/"), ("a b/50%#?.log/", "../50%25%23%3F.log")] {
+            let reply = below(root.path(), rest, &HeaderMap::new()).await;
+            assert_eq!(reply.status().as_u16(), 301, "{rest}");
+            assert_eq!(reply.headers()[LOCATION], to);
+        }
+        // A query may name the folder.
+        let (status, page) = read(named(root.path(), "a b/").into_reply(&HeaderMap::new())).await;
+        assert_eq!((status, page.contains("50%#?.log</a>")), (200, true), "{page}");
+        assert_eq!(read(named(root.path(), "/etc").into_reply(&HeaderMap::new())).await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_file_is_sent_alone_and_the_whole_with_its_length() {
+        let root = tempfile::tempdir().expect("a folder");
+        let text = "0123456789".repeat(CHUNK_BYTES / 4);
+        fs::write(root.path().join("log"), &text).expect("written");
+        let ask = async |range: &str| {
+            let mut headers = HeaderMap::new();
+            headers.extend(HeaderValue::from_str(range).ok().map(|range| (RANGE, range)));
+            let reply = below(root.path(), "log", &headers).await;
+            let header = |name| {
+                let value = reply.headers().get(name).and_then(|value| value.to_str().ok());
+                value.unwrap_or_default().to_owned()
+            };
+            let (bytes, range) = (header(CONTENT_LENGTH), header(CONTENT_RANGE));
+            let (status, text) = read(reply).await;
+            (status, bytes, range, text)
+        };
+        let size = text.len();
+        let part = &text[5..=CHUNK_BYTES + 5];
+        let bytes = (CHUNK_BYTES + 1).to_string();
+        let range = format!("bytes 5-{}/{size}", CHUNK_BYTES + 5);
+        let asked = format!("bytes=5-{}", CHUNK_BYTES + 5);
+        assert_eq!(ask(&asked).await, (206, bytes, range, part.to_owned()));
+        assert_eq!(ask("bytes=x").await.0, 416);
+        assert_eq!(ask("lines=-1\n").await, (200, size.to_string(), String::new(), text));
     }
 }
