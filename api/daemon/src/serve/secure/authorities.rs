@@ -2,8 +2,8 @@
 //!
 //! Input: a bundle, a certificate chain. Output: whether the chain leads to one of them and is meant
 //! for clients, and until when that is so. The TLS library takes of an authority its name and key and
-//! never asks whether it has ended, so those that do not hold are kept from it. Pure but for the log:
-//! the time is given.
+//! never asks whether it has ended, so those that do not hold are kept from it. What it refuses for
+//! its form is looked at by `old_forms`. Pure but for the log: the time is given.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
+use super::old_forms;
+
 /// All authorities of a bundle.
 pub(super) struct Authorities {
     roots: Vec<Root>,
@@ -25,6 +27,8 @@ pub(super) struct Authorities {
 /// One of them. Times are seconds since 1970; at both of them it still holds.
 struct Root {
     certificate: CertificateDer<'static>,
+    /// In DER.
+    subject: Vec<u8>,
     from: i64,
     to: i64,
 }
@@ -64,7 +68,13 @@ impl Authorities {
         let seconds = Duration::from_secs(u64::try_from(now).unwrap_or(0));
         let time = UnixTime::since_unix_epoch(seconds);
         let verified = verifier.verify_client_cert(leaf, chain, time);
-        verified.map(|_| to).map_err(|error| error.to_string())
+        let Err(error) = verified else { return Ok(to) };
+        let holding = self.roots.iter().filter(|root| root.from <= now && now <= root.to);
+        let signers = holding.map(|root| (&*root.subject, &*root.certificate));
+        match old_forms::verify(leaf, signers, now) {
+            Some(verified) => verified.map(|()| to).map_err(str::to_owned),
+            None => Err(error.to_string()),
+        }
     }
 
     fn at(&self, now: i64) -> Result<InForce, String> {
@@ -85,7 +95,8 @@ impl Root {
         let (_, parsed) = parsed.map_err(|error| error.to_string())?;
         let validity = parsed.validity();
         let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-        Ok(Self { certificate, from, to })
+        let subject = parsed.subject().as_raw().to_vec();
+        Ok(Self { certificate, subject, from, to })
     }
 }
 

@@ -11,6 +11,7 @@ mod authz;
 mod client_ca;
 mod flights;
 mod lookup;
+mod old_forms;
 mod proxy;
 mod reviews;
 pub mod serving;

@@ -5,7 +5,7 @@
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go CommonNameUserConversion
 
 /// Tags of ASN.1 that are read here.
-const SEQUENCE: u8 = 0x30;
+pub(super) const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_ID: u8 = 0x06;
 const VERSION: u8 = 0xa0;
@@ -66,14 +66,14 @@ pub fn fuzz(bytes: &[u8]) {
 }
 
 /// A value of ASN.1: tag and content.
-struct Value<'a> {
+pub(super) struct Value<'a> {
     tag: u8,
     content: &'a [u8],
 }
 
 impl<'a> Value<'a> {
     /// The first value of `bytes` and what follows it.
-    fn read(bytes: &'a [u8]) -> Option<(&'a [u8], Self)> {
+    pub(super) fn read(bytes: &'a [u8]) -> Option<(&'a [u8], Self)> {
         let (&tag, rest) = bytes.split_first()?;
         let (&first, mut rest) = rest.split_first()?;
         let mut length = usize::from(first & 0x7f);
@@ -88,7 +88,7 @@ impl<'a> Value<'a> {
     }
 
     /// What follows the first value, and its content, if it has that tag.
-    fn expect(bytes: &'a [u8], tag: u8) -> Option<(&'a [u8], &'a [u8])> {
+    pub(super) fn expect(bytes: &'a [u8], tag: u8) -> Option<(&'a [u8], &'a [u8])> {
         let (rest, value) = Self::read(bytes)?;
         (value.tag == tag).then_some((rest, value.content))
     }

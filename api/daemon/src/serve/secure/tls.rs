@@ -10,13 +10,18 @@
 use std::sync::Arc;
 
 use pintle_api::AnyPeer;
-use tokio_rustls::rustls::crypto::CryptoProvider;
+use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use tokio_rustls::rustls::{
-    CipherSuite, Error, NamedGroup, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
-    version,
+    CipherSuite, DigitallySignedStruct, DistinguishedName, Error, NamedGroup, ProtocolVersion,
+    ServerConfig, SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion, version,
 };
+
+use super::old_forms;
 
 /// Go's names of the cipher suites of TLS 1.2 that this server has.
 const SUITES: [(&str, CipherSuite); 6] = [
@@ -60,7 +65,7 @@ pub fn server_config(
     certificate: Arc<dyn ResolvesServerCert>,
 ) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(settings));
-    let verifier = Arc::new(AnyPeer::new(&provider));
+    let verifier = Arc::new(AnyClient::new(&provider));
     let mut tls = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions(settings.min_version))?
         .with_client_cert_verifier(verifier)
@@ -109,6 +114,79 @@ fn provider(settings: Settings<'_>) -> CryptoProvider {
         }
     }
     provider
+}
+
+/// Takes any certificate whose key the client has, also one of version 1, or none.
+#[derive(Debug)]
+struct AnyClient {
+    any: AnyPeer,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl AnyClient {
+    fn new(provider: &CryptoProvider) -> Self {
+        let algorithms = provider.signature_verification_algorithms;
+        Self { any: AnyPeer::new(provider), algorithms }
+    }
+
+    fn has_key(
+        &self,
+        (message, certificate): (&[u8], &CertificateDer<'_>),
+        signature: &DigitallySignedStruct,
+        version: ProtocolVersion,
+    ) -> Option<HandshakeSignatureValid> {
+        old_forms::has_key((certificate, message), signature, version, &self.algorithms)
+            .then(HandshakeSignatureValid::assertion)
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        ClientCertVerifier::verify_tls12_signature(&self.any, message, certificate, signature)
+            .or_else(|error| {
+                let signed = (message, certificate);
+                self.has_key(signed, signature, ProtocolVersion::TLSv1_2).ok_or(error)
+            })
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        ClientCertVerifier::verify_tls13_signature(&self.any, message, certificate, signature)
+            .or_else(|error| {
+                let signed = (message, certificate);
+                self.has_key(signed, signature, ProtocolVersion::TLSv1_3).ok_or(error)
+            })
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
 }
 
 #[cfg(test)]

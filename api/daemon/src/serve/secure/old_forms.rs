@@ -1,0 +1,147 @@
+//! Client certificates of two forms that the TLS library refuses and Go takes: those of version 1, as
+//! OpenSSL makes them without an extension file, and those that are marked as authorities.
+//!
+//! Input: a certificate, authorities, or what a client signed in its handshake. Output: whether an
+//! authority signed the certificate itself, with nothing between, and whether the client has its key.
+//! Whatever has another form is left to the library. Pure: the time is given.
+// k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go; Go's crypto/x509 verify.go
+
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::crypto::{
+    WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
+};
+use tokio_rustls::rustls::pki_types::SignatureVerificationAlgorithm;
+use tokio_rustls::rustls::{DigitallySignedStruct, ProtocolVersion};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::x509::{SubjectPublicKeyInfo, X509Version};
+
+use super::subject::{SEQUENCE, Value};
+
+/// Whether it holds, for a client; `None` for a certificate of another form. Of the authorities that
+/// hold come subject and certificate.
+pub(super) fn verify<'a>(
+    leaf: &[u8],
+    signers: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    now: i64,
+) -> Option<Result<(), &'static str>> {
+    let parsed = parsed(leaf)?;
+    if !is_version_1(&parsed) && !parsed.is_ca() {
+        return None;
+    }
+    Some(judged(leaf, &parsed, signers, now))
+}
+
+fn judged<'a>(
+    leaf: &[u8],
+    parsed: &X509Certificate<'_>,
+    mut signers: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    now: i64,
+) -> Result<(), &'static str> {
+    let validity = parsed.validity();
+    if now < validity.not_before.timestamp() || now > validity.not_after.timestamp() {
+        return Err("it has expired, or is not valid yet");
+    }
+    if !is_for_clients(parsed) {
+        return Err("it is not for clients");
+    }
+    // One that is an authority itself needs no other.
+    let issuer = parsed.issuer().as_raw();
+    let vouches = |(subject, signer): (&[u8], &[u8])| {
+        signer == leaf || (subject == issuer && has_signed(signer, leaf, parsed))
+    };
+    match signers.any(vouches) {
+        true => Ok(()),
+        false => Err("no authority has signed it"),
+    }
+}
+
+/// Whether clients may show it, or what it signed; not if it says what nobody here understands.
+fn is_for_clients(certificate: &X509Certificate<'_>) -> bool {
+    let is_known = |extension: &ParsedExtension<'_>| {
+        matches!(
+            extension,
+            ParsedExtension::BasicConstraints(_)
+                | ParsedExtension::KeyUsage(_)
+                | ParsedExtension::ExtendedKeyUsage(_)
+                | ParsedExtension::SubjectAlternativeName(_)
+        )
+    };
+    let mut extensions = certificate.extensions().iter();
+    extensions.all(|extension| !extension.critical || is_known(extension.parsed_extension()))
+        && match certificate.extended_key_usage() {
+            Ok(usage) => usage.is_none_or(|usage| usage.value.client_auth || usage.value.any),
+            Err(_) => false,
+        }
+}
+
+fn has_signed(signer: &[u8], leaf: &[u8], certificate: &X509Certificate<'_>) -> bool {
+    let Some(signer) = parsed(signer) else { return false };
+    // Whether it may vouch for such a name is the library's to decide.
+    matches!(signer.name_constraints(), Ok(None))
+        && is_for_clients(&signer)
+        && certificate.signature_algorithm == certificate.tbs_certificate.signature
+        && signature_algorithm(leaf).is_some_and(|algorithm| {
+            let mut all = default_provider().signature_verification_algorithms.all.iter();
+            all.any(|known| {
+                let signature = &certificate.signature_value.data;
+                known.signature_alg_id().as_ref() == algorithm
+                    && holds(
+                        *known,
+                        signer.public_key(),
+                        certificate.tbs_certificate.as_ref(),
+                        signature,
+                    )
+            })
+        })
+}
+
+/// Whether the client that shows a certificate of version 1 has its key: its signature in the handshake.
+pub(super) fn has_key(
+    (certificate, message): (&[u8], &[u8]),
+    signature: &DigitallySignedStruct,
+    version: ProtocolVersion,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> bool {
+    let Some(certificate) = parsed(certificate).filter(is_version_1) else { return false };
+    let key = certificate.public_key();
+    if version == ProtocolVersion::TLSv1_3 {
+        let key = key.raw.into();
+        return verify_tls13_signature_with_raw_key(message, &key, signature, algorithms).is_ok();
+    }
+    let mut candidates = algorithms.mapping.iter().filter(|(name, _)| *name == signature.scheme);
+    let signed = signature.signature();
+    candidates.any(|(_, all)| all.iter().any(|known| holds(*known, key, message, signed)))
+}
+
+fn holds(
+    algorithm: &dyn SignatureVerificationAlgorithm,
+    key: &SubjectPublicKeyInfo<'_>,
+    message: &[u8],
+    signature: &[u8],
+) -> bool {
+    let kind = Value::expect(key.raw, SEQUENCE).and_then(|(_, key)| Value::expect(key, SEQUENCE));
+    kind.is_some_and(|(_, kind)| kind == algorithm.public_key_alg_id().as_ref())
+        && algorithm.verify_signature(&key.subject_public_key.data, message, signature).is_ok()
+}
+
+/// How a certificate is signed, as its authority wrote it.
+fn signature_algorithm(certificate: &[u8]) -> Option<&[u8]> {
+    let (_, parts) = Value::expect(certificate, SEQUENCE)?;
+    let (rest, _) = Value::expect(parts, SEQUENCE)?;
+    Value::expect(rest, SEQUENCE).map(|(_, algorithm)| algorithm)
+}
+
+fn parsed(certificate: &[u8]) -> Option<X509Certificate<'_>> {
+    let (rest, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    rest.is_empty().then_some(parsed)
+}
+
+/// Or of version 2, which nobody makes.
+fn is_version_1(certificate: &X509Certificate<'_>) -> bool {
+    certificate.version().0 < X509Version::V3.0
+}
+
+#[cfg(test)]
+#[path = "old_forms_tests.rs"]
+mod tests;
