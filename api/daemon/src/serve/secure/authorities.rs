@@ -29,6 +29,8 @@ struct Root {
     certificate: CertificateDer<'static>,
     /// In DER.
     subject: Vec<u8>,
+    /// One that may not sign others vouches for itself alone.
+    may_sign: bool,
     from: i64,
     to: i64,
 }
@@ -64,16 +66,18 @@ impl Authorities {
         now: i64,
     ) -> Result<i64, String> {
         let InForce { to, verifier, .. } = self.at(now)?;
-        let verifier = verifier.ok_or("all authorities have ended, or have not begun")?;
         let seconds = Duration::from_secs(u64::try_from(now).unwrap_or(0));
         let time = UnixTime::since_unix_epoch(seconds);
-        let verified = verifier.verify_client_cert(leaf, chain, time);
-        let Err(error) = verified else { return Ok(to) };
+        let error = match verifier.map(|by| by.verify_client_cert(leaf, chain, time)) {
+            Some(Ok(_)) => return Ok(to),
+            Some(Err(error)) => error.to_string(),
+            None => "all authorities have ended, or have not begun".to_owned(),
+        };
         let holding = self.roots.iter().filter(|root| root.from <= now && now <= root.to);
         let signers = holding.map(|root| (&*root.subject, &*root.certificate));
         match old_forms::verify(leaf, signers, now) {
             Some(verified) => verified.map(|()| to).map_err(str::to_owned),
-            None => Err(error.to_string()),
+            None => Err(error),
         }
     }
 
@@ -96,24 +100,29 @@ impl Root {
         let validity = parsed.validity();
         let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
         let subject = parsed.subject().as_raw().to_vec();
-        Ok(Self { certificate, subject, from, to })
+        let may_sign = old_forms::may_sign(&parsed);
+        Ok(Self { certificate, subject, may_sign, from, to })
     }
 }
 
 fn in_force(roots: &[Root], now: i64) -> Result<InForce, String> {
     let (mut from, mut to) = (i64::MIN, i64::MAX);
     let mut store = RootCertStore::empty();
+    let mut out = 0;
     for root in roots {
         if now < root.from {
             to = to.min(root.from - 1);
+            out += 1;
         } else if root.to < now {
             from = from.max(root.to + 1);
+            out += 1;
         } else {
             (from, to) = (from.max(root.from), to.min(root.to));
-            store.add(root.certificate.clone()).map_err(|error| error.to_string())?;
+            if root.may_sign {
+                store.add(root.certificate.clone()).map_err(|error| error.to_string())?;
+            }
         }
     }
-    let out = roots.len() - store.len();
     if out > 0 {
         let all = roots.len();
         tracing::warn!(out, all, "authorities of client certificates have ended or not begun");

@@ -1,5 +1,6 @@
-//! Client certificates of two forms that the TLS library refuses and Go takes: those of version 1, as
-//! OpenSSL makes them without an extension file, and those that are marked as authorities.
+//! Client certificates that the TLS library refuses and Go takes: those of version 1, as OpenSSL makes
+//! them without an extension file, those that are marked as authorities, and those that are in the
+//! bundle themselves.
 //!
 //! Input: a certificate, authorities, or what a client signed in its handshake. Output: whether an
 //! authority signed the certificate itself, with nothing between, and whether the client has its key.
@@ -22,11 +23,12 @@ use super::subject::{SEQUENCE, Value};
 /// hold come subject and certificate.
 pub(super) fn verify<'a>(
     leaf: &[u8],
-    signers: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    signers: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
     now: i64,
 ) -> Option<Result<(), &'static str>> {
     let parsed = parsed(leaf)?;
-    if !is_version_1(&parsed) && !parsed.is_ca() {
+    let is_old = is_version_1(&parsed) || parsed.is_ca();
+    if !is_old && !signers.clone().any(|(_, certificate)| certificate == leaf) {
         return None;
     }
     Some(judged(leaf, &parsed, signers, now))
@@ -45,7 +47,7 @@ fn judged<'a>(
     if !is_for_clients(parsed) {
         return Err("it is not for clients");
     }
-    // One that is an authority itself needs no other.
+    // One that is in the bundle itself needs no other.
     let issuer = parsed.issuer().as_raw();
     let vouches = |(subject, signer): (&[u8], &[u8])| {
         signer == leaf || (subject == issuer && has_signed(signer, leaf, parsed))
@@ -75,10 +77,20 @@ fn is_for_clients(certificate: &X509Certificate<'_>) -> bool {
         }
 }
 
+/// Whether it is an authority; of version 1 each may be one.
+// k8s: Go's crypto/x509 x509.go CheckSignatureFrom
+pub(super) fn may_sign(certificate: &X509Certificate<'_>) -> bool {
+    let usage = certificate.key_usage();
+    is_version_1(certificate)
+        || certificate.is_ca()
+            && usage.is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()))
+}
+
 fn has_signed(signer: &[u8], leaf: &[u8], certificate: &X509Certificate<'_>) -> bool {
     let Some(signer) = parsed(signer) else { return false };
     // Whether it may vouch for such a name is the library's to decide.
     matches!(signer.name_constraints(), Ok(None))
+        && may_sign(&signer)
         && is_for_clients(&signer)
         && certificate.signature_algorithm == certificate.tbs_certificate.signature
         && signature_algorithm(leaf).is_some_and(|algorithm| {

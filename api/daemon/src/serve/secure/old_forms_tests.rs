@@ -114,6 +114,22 @@ fn a_client_that_is_marked_as_an_authority_is_taken_if_it_is_for_clients() {
     assert!(super::verify(&plain, std::iter::empty(), now()).is_none());
 }
 
+#[test]
+fn a_client_in_the_bundle_vouches_for_itself_and_for_nobody_else() {
+    let key = KeyPair::generate().expect("a key");
+    let own = params("client", false, &[ExtendedKeyUsagePurpose::ClientAuth]);
+    let itself = own.self_signed(&key).expect("signed");
+    let all = Authorities::read(itself.pem().as_bytes(), now()).expect("read");
+    assert!(all.verify(itself.der(), &[], now()).is_ok());
+    let other = KeyPair::generate().expect("a key");
+    for is_ca in [false, true] {
+        let forged = params("admin", is_ca, &[ExtendedKeyUsagePurpose::ClientAuth]);
+        let issuer = Issuer::from_params(&own, &key);
+        let forged = forged.signed_by(&other, &issuer).expect("signed");
+        assert!(all.verify(forged.der(), &[], now()).is_err(), "{is_ca}");
+    }
+}
+
 /// What a server makes of a client that shows a certificate and signs with a key.
 async fn shaken(
     certificate: &CertificateDer<'static>,
