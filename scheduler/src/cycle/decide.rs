@@ -2,6 +2,7 @@
 // k8s: pkg/scheduler/schedule_one.go
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -455,7 +456,10 @@ impl Scheduler {
             observed_generation: whole.metadata.generation,
             ..PodCondition::default()
         };
-        let is_new = !has_condition(&whole, &condition);
+        let saying = Some(digest(&condition));
+        let was_said = asked.said.replace(saying);
+        // What was said before may still be about to be written: it must not come last.
+        let is_new = !has_condition(&whole, &condition) || was_said.is_some() && was_said != saying;
         if is_new || nominated.is_some() {
             self.commands.push(Command::Status {
                 pod: Rc::clone(&asked.pod),
@@ -506,6 +510,13 @@ fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
                 &condition.observed_generation,
             )
     })
+}
+
+/// Tells apart what is said of a pod, one thing after the other.
+fn digest(condition: &PodCondition) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&condition.reason, &condition.message).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What those are told who go.

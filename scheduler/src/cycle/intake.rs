@@ -220,6 +220,7 @@ impl Scheduler {
         let known = self.queue.get(&uid).map(|known| &known.pod);
         let preempts = Cell::new(known.is_some_and(|known| known.preempts.get()));
         let releases = Cell::new(known.is_some_and(|known| known.releases.get()));
+        let said = Cell::new(known.and_then(|known| known.said.get()));
         let victims = RefCell::new(known.map_or_else(Vec::new, |k| k.victims.borrow().clone()));
         let plugins = self.plugins_of(profile).cloned();
         let by_priority = -i64::from(spec.priority);
@@ -240,6 +241,7 @@ impl Scheduler {
             preempts,
             victims,
             releases,
+            said,
             claims,
             group,
             plugins,

@@ -36,6 +36,8 @@ mod permit;
 #[cfg(test)]
 mod preempt_tests;
 #[cfg(test)]
+mod said_tests;
+#[cfg(test)]
 mod taint_rule_tests;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -97,6 +99,8 @@ pub struct Asked {
     victims: RefCell<Vec<Uid>>,
     /// What it gave up is being written: it is not decided before that ended either.
     releases: Cell<bool>,
+    /// A digest of the condition that was said of it last, which may not be written yet.
+    said: Cell<Option<u64>>,
     /// Where its claims of devices are found, if it has any.
     claims: Option<Claims>,
     /// The group that it is decided with, if any.
