@@ -14,6 +14,7 @@ use kube::Api;
 use kube::core::Status;
 use serde::Serialize;
 
+use super::status::StatusLane;
 use super::{BindEnd, End, Owed, path_of, post};
 use crate::cycle::command::{Ended, PodRef};
 use crate::extender::call::{self, Caller};
@@ -67,15 +68,17 @@ pub(super) struct Job {
 /// Makes bindings, so many at once.
 pub(super) struct BindLane {
     client: kube::Client,
+    status: Rc<StatusLane>,
     free: Cell<usize>,
     waiting: RefCell<VecDeque<Job>>,
     is_closed: Cell<bool>,
 }
 
 impl BindLane {
-    pub(super) fn new(client: kube::Client, at_once: usize) -> Self {
+    pub(super) fn new(client: kube::Client, at_once: usize, status: Rc<StatusLane>) -> Self {
         Self {
             client,
+            status,
             free: Cell::new(at_once),
             waiting: RefCell::default(),
             is_closed: Cell::new(false),
@@ -89,10 +92,13 @@ impl BindLane {
         drop(waiting);
     }
 
-    /// Takes one, within a `LocalSet`.
+    /// Takes one, within a `LocalSet`. What was to be said of the pod without a node is said too late
+    /// once it is bound: it would overwrite what the binding says.
     pub(super) fn put(lane: &Rc<Self>, job: Job) {
         let prepares = job.attempt.as_ref().is_some_and(|attempt| attempt.prepares_binding());
-        if !prepares {
+        // While plugins prepare the binding, others learn which node it will be.
+        let last_word = if prepares { None } else { lane.status.forget(&job.pod.uid) };
+        if !prepares && last_word.is_none() {
             return Self::queue(lane, job);
         }
         // What plugins prepare may take long: it has no turn of a binding.
@@ -102,10 +108,13 @@ impl BindLane {
                 Some(attempt) => attempt.pre_bind(&job.node).await,
                 None => Ok(()),
             };
-            match prepared {
-                Ok(()) => Self::queue(&lane, job),
-                Err(error) => job.ends((Ended::Failed(error), false), Duration::ZERO),
+            if let Err(error) = prepared {
+                return job.ends((Ended::Failed(error), false), Duration::ZERO);
             }
+            if let Some(ended) = last_word.or_else(|| lane.status.forget(&job.pod.uid)) {
+                ended.notified().await;
+            }
+            Self::queue(&lane, job);
         });
     }
 

@@ -15,6 +15,8 @@
 //! status a pod waits; events that wait are bounded by `notes::book`.
 
 mod bind;
+#[cfg(test)]
+mod bind_tests;
 mod devices;
 mod groups;
 pub mod notes;
@@ -123,6 +125,7 @@ impl Lanes {
             let lane = Rc::clone(&status);
             tasks::singleton("status", async move { lane.run().await });
         }
+        let binds = BindLane::new(clients.within(ANSWER_MAX), BINDS_MAX, Rc::clone(&status));
         let groups = Rc::new(GroupLane::new(later.clone()));
         let lane = Rc::clone(&groups);
         tasks::singleton("group status", async move { lane.run().await });
@@ -134,7 +137,7 @@ impl Lanes {
             client: clients.within(ANSWER_MAX),
             later,
             evictions: Rc::new(Semaphore::new(EVICTIONS_MAX)),
-            binds: Rc::new(BindLane::new(clients.within(ANSWER_MAX), BINDS_MAX)),
+            binds: Rc::new(binds),
             ends,
             status,
             groups,
@@ -207,8 +210,6 @@ impl Lanes {
     }
 
     fn bind(&self, pod: PodRef, node: Rc<str>, object: &Pod, attempt: Option<Rc<Attempt>>) {
-        // What was to be said of it without a node is said too late.
-        let last_word = self.status.forget(&pod.uid);
         let owed = Owed {
             ends: self.ends.clone(),
             end: Some(End::Bind(BindEnd {
@@ -222,18 +223,7 @@ impl Lanes {
         };
         // k8s: pkg/scheduler/schedule_one.go extendersBinding
         let binder = call::binder(&self.extenders, object).cloned();
-        let job = Job { pod, node, binder, attempt, owed };
-        match last_word {
-            None => BindLane::put(&self.binds, job),
-            // It would overwrite what the binding says.
-            Some(ended) => {
-                let binds = Rc::clone(&self.binds);
-                tokio::task::spawn_local(async move {
-                    ended.notified().await;
-                    BindLane::put(&binds, job);
-                });
-            }
-        }
+        BindLane::put(&self.binds, Job { pod, node, binder, attempt, owed });
     }
 
     fn bind_volumes(

@@ -1,0 +1,127 @@
+//! What is written of a pod, and in which order, until it is bound.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::config;
+use crate::cycle::Scheduler;
+use crate::cycle::tests::{decide, node, pod, tell_all, without_second_look};
+use crate::framework::{CycleState, Handle, Points, PreBind, Registry};
+
+const FILE: &str = "apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {preBind: {enabled: [{name: Slow}]}}
+";
+/// How often everybody else has a turn while the plugin prepares.
+const TURNS: usize = 1000;
+
+/// What happens, one after the other.
+type Seen = Arc<Mutex<Vec<String>>>;
+
+/// A plugin that takes its time before the binding, and how that ends.
+struct Slow(Seen, Result<(), String>);
+
+impl PreBind for Slow {
+    fn pre_bind<'a>(
+        &'a self,
+        _: &'a CycleState,
+        _: &'a Pod,
+        _: &'a str,
+    ) -> LocalBoxFuture<'a, Result<(), String>> {
+        async {
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+            self.0.lock().expect("no panic").push("prepared".to_owned());
+            self.1.clone()
+        }
+        .boxed_local()
+    }
+}
+
+/// An API server that takes everything.
+fn takes_all(seen: &Seen) -> kube::Client {
+    let seen = Arc::clone(seen);
+    let answer = move |request: hyper::Request<Body>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let what = format!("{} {}", request.method(), request.uri().path());
+            let body = request.into_body().collect().await?.to_bytes();
+            let body: serde_json::Value = serde_json::from_slice(&body)?;
+            let kept = body.pointer("/status/nominatedNodeName").map(|node| format!(" {node}"));
+            seen.lock().expect("no panic").push(what + &kept.unwrap_or_default());
+            let body = Body::from(b"{}".to_vec());
+            Ok::<_, tower::BoxError>(hyper::Response::new(body))
+        }
+    };
+    kube::Client::new(tower::service_fn(answer), "default")
+}
+
+/// How a binding ends that a plugin prepares so, and what happens until then.
+async fn binding(prepared: Result<(), String>) -> (BindEnd, Vec<String>) {
+    let seen = Seen::default();
+    let of_plugin = Arc::clone(&seen);
+    let slow = move |_: &serde_json::Value, _: &Handle| {
+        let slow = Slow(Arc::clone(&of_plugin), prepared.clone());
+        Ok(Points::default().pre_bind(Rc::new(slow)))
+    };
+    let registry = Registry::default().with("Slow", slow);
+    let (profiles, chosen) = config::profiles_with(FILE, &registry).expect("a good file");
+    let handle = Handle::default();
+    let plugins = registry.plugins(&chosen[0], &handle).expect("good plugins");
+    let scheduler = Scheduler::new(profiles, without_second_look(), 1);
+    let mut scheduler = scheduler.with_plugins(vec![Some(Rc::new(plugins))], handle);
+    tell_all(&mut scheduler, &[node("n", "1"), pod("p", "1")]);
+    let commands = decide(&mut scheduler, 0);
+    let client = takes_all(&seen);
+    let carried_out = async {
+        let status = Rc::new(StatusLane::new(client.clone()));
+        let writes = Rc::clone(&status);
+        tokio::task::spawn_local(async move { writes.run().await });
+        let binds = Rc::new(BindLane::new(client, 1, Rc::clone(&status)));
+        let (ends, mut ended) = mpsc::unbounded_channel();
+        for command in commands {
+            match command {
+                Command::Status { pod, condition, nominated } => {
+                    status.put(pod, condition, nominated);
+                }
+                Command::Bind { pod, node, attempt, .. } => {
+                    let owed = Owed { ends: ends.clone(), end: None, under_way: None };
+                    BindLane::put(&binds, Job { pod, node, binder: None, attempt, owed });
+                }
+                other => panic!("nobody asked for {other:?}"),
+            }
+        }
+        match ended.recv().await {
+            Some(End::Bind(end)) => end,
+            other => panic!("{other:?}"),
+        }
+    };
+    let end = tokio::task::LocalSet::new().run_until(carried_out).await;
+    let seen = seen.lock().expect("no panic").clone();
+    (end, seen)
+}
+
+#[tokio::test]
+async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
+    let (end, seen) = binding(Ok(())).await;
+    assert_eq!((end.ended, end.by_default), (Ended::Bound, true));
+    let of_pod = "/api/v1/namespaces/default/pods/p";
+    let told = format!("PATCH {of_pod}/status \"n\"");
+    assert_eq!(seen, [told, "prepared".to_owned(), format!("POST {of_pod}/binding")]);
+}
+
+#[tokio::test]
+async fn nobody_binds_what_a_plugin_could_not_prepare() {
+    let (end, seen) = binding(Err("no licence".to_owned())).await;
+    let why = "running PreBind plugin \"Slow\": no licence".to_owned();
+    assert_eq!((end.ended, end.by_default), (Ended::Failed(why), false));
+    assert_eq!(seen.last().map(String::as_str), Some("prepared"));
+}
