@@ -328,13 +328,18 @@ impl Scheduler {
         let said = format!("Preempted by pod {uid} on node {node}");
         let name = self.reporter(asked.profile);
         let related = Related::Pod(pod.clone());
-        if !victims.is_empty() {
+        let makes_go = !victims.is_empty();
+        if makes_go {
             self.facts.push(Fact::Preempted(candidate.victims.len()));
         }
         self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
         let notes = going(&victims, &name, &related, &said);
         let message = format!("{name}: preempting to accommodate a higher priority pod");
-        self.unseat(asked, &node, now);
+        // Whoever has nobody go takes nothing from anybody.
+        // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
+        if makes_go {
+            self.unseat(asked, &node, now);
+        }
         if !victims.is_empty() {
             asked.preempts.set(true);
             self.commands.push(Command::Evict { victims, pod, message, notes });

@@ -318,6 +318,39 @@ fn nobody_goes_for_a_pod_that_wants_to_be_beside_one_that_is_not_there_yet() {
     assert!(told, "{commands:?}");
 }
 
+/// A pod of a node that others made go, and that is still there.
+fn leaves(name: &str, at: &str) -> Thing {
+    with(name, "1", |pod| {
+        pod["spec"]["nodeName"] = json!(at);
+        pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
+        pod["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
+            "reason": "PreemptionByScheduler"}]);
+    })
+}
+
+/// A pod that room is kept for there.
+fn expected(name: &str, priority: i32, at: &str) -> Thing {
+    with(name, "1", |pod| {
+        pod["spec"]["priority"] = json!(priority);
+        pod["status"] = json!({"nominatedNodeName": at});
+    })
+}
+
+#[test]
+fn who_has_nobody_go_takes_nobodys_nomination() {
+    let stays = with("y", "1", |pod| {
+        pod["spec"]["nodeName"] = json!("b");
+        pod["spec"]["priority"] = json!(1);
+    });
+    let things = [node("a", "1"), node("b", "1"), leaves("x", "a"), stays];
+    let pods = [expected("q", 5, "a"), high("p", "1")];
+    let mut scheduler = knowing(things.into_iter().chain(pods).collect());
+    let commands = [decide(&mut scheduler, 0), decide(&mut scheduler, 60)].concat();
+    assert_eq!(evicts(&commands), []);
+    assert_eq!(nominated(&commands), ["a"], "of the one that came");
+    assert_eq!(scheduler.mirror.nominated_on("a").len(), 2);
+}
+
 #[test]
 fn the_search_for_victims_begins_anywhere() {
     let nodes = 150;
