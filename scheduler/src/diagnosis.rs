@@ -52,6 +52,8 @@ pub struct Asking {
     devices: Option<DeviceClaims>,
     /// Why they leave it nothing.
     refused: Option<Refused>,
+    /// A plugin says so for which it may matter who goes.
+    refused_for_now: bool,
     /// What extenders said of the nodes.
     pub consulted: Option<consulted::Rows>,
     /// What plugins of others say of them.
@@ -113,6 +115,7 @@ impl Asking {
             claims,
             devices,
             refused,
+            refused_for_now: false,
             consulted: None,
             attempt: None,
             placement: None,
@@ -137,8 +140,11 @@ impl Asking {
     }
 
     /// No node is looked at, for this reason, unless there is one already.
-    pub fn refuse(&mut self, plugin: Plugin, reason: String) {
-        self.refused.get_or_insert(Refused { plugin, reason });
+    pub fn refuse(&mut self, plugin: Plugin, code: Code, reason: String) {
+        if self.refused.is_none() {
+            self.refused_for_now = code == Code::Unschedulable;
+            self.refused = Some(Refused { plugin, reason });
+        }
     }
 
     /// Why plugins of single nodes reject a row that these pods have left.
@@ -541,7 +547,11 @@ fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> O
     let cluster = &mirror.cluster;
     let row = cluster.row(&mirror.nomination(asking.uid())?.node)?;
     let status = statuses.iter().find(|(at, _)| *at == row);
-    if status.is_some_and(|(_, s)| s.code == Code::UnschedulableAndUnresolvable) {
+    // Where nothing is said of the node, nobody who goes from there helps.
+    // k8s: schedule_one.go findNodesThatFitPod, framework/types.go NewDefaultNodeToStatus
+    let is_hopeless =
+        |(_, status): &(u32, Status)| status.code == Code::UnschedulableAndUnresolvable;
+    if status.map_or(!asking.refused_for_now, is_hopeless) {
         return None;
     }
     let leaving = cluster.pods().on_node(row).any(|id| {

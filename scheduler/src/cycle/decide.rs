@@ -247,9 +247,9 @@ impl Scheduler {
         match self.attempt(asked) {
             Some(Ok(attempt)) => asking.attempt = Some(attempt),
             Some(Err(Stopped::Failed(error))) => return Err(Why::error(error)),
-            Some(Err(Stopped::Rejected(name, _, reason))) => {
+            Some(Err(Stopped::Rejected(name, code, reason))) => {
                 *asked.rejected_by.borrow_mut() = vec![name];
-                asking.refuse(Plugin::OutOfTree, reason);
+                asking.refuse(Plugin::OutOfTree, code, reason);
             }
             None => {}
         }

@@ -352,6 +352,23 @@ fn who_has_nobody_go_takes_nobodys_nomination() {
 }
 
 #[test]
+fn no_room_is_kept_for_a_pod_that_no_node_can_take_though_its_victim_is_still_there() {
+    let lacks = with("p", "1", |pod| {
+        pod["spec"]["priority"] = json!(10);
+        pod["spec"]["volumes"] =
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+        pod["status"] = json!({"nominatedNodeName": "a"});
+    });
+    let mut scheduler = knowing(vec![node("a", "1"), leaves("x", "a"), lacks]);
+    let commands = decide(&mut scheduler, 0);
+    let (_, message) = condition(&commands).expect("it is told why");
+    assert!(message.contains("persistentvolumeclaim \"c\" not found"), "{message}");
+    assert!(message.ends_with("1 Preemption is not helpful for scheduling."), "{message}");
+    assert_eq!(nominated(&commands)[0], "");
+    assert_eq!(scheduler.mirror.nominated_on("a"), []);
+}
+
+#[test]
 fn the_search_for_victims_begins_anywhere() {
     let nodes = 150;
     let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();

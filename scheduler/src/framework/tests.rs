@@ -26,6 +26,7 @@ mod seats;
 #[derive(Default)]
 struct Script {
     gate: RefCell<Option<String>>,
+    refuses: RefCell<Option<Rejection>>,
     only: RefCell<Option<Vec<&'static str>>>,
     rejects: RefCell<BTreeMap<&'static str, Rejection>>,
     scores: RefCell<BTreeMap<&'static str, i64>>,
@@ -59,6 +60,7 @@ impl QueueSort for Script {
 impl PreFilter for Script {
     fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection> {
         state.write(pod.metadata.name.clone());
+        self.refuses.borrow().clone().map_or(Ok(()), Err)?;
         let only = self.only.borrow();
         let names = only.as_ref().map(|names| names.iter().map(|&n| n.to_owned()).collect());
         Ok(names.map_or(Nodes::All, Nodes::Only))
@@ -219,6 +221,34 @@ fn nodes_that_a_pre_filter_leaves_out_are_told_apart() {
     let why =
         "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin Script.";
     assert!(message.starts_with(why), "{message}");
+}
+
+#[test]
+fn who_is_refused_for_now_waits_for_the_victim_that_is_still_there() {
+    let leaves = with("x", "1", |pod| {
+        pod["spec"]["nodeName"] = json!("a");
+        pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
+        pod["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
+            "reason": "PreemptionByScheduler"}]);
+    });
+    let waits = with("p", "1", |pod| {
+        pod["spec"]["priority"] = json!(10);
+        pod["status"] = json!({"nominatedNodeName": "a"});
+    });
+    let no = || "no".to_owned();
+    for (refuses, end, is_kept) in [
+        (Rejection::Unschedulable(no()), "due to a terminating pod on the nominated node.", true),
+        (Rejection::Unresolvable(no()), "1 Preemption is not helpful for scheduling.", false),
+    ] {
+        let script = Rc::<Script>::default();
+        *script.refuses.borrow_mut() = Some(refuses);
+        let things = [node("a", "1"), leaves.clone(), waits.clone()];
+        let (mut scheduler, _) =
+            running(EVERYWHERE, &things, &script, |s| Points::default().pre_filter(s));
+        let (_, message) = condition(&decide(&mut scheduler, 0)).expect("a condition");
+        assert!(message.ends_with(end), "{message}");
+        assert_eq!(!scheduler.mirror.nominated_on("a").is_empty(), is_kept);
+    }
 }
 
 #[test]
