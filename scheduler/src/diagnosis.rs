@@ -261,7 +261,9 @@ pub struct Diagnosis {
     pub unreserves: bool,
     /// What is said of claims of devices.
     pub of_claims: &'static str,
-    /// The whole sentence.
+    /// The sentence of why no node takes it.
+    pub text: String,
+    /// The same with what is said of claims and of preemption.
     pub message: String,
 }
 
@@ -418,7 +420,7 @@ impl Thinker {
             let preemption = self.preempt(mirror, asking, &[], &budgets);
             let text = explain::refused(nodes, refusal);
             let of_claims = of_claims(mirror.cluster.view(), None);
-            let message = with_preemption(&mirror.cluster, nodes, text, of_claims, &preemption);
+            let message = with_preemption(&mirror.cluster, nodes, &text, of_claims, &preemption);
             let (statuses, gives_back, unreserves) = (Vec::new(), None, false);
             return Some(Diagnosis {
                 statuses,
@@ -426,6 +428,7 @@ impl Thinker {
                 gives_back,
                 unreserves,
                 of_claims,
+                text,
                 message,
             });
         }
@@ -457,8 +460,8 @@ impl Thinker {
             true => "ResourceClaim unreserved for PodGroup, ",
             false => of_claims(view, devices),
         };
-        let message = with_preemption(&mirror.cluster, nodes, text, of_claims, &preemption);
-        Some(Diagnosis { statuses, preemption, gives_back, unreserves, of_claims, message })
+        let message = with_preemption(&mirror.cluster, nodes, &text, of_claims, &preemption);
+        Some(Diagnosis { statuses, preemption, gives_back, unreserves, of_claims, text, message })
     }
 
     fn preempt(

@@ -17,7 +17,7 @@ use super::command::{Command, Fact, Note, PodRef, Related};
 use super::consult::{Consulting, Said};
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
-use crate::framework::{Attempt, Stopped};
+use crate::framework::{Attempt, Room, Stopped};
 use crate::mirror::flawed::in_full;
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
@@ -293,17 +293,13 @@ impl Scheduler {
         }
         let mistake = run.mistake(&self.mirror.cluster);
         let may_preempt = run.ineligible.is_none() && mistake.is_none();
-        let mut message = diagnosis.message;
-        let nominated = match (chosen, attempt) {
-            (Some(candidate), _) => Some(self.preempt(asked, &candidate, now)),
+        let Diagnosis { text, message, .. } = diagnosis;
+        let (message, nominated) = match (chosen, attempt) {
+            (Some(candidate), _) => (message, Some(self.preempt(asked, &candidate, now))),
             // Whoever may not preempt keeps what is kept for it.
-            (None, None) => may_preempt.then(String::new),
-            (None, Some(_)) if mistake.is_some() => None,
-            (None, Some(attempt)) => {
-                let (node, added) = attempt.post_filter(&message).map_err(Why::error)?;
-                added.iter().for_each(|text| message = format!("{message}, {text}"));
-                node.or_else(|| may_preempt.then(String::new))
-            }
+            (None, None) => (message, may_preempt.then(String::new)),
+            (None, Some(_)) if mistake.is_some() => (message, None),
+            (None, Some(attempt)) => with_others(text, message, attempt, may_preempt),
         };
         Err(Why { is_error: false, message, rejectors, nominated })
     }
@@ -498,6 +494,27 @@ impl Scheduler {
             note,
         };
         self.commands.push(Command::Tell(note));
+    }
+}
+
+/// The sentence with what plugins of others say of room for a pod, and the node that is kept for it.
+// k8s: schedule_one.go schedulingAlgorithm
+fn with_others(
+    text: String,
+    mut message: String,
+    attempt: &Attempt,
+    may_preempt: bool,
+) -> (String, Option<String>) {
+    match attempt.post_filter(&message) {
+        Room::Kept(node) => (text, Some(node)),
+        Room::Never(said) => (format!("{text} {said}"), None),
+        Room::None(added) => {
+            for said in added {
+                let joint = if message == text { "" } else { "," };
+                message = format!("{message}{joint} {said}");
+            }
+            (message, may_preempt.then(String::new))
+        }
     }
 }
 

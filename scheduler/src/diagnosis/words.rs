@@ -41,15 +41,15 @@ pub(super) const DISABLED: &str = "DefaultPreemption is disabled.";
 pub(super) fn with_preemption(
     cluster: &Cluster,
     nodes: usize,
-    text: String,
+    text: &str,
     claims: &str,
     run: &DryRun,
 ) -> String {
     if run.chosen.is_some() {
-        return text;
+        return text.to_owned();
     }
     if let Some(mistake) = run.mistake(cluster) {
-        return without_preemption(&text, &mistake);
+        return without_preemption(text, &mistake);
     }
     if let Some(ineligible) = &run.ineligible {
         if ineligible == DISABLED {

@@ -58,6 +58,17 @@ impl Stopped {
     }
 }
 
+/// What came of making room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// This node is kept for the pod.
+    Kept(String),
+    /// Nobody has any; what each says of it.
+    None(Vec<String>),
+    /// Nobody else was asked after this was said.
+    Never(String),
+}
+
 /// One attempt.
 pub struct Attempt {
     pub(super) plugins: Rc<Plugins>,
@@ -279,26 +290,24 @@ impl Attempt {
         self.scores.borrow_mut().clear();
     }
 
-    /// What is done for a pod that no node takes: the node that is kept for it, and what is to be
-    /// added to the sentence.
-    pub(crate) fn post_filter(&self, why: &str) -> Result<(Option<String>, Vec<String>), String> {
+    /// What is done for a pod that no node takes.
+    // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins
+    pub(crate) fn post_filter(&self, why: &str) -> Room {
         let mut added = Vec::new();
         for (name, _, plugin) in &self.plugins.post_filters {
             let run = || plugin.post_filter(&self.state, &self.pod, why);
             match self.timed(name, "PostFilter", run, meter::of_room) {
-                Ok(Some(node)) => return Ok((Some(node), Vec::new())),
+                Ok(Some(node)) => return Room::Kept(node),
                 Ok(None) => {}
                 Err(Rejection::Unschedulable(text)) => added.push(text),
-                Err(Rejection::Unresolvable(text)) => {
-                    added.push(text);
-                    break;
-                }
+                Err(Rejection::Unresolvable(text)) => return Room::Never(text),
                 Err(Rejection::Error(error)) => {
-                    return Err(format!("running PostFilter plugin {name:?}: {error}"));
+                    tracing::error!("running PostFilter plugin {name:?}: {error}");
+                    return Room::Never(error);
                 }
             }
         }
-        Ok((None, added))
+        Room::None(added)
     }
 
     pub(crate) fn reserve(&self, node: &str) -> Result<(), Stopped> {

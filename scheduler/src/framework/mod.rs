@@ -34,7 +34,7 @@ mod tests;
 mod trial;
 
 pub use self::attempt::Attempt;
-pub(crate) use self::attempt::{Stopped, WholeNodes};
+pub(crate) use self::attempt::{Room, Stopped, WholeNodes};
 pub use self::chosen::Chosen;
 pub(crate) use self::handle::Request;
 pub use self::handle::{Handle, WaitingPod};

@@ -163,7 +163,8 @@ pub trait PostFilter {
     /// Asked with the sentence that says why. A node's name keeps room for the pod there.
     ///
     /// # Errors
-    /// What to add to the sentence.
+    /// What to add to the sentence. If that is more than `Unschedulable`, nobody else is asked, and it
+    /// is said in the place of what others said of room.
     fn post_filter(
         &self,
         state: &CycleState,

@@ -30,6 +30,7 @@ struct Script {
     only: RefCell<Option<Vec<&'static str>>>,
     rejects: RefCell<BTreeMap<&'static str, Rejection>>,
     scores: RefCell<BTreeMap<&'static str, i64>>,
+    room: RefCell<Option<Result<Option<String>, Rejection>>>,
     reserve: RefCell<Option<Rejection>>,
     permit: RefCell<Option<Result<Permission, Rejection>>>,
     pre_bind: RefCell<Option<String>>,
@@ -78,6 +79,12 @@ impl Filter for Script {
 impl Score for Script {
     fn score(&self, _: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, String> {
         Ok(self.scores.borrow().get(node.name()).copied().unwrap_or(0))
+    }
+}
+
+impl PostFilter for Script {
+    fn post_filter(&self, _: &CycleState, _: &Pod, _: &str) -> Result<Option<String>, Rejection> {
+        self.room.borrow().clone().unwrap_or(Ok(None))
     }
 }
 
@@ -221,6 +228,48 @@ fn nodes_that_a_pre_filter_leaves_out_are_told_apart() {
     let why =
         "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin Script.";
     assert!(message.starts_with(why), "{message}");
+}
+
+#[test]
+fn what_comes_after_preemption_ends_the_sentence_as_upstream_does() {
+    let full = "0/1 nodes are available: 1 Insufficient cpu.";
+    let all = format!(
+        "{full} no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is \
+         not helpful for scheduling."
+    );
+    let no = |text: &str| text.to_owned();
+    let answers = [
+        (Ok(None), all.clone(), Some("")),
+        (Err(Rejection::Unschedulable(no("t"))), format!("{all}, t"), Some("")),
+        (Ok(Some(no("a"))), no(full), None),
+        (Err(Rejection::Unresolvable(no("t"))), format!("{full} t"), None),
+        (Err(Rejection::Error(no("boom"))), format!("{full} boom"), None),
+    ];
+    for (answer, message, kept) in answers {
+        let script = Rc::<Script>::default();
+        *script.room.borrow_mut() = Some(answer.clone());
+        let large = with("p", "2", |pod| pod["status"] = json!({"nominatedNodeName": "a"}));
+        let things = [node("a", "1"), large];
+        let (mut scheduler, _) =
+            running(EVERYWHERE, &things, &script, |s| Points::default().post_filter(s));
+        let commands = decide(&mut scheduler, 0);
+        let told = (no("Unschedulable"), message);
+        assert_eq!(condition(&commands), Some(told), "{answer:?}");
+        // Its own room that ends may help it, so that it is told twice.
+        let mut written = nominated(&commands);
+        written.dedup();
+        let is_kept = scheduler.mirror.nominated_on("a").len() == 1;
+        assert_eq!((is_kept, &written), (kept.is_none(), &kept.into_iter().map(no).collect()));
+        assert_eq!(scheduler.count(Place::Unschedulable), 1, "{answer:?}");
+    }
+    let script = Rc::<Script>::default();
+    *script.room.borrow_mut() = Some(Err(Rejection::Unschedulable(no("t"))));
+    let alone = "plugins: {multiPoint: {enabled: [{name: Script}], \
+        disabled: [{name: DefaultPreemption}, {name: DynamicResources}]}}";
+    let things = [node("a", "1"), pod("p", "2")];
+    let (mut scheduler, _) = running(alone, &things, &script, |s| Points::default().post_filter(s));
+    let (_, message) = condition(&decide(&mut scheduler, 0)).expect("a condition");
+    assert_eq!(message, format!("{full} t"));
 }
 
 #[test]
