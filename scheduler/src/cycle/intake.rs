@@ -208,7 +208,10 @@ impl Scheduler {
         if let Some(assumed) = self.assumed.get(&uid) {
             // Nothing of it matters any more but its end.
             let was = |asked: &Asked| asked.pod.whole().metadata.deletion_timestamp.is_some();
-            if pod.metadata.deletion_timestamp.is_some() && !was(&assumed.asked) {
+            if pod.metadata.deletion_timestamp.is_some()
+                && !was(&assumed.asked)
+                && !self.reject_deleted(&uid, now)
+            {
                 self.waits_no_more(&uid, now);
                 self.forget(&uid, now);
             }
@@ -284,6 +287,7 @@ impl Scheduler {
     }
 
     fn pod_is_gone(&mut self, key: &ObjectKey, uid: &Uid, now: Duration) {
+        self.reject_gone(uid, now);
         self.names.remove(key);
         self.queue.remove(uid);
         self.waits_no_more(uid, now);

@@ -28,6 +28,11 @@ const GANG_MAX: Duration = Duration::from_secs(300);
 // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod, runtime/framework.go RunPreBindPlugins
 pub(super) const PREEMPTED: &str = "preempted by DefaultPreemption";
 
+/// Why a pod that is deleted waits no more, which no plugin says.
+// k8s: pkg/scheduler/framework/runtime/framework.go RejectWaitingPod
+const NOBODY: &str = "";
+const REMOVED: &str = "removed";
+
 /// A pod that waits for permission.
 #[derive(Debug)]
 pub(super) struct Waits {
@@ -272,6 +277,31 @@ impl Scheduler {
             why.nominated = Some(String::new());
         }
         self.gives_up(&pod, why, is_told, now);
+    }
+
+    /// A pod that waits is being deleted: that is a refusal as well. Whether it waited.
+    // k8s: eventhandlers.go handleAssumedPodDeletion
+    pub(super) fn reject_deleted(&mut self, uid: &Uid, now: Duration) -> bool {
+        let waits = self.permits.contains_key(uid);
+        if waits {
+            self.rejected_by_plugin(uid, &NOBODY.into(), REMOVED.to_owned(), now);
+        }
+        waits
+    }
+
+    /// One is gone: there is nobody left to be tried again, or to have a status.
+    pub(super) fn reject_gone(&mut self, uid: &Uid, now: Duration) {
+        let Some(assumed) = self.assumed.get(uid) else { return };
+        if !self.permits.contains_key(uid) {
+            return;
+        }
+        let asked = Rc::clone(&assumed.asked);
+        self.ends_waiting(uid, "Unschedulable", now);
+        self.count_refusal(uid, &asked, false, now);
+        let (nobody, why) = (NOBODY.into(), REMOVED.to_owned());
+        let why = self.why(&asked, Stopped::Rejected(nobody, Code::Unschedulable, why));
+        self.note(&asked, true, ("FailedScheduling", "Scheduling"), why.message);
+        self.queue.done(uid);
     }
 
     /// A pod that had a node has none any more, and why.

@@ -15,7 +15,7 @@ use crate::config;
 use crate::cycle::tests::{
     at, bound, condition, decide, node, nominated, pod, tell_all, with, without_second_look,
 };
-use crate::cycle::{Command, Ended, Scheduler};
+use crate::cycle::{Command, Ended, Fact, Scheduler};
 use crate::queue::Place;
 use crate::watch::{Thing, Told};
 
@@ -439,6 +439,41 @@ fn a_pod_that_goes_while_it_waits_for_permission_is_forgotten() {
     script.permit.borrow_mut().take();
     scheduler.tell(Told::Set(pod("q", "1")), at(2));
     assert_eq!(where_to(&decide(&mut scheduler, 2)), pair("q", "a"));
+}
+
+/// What is told of a pod that goes while it waits for permission, and what there is to count.
+fn removed(told: Told) -> (Vec<Command>, Scheduler) {
+    let (mut scheduler, handle) = waiting(&Rc::default(), 60);
+    scheduler.take_facts();
+    scheduler.tell(told, at(3));
+    assert_eq!((scheduler.assumed(), handle.waiting_pods().len()), (0, 0));
+    let facts = scheduler.take_facts();
+    let took = Duration::from_secs(3);
+    let waited = Fact::Permitted { result: "Unschedulable", took };
+    let refused = Fact::Refused { profile: 0, is_error: false, since: took };
+    assert_eq!(facts, [waited, refused]);
+    let commands = scheduler.take_commands();
+    let note = commands.iter().find_map(|command| match command {
+        Command::Tell(note) if note.reason == "FailedScheduling" => Some(note.note.as_str()),
+        _ => None,
+    });
+    assert_eq!(note, Some("0/1 nodes are available: 1 removed."));
+    (commands, scheduler)
+}
+
+#[test]
+fn a_pod_that_goes_while_it_waits_for_permission_is_told_so_and_counted() {
+    let (_, scheduler) = removed(Told::Gone(pod("p", "1")));
+    assert!(scheduler.queue.get("p").is_none());
+    let leaves = with("p", "1", |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
+        pod["metadata"]["finalizers"] = json!(["a/b"]);
+    });
+    let (commands, mut scheduler) = removed(Told::Set(leaves));
+    let (reason, _) = condition(&commands).expect("a condition");
+    assert_eq!((reason.as_str(), nominated(&commands)), ("Unschedulable", vec![String::new()]));
+    scheduler.tell(Told::Set(pod("q", "1")), at(4));
+    assert_eq!(nominated(&decide(&mut scheduler, 60)), ["a"], "its room is free");
 }
 
 #[test]
