@@ -29,7 +29,7 @@ use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
 use crate::framework::{Handle, Plugins, Registry};
 use crate::groups::Groups;
-use crate::lanes::{End, Lanes};
+use crate::lanes::{BoundBy, End, Lanes};
 use crate::lead::Lead;
 use crate::watch::{self, TOLD_MAX, Told};
 
@@ -434,10 +434,13 @@ impl Running {
             End::Bind(end) => {
                 let status = if end.ended == Ended::Bound { "Success" } else { "Error" };
                 let profile = self.scheduler.profile_of(&end.pod.uid);
-                if let Some(profile) = profile {
+                // Where an extender binds, no plugin is asked to.
+                // k8s: pkg/scheduler/schedule_one.go bind
+                let is_asked = matches!(end.by, BoundBy::Default | BoundBy::Plugin);
+                if let Some(profile) = profile.filter(|_| is_asked) {
                     self.state.metrics.at_point("Bind", status, profile, end.took);
                 }
-                if end.by_default {
+                if end.by == BoundBy::Default {
                     self.state.metrics.plugin("DefaultBinder", "Bind", status, end.took);
                 }
                 self.scheduler.ended(&end.pod, &end.node, end.ended, now);
@@ -490,8 +493,8 @@ impl Running {
                 Fact::Bound { profile, took, all, attempts, was_flushed } => {
                     metrics.bound(profile, took, all, (attempts, was_flushed));
                 }
-                Fact::Searched { profile, found } => {
-                    let status = if found { "Success" } else { "Unschedulable" };
+                Fact::Searched { profile, failed } => {
+                    let status = if failed { "Error" } else { "Success" };
                     metrics.at_point("Filter", status, profile, each);
                 }
                 Fact::Decided(waited) => metrics.decided(waited.saturating_add(each)),

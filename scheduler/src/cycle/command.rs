@@ -177,8 +177,8 @@ pub enum Fact {
     Searched {
         /// The number of the pod's profile.
         profile: usize,
-        /// One passes the filters.
-        found: bool,
+        /// A plugin failed meanwhile.
+        failed: bool,
     },
     /// A pod has a node or none, so long after its decision began: extenders may have been asked.
     Decided(Duration),

@@ -65,13 +65,6 @@ enum Stage {
     Victims { text: Text, rejectors: Rejectors },
 }
 
-impl Consulting {
-    /// Whether nodes passed, of which extenders say something.
-    pub(super) fn has_nodes(&self) -> bool {
-        !matches!(self.stage, Stage::Victims { .. })
-    }
-}
-
 impl Scheduler {
     fn interested(&self, pod: &Pod) -> impl Iterator<Item = &Extender> {
         self.extenders.iter().filter(|extender| extender.is_interested(pod))

@@ -14,7 +14,7 @@ use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::{Cluster, Plugin, explain};
 
 use super::command::{Command, Fact, Note, PodRef, Related};
-use super::consult::{Consulting, Said};
+use super::consult::Said;
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::framework::{Attempt, Room, Stopped};
@@ -95,7 +95,7 @@ impl Scheduler {
     pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
         self.hide_those_away();
         let found = self.find(uid, &asked, &said, now);
-        self.count_search(&asked, &said, &found, now);
+        self.count_found(&found, now);
         if self.group.is_some() {
             return self.goes_on(uid, &asked, found, now);
         }
@@ -109,23 +109,19 @@ impl Scheduler {
         }
     }
 
-    /// Counts what was found. The wait for extenders is part of the decision, not of the filters.
-    // k8s: schedule_one.go schedulingAlgorithm, findNodesThatPassFilters
-    pub(super) fn count_search(
-        &mut self,
-        asked: &Asked,
-        said: &Said,
-        found: &Result<Found, Why>,
-        now: Duration,
-    ) {
-        if matches!(said, Said::Nothing | Said::OfKept(None)) {
-            let passes = match found {
-                Ok(Found::Node(..)) => true,
-                Ok(Found::Later) => self.consulting.as_ref().is_some_and(Consulting::has_nodes),
-                Err(_) => false,
-            };
-            self.facts.push(Fact::Searched { profile: asked.profile, found: passes });
+    /// Nodes were looked at, whether one passes or none. What extenders say of them is part of the
+    /// decision, not of that.
+    // k8s: schedule_one.go findNodesThatPassFilters
+    fn count_search(&mut self, profile: usize, said: &Said, failed: bool) {
+        let is_first = matches!(said, Said::Nothing | Said::OfKept(None));
+        if is_first && self.mirror.cluster.view().node_count() > 0 {
+            self.facts.push(Fact::Searched { profile, failed });
         }
+    }
+
+    /// Counts a decision that ended.
+    // k8s: schedule_one.go schedulingAlgorithm
+    pub(super) fn count_found(&mut self, found: &Result<Found, Why>, now: Duration) {
         if !matches!(found, Ok(Found::Later)) {
             self.count_decision(now);
         }
@@ -168,7 +164,9 @@ impl Scheduler {
         match said {
             Said::Nothing => {
                 if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
-                    asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
+                    let failed = asking.failed();
+                    self.count_search(asked.profile, said, failed.is_some());
+                    failed.map_or(Ok(()), |error| Err(Why::error(error)))?;
                     self.count_kept_node(asked.profile);
                     if !consults {
                         return Ok(Found::Node(node, asking.attempt));
@@ -186,7 +184,11 @@ impl Scheduler {
         if let Some(Refusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
         }
-        asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
+        let failed = asking.failed();
+        if outcome.refusal.is_none() {
+            self.count_search(asked.profile, said, failed.is_some());
+        }
+        failed.map_or(Ok(()), |error| Err(Why::error(error)))?;
         if outcome.feasible > 0 && outcome.refusal.is_none() {
             if consults && asking.consulted.is_none() {
                 let name = |row| self.mirror.cluster.node_name(row).into();

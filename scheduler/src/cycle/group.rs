@@ -180,7 +180,7 @@ impl Scheduler {
                 Some((uid, asked)) => {
                     self.decides_since = now;
                     let found = self.find(&uid, &asked, &Said::Nothing, now);
-                    self.count_search(&asked, &Said::Nothing, &found, now);
+                    self.count_found(&found, now);
                     self.found_for_group(&uid, &asked, found, now);
                 }
                 None => {

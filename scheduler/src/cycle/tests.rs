@@ -452,9 +452,9 @@ fn searched(scheduler: &mut Scheduler) -> Vec<Fact> {
 fn a_decision_counts_once_and_with_the_wait_for_extenders() {
     let filters = |extender: &mut Extender| extender.filter_verb = "filter".to_owned();
     let mut scheduler = asking(filters, &[node("a", "8"), pod("p", "1")]);
-    let search = |found| Fact::Searched { profile: 0, found };
+    let search = Fact::Searched { profile: 0, failed: false };
     let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
-    assert_eq!(searched(&mut scheduler), [search(true)]);
+    assert_eq!(searched(&mut scheduler), std::slice::from_ref(&search));
     let left = ["a".to_owned()].into();
     let nodes = extender::consulted::Nodes { left, ..Default::default() };
     scheduler.consulted(answer(&consult, nodes), at(2));
@@ -464,15 +464,29 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
     let consult = question(&decide(&mut scheduler, 3)).expect("it is asked");
     let (about, no) = (consult.about, Err("no answer".to_owned()));
     scheduler.consulted(extender::Consulted { about, answer: no }, at(7));
-    assert_eq!(searched(&mut scheduler), [search(true), Fact::Decided(at(4))]);
-    // Without extenders nobody waits, and who is being deleted is not decided.
+    assert_eq!(searched(&mut scheduler), [search.clone(), Fact::Decided(at(4))]);
+    // Without extenders nobody waits, and who is being deleted is not decided. That no node passes is no
+    // failure.
     let going = with("r", "1", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     });
     let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     tell_all(&mut scheduler, &[node("a", "8"), pod("p", "9"), going]);
     decide(&mut scheduler, 5);
-    assert_eq!(searched(&mut scheduler), [search(false), Fact::Decided(Duration::ZERO)]);
+    assert_eq!(searched(&mut scheduler), [search, Fact::Decided(Duration::ZERO)]);
+}
+
+#[test]
+fn a_search_counts_only_where_nodes_are_looked_at() {
+    let lacks = with("p", "1", |pod| {
+        pod["spec"]["volumes"] =
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    });
+    for things in [vec![node("n", "1"), lacks], vec![pod("p", "1")]] {
+        let mut scheduler = knowing(things);
+        decide(&mut scheduler, 0);
+        assert_eq!(searched(&mut scheduler), [Fact::Decided(Duration::ZERO)]);
+    }
 }
 
 #[test]

@@ -458,8 +458,10 @@ impl SchedulerMetrics {
         self.conditions.ended(&self.profiles[profile], status, took, devices);
     }
 
-    /// How many wait where, and how many nodes, pods and assumed pods are known.
-    pub fn counts(&self, at: impl Fn(Place) -> usize, [nodes, pods, assumed]: [usize; 3]) {
+    /// How many wait where, and how many nodes, pods with a node and assumed pods are known. Upstream
+    /// counts assumed pods as pods as well.
+    // k8s: pkg/scheduler/backend/cache/cache.go updateMetrics
+    pub fn counts(&self, at: impl Fn(Place) -> usize, [nodes, bound, assumed]: [usize; 3]) {
         let put = |queue, count: usize| {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.waiting.pending.get_or_create(&In { queue }).set(count);
@@ -468,6 +470,7 @@ impl SchedulerMetrics {
         put("backoff", at(Place::Backoff) + at(Place::ErrorBackoff));
         put("unschedulable", at(Place::Unschedulable));
         put("gated", at(Place::Gated));
+        let pods = bound + assumed;
         for (r#type, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.waiting.cache.get_or_create(&Of { r#type }).set(count);

@@ -264,3 +264,14 @@ fn whoever_may_not_ask_is_told_in_a_status() {
     assert_eq!((&said["reason"], &said["details"]), (&json!("Forbidden"), &json!({})));
     assert!(String::from_utf8_lossy(&answer.body).contains(r"\u0026lt;b\u0026gt;\u0026amp;"));
 }
+
+#[test]
+fn assumed_pods_count_as_pods() {
+    let (state, _questions) = serve::State::new(&run(&[]).expect("nothing is wrong"));
+    state.metrics.counts(|_| 0, [3, 10, 2]);
+    let text = state.metrics.text();
+    for (kind, count) in [("nodes", 3), ("pods", 12), ("assumed_pods", 2)] {
+        let line = format!("scheduler_cache_size{{type=\"{kind}\"}} {count}");
+        assert!(text.contains(&line), "{line}\nis not in\n{text}");
+    }
+}

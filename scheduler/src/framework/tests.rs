@@ -309,6 +309,8 @@ fn a_failing_filter_is_an_error() {
     let found = condition(&decide(&mut scheduler, 0)).expect("a condition");
     let why = "running Filter plugin \"Script\": no answer";
     assert_eq!((found.0.as_str(), found.1.as_str()), ("SchedulerError", why));
+    let failed = Fact::Searched { profile: 0, failed: true };
+    assert!(scheduler.take_facts().contains(&failed), "it counts as one");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use kube::core::Status;
 use serde::Serialize;
 
 use super::status::StatusLane;
-use super::{BindEnd, End, Owed, path_of, post};
+use super::{BindEnd, BoundBy, End, Owed, path_of, post};
 use crate::cycle::command::{Ended, PodRef};
 use crate::extender::call::{self, Caller};
 use crate::framework::Attempt;
@@ -109,7 +109,7 @@ impl BindLane {
                 None => Ok(()),
             };
             if let Err(error) = prepared {
-                return job.ends((Ended::Failed(error), false), Duration::ZERO);
+                return job.ends((Ended::Failed(error), BoundBy::Nobody), Duration::ZERO);
             }
             if let Some(ended) = last_word.or_else(|| lane.status.forget(&job.pod.uid)) {
                 ended.notified().await;
@@ -156,16 +156,16 @@ impl Drop for Turn {
 }
 
 impl Job {
-    /// Makes it; whether that was the default way.
+    /// Makes it; who did.
     // k8s: pkg/scheduler/schedule_one.go bind, extendersBinding
-    async fn make(&self, client: kube::Client) -> (Ended, bool) {
+    async fn make(&self, client: kube::Client) -> (Ended, BoundBy) {
         if let Some(binder) = &self.binder {
             match call::bind(binder, &self.pod, &self.node).await {
                 Ended::Failed(error) if binder.is_ignorable() => {
                     let pod = self.pod.key.as_str();
                     tracing::warn!(error, pod, "the extender that binds is left out");
                 }
-                ended => return (ended, false),
+                ended => return (ended, BoundBy::Extender),
             }
         }
         let own = match &self.attempt {
@@ -173,15 +173,15 @@ impl Job {
             None => None,
         };
         match own {
-            Some(Ok(())) => (Ended::Bound, false),
-            Some(Err(error)) => (Ended::Failed(error), false),
-            None => (bind(client, &self.pod, &self.node).await, true),
+            Some(Ok(())) => (Ended::Bound, BoundBy::Plugin),
+            Some(Err(error)) => (Ended::Failed(error), BoundBy::Plugin),
+            None => (bind(client, &self.pod, &self.node).await, BoundBy::Default),
         }
     }
 
-    fn ends(self, (ended, by_default): (Ended, bool), took: Duration) {
+    fn ends(self, (ended, by): (Ended, BoundBy), took: Duration) {
         let Self { pod, node, owed, .. } = self;
-        owed.pay(End::Bind(BindEnd { pod, node, ended, took, by_default }));
+        owed.pay(End::Bind(BindEnd { pod, node, ended, took, by }));
     }
 }
 
@@ -326,7 +326,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_extender_that_does_not_bind_is_left_out_where_it_may_be() {
-        for (ignorable, ended) in [(true, Ended::Bound), (false, Ended::Failed(String::new()))] {
+        let refused = Ended::Failed(String::new());
+        let ways = [(true, Ended::Bound, BoundBy::Default), (false, refused, BoundBy::Extender)];
+        for (ignorable, ended, by) in ways {
             // Nobody listens there.
             let extender = Extender {
                 url_prefix: "http://127.0.0.1:9/".to_owned(),
@@ -342,9 +344,9 @@ mod tests {
                 attempt: None,
                 owed: Owed { ends, end: None, under_way: None },
             };
-            let (how, by_default) = job.make(takes_all()).await;
+            let (how, who) = job.make(takes_all()).await;
             assert_eq!(std::mem::discriminant(&how), std::mem::discriminant(&ended), "{how:?}");
-            assert_eq!(by_default, ignorable);
+            assert_eq!(who, by);
         }
     }
 }

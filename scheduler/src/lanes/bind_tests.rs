@@ -112,7 +112,7 @@ async fn binding(prepared: Result<(), String>) -> (BindEnd, Vec<String>) {
 #[tokio::test]
 async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
     let (end, seen) = binding(Ok(())).await;
-    assert_eq!((end.ended, end.by_default), (Ended::Bound, true));
+    assert_eq!((end.ended, end.by), (Ended::Bound, BoundBy::Default));
     let of_pod = "/api/v1/namespaces/default/pods/p";
     let told = format!("PATCH {of_pod}/status \"n\"");
     assert_eq!(seen, [told, "prepared".to_owned(), format!("POST {of_pod}/binding")]);
@@ -122,6 +122,6 @@ async fn others_learn_of_the_node_while_plugins_prepare_the_binding() {
 async fn nobody_binds_what_a_plugin_could_not_prepare() {
     let (end, seen) = binding(Err("no licence".to_owned())).await;
     let why = "running PreBind plugin \"Slow\": no licence".to_owned();
-    assert_eq!((end.ended, end.by_default), (Ended::Failed(why), false));
+    assert_eq!((end.ended, end.by), (Ended::Failed(why), BoundBy::Nobody));
     assert_eq!(seen.last().map(String::as_str), Some("prepared"));
 }

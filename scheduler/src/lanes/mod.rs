@@ -92,8 +92,21 @@ pub struct BindEnd {
     pub ended: Ended,
     /// How long it took, from when it had its turn.
     pub took: Duration,
-    /// Neither an extender nor a plugin of others made it.
-    pub by_default: bool,
+    /// Who made it, or was to.
+    pub by: BoundBy,
+}
+
+/// Who makes a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoundBy {
+    /// The scheduler itself.
+    Default,
+    /// A plugin of others.
+    Plugin,
+    /// An extender.
+    Extender,
+    /// It did not come to that.
+    Nobody,
 }
 
 /// Whoever carries commands out.
@@ -217,7 +230,7 @@ impl Lanes {
                 node: Rc::clone(&node),
                 ended: Ended::Failed("the task that bound it ended without an answer".to_owned()),
                 took: Duration::ZERO,
-                by_default: false,
+                by: BoundBy::Nobody,
             })),
             under_way: Some(UnderWay::one_more(&self.under_way)),
         };
