@@ -8,15 +8,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pintle_api::informer::ObjectKey;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::status::send;
+use super::status::{send, since_second};
 
 /// What waits, by namespace and name.
 type Waiting = BTreeMap<String, (Rc<PodGroup>, PodCondition)>;
@@ -69,9 +69,8 @@ fn patch(group: &PodGroup, condition: &PodCondition) -> Value {
     let all = all.unwrap_or_default();
     let old = all.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status);
     let since = old.map(|c| c.last_transition_time.clone());
-    let now = || Time(Timestamp::now().round(Unit::Second).unwrap_or_else(|_| Timestamp::now()));
     let changed = Condition {
-        last_transition_time: since.unwrap_or_else(now),
+        last_transition_time: since.unwrap_or_else(|| since_second(Timestamp::now())),
         message: condition.message.clone().unwrap_or_default(),
         observed_generation: condition.observed_generation,
         reason: condition.reason.clone().unwrap_or_default(),

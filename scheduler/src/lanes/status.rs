@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::Method;
-use jiff::{Timestamp, Unit};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_api::informer::ObjectKey;
@@ -200,14 +200,22 @@ fn patch(pod: &Pod, condition: Option<&PodCondition>, nominated: Option<&str>) -
 fn timed(all: &[PodCondition], condition: &PodCondition) -> Value {
     let old = all.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status);
     let since = old.and_then(|c| c.last_transition_time.clone());
-    let now = || Time(Timestamp::now().round(Unit::Second).unwrap_or_else(|_| Timestamp::now()));
     let mut condition = condition.clone();
-    condition.last_transition_time = Some(since.unwrap_or_else(now));
+    condition.last_transition_time = Some(since.unwrap_or_else(|| since_second(Timestamp::now())));
     let mut value = serde_json::to_value(condition).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
         fields.insert("lastProbeTime".to_owned(), Value::Null);
     }
     value
+}
+
+/// The time as it is written, which has no parts of a second: nothing is since a time to come.
+// k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/time.go MarshalJSON
+pub(super) fn since_second(time: Timestamp) -> Time {
+    Time(
+        time.round(TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Trunc))
+            .unwrap_or(time),
+    )
 }
 
 /// Tells a victim why it goes.
@@ -315,6 +323,15 @@ mod tests {
         assert_eq!(patch["status"]["$setElementOrder/conditions"], order);
         assert_eq!(patch["status"]["conditions"][0]["lastTransitionTime"], since);
         assert_eq!(patch["status"]["nominatedNodeName"], "node");
+    }
+
+    #[test]
+    fn a_condition_is_never_since_a_time_to_come() {
+        let second: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        for millis in [0, 400, 600, 999] {
+            let time = second + Duration::from_millis(millis);
+            assert_eq!(since_second(time), Time(second), "{millis} ms later");
+        }
     }
 
     #[test]
