@@ -526,13 +526,8 @@ fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
     let all = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     let old = all.into_iter().flatten().find(|c| c.type_ == condition.type_);
     old.is_some_and(|old| {
-        (&old.status, &old.reason, &old.message, &old.observed_generation)
-            == (
-                &condition.status,
-                &condition.reason,
-                &condition.message,
-                &condition.observed_generation,
-            )
+        (&old.status, &old.reason, &old.message)
+            == (&condition.status, &condition.reason, &condition.message)
     })
 }
 

@@ -34,3 +34,15 @@ fn what_was_said_before_is_said_again_after_something_else() {
     scheduler.tell(Told::Set(other("second")), at(11));
     assert_eq!(condition(&decide(&mut scheduler, 60)), Some(full));
 }
+
+#[test]
+fn a_pod_that_changed_is_not_told_the_same_again() {
+    let full = {
+        let mut scheduler = knowing(vec![node("n", "1"), with("o", "1", on_node), pod("p", "1")]);
+        condition(&decide(&mut scheduler, 0)).expect("there is no room")
+    };
+    let things = vec![node("n", "1"), with("o", "1", on_node), told("p", &full, 2)];
+    let commands = decide(&mut knowing(things), 0);
+    let writes = |command: &Command| matches!(command, Command::Status { .. });
+    assert!(!commands.iter().any(writes), "{commands:?}");
+}
