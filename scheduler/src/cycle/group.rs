@@ -108,7 +108,6 @@ impl Scheduler {
     // k8s: schedule_one_podgroup.go scheduleOnePodGroup, podGroupInfoForPod
     pub(super) fn decide_group(&mut self, uid: Uid, asked: Rc<Asked>, now: Duration) {
         let Some(group) = asked.group.clone() else { return };
-        let profile = asked.profile;
         let mut all = vec![(Rc::clone(&uid), asked)];
         for other in group.waiting().into_iter().filter(|other| *other != uid) {
             all.extend(self.queue.pop_this(&other, now).map(|asked| (other, asked)));
@@ -118,9 +117,10 @@ impl Scheduler {
             let since = waiting.map(|waiting| (waiting.first_attempt, waiting.number()));
             (Reverse(asked.spec.priority), since)
         });
+        let profile = all[0].1.profile;
         if let Some((_, other)) = all.iter().find(|(_, other)| other.profile != profile) {
             let name = |of: usize| self.mirror.profile(of).scheduler_name.clone();
-            let (first, other) = (name(all[0].1.profile), name(other.profile));
+            let (first, other) = (name(profile), name(other.profile));
             let error = format!(
                 "all pods in a single pod group should have the same .spec.schedulerName set, \
                  got: {other:?} and {first:?}"

@@ -271,25 +271,28 @@ fn a_gang_that_needs_room_waits_for_its_victims_as_a_whole() {
     assert_eq!(all_bound(&decide(&mut scheduler, 60)), ["a@n", "b@n"]);
 }
 
-#[test]
-fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
+/// A scheduler with two profiles, that knows nobody.
+fn with_two_profiles() -> Scheduler {
     let profile = |name: &str| Profile { scheduler_name: name.to_owned(), ..Profile::default() };
     let profiles = vec![profile("default-scheduler"), profile("other")];
     let scheduler = Scheduler::new(profiles, without_second_look(), 1);
-    let mut scheduler =
-        scheduler.with_groups(Groups::new(GroupGates { gangs: true, ..GroupGates::default() }));
-    let other = match member("b", "g", "1") {
-        Thing::Pod(mut pod) => {
-            pod.spec.as_mut().expect("a spec").scheduler_name = Some("other".to_owned());
-            Thing::Pod(pod)
-        }
-        thing => thing,
-    };
-    for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
-        scheduler.tell(Told::Begun(kind), at(0));
-        scheduler.tell(Told::Complete(kind), at(0));
-    }
-    for thing in [node("n", "2"), gang("g", 2), member("a", "g", "1"), other] {
+    telling(scheduler, GroupGates { gangs: true, ..GroupGates::default() }, &[])
+}
+
+/// A pod of a group that asks for the other profile.
+fn of_other(name: &str, group: &str, cpu: &str, priority: i32) -> Thing {
+    with(name, cpu, |pod| {
+        pod["spec"]["schedulingGroup"] = json!({"podGroupName": group});
+        pod["spec"]["schedulerName"] = json!("other");
+        pod["spec"]["priority"] = json!(priority);
+    })
+}
+
+#[test]
+fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
+    let mut scheduler = with_two_profiles();
+    let pods = [member("a", "g", "1"), of_other("b", "g", "1", 0)];
+    for thing in [node("n", "2"), gang("g", 2)].into_iter().chain(pods) {
         scheduler.tell(Told::Set(thing), at(0));
     }
     let commands = decide(&mut scheduler, 0);
@@ -298,6 +301,20 @@ fn a_group_whose_pods_have_several_schedulers_is_a_mistake() {
     let all = texts(&[["a", "SchedulerError", why], ["b", "SchedulerError", why]]);
     assert_eq!(told(&commands).0, all);
     assert_eq!(scheduler.assumed(), 0);
+}
+
+#[test]
+fn the_schedulers_of_a_group_are_named_whoever_of_it_comes_last() {
+    let mut scheduler = with_two_profiles();
+    for thing in [node("n", "2"), basic("g"), of_other("b", "g", "9", 10)] {
+        scheduler.tell(Told::Set(thing), at(0));
+    }
+    decide(&mut scheduler, 0);
+    scheduler.tell(Told::Set(member("a", "g", "1")), at(1));
+    let why = "all pods in a single pod group should have the same .spec.schedulerName set, got: \
+        \"default-scheduler\" and \"other\"";
+    let all = texts(&[["a", "SchedulerError", why], ["b", "SchedulerError", why]]);
+    assert_eq!(told(&decide(&mut scheduler, 1)).0, all);
 }
 
 #[test]
