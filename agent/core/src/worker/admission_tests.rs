@@ -145,6 +145,57 @@ fn a_resize_restarts_the_container_where_its_policy_says_so() {
 }
 
 #[test]
+fn a_resize_that_restarts_its_container_is_done_when_that_was_killed_and_not_before() {
+    let policy = || json!({"policy": "RestartContainer"});
+    let done = "resize a [], StartContainer a, ResizeCompleted a";
+    // The agent goes while the container is being stopped, which lives on.
+    let mut host = Host::new();
+    host.want(pod("a", "200m", 1, policy()));
+    host.take();
+    host.lingers = true;
+    host.want(pod("a", "500m", 2, policy()));
+    assert_eq!(host.take(), "ResizeStarted a");
+    assert_eq!(host.status("a")["containerStatuses"][0]["resources"]["limits"]["cpu"], "200m");
+    host.lingers = false;
+    let status = host.status("a");
+    let found = json!({"policy": "RestartContainer", "status": status});
+    host.restart(vec![pod("a", "500m", 2, found)]);
+    assert_eq!(host.take(), done);
+    // The runtime does not stop it for a while.
+    let mut host = Host::new();
+    host.want(pod("a", "200m", 1, policy()));
+    host.take();
+    host.stubborn = true;
+    host.want(pod("a", "500m", 2, policy()));
+    assert_eq!(host.take(), "ResizeStarted a");
+    host.stubborn = false;
+    host.wait(Duration::from_secs(11));
+    assert_eq!(host.take(), done);
+    assert_eq!(host.status("a")["containerStatuses"][0]["restartCount"], 1);
+}
+
+#[test]
+fn a_container_that_restarts_for_a_resize_has_what_its_sync_began_with() {
+    let policy = || json!({"policy": "RestartContainer"});
+    let mut host = Host::new();
+    host.want(pod("a", "200m", 1, policy()));
+    host.lingers = true;
+    host.want(pod("a", "600m", 3, policy()));
+    host.want(pod("a", "700m", 4, policy()));
+    host.take();
+    let ticket = host.ticket("a");
+    let worker = host.pods.worker(&"a".into()).expect("a worker");
+    let actions = worker.current_actions().to_vec();
+    for (index, action) in actions.iter().enumerate() {
+        let outcome = host.act(&"a".into(), action);
+        host.tell(Input::Progress { uid: "a".into(), ticket, index, outcome });
+    }
+    let worker = host.pods.worker(&"a".into()).expect("a worker");
+    let given = worker.actuated.containers["c"].limits.as_ref().expect("limits");
+    assert_eq!(given["cpu"].0, "600m");
+}
+
+#[test]
 fn a_resize_without_room_waits_until_there_is() {
     let mut host = Host::new();
     host.want(plain("a", "400m"));

@@ -246,9 +246,9 @@ impl Worker {
 
     fn run(&mut self, actions: Vec<Action>, context: &mut Context<'_>) {
         assert!(self.sync_run.is_none(), "one sync at a time");
-        self.note_actuated(&actions, context);
-        self.note_verdict(&actions, context);
         self.replaced = shown::replaced(&actions);
+        let of_killed = self.note_actuated(&actions, context);
+        self.note_verdict(&actions, context);
         let ticket = context.next();
         context.out.push(Command::Run {
             uid: self.uid.clone(),
@@ -257,7 +257,8 @@ impl Worker {
             observed: Arc::clone(&self.observed),
             actions: actions.clone(),
         });
-        self.sync_run = Some(SyncRun { ticket, actions, done: 0, cancelled: false, failed: false });
+        let (done, cancelled, failed) = (0, false, false);
+        self.sync_run = Some(SyncRun { ticket, actions, done, cancelled, failed, of_killed });
     }
 
     /// Ends a pod that has run as long as it may; true when it does so now.

@@ -8,10 +8,11 @@
 // k8s: pkg/kubelet/allocation/allocation_manager.go
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use serde::{Deserialize, Serialize};
 
 use crate::admit::{self, Grant};
@@ -24,7 +25,7 @@ use crate::sync::plan::{Action, PodResize};
 use crate::worker::pods::Pods;
 use crate::worker::step::{Context, Stage, Worker};
 use crate::worker::{Command, Count, Failure};
-use pintle_api_types::ids::{ContainerKind, Now, PodUid, UnixNanos};
+use pintle_api_types::ids::{ContainerId, ContainerKind, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::{self, QosClass};
 use pintle_api_types::pod::resources::{Amounts, pod_requests};
@@ -290,27 +291,50 @@ impl Worker {
     }
 
     /// What the containers that a sync starts will have. Noted before they start, so that no
-    /// crash leaves one without a record.
-    pub(super) fn note_actuated(&mut self, actions: &[Action], context: &mut Context<'_>) {
-        let Some(pod) = self.pod.clone() else { return };
+    /// crash leaves one without a record. Returned of those that the sync kills first: until that
+    /// is done they have what they had.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go startContainer
+    pub(super) fn note_actuated(
+        &mut self,
+        actions: &[Action],
+        context: &mut Context<'_>,
+    ) -> BTreeMap<String, ResourceRequirements> {
+        let mut of_killed = BTreeMap::new();
+        let Some(pod) = self.pod.clone() else { return of_killed };
         let spec = pod::spec(&pod);
         for action in actions {
-            let changed = match action {
+            match action {
                 Action::CreateSandbox { .. } => {
-                    let changed = self.actuated.pod != spec.resources;
+                    context.notes.unsaved |= self.actuated.pod != spec.resources;
                     self.actuated.pod.clone_from(&spec.resources);
-                    changed
                 }
                 Action::StartContainer { name, kind, .. } if *kind != ContainerKind::Ephemeral => {
                     let Some((_, container)) = pod::containers::find(spec, name) else { continue };
                     let given = change::allocated(&pod, container);
-                    let before = self.actuated.containers.insert(name.clone(), given.clone());
-                    before != Some(given)
+                    if self.replaced.contains_key(name) {
+                        of_killed.insert(name.clone(), given);
+                    } else {
+                        self.note_given(name, given, context);
+                    }
                 }
-                _ => false,
-            };
-            context.notes.unsaved |= changed;
+                _ => {}
+            }
         }
+        of_killed
+    }
+
+    /// A container has been killed: if the sync starts it again, it has what that gives it.
+    pub(super) fn note_killed(&mut self, name: &str, id: &ContainerId, context: &mut Context<'_>) {
+        let is_replaced = self.replaced.get(name) == Some(id);
+        let run = self.sync_run.as_mut().filter(|_| is_replaced);
+        if let Some(given) = run.and_then(|run| run.of_killed.remove(name)) {
+            self.note_given(name, given, context);
+        }
+    }
+
+    fn note_given(&mut self, name: &str, given: ResourceRequirements, context: &mut Context<'_>) {
+        let before = self.actuated.containers.insert(name.to_owned(), given.clone());
+        context.notes.unsaved |= before != Some(given);
     }
 
     /// A resize is in force.

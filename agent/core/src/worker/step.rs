@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use serde::{Deserialize, Serialize};
 
 use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill};
@@ -61,6 +61,9 @@ pub(crate) struct SyncRun {
     pub done: usize,
     pub cancelled: bool,
     pub failed: bool,
+    /// What containers get that it kills and starts again, until they are killed.
+    #[serde(default)]
+    pub of_killed: BTreeMap<String, ResourceRequirements>,
 }
 
 /// What a worker sees of the world at one call.

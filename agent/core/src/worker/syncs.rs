@@ -65,6 +65,7 @@ impl Worker {
                 self.failures = 0;
             }
             Action::Refresh => self.refresh_failures = 0,
+            Action::KillContainer { id, name, .. } => self.note_killed(name, id, context),
             Action::StartContainer { name, .. } => {
                 self.waiting.remove(name);
                 self.pauses.remove(name);

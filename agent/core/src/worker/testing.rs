@@ -219,8 +219,12 @@ impl Host {
                     if self.lingers {
                         return;
                     }
+                    let ends = outcome.is_err() && action.aborts_sync();
                     let uid = uid.clone();
                     inputs.push_back(Input::Progress { uid, ticket, index, outcome });
+                    if ends {
+                        break;
+                    }
                 }
                 inputs.push_back(Input::SyncDone { uid, ticket });
             }
@@ -276,6 +280,9 @@ impl Host {
                     return Err(Failure::new("RunContainerError", "no such program"));
                 }
                 record.containers.insert(0, container);
+            }
+            Action::KillContainer { .. } if self.stubborn => {
+                return Err(Failure::new("KillContainerError", "it stays"));
             }
             Action::KillContainer { name, .. } => end(record, Some(name)),
             Action::RemoveContainer { id, .. } => record.containers.retain(|c| c.id != *id),
