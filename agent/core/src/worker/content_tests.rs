@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::observed::ObservedPod;
 use crate::status::testing;
 use crate::sync::plan::Action;
-use crate::worker::{Command, Failure, Input, Pods, testing as core};
+use crate::worker::{Command, Failure, Input, Pods, Settings, testing as core};
 use pintle_api_types::ids::{Now, PodUid};
 
 /// One pod, what the runtime has of it, and which actions fail.
@@ -36,7 +36,10 @@ fn pod(labels: &Value, volumes: &Value) -> Pod {
 
 impl Context {
     fn new() -> Self {
-        let settings = core::settings(Duration::from_secs(600));
+        Self::with(core::settings(Duration::from_secs(600)))
+    }
+
+    fn with(settings: Settings) -> Self {
         let mut context = Self {
             pods: Pods::new(settings),
             now: core::now(),
@@ -217,6 +220,28 @@ fn a_pod_whose_own_facts_are_shown_is_refreshed_when_they_change() {
         context.want(pod(&json!({"a": "2"}), &volumes));
         assert_eq!(context.take(), [""; 0]);
     }
+}
+
+#[test]
+fn what_is_shown_of_a_pod_is_refreshed_while_its_resize_cannot_be_granted() {
+    let field = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
+    let volumes = json!([{"name": "v", "downwardAPI": {"items": field}}]);
+    let sized = |label: &str, cpu: &str| {
+        let mut pod = pod(&json!({"a": label}), &volumes);
+        let resources = serde_json::from_value(json!({"requests": {"cpu": cpu}}));
+        pod.spec.get_or_insert_default().containers[0].resources = resources.ok();
+        pod
+    };
+    let mut context = Context::with(core::small_settings());
+    context.want(sized("1", "100m"));
+    context.take();
+    context.want(sized("1", "2"));
+    assert_eq!(context.take(), [""; 0]);
+    let status = context.pods.worker(&uid()).expect("a worker").status();
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    assert!(conditions.iter().any(|c| c.type_ == "PodResizePending"), "{conditions:?}");
+    context.want(sized("2", "2"));
+    assert_eq!(context.take(), ["Refresh"]);
 }
 
 #[test]

@@ -121,7 +121,8 @@ impl Pods {
         };
         // Looked at first: the worker should not act on what is overtaken at once.
         if let Some(worker) = self.workers.get_mut(&uid) {
-            (worker.wanted, worker.pod) = (Some(pod), Some(Arc::clone(&shown)));
+            worker.wanted = Some(pod);
+            worker.see(Arc::clone(&shown));
             self.index.touch(&uid);
             self.taken.set(&uid, worker.admitted());
             self.book.changed(&uid);

@@ -366,15 +366,20 @@ impl Worker {
         }
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let grace = pod.metadata.deletion_grace_period_seconds;
-        let before = self.pod.replace(pod);
-        if let (Some(before), Some(now)) = (before, &self.pod) {
-            self.stale |= volume::plan::shows_change(&before, now);
-        }
+        self.see(pod);
         self.retry_at = None;
         self.pauses.clear();
         self.resize_pause = None;
         if deleted {
             self.terminate(grace);
+        }
+    }
+
+    /// From now on the pod is this; what its volumes show of it may be out of date.
+    pub(super) fn see(&mut self, pod: Arc<Pod>) {
+        let before = self.pod.replace(pod);
+        if let (Some(before), Some(now)) = (before, &self.pod) {
+            self.stale |= volume::plan::shows_change(&before, now);
         }
     }
 
