@@ -21,6 +21,7 @@ use crate::eviction::{self, message};
 use crate::observed::ObservedPod;
 use crate::types::NodeFacts;
 use pintle_api_types::ids::ContainerKind;
+use pintle_api_types::pod::restart::RestartPolicy;
 use pintle_api_types::pod::{self, containers, qos, restart};
 
 /// Reasons of verdicts by which the node, not the pod, ended it.
@@ -121,12 +122,13 @@ impl Lists {
 }
 
 /// True when a container would leave its end although nothing allows that. A runtime that
-/// lost its state must not make a finished job look unfinished.
+/// lost its state must not make a finished job look unfinished. One that failed may be made again
+/// in another sandbox where its pod restarts on failure, whatever its own policy.
 // k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
 fn forbidden(input: &DeriveInput, previous: &PodStatus, news: &Statuses) -> bool {
     let spec = pod::spec(input.pod);
-    if restart::pod_policy(spec) == restart::RestartPolicy::Always || restart::may_restart_all(spec)
-    {
+    let of_pod = restart::pod_policy(spec);
+    if of_pod == RestartPolicy::Always || restart::may_restart_all(spec) {
         return false;
     }
     let specs = first_by(containers::all(spec).map(|(_, container)| container), |c| &c.name);
@@ -138,7 +140,9 @@ fn forbidden(input: &DeriveInput, previous: &PodStatus, news: &Statuses) -> bool
             return false;
         };
         let new = news.get(name);
-        !restart::may_restart(container, spec, end.exit_code)
+        let by_pod = of_pod == RestartPolicy::OnFailure && end.exit_code != 0;
+        !by_pod
+            && !restart::may_restart(container, spec, end.exit_code)
             && new.is_some_and(|new| container::ended_as(new).is_none())
     })
 }

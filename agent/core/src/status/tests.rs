@@ -181,6 +181,28 @@ fn a_finished_container_does_not_come_back_when_the_policy_forbids_it() {
 }
 
 #[test]
+fn a_container_that_failed_may_run_again_in_another_sandbox_if_its_pod_restarts_on_failure() {
+    for (code, is_new) in [(1, true), (0, false)] {
+        let containers = json!([{"name": "a", "restartPolicy": "Never"}, {"name": "b"}]);
+        let spec = json!({"restartPolicy": "OnFailure", "containers": containers});
+        let old = vec![exited("a", "1", code), container("b", "2")];
+        let mut world = World::new(pod(spec)).with(old);
+        let before = world.derive();
+        let observed = world.observed.as_mut().expect("observed");
+        observed.sandboxes[0].ips = vec!["10.0.0.8".parse().expect("an address")];
+        observed.containers = vec![container("a", "3"), container("b", "4")];
+        let status = world.derive();
+        let ids = ["a", "b"].map(|name| main_status(&status, name).container_id.as_deref());
+        if is_new {
+            assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.8"));
+            assert_eq!(ids, [Some("containerd://3"), Some("containerd://4")]);
+        } else {
+            assert_eq!(status, before);
+        }
+    }
+}
+
+#[test]
 fn a_removed_pod_is_over_although_a_finished_container_was_being_made_again() {
     let mut world = World::new(one("OnFailure")).with(vec![exited("a", "1", 0)]);
     world.derive();
