@@ -82,10 +82,11 @@ pub fn field(
     })
 }
 
-/// A pod's addresses as it is told them: one of each family, the node's primary family first.
+/// A pod's addresses as it and others are told them: one of each family, that of the first
+/// `--node-ip` first.
 // k8s: pkg/kubelet/kubelet_pods.go sortPodIPs
 pub fn ordered_ips(pod_ips: &[IpAddr], node: &NodeFacts) -> Vec<IpAddr> {
-    let v4_first = node.host_ips.first().is_none_or(IpAddr::is_ipv4);
+    let v4_first = !node.prefers_v6;
     let of = |v4: bool| pod_ips.iter().find(|ip| ip.is_ipv4() == v4).copied();
     [of(v4_first), of(!v4_first)].into_iter().flatten().collect()
 }
@@ -272,6 +273,22 @@ mod tests {
         ];
         for (path, want) in table {
             assert_eq!(field_of(path).as_deref(), Ok(want), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_family_of_the_node_ip_flag_comes_first_whatever_the_node_object_says() {
+        let ips = ["10.0.0.9".parse().expect("v4"), "fd00::9".parse().expect("v6")];
+        let mut node = node();
+        node.host_ips.reverse();
+        for (prefers_v6, want) in [(false, "10.0.0.9,fd00::9"), (true, "fd00::9,10.0.0.9")] {
+            node.prefers_v6 = prefers_v6;
+            let of = |path: &str| {
+                let reference = json!({ "fieldPath": path });
+                field(&serde_json::from_value(reference).expect("one"), &pod(), &ips, &node)
+            };
+            assert_eq!(of("status.podIPs").as_deref(), Ok(want));
+            assert_eq!(of("status.podIP").ok().as_deref(), want.split(',').next());
         }
     }
 

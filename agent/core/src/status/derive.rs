@@ -17,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::container::{self, Record, Subject};
 use super::{DeriveInput, Lifecycle, Statuses, Verdict, first_by};
 use super::{conditions, phase, resources, restarting};
+use crate::env::downward::ordered_ips;
 use crate::eviction::{self, message};
 use crate::observed::ObservedPod;
 use crate::types::NodeFacts;
@@ -298,10 +299,7 @@ fn list<T>(items: Vec<T>) -> Option<Vec<T>> {
 pub fn pod_ips(observed: Option<&ObservedPod>, node: &NodeFacts) -> Vec<String> {
     let sandbox = observed.and_then(ObservedPod::newest_sandbox).filter(|sandbox| sandbox.ready);
     let ips = sandbox.map(|sandbox| &*sandbox.ips).unwrap_or_default();
-    let primary_is_v4 = !node.prefers_v6;
-    let first = ips.iter().find(|ip| ip.is_ipv4() == primary_is_v4);
-    let second = ips.iter().find(|ip| ip.is_ipv4() != primary_is_v4);
-    first.into_iter().chain(second).map(IpAddr::to_string).collect()
+    ordered_ips(ips, node).iter().map(IpAddr::to_string).collect()
 }
 
 /// A pod on the node's network has the node's addresses, immutable once set.
