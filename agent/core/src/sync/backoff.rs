@@ -16,6 +16,9 @@ use pintle_api_types::ids::Mono;
 /// A container that ended this long after its last start is no longer in a crash loop.
 // k8s: pkg/kubelet/kubelet.go crashLoopBackOff.HasExpiredFunc
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// What a start may take beyond its wait, with a pull. A longer gap than that and the longest wait
+/// has another cause: the agent was away.
+const START_MAX: Duration = Duration::from_secs(60);
 
 /// A failed attempt waits before the next one; what does not depend on it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,13 +102,15 @@ impl CrashLoop {
     }
 
     /// Takes over a loop that an earlier run of the agent was in, from the gap that it kept
-    /// between the last two attempts. Does nothing when the container is known already.
+    /// between the last two attempts, unless no loop keeps one so long. Does nothing when the
+    /// container is known already.
     pub fn adopt(&mut self, key: Key<'_>, gap: Duration, started_at: Mono) {
         if self.entries.contains_key(key.name) {
             return;
         }
         let mut wait = self.curve.initial;
-        while wait <= gap && wait < self.curve.max {
+        let is_kept = gap <= self.curve.max.saturating_add(START_MAX);
+        while is_kept && wait <= gap && wait < self.curve.max {
             wait = (wait * 2).min(self.curve.max);
         }
         let entry = Entry { fingerprint: key.fingerprint, wait, updated_at: started_at };
@@ -204,7 +209,8 @@ mod tests {
 
     #[test]
     fn a_loop_is_taken_over_from_the_gap_between_two_attempts() {
-        for (gap, wait) in [(0, 10), (9, 10), (11, 20), (41, 80), (299, 300), (301, 300)] {
+        let table = [(0, 10), (9, 10), (11, 20), (41, 80), (299, 300), (301, 300), (360, 300)];
+        for (gap, wait) in table.into_iter().chain([(361, 10), (3600, 10)]) {
             let mut table = CrashLoop::default();
             table.adopt(C, Duration::from_secs(gap), at(0));
             let held = table.held_until(C, at(1), at(1)).map(|h| h.1.as_secs());
