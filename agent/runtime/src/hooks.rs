@@ -108,7 +108,7 @@ impl Hooks {
         let container_id = target.container.as_str().to_owned();
         let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
         let answer = self.client.exec_cut(request, None, MESSAGE_BYTES_MAX).await;
-        let answer = answer.map_err(|e| failed(&what, target, &with_output(&e.to_string(), "")))?;
+        let answer = answer.map_err(|e| failed(&what, target, &with_output(&e.rpc_text(), "")))?;
         if answer.exit_code == 0 {
             return Ok(());
         }
@@ -137,8 +137,10 @@ impl Hooks {
         match http::get(&request).await {
             Ok(_) => Ok(()),
             Err(error) if error.is_plain_text_answer() => {
+                // If that fails as well, the first error is told.
+                let first = http::words::failed(&request, &error);
                 let host = http::authority(&request.host, request.port);
-                http::get(&request.in_clear_text()).await.map_err(|e| e.to_string())?;
+                http::get(&request.in_clear_text()).await.map_err(|_| first)?;
                 let text = format!(
                     "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP \
                      succeeded"
@@ -149,7 +151,7 @@ impl Hooks {
                 }
                 Ok(())
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(http::words::failed(&request, &error)),
         }
     }
 }
@@ -215,13 +217,16 @@ mod tests {
     async fn runs(get: serde_json::Value) -> Result<(), String> {
         let deadlines = pintle_cri::Deadlines::default();
         let client = Client::connect("unix:///nowhere", deadlines).expect("a path");
-        let hooks = Hooks::new(client, Recorder::default());
+        let hook = serde_json::from_value(serde_json::json!({"httpGet": get})).expect("a hook");
+        run(&Hooks::new(client, Recorder::default()), hook).await
+    }
+
+    async fn run(hooks: &Hooks, hook: LifecycleHandler) -> Result<(), String> {
         let (uid, container) = (PodUid::from("u"), ContainerId::from("c"));
         let ips = [IpAddr::from([127, 0, 0, 1])];
         let (pod, name) = ("p_ns(u)", "main");
         let target =
             HookTarget { uid: &uid, pod, name, container: &container, ips: &ips, ports: &[] };
-        let hook = serde_json::from_value(serde_json::json!({"httpGet": get})).expect("a hook");
         hooks.run(&target, &hook).await
     }
 
@@ -241,6 +246,32 @@ mod tests {
             "user-agent: kube-lifecycle/1.36",
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[tokio::test]
+    async fn a_hook_without_an_answer_is_told_with_what_it_asked_and_why() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it has an address").port();
+        drop(listener);
+        let told = runs(serde_json::json!({"port": port, "path": "/x"})).await;
+        let want = format!(
+            "HTTP lifecycle hook (/x) for Container \"main\" in Pod \"p_ns(u)\" failed - error: Get \
+             \"http://127.0.0.1:{port}/x\": dial tcp 127.0.0.1:{port}: connect: connection refused"
+        );
+        assert_eq!(told, Err(want));
+    }
+
+    #[tokio::test]
+    async fn a_hook_whose_command_cannot_be_run_is_told_in_the_runtimes_words() {
+        let runtime = crate::probe::testing::Runtime::start().await;
+        let refuses = runtime.fake.on(pintle_cri::Method::ExecSync);
+        let _lift = refuses.fail(pintle_cri::Code::Unknown, "no such file");
+        let hooks = Hooks::new(runtime.client.clone(), Recorder::default());
+        let hook = serde_json::json!({"exec": {"command": ["nosuch"]}});
+        let told = run(&hooks, serde_json::from_value(hook).expect("a hook")).await;
+        let want = "Exec lifecycle hook ([nosuch]) for Container \"main\" in Pod \"p_ns(u)\" failed \
+                    - error: rpc error: code = Unknown desc = no such file, message: \"\"";
+        assert_eq!(told, Err(want.to_owned()));
     }
 
     #[tokio::test]

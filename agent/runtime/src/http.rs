@@ -10,6 +10,7 @@
 
 mod request;
 mod tls;
+pub mod words;
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -103,17 +104,6 @@ impl Error {
     /// True when the peer answered a TLS handshake in plain HTTP.
     pub fn is_plain_text_answer(&self) -> bool {
         matches!(self, Self::Tls { plain: true, .. })
-    }
-
-    /// The whole chain in one line.
-    pub fn line(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            line = format!("{line}: {error}");
-            cause = error.source();
-        }
-        line
     }
 }
 

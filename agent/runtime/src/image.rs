@@ -198,7 +198,7 @@ impl Images {
         let spec = puller::image_spec(image, wanted.sandbox);
         let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
         let answer = self.client.image_status(request).await.map_err(|error| {
-            let message = format!("Failed to inspect image \"\": {error}");
+            let message = format!("Failed to inspect image \"\": {}", error.rpc_text());
             self.warn(wanted, "InspectFailed", &message);
             Failure::new("ImageInspectError", message)
         })?;

@@ -13,7 +13,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_metrics::Metrics;
 use pintle_api_types::rate::Rate;
 use pintle_cri::fake::{FakeRuntime, Lift};
-use pintle_cri::{Client, Deadlines, Method, v1};
+use pintle_cri::{Client, Code, Deadlines, Method, v1};
 use serde_json::{Value, json};
 
 use super::{Images, NodeKeys, Wanted};
@@ -281,5 +281,22 @@ fn a_record_that_cannot_be_read_means_asking_the_registry_which_writes_it_anew()
         assert_eq!(ensure(&images, "Never", &good).await, Err("ErrImageNeverPull".into()));
         assert_eq!(ensure(&images, "IfNotPresent", &good).await, Ok(()));
         assert_eq!(scene.known()["kubernetesSecrets"][0]["name"], "one");
+    });
+}
+
+#[test]
+fn an_image_that_cannot_be_looked_at_is_told_in_the_runtimes_words() {
+    run(async |scene| {
+        let images = scene.images(None);
+        let refuses = scene.runtime.on(Method::ImageStatus);
+        let _lift = refuses.fail(Code::Unavailable, "away");
+        let (uid, pod, keyring) = (PodUid::from("u"), Pod::default(), nobody());
+        let sandbox = v1::PodSandboxConfig::default();
+        let (sandbox, pod, keyring, policy) = (&sandbox, &pod, &keyring, "IfNotPresent");
+        let wanted =
+            Wanted { uid: &uid, pod, container: None, image: IMAGE, policy, sandbox, keyring };
+        let failure = images.ensure(&wanted).await.expect_err("it is refused");
+        let why = "Failed to inspect image \"\": rpc error: code = Unavailable desc = away";
+        assert_eq!((&*failure.reason, &*failure.message), ("ImageInspectError", why));
     });
 }

@@ -5,7 +5,6 @@
 //! secrets; a redirect that is not followed is the exception, as upstream prints it.
 // k8s: pkg/probe/http/http.go, pkg/probe/http/request.go
 
-use std::io;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::HTTPGetAction;
@@ -15,6 +14,7 @@ use super::patience::patiently;
 use super::target::Target;
 use super::words::{self, Spent};
 use crate::http;
+use crate::http::words::failed;
 use crate::http::{Get, Watch};
 use crate::resolver::Resolver;
 
@@ -40,10 +40,8 @@ pub(super) async fn probe(
     let waited = patiently(limit, http::get_watched(&request, &watch)).await;
     match waited.done {
         Some(Ok(answer)) => judge(answer),
-        Some(Err(http::Error::Url { url })) => {
-            Verdict::unknown(format!("parse {url:?}: invalid URL"))
-        }
-        Some(Err(error)) => Verdict::Failure(format!("Get {url:?}: {}", cause(&address, &error))),
+        Some(Err(error @ http::Error::Url { .. })) => Verdict::unknown(failed(&request, &error)),
+        Some(Err(error)) => Verdict::Failure(failed(&request, &error)),
         None if watch.answered.get().is_some() => Verdict::Error {
             state: "failure",
             message: "context deadline exceeded (Client.Timeout or context cancellation while \
@@ -83,42 +81,6 @@ fn judge(answer: http::HttpAnswer) -> Verdict {
             Verdict::Warning(format!("Probe terminated redirects, Response body: {body}"))
         }
         status => Verdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
-    }
-}
-
-/// Why there was no answer, as Go's client says it.
-fn cause(address: &str, error: &http::Error) -> String {
-    match error {
-        http::Error::Connect { source, .. } => words::dial_error(address, source),
-        http::Error::Tls { source, .. } if error.is_plain_text_answer() => {
-            let _ = source;
-            "http: server gave HTTP response to HTTPS client".to_owned()
-        }
-        http::Error::Tls { source, .. } => broken(source, "tls"),
-        http::Error::Http { source, .. } if source.is_incomplete_message() => "EOF".to_owned(),
-        http::Error::Http { source, .. } => lost(source),
-        other => other.to_string(),
-    }
-}
-
-/// Why an exchange ended early. A request that the end of its connection cancelled has the cause
-/// inside.
-fn lost(error: &hyper::Error) -> String {
-    let mut last: &(dyn std::error::Error + 'static) = error;
-    while let Some(inner) = last.source() {
-        if let Some(inner) = inner.downcast_ref::<io::Error>() {
-            return broken(inner, "read");
-        }
-        last = inner;
-    }
-    format!("net/http: HTTP/1.x transport connection broken: {last}")
-}
-
-fn broken(error: &io::Error, during: &str) -> String {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
-        _ if error.raw_os_error().is_some() => format!("read: {}", words::io_error(error)),
-        _ => format!("{during}: {error}"),
     }
 }
 

@@ -13,6 +13,7 @@ use super::attempt::Verdict;
 use super::patience::patiently;
 use super::target::Target;
 use super::words::{self, Spent};
+use crate::http::words::dial_error;
 use crate::resolver::Resolver;
 
 /// Connects once.
@@ -30,7 +31,7 @@ pub(super) async fn probe(
     let waited = patiently(limit, resolver.connect(&host, port)).await;
     match waited.done {
         Some(Ok(_)) => Verdict::Success,
-        Some(Err(error)) => Verdict::Failure(words::dial_error(&address, &error)),
+        Some(Err(error)) => Verdict::Failure(dial_error(&address, &error)),
         None => {
             let spent = Spent { connect: None, answer: limit, delay: waited.delay };
             Verdict::TimedOut(format!("dial tcp {address}: i/o timeout"), spent)

@@ -1,13 +1,10 @@
 //! The words in which upstream's probes, written in Go, speak of errors and times.
 //!
-//! Pure. People search for these phrases and alert on them, so a connection that was refused is
-//! `dial tcp 10.0.0.1:80: connect: connection refused` here too.
+//! Pure. People search for these phrases and alert on them. Those of connections are in
+//! `crate::http::words`.
 
 use std::fmt::Write;
-use std::io;
 use std::time::Duration;
-
-use nix::errno::Errno;
 
 /// Agent's own delay from which on it is told.
 const DELAY_SHOWN_MIN: Duration = Duration::from_millis(50);
@@ -15,23 +12,6 @@ const DELAY_SHOWN_MIN: Duration = Duration::from_millis(50);
 /// `host:port`, with brackets around an IPv6 address.
 pub(super) fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// Why a connection could not be made, as Go's dialer says it.
-pub(super) fn dial_error(address: &str, error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(_) => format!("dial tcp {address}: connect: {}", io_error(error)),
-        // A name that could not be looked up says so itself.
-        None => format!("dial tcp: {error}"),
-    }
-}
-
-/// An error of the operating system in lower case and without its number, others as they are.
-pub(super) fn io_error(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) => Errno::from_raw(code).desc().to_lowercase(),
-        None => error.to_string(),
-    }
 }
 
 /// A duration of whole seconds as Go prints it: `1s`, `1m30s`.
@@ -109,18 +89,6 @@ mod tests {
         {
             assert_eq!(seconds(Duration::from_secs(seconds_)), text);
         }
-    }
-
-    #[test]
-    fn errors_of_the_system_are_written_as_go_writes_them() {
-        for (errno, text) in [
-            (Errno::ECONNREFUSED, "dial tcp 10.0.0.1:80: connect: connection refused"),
-            (Errno::EHOSTUNREACH, "dial tcp 10.0.0.1:80: connect: no route to host"),
-            (Errno::ENETUNREACH, "dial tcp 10.0.0.1:80: connect: network is unreachable"),
-        ] {
-            assert_eq!(dial_error("10.0.0.1:80", &io::Error::from(errno)), text);
-        }
-        assert_eq!(address("fd00::1", 80), "[fd00::1]:80");
     }
 
     #[test]
