@@ -141,6 +141,16 @@ impl Users {
         }
     }
 
+    /// Directories of pods that nobody knew are gone: their ids are for others, but of those that
+    /// are known again by now.
+    // k8s: pkg/kubelet/userns/userns_manager.go CleanupOrphanedPodUsernsAllocations
+    pub fn swept(&self, removed: &[PodUid], is_known: impl Fn(&PodUid) -> bool) {
+        let mut used = self.used.borrow_mut();
+        for uid in removed.iter().filter(|uid| !is_known(uid)) {
+            used.remove(uid);
+        }
+    }
+
     async fn made(&self, uid: &PodUid) -> Result<IdRange, UsersError> {
         if let Some(range) = self.in_memory(uid) {
             return Ok(range);
@@ -368,6 +378,19 @@ mod tests {
         assert!(range(&again, "e").expect_err("full").contains("empty slot"));
         on_this_thread(again.release(&"b".into()));
         assert_eq!(first("e", &again), Some(131_072));
+    }
+
+    #[test]
+    fn ids_of_a_pod_that_was_swept_away_are_for_others() {
+        let root = tempfile::tempdir().expect("a folder");
+        let users = open(root.path());
+        for uid in ["gone", "back", "a"] {
+            range(&users, uid).expect("ids");
+        }
+        assert!(range(&users, "b").expect_err("full").contains("empty slot"));
+        users.swept(&["gone".into(), "back".into()], |uid| *uid == "back".into());
+        assert_eq!(range(&users, "b").expect("ids").map(|range| range.host_id), Some(65_536));
+        assert!(range(&users, "c").expect_err("full").contains("empty slot"));
     }
 
     #[test]

@@ -121,36 +121,41 @@ impl Sweeper {
     fn sweep_folders(&self, turn: Held, pods: &Pods) {
         let keep: BTreeSet<PodUid> = pods.workers().map(|worker| worker.uid().clone()).collect();
         let (root, views, since) = (self.root.clone(), self.views.clone(), SystemTime::now());
+        let (executor, known) = (Rc::clone(&self.executor), views.clone());
         let logs = PathBuf::from(&self.executor.node.pod_logs_dir);
         let live = live_logs(pods);
         let tell = Rc::clone(&self.executor.node_events);
         let metrics = Arc::clone(&self.metrics);
         let work = move || {
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().knows(uid);
+            let mut removed = Vec::new();
             match volume::orphan::sweep_unless(&root, is_kept) {
                 Ok(swept) => {
                     metrics.orphan_dirs(swept.removed.len(), swept.kept.len());
                     if let Some(warning) = swept.warning() {
                         tracing::warn!("{warning}");
                     }
+                    removed = swept.removed;
                 }
                 Err(error) => tracing::warn!(%error, "orphaned pod directories: cannot look"),
             }
             let swept = Executor::sweep_logs(&logs, &keep, since);
             Executor::sweep_log_links(&logs, &live, since);
-            swept.map_err(|error| format!("failed to read podLogsDirectory {logs:?}: {error}"))
+            let text = |error| format!("failed to read podLogsDirectory {logs:?}: {error}");
+            (removed, swept.map_err(text))
         };
         tasks::spawn("sweep", async move {
             let _turn = turn;
-            match blocking::run(Place::bulk("orphans"), work).await {
-                Ok(Ok(())) => {}
-                // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
-                Ok(Err(message)) => {
-                    tell(NodeEvent { warning: true, reason: "ContainerGCFailed", message });
-                }
+            let (removed, logs) = match blocking::run(Place::bulk("orphans"), work).await {
+                Ok(ended) => ended,
                 Err(error) => {
-                    tracing::error!(%error, "orphaned pod directories: the sweep ended early");
+                    return tracing::error!(%error, "orphaned pod directories: the sweep ended early");
                 }
+            };
+            executor.users.swept(&removed, |uid| known.load().knows(uid));
+            // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
+            if let Err(message) = logs {
+                tell(NodeEvent { warning: true, reason: "ContainerGCFailed", message });
             }
         });
     }
