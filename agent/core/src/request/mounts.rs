@@ -48,7 +48,7 @@ pub(super) fn container_mounts(
     };
     let volumes = container.mounts.iter();
     let mut mounts: Vec<v1::Mount> =
-        volumes.map(|planned| volume_mount(ctx, container, planned, dirs.pod())).collect();
+        volumes.map(|planned| volume_mount(ctx, container, planned)).collect();
     if mounts_hosts_file(ctx, container) {
         mounts.push(own_file(hosts::HOSTS_PATH.to_owned(), &dirs.etc_hosts()));
     }
@@ -64,11 +64,7 @@ fn volume_mount(
     ctx: &PodContext<'_>,
     container: &ContainerContext<'_>,
     planned: &PlannedMount,
-    pod_dir: &Path,
 ) -> v1::Mount {
-    // Only what is made for the pod may be relabelled, never a directory of the node.
-    let root = planned.sub_path.as_ref().map_or(&planned.host_path, |part| &part.volume_root);
-    let is_own = root.starts_with(pod_dir);
     let propagation = match planned.propagation {
         Propagation::Private => v1::MountPropagation::PropagationPrivate,
         Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
@@ -82,7 +78,7 @@ fn volume_mount(
         container_path: planned.container_path.clone(),
         host_path: text(&planned.host_path),
         readonly: planned.readonly,
-        selinux_relabel: is_own && ctx.node.selinux,
+        selinux_relabel: planned.relabel && ctx.node.selinux,
         propagation: propagation.into(),
         recursive_read_only: planned.recursive_read_only,
         image,

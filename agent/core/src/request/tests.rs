@@ -272,14 +272,27 @@ fn own_files_are_mounted_last_and_the_containers_hosts_file_wins() {
 
 #[test]
 fn only_files_made_for_the_pod_are_relabelled() {
+    let nfs = |read_only: bool| json!({"server": "s", "path": "/e", "readOnly": read_only});
+    let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
     let spec = json!({"hostNetwork": true,
-        "volumes": [{"name": "v", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/etc"}}],
-        "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"},
-            {"name": "h", "mountPath": "/h"}]}]});
+        "volumes": [{"name": "v", "emptyDir": {}}, {"name": "s", "secret": {"secretName": "s"}},
+            {"name": "h", "hostPath": {"path": "/etc"}}, {"name": "w", "nfs": nfs(false)},
+            {"name": "r", "nfs": nfs(true)}],
+        "containers": [{"name": "c", "volumeMounts": [mount("v"), mount("s"), mount("h"), mount("w"),
+            {"name": "r", "mountPath": "/r", "subPath": "a"}]}]});
     let node = NodeContext { selinux: true, ..node(CgroupVersion::V1) };
     let mounts = config(&node, &pod(spec), "c", None).mounts;
-    let relabelled: Vec<bool> = mounts.iter().map(|m| m.selinux_relabel).collect();
-    assert_eq!(relabelled, [true, false, true]);
+    let got: Vec<_> =
+        mounts.iter().map(|m| (m.container_path.as_str(), m.selinux_relabel, m.readonly)).collect();
+    let want = [
+        ("/v", true, false),
+        ("/s", true, true),
+        ("/h", false, false),
+        ("/w", false, false),
+        ("/r", false, true),
+        ("/etc/hosts", true, false),
+    ];
+    assert_eq!(got, want);
 }
 
 #[test]

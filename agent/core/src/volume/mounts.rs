@@ -26,6 +26,8 @@ pub struct PlannedMount {
     pub readonly: bool,
     /// Recursively read-only.
     pub recursive_read_only: bool,
+    /// What it shows is made for the pod: the runtime may give it the pod's SELinux label.
+    pub relabel: bool,
     /// Propagation.
     pub propagation: Propagation,
     /// The bind mount that `host_path` is, when there is a sub-path.
@@ -111,6 +113,7 @@ impl PodVolumes {
             host_path: PathBuf::new(),
             readonly: mount.read_only == Some(true) || volume.is_read_only(),
             recursive_read_only: rro,
+            relabel: volume.is_made_for_the_pod(),
             propagation: propagation_of(mount).map_err(fail)?,
             sub_path: None,
             image: None,

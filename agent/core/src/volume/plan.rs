@@ -184,10 +184,20 @@ impl PodVolume {
         }
     }
 
-    /// True for kinds that containers never write.
+    /// True for what containers never write.
     // k8s: pkg/volume/configmap/configmap.go GetAttributes, and its siblings
     pub fn is_read_only(&self) -> bool {
-        matches!(self.kind, VolumeKind::Payload { .. } | VolumeKind::Image { .. })
+        match &self.kind {
+            VolumeKind::Payload { .. } | VolumeKind::Image { .. } => true,
+            VolumeKind::Nfs(nfs) => nfs.read_only,
+            _ => false,
+        }
+    }
+
+    /// True where no other pod has the files: `Managed` and `SELinuxRelabel` of upstream.
+    // k8s: pkg/volume/emptydir/empty_dir.go GetAttributes, and its siblings
+    pub fn is_made_for_the_pod(&self) -> bool {
+        matches!(self.kind, VolumeKind::EmptyDir(_) | VolumeKind::Payload { .. })
     }
 }
 
