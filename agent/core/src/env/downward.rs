@@ -149,8 +149,10 @@ pub fn go_quote(text: &str) -> String {
     out
 }
 
-/// The value of a `resourceFieldRef`, asked from within `container` (`None` from a volume).
+/// The value of a `resourceFieldRef`, asked from within `container` (`None` from a volume, where
+/// init containers are treated as the others and the pod's own limits are not looked at).
 // k8s: pkg/kubelet/kubelet_pods.go containerResourceRuntimeValue
+// k8s: pkg/api/v1/resource/helpers.go ExtractResourceValueByContainerNameAndNodeAllocatable
 pub fn resource(
     reference: &ResourceFieldSelector,
     pod: &Pod,
@@ -159,13 +161,14 @@ pub fn resource(
 ) -> Result<String, DownwardError> {
     let named = reference.container_name.as_deref().unwrap_or_default();
     let spec = pod::spec(pod);
+    let of_pod = container.is_some().then_some(pod);
     let (target, defaulted) = match (named, container) {
         ("", Some(own)) => (own, true),
         _ => {
             let main = spec.containers.iter().find(|c| c.name == named).map(|c| (c, true));
-            // Upstream leaves the limits of init containers alone when they are asked by name.
+            // Upstream leaves the limits of init containers alone when variables ask by name.
             let init = spec.init_containers.iter().flatten().find(|c| c.name == named);
-            main.or(init.map(|c| (c, false)))
+            main.or(init.map(|c| (c, of_pod.is_none())))
                 .ok_or_else(|| DownwardError::Container(named.to_owned()))?
         }
     };
@@ -176,7 +179,7 @@ pub fn resource(
     }
     let amount = match side {
         "requests" => of_container(target, Side::Requests).get(name).copied(),
-        "limits" if defaulted => limit_or_default(target, pod, name, node),
+        "limits" if defaulted => limit_or_default(target, of_pod, name, node),
         "limits" => of_container(target, Side::Limits).get(name).copied(),
         _ => return Err(unknown()),
     };
@@ -185,10 +188,12 @@ pub fn resource(
     Ok(divided(amount.unwrap_or(Amount::ZERO), divisor, name == "cpu"))
 }
 
+/// `of_pod`: the pod, where its own limits count.
 // k8s: pkg/kubelet/kubelet_resources.go defaultPodLimitsForDownwardAPI
+// k8s: pkg/api/v1/resource/helpers.go MergeContainerResourceLimits
 fn limit_or_default(
     container: &Container,
-    pod: &Pod,
+    of_pod: Option<&Pod>,
     name: &str,
     node: &NodeFacts,
 ) -> Option<Amount> {
@@ -202,11 +207,11 @@ fn limit_or_default(
             _ => None,
         }
     };
-    let of_pod = || {
-        let defaults = supports_pod_level(name) && DEFAULTED.contains(&name);
-        defaults.then(|| set(pod_level(pod::spec(pod), Side::Limits))).flatten()
+    let pods_own = || {
+        let pod = of_pod.filter(|_| supports_pod_level(name) && DEFAULTED.contains(&name));
+        pod.and_then(|pod| set(pod_level(pod::spec(pod), Side::Limits)))
     };
-    set(of_container(container, Side::Limits)).or_else(of_pod).or_else(allocatable)
+    set(of_container(container, Side::Limits)).or_else(pods_own).or_else(allocatable)
 }
 
 /// The amount in units of the divisor, rounded up. Doubles, as upstream, so that even huge values
@@ -348,5 +353,28 @@ mod tests {
         assert_eq!(of("limits.cpu", "none"), Err(DownwardError::Container("none".to_owned())));
         assert_eq!(of("limits.gpu", "c"), Err(DownwardError::Resource("limits.gpu".to_owned())));
         assert_eq!(of("cpu", "c"), Err(DownwardError::Resource("cpu".to_owned())));
+    }
+
+    #[test]
+    fn a_volume_shows_the_containers_limit_or_what_the_node_offers() {
+        let mut pod = pod();
+        let limits = json!({"limits": {"memory": "512Mi"}});
+        let spec = pod.spec.as_mut().expect("a spec");
+        spec.resources = serde_json::from_value(limits).expect("resources");
+        let main = pod.spec.as_ref().map(|spec| &spec.containers[0]);
+        let node_has = "1073741824";
+        // (container, as a variable of the first one, in a volume)
+        for (name, variable, file) in
+            [("c", "67108864", "67108864"), ("free", "536870912", node_has), ("i", "0", node_has)]
+        {
+            let reference = json!({"resource": "limits.memory", "containerName": name});
+            let reference = serde_json::from_value(reference).expect("a reference");
+            let of = |from| resource(&reference, &pod, from, &node());
+            assert_eq!(
+                (of(main).as_deref(), of(None).as_deref()),
+                (Ok(variable), Ok(file)),
+                "{name}"
+            );
+        }
     }
 }
