@@ -26,10 +26,16 @@ pub fn of_pods(config: &Config, machine: &Machine, setup: &CgroupSetup) -> Cgrou
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let kept = settings.reserved.get("pid").map_or(0, |amount| amount.units());
     let pids = machine.tasks_max.map(|max| max.saturating_sub(kept).max(0));
+    // All of them: an agent before this one may have seen fewer.
+    let hugetlb = machine.hugepages.iter().filter_map(|(size, count)| {
+        let (size, count) = (u64::try_from(*size).ok()?, u64::try_from(*count).ok()?);
+        Some((size, size.saturating_mul(count)))
+    });
     // systemd takes a controller away that it was not told to use.
     let by_systemd = setup.driver == CgroupDriver::Systemd && setup.version == CgroupVersion::V2;
     CgroupLimits {
         cpus: Some(machine.cpu_list.clone()).filter(|cpus| by_systemd && !cpus.is_empty()),
+        hugetlb: hugetlb.collect(),
         ..formulas::node_limits(signed(left.cpu_millis), signed(left.memory_bytes), pids)
     }
 }
@@ -117,7 +123,7 @@ mod tests {
             cpu_list: "0-3".to_owned(),
             memory_bytes: 8 * GIB,
             tasks_max: Some(32_768),
-            hugepages: vec![(2 << 20, 0)],
+            hugepages: vec![(2 << 20, 512), (1 << 30, 0)],
             ..Machine::default()
         }
     }
@@ -156,6 +162,7 @@ mod tests {
                 memory_limit: Some(memory),
                 pids_max: Some(tasks),
                 cpus: cpus.map(str::to_owned),
+                hugetlb: vec![(2 << 20, 1 << 30), (1 << 30, 0)],
                 ..CgroupLimits::default()
             };
             assert_eq!(limits, want, "{fields}");
@@ -178,7 +185,7 @@ mod tests {
             cpu_shares: Some(512),
             memory_limit: Some(GIB),
             pids_max: Some(1000),
-            hugetlb: vec![(2 << 20, 0)],
+            hugetlb: vec![(2 << 20, 0), (1 << 30, 0)],
             ..CgroupLimits::default()
         };
         assert_eq!(found[0].limits, system);
