@@ -118,8 +118,8 @@ pub fn format_map(map: Option<&std::collections::BTreeMap<String, String>>) -> S
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A text as Go's strconv.Quote writes it. Characters that Go finds unprintable beyond the control
-/// ones (rare: unassigned or private code points) are kept as they are.
+/// A text as Go's strconv.Quote writes it. What newer versions of Unicode assign is printable here
+/// and not yet there.
 pub fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -137,16 +137,19 @@ pub fn go_quote(text: &str) -> String {
             c if u32::from(c) < 0x20 || c == '\u{7f}' => {
                 out.push_str(&format!("\\x{:02x}", u32::from(c)));
             }
-            '\u{80}'..='\u{a0}'
-            | '\u{ad}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202f}'
-            | '\u{feff}' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
+            c if is_printable(c) => out.push(c),
+            c if u32::from(c) < 0x10000 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push_str(&format!("\\U{:08x}", u32::from(c))),
         }
     }
     out.push('"');
     out
+}
+
+/// Letters, marks, numbers, punctuation, symbols and the space of ASCII, for Go's `IsPrint` and for
+/// Rust's own quoting alike; the latter escapes marks as well where a text begins with one.
+fn is_printable(c: char) -> bool {
+    c.is_ascii() || format!("a{c}").escape_debug().nth(1) == Some(c)
 }
 
 /// The value of a `resourceFieldRef`, asked from within `container` (`None` from a volume, where
@@ -294,6 +297,34 @@ mod tests {
             };
             assert_eq!(of("status.podIPs").as_deref(), Ok(want));
             assert_eq!(of("status.podIP").ok().as_deref(), want.split(',').next());
+        }
+    }
+
+    #[test]
+    fn what_go_finds_unprintable_is_escaped_as_go_does_it() {
+        let kept = "山田 é e\u{301} \u{fe0f} ñ😀 ~";
+        assert_eq!(go_quote(kept), format!("\"{kept}\""));
+        for (c, want) in [
+            ('\u{1}', "\\x01"),
+            ('\u{7f}', "\\x7f"),
+            ('\u{80}', "\\u0080"),
+            ('\u{a0}', "\\u00a0"),
+            ('\u{ad}', "\\u00ad"),
+            ('\u{61c}', "\\u061c"),
+            ('\u{1680}', "\\u1680"),
+            ('\u{2003}', "\\u2003"),
+            ('\u{200d}', "\\u200d"),
+            ('\u{2028}', "\\u2028"),
+            ('\u{205f}', "\\u205f"),
+            ('\u{2066}', "\\u2066"),
+            ('\u{3000}', "\\u3000"),
+            ('\u{e000}', "\\ue000"),
+            ('\u{feff}', "\\ufeff"),
+            ('\u{fffb}', "\\ufffb"),
+            ('\u{e0067}', "\\U000e0067"),
+            ('\u{10ffff}', "\\U0010ffff"),
+        ] {
+            assert_eq!(go_quote(&format!("a{c}")), format!("\"a{want}\""));
         }
     }
 
