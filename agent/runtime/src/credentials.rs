@@ -1,9 +1,9 @@
 //! Registry credentials that the node itself has: Docker's configuration files.
 //!
 //! Effects: reads small files at each pull, so that a changed password is used at once. Files are
-//! looked for where the kubelet looks; the first one of each kind that can be read counts. Nothing
-//! of their content goes into logs or messages. Bound: `FILE_BYTES_MAX`.
-// k8s: pkg/credentialprovider/config.go, keyring.go
+//! looked for where the kubelet looks; the first that is one counts, and the older kind only without
+//! one of the newer. Nothing of their content goes into logs or messages. Bound: `FILE_BYTES_MAX`.
+// k8s: pkg/credentialprovider/config.go ReadDockerConfigFile
 
 use std::path::{Path, PathBuf};
 
@@ -15,43 +15,48 @@ use pintle_ring::{FileError, small};
 /// Longest configuration file in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
+/// Reads a file of one kind.
+type Read = fn(&mut Keyring, &[u8], &Source) -> Result<(), String>;
+
 /// Credentials from the node's files.
 #[derive(Clone, Debug)]
 pub struct NodeCredentials {
-    folders: Vec<PathBuf>,
+    config_json: Vec<PathBuf>,
+    dockercfg: Vec<PathBuf>,
 }
 
 impl NodeCredentials {
     /// Looks in the agent's root directory, the working directory, `$HOME` and `/`.
     pub fn new(root: &Path) -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from);
-        let mut folders = vec![root.to_owned(), PathBuf::from(".")];
-        folders.extend(home.iter().map(|home| home.join(".docker")));
-        folders.push(PathBuf::from("/.docker"));
-        folders.extend(home);
-        folders.push(PathBuf::from("/"));
-        Self { folders }
+        let folders = |below: &str, file: &str| {
+            let of_user = home.iter().map(|home| home.join(below));
+            let own = [root.to_owned(), PathBuf::from(".")];
+            let all = own.into_iter().chain(of_user).chain([Path::new("/").join(below)]);
+            all.map(|folder| folder.join(file)).collect()
+        };
+        Self {
+            config_json: folders(".docker", "config.json"),
+            dockercfg: folders("", ".dockercfg"),
+        }
     }
 
     async fn keyring(&self) -> Result<Keyring, FileError> {
-        let mut keyring = Keyring::default();
-        if let Some(text) = self.first("config.json").await? {
-            // One that cannot be read counts as none, as for the kubelet.
-            let _ = keyring.add_config_json(&text, &Source::Node);
+        let kinds: [(_, Read); 2] = [
+            (&self.config_json, Keyring::add_config_json),
+            (&self.dockercfg, Keyring::add_dockercfg),
+        ];
+        for (paths, read) in kinds {
+            let texts = small::read_all(Place::own("credentials"), paths, FILE_BYTES_MAX).await?;
+            let read = |text: Vec<u8>| {
+                let mut keyring = Keyring::default();
+                read(&mut keyring, &text, &Source::Node).is_ok().then_some(keyring)
+            };
+            if let Some(found) = texts.into_iter().filter_map(Result::ok).find_map(read) {
+                return Ok(found);
+            }
         }
-        if keyring.is_empty()
-            && let Some(text) = self.first(".dockercfg").await?
-        {
-            let _ = keyring.add_dockercfg(&text, &Source::Node);
-        }
-        Ok(keyring)
-    }
-
-    /// The first file of this name that can be read.
-    async fn first(&self, name: &str) -> Result<Option<Vec<u8>>, FileError> {
-        let paths: Vec<_> = self.folders.iter().map(|folder| folder.join(name)).collect();
-        let all = small::read_all(Place::own("credentials"), &paths, FILE_BYTES_MAX).await?;
-        Ok(all.into_iter().find_map(Result::ok))
+        Ok(Keyring::default())
     }
 
     /// What to try for this image, in order.
@@ -67,16 +72,25 @@ mod tests {
     #[tokio::test]
     async fn a_config_file_gives_user_and_password() {
         let dir = tempfile::tempdir().expect("a folder");
-        let file = r#"{"auths": {"reg.example": {"auth": "dTpwOnc="}}}"#;
-        std::fs::write(dir.path().join("config.json"), file).expect("written");
-        let credentials = NodeCredentials { folders: vec!["/none".into(), dir.path().to_owned()] };
-        let found = credentials.of("reg.example/a:1").await.expect("answered");
-        assert_eq!((&*found[0].auth.username, &*found[0].auth.password), ("u", "p:w"));
+        let write = |name: &str, text: &str| {
+            std::fs::write(dir.path().join(name), text).expect("written");
+        };
+        let paths = |names: &[&str]| names.iter().map(|name| dir.path().join(name)).collect();
+        let config_json = paths(&["none", "config.json", "second.json"]);
+        let credentials = NodeCredentials { config_json, dockercfg: paths(&[".dockercfg"]) };
+        let password = async || {
+            let found = credentials.of("reg.example/a:1").await.expect("answered");
+            found.first().map(|found| found.auth.password.clone())
+        };
+        write("config.json", r#"{"auths": {"reg.example": {"auth": "dTpwOnc="}}}"#);
+        assert_eq!(password().await.as_deref(), Some("p:w"));
         assert!(credentials.of("other.example/a:1").await.expect("answered").is_empty());
-        std::fs::write(dir.path().join("config.json"), "").expect("written");
-        let older = r#"{"reg.example": {"auth": "dTpxOnc="}}"#;
-        std::fs::write(dir.path().join(".dockercfg"), older).expect("written");
-        let found = credentials.of("reg.example/a:1").await.expect("answered");
-        assert_eq!(&*found[0].auth.password, "q:w", "where the newer one says nothing");
+        write("config.json", "");
+        write(".dockercfg", r#"{"reg.example": {"auth": "dTpxOnc="}}"#);
+        assert_eq!(password().await.as_deref(), Some("q:w"), "where the newer one is none");
+        write("second.json", r#"{"auths": {"reg.example": {"auth": "dTpyOnc="}}}"#);
+        assert_eq!(password().await.as_deref(), Some("r:w"), "the first that is one");
+        write("config.json", r#"{"credsStore": "x"}"#);
+        assert_eq!(password().await, None, "one that says nothing is one");
     }
 }

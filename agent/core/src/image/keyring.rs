@@ -9,33 +9,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use k8s_openapi::api::core::v1::Secret;
 use pintle_cri_v1 as v1;
-use serde::Deserialize;
 
+use super::docker_config::{DockerConfig, Entries, Entry};
 use super::pull_credential::{Coordinates, Credential, Source};
 use super::registry_match::{DEFAULT_REGISTRY, is_default_registry, matches, repository};
 
-/// An entry as it is written.
-#[derive(Deserialize)]
-struct Entry {
-    #[serde(default)]
-    auth: String,
-    #[serde(default)]
-    username: String,
-    #[serde(default)]
-    password: String,
-    #[serde(default)]
-    email: String,
-    #[serde(default, rename = "identitytoken")]
-    identity_token: String,
-}
+/// Base64 as Go reads it: bits of the last character that say nothing may be set.
+const BASE64: GeneralPurpose = base64_with(DecodePaddingMode::RequireCanonical);
+const BASE64_NO_PAD: GeneralPurpose = base64_with(DecodePaddingMode::RequireNone);
 
-#[derive(Deserialize)]
-struct DockerConfig {
-    #[serde(default)]
-    auths: BTreeMap<String, Entry>,
+const fn base64_with(padding: DecodePaddingMode) -> GeneralPurpose {
+    let config = GeneralPurposeConfig::new();
+    let config = config.with_decode_allow_trailing_bits(true).with_decode_padding_mode(padding);
+    GeneralPurpose::new(&alphabet::STANDARD, config)
 }
 
 /// Credentials by registry.
@@ -63,7 +53,8 @@ impl Keyring {
 
     /// Adds `.dockercfg`, which is the inner part of the other.
     pub fn add_dockercfg(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
-        self.add(serde_json::from_slice(text).map_err(|e| unreadable(&e))?, source)
+        let entries: Entries = serde_json::from_slice(text).map_err(|e| unreadable(&e))?;
+        self.add(entries, source)
     }
 
     /// Adds user and password for a registry, as an entry of a file would.
@@ -100,8 +91,8 @@ impl Keyring {
         }
     }
 
-    fn add(&mut self, entries: BTreeMap<String, Entry>, source: &Source) -> Result<(), String> {
-        let entries = entries.into_iter();
+    fn add(&mut self, entries: Entries, source: &Source) -> Result<(), String> {
+        let entries = entries.0.into_iter();
         let read: Result<Vec<_>, String> =
             entries.map(|(registry, entry)| Ok((place(&registry), auth(entry)?))).collect();
         for (place, (auth, email)) in read? {
@@ -152,8 +143,9 @@ fn auth(entry: Entry) -> Result<(v1::AuthConfig, String), String> {
     if entry.auth.is_empty() {
         return Ok((auth, entry.email));
     }
-    let text = entry.auth.trim();
-    let engine = if text.ends_with('=') { &STANDARD } else { &STANDARD_NO_PAD };
+    // `base64` breaks its lines; Go passes over that.
+    let text = entry.auth.trim().replace(['\r', '\n'], "");
+    let engine = if text.ends_with('=') { BASE64 } else { BASE64_NO_PAD };
     let decoded = engine.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
     let Some((user, password)) = pair else {
@@ -169,6 +161,7 @@ fn auth(entry: Entry) -> Result<(v1::AuthConfig, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::engine::general_purpose::STANDARD;
     use serde_json::{Value, json};
 
     fn users(keyring: &Keyring, image: &str) -> Vec<String> {
@@ -247,6 +240,43 @@ mod tests {
                 let [namespace, name, uid] = ["ns", "s", "1"].map(str::to_owned);
                 assert_eq!(source, Source::Secret(Coordinates { namespace, name, uid }));
             }
+        }
+    }
+
+    #[test]
+    fn what_go_reads_is_read() {
+        let pair = Some(("u", "p:w"));
+        let table = [
+            (r#"{"r.io": {"auth": "dTpw\nOnc="}}"#, pair),
+            (r#"{"r.io": {"auth": "dTpwOnc"}}"#, pair),
+            (r#"{"r.io": {"auth": "\r\ndTpwOnc=\r\n"}}"#, pair),
+            // The last bits say nothing.
+            (r#"{"r.io": {"auth": "dTpwOnd="}}"#, pair),
+            (r#"{"r.io": {"auth": "dTpwOnc=", "email": null, "username": null}}"#, pair),
+            (r#"{"r.io": {"auth": null, "username": "u", "password": "p:w"}}"#, pair),
+            (r#"{"r.io": {"Auth": "dTpwOnc=", "EMAIL": "e"}}"#, pair),
+            (r#"{"r.io": {"auth": "x", "auth": "dTpwOnc=", "other": {"a": [1]}}}"#, pair),
+            (r#"{"r.io": null}"#, Some(("", ""))),
+            ("null", None),
+        ];
+        for (text, want) in table {
+            let whole =
+                [format!(r#"{{"auths": {text}}}"#), format!(r#"{{"AUTHS": {text}, "x": 1}}"#)];
+            for (whole, at) in [(&whole[0], 0), (&whole[1], 1), (&text.to_owned(), 2)] {
+                let mut ring = Keyring::default();
+                let added = match at {
+                    2 => ring.add_dockercfg(whole.as_bytes(), &Source::Node),
+                    _ => ring.add_config_json(whole.as_bytes(), &Source::Node),
+                };
+                assert_eq!(added, Ok(()), "{whole}");
+                let found = ring.of("r.io/a");
+                let pairs = found.iter().map(|of| (&*of.auth.username, &*of.auth.password));
+                assert_eq!(pairs.collect::<Vec<_>>(), Vec::from_iter(want), "{whole}");
+            }
+        }
+        for text in ["[]", "1", r#"{"auths": 1}"#, r#"{"auths": {"r.io": {"auth": 1}}}"#] {
+            let mut ring = Keyring::default();
+            assert!(ring.add_config_json(text.as_bytes(), &Source::Node).is_err(), "{text}");
         }
     }
 
