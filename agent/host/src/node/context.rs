@@ -2,7 +2,7 @@
 //!
 //! Built once at the start. Pure but for the facts of the host that `facts` reads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pintle_agent_config::{Config, modes};
 use pintle_agent_core::admit;
@@ -50,7 +50,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
             hugepage_sizes: facts.hugepage_sizes.clone(),
         },
         swap: SwapPolicy {
-            controller: version_2 || Path::new(V1_SWAP_FILE).exists(),
+            controller: swap_controller(Path::new("/sys/fs/cgroup"), &own_cgroup(), version_2),
             limited: kubelet.memory_swap.swap_behavior == modes::SwapBehavior::LimitedSwap,
             capacity_bytes: facts::meminfo("SwapTotal:"),
         },
@@ -117,8 +117,26 @@ fn has_apparmor() -> bool {
     text.is_ok_and(|text| text.starts_with('Y'))
 }
 
-/// Tells that cgroup v1 limits swap.
-const V1_SWAP_FILE: &str = "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes";
+/// Whether the kernel limits the swap of cgroups. With v2 the root has no such file: this asks the
+/// agent's own cgroup, else any that counts memory. Where there is none the kernel is believed to.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go checkSwapControllerAvailability
+fn swap_controller(root: &Path, own: &str, version_2: bool) -> bool {
+    if !version_2 {
+        return root.join("memory/memory.memsw.limit_in_bytes").exists();
+    }
+    let others = std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    let own = root.join(own.trim_start_matches('/'));
+    let counts = |folder: &PathBuf| folder.join("memory.max").exists();
+    let found = std::iter::once(own).chain(others).find(counts);
+    found.is_none_or(|folder| folder.join("memory.swap.max").exists())
+}
+
+/// This process's cgroup of the unified hierarchy; empty without one.
+fn own_cgroup() -> String {
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"));
+    path.unwrap_or_default().to_owned()
+}
 
 fn text(path: &Path) -> String {
     path.to_string_lossy().trim_end_matches('/').to_owned()
@@ -164,4 +182,35 @@ pub fn crash_loop(config: &Config) -> Curve {
     let max = config.kubelet.crash_loop_back_off.max_container_restart_period;
     let reduced = config.gates.enabled("ReduceDefaultCrashLoopBackOffDecay");
     Curve::new(reduced, max.map(GoDuration::to_std))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_is_limited_where_a_cgroup_that_counts_memory_says_so() {
+        // (files, own cgroup, limited)
+        let table: [(&[&str], &str, bool); 7] = [
+            (&["a/memory.max", "a/memory.swap.max"], "/a", true),
+            (&["a/memory.max"], "/a", false),
+            (&["a/b/memory.max", "c/memory.max", "c/memory.swap.max"], "/a/b", false),
+            // In the root, and where the own one counts no memory, another one is asked.
+            (&["memory.stat", "a/cpu.max", "b/memory.max"], "/", false),
+            (&["memory.stat", "a/cpu.max", "b/memory.max", "b/memory.swap.max"], "/a", true),
+            // A namespace of cgroups begins at one that has them.
+            (&["memory.max", "memory.swap.max", "a/cpu.max"], "/", true),
+            (&["a/cpu.max"], "/", true),
+        ];
+        for (files, own, want) in table {
+            let dir = tempfile::tempdir().expect("a folder");
+            for file in files {
+                let path = dir.path().join(file);
+                std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+                std::fs::write(path, "").expect("written");
+            }
+            assert_eq!(swap_controller(dir.path(), own, true), want, "{files:?} {own}");
+            assert!(!swap_controller(dir.path(), own, false));
+        }
+    }
 }
