@@ -243,9 +243,13 @@ impl Images {
             failure.retry_after = Some(left);
             return Err(failure);
         }
+        // Nothing is pulled without them: no event of a pull, and they are looked up anew next time.
+        // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists
+        let credentials = lookup.credentials().await;
+        let credentials = credentials.map_err(|error| Failure::new("ErrImagePull", error))?;
         self.note(wanted, "Pulling", &format!("Pulling image \"{}\"", wanted.image));
         let begun = Instant::now();
-        match self.pulled(lookup).await {
+        match self.pulled(lookup, credentials).await {
             Ok(pulled) => {
                 let size = pulled.image.as_ref().map_or(0, |image| image.size);
                 self.metrics.pulled(wanted.uid, begun.elapsed(), size);
@@ -273,12 +277,12 @@ impl Images {
         }
     }
 
-    async fn pulled(&self, lookup: &Lookup<'_>) -> PullResult {
+    async fn pulled(&self, lookup: &Lookup<'_>, credentials: Vec<Credential>) -> PullResult {
         let pull = Pull {
             name: lookup.wanted.image.to_owned(),
             image: lookup.image.clone(),
             sandbox: lookup.wanted.sandbox.clone(),
-            credentials: lookup.credentials().await?,
+            credentials,
         };
         self.puller.pull(pull).await
     }

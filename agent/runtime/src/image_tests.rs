@@ -179,6 +179,37 @@ fn an_image_that_a_secret_pulled_is_for_pods_with_a_secret_that_says_the_same() 
 }
 
 #[test]
+fn where_credentials_cannot_be_read_nothing_is_pulled_and_nothing_waits() {
+    run(async |scene| {
+        let images = scene.images(PRELOADED);
+        let (uid, pod) = (PodUid::from("u"), Pod::default());
+        let sandbox = v1::PodSandboxConfig::default();
+        let pull = async |keyring: &KeyringResult| {
+            let (uid, pod, sandbox) = (&uid, &pod, &sandbox);
+            let (container, policy) = (None, "Always");
+            let wanted = Wanted { uid, pod, container, image: IMAGE, policy, sandbox, keyring };
+            images.ensure(&wanted).await.map(drop)
+        };
+        let told = || {
+            let entries = images.recorder.entries(&uid).into_iter();
+            entries.map(|entry| entry.what).collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            let refused =
+                pull(&Err("a secret that is none".to_owned())).await.expect_err("refused");
+            assert_eq!(
+                (&*refused.reason, &*refused.message),
+                ("ErrImagePull", "a secret that is none")
+            );
+            assert_eq!(refused.retry_after, None);
+        }
+        assert_eq!((scene.pulls(), told()), (0, Vec::new()));
+        assert_eq!(pull(&keyring("one", "good")).await, Ok(()));
+        assert_eq!((scene.pulls(), told()), (1, vec!["Pulling".to_owned(), "Pulled".to_owned()]));
+    });
+}
+
+#[test]
 fn an_image_that_somebody_put_there_is_for_all_unless_the_policy_says_otherwise() {
     run(async |scene| {
         scene.runtime.add_image(IMAGE);
