@@ -12,6 +12,7 @@
 //! `Parts` is what every stage is given; `host` prepares the machine and the runtime, `sources`
 //! starts what delivers pods, `cluster` what speaks with the API server.
 
+mod alone;
 mod cluster;
 mod host;
 mod host_processes;
@@ -37,6 +38,7 @@ use pintle_agent_cluster::objects::Objects;
 use pintle_agent_cluster::status::event_recorder::EventRecorder;
 use pintle_agent_cluster::status::writer::Writer;
 use pintle_agent_config::Config;
+use pintle_agent_core::admit;
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::flight;
 use pintle_agent_core::node::conditions::Pressure;
@@ -44,7 +46,7 @@ use pintle_agent_core::request::NodeContext;
 use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::source::Problem;
 use pintle_agent_core::timeline::Recorder;
-use pintle_agent_core::types::UnixNanos;
+use pintle_agent_core::types::{NodeFacts, UnixNanos};
 use pintle_agent_core::worker::{Input, Pods, Settings};
 use pintle_agent_host::ledger;
 use pintle_agent_host::ledger::Ledger;
@@ -53,7 +55,7 @@ use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::event;
 use pintle_agent_runtime::event::kernel::Tracker;
-use pintle_agent_runtime::execute::{Executor, RuntimeInfo};
+use pintle_agent_runtime::execute::Executor;
 use pintle_agent_runtime::hooks::Hooks;
 use pintle_agent_runtime::kill::Killer;
 use pintle_agent_runtime::observed::Reader;
@@ -259,10 +261,7 @@ impl Parts {
             "pod CIDR",
             pintle_agent_cluster::node::pod_cidr::follow(client, cidr, own, every.to_std()),
         );
-        let node_reads = self
-            .cluster
-            .as_ref()
-            .map(|cluster| cluster::start(self, cluster, runtime, facts.clone(), offered));
+        let node_reads = self.start_node(runtime, facts, offered);
         let garbage = host::start_collector(&self.config, &executor);
         Ok(Driver {
             pods,
@@ -287,6 +286,23 @@ impl Parts {
             tape,
             shutdown: self.shutdown.clone(),
         })
+    }
+
+    /// What tells the workers of the node, and the cluster if there is one; takes questions for its object.
+    fn start_node(
+        &self,
+        runtime: &Runtime,
+        facts: NodeFacts,
+        offered: Arc<admit::Node>,
+    ) -> Option<mpsc::Sender<u64>> {
+        if let Some(cluster) = &self.cluster {
+            return Some(cluster::start(self, cluster, runtime, facts, offered));
+        }
+        let (client, inputs, config) = (self.runtime.clone(), self.inputs.clone(), &self.config);
+        let every = config.kubelet.node_status_update_frequency.to_std();
+        let given = config.flags.node_ips.clone();
+        tasks::singleton("node facts", alone::follow(client, facts, given, every, inputs));
+        None
     }
 
     /// What looks at how much the node has left.
@@ -327,11 +343,7 @@ impl Parts {
         driver::start_recording(&flags.root_dir, segments_max, start, counts).await
     }
 
-    fn settings(
-        &self,
-        node: pintle_agent_core::types::NodeFacts,
-        relist: Duration,
-    ) -> Result<Settings> {
+    fn settings(&self, node: NodeFacts, relist: Duration) -> Result<Settings> {
         Ok(Settings {
             sync_period: self.config.kubelet.sync_frequency.to_std(),
             relist_period: relist,
@@ -370,7 +382,7 @@ impl Parts {
             resolv_conf: Some(config.kubelet.resolv_conf.clone())
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
-            runtime: RuntimeInfo { name: runtime.name.clone(), handlers: runtime.handlers.clone() },
+            facts: node.facts.clone().into(),
             cgroups,
             project_quotas: config.gates.enabled(pintle_agent_host::volume::project::GATE),
             metrics: Arc::clone(&self.metrics),

@@ -13,7 +13,10 @@ pub struct NodeFacts {
     pub name: String,
     /// Name of the container runtime, the scheme of container ids in a status: `containerd`.
     pub runtime_name: String,
-    /// The runtime can make mounts recursively read-only.
+    /// Handlers of the runtime and what they can do; the one without a name is the default.
+    #[serde(default)]
+    pub handlers: Vec<RuntimeHandler>,
+    /// The default handler can make mounts recursively read-only.
     pub recursive_read_only: bool,
     /// The runtime follows `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
@@ -37,6 +40,35 @@ pub struct NodeFacts {
     pub stop_signals: bool,
     /// Why the runtime cannot connect pods; `None` while it can.
     pub network_error: Option<String>,
+}
+
+impl NodeFacts {
+    /// Takes in what the runtime says that it can do.
+    pub fn take_runtime(&mut self, mut all: Vec<RuntimeHandler>, supplemental_groups_policy: bool) {
+        // In one order, so that a runtime that shuffles them says nothing new.
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        self.handlers = all;
+        self.recursive_read_only = self.handler("").recursive_read_only;
+        self.supplemental_groups_policy = supplemental_groups_policy;
+    }
+
+    /// A runtime handler by its name, empty for the default; one that is not known can do nothing.
+    pub fn handler(&self, name: &str) -> RuntimeHandler {
+        let known = self.handlers.iter().find(|handler| handler.name == name);
+        let unknown = || RuntimeHandler { name: name.to_owned(), ..RuntimeHandler::default() };
+        known.cloned().unwrap_or_else(unknown)
+    }
+}
+
+/// A handler of the runtime, which pods name by their RuntimeClass.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeHandler {
+    /// Name; empty for the default.
+    pub name: String,
+    /// It can make mounts recursively read-only.
+    pub recursive_read_only: bool,
+    /// It can give pods users of their own.
+    pub user_namespaces: bool,
 }
 
 /// A container that began less than this before the agent counts as new.

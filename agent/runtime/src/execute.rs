@@ -15,12 +15,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_core::observed::ObservedPod;
-use pintle_agent_core::request::{NodeContext, RuntimeHandler};
+use pintle_agent_core::request::NodeContext;
 use pintle_agent_core::resize::steps;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::sync::stop_order;
 use pintle_agent_core::timeline::Recorder;
-use pintle_agent_core::types::{PodUid, SandboxId};
+use pintle_agent_core::types::{NodeFacts, PodUid, SandboxId};
 use pintle_agent_core::worker::{Failure, Input};
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_cri::containerd::Containerd;
@@ -109,15 +109,6 @@ pub(super) struct NewSandbox {
     pub(super) ips: Vec<std::net::IpAddr>,
 }
 
-/// The runtime as the node found it at the start.
-#[derive(Clone, Debug, Default)]
-pub struct RuntimeInfo {
-    /// `containerd`.
-    pub name: String,
-    /// Handlers and what they can do.
-    pub handlers: Vec<RuntimeHandler>,
-}
-
 /// Executes syncs.
 pub struct Executor {
     /// The runtime.
@@ -138,10 +129,10 @@ pub struct Executor {
     pub node_events: pintle_agent_core::node::conditions::NodeEvents,
     /// Ids of pods with users of their own.
     pub users: Users,
-    /// The node's side of requests.
+    /// The node's side of requests, with the facts of the start.
     pub node: NodeContext,
-    /// The runtime's side.
-    pub runtime: RuntimeInfo,
+    /// The facts as they are now.
+    pub facts: std::cell::RefCell<NodeFacts>,
     /// Cgroups; `None` without `cgroupsPerQOS`.
     pub cgroups: Option<Rc<Cgroups>>,
     /// Volumes are counted by project quotas (`LocalStorageCapacityIsolationFSQuotaMonitoring`).
@@ -317,11 +308,9 @@ impl Executor {
         }
     }
 
-    /// A runtime handler by its name, empty for the default.
-    pub(super) fn handler(&self, name: &str) -> RuntimeHandler {
-        let known = self.runtime.handlers.iter().find(|handler| handler.name == name);
-        let unknown = || RuntimeHandler { name: name.to_owned(), ..RuntimeHandler::default() };
-        known.cloned().unwrap_or_else(unknown)
+    /// What is started from now on is told these facts.
+    pub fn know_node(&self, facts: &NodeFacts) {
+        self.facts.replace(facts.clone());
     }
 }
 
@@ -346,3 +335,7 @@ pub(super) async fn sandbox_ips(
     let sandbox = answer.status.as_ref().and_then(pintle_agent_core::observed::read_back::sandbox);
     Ok(sandbox.map(|(_, sandbox)| sandbox.ips).unwrap_or_default())
 }
+
+#[cfg(test)]
+#[path = "execute_tests.rs"]
+mod tests;

@@ -67,7 +67,7 @@ struct Images<'a> {
 
 impl Executor {
     pub(super) fn volumes(&self, pod: &Pod) -> PodVolumes {
-        PodVolumes::plan(&self.node.root_dir, &self.node.facts, pod)
+        PodVolumes::plan(&self.node.root_dir, &self.facts.borrow(), pod)
     }
 
     /// The sandbox, with its log directory.
@@ -87,7 +87,7 @@ impl Executor {
             Failure::new("CreatePodSandboxError", text)
         };
         let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
-        let handler = self.handler(&handler);
+        let handler = self.facts.borrow().handler(&handler);
         let node = self.node_now().await.map_err(fail)?;
         let users = self.users.range(pod, &handler).await.map_err(fail)?;
         let ctx = self.context(&node, pod, attempt, (&handler, users), &[]);
@@ -130,7 +130,8 @@ impl Executor {
     ) -> Result<(), Failure> {
         let Some(container) = container_of(start) else { return Ok(()) };
         let (sandbox_id, attempt, ips) = sandbox_of(start)?;
-        let handler = self.handler(&self.objects.known_handler(start.pod).await);
+        let handler = self.objects.known_handler(start.pod).await;
+        let handler = self.facts.borrow().handler(&handler);
         let node = self.node_now().await.map_err(|text| self.refuse(start, &text))?;
         let users = self.users.range(start.pod, &handler).await;
         let users = users.map_err(|text| self.refuse(start, &text))?;
@@ -401,11 +402,12 @@ impl Executor {
         }
     }
 
-    /// The node's side with today's resolv.conf. Without it no name would be resolved: a pod waits
+    /// The node's side with today's facts and resolv.conf. Without the latter no name would be resolved: a pod waits
     /// rather than starts with none.
     // k8s: pkg/kubelet/network/dns/dns.go getDNSConfig
     async fn node_now(&self) -> Result<request::NodeContext, String> {
         let mut node = self.node.clone();
+        node.facts = self.facts.borrow().clone();
         if let Some(path) = self.resolv_conf.clone() {
             let text = small::read(Work::own("resolv.conf"), &path, RESOLV_CONF_BYTES_MAX).await;
             let text = text.map_err(|error| match error {

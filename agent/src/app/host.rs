@@ -50,9 +50,9 @@ const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 
 /// There only with the unified hierarchy of cgroups.
 const UNIFIED: &str = "/sys/fs/cgroup/cgroup.controllers";
-/// How often the runtime is asked for its cgroup driver, and the pause between.
-const DRIVER_TRIES: u32 = 3;
-const DRIVER_PAUSE: Duration = Duration::from_secs(2);
+/// How often the runtime is asked for its cgroup driver and for what it can do, and the pause between.
+const ASK_TRIES: u32 = 3;
+const ASK_PAUSE: Duration = Duration::from_secs(2);
 
 /// What the host has to give, best effort: limits of this process, the root directory.
 pub(super) fn prepare(config: &Config) -> Result<()> {
@@ -148,7 +148,7 @@ pub(super) async fn runtime_info(
             }
         }
     };
-    let status = client.status(v1::StatusRequest { verbose: true }).await.ok();
+    let status = told_status(client).await;
     let told = told_config(client).await?;
     if told.is_none()
         && let Some(info) = status.as_ref().and_then(|status| status.info.get("config"))
@@ -162,6 +162,23 @@ pub(super) async fn runtime_info(
     Ok(runtime)
 }
 
+/// What the runtime can do. It is asked again later, also where it does not say so now.
+async fn told_status(client: &Client) -> Option<v1::StatusResponse> {
+    let mut tries = 1;
+    loop {
+        match client.status(v1::StatusRequest { verbose: true }).await {
+            Ok(status) => return Some(status),
+            // One that hangs is not waited for again.
+            Err(error) if tries == ASK_TRIES || error.code == Code::DeadlineExceeded => {
+                tracing::warn!(%error, "the container runtime does not say what it can do");
+                return None;
+            }
+            Err(_) => tokio::time::sleep(ASK_PAUSE).await,
+        }
+        tries += 1;
+    }
+}
+
 /// What the runtime says about its cgroups; `None` when it knows no such question.
 // k8s: cmd/kubelet/app/server.go getCgroupDriverFromCRI
 async fn told_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse>> {
@@ -170,11 +187,11 @@ async fn told_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse
         match client.runtime_config(v1::RuntimeConfigRequest {}).await {
             Ok(told) => return Ok(Some(told)),
             Err(error) if error.code == Code::Unimplemented => return Ok(None),
-            Err(error) if tries == DRIVER_TRIES => {
+            Err(error) if tries == ASK_TRIES => {
                 let what = "the container runtime does not say which cgroup driver it uses";
                 return Err(error).context(what);
             }
-            Err(_) => tokio::time::sleep(DRIVER_PAUSE).await,
+            Err(_) => tokio::time::sleep(ASK_PAUSE).await,
         }
         tries += 1;
     }

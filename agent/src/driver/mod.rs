@@ -163,6 +163,7 @@ impl Driver {
             Input::SyncDone { ticket, .. } => drop(turns.syncs.remove(ticket)),
             Input::Observed { uid, result: Ok(_), .. } => read = Some(uid.clone()),
             Input::Listed { result: Ok(_), .. } => self.lists.seen(),
+            Input::Node(facts) => self.executor.know_node(facts),
             _ => {}
         }
         self.handle(input, turns);

@@ -150,6 +150,11 @@ impl FakeRuntime {
         self.shared.apply(|state, _| state.addresses.insert(pod, address));
     }
 
+    /// Whether its handlers can do what Kubernetes asks for by the features of `Status`.
+    pub fn set_able(&self, able: bool) {
+        self.shared.apply(|state, _| state.able = able);
+    }
+
     /// Sets a condition of `Status`, such as NetworkReady.
     pub fn set_condition(&self, kind: &str, status: bool, reason: &str) {
         let value = (status, reason.to_owned());

@@ -56,6 +56,8 @@ pub struct State {
     pub(super) outbox: Vec<ContainerEventResponse>,
     pub(super) pod_cidr: String,
     pub(super) conditions: BTreeMap<String, (bool, String)>,
+    /// It has the features that `Status` tells.
+    pub(super) able: bool,
     /// Addresses that pods get, by `namespace/pod`; others are counted.
     pub(super) addresses: BTreeMap<String, String>,
     /// Port of the streaming server, on loopback.

@@ -158,7 +158,9 @@ impl State {
                 self.conditions.get(kind).cloned().unwrap_or((true, String::new()));
             RuntimeCondition { r#type: kind.into(), status, reason, message: String::new() }
         };
-        let features = RuntimeHandlerFeatures::default();
+        let able = self.able;
+        let features =
+            RuntimeHandlerFeatures { recursive_read_only_mounts: able, user_namespaces: able };
         StatusResponse {
             status: Some(RuntimeStatus {
                 conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
@@ -166,7 +168,10 @@ impl State {
             runtime_handlers: ["", "runc"]
                 .map(|name| RuntimeHandler { name: name.into(), features: Some(features) })
                 .into(),
-            features: Some(RuntimeFeatures::default()),
+            features: Some(RuntimeFeatures {
+                supplemental_groups_policy: able,
+                ..Default::default()
+            }),
             ..Default::default()
         }
     }

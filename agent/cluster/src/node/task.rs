@@ -85,8 +85,8 @@ struct Shared {
     facts: Rc<RefCell<Facts>>,
     changed: Rc<Notify>,
     lists: ListsSeen,
-    /// Why the runtime cannot connect pods, for the workers.
-    network: watch::Sender<Option<String>>,
+    /// The runtime says something new, for the workers.
+    runtime: watch::Sender<()>,
 }
 
 /// Starts everything.
@@ -111,7 +111,7 @@ pub fn start(parts: Parts, runtime: &Runtime) {
         facts: Rc::new(RefCell::new(facts)),
         changed: Rc::default(),
         lists: parts.lists.clone(),
-        network: watch::Sender::new(None),
+        runtime: watch::Sender::default(),
     };
     tasks::singleton("node status", run(parts, shared, node));
 }
@@ -220,14 +220,13 @@ async fn poll_runtime(client: &Client, shared: &Shared) {
     }
     facts.runtime.lists = shared.lists.error();
     let after = seen(&facts.runtime);
-    let network = facts.runtime.network_error().map(str::to_owned);
-    shared.network.send_if_modified(|known| std::mem::replace(known, network.clone()) != network);
     if before != after {
         if before.0 != after.0 {
             say_runtime(&after.0);
         }
         drop(facts);
         shared.changed.notify_one();
+        shared.runtime.send_replace(());
     }
 }
 
@@ -287,21 +286,24 @@ async fn poll_addresses(shared: &Shared) {
     }
 }
 
-/// Tells the workers when the node's addresses, its allocatable resources or its network change.
+/// Tells the workers when the node's addresses, its allocatable resources, its network or what its
+/// runtime can do change.
 async fn follow_facts(
     mut known: NodeFacts,
     shared: Shared,
     mut own: watch::Receiver<OwnNode>,
     inputs: mpsc::Sender<Input>,
 ) {
-    let mut network = shared.network.subscribe();
+    let mut runtime = shared.runtime.subscribe();
     loop {
+        runtime.mark_unchanged();
         let node = own.borrow_and_update().object().cloned();
         let mut facts = match node {
             Some(node) => worker_facts(&known, &shared.facts.borrow(), &node),
             None => known.clone(),
         };
-        facts.network_error = network.borrow_and_update().clone();
+        shared.facts.borrow().runtime.tell(&mut facts);
+        facts.network_error = shared.facts.borrow().runtime.network_error().map(str::to_owned);
         if facts != known {
             known = facts;
             if inputs.send(Input::Node(known.clone())).await.is_err() {
@@ -310,7 +312,7 @@ async fn follow_facts(
         }
         tokio::select! {
             changed = own.changed() => if changed.is_err() { return },
-            changed = network.changed() => if changed.is_err() { return },
+            changed = runtime.changed() => if changed.is_err() { return },
         }
     }
 }
@@ -339,4 +341,59 @@ fn worker_facts(known: &NodeFacts, facts: &Facts, node: &Node) -> NodeFacts {
     new.memory_allocatable_bytes = left.memory_bytes;
     new.storage_allocatable_bytes = left.storage_bytes;
     new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn workers_hear_of_a_replaced_runtime_and_of_addresses_that_come_late() {
+        let shared = Shared {
+            facts: Rc::default(),
+            changed: Rc::default(),
+            lists: ListsSeen::default(),
+            runtime: watch::Sender::default(),
+        };
+        let (nodes, own) = watch::channel(OwnNode::default());
+        let (inputs, mut queue) = mpsc::channel(4);
+        let following = follow_facts(NodeFacts::default(), shared.clone(), own, inputs);
+        let heard = async {
+            let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
+            assert_eq!(facts.network_error.as_deref(), Some("network state unknown"));
+            let condition = |kind: &str| v1::RuntimeCondition {
+                r#type: kind.to_owned(),
+                status: true,
+                ..v1::RuntimeCondition::default()
+            };
+            let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
+            let features =
+                v1::RuntimeHandlerFeatures { user_namespaces: true, ..Default::default() };
+            let answer = v1::StatusResponse {
+                status: Some(v1::RuntimeStatus { conditions }),
+                runtime_handlers: vec![v1::RuntimeHandler {
+                    name: "runc".to_owned(),
+                    features: Some(features),
+                }],
+                ..v1::StatusResponse::default()
+            };
+            shared.facts.borrow_mut().runtime.heard(&answer, clock::clocks().mono);
+            shared.runtime.send_replace(());
+            let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
+            assert_eq!(facts.network_error, None);
+            assert!(facts.handler("runc").user_namespaces && !facts.handler("").user_namespaces);
+            let address = serde_json::json!({"type": "InternalIP", "address": "192.0.2.7"});
+            let node =
+                serde_json::json!({"metadata": {"name": "n"}, "status": {"addresses": [address]}});
+            let node: Node = serde_json::from_value(node).expect("a node");
+            nodes.send_replace(OwnNode::Present(Arc::new(node)));
+            let Some(Input::Node(facts)) = queue.recv().await else { panic!("no facts") };
+            assert_eq!(facts.host_ips, ["192.0.2.7".parse::<IpAddr>().expect("an address")]);
+            assert!(facts.handler("runc").user_namespaces);
+        };
+        tokio::select! {
+            () = following => panic!("it ends"),
+            () = heard => {}
+        }
+    }
 }

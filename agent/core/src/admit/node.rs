@@ -112,10 +112,16 @@ impl Node {
         }
     }
 
-    /// This node with labels, taints and amounts of the node's object.
+    /// This node with labels, taints, amounts and features of the runtime of the node's object.
+    // k8s: pkg/kubelet/lifecycle/predicate.go rejectPodAdmissionBasedOnSupplementalGroupsPolicy
     pub fn with_object(&self, object: &NodeObject) -> Self {
         let spec = object.spec.as_ref();
-        let allocatable = object.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        let status = object.status.as_ref();
+        let allocatable = status.and_then(|status| status.allocatable.as_ref());
+        let groups = status.map(|status| {
+            let features = status.features.as_ref();
+            features.and_then(|features| features.supplemental_groups_policy).unwrap_or(false)
+        });
         Self {
             labels: object.metadata.labels.clone().unwrap_or_default(),
             taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
@@ -124,6 +130,11 @@ impl Node {
                     Allocatable::of(&pintle_api_types::pod::resources::amounts(Some(list)))
                 }
                 None => self.allocatable.clone(),
+            },
+            features: Features {
+                supplemental_groups_policy: groups
+                    .unwrap_or(self.features.supplemental_groups_policy),
+                ..self.features
             },
             ..self.clone()
         }

@@ -192,6 +192,30 @@ fn only_no_execute_taints_keep_pods_away_and_static_ones_come_anyway() {
 }
 
 #[test]
+fn what_the_runtime_can_do_is_what_the_nodes_object_says() {
+    let strict = spec(json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}));
+    let pod = made("p", json!({}), strict);
+    let refusal = "SupplementalGroupsPolicyNotSupported: \
+                   SupplementalGroupsPolicy=Strict is not supported in this node";
+    let features = |told: bool| json!({"features": {"supplementalGroupsPolicy": told}});
+    // (at the start, status of the object, admitted)
+    for (before, status, want) in [
+        (false, features(true), true),
+        (true, features(false), false),
+        (true, json!({}), false),
+        (true, json!(null), true),
+        (false, json!(null), false),
+    ] {
+        let object = json!({"metadata": {"name": "n"}, "status": status});
+        let object = serde_json::from_value(object).expect("a node");
+        let own = Features { supplemental_groups_policy: before, ..Features::default() };
+        let node = Node { features: own, ..node() }.with_object(&object);
+        let got = message(&Node { allocatable: self::node().allocatable, ..node }, &[], &pod);
+        assert_eq!(got, if want { "admitted" } else { refusal }, "{before} {status}");
+    }
+}
+
+#[test]
 fn what_node_or_agent_cannot_do_is_refused() {
     let profile = |kind: &str| json!({"securityContext": {"appArmorProfile": {"type": kind}}});
     let plain = node();

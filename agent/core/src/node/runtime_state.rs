@@ -11,6 +11,8 @@ use pintle_cri_v1 as v1;
 
 use pintle_api_types::ids::Mono;
 
+use crate::types::{NodeFacts, RuntimeHandler};
+
 /// Without a good answer for this long the runtime counts as down.
 pub const DOWN_AFTER: Duration = Duration::from_secs(30);
 
@@ -57,6 +59,28 @@ impl RuntimeState {
             supplemental_groups_policy: Some(features.supplemental_groups_policy),
         });
         self.ready_at = Some(now);
+    }
+
+    /// Puts what the runtime can do into the facts of the workers, once it has said so.
+    // k8s: pkg/kubelet/kubelet.go updateRuntimeUp
+    pub fn tell(&self, facts: &mut NodeFacts) {
+        if self.ready_at.is_none() {
+            return;
+        }
+        let handlers = self.handlers.iter().map(|handler| {
+            let features = handler.features.as_ref();
+            let has = |of: fn(&NodeRuntimeHandlerFeatures) -> Option<bool>| {
+                features.and_then(of).unwrap_or(false)
+            };
+            RuntimeHandler {
+                name: handler.name.clone().unwrap_or_default(),
+                recursive_read_only: has(|features| features.recursive_read_only_mounts),
+                user_namespaces: has(|features| features.user_namespaces),
+            }
+        });
+        let features = self.features.as_ref();
+        let groups = features.and_then(|features| features.supplemental_groups_policy);
+        facts.take_runtime(handlers.collect(), groups.unwrap_or(false));
     }
 
     /// Why pods cannot be connected to a network.
@@ -175,6 +199,44 @@ mod tests {
         state.heard(&answer(Vec::new()), at(11));
         assert_eq!(state.errors(at(11)).len(), 2);
         assert_eq!(state.errors(at(11))[0], "container runtime not ready: <nil>");
+    }
+
+    #[test]
+    fn workers_hear_what_the_runtime_can_do_once_it_says_so() {
+        let mut state = RuntimeState::default();
+        let mut facts = NodeFacts { supplemental_groups_policy: true, ..NodeFacts::default() };
+        facts.handlers = vec![RuntimeHandler { user_namespaces: true, ..Default::default() }];
+        let before = facts.clone();
+        state.tell(&mut facts);
+        assert_eq!(facts, before, "what the start heard");
+        let ready = || vec![condition("RuntimeReady", true), condition("NetworkReady", true)];
+        let handler = |name: &str, able: bool| v1::RuntimeHandler {
+            name: name.to_owned(),
+            features: Some(v1::RuntimeHandlerFeatures {
+                recursive_read_only_mounts: able,
+                user_namespaces: able,
+            }),
+        };
+        for able in [true, false] {
+            let features =
+                v1::RuntimeFeatures { supplemental_groups_policy: able, ..Default::default() };
+            let told = v1::StatusResponse {
+                runtime_handlers: vec![handler("kata", !able), handler("", able)],
+                features: able.then_some(features),
+                ..answer(ready())
+            };
+            state.heard(&told, at(10));
+            state.tell(&mut facts);
+            let can = |name| {
+                let handler = facts.handler(name);
+                (handler.user_namespaces, handler.recursive_read_only)
+            };
+            assert_eq!(
+                (can(""), can("kata"), can("other")),
+                ((able, able), (!able, !able), (false, false))
+            );
+            assert_eq!((facts.recursive_read_only, facts.supplemental_groups_policy), (able, able));
+        }
     }
 
     #[test]

@@ -15,14 +15,14 @@ use crate::cgroup::names::CgroupSetup;
 use crate::env::variables::EnvSources;
 use crate::request::dns::NodeDns;
 use crate::request::security::{IdRange, ImageUser, SecurityPolicy};
-use crate::types::NodeFacts;
+use crate::types::{NodeFacts, RuntimeHandler};
 use crate::volume::PlannedMount;
 use crate::volume::layout::PodDirs;
 
 /// The node's side of all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeContext {
-    /// Name, addresses, memory, huge page sizes.
+    /// Name, addresses, memory, huge page sizes, what the runtime can do.
     pub facts: NodeFacts,
     /// `--root-dir`.
     pub root_dir: PathBuf,
@@ -70,17 +70,6 @@ pub struct SwapPolicy {
     pub limited: bool,
     /// The node's swap.
     pub capacity_bytes: u64,
-}
-
-/// The runtime handler that a pod runs with, from its RuntimeClass and the runtime's status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuntimeHandler {
-    /// Name; empty for the default.
-    pub name: String,
-    /// It can make mounts recursively read-only.
-    pub recursive_read_only: bool,
-    /// It can give pods users of their own.
-    pub user_namespaces: bool,
 }
 
 /// One pod.

@@ -21,8 +21,9 @@ mod sandbox;
 pub mod security;
 pub mod sysctl;
 
+pub use crate::types::RuntimeHandler;
 pub use container::{ConfigError, container_config, container_environment};
-pub use context::{ContainerContext, Gates, NodeContext, PodContext, RuntimeHandler, SwapPolicy};
+pub use context::{ContainerContext, Gates, NodeContext, PodContext, SwapPolicy};
 pub use mounts::{hosts_text, mounts_hosts_file};
 pub use resources::{container_resources, overhead_resources, pod_amounts, sandbox_resources};
 pub use sandbox::{SandboxConfig, SandboxError, sandbox_config};

@@ -3,7 +3,7 @@
 use pintle_cri_v1 as v1;
 
 use crate::cgroup::names::CgroupDriver;
-use crate::request::RuntimeHandler;
+use crate::types::RuntimeHandler;
 
 /// What the runtime says about itself.
 #[derive(Clone, Debug, Default)]

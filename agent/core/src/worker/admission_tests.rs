@@ -95,6 +95,24 @@ fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
 }
 
 #[test]
+fn without_a_node_object_admission_hears_from_the_runtime_what_it_can_do() {
+    let mut host = Host::new();
+    let strict = |name: &str| {
+        let mut pod = plain(name, "100m");
+        let context = json!({"supplementalGroupsPolicy": "Strict"});
+        let context = serde_json::from_value(context).expect("a context");
+        pod.spec.get_or_insert_default().security_context = Some(context);
+        pod
+    };
+    host.want(strict("a"));
+    assert_eq!(host.take(), "SupplementalGroupsPolicyNotSupported a");
+    let able = NodeFacts { supplemental_groups_policy: true, ..core::small_settings().node };
+    host.tell(Input::Node(able));
+    host.want(strict("b"));
+    assert_eq!(host.take(), "StartContainer b");
+}
+
+#[test]
 fn the_prober_hears_of_a_pod_before_its_containers_run_and_of_every_address_it_has() {
     let mut host = Host::new();
     let at = |ip: &str| NodeFacts {

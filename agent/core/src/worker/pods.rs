@@ -151,7 +151,7 @@ impl Pods {
             }
             Input::Content { uid, files } => self.with(&uid, now, |w, _| w.content(files)),
             Input::Node(node) => {
-                self.settings.node = node;
+                self.know_node(node);
                 self.everyone(now);
             }
             Input::Admission(node) => {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::admit;
 use crate::shutdown::{self, Notice, Shutdown, Window};
 use crate::status::{self, DeriveInput, Lifecycle};
+use crate::types::NodeFacts;
 use crate::worker::Command;
 use crate::worker::pods::Pods;
 use crate::worker::step::{Context, Stage, Worker};
@@ -23,6 +24,17 @@ impl Pods {
         self.settings.admission = node;
         self.close(self.shutdown.is_some());
         self.press();
+    }
+
+    /// Without a Node object admission, too, hears from the runtime what that can do.
+    pub(super) fn know_node(&mut self, node: NodeFacts) {
+        let can = node.supplemental_groups_policy;
+        let offered = self.settings.admission.features.supplemental_groups_policy;
+        if !self.settings.has_node_object && offered != can {
+            let admission = Arc::make_mut(&mut self.settings.admission);
+            admission.features.supplemental_groups_policy = can;
+        }
+        self.settings.node = node;
     }
 
     /// Nobody is let in.

@@ -25,15 +25,13 @@ use crate::node::{facts, host};
 /// The node's side of every request.
 pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     let kubelet = &config.kubelet;
-    let default = runtime.handlers.iter().find(|handler| handler.name.is_empty());
     let mut facts = facts::read(&config.node_name, &config.flags.node_ips, &runtime.name);
     let machine = host::read(&config.flags.root_dir);
     let left = Allocatable::of(&NodeSettings::of(config), &machine);
     facts.cpu_allocatable_millis = left.cpu_millis;
     facts.memory_allocatable_bytes = left.memory_bytes;
     facts.storage_allocatable_bytes = left.storage_bytes;
-    facts.recursive_read_only = default.is_some_and(|handler| handler.recursive_read_only);
-    facts.supplemental_groups_policy = runtime.supplemental_groups_policy;
+    facts.take_runtime(runtime.handlers.clone(), runtime.supplemental_groups_policy);
     facts.stop_signals = config.gates.enabled("ContainerStopSignals");
     let cgroup = cgroup_setup(config, runtime);
     let version_2 = cgroup.version == CgroupVersion::V2;

@@ -23,7 +23,6 @@ pub fn read(name: &str, given: &[IpAddr], runtime_name: &str) -> NodeFacts {
         memory_capacity_bytes: meminfo("MemTotal:"),
         hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
         runtime_name: runtime_name.to_owned(),
-        recursive_read_only: false,
         ..NodeFacts::default()
     }
 }
@@ -41,8 +40,8 @@ pub fn kib(meminfo: &str, field: &str) -> u64 {
 }
 
 /// The node's addresses: those given, else the one its name stands for, else the one that packets
-/// to elsewhere would carry.
-fn addresses(name: &str, given: &[IpAddr]) -> Vec<IpAddr> {
+/// to elsewhere would carry. Blocks.
+pub fn addresses(name: &str, given: &[IpAddr]) -> Vec<IpAddr> {
     let unspecified = |ip: &IpAddr| ip.is_unspecified();
     if !given.is_empty() && !given.iter().all(unspecified) {
         return given.to_vec();

@@ -1,0 +1,194 @@
+//! Syncs on a runtime in memory: what containers are told of a node that has changed meanwhile.
+
+use std::path::Path;
+
+use pintle_agent_core::cgroup::formulas::LimitPolicy;
+use pintle_agent_core::cgroup::names::CgroupSetup;
+use pintle_agent_core::request::dns::NodeDns;
+use pintle_agent_core::request::security::SecurityPolicy;
+use pintle_agent_core::request::{Gates, SwapPolicy};
+use pintle_agent_core::types::{ContainerKind, RuntimeHandler};
+use pintle_agent_metrics::Metrics;
+use pintle_api_types::rate::Rate;
+use pintle_cri::fake::FakeRuntime;
+use pintle_cri::{Deadlines, Method};
+use pintle_ebpf::{Hierarchy, Options, Programs};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::credentials::NodeCredentials;
+use crate::image::NodeKeys;
+use crate::provider::{Providers, Settings};
+use crate::puller::{PullLimits, Puller};
+
+fn node(root: &Path) -> NodeContext {
+    NodeContext {
+        facts: NodeFacts::default(),
+        root_dir: root.to_owned(),
+        pod_logs_dir: root.join("logs").to_string_lossy().into_owned(),
+        dns: NodeDns::default(),
+        cgroup: CgroupSetup::default(),
+        limits: LimitPolicy {
+            enforce_cpu_quota: false,
+            cpu_period_us: 100_000,
+            pids_max: -1,
+            hugepage_sizes: Vec::new(),
+        },
+        swap: SwapPolicy::default(),
+        security: SecurityPolicy::default(),
+        single_process_oom_kill: None,
+        selinux: false,
+        gates: Gates::default(),
+    }
+}
+
+fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Executor {
+    let (recorder, metrics) = (Recorder::default(), Arc::new(Metrics::new("n")));
+    let limits = PullLimits { parallel: None, rate: Rate { per_second: 0.0, burst: 0 } };
+    let providers = Providers::new(&Settings::default(), Box::new(Objects::none()), &metrics);
+    let keys = NodeKeys { files: NodeCredentials::new(root), providers };
+    let puller = Puller::new(client.clone(), limits, None);
+    let hooks = Hooks::new(client.clone(), recorder.clone());
+    let mut options = Options::new(Hierarchy::V2);
+    (options.programs, options.pidfd) = (Programs::NONE, false);
+    let node = node(root);
+    Executor {
+        client: client.clone(),
+        reader: Reader::new(client.clone()),
+        images: Images::new(client.clone(), recorder.clone(), keys, puller, Arc::clone(&metrics)),
+        objects: Objects::none(),
+        killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
+        hooks,
+        recorder,
+        node_events: Rc::new(|_| ()),
+        users: Users::open(root, None, 110).expect("ids"),
+        facts: node.facts.clone().into(),
+        node,
+        cgroups: None,
+        project_quotas: false,
+        metrics,
+        tracker: Tracker::start(&options, inputs),
+        resolv_conf: None,
+        starts: StartPermits::new(1),
+        cleanups: StartPermits::new(1),
+        starts_under_way: StartsUnderWay::default(),
+        burstable: std::cell::RefCell::default(),
+        containerd: None,
+        shims: std::cell::RefCell::default(),
+        strangers: pintle_agent_host::cgroup::sweep::Strangers::default(),
+        differing: std::cell::RefCell::default(),
+        classes: tokio::sync::Mutex::default(),
+    }
+}
+
+/// Syncs that are not optimized need more than a test's thread has.
+const STACK_BYTES: usize = 64 << 20;
+
+/// A scene with an executor whose facts are those of a node without anything.
+fn run(
+    test: impl AsyncFnOnce(FakeRuntime, Executor, mpsc::Receiver<Input>, mpsc::Sender<Input>)
+    + Send
+    + 'static,
+) {
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime"), async {
+            let dir = tempfile::tempdir().expect("a folder");
+            let fake = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+            fake.add_image("app:1");
+            let client = Client::connect(&fake.endpoint(), Deadlines::default()).expect("a path");
+            let (back, queue) = mpsc::channel(64);
+            let executor = executor(dir.path(), &client, back.clone());
+            test(fake, executor, queue, back).await;
+        });
+    });
+    thread.expect("a thread").join().expect("the test ends well");
+}
+
+/// Brings the pod up, for the so many-th time; the last action's outcome.
+async fn bring_up(
+    executor: &Executor,
+    mut spec: Value,
+    attempt: u32,
+    (queue, back): (&mut mpsc::Receiver<Input>, &mpsc::Sender<Input>),
+) -> Result<(), Failure> {
+    spec["enableServiceLinks"] = json!(true);
+    let meta = json!({"name": "p", "namespace": "ns", "uid": "u"});
+    let pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
+    let order = SyncOrder {
+        uid: PodUid::from("u"),
+        ticket: 1,
+        pod: Some(Arc::new(pod)),
+        observed: Arc::new(ObservedPod::empty(PodUid::from("u"), "ns", "p")),
+        actions: vec![
+            Action::Prepare,
+            Action::CreateSandbox { attempt, replaces: None },
+            Action::StartContainer {
+                name: "c".to_owned(),
+                kind: ContainerKind::Main,
+                restart_count: Some(0),
+                sandbox: None,
+            },
+        ],
+    };
+    executor.run(order, Cancel::default(), back).await;
+    let mut last = Ok(());
+    while let Ok(input) = queue.try_recv() {
+        if let Input::Progress { outcome, .. } = input {
+            last = outcome;
+        }
+    }
+    last
+}
+
+#[test]
+fn containers_are_told_the_addresses_that_the_node_has_now() {
+    run(async |fake, executor, mut queue, back| {
+        let of =
+            |field: &str| json!({"name": field, "valueFrom": {"fieldRef": {"fieldPath": field}}});
+        let env = [of("status.hostIP"), of("status.hostIPs"), of("status.podIPs")];
+        let spec = json!({"hostNetwork": true, "containers": [
+            {"name": "c", "image": "app:1", "imagePullPolicy": "Never", "env": env}]});
+        let refused = bring_up(&executor, spec.clone(), 0, (&mut queue, &back)).await;
+        let refused = refused.expect_err("no address");
+        assert_eq!(refused.message, "host IP unknown; known addresses: []");
+        let ips = ["192.0.2.7", "2001:db8::7"].map(|ip| ip.parse().expect("an address"));
+        executor.know_node(&NodeFacts { host_ips: ips.to_vec(), ..NodeFacts::default() });
+        bring_up(&executor, spec, 1, (&mut queue, &back)).await.expect("started");
+        let calls = fake.calls_of(Method::CreateContainer, "ns/p/c");
+        let request: v1::CreateContainerRequest = calls[0].request().expect("a request");
+        let envs = request.config.expect("a configuration").envs;
+        let value = |name: &str| {
+            let found = envs.iter().find(|env| env.key == name);
+            found.map(|env| String::from_utf8_lossy(&env.value).into_owned()).unwrap_or_default()
+        };
+        assert_eq!(value("status.hostIP"), "192.0.2.7");
+        assert_eq!(value("status.hostIPs"), "192.0.2.7,2001:db8::7");
+        assert_eq!(value("status.podIPs"), "192.0.2.7,2001:db8::7");
+    });
+}
+
+#[test]
+fn pods_get_what_a_runtime_can_do_that_has_been_replaced() {
+    run(async |fake, executor, mut queue, back| {
+        let spec = json!({"hostUsers": false, "volumes": [{"name": "v", "emptyDir": {}}],
+            "containers": [{"name": "c", "image": "app:1", "imagePullPolicy": "Never",
+                "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true,
+                    "recursiveReadOnly": "IfPossible"}]}]});
+        let refused = bring_up(&executor, spec.clone(), 0, (&mut queue, &back)).await;
+        let refused = refused.expect_err("unable");
+        assert!(refused.message.contains("user namespaces"), "{}", refused.message);
+        let able = RuntimeHandler {
+            name: String::new(),
+            recursive_read_only: true,
+            user_namespaces: true,
+        };
+        let mut facts = NodeFacts::default();
+        facts.take_runtime(vec![able], true);
+        executor.know_node(&facts);
+        bring_up(&executor, spec, 1, (&mut queue, &back)).await.expect("started");
+        let calls = fake.calls_of(Method::CreateContainer, "ns/p/c");
+        let request: v1::CreateContainerRequest = calls[0].request().expect("a request");
+        assert!(request.config.expect("a configuration").mounts[0].recursive_read_only);
+    });
+}
