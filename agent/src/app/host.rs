@@ -387,6 +387,25 @@ mod tests {
         assert!(raised >= hard.min(1 << 20), "{raised} of {hard}");
     }
 
+    #[tokio::test]
+    async fn what_the_runtime_can_do_is_asked_again_when_it_does_not_say_so_at_once() {
+        use pintle_cri::Method;
+        use pintle_cri::fake::FakeRuntime;
+        let dir = tempfile::tempdir().expect("a folder");
+        let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+        let client =
+            Client::connect(&runtime.endpoint(), Deadlines::from_request_timeout(ASK_PAUSE));
+        let client = client.expect("a path");
+        runtime.set_able(true);
+        runtime.on(Method::Status).times(1).fail(Code::Unavailable, "busy");
+        let told = told_status(&client).await.expect("an answer");
+        assert!(told.features.is_some_and(|features| features.supplemental_groups_policy));
+        // One that hangs is waited for once.
+        runtime.on(Method::Status).hang();
+        assert!(told_status(&client).await.is_none());
+        assert_eq!(runtime.calls_of(Method::Status, "").len(), 3);
+    }
+
     #[test]
     fn swap_is_on_when_the_kernel_lists_an_area() {
         let head = "Filename\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
