@@ -206,14 +206,10 @@ impl Scheduler {
         // k8s: pkg/scheduler/eventhandlers.go responsibleForPod
         let Some(profile) = self.mirror.profile_number(&pod) else { return };
         if let Some(assumed) = self.assumed.get(&uid) {
+            let was = assumed.asked.pod.whole().metadata.deletion_timestamp.is_some();
             // Nothing of it matters any more but its end.
-            let was = |asked: &Asked| asked.pod.whole().metadata.deletion_timestamp.is_some();
-            if pod.metadata.deletion_timestamp.is_some()
-                && !was(&assumed.asked)
-                && !self.reject_deleted(&uid, now)
-            {
-                self.waits_no_more(&uid, now);
-                self.forget(&uid, now);
+            if pod.metadata.deletion_timestamp.is_some() && !was {
+                self.assumed_is_deleted(&uid, now);
             }
             return;
         }
@@ -234,7 +230,7 @@ impl Scheduler {
         let group = self.mirror.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
         let told = group.as_ref().map(OfGroup::pod_is_there);
         let claims = has_claims(&pod).then(|| Rc::clone(self.mirror.devices.claims()));
-        let asked = Asked {
+        let asked = Rc::new(Asked {
             pod: kept,
             key: key.clone(),
             spec,
@@ -250,8 +246,7 @@ impl Scheduler {
             plugins,
             rejected_by,
             rank,
-        };
-        let asked = Rc::new(asked);
+        });
         self.names.insert(key, Rc::clone(&uid));
         match changes {
             None => {
@@ -261,6 +256,13 @@ impl Scheduler {
                 }
             }
             Some(changes) => self.update(&uid, asked, (own, changes), now),
+        }
+    }
+
+    fn assumed_is_deleted(&mut self, uid: &Uid, now: Duration) {
+        if !self.reject_deleted(uid, now) {
+            self.waits_no_more(uid, now);
+            self.forget(uid, now);
         }
     }
 
