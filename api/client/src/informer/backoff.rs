@@ -1,8 +1,8 @@
 //! Waits after failures, as client-go's reflector has them: pure.
 //!
-//! From the first, doubling up to the longest, each up to twice as long by chance. After `RESET` without
-//! one, the next is short again. (client-go begins anew every two minutes of an outage, too, which
-//! its own comment does not ask for.)
+//! From the first, doubling up to the longest, each up to twice as long by chance. They begin anew
+//! with the first one that comes more than `RESET` after they last did, in the middle of an outage,
+//! too: what fails once a minute and works in between must not end at the longest wait.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go defaultBackoffInit
 
 use std::time::Duration;
@@ -19,24 +19,29 @@ pub(super) struct ReflectorBackoff {
     first: Duration,
     longest: Duration,
     next: Duration,
-    /// When the last wait ended.
-    ended: Duration,
+    /// When they last began anew.
+    began: Duration,
 }
 
 impl ReflectorBackoff {
     pub(super) fn new((first, longest): (Duration, Duration)) -> Self {
-        Self { first, longest, next: first, ended: Duration::ZERO }
+        Self { first, longest, next: first, began: Duration::ZERO }
     }
 
     /// The next wait; `chance` is from 0 to 1.
+    // k8s: staging/src/k8s.io/apimachinery/pkg/util/wait/backoff.go backoffManager.Step
     pub(super) fn wait(&mut self, now: Duration, chance: f64) -> Duration {
-        if now.saturating_sub(self.ended) > RESET {
-            self.next = self.first;
+        if now.saturating_sub(self.began) > RESET {
+            (self.next, self.began) = (self.first, now);
         }
         let wait = self.next.mul_f64(1.0 + JITTER * chance);
         self.next = (self.next * 2).min(self.longest);
-        self.ended = now + wait;
         wait
+    }
+
+    /// The server is well again: the next wait is the first one.
+    pub(super) fn well(&mut self) {
+        self.next = self.first;
     }
 }
 
@@ -45,18 +50,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_a_limit_and_begin_anew_after_peace() {
+    fn waits_double_up_to_a_limit_and_begin_anew_every_two_minutes() {
         let mut backoff = ReflectorBackoff::new(CLIENT_GO);
         let mut now = Duration::ZERO;
         let mut waits = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..10 {
             let wait = backoff.wait(now, 0.0);
             now += wait;
             waits.push(wait.as_millis());
         }
-        assert_eq!(waits, [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
-        assert_eq!(backoff.wait(now + RESET, 0.5), CLIENT_GO.1.mul_f64(1.5), "trouble goes on");
-        let now = backoff.ended + RESET + Duration::from_millis(1);
+        let doubling = [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000, 30_000];
+        assert_eq!((&waits[..9], waits[9]), (&doubling[..], 800));
+        assert_eq!(backoff.wait(now, 0.5), CLIENT_GO.0 * 3, "twice as long, and half by chance");
+        backoff.well();
         assert_eq!(backoff.wait(now, 1.0), CLIENT_GO.0 * 2);
+    }
+
+    #[test]
+    fn what_fails_every_other_minute_never_waits_long() {
+        let mut backoff = ReflectorBackoff::new(CLIENT_GO);
+        let mut now = Duration::ZERO;
+        for _ in 0..20 {
+            let wait = backoff.wait(now, 0.0);
+            assert!(wait <= CLIENT_GO.0 * 2, "{wait:?} after {now:?}");
+            now += wait + Duration::from_secs(100);
+        }
     }
 }

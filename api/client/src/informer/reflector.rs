@@ -32,6 +32,8 @@ const WATCH_GRACE: Duration = Duration::from_secs(30);
 const IDLE_MAX: Duration = Duration::from_secs(180);
 /// A watch that ends within this time and did not get on costs a wait.
 const SHORT: Duration = Duration::from_secs(1);
+/// A watch that got on and lasted so long has shown that the server is well.
+const WELL: Duration = Duration::from_secs(10);
 /// Attempts to open a watch without an answer, one after the other, after which there is a list.
 // k8s: staging/src/k8s.io/client-go/rest/request.go NewRequest maxRetries
 const LOST_MAX: u32 = 10;
@@ -278,6 +280,13 @@ impl Reflector {
     /// Silence after which a watch is to be ended.
     pub(super) fn idle_max(&self) -> Option<Duration> {
         self.bookmarks.then_some(IDLE_MAX)
+    }
+
+    /// A watch that was opened ends after so long; why is said next.
+    pub(super) fn lasted(&mut self, lasted: Duration) {
+        if self.got_on && lasted >= WELL {
+            self.backoff.well();
+        }
     }
 
     /// A watch was silent for too long.

@@ -155,6 +155,26 @@ fn a_watch_that_cannot_be_opened_goes_on_where_it_was_ten_times() {
 }
 
 #[test]
+fn a_watch_that_got_on_for_a_while_makes_the_next_wait_the_first() {
+    let mut reflector = first(FirstList::Any);
+    reflector.page("5", "");
+    let waits = |reflector: &mut Reflector, lasted: Duration, version: &str| {
+        reflector.plan(Duration::ZERO, 0.0);
+        reflector.event(version, EventKind::Changed);
+        reflector.lasted(lasted);
+        reflector.watch_failed(&failed());
+        let wait = shown(&reflector.plan(Duration::ZERO, 0.0));
+        reflector.page(version, "");
+        wait
+    };
+    let while_well = Duration::from_secs(10);
+    assert_eq!(waits(&mut reflector, SHORT, "6"), "wait 800");
+    assert_eq!(waits(&mut reflector, SHORT, "7"), "wait 1600", "that says nothing");
+    assert_eq!(waits(&mut reflector, while_well, "8"), "wait 800");
+    assert_eq!(waits(&mut reflector, while_well, "8"), "wait 1600", "nothing new came");
+}
+
+#[test]
 fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
     use Came::{ListFailed, Page, WatchFailed};
     tell(

@@ -140,6 +140,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                 self.says_works();
                 let end = self.follow(pieces, ends).await;
                 let (took, items) = (begun.elapsed(), self.reflector.events());
+                self.reflector.lasted(took);
                 let short = self.reflector.is_short(took);
                 self.spec.observer.watched(&self.spec.name, took, items, short);
                 end

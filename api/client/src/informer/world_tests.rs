@@ -205,6 +205,7 @@ impl Client {
     fn end(&mut self, lasted: Duration) {
         if self.stream.take().is_some() {
             self.now += lasted;
+            self.reflector.lasted(lasted);
             self.reflector.closed(lasted);
         }
     }
