@@ -16,6 +16,7 @@
 
 mod access;
 mod any_peer;
+mod breakage;
 mod dial;
 mod error;
 pub mod events;

@@ -1,9 +1,9 @@
 //! The service below a `kube::Client`: what is done with each request.
 //!
 //! In order: the limit of requests per second, a place among those under way, the server's address,
-//! headers, one try with its time limit, and another try when the server says "later" or does not
-//! know our plugin's word. Time limits begin when the request's turn has come. A watch waits for no
-//! turn: whoever is busy writing must not become blind.
+//! headers, one try with its time limit, and another try when the server says "later", does not
+//! know our plugin's word, or the connection breaks under a read. Time limits begin when the
+//! request's turn has come. A watch waits for no turn: whoever is busy writing must not become blind.
 //! Bounds: `TRIES_MAX` tries, waits of `WAIT_MAX` between them.
 // k8s: staging/src/k8s.io/client-go/rest/request.go, with_retry.go
 
@@ -22,6 +22,7 @@ use kube::client::Body;
 use tower::Service;
 
 use crate::access::ClientOptions;
+use crate::breakage::Breakage;
 use crate::identity::Identity;
 use crate::limit::Limiter;
 use crate::observer::Sent;
@@ -38,6 +39,10 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// request, which goes before what the client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerWithin(pub Duration);
+
+/// The pause before a read whose connection broke is sent again.
+// k8s: staging/src/k8s.io/client-go/rest/with_retry.go retryAfterResponse
+const BROKEN_WAIT: Duration = Duration::from_secs(1);
 
 /// How one of several clients that share connections and limits treats its requests.
 #[derive(Clone, Copy, Debug)]
@@ -111,15 +116,17 @@ impl Parts {
         let (mut head, body) = request.into_parts();
         let share = head.extensions.remove::<Share>().unwrap_or_default();
         let within = head.extensions.remove::<AnswerWithin>().map(|within| within.0);
-        let timeout = within.or(manner.timeout);
+        let mut timeout = within.or(manner.timeout);
         head.uri = joined(&self.server, &head.uri)?;
         if let Some(user_agent) = &self.user_agent {
             head.headers.insert(USER_AGENT, user_agent.clone());
         }
         let method = head.method.clone();
         let is_watch = is_watch(&head.uri);
+        let reads = method == Method::GET && !is_watch;
         let mut body = Some(body);
         let mut refused = false;
+        let mut until = None;
         for attempt in 1.. {
             // k8s: client-go/rest/request.go Watch, with_retry.go Before: its repetition is limited
             if let Some(limiter) = self.limiter.as_ref().filter(|_| !is_watch || attempt > 1) {
@@ -135,7 +142,15 @@ impl Parts {
                 request.headers_mut().insert(AUTHORIZATION, authorization);
             }
             let room = self.pool.room(manner.lane, &share).await;
-            let mut answer = self.attempt(request, room, timeout, is_watch).await?;
+            let until = *until.get_or_insert(timeout.map(|limit| Instant::now() + limit));
+            let mut answer = match self.attempt(request, room, timeout, is_watch).await {
+                Err(error) if attempt < TRIES_MAX && reads && is_repeated(&error, until) => {
+                    tokio::time::sleep(BROKEN_WAIT).await;
+                    timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    continue;
+                }
+                answer => answer?,
+            };
             let again = match answer.status() {
                 StatusCode::UNAUTHORIZED if !refused => {
                     refused = true;
@@ -191,6 +206,13 @@ impl Parts {
         }
         answer
     }
+}
+
+/// Whether a read that got no answer is to be sent again, which must be over by then.
+// k8s: client-go/rest/request.go request isErrRetryableFunc
+fn is_repeated(error: &io::Error, until: Option<Instant>) -> bool {
+    let in_time = until.is_none_or(|until| Instant::now() + BROKEN_WAIT < until);
+    in_time && Breakage::of(error) == Breakage::Broken
 }
 
 /// Whether this asks for an answer that goes on and on, of which client-go counts no sizes.

@@ -3,6 +3,8 @@
 use http::StatusCode;
 use serde::Deserialize;
 
+use crate::breakage::{Breakage, chain};
+
 /// Words of the server that a version is ahead of it; servers before 1.18.6 say it no other way.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go isTooLargeResourceVersionError
 const TOO_LARGE: &str = "Too large resource version";
@@ -19,10 +21,11 @@ pub enum InformerError {
     /// 429.
     #[error("{0}")]
     Busy(String),
-    /// Nobody listens at the server's address.
+    /// There is no connection to be had: nobody listens at the server's address, it is not trusted,
+    /// or there is no credential.
     #[error("{0}")]
     Unreachable(String),
-    /// A connection that broke or could not be made, or no answer in time.
+    /// A connection that broke, or no connection or answer in time.
     #[error("{0}")]
     Lost(String),
     /// 404: there is no such kind.
@@ -89,20 +92,15 @@ impl InformerError {
     /// A request that got no answer, or a body that broke off.
     pub(super) fn transport(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut words = error.to_string();
-        let mut refused = false;
-        let mut next = Some(error);
-        while let Some(error) = next {
-            let io = error.downcast_ref::<std::io::Error>();
-            refused |= io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused);
-            let more = error.to_string();
+        for more in chain(error).map(ToString::to_string) {
             if !words.contains(&more) {
                 words = format!("{words}: {more}");
             }
-            // What such an error wraps is not its source.
-            let wrapped = io.and_then(std::io::Error::get_ref);
-            next = wrapped.map(|wrapped| wrapped as _).or_else(|| error.source());
         }
-        if refused { Self::Unreachable(words) } else { Self::Lost(words) }
+        match Breakage::of(error) {
+            Breakage::Broken | Breakage::Late => Self::Lost(words),
+            Breakage::Otherwise => Self::Unreachable(words),
+        }
     }
 }
 

@@ -34,9 +34,9 @@ const IDLE_MAX: Duration = Duration::from_secs(180);
 const SHORT: Duration = Duration::from_secs(1);
 /// A watch that got on and lasted so long has shown that the server is well.
 const WELL: Duration = Duration::from_secs(10);
-/// Attempts to open a watch without an answer, one after the other, after which there is a list.
-// k8s: staging/src/k8s.io/client-go/rest/request.go NewRequest maxRetries
-const LOST_MAX: u32 = 10;
+/// The pause before a watch whose connection broke is asked for again.
+// k8s: staging/src/k8s.io/client-go/rest/with_retry.go retryAfterResponse
+const LOST_WAIT: Duration = Duration::from_secs(1);
 
 /// Which state the first list has to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +112,8 @@ pub(super) struct Reflector {
     divides: bool,
     next: Next,
     wait: bool,
+    /// A connection broke: the wait is `LOST_WAIT`.
+    broke: bool,
     backoff: ReflectorBackoff,
     /// The server sends bookmarks.
     bookmarks: bool,
@@ -121,8 +123,6 @@ pub(super) struct Reflector {
     events: u64,
     /// One of them was newer than what was known.
     got_on: bool,
-    /// Attempts to open a watch since the last answer.
-    lost: u32,
 }
 
 const LIST: Next = Next::List { whole: false, token: None };
@@ -144,12 +144,12 @@ impl Reflector {
             divides: false,
             next: if one { Next::Watch } else { LIST },
             wait: false,
+            broke: false,
             backoff: ReflectorBackoff::new(retry),
             bookmarks: false,
             ordered: false,
             events: 0,
             got_on: false,
-            lost: 0,
         }
     }
 
@@ -165,6 +165,9 @@ impl Reflector {
 
     /// What to do now; `chance` is from 0 to 1.
     pub(super) fn plan(&mut self, now: Duration, chance: f64) -> ReflectorPlan {
+        if std::mem::take(&mut self.broke) {
+            return ReflectorPlan::Wait(LOST_WAIT);
+        }
         if std::mem::take(&mut self.wait) {
             return ReflectorPlan::Wait(self.backoff.wait(now, chance));
         }
@@ -223,7 +226,7 @@ impl Reflector {
             return false;
         }
         self.version = Some(version.to_owned());
-        (self.unavailable, self.lost) = (false, 0);
+        self.unavailable = false;
         self.next = Next::Watch;
         true
     }
@@ -298,7 +301,7 @@ impl Reflector {
     /// that do not keep up: one that got on goes on at once, or it would fall ever further behind.
     // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go handleAnyWatch VeryShortWatchError
     pub(super) fn closed(&mut self, lasted: Duration) {
-        (self.wait, self.lost) = (lasted < SHORT && !self.got_on, 0);
+        self.wait = lasted < SHORT && !self.got_on;
         self.next = if self.events == 0 { LIST } else { Next::Watch };
     }
 
@@ -307,19 +310,17 @@ impl Reflector {
     // k8s: reflector.go watch, isWatchErrorRetriable; client-go/rest/request.go Watch
     pub(super) fn watch_failed(&mut self, error: &InformerError) -> bool {
         self.wait = true;
-        self.lost = if matches!(error, InformerError::Lost(_)) { self.lost + 1 } else { 0 };
+        // Many follow one object each: an outage must cost neither as many reads as attempts, nor
+        // as many attempts as there are of them each second.
+        let one = self.first == FirstList::Never;
         match error {
-            InformerError::Busy(_) | InformerError::Unreachable(_) => {}
             // The place is not lost: whole lists are no help to a server that has just come back.
-            InformerError::Lost(_) if self.lost <= LOST_MAX => {}
-            // Many follow one object each: an outage must not cost as many reads as attempts.
-            InformerError::Lost(_) | InformerError::Failed(_) if self.first == FirstList::Never => {
-            }
+            InformerError::Busy(_) | InformerError::Unreachable(_) => {}
+            InformerError::Lost(_) => (self.wait, self.broke) = (one, !one),
+            InformerError::Failed(_) if one => {}
             InformerError::TooLarge(_) => (self.next, self.unavailable) = (LIST, true),
             InformerError::NotFound(_) => self.next_path(),
-            InformerError::Expired(_) | InformerError::Lost(_) | InformerError::Failed(_) => {
-                self.next = LIST;
-            }
+            InformerError::Expired(_) | InformerError::Failed(_) => self.next = LIST,
         }
         !matches!(error, InformerError::Expired(_) | InformerError::TooLarge(_))
     }

@@ -139,19 +139,23 @@ fn versions_that_the_server_does_not_have_are_given_up() {
 }
 
 #[test]
-fn a_watch_that_cannot_be_opened_goes_on_where_it_was_ten_times() {
-    let lost = InformerError::Lost("reset".to_owned());
-    let mut reflector = first(FirstList::Any);
-    reflector.page("5", "");
-    let mut after = |error: &InformerError| {
-        reflector.watch_failed(error);
-        reflector.plan(Duration::ZERO, 0.0);
-        shown(&reflector.plan(Duration::ZERO, 0.0))
-    };
-    (0..9).for_each(|_| assert_eq!(after(&lost), "watch 5"));
-    assert_eq!(after(&InformerError::Busy(String::new())), "watch 5", "there was an answer");
-    (0..10).for_each(|_| assert_eq!(after(&lost), "watch 5"));
-    assert_eq!(after(&lost), "list from 5");
+fn a_watch_whose_connection_breaks_is_asked_for_each_second_where_it_was() {
+    use Came::{ListFailed, Page, WatchFailed};
+    let lost = || InformerError::Lost("reset".to_owned());
+    let mut story = vec![(Page("5", ""), "watch 5")];
+    story.extend((0..30).map(|_| (WatchFailed(lost()), "wait 1000, watch 5")));
+    story.push((WatchFailed(failed()), "wait 800, list from 5"));
+    story.push((ListFailed(lost()), "wait 1600, list from 5"));
+    tell(first(FirstList::Any), story);
+}
+
+#[test]
+fn of_very_many_watches_each_waits_longer_and_longer_for_a_connection() {
+    use Came::WatchFailed;
+    let lost = || InformerError::Lost("reset".to_owned());
+    let story = [800, 1_600, 3_200, 6_400].map(|wait| format!("wait {wait}, watch 0"));
+    let story = story.iter().map(|want| (WatchFailed(lost()), want.as_str())).collect();
+    tell(Reflector::new(FirstList::Never, 1, CLIENT_GO), story);
 }
 
 #[test]
