@@ -38,6 +38,12 @@ impl Breakage {
     }
 }
 
+/// Whether a connection broke under a request, so that another try may do better.
+#[must_use]
+pub fn is_broken(error: &(dyn Error + 'static)) -> bool {
+    Breakage::of(error) == Breakage::Broken
+}
+
 /// An error and all that it wraps, from the outermost on.
 pub(crate) fn chain<'a>(
     error: &'a (dyn Error + 'static),

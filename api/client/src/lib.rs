@@ -37,6 +37,7 @@ mod turns;
 
 pub use access::{Access, ClientOptions, Clients};
 pub use any_peer::AnyPeer;
+pub use breakage::is_broken;
 pub use error::ConnectError;
 pub use observer::{Observer, Sent};
 pub use pintle_api_types::rate::Rate;

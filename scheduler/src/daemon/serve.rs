@@ -5,7 +5,7 @@
 // k8s: cmd/kube-scheduler/app/server.go newEndpointsHandler, buildHandlerChain
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,6 +42,9 @@ use crate::explain::Explanation;
 use crate::mirror::declared::Row;
 
 const COMPONENT: &str = "kube-scheduler";
+/// Its members may do everything.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/options/authorization.go
+const MASTERS: &str = "system:masters";
 /// Paths that `/statusz` names: those of kube-scheduler, which does not name itself.
 const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"];
 /// Why a pod has no node: `?pod=NAMESPACE/NAME`, as text or, asked for by `Accept`, as JSON.
@@ -169,27 +172,22 @@ impl State {
 /// When the port, the certificate or an authority cannot be used.
 pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> {
     let Some(address) = serving.address else { return Ok(()) };
-    let [of_rights, of_tokens] = [&serving.authorization, &serving.authentication];
-    let reviews = |first: &Option<PathBuf>, other: &Option<PathBuf>| {
-        let path = first.as_ref().or(other.as_ref());
-        let access = path.map(|path| Access::read(path)).transpose()?;
-        let agent = pintle_config::help::user_agent(COMPONENT);
-        anyhow::Ok(ApiReviews::new(access, agent))
-    };
-    let reviews = Reviewers {
-        tokens: reviews(of_tokens, of_rights)?,
-        rights: reviews(of_rights, of_tokens)?,
-    };
+    let tokens = asks(serving.authentication.as_deref())?;
+    let rights = asks(serving.authorization.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let of_cluster = look_up(serving, &runtime)?;
+    let of_cluster = look_up(serving, tokens.as_ref(), &runtime)?;
     let rules = Rules {
         anonymous: true,
         client_ca: serving.client_ca.clone().map(|path| ("--client-ca-file", path)),
         proxies: serving.proxies.clone(),
         of_cluster: of_cluster.as_ref().map(|(authorities, _)| Arc::clone(authorities)),
-        tokens: serving.authentication.is_some().then_some(serving.ttls[0]),
+        tokens: tokens.is_some().then_some(serving.ttls[0]),
         rights: Some((serving.ttls[1], serving.ttls[2])),
+        nobody_to_ask: rights.is_none(),
+        may_all: &[MASTERS],
     };
+    let reviews = |access| ApiReviews::new(access, pintle_config::help::user_agent(COMPONENT));
+    let reviews = Reviewers { tokens: reviews(tokens), rights: reviews(rights) };
     let gate = Gate::new(&rules, Arc::new(reviews))?;
     let fields = Fields { certificate: "--tls-cert-file", key: "--tls-private-key-file" };
     let certificate = match &serving.files {
@@ -218,6 +216,20 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
     Ok(())
 }
 
+/// With which credentials the API server is asked about tokens, or about rights: those of the file, or
+/// of the pod that this process runs in; `None` where neither is.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/options/{authentication,authorization}.go getClient
+fn asks(file: Option<&Path>) -> Result<Option<Access>> {
+    match (file, Access::of_pod()) {
+        (Some(file), _) => Ok(Some(Access::read(file)?)),
+        (None, Some(Err(error))) => {
+            tracing::warn!(%error, "the pod's account is not used to ask about tokens and rights");
+            Ok(None)
+        }
+        (None, of_pod) => Ok(of_pod.transpose()?),
+    }
+}
+
 fn client(access: &Access) -> kube::Client {
     let user_agent = pintle_config::help::user_agent(COMPONENT);
     access.client(ClientOptions { user_agent, ..ClientOptions::default() })
@@ -228,16 +240,15 @@ fn client(access: &Access) -> kube::Client {
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go ApplyTo
 fn look_up(
     serving: &Serving,
+    access: Option<&Access>,
     runtime: &tokio::runtime::Runtime,
 ) -> Result<Option<(Arc<ClusterAuthorities>, Access)>> {
     let says_all = serving.client_ca.is_some() && serving.proxies.is_some();
-    let (Some(tolerates), Some(path), false) = (serving.lookup, &serving.authentication, says_all)
-    else {
+    let (Some(tolerates), Some(access), false) = (serving.lookup, access, says_all) else {
         return Ok(None);
     };
-    let access = Access::read(path)?;
     let authorities = Arc::new(ClusterAuthorities::default());
-    let looked = runtime.block_on(async { authorities.look(client(&access)).await });
+    let looked = runtime.block_on(async { authorities.look(client(access)).await });
     match (looked, tolerates) {
         (Ok(()), _) => {}
         (Err(error), Tolerates::Failure) => {
@@ -250,7 +261,7 @@ fn look_up(
             );
         }
     }
-    Ok(Some((authorities, access)))
+    Ok(Some((authorities, access.clone())))
 }
 
 /// Those of `/healthz`, `/livez`, `/readyz`. A process whose lease is late is not well, but it lives;

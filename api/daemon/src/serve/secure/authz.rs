@@ -1,5 +1,6 @@
 //! Who may do what: everything, or what the API server says in access reviews.
 //!
+//! Some groups may do everything, and where there is no API server nobody else may do anything.
 //! Answers are remembered, "yes" for `cacheAuthorizedTTL` and "no" for `cacheUnauthorizedTTL`.
 //! Equal questions that come together are asked once. Bounds: `ENTRIES_MAX` answers; requests whose
 //! description is longer than `REMEMBERED_BYTES_MAX` are asked about each time.
@@ -28,6 +29,8 @@ type Question = (User, &'static str, Object);
 
 /// Decides what a user may do.
 pub(super) struct Authorizer {
+    may_all: &'static [&'static str],
+    nobody_to_ask: bool,
     webhook: Option<Webhook>,
 }
 
@@ -67,7 +70,7 @@ impl Authorizer {
             known: Mutex::new(TtlCache::new(ENTRIES_MAX)),
             flights: Flights::new(),
         });
-        Self { webhook }
+        Self { may_all: rules.may_all, nobody_to_ask: rules.nobody_to_ask, webhook }
     }
 
     /// Whether the user may; an error when nobody could be asked.
@@ -77,6 +80,13 @@ impl Authorizer {
         (verb, object, path): (&'static str, &Object, &str),
     ) -> Result<bool, AuthzError> {
         let Some(webhook) = &self.webhook else { return Ok(true) };
+        // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authorization.go toAuthorizer
+        if user.groups.iter().any(|group| self.may_all.contains(&group.as_str())) {
+            return Ok(true);
+        }
+        if self.nobody_to_ask {
+            return Ok(false);
+        }
         let question = (user.clone(), verb, object.clone());
         let known = || webhook.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(allowed) = known().get(&question, Instant::now()) {
@@ -133,4 +143,27 @@ fn bytes(user: &User) -> usize {
     let extra = user.extra.iter().flat_map(|(key, values)| values.iter().chain([key]));
     let texts = user.groups.iter().chain(extra).map(String::len).sum::<usize>();
     user.name.len() + user.uid.len() + texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reviews::ApiReviews;
+    use super::*;
+
+    async fn allows(group: &str, nobody_to_ask: bool) -> Result<bool, AuthzError> {
+        let rights = Some((Duration::ZERO, Duration::ZERO));
+        let rules = Rules { rights, nobody_to_ask, may_all: &["masters"], ..Rules::default() };
+        let authorizer = Authorizer::new(&rules, Arc::new(ApiReviews::new(None, String::new())));
+        let user = User { groups: vec![group.to_owned()], ..User::default() };
+        let object = Object::Path("/metrics".to_owned());
+        authorizer.allows(&user, ("get", &object, "/metrics")).await
+    }
+
+    #[tokio::test]
+    async fn who_may_all_is_not_asked_about_and_others_may_nothing_where_nobody_is() {
+        assert_eq!(allows("masters", false).await, Ok(true));
+        assert_eq!(allows("others", true).await, Ok(false));
+        let undecided = allows("others", false).await;
+        assert!(matches!(undecided, Err(AuthzError::Undecided(_))), "{undecided:?}");
+    }
 }

@@ -71,6 +71,10 @@ pub struct Rules {
     pub tokens: Option<Duration>,
     /// How long "yes" and "no" of the API server hold; `None` when everybody may do everything.
     pub rights: Option<(Duration, Duration)>,
+    /// There is no API server to ask: who needs a right has none.
+    pub nobody_to_ask: bool,
+    /// Groups that may do everything, and about whom nobody is asked.
+    pub may_all: &'static [&'static str],
 }
 
 /// What a request is about, in the terms of an access review.

@@ -1,10 +1,11 @@
 //! Asks the API server about tokens and rights. Effects.
 //!
 //! The client is made on the server's thread when it is first needed, so that its connection runs
-//! there, and made again when the API server no longer knows it. Failed reviews are repeated
-//! `TRIES` times with growing pauses, as the kubelet's are.
+//! there, and made again, once a review, when the API server no longer knows it. Reviews that fail
+//! for a reason that may pass are repeated: `TRIES` attempts with growing pauses. Whoever asks waits
+//! meanwhile, so all other failures are told at once.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go
-//      DefaultAuthWebhookRetryBackoff
+//      DefaultAuthWebhookRetryBackoff; apiserver/pkg/util/webhook/webhook.go DefaultShouldRetry
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Client;
 use kube::api::{Api, PostParams};
-use pintle_api::{Access, ClientOptions};
+use pintle_api::{Access, ClientOptions, is_broken};
 use tokio::sync::Mutex;
 
 /// Attempts of a review.
@@ -24,6 +25,8 @@ const TRIES: u32 = 5;
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// How long one attempt may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+/// Too many requests, an error of the API server, no answer of those that it asked.
+const PASSING: [u16; 3] = [429, 500, 504];
 /// The API server does not know who asks.
 const UNAUTHORIZED: u16 = 401;
 
@@ -69,22 +72,18 @@ impl ApiReviews {
         let mut pause = PAUSE_FIRST;
         let mut tried = 1;
         loop {
-            let attempt = async {
-                ask(self.client().await?).await.map_err(|error| {
-                    let unknown = matches!(&error, kube::Error::Api(s) if s.code == UNAUTHORIZED);
-                    if unknown && let Ok(mut client) = self.client.try_lock() {
-                        *client = None;
-                    }
-                    describe(&error)
-                })
+            let client = self.client().await?;
+            let answer = tokio::time::timeout(ATTEMPT_MAX, ask(client)).await;
+            let error = match answer.map_err(|_| format!("no answer within {ATTEMPT_MAX:?}"))? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
             };
-            let error = match tokio::time::timeout(ATTEMPT_MAX, attempt).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => error,
-                Err(_) => format!("no answer within {ATTEMPT_MAX:?}"),
-            };
-            if tried == TRIES {
-                return Err(error);
+            let unknown = matches!(&error, kube::Error::Api(s) if s.code == UNAUTHORIZED);
+            if unknown && let Ok(mut client) = self.client.try_lock() {
+                *client = None;
+            }
+            if tried == TRIES || !(may_pass(&error) || (unknown && tried == 1)) {
+                return Err(describe(&error));
             }
             tokio::time::sleep(pause).await;
             pause = pause * 3 / 2;
@@ -121,6 +120,14 @@ impl Reviews for ApiReviews {
     }
 }
 
+/// Whether the next attempt may do better. Whoever says when to come again was obeyed already.
+fn may_pass(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => PASSING.contains(&status.code),
+        error => is_broken(error),
+    }
+}
+
 /// An error and its causes in one line.
 fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -131,4 +138,61 @@ fn describe(error: &dyn std::error::Error) -> String {
         cause = next.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Requests that one review costs at a server that answers all with this code; 0 for one that
+    /// closes the connection.
+    async fn requests(code: u16) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let count = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::clone(&count);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head).await;
+                counts.fetch_add(1, Ordering::SeqCst);
+                let body = format!(r#"{{"kind":"Status","status":"Failure","code":{code}}}"#);
+                let length = body.len();
+                let answer = format!("HTTP/1.1 {code} X\r\ncontent-length: {length}\r\n\r\n{body}");
+                if code > 0 {
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+            }
+        });
+        let access = Access::anonymous(Path::new("x"), &format!("http://{address}"));
+        let reviews = ApiReviews::new(Some(access.expect("a server")), String::new());
+        let answer = reviews.access(SubjectAccessReviewSpec::default()).await;
+        answer.expect_err("no answer");
+        count.load(Ordering::SeqCst)
+    }
+
+    #[tokio::test]
+    async fn what_does_not_pass_is_told_at_once() {
+        for (code, want) in [(403, 1), (404, 1), (422, 1), (503, 1), (401, 2)] {
+            assert_eq!(requests(code).await, want, "{code}");
+        }
+        let nobody = ApiReviews::new(None, String::new());
+        let begun = tokio::time::Instant::now();
+        nobody.token("t".to_owned()).await.expect_err("nobody to ask");
+        assert!(begun.elapsed() < PAUSE_FIRST);
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_is_asked_again() {
+        let tries = usize::try_from(TRIES).expect("few");
+        let (busy, broken) = tokio::join!(requests(500), requests(0));
+        assert_eq!((busy, broken), (tries, tries));
+    }
 }
