@@ -48,10 +48,7 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     warn_of_expiry(&access);
     let observer: Option<Arc<dyn Observer>> = Some(Arc::clone(metrics) as _);
     let kubelet = &config.kubelet;
-    let rate = (kubelet.kube_api_qps > 0).then(|| Rate {
-        per_second: kubelet.kube_api_qps.into(),
-        burst: u32::try_from(kubelet.kube_api_burst).unwrap_or(1),
-    });
+    let rate = Some(rate(kubelet.kube_api_qps, kubelet.kube_api_burst)?);
     let general =
         ClientOptions { user_agent: user_agent(), rate, timeout: None, observer: observer.clone() };
     let general = access.clients(general);
@@ -98,12 +95,20 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     }))
 }
 
+/// The limit of all requests but heartbeats and events.
+// k8s: staging/src/k8s.io/client-go/kubernetes/clientset.go NewForConfigAndClient
+fn rate(per_second: i32, burst: i32) -> Result<Rate> {
+    anyhow::ensure!(
+        per_second <= 0 || burst > 0,
+        "kubeAPIBurst: burst is required to be greater than 0 when RateLimiter is not set and QPS is \
+         set to greater than 0"
+    );
+    Ok(Rate::of_settings(per_second, burst))
+}
+
 /// The kubelet's name as the source: people and tools look for it.
 fn start_events(config: &Config, client: kube::Client) -> events::Recorder {
-    let rate = Rate {
-        per_second: f64::from(config.kubelet.event_record_qps),
-        burst: u32::try_from(config.kubelet.event_burst).unwrap_or(0),
-    };
+    let rate = Rate::of_settings(config.kubelet.event_record_qps, config.kubelet.event_burst);
     let name = &config.node_name;
     let (recorder, sink) = events::recorder(client, "kubelet", name, rate);
     tasks::singleton("event sink", sink.run());
@@ -291,4 +296,15 @@ fn start_serving(parts: &Parts, cluster: &Cluster) {
     let addresses = rotate::follow_addresses(node, cluster.node.clone(), names);
     tasks::singleton("certificate names", addresses);
     tasks::singleton("serving certificate", rotation.run(wanted));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_without_a_burst_is_refused() {
+        assert!(rate(50, 0).is_err());
+        assert_eq!(rate(0, 0).expect("both are zero").burst, 10);
+    }
 }

@@ -18,6 +18,17 @@ pub struct Rate {
     pub burst: u32,
 }
 
+impl Rate {
+    /// What client-go makes of these settings: zero stands for its own defaults.
+    // k8s: staging/src/k8s.io/client-go/rest/config.go RESTClientForConfigAndClient
+    #[must_use]
+    pub fn of_settings(per_second: i32, burst: i32) -> Self {
+        let per_second = if per_second == 0 { 5 } else { per_second };
+        let burst = if burst == 0 { 10 } else { burst };
+        Self { per_second: per_second.into(), burst: u32::try_from(burst).unwrap_or(0) }
+    }
+}
+
 /// Tokens that come back with time.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
@@ -139,6 +150,20 @@ mod tests {
         let later = start + Duration::from_secs(1);
         assert_eq!((0..20).filter(|_| bucket.try_take(later)).count(), 5);
         assert!(!bucket.try_take(start), "a clock that goes back gives nothing");
+    }
+
+    #[test]
+    fn settings_of_zero_are_client_gos_own() {
+        for ((per_second, burst), want) in [
+            ((50, 100), (50.0, 100)),
+            ((0, 100), (5.0, 100)),
+            ((50, 0), (50.0, 10)),
+            ((0, 0), (5.0, 10)),
+            ((-1, 0), (-1.0, 10)),
+        ] {
+            let rate = Rate::of_settings(per_second, burst);
+            assert_eq!((rate.per_second, rate.burst), want, "{per_second} {burst}");
+        }
     }
 
     #[test]
