@@ -1,8 +1,9 @@
 //! What a reflector does next: pure. It lists, watches, waits, and knows the version it stands at.
 //!
-//! Input: what came of the last step, and the time. Output: a [`ReflectorPlan`]. It starts at
-//! whatever the server has in memory and never goes back from there on its own: a list after a
-//! failure is at least as new as what is known. When the server does not remember that version, or
+//! Input: what came of the last step, and the time. Output: a [`ReflectorPlan`]. It starts at the
+//! newest state, or at whatever the server has in memory, and never goes back from there on its own:
+//! a list after a failure is at least as new as what is known. Servers since 1.31 have the newest in
+//! memory, too, but only for who takes it in one answer. When the server does not remember that version, or
 //! is not there yet, the list is the newest there is, straight from the store; so a store that was
 //! restored from a backup is followed back.
 //!
@@ -42,9 +43,9 @@ const LOST_WAIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstList {
     /// Any that the server has at hand; it may be older than what was known before a restart.
-    #[default]
     Any,
-    /// The newest.
+    /// The newest: nothing is taken for the whole that others have changed already.
+    #[default]
     Newest,
     /// There are no lists: one object is followed, which the follower reads himself before he
     /// begins and whenever `ObjectSink::read_again` says so.
@@ -213,7 +214,7 @@ impl Reflector {
     /// A list that the server has in memory is told in one answer; only one that is read from the
     /// store is divided.
     fn may_divide(&self) -> bool {
-        self.divides || !matches!(self.list_at(), ListAt::NotOlderThan(_))
+        self.divides || self.list_at() == ListAt::Any
     }
 
     /// A page came; true when it was the last one.

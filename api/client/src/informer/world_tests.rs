@@ -356,6 +356,17 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+#[test]
+fn the_first_list_that_nobody_says_more_about_is_not_older_than_the_question() {
+    let (mut server, mut client) = (Server::new(), Client::new(FirstList::default()));
+    (0..6).for_each(|name| server.change(name, true));
+    server.lag = 3;
+    while !client.store.is_synced() {
+        client.step(&mut server);
+    }
+    assert!(client.knows(&server), "{:?}", client.store.list());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
