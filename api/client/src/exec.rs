@@ -37,10 +37,14 @@ const VERSIONS: [&str; 2] =
 /// What a plugin said.
 #[derive(Clone, Default, PartialEq)]
 pub(crate) struct Credential {
+    /// Which of this plugin's runs gave it.
+    pub(crate) run: u64,
     pub(crate) token: Option<String>,
     /// PEM of certificate and key.
     pub(crate) pair: Option<(Vec<u8>, Vec<u8>)>,
     expires_at: Option<jiff::Timestamp>,
+    /// By the server.
+    refused: bool,
 }
 
 /// A plugin and what it said last.
@@ -133,23 +137,31 @@ impl Plugin {
         if let Some(observer) = observer {
             observer.plugin_ran(run.is_ok());
         }
-        let credential = run.map_err(|error| {
+        let mut credential = run.map_err(|error| {
             let hint = self.hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default();
             io::Error::other(format!("exec plugin {}: {error}{hint}", self.command))
         })?;
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(credential.clone());
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        credential.run = known.as_ref().map_or(0, |before| before.run) + 1;
+        *known = Some(credential.clone());
         Ok(credential)
     }
 
-    /// What it said last is not good any more.
-    pub(crate) fn forget(&self) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// What that run gave is not good any more. Whoever was refused what is replaced already comes
+    /// late: many requests are when one is.
+    // k8s: exec.go maybeRefreshCreds
+    pub(crate) fn refused(&self, run: u64) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.as_mut().filter(|known| known.run == run) {
+            known.refused = true;
+        }
     }
 
     fn known(&self) -> Option<Credential> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let soon = jiff::Timestamp::now() + MARGIN;
-        known.expires_at.is_none_or(|at| at > soon).then_some(known)
+        let holds = !known.refused && known.expires_at.is_none_or(|at| at > soon);
+        holds.then_some(known)
     }
 
     async fn run(&self) -> Result<Credential, io::Error> {
@@ -223,7 +235,8 @@ fn parse(output: &[u8], version: &str) -> Result<Credential, String> {
     if token.is_none() && pair.is_none() {
         return Err("it printed neither a token nor a certificate".to_owned());
     }
-    Ok(Credential { token, pair, expires_at: status.expiration_timestamp })
+    let expires_at = status.expiration_timestamp;
+    Ok(Credential { token, pair, expires_at, ..Credential::default() })
 }
 
 #[cfg(test)]
@@ -297,8 +310,13 @@ mod tests {
             assert_eq!(said.token.as_deref(), Some("t"));
         }
         assert_eq!(runs(), 1);
-        lasting.forget();
-        lasting.credential(None).await.expect("a credential");
+        let first = lasting.credential(None).await.expect("a credential").run;
+        lasting.refused(first);
+        let second = lasting.credential(None).await.expect("a credential").run;
+        assert_eq!(runs(), 2);
+        // Another request had the first one, too, and its answer comes late.
+        lasting.refused(first);
+        assert_eq!(lasting.credential(None).await.expect("a credential").run, second);
         assert_eq!(runs(), 2);
         let expired = plugin(end);
         expired.credential(None).await.expect("a credential");

@@ -69,6 +69,15 @@ pub(crate) enum Secret {
     Plugin(Arc<Plugin>),
 }
 
+/// What a request shows.
+#[derive(Default)]
+pub(crate) struct Shown {
+    /// The authorization header, if there is to be one.
+    pub(crate) header: Option<HeaderValue>,
+    /// Which of the plugin's runs gave it; 0 without a plugin.
+    pub(crate) run: u64,
+}
+
 /// What a connection is made with.
 #[derive(Clone)]
 pub(crate) struct Now {
@@ -138,26 +147,28 @@ impl Identity {
         }
     }
 
-    /// The authorization header, if there is to be one.
-    pub(crate) async fn authorization(&self) -> Result<Option<HeaderValue>, io::Error> {
-        match &self.access.secret {
-            Secret::None => Ok(None),
-            Secret::Token(token) => header("Bearer", token).map(Some),
-            Secret::Basic(both) => header("Basic", both).map(Some),
-            Secret::File(path) => self.token_of_file(path).map(Some),
+    /// What a request is to show now.
+    pub(crate) async fn authorization(&self) -> Result<Shown, io::Error> {
+        let header = match &self.access.secret {
+            Secret::None => return Ok(Shown::default()),
+            Secret::Token(token) => header("Bearer", token)?,
+            Secret::Basic(both) => header("Basic", both)?,
+            Secret::File(path) => self.token_of_file(path)?,
             Secret::Plugin(plugin) => {
                 let given = plugin.credential(self.observer.as_deref()).await?;
                 self.plug(given.pair.clone());
-                given.token.as_deref().map(|token| header("Bearer", token)).transpose()
+                let header = given.token.as_deref().map(|token| header("Bearer", token));
+                return Ok(Shown { header: header.transpose()?, run: given.run });
             }
-        }
+        };
+        Ok(Shown { header: Some(header), run: 0 })
     }
 
-    /// The server did not accept us: a plugin is to be asked again.
-    pub(crate) fn refused(&self) -> bool {
+    /// The server did not accept what that run gave: a plugin is to be asked again.
+    pub(crate) fn refused(&self, run: u64) -> bool {
         match &self.access.secret {
             Secret::Plugin(plugin) => {
-                plugin.forget();
+                plugin.refused(run);
                 true
             }
             _ => false,
@@ -239,8 +250,8 @@ mod tests {
     }
 
     async fn token(identity: &Identity) -> String {
-        let header = identity.authorization().await.expect("a token").expect("a header");
-        header.to_str().expect("text").to_owned()
+        let shown = identity.authorization().await.expect("a token");
+        shown.header.expect("a header").to_str().expect("text").to_owned()
     }
 
     #[tokio::test]

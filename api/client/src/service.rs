@@ -22,7 +22,7 @@ use kube::client::Body;
 use tower::Service;
 
 use crate::access::ClientOptions;
-use crate::breakage::Breakage;
+use crate::breakage::is_broken;
 use crate::identity::Identity;
 use crate::limit::Limiter;
 use crate::observer::Sent;
@@ -138,7 +138,8 @@ impl Parts {
             let Some(whole) = body.take() else { break };
             body = whole.try_clone();
             let mut request = Request::from_parts(head.clone(), whole);
-            if let Some(authorization) = self.identity.authorization().await? {
+            let shown = self.identity.authorization().await?;
+            if let Some(authorization) = shown.header {
                 request.headers_mut().insert(AUTHORIZATION, authorization);
             }
             let room = self.pool.room(manner.lane, &share).await;
@@ -154,7 +155,7 @@ impl Parts {
             let again = match answer.status() {
                 StatusCode::UNAUTHORIZED if !refused => {
                     refused = true;
-                    self.identity.refused().then_some(Duration::ZERO)
+                    self.identity.refused(shown.run).then_some(Duration::ZERO)
                 }
                 _ if manner.tells_later => None,
                 status => retry_after(status, answer.headers()).map(|wait| wait.min(WAIT_MAX)),
@@ -212,7 +213,7 @@ impl Parts {
 // k8s: client-go/rest/request.go request isErrRetryableFunc
 fn is_repeated(error: &io::Error, until: Option<Instant>) -> bool {
     let in_time = until.is_none_or(|until| Instant::now() + BROKEN_WAIT < until);
-    in_time && Breakage::of(error) == Breakage::Broken
+    in_time && is_broken(error)
 }
 
 /// Whether this asks for an answer that goes on and on, of which client-go counts no sizes.
