@@ -82,8 +82,10 @@ impl Places {
     }
 
     /// From now on there are so many.
-    pub(crate) fn limit(&self, limit: usize) {
-        self.held().limit = limit.max(2);
+    pub(crate) fn limit(self: &Arc<Self>, limit: usize) {
+        let mut held = self.held();
+        held.limit = limit.max(2);
+        self.hand_out(&mut held);
     }
 
     /// Waits for a place.
@@ -114,8 +116,12 @@ impl Places {
     fn give_back(self: &Arc<Self>, lane: Lane, share: &Share) {
         let mut held = self.held();
         held.give_back(lane, share);
+        self.hand_out(&mut held);
+    }
+
+    /// What is free goes to those who wait.
+    fn hand_out(self: &Arc<Self>, held: &mut Held) {
         loop {
-            let held = &mut *held;
             let mut turns = std::mem::take(&mut held.turns);
             let next = turns.pop(|share| held.admits(share));
             held.turns = turns;
@@ -193,6 +199,10 @@ mod tests {
         let room = first.await.expect("a place");
         taken.pop();
         drop(room);
-        other.await.expect("a place that nobody else wants");
+        let _room = other.await.expect("a place that nobody else wants");
+        let more = wait("c");
+        tokio::task::yield_now().await;
+        places.limit(9);
+        more.await.expect("one of the new places");
     }
 }

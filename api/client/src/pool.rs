@@ -3,8 +3,8 @@
 //! HTTP/2 connections are shared by up to `STREAMS_MAX` requests each; another is made when they
 //! are full, so that many watches never hold up a write. Pings find a dead peer within
 //! [`DEAD_AFTER`]; whatever waits on it then fails and a new connection is made. When certificates
-//! change, every connection ends. A server without HTTP/2 gets one connection per request, and the
-//! kernel's probes stand in for pings (`dial`).
+//! change, every connection ends. A server without HTTP/2 gets one connection per request, until one
+//! of them speaks it, and the kernel's probes stand in for pings (`dial`).
 //! Bounds: `CONNECTIONS_MAX` shared connections, or `ALONE_MAX` of one request each; further
 //! requests wait for a place as `places` says.
 
@@ -55,7 +55,7 @@ struct Shared {
     generation: u64,
     connections: Vec<Shareable>,
     close: watch::Sender<bool>,
-    /// The server does not speak HTTP/2.
+    /// The server that was met last does not speak HTTP/2.
     one_each: bool,
 }
 
@@ -190,7 +190,7 @@ impl Pool {
             drop(shared);
             let dialed = dial::dial(&self.identity.access, now.tls, closed).await?;
             return match dialed.http2 {
-                true => Ok(shareable(dialed).await?.place()),
+                true => self.share(shareable(dialed).await?, now.generation).await,
                 false => alone(dialed).await,
             };
         }
@@ -211,6 +211,21 @@ impl Pool {
         let connection = shareable(dialed).await?;
         let place = connection.place();
         shared.connections.push(connection);
+        Ok(place)
+    }
+
+    /// A place on a connection to a server that did not speak HTTP/2 before: behind one address may
+    /// be several, and one may learn it.
+    async fn share(&self, connection: Shareable, generation: u64) -> io::Result<Place> {
+        let mut shared = self.shared.lock().await;
+        if std::mem::take(&mut shared.one_each) {
+            self.places.limit(CONNECTIONS_MAX * STREAMS_MAX);
+        }
+        let place = connection.place();
+        // Of many that were made at once some serve one request each.
+        if shared.generation == generation && shared.connections.len() < CONNECTIONS_MAX {
+            shared.connections.push(connection);
+        }
         Ok(place)
     }
 }

@@ -311,6 +311,16 @@ async fn http1_does_as_well() {
     assert_eq!(server.last().path, "/api/v1/nodes/n");
 }
 
+#[tokio::test]
+async fn a_server_that_speaks_http2_again_has_its_connections_shared_again() {
+    let server = Server::start_http1_first(Authority::new()).await;
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
+    for _ in 0..20 {
+        nodes.get("n").await.expect("an answer");
+    }
+    assert_eq!(server.connections(), 2);
+}
+
 /// Sizes as they were told: of what was sent, where known, and of what was read.
 #[derive(Default)]
 struct Sizes {

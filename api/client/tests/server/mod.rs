@@ -107,19 +107,26 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(authority: Authority) -> Self {
-        Self::start_with(authority, true).await
+        Self::start_with(authority, [true, true]).await
     }
 
     pub(crate) async fn start_http1(authority: Authority) -> Self {
-        Self::start_with(authority, false).await
+        Self::start_with(authority, [false, false]).await
     }
 
-    async fn start_with(authority: Authority, http2: bool) -> Self {
+    /// One that speaks HTTP/2 from its second connection on.
+    #[allow(dead_code)] // not every test looks at connections
+    pub(crate) async fn start_http1_first(authority: Authority) -> Self {
+        Self::start_with(authority, [false, true]).await
+    }
+
+    /// Whether it speaks HTTP/2 on its first connection, and on others.
+    async fn start_with(authority: Authority, http2: [bool; 2]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let state = Arc::new(State::default());
-        let acceptor = TlsAcceptor::from(Arc::new(config(&authority, http2)));
-        tokio::spawn(accept(listener, acceptor, Arc::clone(&state)));
+        let acceptors = http2.map(|http2| TlsAcceptor::from(Arc::new(config(&authority, http2))));
+        tokio::spawn(accept(listener, acceptors, Arc::clone(&state)));
         let dir = tempfile::tempdir().expect("a folder");
         let server = Self { dir, authority, port, state };
         std::fs::write(server.path("ca.crt"), server.authority.pem()).expect("written");
@@ -229,10 +236,10 @@ fn config(authority: &Authority, http2: bool) -> ServerConfig {
 }
 
 /// Every connection goes through a pipe that can be stopped up.
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<State>) {
+async fn accept(listener: TcpListener, acceptors: [TlsAcceptor; 2], state: Arc<State>) {
     while let Ok((mut outside, _)) = listener.accept().await {
-        state.connections.fetch_add(1, Ordering::SeqCst);
-        let (acceptor, state) = (acceptor.clone(), Arc::clone(&state));
+        let before = state.connections.fetch_add(1, Ordering::SeqCst);
+        let (acceptor, state) = (acceptors[before.min(1)].clone(), Arc::clone(&state));
         tokio::spawn(async move {
             let (inside, mut pipe) = tokio::io::duplex(64 << 10);
             let mut line = state.line.subscribe();
