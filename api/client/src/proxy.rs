@@ -55,14 +55,16 @@ impl Proxy {
     /// From `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
     pub(crate) fn from_env(server: &Uri) -> Option<Self> {
         let host = server.host()?.trim_matches(['[', ']']);
-        let variable = |name: &str| {
-            let value = std::env::var(name).or_else(|_| std::env::var(name.to_lowercase())).ok();
-            value.filter(|value| !value.is_empty())
+        let set = |name: String| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let variable = |name: &str| set(name.to_owned()).or_else(|| set(name.to_lowercase()));
+        let (name, port) = match server.scheme_str() {
+            Some("http") => ("HTTP_PROXY", 80),
+            _ => ("HTTPS_PROXY", 443),
         };
-        if is_direct(host, &variable("NO_PROXY").unwrap_or_default()) {
+        let port = server.port_u16().unwrap_or(port);
+        if is_direct(host, port, &variable("NO_PROXY").unwrap_or_default()) {
             return None;
         }
-        let name = if server.scheme_str() == Some("http") { "HTTP_PROXY" } else { "HTTPS_PROXY" };
         Self::parse(&variable(name)?).ok()
     }
 
@@ -103,26 +105,48 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Whether no proxy is used for a host: loopback, or what a list of names, addresses and
-/// networks says.
-fn is_direct(host: &str, list: &str) -> bool {
+/// Whether no proxy is used for a server: loopback, or what a list of names, addresses and networks
+/// says, each but the last with a port that alone is meant.
+// k8s: golang.org/x/net/http/httpproxy/proxy.go init, useProxy
+fn is_direct(host: &str, port: u16, list: &str) -> bool {
+    let host = host.to_ascii_lowercase();
     let ip: Option<IpAddr> = host.parse().ok();
     if host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()) {
         return true;
     }
+    let list = list.to_ascii_lowercase();
     list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| {
-        let suffix = entry.trim_start_matches('*').trim_start_matches('.');
-        let matches_name = || {
-            host == suffix && !entry.starts_with(['.', '*'])
-                || host.strip_suffix(suffix).is_some_and(|head| head.ends_with('.'))
-        };
-        match (entry, ip, entry.split_once('/')) {
-            ("*", _, _) => true,
-            (_, Some(ip), Some((net, bits))) => in_net(ip, net, bits),
-            (_, Some(ip), None) => entry.parse() == Ok(ip),
-            _ => matches_name(),
+        if let Some((net, bits)) = entry.split_once('/') {
+            return ip.is_some_and(|ip| in_net(ip, net, bits));
         }
+        let (name, only) = split_port(entry);
+        let is_meant = match (name.parse::<IpAddr>(), ip) {
+            (Ok(named), ip) => ip == Some(named),
+            (Err(_), None) => is_of(&host, name),
+            (Err(_), Some(_)) => false,
+        };
+        entry == "*" || (is_meant && (only.is_empty() || only == port.to_string()))
     })
+}
+
+/// An address of version 6 has colons of its own, and brackets where a port follows.
+fn split_port(entry: &str) -> (&str, &str) {
+    match entry.rsplit_once(':') {
+        Some((name, port)) if name.starts_with('[') && name.ends_with(']') => {
+            (name.trim_matches(['[', ']']), port)
+        }
+        Some((name, port)) if !name.contains(':') => (name, port),
+        _ => (entry, ""),
+    }
+}
+
+/// Whether a host is the named one or below it; below it only, if the name begins with a dot.
+fn is_of(host: &str, name: &str) -> bool {
+    let name = if name.starts_with("*.") { &name[1..] } else { name };
+    let below = host
+        .strip_suffix(name)
+        .is_some_and(|head| !name.is_empty() && (name.starts_with('.') || head.ends_with('.')));
+    below || host == name
 }
 
 fn in_net(ip: IpAddr, net: &str, bits: &str) -> bool {
@@ -173,8 +197,16 @@ mod tests {
             ("2001:db8::9", "2001:db8::/32", true),
             ("10.1.2.3", "10.1.2.3", true),
             ("api.test", "*", true),
+            ("10.1.2.3", "10.1.2.3:6443", true),
+            ("10.1.2.3", "10.1.2.3:443", false),
+            ("2001:db8::9", "[2001:db8::9]:6443", true),
+            ("2001:db8::9", "2001:db8::9", true),
+            ("api.corp.test", "x:6443,.corp.test:6443", true),
+            ("api.corp.test", "corp.test:80", false),
+            ("api.test", "API.test", true),
+            ("API.test", "api.test", true),
         ] {
-            assert_eq!(is_direct(host, list), direct, "{host} {list:?}");
+            assert_eq!(is_direct(host, 6443, list), direct, "{host} {list:?}");
         }
     }
 }
