@@ -82,7 +82,7 @@ impl Correlator {
     /// What to send; `None` when the object has said too much.
     // k8s: EventCorrelate
     pub fn correlate(&mut self, happened: &Happened) -> Option<Correlated> {
-        let (key, message) = self.aggregate(happened);
+        let (key, combined) = self.aggregate(happened);
         let told = self.told.entry(key, Told::default);
         told.count += 1;
         if told.count == 1 {
@@ -91,10 +91,13 @@ impl Correlator {
             (told.first, told.name) = (happened.at, format!("{name}.{nanos:x}"));
         }
         let (count, first, name) = (told.count, told.first, told.name.clone());
-        let event = self.event(happened, &message, (name, count, first));
+        let mut event = self.event(happened, (name, count, first));
+        if let Some(message) = combined {
+            speak_for_many(&mut event, message);
+        }
         let patch = (count > 1).then(|| {
             let last = happened.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            json!({"count": count, "lastTimestamp": last, "message": message})
+            json!({"count": count, "lastTimestamp": last, "message": event.message})
         });
         let parts = object_parts(&self.source, &happened.about);
         let spam = Key::of(&[&parts[..], &[happened.kind.as_str()]].concat());
@@ -109,9 +112,9 @@ impl Correlator {
         self.told.entry(correlated.key.0, Told::default).name = name;
     }
 
-    /// Key and sentence under which the event is told.
+    /// The key under which the event is told, and its sentence if it stands for others as well.
     // k8s: EventAggregate
-    fn aggregate(&mut self, happened: &Happened) -> (Key, String) {
+    fn aggregate(&mut self, happened: &Happened) -> (Key, Option<String>) {
         let parts = object_parts(&self.source, &happened.about);
         let kind = [happened.kind.as_str(), happened.reason.as_str()];
         let path = happened.about.field_path.as_deref().unwrap_or_default();
@@ -126,18 +129,13 @@ impl Correlator {
         similar.messages.insert(hash_of(&happened.message));
         if similar.messages.len() < SIMILAR_MAX {
             let own = Key::of(&[&parts[..], &kind, &[path, &happened.message]].concat());
-            return (own, happened.message.clone());
+            return (own, None);
         }
         similar.messages.pop_first();
-        (alike, format!("(combined from similar events): {}", happened.message))
+        (alike, Some(format!("(combined from similar events): {}", happened.message)))
     }
 
-    fn event(
-        &self,
-        happened: &Happened,
-        message: &str,
-        (name, count, first): (String, i32, Timestamp),
-    ) -> Event {
+    fn event(&self, happened: &Happened, (name, count, first): (String, i32, Timestamp)) -> Event {
         let about = happened.about.clone();
         let namespace = about.namespace.clone().filter(|namespace| !namespace.is_empty());
         Event {
@@ -149,7 +147,7 @@ impl Correlator {
             },
             involved_object: about,
             reason: Some(happened.reason.clone()),
-            message: Some(message.to_owned()),
+            message: Some(happened.message.clone()),
             first_timestamp: Some(Time(first)),
             last_timestamp: Some(Time(happened.at)),
             count: Some(count),
@@ -168,6 +166,14 @@ impl Correlator {
         }
         self.began + Duration::try_from(at.duration_since(self.began_at)).unwrap_or_default()
     }
+}
+
+/// What only one of several events has is left out.
+// k8s: EventAggregate
+fn speak_for_many(event: &mut Event, message: String) {
+    event.message = Some(message);
+    event.metadata.annotations = None;
+    (event.reporting_component, event.reporting_instance) = (None, None);
 }
 
 /// What tells objects apart, with who speaks about them.

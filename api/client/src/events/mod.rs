@@ -23,6 +23,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use pintle_api_types::jitter;
 use pintle_api_types::rate::{Bucket, Rate};
 use tokio::sync::mpsc;
 
@@ -142,7 +143,7 @@ impl Sink {
 
     /// The name under which the API server has the event now; `None` when it is lost.
     async fn send(&self, correlated: &Correlated) -> Option<String> {
-        for _ in 0..TRIES_MAX {
+        for tried in 1..=TRIES_MAX {
             match tokio::time::timeout(REQUEST_MAX, self.ask(correlated)).await {
                 Ok(Ok(event)) => return event.metadata.name,
                 // The API server has decided: nothing will change that.
@@ -150,7 +151,7 @@ impl Sink {
                     tracing::debug!(reason = status.reason, "event refused: {}", status.message);
                     return None;
                 }
-                Ok(Err(_)) | Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+                Ok(Err(_)) | Err(_) => tokio::time::sleep(pause(tried, jitter::random())).await,
             }
         }
         tracing::debug!("event lost: the API server cannot be reached");
@@ -172,4 +173,11 @@ impl Sink {
         }
         events.create(&PostParams::default(), event).await
     }
+}
+
+/// The pause after so many tries. The first is any part of the others, so that those who lost the
+/// API server together do not come back together; `chance` is from 0 to 1.
+// k8s: staging/src/k8s.io/client-go/tools/record/event.go recordToSink
+fn pause(tried: u32, chance: f64) -> Duration {
+    if tried == 1 { TRY_AGAIN.mul_f64(chance) } else { TRY_AGAIN }
 }

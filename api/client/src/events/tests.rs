@@ -67,19 +67,36 @@ fn the_same_event_again_raises_the_count_under_the_name_that_it_has() {
 #[test]
 fn many_events_that_differ_in_their_sentence_become_one() {
     let mut correlator = correlator();
+    let annotated = |n: i64| {
+        let annotations = [("of".to_owned(), n.to_string())].into();
+        Happened { annotations, ..said("web", &format!("no {n}"), n) }
+    };
     for n in 0..9 {
-        let told = correlator.correlate(&said("web", &format!("no {n}"), n)).expect("heard");
+        let told = correlator.correlate(&annotated(n)).expect("heard");
         assert_eq!(told.patch, None);
+        assert!(told.event.metadata.annotations.is_some());
     }
-    let tenth = correlator.correlate(&said("web", "no 9", 9)).expect("heard");
+    let tenth = correlator.correlate(&annotated(9)).expect("heard");
     let message = "(combined from similar events): no 9";
     assert_eq!(tenth.event.message.as_deref(), Some(message));
     assert_eq!(tenth.patch, None);
+    // What it says of itself is not of this one alone, but who says it is.
+    let of_one = (tenth.event.metadata.annotations, tenth.event.reporting_component);
+    assert_eq!((of_one, tenth.event.reporting_instance), ((None, None), None));
+    assert!(tenth.event.source.is_some());
     let next = correlator.correlate(&said("web", "no 10", 10)).expect("heard");
     assert_eq!(next.patch.expect("a patch")["count"], 2);
     // After ten minutes of silence each is told for itself again.
     let later = correlator.correlate(&said("web", "no 11", 700)).expect("heard");
     assert_eq!(later.event.message.as_deref(), Some("no 11"));
+}
+
+#[test]
+fn who_lost_the_api_server_with_others_comes_back_without_them() {
+    assert_eq!(
+        [pause(1, 0.25), pause(2, 0.25), pause(9, 0.5)],
+        [TRY_AGAIN / 4, TRY_AGAIN, TRY_AGAIN]
+    );
 }
 
 #[test]
