@@ -23,7 +23,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::access::Access;
 use crate::pool::DEAD_AFTER;
 use crate::proxy::{Kind, Proxy};
-use crate::tls::system_tls;
+use crate::tls::{of_handshake, system_tls};
 
 /// The longest that a connection may take to be made.
 const DIAL_MAX: Duration = Duration::from_secs(8);
@@ -76,7 +76,8 @@ async fn connect(
     let Some(tls) = tls else { return Ok((stream, false)) };
     let name = access.server_name.as_deref().unwrap_or(host).to_owned();
     let name = ServerName::try_from(name).map_err(io::Error::other)?;
-    let stream = TlsConnector::from(tls).connect(name, stream).await?;
+    let made = TlsConnector::from(tls).connect(name, stream).await;
+    let stream = made.map_err(of_handshake)?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok((Box::new(stream), http2))
 }

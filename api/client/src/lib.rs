@@ -27,6 +27,7 @@ pub mod informer;
 pub mod leader;
 mod limit;
 mod observer;
+mod own_root;
 mod places;
 mod pool;
 mod proxy;

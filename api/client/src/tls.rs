@@ -1,20 +1,26 @@
 //! TLS towards the API server: whom we trust, and our certificate.
 //!
 //! rustls with ring. Input: an [`Access`]. Output: a client configuration, `None` for plain HTTP.
+//! What rustls refuses and upstream does not is told in words ([`Refusal`]).
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore,
+};
 
 use crate::access::Access;
 use crate::any_peer::AnyPeer;
 use crate::error::ConnectError;
 use crate::files::Source;
 use crate::identity::Certificate;
+use crate::own_root::OwnRoot;
 
 /// Whose word proves that the server is the right one.
 #[derive(Clone)]
@@ -59,8 +65,10 @@ pub(crate) fn config(
             problem: error.to_string(),
         })?;
     let builder = match &access.trust {
-        Trust::Authorities(source) => {
-            builder.with_root_certificates(roots(access, source.as_ref())?)
+        Trust::Authorities(None) => builder.with_root_certificates(roots_of_system()),
+        Trust::Authorities(Some(source)) => {
+            let verifier = Arc::new(verifier(access, source, &provider)?);
+            builder.dangerous().with_custom_certificate_verifier(verifier)
         }
         Trust::Anyone => {
             let anyone = Arc::new(AnyPeer::new(&provider));
@@ -69,10 +77,10 @@ pub(crate) fn config(
     };
     let mut config = match pair(access, plugged)? {
         None => builder.with_no_client_auth(),
-        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
-            let problem = format!("it does not fit its key: {error}");
-            ConnectError::field(&access.path, "client-certificate", problem, PAIR)
-        })?,
+        Some(pair) => {
+            let pair = certified(access, pair, &provider)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+        }
     };
     let http2 = std::env::var_os("DISABLE_HTTP2").is_none_or(|value| value.is_empty());
     config.alpn_protocols = match http2 {
@@ -85,29 +93,60 @@ pub(crate) fn config(
 const PAIR: &str = "give a PEM certificate and the private key that belongs to it";
 const AUTHORITY: &str = "give the PEM certificates of the cluster's authority";
 
-fn roots(access: &Access, source: Option<&Source>) -> Result<RootCertStore, ConnectError> {
-    let fail = |problem: String| {
+fn roots_of_system() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+/// Who looks at the server's certificate, with these authorities.
+fn verifier(
+    access: &Access,
+    source: &Source,
+    provider: &Arc<CryptoProvider>,
+) -> Result<OwnRoot, ConnectError> {
+    let fail = |problem: &dyn fmt::Display| {
+        let problem = named(source, problem);
         ConnectError::field(&access.path, "certificate-authority", problem, AUTHORITY)
     };
-    let mut roots = RootCertStore::empty();
-    let Some(source) = source else {
-        let system = rustls_native_certs::load_native_certs();
-        roots.add_parsable_certificates(system.certs);
-        return Ok(roots);
-    };
-    let name = |problem: &dyn fmt::Display| named(source, problem);
-    let pem = source.read().map_err(|error| fail(name(&error)))?;
+    let (mut roots, mut trusted) = (RootCertStore::empty(), Vec::new());
+    let pem = source.read().map_err(|error| fail(&error))?;
     for found in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = found.map_err(|error| fail(name(&error)))?;
-        roots.add(certificate).map_err(|error| fail(name(&error)))?;
+        let certificate = found.map_err(|error| fail(&error))?;
+        roots.add(certificate.clone()).map_err(|error| fail(&explained(&error)))?;
+        trusted.push(certificate);
     }
-    match roots.is_empty() {
-        true => Err(fail(name(&"there is no certificate in it"))),
-        false => Ok(roots),
+    if roots.is_empty() {
+        return Err(fail(&"there is no certificate in it"));
     }
+    let vouched = WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(provider));
+    Ok(OwnRoot::new(vouched.build().map_err(|error| fail(&error))?, trusted))
 }
 
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// The pair, if certificate and key belong together. What is in one of version 1 only the server
+/// can read, and it may like it.
+fn certified(
+    access: &Access,
+    (chain, key): Pair,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, ConnectError> {
+    let fail = |field, problem| ConnectError::field(&access.path, field, problem, PAIR);
+    let key = provider.key_provider.load_private_key(key).map_err(|error| {
+        let problem = format!("it cannot be used: {error}; {}", Refusal::Kind.words());
+        fail("client-key", problem)
+    })?;
+    let pair = CertifiedKey::new(chain, key);
+    match pair.keys_match() {
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(pair),
+        Err(error) if Refusal::of(&error) == Some(Refusal::Version) => Ok(pair),
+        Err(error) => {
+            let problem = format!("it does not fit its key: {}", explained(&error));
+            Err(fail("client-certificate", problem))
+        }
+    }
+}
 
 fn pair(
     access: &Access,
@@ -144,6 +183,67 @@ fn pair(
     Ok(Some((chain, key)))
 }
 
+/// What rustls refuses and Go's TLS does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// X.509 before version 3.
+    Version,
+    /// One of an authority, where one of a server is wanted.
+    Authority,
+    /// A key or a signature of another kind.
+    Kind,
+}
+
+impl Refusal {
+    /// What an error is about, if it is one of these.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        let Error::InvalidCertificate(problem) = error else { return None };
+        match problem {
+            CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+                Some(Self::Kind)
+            }
+            // webpki's own errors, which cannot be named here, show their names.
+            CertificateError::Other(other) => match other.0.to_string().as_str() {
+                "UnsupportedCertVersion" => Some(Self::Version),
+                "CaUsedAsEndEntity" => Some(Self::Authority),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Version => "it is of X.509 version 1: make it anew with extensions (version 3)",
+            Self::Authority => {
+                "it is one of an authority: make one for the server alone (CA:FALSE)"
+            }
+            Self::Kind => {
+                "keys on P-521 and those of RSA below 2048 bits are not supported: make it anew on \
+                 P-256 or P-384, or with RSA of 2048 bits or more"
+            }
+        }
+    }
+}
+
+/// An error and, where it is one of those, what it means.
+fn explained(error: &Error) -> String {
+    match Refusal::of(error) {
+        Some(refusal) => format!("{error}; {}", refusal.words()),
+        None => error.to_string(),
+    }
+}
+
+/// The same of a handshake.
+pub(crate) fn of_handshake(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match inner.filter(|inner| Refusal::of(inner).is_some()) {
+        Some(inner) => io::Error::new(error.kind(), explained(inner)),
+        None => error,
+    }
+}
+
 /// Which of the two cannot be read.
 fn unreadable(certificate: &Certificate) -> (&'static str, Option<&Source>) {
     match certificate {
@@ -160,5 +260,73 @@ fn named(source: &Source, problem: &dyn fmt::Display) -> String {
     match source.path() {
         Some(path) => format!("{}: {problem}", path.display()),
         None => problem.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `openssl x509 -req` makes without extensions; good until 2126.
+    const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
+MIIBFDCBuwIUYWydexMmODiH5m13qfKY4XW47m8wCgYIKoZIzj0EAwIwDDEKMAgG
+A1UEAwwBbjAgFw0yNjExMjYxNDU4MTdaGA8yMTI2MTEwMjE0NTgxN1owDDEKMAgG
+A1UEAwwBbjBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABDGIVhN5meiD4TGakflD
+pO9v3jUa6US2PskCPp+sEO94iyQB8dENLvDzhn18g9pIxVWcqqn0zx8t9m7sn1uf
+x2UwCgYIKoZIzj0EAwIDSAAwRQIhAMUM6TKi6qfEjTHv/SPxQWyNdPPLWZeNBH84
+Qy13qcjYAiAtY01holjs8iWWp8O5IoCoyG/yPGUjmCRKkMel/l7RoQ==
+-----END CERTIFICATE-----";
+    /// On P-521, and nobody's.
+    const P521: &str = "-----BEGIN PRIVATE KEY-----
+MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIAxuyvOMByZ7tkGiqy
+nIsqRLL1nsMQQSt70qyTHbUWy+QhtwwTFaxYVPMiB7E572aY4HgXxqRFdq8i5fhJ
+dSRfSwahgYkDgYYABAEgLN1IkdkwGMq3E6T/Gqh2mO+bAHnz8bWHdkygFn8jK8bT
+iygPqxgDH8uG6l2QyqBu+Z3wHAFx4zJQ6xHCLGhe8gDQ4IlYXF85rQw0EWruvyY/
+R2G3oD4pBHfKzI6HyggQkWrJXx3bJD4gK5NWJKXghijFId7eE7ABfUOJa5riyoaf
+3A==
+-----END PRIVATE KEY-----";
+
+    /// What is said about this certificate with this key.
+    fn said(certificate: &str, key: &str) -> Result<(), String> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("crt"), certificate).expect("written");
+        std::fs::write(path("key"), key).expect("written");
+        let text = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'https://a', \
+             insecure-skip-tls-verify: true}}}}]\n\
+             users: [{{name: u, user: {{client-certificate: '{}', client-key: '{}'}}}}]\n",
+            path("crt").display(),
+            path("key").display(),
+        );
+        std::fs::write(path("config"), text).expect("written");
+        Access::read(&path("config")).map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_pair_is_used_if_the_server_may_like_it_and_else_told_in_words() {
+        let pair = || rcgen::generate_simple_self_signed(["n".to_owned()]).expect("a pair");
+        let (one, other) = (pair(), pair());
+        let key = one.signing_key.serialize_pem();
+        assert_eq!(said(&one.cert.pem(), &key), Ok(()));
+        let error = said(&other.cert.pem(), &key).expect_err("the key of another");
+        assert!(error.contains("client-certificate: it does not fit its key"), "{error}");
+        assert_eq!(said(VERSION_1, &key), Ok(()), "the server looks at it");
+        let error = said(&one.cert.pem(), P521).expect_err("no such key here");
+        assert!(error.contains("client-key: it cannot be used"), "{error}");
+        assert!(error.contains("P-521"), "{error}");
+    }
+
+    #[test]
+    fn a_handshake_that_is_refused_says_what_is_wrong() {
+        let version = CertificateDer::from_pem_slice(VERSION_1.as_bytes()).expect("a certificate");
+        let parsed = tokio_rustls::rustls::server::ParsedCertificate::try_from(&version);
+        let error = parsed.map(drop).expect_err("version 1");
+        let error = of_handshake(io::Error::new(io::ErrorKind::InvalidData, error));
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains("X.509 version 1"), "{error}");
+        let other = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert_eq!(of_handshake(other).kind(), io::ErrorKind::ConnectionReset);
     }
 }
