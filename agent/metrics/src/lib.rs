@@ -453,8 +453,8 @@ impl pintle_api::Observer for Metrics {
         self.api_requests.limited(method, host, waited);
     }
 
-    fn plugin_ran(&self, good: bool) {
-        self.api_requests.plugin_ran(good);
+    fn plugin_ran(&self, run: pintle_api::PluginRun) {
+        self.api_requests.plugin_ran(run);
     }
 }
 

@@ -113,7 +113,7 @@ fn touched() -> Metrics {
     let uid = "u".into();
     metrics.call_ended(Method::Version, Some(Code::Unknown), second);
     let (method, host, code, bytes) = ("GET", "h", Some(200), Some(0));
-    let sent = pintle_api::Sent { method, host, code, took: second, bytes };
+    let sent = pintle_api::Sent { method, host, code, took: second, bytes, again: false };
     pintle_api::Observer::sent(&metrics, sent);
     pintle_api::Observer::received(&metrics, "GET", "h", 70_000);
     pintle_api::Observer::limited(&metrics, "GET", "h", second);

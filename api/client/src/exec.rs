@@ -7,7 +7,7 @@
 
 use std::io;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use kube::config::{Cluster, ExecConfig, ExecInteractiveMode};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::error::ConnectError;
-use crate::observer::Observer;
+use crate::observer::{Observer, PluginRun};
 
 /// How long a plugin may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -133,9 +133,10 @@ impl Plugin {
             return Ok(known);
         }
         let run = tokio::time::timeout(TIMEOUT, self.run()).await;
-        let run = run.unwrap_or_else(|_| Err(io::Error::other("it did not end within 60 s")));
+        let late = |_| (PluginRun::Failed, Err(io::Error::other("it did not end within 60 s")));
+        let (end, run) = run.unwrap_or_else(late);
         if let Some(observer) = observer {
-            observer.plugin_ran(run.is_ok());
+            observer.plugin_ran(end);
         }
         let mut credential = run.map_err(|error| {
             let hint = self.hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -164,8 +165,23 @@ impl Plugin {
         holds.then_some(known)
     }
 
-    async fn run(&self) -> Result<Credential, io::Error> {
-        let mut child = Command::new(&self.command)
+    async fn run(&self) -> (PluginRun, Result<Credential, io::Error>) {
+        let (status, output) = match self.start() {
+            Err(error) => return (PluginRun::NotFound, Err(error)),
+            Ok(child) => match ended(child).await {
+                Err(error) => return (PluginRun::Failed, Err(error)),
+                Ok(ended) => ended,
+            },
+        };
+        if !status.success() {
+            let error = io::Error::other(format!("it ended with {status}"));
+            return (PluginRun::Exited(status.code().unwrap_or(-1)), Err(error));
+        }
+        (PluginRun::Well, parse(&output, &self.version).map_err(io::Error::other))
+    }
+
+    fn start(&self) -> io::Result<Child> {
+        Command::new(&self.command)
             .args(&self.args)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env("KUBERNETES_EXEC_INFO", &self.info)
@@ -173,17 +189,17 @@ impl Plugin {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .kill_on_drop(true)
-            .spawn()?;
-        let mut output = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            stdout.take(OUTPUT_BYTES_MAX).read_to_end(&mut output).await?;
-        }
-        let status = child.wait().await?;
-        if !status.success() {
-            return Err(io::Error::other(format!("it ended with {status}")));
-        }
-        parse(&output, &self.version).map_err(io::Error::other)
+            .spawn()
     }
+}
+
+/// How it ended and what it printed.
+async fn ended(mut child: Child) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let mut output = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        stdout.take(OUTPUT_BYTES_MAX).read_to_end(&mut output).await?;
+    }
+    Ok((child.wait().await?, output))
 }
 
 /// What the plugin is told.
@@ -283,6 +299,25 @@ mod tests {
         cluster.certificate_authority_data = Some("aGk=".to_owned());
         want["certificate-authority-data"] = json!("aGk=");
         assert_eq!(told(&cluster), want, "what is in the kubeconfig goes before a file");
+    }
+
+    #[tokio::test]
+    async fn runs_that_end_badly_are_told_apart() {
+        for (command, script, want) in [
+            ("sh", "exit 3", PluginRun::Exited(3)),
+            ("sh", "kill -9 $$", PluginRun::Exited(-1)),
+            ("sh", "echo nonsense", PluginRun::Well),
+            ("/nowhere/plugin", "", PluginRun::NotFound),
+        ] {
+            let exec: ExecConfig = serde_json::from_value(json!({
+                "apiVersion": VERSIONS[0], "command": command, "args": ["-c", script],
+                "interactiveMode": "Never",
+            }))
+            .expect("a section");
+            let plugin = Plugin::new(Path::new("k"), &exec, &Cluster::default()).expect("a plugin");
+            let (end, said) = plugin.run().await;
+            assert_eq!((end, said.is_err()), (want, true), "{script}");
+        }
     }
 
     #[tokio::test]

@@ -40,7 +40,7 @@ pub use access::{Access, ClientOptions, Clients};
 pub use any_peer::AnyPeer;
 pub use breakage::is_broken;
 pub use error::ConnectError;
-pub use observer::{Observer, Sent};
+pub use observer::{Observer, PluginRun, Sent};
 pub use pintle_api_types::rate::Rate;
 pub use pool::DEAD_AFTER;
 pub use service::{AnswerWithin, retry_after};

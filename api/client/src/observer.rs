@@ -15,6 +15,22 @@ pub struct Sent<'a> {
     pub took: Duration,
     /// Bytes of its body; `None` for a watch, and where they are not known before they are sent.
     pub bytes: Option<u64>,
+    /// It was sent before, to no avail.
+    pub again: bool,
+}
+
+/// How a run of a credential plugin ended.
+// k8s: staging/src/k8s.io/client-go/plugin/pkg/client/auth/exec/metrics.go incrementCallsMetric
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PluginRun {
+    /// As it should; what it printed may still be of no use.
+    Well,
+    /// With this code, or -1 by a signal.
+    Exited(i32),
+    /// There is no such program, or it cannot be started.
+    NotFound,
+    /// It did not end in time, or could not be listened to.
+    Failed,
 }
 
 /// Told of every request. Must not block.
@@ -27,5 +43,5 @@ pub trait Observer: Send + Sync {
     /// A request waited for the limit of requests per second.
     fn limited(&self, method: &str, host: &str, waited: Duration);
     /// A credential plugin was run.
-    fn plugin_ran(&self, good: bool);
+    fn plugin_ran(&self, run: PluginRun);
 }

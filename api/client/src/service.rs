@@ -144,14 +144,16 @@ impl Parts {
             }
             let room = self.pool.room(manner.lane, &share).await;
             let until = *until.get_or_insert(timeout.map(|limit| Instant::now() + limit));
-            let mut answer = match self.attempt(request, room, timeout, is_watch).await {
-                Err(error) if attempt < TRIES_MAX && reads && is_repeated(&error, until) => {
-                    tokio::time::sleep(BROKEN_WAIT).await;
-                    timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
-                    continue;
-                }
-                answer => answer?,
-            };
+            let mut answer =
+                match self.attempt(request, room, timeout, (is_watch, attempt > 1)).await {
+                    Err(error) if attempt < TRIES_MAX && reads && is_repeated(&error, until) => {
+                        tokio::time::sleep(BROKEN_WAIT).await;
+                        timeout =
+                            until.map(|until| until.saturating_duration_since(Instant::now()));
+                        continue;
+                    }
+                    answer => answer?,
+                };
             let again = match answer.status() {
                 StatusCode::UNAUTHORIZED if !refused => {
                     refused = true;
@@ -187,7 +189,7 @@ impl Parts {
         request: Request<Body>,
         room: Room,
         timeout: Option<Duration>,
-        is_watch: bool,
+        (is_watch, again): (bool, bool),
     ) -> io::Result<Response<AnswerBody>> {
         let method = request.method().clone();
         let bytes = request.body().size_hint().exact().filter(|_| !is_watch);
@@ -202,8 +204,8 @@ impl Parts {
         };
         if let Some(observer) = &self.options.observer {
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            let took = begun.elapsed();
-            observer.sent(Sent { method: method.as_str(), host: &self.host, code, took, bytes });
+            let (method, took) = (method.as_str(), begun.elapsed());
+            observer.sent(Sent { method, host: &self.host, code, took, bytes, again });
         }
         answer
     }

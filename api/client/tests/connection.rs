@@ -9,7 +9,9 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
-use pintle_api::{Access, AnswerWithin, ClientOptions, DEAD_AFTER, Observer, Rate, Sent, Share};
+use pintle_api::{
+    Access, AnswerWithin, ClientOptions, DEAD_AFTER, Observer, PluginRun, Rate, Sent, Share,
+};
 
 use server::{Authority, Server};
 
@@ -339,7 +341,7 @@ impl Observer for Sizes {
 
     fn limited(&self, _: &str, _: &str, _: Duration) {}
 
-    fn plugin_ran(&self, _: bool) {}
+    fn plugin_ran(&self, _: PluginRun) {}
 }
 
 /// Sends requests of known sizes and reads answers to their ends, or not.

@@ -139,8 +139,8 @@ impl pintle_api::Observer for SchedulerMetrics {
         self.requests.limited(method, host, waited);
     }
 
-    fn plugin_ran(&self, good: bool) {
-        self.requests.plugin_ran(good);
+    fn plugin_ran(&self, run: pintle_api::PluginRun) {
+        self.requests.plugin_ran(run);
     }
 }
 

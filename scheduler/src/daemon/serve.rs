@@ -101,8 +101,8 @@ impl pintle_api::Observer for State {
         self.metrics.limited(method, host, waited);
     }
 
-    fn plugin_ran(&self, good: bool) {
-        self.metrics.plugin_ran(good);
+    fn plugin_ran(&self, run: pintle_api::PluginRun) {
+        self.metrics.plugin_ran(run);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use pintle_api::{Observer, Sent};
+use pintle_api::{Observer, PluginRun, Sent};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -29,6 +29,13 @@ struct Answered {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Again {
+    code: String,
+    host: String,
+    verb: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Asked {
     host: String,
     verb: String,
@@ -44,6 +51,7 @@ struct PluginCall {
 #[derive(Debug)]
 pub struct ApiRequests {
     total: Family<Answered, Counter>,
+    again: Family<Again, Counter>,
     seconds: Family<Asked, Histogram, fn() -> Histogram>,
     limited: Family<Asked, Histogram, fn() -> Histogram>,
     sent_bytes: Family<Asked, Histogram, fn() -> Histogram>,
@@ -64,6 +72,10 @@ impl ApiRequests {
             total: at.add(
                 "rest_client_requests",
                 "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
+            ),
+            again: at.add(
+                "rest_client_request_retries",
+                "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
             ),
             seconds: at.put(
                 "rest_client_request_duration_seconds",
@@ -102,6 +114,10 @@ impl Observer for ApiRequests {
         if let Some(bytes) = sent.bytes {
             self.sent_bytes.get_or_create(&asked).observe(bytes as f64);
         }
+        if sent.again {
+            let again = Again { code: code.clone(), host: host.clone(), verb: method.clone() };
+            self.again.get_or_create(&again).inc();
+        }
         self.total.get_or_create(&Answered { code, host, method }).inc();
     }
 
@@ -115,9 +131,14 @@ impl Observer for ApiRequests {
         self.limited.get_or_create(&asked).observe(waited.as_secs_f64());
     }
 
-    fn plugin_ran(&self, good: bool) {
-        let (status, code) = if good { ("no_error", "0") } else { ("plugin_execution_error", "1") };
-        let call = PluginCall { call_status: status.to_owned(), code: code.to_owned() };
+    fn plugin_ran(&self, run: PluginRun) {
+        let (status, code) = match run {
+            PluginRun::Well => ("no_error", 0),
+            PluginRun::Exited(code) => ("plugin_execution_error", code),
+            PluginRun::NotFound => ("plugin_not_found_error", 1),
+            PluginRun::Failed => ("client_internal_error", 1),
+        };
+        let call = PluginCall { call_status: status.to_owned(), code: code.to_string() };
         self.plugin_calls.get_or_create(&call).inc();
     }
 }
@@ -139,9 +160,11 @@ mod tests {
             code: Some(200),
             took: Duration::ZERO,
             bytes,
+            again: bytes.is_none(),
         };
         requests.sent(put(Some(5_000_000)));
         requests.sent(put(None));
+        requests.plugin_ran(PluginRun::Exited(3));
         requests.received("GET", "h:1", 64);
         let text = exposition(&registry, &[]);
         let (sent, received) =
@@ -154,6 +177,9 @@ mod tests {
             format!(r#"{received}_bucket{{le="64",{get}}} 1"#),
             format!("{received}_sum{{{get}}} 64"),
             format!("rest_client_request_duration_seconds_count{{{put}}} 2"),
+            format!(r#"rest_client_request_retries_total{{code="200",{put}}} 1"#),
+            r#"rest_client_exec_plugin_call_total{call_status="plugin_execution_error",code="3"} 1"#
+                .to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nis not in\n{text}");
         }
