@@ -81,7 +81,7 @@ const GROUPS: &[Group] = &[
         title: "Who may ask",
         flags: &[
             own("authentication-kubeconfig", FlagKind::Text, DONE,
-                "Credentials for token reviews; without them tokens are not known"),
+                "Credentials for token reviews, or the pod's; without any tokens are not known"),
             own("authentication-skip-lookup", FlagKind::Bool, DONE,
                 "Do not look up the cluster's authorities"),
             own("authentication-token-webhook-cache-ttl", FlagKind::Duration, DONE,
@@ -105,7 +105,7 @@ const GROUPS: &[Group] = &[
             own("authorization-always-allow-paths", FlagKind::TextList, DONE,
                 "Paths that anybody may ask for").default("[/healthz,/readyz,/livez]"),
             own("authorization-kubeconfig", FlagKind::Text, DONE,
-                "Credentials for access reviews; without them nobody may ask for anything else"),
+                "Credentials for access reviews, or the pod's; without any only system:masters may ask for more"),
             own("authorization-webhook-cache-authorized-ttl", FlagKind::Duration, DONE,
                 "How long a permission is good").default("10s"),
             own("authorization-webhook-cache-unauthorized-ttl", FlagKind::Duration, DONE,
