@@ -42,7 +42,8 @@ pub(crate) struct Lead {
 }
 
 impl Lead {
-    /// Nothing is asked of the API server yet; `None` where nobody has to agree on who works.
+    /// Nothing is asked of the API server yet; `None` where nobody has to agree on who works. Not to be
+    /// called by a task: what it makes cannot be dropped there when something fails.
     ///
     /// # Errors
     /// When the timings make no sense, or there is no thread to be had.

@@ -69,14 +69,10 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     let state = Arc::new(state);
     let plugins = plugins(settings, registry, &handle, &state)?;
     serve::start(&settings.serving, settings.process.leader_elect, &state)?;
+    let lead = Lead::begin(&access, &settings.process, &state)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        work(
-            Running::new(&access, settings, &state, questions, (plugins, handle))?,
-            &access,
-            settings,
-        )
-        .await
+        work(Running::new(&access, settings, &state, questions, (plugins, handle))?, lead).await
     })
 }
 
@@ -130,12 +126,11 @@ fn access(process: &Process, master: Option<&str>) -> Result<Access> {
 }
 
 /// Schedules until the process is told to end or does not lead any more.
-async fn work(mut running: Running, access: &Access, settings: &Settings) -> Result<()> {
+async fn work(mut running: Running, mut lead: Option<Lead>) -> Result<()> {
     own_code::start(pintle_heap::code::forget);
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let state = Arc::clone(&running.state);
-    let mut lead = Lead::begin(access, &settings.process, &state)?;
     // Whoever cannot know the cluster leaves the lease to those who do.
     // k8s: cmd/kube-scheduler/app/server.go Run
     let leads = async {

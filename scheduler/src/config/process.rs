@@ -12,6 +12,9 @@ use serde::Deserialize;
 use super::{ConfigError, File, field};
 use crate::queue::Backoff;
 
+/// An attempt may come so much later than after `retryPeriod`, as a factor.
+const RETRY_SPREAD: f64 = 1.2;
+
 /// How the scheduler runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Process {
@@ -129,6 +132,38 @@ impl Process {
         let (namespace, name) = std::mem::take(&mut self.lease);
         self.lease = (or(&from.resource_namespace, namespace), or(&from.resource_name, name));
         Ok(())
+    }
+
+    /// What is wrong with the lease's timings, if anybody reads them: the field, its value, the problem,
+    /// the remedy.
+    // k8s: component-base/config/validation/validation.go ValidateLeaderElectionConfiguration;
+    // staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go NewLeaderElector
+    pub fn bad_timing(&self) -> Option<(&'static str, Duration, String, &'static str)> {
+        let Timing { lease, renew, retry } = self.timing;
+        let shown = GoDuration::from_std;
+        let no_shorter = |than: &str, time: Duration| {
+            format!("it must be longer than {than}, which is {}", shown(time))
+        };
+        match () {
+            () if !self.leader_elect => None,
+            () if lease < Duration::from_secs(1) => {
+                let problem = "it must be at least 1s".to_owned();
+                Some(("leaseDuration", lease, problem, "the default is 15s"))
+            }
+            () if lease <= renew => {
+                let remedy = "the defaults are 15s and 10s";
+                Some(("leaseDuration", lease, no_shorter("renewDeadline", renew), remedy))
+            }
+            () if retry.is_zero() => {
+                let problem = "it must be longer than zero".to_owned();
+                Some(("retryPeriod", retry, problem, "the default is 2s"))
+            }
+            () if renew <= retry.mul_f64(RETRY_SPREAD) => {
+                let problem = no_shorter("1.2 times retryPeriod", retry);
+                Some(("renewDeadline", renew, problem, "the defaults are 10s and 2s"))
+            }
+            () => None,
+        }
     }
 
     /// Requests a second and at once; none when the rate is negative.

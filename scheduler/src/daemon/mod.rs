@@ -197,6 +197,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
     };
     let (mut profiles, extenders, mut process, written, without_effect, chosen) = file;
     put_flags(&mut process, given).map_err(|error| vec![error])?;
+    timings(&process).map_err(|error| vec![error])?;
     if gates.enabled("CBORServingAndStorage") {
         serving.encodings = Encodings::WithCbor;
     }
@@ -371,6 +372,18 @@ fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigErro
         }
     }
     Ok(())
+}
+
+/// Timings of the lease are read from file and flags.
+fn timings(process: &Process) -> Result<(), ConfigError> {
+    let Some((field, time, problem, remedy)) = process.bad_timing() else { return Ok(()) };
+    let flag = match field {
+        "leaseDuration" => "lease-duration",
+        "renewDeadline" => "renew-deadline",
+        _ => "retry-period",
+    };
+    let field = format!("leaderElection.{field} (--leader-elect-{flag})");
+    Err(ConfigError::new(field, GoDuration::from_std(time), problem, remedy))
 }
 
 fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {

@@ -100,6 +100,31 @@ fn mistakes_are_told_in_one_sentence_each() {
 }
 
 #[test]
+fn timings_of_the_lease_with_which_two_could_lead_are_refused_by_name_and_value() {
+    let lease = |flags: &[&str]| {
+        let wrong = run(flags).expect_err("two could lead, or nobody");
+        wrong.join("; ").replace("leaderElection.", "").replace("--leader-elect-", "--")
+    };
+    let short = ["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=10s"];
+    let said = "leaseDuration (--lease-duration) is 5s: it must be longer than renewDeadline, which \
+        is 10s; the defaults are 15s and 10s";
+    assert_eq!(lease(&short), said);
+    let (_dir, path) =
+        file(&format!("{HEAD}leaderElection: {{leaseDuration: 5s, renewDeadline: 10s}}\n"));
+    assert_eq!(lease(&[&format!("--config={path}")]), said);
+    for (flag, said) in [
+        ("lease-duration=0s", "leaseDuration (--lease-duration) is 0s: it must be at least 1s"),
+        ("retry-period=0s", "retryPeriod (--retry-period) is 0s: it must be longer than zero"),
+        ("retry-period=9s", "renewDeadline (--renew-deadline) is 10s: it must be longer than 1.2"),
+    ] {
+        let wrong = lease(&[&format!("--leader-elect-{flag}")]);
+        assert!(wrong.starts_with(said), "{wrong}");
+    }
+    // Nobody reads them where nobody is elected.
+    run(&[&short[..], &["--leader-elect=false"]].concat()).expect("nobody leads");
+}
+
+#[test]
 fn gates_that_change_nothing_here_are_told() {
     let settings = run(&["--feature-gates=StorageCapacityScoring=true"]).expect("it is known");
     assert!(settings.warnings.iter().any(|t| t.contains("StorageCapacityScoring")), "{settings:?}");

@@ -137,7 +137,8 @@ async fn who_may_not_list_all_of_the_cluster_leaves_the_lease_to_others() {
         let state = Arc::new(state);
         let plugins = (vec![None], Handle::default());
         let running = Running::new(&access, &settings, &state, questions, plugins);
-        let work = work(running.expect("good settings"), &access, &settings);
+        let lead = Lead::begin(&access, &settings.process, &state).expect("good timings");
+        let work = work(running.expect("good settings"), lead);
         let looks = async {
             // All is known but the slices, which were refused again.
             shared.until("watch=true", watch::KINDS.len() - 1).await;
