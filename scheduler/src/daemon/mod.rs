@@ -33,7 +33,7 @@ use pintle_config::flag::FlagTable;
 use pintle_config::gates::{Gate, Stage};
 use pintle_config::given::GivenFlags;
 use pintle_config::{help, listing, status};
-use pintle_daemon::serve::secure::{Headers, Proxies};
+use pintle_daemon::serve::secure::{Headers, Proxies, tls};
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_sched_core::Profile;
 use serde_json::{Map, Value, json};
@@ -188,6 +188,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
     let gates = FeatureGates::<KubeScheduler>::new(&gates).map_err(|e| errors.extend(e)).ok();
     let file = file(given, registry).map_err(|error| errors.push(error)).ok();
     let serving = serving(given).map_err(|error| errors.push(error)).ok();
+    let logs_json = logs_json(given).map_err(|error| errors.push(error)).unwrap_or_default();
     errors.extend(gates.iter().flat_map(gates_without_theirs));
     if !errors.is_empty() {
         return Err(errors);
@@ -221,13 +222,24 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
         devices: device_gates(&gates),
         queue,
         serving,
-        logs_json: given.text("logging-format") == Some("json"),
+        logs_json,
         verbosity: number(given, "v").and_then(|v| u32::try_from(v).ok()).unwrap_or(0),
         gates: gate_states(&gates),
         flags: listing::of_own::<KubeScheduler>(given),
         warnings,
         write_config_to: given.text("write-config-to").map(PathBuf::from),
     })
+}
+
+// k8s: staging/src/k8s.io/component-base/logs/api/v1/options.go Validate
+fn logs_json(given: &GivenFlags) -> Result<bool, ConfigError> {
+    match given.value("logging-format").and_then(Value::as_str).unwrap_or("text") {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        other => {
+            Err(wrong("--logging-format", other, "there is no such format", "use text or json"))
+        }
+    }
 }
 
 fn gate_states(gates: &FeatureGates<KubeScheduler>) -> Vec<GateState> {
@@ -412,14 +424,19 @@ fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
             ));
         }
     };
+    let suites = texts(given, "tls-cipher-suites").unwrap_or_default();
+    let min_version = given.text("tls-min-version").unwrap_or_default().to_owned();
+    if port != 0 {
+        check_tls(&min_version, &suites)?;
+    }
     let ttl = |name: &str| duration(given, name).unwrap_or(Duration::from_secs(10));
     let open = ["/healthz", "/readyz", "/livez"].map(str::to_owned).to_vec();
     Ok(Serving {
         address: (port != 0).then(|| SocketAddr::new(address, port)),
         files,
         cert_dir: path("cert-dir").unwrap_or_else(|| std::env::temp_dir().join("pintle-scheduler")),
-        suites: texts(given, "tls-cipher-suites").unwrap_or_default(),
-        min_version: given.text("tls-min-version").unwrap_or_default().to_owned(),
+        suites,
+        min_version,
         client_ca: path("client-ca-file"),
         proxies: path("requestheader-client-ca-file").map(|file| proxies(given, file)),
         lookup: (!given.is_true("authentication-skip-lookup")).then(|| {
@@ -438,6 +455,24 @@ fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
         open_paths: texts(given, "authorization-always-allow-paths").unwrap_or(open),
         encodings: Encodings::Usual,
     })
+}
+
+/// A slip would leave weaker connections than somebody believes.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/options/serving.go ApplyTo
+fn check_tls(min_version: &str, suites: &[String]) -> Result<(), ConfigError> {
+    let versions = ["", "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
+    if !versions.contains(&min_version) {
+        let problem = "there is no such version of TLS";
+        let remedy = "use VersionTLS12 or VersionTLS13";
+        return Err(wrong("--tls-min-version", min_version, problem, remedy));
+    }
+    match tls::unknown_suite(suites) {
+        Some(name) => {
+            let problem = "there is no such cipher suite";
+            Err(wrong("--tls-cipher-suites", name, problem, "correct its name, or remove it"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Proxies whose certificates lead to the authorities of a file.

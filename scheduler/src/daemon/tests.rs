@@ -93,10 +93,22 @@ fn mistakes_are_told_in_one_sentence_each() {
         ("--leader-elect-resource-lock=endpoints", "leases"),
         ("--tls-cert-file=/only/one", "--tls-private-key-file"),
         ("--policy-config-file=x", "profiles"),
+        ("--tls-min-version=VersionTLS99", "use VersionTLS12 or VersionTLS13"),
+        ("--tls-cipher-suites=TLS_AES_128_GCM_SHA256,FOO", "--tls-cipher-suites is \"FOO\""),
+        ("--logging-format=xml", "use text or json"),
+        ("--logging-format=", "use text or json"),
     ] {
         let wrong = run(&[arg]).expect_err(arg);
         assert!(wrong.len() == 1 && wrong[0].contains(word), "{arg}: {wrong:?}");
     }
+}
+
+#[test]
+fn what_tls_has_to_be_is_read_where_something_is_served() {
+    for arg in ["--tls-min-version=VersionTLS10", "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"] {
+        run(&[arg]).expect("upstream takes it");
+    }
+    run(&["--secure-port=0", "--tls-min-version=VersionTLS99"]).expect("nothing is served");
 }
 
 #[test]

@@ -32,6 +32,7 @@ use super::body::Reply;
 use super::connections::{
     Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
+use super::secure::tls::TlsError;
 use super::secure::{AccessError, ServingCertError};
 use crate::tasks;
 
@@ -114,11 +115,8 @@ pub enum ServeError {
     #[error("the HTTPS port has no certificate")]
     Certificate(#[from] ServingCertError),
     /// TLS cannot be set up.
-    #[error(
-        "the HTTPS port cannot be served: tlsMinVersion, tlsCipherSuites or \
-        tlsCurvePreferences leave nothing to agree on"
-    )]
-    Tls(#[source] tokio_rustls::rustls::Error),
+    #[error("the HTTPS port cannot be served")]
+    Tls(#[source] TlsError),
     /// The rules of access cannot be built.
     #[error(transparent)]
     Access(#[from] AccessError),

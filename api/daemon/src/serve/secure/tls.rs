@@ -44,6 +44,29 @@ const SUITES: [(&str, CipherSuite); 6] = [
         CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
     ),
 ];
+/// Go's other names: of suites that are too weak to be offered, and of TLS 1.3's, which cannot be chosen.
+// k8s: staging/src/k8s.io/component-base/cli/flag/ciphersuites_flag.go allCiphers
+const NOT_OFFERED: [&str; 19] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_RC4_128_SHA",
+];
 /// Go's numbers of curves, which are those of TLS.
 const CURVES: [(i32, NamedGroup); 3] =
     [(23, NamedGroup::secp256r1), (24, NamedGroup::secp384r1), (29, NamedGroup::X25519)];
@@ -59,11 +82,37 @@ pub struct Settings<'a> {
     pub curves: &'a [i32],
 }
 
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A slip would leave fewer suites than somebody believes.
+    #[error("tlsCipherSuites: there is no cipher suite {0:?}; correct its name")]
+    Suite(String),
+    /// The library's reason.
+    #[error("tlsMinVersion, tlsCipherSuites or tlsCurvePreferences leave nothing to agree on")]
+    Nothing(#[from] Error),
+}
+
+/// The first of these that names no cipher suite of Go's.
+// k8s: staging/src/k8s.io/component-base/cli/flag/ciphersuites_flag.go TLSCipherSuites
+pub fn unknown_suite(names: &[String]) -> Option<&str> {
+    let is_known = |name: &str| {
+        let short = name.strip_suffix("_SHA256").filter(|short| short.ends_with("POLY1305"));
+        let is_offered =
+            |(offered, _): &(&str, CipherSuite)| *offered == name || Some(*offered) == short;
+        NOT_OFFERED.contains(&name) || SUITES.iter().any(is_offered)
+    };
+    names.iter().map(String::as_str).find(|name| !is_known(name))
+}
+
 /// The server's configuration.
 pub fn server_config(
     settings: Settings<'_>,
     certificate: Arc<dyn ResolvesServerCert>,
-) -> Result<ServerConfig, Error> {
+) -> Result<ServerConfig, TlsError> {
+    if let Some(name) = unknown_suite(settings.suites) {
+        return Err(TlsError::Suite(name.to_owned()));
+    }
     let provider = Arc::new(provider(settings));
     let verifier = Arc::new(AnyClient::new(&provider));
     let mut tls = ServerConfig::builder_with_provider(provider)
@@ -97,7 +146,10 @@ fn provider(settings: Settings<'_>) -> CryptoProvider {
         let have = |w: &String| SUITES.iter().any(|(n, _)| name(n) == name(w));
         let missing: Vec<_> = wanted.iter().filter(|w| !have(w)).collect();
         if !missing.is_empty() {
-            tracing::warn!(?missing, "tlsCipherSuites: unknown or too weak to be offered");
+            tracing::warn!(
+                ?missing,
+                "tlsCipherSuites: too weak to be offered, or not to be chosen"
+            );
         }
     }
     let curves = settings.curves;
@@ -191,6 +243,8 @@ impl ClientCertVerifier for AnyClient {
 
 #[cfg(test)]
 mod tests {
+    use tokio_rustls::rustls::server::ResolvesServerCertUsingSni;
+
     use super::*;
 
     fn suites(names: &[&str]) -> Vec<CipherSuite> {
@@ -207,6 +261,27 @@ mod tests {
         let long = "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256";
         assert_eq!(suites(&[long]).len(), 1, "with and without the suffix");
         assert_eq!(suites(&["TLS_RSA_WITH_AES_128_CBC_SHA"]), [], "too weak");
+    }
+
+    #[test]
+    fn a_name_that_go_does_not_know_is_refused() {
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let long = SUITES.map(|(name, _)| match name.ends_with("POLY1305") {
+            true => format!("{name}_SHA256"),
+            false => name.to_owned(),
+        });
+        assert_eq!(unknown_suite(&long), None);
+        assert_eq!(unknown_suite(&names(&SUITES.map(|(name, _)| name))), None);
+        assert_eq!(unknown_suite(&names(&NOT_OFFERED)), None);
+        for slip in ["FOO", "", "TLS_ECDHE_RSA_WITH_AES_128_GCM", "tls_aes_128_gcm_sha256"] {
+            let all = names(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", slip]);
+            assert_eq!(unknown_suite(&all), Some(slip));
+            let settings = Settings { suites: &all, ..Settings::default() };
+            let nobody = Arc::new(ResolvesServerCertUsingSni::new());
+            let error = server_config(settings, nobody).expect_err("no such suite");
+            assert!(error.to_string().contains(&format!("{slip:?}")), "{error}");
+        }
     }
 
     #[test]
