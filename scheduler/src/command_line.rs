@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use pintle_config::given;
 
 use crate::framework::Registry;
-use crate::{app, daemon, explain, run, simulate};
+use crate::{app, daemon, explain, output, run, simulate};
 
 /// Kubernetes scheduler that looks at every node for every pod.
 #[derive(Parser)]
@@ -43,16 +43,11 @@ pub fn command_line(registry: Registry) -> ExitCode {
         Some(word) if !word.starts_with('-') => match Cli::try_parse_from(&args) {
             Ok(cli) => ended(command(cli.command)),
             Err(error) if error.use_stderr() => complain([mistake(&error)]),
-            Err(help) => {
-                let _ = help.print();
-                ExitCode::SUCCESS
-            }
+            Err(help) => ended(output::print(|out| write!(out, "{}", help.render()))),
         },
         _ => match daemon::parse(&args[1.min(args.len())..], &registry) {
             Ok(daemon::Command::Print(text)) => {
-                // A reader that has seen enough, as `head`, is no reason to fail.
-                let _ = std::io::stdout().write_all(text.as_bytes());
-                ExitCode::SUCCESS
+                ended(output::print(|out| out.write_all(text.as_bytes())))
             }
             Ok(daemon::Command::Run(settings)) => ended(run::run(&settings, &registry)),
             Err(errors) => complain(errors),

@@ -32,6 +32,7 @@ pub mod lanes;
 mod lead;
 pub mod lean;
 pub mod mirror;
+mod output;
 mod packed;
 pub mod placement;
 pub mod prune;

@@ -19,11 +19,11 @@ use tokio::sync::mpsc;
 
 use crate::diagnosis::Thinker;
 use crate::mirror::{Mirror, has_claims, node_name, scheduler_name};
+use crate::output;
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
-use crate::simulate::{Format, NodeChanges};
-use crate::simulate::{priority, report};
+use crate::simulate::{self, Format, NodeChanges, priority};
 use crate::watch::{self, KINDS, TOLD_MAX, Thing, Told};
 
 /// How long all lists may take.
@@ -98,7 +98,7 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
         Format::Json => serde_json::to_string_pretty(&answer)? + "\n",
         Format::Table => answer.to_string(),
     };
-    print(text.as_bytes())
+    output::print(|out| out.write_all(text.as_bytes()))
 }
 
 /// Runs `what-if`.
@@ -146,15 +146,7 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         like: options.changes.like.clone(),
     };
     let simulation = Simulation::run(dump, profile, &questions, &Progress::new(false))?;
-    let mut text = Vec::new();
-    match options.at.output {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut text, &simulation)?;
-            text.push(b'\n');
-        }
-        Format::Table => report::table(&simulation, options.limit, &mut text)?,
-    }
-    print(&text)
+    output::print(|out| simulate::write(&simulation, options.at.output, options.limit, out))
 }
 
 /// What a file says is to be placed.
@@ -298,13 +290,5 @@ async fn priority_classes(client: &kube::Client) -> Result<Option<Vec<PriorityCl
             Ok(None)
         }
         Err(error) => Err(error).context("PriorityClasses"),
-    }
-}
-
-fn print(text: &[u8]) -> Result<()> {
-    match std::io::stdout().write_all(text) {
-        // Whoever reads it may stop early.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
     }
 }

@@ -20,6 +20,8 @@ use load::Dump;
 use place::{Questions, Simulation};
 use progress::Progress;
 
+use crate::output;
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -105,18 +107,22 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     };
     let simulation = Simulation::run(dump, profile, &questions, &progress)?;
     progress.clear();
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    match options.output {
+    output::print(|out| write(&simulation, options.output, options.limit, out))
+}
+
+/// Writes what came of it.
+pub(crate) fn write(
+    simulation: &Simulation,
+    format: Format,
+    limit: usize,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    match format {
         Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &simulation)?;
-            writeln!(out)?;
+            serde_json::to_writer_pretty(&mut *out, simulation)?;
+            writeln!(out)
         }
-        Format::Table => report::table(&simulation, options.limit, &mut out)?,
-    }
-    match out.flush() {
-        // Whoever reads the report may stop early.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
+        Format::Table => report::table(simulation, limit, out),
     }
 }
 

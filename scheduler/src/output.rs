@@ -1,0 +1,52 @@
+//! What commands print.
+//!
+//! Input: what is to be written. Output: standard output. Owner: the command line. Whoever reads it may
+//! stop early, as `head` does; a full disk is an error.
+
+use std::io::{self, BufWriter, ErrorKind, Write};
+
+use anyhow::{Context as _, Result};
+
+/// Has `write` write to standard output.
+pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    print_to(io::stdout().lock(), write)
+}
+
+fn print_to(out: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    let mut out = BufWriter::new(out);
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Ends(ErrorKind);
+
+    impl Write for Ends {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_stops_early_is_no_error_and_a_full_disk_is_one() {
+        let text = vec![b'x'; 100_000];
+        for size in [1, 100_000] {
+            let write = |kind| print_to(Ends(kind), |out| out.write_all(&text[..size]));
+            write(ErrorKind::BrokenPipe).expect("nobody reads on");
+            let error = write(ErrorKind::StorageFull).expect_err("nothing is written");
+            assert!(error.to_string().contains("standard output"), "{error}");
+        }
+        let json = |kind| print_to(Ends(kind), |out| Ok(serde_json::to_writer_pretty(out, &text)?));
+        json(ErrorKind::BrokenPipe).expect("nobody reads on");
+        json(ErrorKind::StorageFull).expect_err("nothing is written");
+    }
+}
