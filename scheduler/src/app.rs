@@ -2,7 +2,9 @@
 //!
 //! Effects. Owner of the one thread that decides, and of the clock. Bounds: see `watch`, `shadow`.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -12,9 +14,9 @@ use pintle_sched_core::Profile;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::config;
 use crate::shadow::{Followed, Shadow};
 use crate::watch::{self, TOLD_MAX};
+use crate::{config, output};
 
 /// How often it looks at what has waited, at the latest.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -55,7 +57,10 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Follows the cluster of a kubeconfig until the process is told to end.
 async fn shadow(options: &Options, followed: Followed) -> Result<()> {
+    let mut end = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let access = Access::read(&options.kubeconfig).context("--kubeconfig")?;
+    let report = options.report.as_deref().map(open).transpose()?;
     let user_agent = pintle_config::help::user_agent("kube-scheduler");
     let clients = access.clients(ClientOptions { user_agent, ..Default::default() });
     let (tell, told) = mpsc::channel(TOLD_MAX);
@@ -63,14 +68,36 @@ async fn shadow(options: &Options, followed: Followed) -> Result<()> {
         tasks::singleton(name, follows);
     }
     let mut shadow = Shadow::new(followed);
-    let mut end = signal(SignalKind::terminate())?;
     tokio::select! {
         () = follow(&mut shadow, told) => {}
         _ = end.recv() => {}
+        _ = interrupt.recv() => {}
     }
-    if let Some(path) = &options.report {
-        let text = serde_json::to_string_pretty(&shadow.report)?;
-        std::fs::write(path, text).with_context(|| path.display().to_string())?;
+    match report {
+        Some(report) => hand_over(&serde_json::to_string_pretty(&shadow.report)?, report),
+        None => Ok(()),
+    }
+}
+
+/// The file as it is until there is a report.
+fn open(path: &Path) -> Result<(File, &Path)> {
+    let file = File::options().create(true).write(true).truncate(false).open(path);
+    let file = file.with_context(|| format!("--report={}", path.display()))?;
+    Ok((file, path))
+}
+
+/// What took hours is not lost because a disk is full.
+fn hand_over(text: &str, (mut file, path): (File, &Path)) -> Result<()> {
+    let mut write = || {
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        file.write_all(text.as_bytes())
+    };
+    if let Err(error) = write() {
+        output::print(|out| writeln!(out, "{text}"))?;
+        let place = path.display();
+        anyhow::bail!("--report={place}: {error}; the report is on standard output");
     }
     Ok(())
 }
@@ -112,4 +139,22 @@ fn say(shadow: &Shadow) {
         report.refusals.all(),
         report.bindings.other + report.refusals.other
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_takes_the_place_of_an_older_one_when_it_is_there() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("report.json");
+        std::fs::write(&path, "an older and longer one").expect("written");
+        let report = open(&path).expect("it can be written");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "an older and longer one");
+        hand_over("{}", report).expect("written");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "{}");
+        let error = open(&dir.path().join("none/report.json")).expect_err("no such folder");
+        assert!(error.to_string().starts_with("--report="), "{error}");
+    }
 }

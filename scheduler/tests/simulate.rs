@@ -274,3 +274,36 @@ fn what_cannot_be_placed_is_told_before_the_cluster_is_asked() {
         assert!(said.contains(says), "{said}");
     }
 }
+
+/// A cluster where nobody listens.
+const NOWHERE: &str = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, \
+    context: {cluster: c, user: u}}], users: [{name: u, user: {}}], \
+    clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}";
+
+#[test]
+fn a_shadow_that_is_interrupted_leaves_its_report() {
+    let files = Files::new();
+    files.write("kc.yaml", NOWHERE);
+    let report = files.0.path().join("report.json");
+    for end in ["INT", "TERM"] {
+        let mut shadow = Command::new(env!("CARGO_BIN_EXE_pintle-scheduler"))
+            .args(["shadow", "--kubeconfig=kc.yaml", "--report=report.json"])
+            .current_dir(files.0.path())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("runs");
+        let is_there = || std::fs::exists(&report).expect("a folder");
+        while !is_there() && shadow.try_wait().expect("ours").is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let sent =
+            Command::new("kill").args([&format!("-{end}"), &shadow.id().to_string()]).status();
+        assert!(sent.expect("runs").success(), "it still runs");
+        let ended = shadow.wait().expect("it ends");
+        assert_eq!(ended.code(), Some(0), "{end}");
+        let text = std::fs::read_to_string(&report).expect("it is there");
+        let found: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(found["bindings"]["exact"], 0, "{text}");
+        std::fs::remove_file(&report).expect("it is ours");
+    }
+}
