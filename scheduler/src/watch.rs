@@ -5,6 +5,8 @@
 //! and only the rest of one piece of a list is kept here. Objects are stripped of what no decision reads
 //! before they are handed on; of pods that is not even read. Nothing is ever written.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
@@ -17,7 +19,9 @@ use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pintle_api::informer::{FollowSpec, Object, ObjectKey, ObjectSink, UnreadableObject, follow};
+use pintle_api::informer::{
+    FollowSpec, InformerObserver, Object, ObjectKey, ObjectSink, UnreadableObject, follow,
+};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -272,6 +276,9 @@ followed!(PodGroup, "podgroups", "/apis/scheduling.k8s.io/v1alpha2/podgroups");
 /// What is followed, and what has to run for that.
 pub type Following = (&'static str, futures_util::future::LocalBoxFuture<'static, ()>);
 
+/// Who is told of the lists and watches of a kind.
+pub type Observed<'a> = Option<&'a dyn Fn(Kind) -> Arc<dyn InformerObserver>>;
+
 /// Follows all kinds with the client of `client`; each future runs until it is dropped. Pods and nodes
 /// may be wanted whole.
 pub fn follow_all(
@@ -279,43 +286,61 @@ pub fn follow_all(
     told: &mpsc::Sender<Told>,
     whole: bool,
 ) -> Vec<Following> {
+    follow_observed(client, told, whole, None)
+}
+
+/// The same, with somebody who is told how each kind fares.
+pub fn follow_observed(
+    client: impl Fn() -> kube::Client,
+    told: &mpsc::Sender<Told>,
+    whole: bool,
+    by: Observed<'_>,
+) -> Vec<Following> {
     vec![
-        one::<Namespace>(client(), told, false),
-        one::<Node>(client(), told, whole),
-        one::<Service>(client(), told, false),
-        one::<ReplicaSet>(client(), told, false),
-        one::<StatefulSet>(client(), told, false),
-        one::<ReplicationController>(client(), told, false),
-        one::<PodDisruptionBudget>(client(), told, false),
-        one::<PersistentVolume>(client(), told, false),
-        one::<PersistentVolumeClaim>(client(), told, false),
-        one::<StorageClass>(client(), told, false),
-        one::<CSINode>(client(), told, false),
-        one::<CSIDriver>(client(), told, false),
-        one::<CSIStorageCapacity>(client(), told, false),
-        one::<VolumeAttachment>(client(), told, false),
-        one::<ResourceClaim>(client(), told, false),
-        one::<ResourceSlice>(client(), told, false),
-        one::<DeviceClass>(client(), told, false),
+        one::<Namespace>(client(), told, false, by),
+        one::<Node>(client(), told, whole, by),
+        one::<Service>(client(), told, false, by),
+        one::<ReplicaSet>(client(), told, false, by),
+        one::<StatefulSet>(client(), told, false, by),
+        one::<ReplicationController>(client(), told, false, by),
+        one::<PodDisruptionBudget>(client(), told, false, by),
+        one::<PersistentVolume>(client(), told, false, by),
+        one::<PersistentVolumeClaim>(client(), told, false, by),
+        one::<StorageClass>(client(), told, false, by),
+        one::<CSINode>(client(), told, false, by),
+        one::<CSIDriver>(client(), told, false, by),
+        one::<CSIStorageCapacity>(client(), told, false, by),
+        one::<VolumeAttachment>(client(), told, false, by),
+        one::<ResourceClaim>(client(), told, false, by),
+        one::<ResourceSlice>(client(), told, false, by),
+        one::<DeviceClass>(client(), told, false, by),
         match whole {
-            true => one::<Pod>(client(), told, true),
-            false => one::<LeanPod>(client(), told, false),
+            true => one::<Pod>(client(), told, true, by),
+            false => one::<LeanPod>(client(), told, false, by),
         },
     ]
 }
 
 /// Follows groups of pods, which only some clusters have.
 pub fn follow_groups(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
-    one::<PodGroup>(client, told, false)
+    one::<PodGroup>(client, told, false, None)
 }
 
 /// Follows rules that taint devices, which only some clusters have.
 pub fn follow_rules(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
-    one::<LeanRule>(client, told, false)
+    one::<LeanRule>(client, told, false, None)
 }
 
-fn one<T: Followed>(client: kube::Client, told: &mpsc::Sender<Told>, whole: bool) -> Following {
+fn one<T: Followed>(
+    client: kube::Client,
+    told: &mpsc::Sender<Told>,
+    whole: bool,
+    by: Observed<'_>,
+) -> Following {
     let mut spec = FollowSpec::new(T::NAME, T::PATH);
+    if let Some(by) = by {
+        spec.observer = by(T::KIND);
+    }
     spec.source.field_selector = T::FIELDS.to_owned();
     let sink = Tell { told: told.clone(), kept: Vec::new(), whole };
     (T::NAME, Box::pin(follow::<T, _>(client, spec, sink)))

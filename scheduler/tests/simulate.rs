@@ -307,3 +307,48 @@ fn a_shadow_that_is_interrupted_leaves_its_report() {
         std::fs::remove_file(&report).expect("it is ours");
     }
 }
+
+/// A server that refuses every request, for as long as the test runs.
+fn refusing() -> String {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+        "message": "nothing is for you: it is forbidden", "reason": "Forbidden"});
+    std::thread::spawn(move || {
+        while let Ok((mut peer, _)) = listener.accept() {
+            let head = BufReader::new(peer.try_clone().expect("a socket")).lines();
+            head.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+            let (text, kind) = (body.to_string(), "content-type: application/json");
+            let head = format!("HTTP/1.1 403 X\r\n{kind}\r\ncontent-length: {}\r\n", text.len());
+            let _ = peer.write_all(format!("{head}connection: close\r\n\r\n{text}").as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_or_refuses_is_told_at_once_with_the_reason() {
+    let files = Files::new();
+    files.write("pod.json", &pod("p", "1", None, 0).to_string());
+    let refuses = refusing();
+    for (server, says) in [
+        ("https://user:secret@127.0.0.1:1", "Connection refused (os error 111); is this the"),
+        (&refuses, "nothing is for you: it is forbidden; give credentials that may list"),
+    ] {
+        files.write("kc.yaml", &NOWHERE.replace("https://127.0.0.1:1", server));
+        for arguments in [&["explain", "p"][..], &["what-if", "--pod=pod.json"]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_pintle-scheduler"))
+                .args([arguments, &["--kubeconfig=kc.yaml"]].concat())
+                .current_dir(files.0.path())
+                .output()
+                .expect("runs");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            let address = server.rsplit(['/', '@']).next().expect("host and port");
+            let start = format!("pintle-scheduler: API server {address}: cannot list ");
+            assert!(said.starts_with(&start) && said.contains(says), "{said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+        }
+    }
+}

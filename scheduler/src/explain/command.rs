@@ -1,17 +1,18 @@
 //! `explain` and `what-if` on a live cluster: it is listed once, asked, and left alone.
 //!
 //! Effects: reads the API server and a file, writes to standard output. Bounds: `LIST_WAIT` for all
-//! lists.
+//! lists; a list that is refused or cannot be asked for ends the command at once, with the reason.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{InformerError, InformerObserver, ObjectKey};
 use pintle_api::{Access, ClientOptions};
 use pintle_daemon::tasks;
 use pintle_sched_core::Profile;
@@ -24,7 +25,7 @@ use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
 use crate::simulate::{self, Format, NodeChanges, priority};
-use crate::watch::{self, KINDS, TOLD_MAX, Thing, Told};
+use crate::watch::{self, KINDS, Kind, TOLD_MAX, Thing, Told};
 
 /// How long all lists may take.
 const LIST_WAIT: Duration = Duration::from_secs(120);
@@ -241,7 +242,11 @@ fn on_cluster<T>(at: &Where, work: impl AsyncFnOnce(kube::Client) -> Result<T>) 
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let access = Access::read(&path)?;
         let user_agent = pintle_config::help::user_agent("pintle-scheduler");
-        work(access.client(ClientOptions { user_agent, ..Default::default() })).await
+        let client = access.client(ClientOptions { user_agent, ..Default::default() });
+        // Without what may stand before an @.
+        let server = access.server.authority().map_or("", |authority| authority.as_str());
+        let server = server.rsplit('@').next().unwrap_or_default();
+        work(client).await.with_context(|| format!("API server {server}"))
     })
 }
 
@@ -252,29 +257,81 @@ fn usual_kubeconfig(named: Option<std::ffi::OsString>, home: Option<PathBuf>) ->
     first.or_else(|| home.map(|home: PathBuf| home.join(Path::new(".kube/config"))))
 }
 
+/// Hears of the lists of a kind that fail.
+struct Hears(Kind, mpsc::UnboundedSender<Fails>);
+
+/// A list that failed: whether asking again soon is of no use, and why, in a sentence.
+struct Fails {
+    kind: Kind,
+    is_final: bool,
+    said: String,
+}
+
+impl InformerObserver for Hears {
+    fn fails(&self, name: &str, error: &InformerError) {
+        use InformerError::{Busy, Expired, TooLarge};
+        let is_final = !matches!(error, Busy(_) | Expired(_) | TooLarge(_));
+        // Nobody listens only when the command is about to end.
+        let _ = self.1.send(Fails { kind: self.0, is_final, said: cannot_list(name, error) });
+    }
+}
+
+/// Lists all that decisions read. As with kubectl the first list that fails is told, and ends it; only
+/// who is asked to come again later does.
 async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<()> {
     let (tell, mut told) = mpsc::channel(TOLD_MAX);
-    let running: Vec<_> = watch::follow_all(|| client.clone(), &tell, false)
+    let (fails, mut failed) = mpsc::unbounded_channel();
+    let hears = |kind| Arc::new(Hears(kind, fails.clone())) as Arc<dyn InformerObserver>;
+    let running: Vec<_> = watch::follow_observed(|| client.clone(), &tell, false, Some(&hears))
         .into_iter()
         .map(|(name, follows)| tasks::spawn(name, follows))
         .collect();
-    drop(tell);
     let mut missing: Vec<_> = KINDS.into();
+    let mut last = None;
     let all = async {
-        while let Some(one) = told.recv().await {
-            if let Told::Complete(kind) = &one {
-                missing.retain(|other| other != kind);
-            }
-            take(one);
-            if missing.is_empty() {
-                break;
+        while !missing.is_empty() {
+            tokio::select! {
+                // A kind that is complete may well fail: who can list it cannot watch it, perhaps.
+                biased;
+                Some(one) = told.recv() => {
+                    if let Told::Complete(kind) = &one {
+                        missing.retain(|other| other != kind);
+                    }
+                    take(one);
+                }
+                Some(one) = failed.recv() => {
+                    if missing.contains(&one.kind) && one.is_final {
+                        return Err(anyhow::Error::msg(one.said));
+                    }
+                    last = Some(one.said);
+                }
             }
         }
+        Ok(())
     };
     let ended = tokio::time::timeout(LIST_WAIT, all).await;
     running.iter().for_each(tokio::task::JoinHandle::abort);
-    ensure!(ended.is_ok(), "the API server does not list {missing:?}");
-    Ok(())
+    ended.unwrap_or_else(|_| {
+        let (names, wait) = (missing.iter().map(|kind| format!("{kind:?}")), LIST_WAIT.as_secs());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let last = last.map(|last| format!("; {last}")).unwrap_or_default();
+        Err(anyhow::anyhow!("no list within {wait} s of {names}{last}"))
+    })
+}
+
+/// What the server says, or why it says nothing, and what may help.
+fn cannot_list(name: &str, error: &InformerError) -> String {
+    let said = error.to_string();
+    let said = said.strip_prefix("ServiceError: ").unwrap_or(&said);
+    let remedy = match error {
+        InformerError::Unreachable(_) => "is this the address of the API server, and does it run?",
+        _ if said.contains("orbidden") => {
+            "give credentials that may list what the ClusterRole system:kube-scheduler lists"
+        }
+        _ if said.contains("nauthorized") => "check the credentials in the kubeconfig",
+        _ => "check the kubeconfig and the API server",
+    };
+    format!("cannot list {name}: {said}; {remedy}")
 }
 
 /// `None` where these credentials may not list them: then a pod of a class needs a priority of its own.
