@@ -246,6 +246,24 @@ fn mistakes_in_arguments_are_told_in_a_sentence() {
 }
 
 #[test]
+fn a_slipped_digit_costs_no_memory() {
+    let files = cluster();
+    files.write("pod.json", &pod("p", "1", None, 0).to_string());
+    for (count, says) in [("999999999999", "at most 100000"), ("-1", "a number from 0 to 100000")] {
+        let nodes = ["--nodes=nodes.json", "--like=n1", "--add-nodes", count];
+        let said = String::from_utf8_lossy(&files.run(&nodes).stderr).into_owned();
+        assert!(said.contains("--add-nodes") && said.contains(says), "{said}");
+        let said = files.what_if(&["--pod=pod.json", "--replicas", count]);
+        assert!(said.contains("--replicas") && said.contains(says), "{said}");
+    }
+    assert!(files.what_if(&["--pod=pod.json", "--replicas=0"]).contains("nothing to place"));
+    let two = format!("{0}{0}", pod("p", "1", None, 0));
+    files.write("two.json", &two.replacen("\"p\"", "\"q\"", 2));
+    let said = files.what_if(&["--pod=two.json", "--replicas=100000"]);
+    assert!(said.contains("these are 200000 pods; give at most 100000"), "{said}");
+}
+
+#[test]
 fn what_cannot_be_placed_is_told_before_the_cluster_is_asked() {
     let files = Files::new();
     files.write("config.yaml", "apiVersion: kubescheduler.config.k8s.io/v1\n\

@@ -24,9 +24,11 @@ use crate::output;
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
-use crate::simulate::{self, Format, NodeChanges, priority};
+use crate::simulate::{self, Format, NodeChanges, priority, up_to};
 use crate::watch::{self, KINDS, Kind, TOLD_MAX, Thing, Told};
 
+/// Pods that are placed: two thirds of those of the largest cluster that Kubernetes supports.
+const PODS_MAX: usize = 100_000;
 /// How long all lists may take.
 const LIST_WAIT: Duration = Duration::from_secs(120);
 
@@ -63,7 +65,8 @@ pub struct WhatIfOptions {
     #[arg(long, value_name = "FILE")]
     pod: Option<PathBuf>,
     /// How many such pods.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to::<PODS_MAX>)]
+    #[arg(allow_negative_numbers = true)]
     replicas: usize,
     #[command(flatten)]
     changes: NodeChanges,
@@ -115,6 +118,9 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
         Some(path) => asked_pods(path)?,
         None => Dump::default(),
     };
+    let all = options.replicas.saturating_mul(asked.pods.len());
+    ensure!(options.pod.is_none() || all > 0, "--replicas is 0: nothing to place");
+    ensure!(all <= PODS_MAX, "--replicas: these are {all} pods; give at most {PODS_MAX}");
     let profile = profile_for(&options.at, &asked.pods)?;
     let mut dump = Dump::default();
     // Where nobody says which classes there are, a pod is believed.

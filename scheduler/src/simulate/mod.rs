@@ -22,6 +22,18 @@ use progress::Progress;
 
 use crate::output;
 
+/// Nodes that may be added: twenty times those of the largest cluster that Kubernetes supports.
+const NODES_MAX: usize = 100_000;
+
+/// Reads a number for which there is a bound.
+pub(crate) fn up_to<const MAX: usize>(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number <= MAX => Ok(number),
+        Ok(_) => Err(format!("at most {MAX}")),
+        Err(_) => Err(format!("give a number from 0 to {MAX}")),
+    }
+}
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -38,7 +50,8 @@ pub struct NodeChanges {
     #[arg(long, value_name = "NODE")]
     pub(crate) drain: Vec<String>,
     /// Add so many nodes before placing.
-    #[arg(long, value_name = "N", requires = "like")]
+    #[arg(long, value_name = "N", requires = "like", value_parser = up_to::<NODES_MAX>)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) add_nodes: Option<usize>,
     /// The node that added nodes are copies of.
     #[arg(long, value_name = "NODE", requires = "add_nodes")]

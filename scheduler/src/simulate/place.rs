@@ -195,17 +195,14 @@ impl Simulation {
         progress: &Progress,
     ) -> Result<Self, SimulationError> {
         let scheduler = profile.scheduler_name.clone();
-        let added = add_nodes(&mut dump, questions)?;
+        let model = model(&dump, questions)?;
         drain_nodes(&mut dump, questions)?;
-        let mut found = Self {
-            nodes: dump.nodes.len(),
-            ignored_objects: dump.ignored,
-            added,
-            ..Self::default()
-        };
+        let mut found =
+            Self { nodes: dump.nodes.len(), ignored_objects: dump.ignored, ..Self::default() };
         let mut cluster = Cluster::new(profile);
         workloads(&mut cluster, &dump);
         nodes(&mut cluster, &dump)?;
+        found.add_nodes(&mut cluster, model, questions.add_nodes)?;
         let budgets = cluster.budgets(&dump.budgets);
         let waiting = found.pods(&mut cluster, &mut dump, questions, (&scheduler, progress))?;
         found.pending = waiting.len();
@@ -278,6 +275,34 @@ impl Simulation {
             (std::cmp::Reverse(priority), created)
         });
         Ok(waiting)
+    }
+
+    /// Adds so many nodes like this one, under names of their own; one at a time, as they may be many.
+    fn add_nodes(
+        &mut self,
+        cluster: &mut Cluster,
+        model: Option<Node>,
+        count: usize,
+    ) -> Result<(), SimulationError> {
+        let Some(mut node) = model else { return Ok(()) };
+        let like = node.metadata.name.take().unwrap_or_default();
+        node.metadata.uid = None;
+        if let Some(spec) = &mut node.spec {
+            spec.unschedulable = None;
+        }
+        for at in 1..=count {
+            let name = format!("{like}-added-{at}");
+            node.metadata.name = Some(name.clone());
+            if let Some(labels) = &mut node.metadata.labels
+                && labels.contains_key("kubernetes.io/hostname")
+            {
+                labels.insert("kubernetes.io/hostname".into(), name.clone());
+            }
+            cluster.set_node(&node).map_err(|e| object("added", &name, "Node", &e))?;
+            self.added.push(name);
+        }
+        self.nodes += count;
+        Ok(())
     }
 
     fn place(
@@ -504,30 +529,11 @@ fn is_static(pod: &Pod) -> bool {
     annotations.is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"))
 }
 
-/// Adds copies of a node under names of their own.
-fn add_nodes(dump: &mut Dump, questions: &Questions) -> Result<Vec<String>, SimulationError> {
-    let Some(like) = &questions.like else { return Ok(Vec::new()) };
+/// The node that added nodes are like.
+fn model(dump: &Dump, questions: &Questions) -> Result<Option<Node>, SimulationError> {
+    let Some(like) = &questions.like else { return Ok(None) };
     let model = dump.nodes.iter().find(|n| n.metadata.name.as_ref() == Some(like));
-    let model: Node = model.cloned().ok_or_else(|| SimulationError::NoNode(like.clone()))?;
-    let mut added = Vec::new();
-    for at in 1..=questions.add_nodes {
-        let mut node = model.clone();
-        let name = format!("{like}-added-{at}");
-        node.metadata.name = Some(name.clone());
-        node.metadata.uid = None;
-        if let Some(labels) = &mut node.metadata.labels
-            && labels.contains_key("kubernetes.io/hostname")
-        {
-            labels.insert("kubernetes.io/hostname".into(), name.clone());
-        }
-        if let Some(spec) = &mut node.spec {
-            spec.unschedulable = None;
-        }
-        dump.nodes.push(node);
-        dump.node_places.push("added".into());
-        added.push(name);
-    }
-    Ok(added)
+    model.cloned().map(Some).ok_or_else(|| SimulationError::NoNode(like.clone()))
 }
 
 /// Cordons the nodes that are to be drained.
