@@ -246,6 +246,47 @@ fn mistakes_in_arguments_are_told_in_a_sentence() {
 }
 
 #[test]
+fn what_counts_otherwise_than_one_may_believe_is_said() {
+    let files = cluster();
+    let notes = |arguments: &[&str]| files.json(arguments)["notes"].clone();
+    let both = ["--nodes", "nodes.json", "--pods", "pods.json"];
+    assert_eq!(notes(&both), json!([]));
+    // The mistake that is next: all pods are in both files.
+    let found = files.json(&[&both[..], &["--cluster", "pods.json"]].concat());
+    assert_eq!((&found["bound"], &found["pending"]), (&json!(1), &json!(3)));
+    let says = "4 objects there more than once, the last one counts: Pod d/bound (pods.json:1:1, \
+        before that pods.json:1:1), Pod d/low (pods.json:2:1, ";
+    let note = found["notes"][0].as_str().expect("a note");
+    assert!(note.starts_with(says), "{note}");
+    // A later state of a node and of a pod, as a watch tells it.
+    let later = [node("n1", "1", "a"), pod("low", "1", Some("n2"), 0)];
+    files.write("later.json", &format!("{}{}", later[0], later[1]));
+    let found = files.json(&[&both[..], &["--cluster", "later.json"]].concat());
+    assert_eq!(
+        (&found["nodes"], &found["bound"], &found["pending"]),
+        (&json!(2), &json!(2), &json!(2))
+    );
+    assert_eq!(found["fragmentation"][0]["allocatable"], 3000);
+
+    let others = [json!({"kind": "Foo", "metadata": {"name": "f"}}), pod("p", "1", Some("n9"), 0)];
+    files.write("others.json", &format!("{}{}", others[0], others[1]));
+    let ignored = "1 object of other kinds ignored: Foo";
+    let lost = "1 pod on nodes that are not there: n9";
+    assert_eq!(notes(&[&both[..], &["--cluster", "others.json"]].concat()), json!([ignored, lost]));
+    let text = files.run(&[&both[..], &["--cluster", "others.json"]].concat()).stdout;
+    assert!(String::from_utf8_lossy(&text).contains(ignored));
+    let nobody =
+        r#"no pod waits for scheduler "foo"; those that wait are for "default-scheduler" (3)"#;
+    assert_eq!(notes(&[&both[..], &["--scheduler-name", "foo"]].concat()), json!([nobody]));
+    let output = files.run(&["--pods", "pods.json"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("there is no Node in the dump"), "{said}");
+    let said = files.run(&["--nodes", "missing.json"]).stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("--nodes=missing.json: No such file"), "{said}");
+}
+
+#[test]
 fn a_slipped_digit_costs_no_memory() {
     let files = cluster();
     files.write("pod.json", &pod("p", "1", None, 0).to_string());

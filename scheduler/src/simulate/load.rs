@@ -6,6 +6,8 @@
 //! An object that cannot be used is an error that names file, object, field, line and column: a dump
 //! that is silently half read gives wrong answers.
 
+use std::collections::{BTreeMap, HashMap};
+
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -38,12 +40,58 @@ pub struct Dump {
     pub budgets: Vec<PodDisruptionBudget>,
     /// Priority classes, for pods that have no priority yet.
     pub priority_classes: Vec<PriorityClass>,
-    /// Objects of other kinds, not looked at.
-    pub ignored: usize,
+    /// Objects of other kinds, by kind, not looked at.
+    pub ignored: BTreeMap<String, usize>,
+    /// Nodes and pods that came again, each as its name, where it is now and where it was first.
+    pub again: Vec<String>,
+    /// Where nodes and pods are, by kind and name.
+    known: HashMap<(&'static str, String), usize>,
     /// Where each node and pod starts, for messages: file and line.
     pub node_places: Vec<String>,
     /// As above, pods.
     pub pod_places: Vec<String>,
+}
+
+impl Dump {
+    /// A stream tells of an object as often as it changes: the last one counts.
+    fn node(&mut self, node: Node, place: String) {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        match self.known.get(&("Node", name.clone())) {
+            Some(&at) => {
+                self.nodes[at] = node;
+                let before = std::mem::replace(&mut self.node_places[at], place.clone());
+                self.again.push(format!("Node {name} ({place}, before that {before})"));
+            }
+            None => {
+                self.known.insert(("Node", name), self.nodes.len());
+                self.nodes.push(node);
+                self.node_places.push(place);
+            }
+        }
+    }
+
+    /// As above, a pod.
+    fn pod(&mut self, pod: Pod, place: String) {
+        let name = pod_name(&pod);
+        match self.known.get(&("Pod", name.clone())) {
+            Some(&at) => {
+                self.pods[at] = pod;
+                let before = std::mem::replace(&mut self.pod_places[at], place.clone());
+                self.again.push(format!("Pod {name} ({place}, before that {before})"));
+            }
+            None => {
+                self.known.insert(("Pod", name), self.pods.len());
+                self.pods.push(pod);
+                self.pod_places.push(place);
+            }
+        }
+    }
+}
+
+/// namespace/name.
+pub(crate) fn pod_name(pod: &Pod) -> String {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or(""))
 }
 
 /// Why a dump cannot be used.
@@ -180,16 +228,14 @@ impl<'a> Loader<'a> {
             "Node" => {
                 let node: Node = self.parse(at, text, kind)?;
                 self.require_name(at, text, kind, node.metadata.name.as_deref())?;
-                self.dump.nodes.push(node);
                 let place = self.place(at);
-                self.dump.node_places.push(place);
+                self.dump.node(node, place);
             }
             "Pod" => {
                 let pod: Pod = self.parse(at, text, kind)?;
                 self.require_name(at, text, kind, pod.metadata.name.as_deref())?;
-                self.dump.pods.push(pod);
                 let place = self.place(at);
-                self.dump.pod_places.push(place);
+                self.dump.pod(pod, place);
             }
             "Namespace" => {
                 let object = self.parse(at, text, kind)?;
@@ -219,7 +265,7 @@ impl<'a> Loader<'a> {
                 let object = self.parse(at, text, kind)?;
                 self.dump.priority_classes.push(object);
             }
-            _ => self.dump.ignored += 1,
+            _ => *self.dump.ignored.entry(kind.to_owned()).or_default() += 1,
         }
         Ok(())
     }

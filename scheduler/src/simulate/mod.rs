@@ -5,6 +5,7 @@
 //! Bounds: the dump in memory once. Nothing is ever sent anywhere.
 
 pub mod load;
+mod notes;
 pub mod place;
 pub(crate) mod priority;
 pub mod progress;
@@ -102,15 +103,25 @@ pub struct Options {
 /// When a file cannot be read or used, or a question names something that is not there.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let progress = Progress::new(options.progress || std::io::stderr().is_terminal());
-    let files = [&options.nodes, &options.pods, &options.namespaces, &options.cluster];
-    let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
+    let files = [
+        ("--nodes", &options.nodes),
+        ("--pods", &options.pods),
+        ("--namespaces", &options.namespaces),
+        ("--cluster", &options.cluster),
+    ];
+    let files = files.into_iter().flat_map(|(flag, all)| all.iter().map(move |file| (flag, file)));
+    let files: Vec<(&str, &PathBuf)> = files.collect();
     anyhow::ensure!(!files.is_empty(), "nothing to read: give --cluster, or --nodes and --pods");
     let mut dump = Dump::default();
-    for (at, file) in files.iter().enumerate() {
+    for (at, (flag, file)) in files.iter().enumerate() {
         progress.show("reading", at, files.len());
-        let bytes = read(file)?;
+        let bytes = read(flag, file)?;
         load::load(&file.display().to_string(), &bytes, &mut dump)?;
     }
+    anyhow::ensure!(
+        !dump.nodes.is_empty(),
+        "there is no Node in the dump: add nodes, as kubectl get nodes,pods -A -o json has them"
+    );
     let profile = profile(options)?;
     let questions = Questions {
         why: options.why.clone(),
@@ -139,13 +150,15 @@ pub(crate) fn write(
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+fn read(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     if path == Path::new("-") {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).context("standard input")?;
         return Ok(bytes);
     }
-    std::fs::read(path).with_context(|| path.display().to_string())
+    let shown = path.display();
+    std::fs::read(path)
+        .map_err(|error| anyhow::anyhow!("{flag}={shown}: {error}; check the path and its rights"))
 }
 
 fn profile(options: &Options) -> anyhow::Result<Profile> {
@@ -157,7 +170,8 @@ fn profile(options: &Options) -> anyhow::Result<Profile> {
             None => default,
         });
     };
-    let text = String::from_utf8(read(path)?).with_context(|| path.display().to_string())?;
+    let text =
+        String::from_utf8(read("--config", path)?).with_context(|| path.display().to_string())?;
     crate::config::profile(&text, options.scheduler_name.as_deref())
         .with_context(|| path.display().to_string())
 }

@@ -18,7 +18,8 @@ use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::{Plugin, Profile};
 use serde::Serialize;
 
-use super::load::{Dump, LoadError};
+use super::load::{Dump, LoadError, pod_name};
+use super::notes;
 use super::priority;
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, Shape};
@@ -161,6 +162,11 @@ pub struct Simulation {
     pub left_out: Vec<String>,
     /// Objects of kinds that a simulation has no use for.
     pub ignored_objects: usize,
+    /// What of the dump counts otherwise than somebody may believe, a sentence each.
+    pub notes: Vec<String>,
+    /// Pods that wait for other schedulers, by the scheduler's name.
+    #[serde(skip)]
+    pub others: BTreeMap<String, usize>,
     /// Nodes that were added.
     pub added: Vec<String>,
     /// Placed pods in order.
@@ -198,7 +204,8 @@ impl Simulation {
         let model = model(&dump, questions)?;
         drain_nodes(&mut dump, questions)?;
         let mut found =
-            Self { nodes: dump.nodes.len(), ignored_objects: dump.ignored, ..Self::default() };
+            Self { nodes: dump.nodes.len(), notes: notes::of_dump(&dump), ..Self::default() };
+        found.ignored_objects = dump.ignored.values().sum();
         let mut cluster = Cluster::new(profile);
         workloads(&mut cluster, &dump);
         nodes(&mut cluster, &dump)?;
@@ -206,6 +213,9 @@ impl Simulation {
         let budgets = cluster.budgets(&dump.budgets);
         let waiting = found.pods(&mut cluster, &mut dump, questions, (&scheduler, progress))?;
         found.pending = waiting.len();
+        if waiting.is_empty() {
+            found.notes.extend(notes::nobody(&scheduler, &found.others));
+        }
         let programs: Vec<Arc<Program>> = waiting.iter().map(|w| Arc::clone(&w.program)).collect();
         found.place(&mut cluster, waiting, &budgets, questions, progress)?;
         if let Some(name) = &questions.why
@@ -252,8 +262,12 @@ impl Simulation {
                 continue;
             }
             let is_other = scheduler_name(&pod) != scheduler;
-            if node.is_none() && (is_other || pod.metadata.deletion_timestamp.is_some()) {
+            let is_going = pod.metadata.deletion_timestamp.is_some();
+            if node.is_none() && (is_other || is_going) {
                 self.skipped += 1;
+                if !is_going {
+                    *self.others.entry(scheduler_name(&pod).to_owned()).or_default() += 1;
+                }
                 continue;
             }
             pod.spec.get_or_insert_default().node_name = None;
@@ -506,11 +520,6 @@ fn object(place: &str, name: &str, kind: &str, error: &dyn std::error::Error) ->
         field: error.to_string(),
         problem: if problem.is_empty() { "cannot be used".into() } else { problem.join(": ") },
     }
-}
-
-fn pod_name(pod: &Pod) -> String {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or(""))
 }
 
 /// Whether a question means this pod: namespace/name, or the name alone.

@@ -26,6 +26,9 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
         s.placed.len(),
         s.unplaced.len()
     )?;
+    for note in &s.notes {
+        writeln!(out, "{note}")?;
+    }
     if s.skipped > 0 {
         writeln!(out, "{} pods skipped (finished, deleted, or of another scheduler)", s.skipped)?;
     }

@@ -1,0 +1,65 @@
+//! What of a dump counts otherwise than somebody who made it may believe.
+//!
+//! Input: a dump, and what a simulation found in it. Output: sentences, for the report. Pure.
+//! Bounds: `NAMED_MAX` names a sentence.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::load::Dump;
+
+/// Names in a sentence.
+const NAMED_MAX: usize = 5;
+
+/// What can be said before anything is placed.
+pub(super) fn of_dump(dump: &Dump) -> Vec<String> {
+    let mut notes = Vec::new();
+    let ignored: usize = dump.ignored.values().sum();
+    if ignored > 0 {
+        let kinds = named(dump.ignored.keys());
+        notes.push(format!("{} of other kinds ignored: {kinds}", count(ignored, "object")));
+    }
+    if !dump.again.is_empty() {
+        let (count, names) = (count(dump.again.len(), "object"), named(dump.again.iter()));
+        notes.push(format!("{count} there more than once, the last one counts: {names}"));
+    }
+    let nodes = dump.nodes.iter().filter_map(|node| node.metadata.name.as_deref());
+    let nodes: HashSet<&str> = nodes.collect();
+    let is_over = |pod: &Pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    let bound = dump.pods.iter().filter(|pod| !is_over(pod));
+    let bound = bound.filter_map(|pod| pod.spec.as_ref()?.node_name.as_ref());
+    let lost: Vec<&String> =
+        bound.filter(|name| !name.is_empty() && !nodes.contains(name.as_str())).collect();
+    if !lost.is_empty() {
+        let (count, names) = (count(lost.len(), "pod"), lost.into_iter().collect::<BTreeSet<_>>());
+        notes.push(format!("{count} on nodes that are not there: {}", named(names)));
+    }
+    notes
+}
+
+/// What is said where nobody waits for a scheduler, but somebody does for others.
+pub(super) fn nobody(scheduler: &str, others: &BTreeMap<String, usize>) -> Option<String> {
+    let others = others.iter().map(|(name, pods)| format!("{name:?} ({pods})"));
+    let others: Vec<String> = others.collect();
+    let names = named(others.iter());
+    (!others.is_empty()).then(|| {
+        format!("no pod waits for scheduler {scheduler:?}; those that wait are for {names}")
+    })
+}
+
+fn count(count: usize, of: &str) -> String {
+    if count == 1 { format!("1 {of}") } else { format!("{count} {of}s") }
+}
+
+fn named<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<&str> = names.by_ref().take(NAMED_MAX).map(String::as_str).collect();
+    match names.count() {
+        0 => first.join(", "),
+        left => format!("{} and {left} more", first.join(", ")),
+    }
+}
