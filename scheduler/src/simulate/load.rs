@@ -16,6 +16,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::valid::{self, Flaw};
+
+/// Longest name of a node or pod.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go DNS1123SubdomainMaxLength
+const NAME_BYTES_MAX: usize = 253;
 /// Lists within lists that are followed.
 const NESTING_MAX: usize = 8;
 
@@ -154,6 +159,8 @@ struct Loader<'a> {
 /// # Errors
 /// The first object that cannot be used.
 pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> {
+    // Some shells put a byte order mark before what they redirect.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut loader = Loader { file, bytes, count: 0, seen: (0, 1, 0), dump };
     let mut stream = serde_json::Deserializer::from_slice(bytes).into_iter::<&RawValue>();
     loop {
@@ -161,6 +168,11 @@ pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> 
         match stream.next() {
             None => break,
             Some(Ok(raw)) => loader.document(raw, None, 0)?,
+            Some(Err(_)) if loader.count == 0 && !looks_like_json(&bytes[start..]) => {
+                let problem = "is no JSON in UTF-8: write it with -o json, as kubectl get nodes,pods -A \
+                    -o json; of a manifest kubectl create --dry-run=client -o json -f FILE makes it";
+                return Err(loader.error(start, "file".into(), String::new(), problem.to_owned()));
+            }
             Some(Err(error)) => return Err(loader.syntax(start, &error)),
         }
     }
@@ -223,17 +235,19 @@ impl<'a> Loader<'a> {
     }
 
     fn object(&mut self, at: usize, text: &str, kind: &str) -> Result<(), LoadError> {
-        self.count += 1;
         match kind {
             "Node" => {
                 let node: Node = self.parse(at, text, kind)?;
-                self.require_name(at, text, kind, node.metadata.name.as_deref())?;
+                let name = node.metadata.name.as_deref();
+                self.require_name(at, text, kind, name)?;
+                self.require_valid(at, (kind, name.unwrap_or_default()), valid::node(&node))?;
                 let place = self.place(at);
                 self.dump.node(node, place);
             }
             "Pod" => {
                 let pod: Pod = self.parse(at, text, kind)?;
                 self.require_name(at, text, kind, pod.metadata.name.as_deref())?;
+                self.require_valid(at, (kind, &pod_name(&pod)), valid::pod(&pod))?;
                 let place = self.place(at);
                 self.dump.pod(pod, place);
             }
@@ -267,6 +281,7 @@ impl<'a> Loader<'a> {
             }
             _ => *self.dump.ignored.entry(kind.to_owned()).or_default() += 1,
         }
+        self.count += 1;
         Ok(())
     }
 
@@ -306,11 +321,30 @@ impl<'a> Loader<'a> {
         kind: &str,
         name: Option<&str>,
     ) -> Result<(), LoadError> {
-        if name.is_some_and(|n| !n.is_empty()) {
-            return Ok(());
-        }
-        let object = self.named(text, Some(kind));
-        Err(self.error(at, object, "metadata.name: ".into(), "is missing".into()))
+        let problem = match name {
+            Some(name) if name.len() > NAME_BYTES_MAX => {
+                format!("has {} bytes, more than the {NAME_BYTES_MAX} of a name", name.len())
+            }
+            Some(name) if !name.is_empty() => return Ok(()),
+            _ => "is missing".to_owned(),
+        };
+        let object = match name {
+            Some(_) => format!("{kind} ({})", self.number()),
+            None => self.named(text, Some(kind)),
+        };
+        Err(self.error(at, object, "metadata.name: ".into(), problem))
+    }
+
+    /// What the API would not take would be judged as if it did.
+    fn require_valid(
+        &self,
+        at: usize,
+        (kind, name): (&str, &str),
+        found: Result<(), Flaw>,
+    ) -> Result<(), LoadError> {
+        found.map_err(|(field, problem)| {
+            self.error(at, format!("{kind} {name}"), format!("{field}: "), problem)
+        })
     }
 
     fn number(&self) -> String {
@@ -378,6 +412,10 @@ impl<'a> Loader<'a> {
         (found.line, found.column) = (error.line(), error.column());
         found
     }
+}
+
+fn looks_like_json(text: &[u8]) -> bool {
+    matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
 }
 
 /// Kind and name of the object in which a text breaks off: the last that names itself.
@@ -502,7 +540,7 @@ mod tests {
     }
 
     const NODE: &str = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
-    const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"}}"#;
+    const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}"#;
 
     #[test]
     fn lists_streams_arrays_and_watches_hold_the_same_objects() {
@@ -537,9 +575,21 @@ mod tests {
         assert_eq!((error.object.as_str(), error.field.as_str()), ("Pod p", "items[0].spec: "));
         let error = try_load("{\"kind\":\"Node\",\n \"metadata\": {\"name\": }}").expect_err("bad");
         assert_eq!((error.line, error.field.as_str()), (2, "metadata.name: "));
+        let marked = format!("\u{feff}{NODE}");
+        assert_eq!(try_load(&marked).expect("a byte order mark says nothing").nodes.len(), 1);
+        for other in ["apiVersion: v1\nkind: Node\n", "\u{fffd}\u{fffd}{"] {
+            let error = try_load(other).expect_err("no JSON");
+            assert!(error.problem.contains("kubectl get nodes,pods -A -o json"), "{error}");
+        }
+        let error = try_load(&NODE.replace("\"n\"", &format!("\"{}\"", "n".repeat(254))));
+        assert!(error.expect_err("too long").problem.contains("254 bytes"));
         assert!(try_load("").expect_err("empty").problem.contains("no objects"));
         assert!(try_load("{\"kind\":\"Node\"").is_err());
         let error = try_load(r#"{"kind":"Node","apiVersion":"v1","metadata":{}}"#);
-        assert_eq!(error.expect_err("no name").field, "metadata.name: ");
+        let error = error.expect_err("no name");
+        assert_eq!((&*error.field, &*error.object), ("metadata.name: ", "Node (object 1)"));
+        let pod = POD.replace(r#"{"name":"c"}"#, "");
+        let error = try_load(&format!("{NODE}\n{pod}")).expect_err("no containers");
+        assert_eq!((&*error.field, error.line), ("spec.containers: ", 2));
     }
 }

@@ -10,6 +10,7 @@ pub mod place;
 pub(crate) mod priority;
 pub mod progress;
 pub mod report;
+mod valid;
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
