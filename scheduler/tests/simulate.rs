@@ -287,6 +287,38 @@ fn what_counts_otherwise_than_one_may_believe_is_said() {
 }
 
 #[test]
+fn nothing_of_a_dump_reaches_the_terminal_as_a_command() {
+    let files = Files::new();
+    let evil = "x\u{1b}[2J\u{7}\n\u{202e}\u{9b}";
+    let mut tainted = node(&format!("n{evil}"), "4", "a");
+    tainted["spec"] =
+        json!({"taints": [{"key": format!("k{evil}"), "value": evil, "effect": "NoSchedule"}]});
+    let mut other = pod(&format!("o{evil}"), "1", None, 0);
+    other["spec"]["schedulerName"] = json!(evil);
+    other["kind"] = json!(format!("Kind{evil}"));
+    let all = [
+        node(&format!("m{evil}"), "4", "a"),
+        tainted,
+        pod(&format!("p{evil}"), "1", None, 0),
+        pod(&format!("q{evil}"), "9", None, 0),
+        pod(&format!("r{evil}"), "4", Some(&format!("m{evil}")), -1),
+        other,
+    ];
+    let text: Vec<String> = all.iter().map(Value::to_string).collect();
+    files.write("all.json", &text.join("\n"));
+    let [like, why] = ["m", "q"].map(|first| format!("{first}{evil}"));
+    let arguments = ["--cluster=all.json", "--add-nodes=1", "--like", &like, "--why", &why];
+    let output = files.run(&arguments);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["PLACED", "WITHOUT A PLACE", "WHY d/qx\\u{1b}[2J\\u{7}\\u{a}\\u{202e}\\u{9b}\n"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+    assert!(!said.contains(obeyed), "{said:?}");
+}
+
+#[test]
 fn a_slipped_digit_costs_no_memory() {
     let files = cluster();
     files.write("pod.json", &pod("p", "1", None, 0).to_string());

@@ -1,9 +1,11 @@
 //! The report as tables.
 //!
 //! Input: a `Simulation`. Output: text. Owner: pure but for the writer. Bounds: `limit` rows a table.
+//! A dump may be somebody else's: nothing of it is written that a terminal obeys.
 
 pub mod capacity;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use pintle_sched_core::remedy::amount;
@@ -27,7 +29,7 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
         s.unplaced.len()
     )?;
     for note in &s.notes {
-        writeln!(out, "{note}")?;
+        writeln!(out, "{}", plain(note))?;
     }
     if s.skipped > 0 {
         writeln!(out, "{} pods skipped (finished, deleted, or of another scheduler)", s.skipped)?;
@@ -35,11 +37,11 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
     if !s.left_out.is_empty() {
         let (count, pods) = (s.left_out.len(), &s.left_out[..s.left_out.len().min(limit)]);
         let why = "volumes and resource claims are not simulated";
-        writeln!(out, "{count} pods left out ({why}): {}", pods.join(", "))?;
+        writeln!(out, "{count} pods left out ({why}): {}", plain(&pods.join(", ")))?;
         more(pods.len(), count, out)?;
     }
     if !s.added.is_empty() {
-        writeln!(out, "{} nodes added: {} ..", s.added.len(), s.added[0])?;
+        writeln!(out, "{} nodes added: {} ..", s.added.len(), plain(&s.added[0]))?;
     }
     if let Some(why) = &s.why {
         explain(why, limit, out)?;
@@ -49,9 +51,25 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
     left(s, out)
 }
 
+/// What would move the cursor, ring, or turn the direction of letters, as its number.
+fn plain(text: &str) -> Cow<'_, str> {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let obeyed = |c: char| c.is_control() || turns(c);
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if obeyed(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
 fn grid(header: &[&str], rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
     let mut widths: Vec<usize> = header.iter().map(|h| h.len()).collect();
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -68,7 +86,7 @@ fn grid(header: &[&str], rows: &[Vec<String>], out: &mut dyn Write) -> io::Resul
         writeln!(out, "{}", text.trim_end())
     };
     line(&mut header.iter().copied())?;
-    rows.iter().try_for_each(|row| line(&mut row.iter().map(String::as_str)))
+    rows.iter().try_for_each(|row| line(&mut row.iter().map(|cell| &**cell)))
 }
 
 fn more(shown: usize, all: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -105,26 +123,26 @@ fn unplaced(s: &Simulation, limit: usize, out: &mut dyn Write) -> io::Result<()>
     writeln!(out, "\nWITHOUT A PLACE")?;
     for one in s.unplaced.iter().take(limit) {
         let from = one.from.as_ref().map_or(String::new(), |n| format!(" (from {n})"));
-        writeln!(out, "{}{from}\n  {}", one.pod, one.message)?;
+        writeln!(out, "{}\n  {}", plain(&format!("{}{from}", one.pod)), plain(&one.message))?;
         if let Some(remedy) = &one.remedy {
-            writeln!(out, "  would fit: {remedy}")?;
+            writeln!(out, "  would fit: {}", plain(&remedy.to_string()))?;
         }
         if let Some(p) = &one.preemption {
             let budget = match p.violations {
                 0 => String::new(),
                 n => format!(", {n} against a disruption budget"),
             };
-            let victims = p.victims.join(", ");
-            writeln!(out, "  preemption on {}: {victims}{budget}", p.node)?;
+            let text = format!("{}: {}{budget}", p.node, p.victims.join(", "));
+            writeln!(out, "  preemption on {}", plain(&text))?;
         }
     }
     more(s.unplaced.len().min(limit), s.unplaced.len(), out)
 }
 
 fn explain(why: &Why, limit: usize, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "\nWHY {}\n{}", why.pod, why.answer)?;
+    writeln!(out, "\nWHY {}\n{}", plain(&why.pod), plain(&why.answer))?;
     if let Some(remedy) = &why.remedy {
-        writeln!(out, "would fit: {remedy}")?;
+        writeln!(out, "would fit: {}", plain(&remedy.to_string()))?;
     }
     let plugins: Vec<&str> =
         why.nodes.first().map(|n| n.scores.keys().copied().collect()).unwrap_or_default();
