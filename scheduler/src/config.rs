@@ -8,6 +8,7 @@
 // k8s: pkg/scheduler/apis/config/types.go, v1/defaults.go, scheme/scheme.go (strict codec)
 
 mod arguments;
+mod mistake;
 mod others;
 mod points;
 mod process;
@@ -334,8 +335,7 @@ fn of_nobody(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<Strin
 /// When the text is no such configuration.
 pub fn written(text: &str) -> Result<serde_json::Map<String, Value>, ConfigError> {
     read(text)?;
-    let value: Value =
-        serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    let value: Value = serde_saphyr::from_str(text).map_err(|e| mistake::of_text(&e))?;
     let fields = match value {
         Value::Object(fields) => fields,
         _ => serde_json::Map::new(),
@@ -349,10 +349,9 @@ pub fn written(text: &str) -> Result<serde_json::Map<String, Value>, ConfigError
 }
 
 fn read(text: &str) -> Result<File, ConfigError> {
-    let mut value: Value =
-        serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    let mut value: Value = serde_saphyr::from_str(text).map_err(|e| mistake::of_text(&e))?;
     without_nulls(&mut value);
-    serde_json::from_value(value).map_err(|e| ConfigError::Syntax(e.to_string()))
+    File::deserialize(&value).map_err(|e| mistake::of_tree(&value, &e))
 }
 
 /// Null is the zero value, as for Go: a field is not there, an item of a list says nothing. Arguments

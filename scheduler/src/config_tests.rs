@@ -38,6 +38,37 @@ fn mistakes_name_their_field() {
     assert!(profile("kind: Pod\napiVersion: v1\n", None).is_err());
 }
 
+#[test]
+fn what_cannot_be_read_is_named_by_field_or_line_in_one_sentence() {
+    let score = |plugin: &str| format!("profiles: [{{}}, {{plugins: {{score: {{{plugin}}}}}}}]");
+    for (text, says) in [
+        (
+            "parallelism: x".to_owned(),
+            "parallelism: invalid type: string \"x\", expected a whole number",
+        ),
+        ("leaderElection: 5".into(), "leaderElection: invalid type: integer `5`, expected fields"),
+        ("leaderElection: {leaderElect: 5}".into(), "leaderElection.leaderElect: invalid type"),
+        ("profiles: 5".into(), "profiles: invalid type: integer `5`, expected a list"),
+        (
+            score("enabled: [{name: ImageLocality, weight: x}]"),
+            "profiles[1].plugins.score.enabled[0].weight: ",
+        ),
+        (score("enabled: [{name: 5}]"), "profiles[1].plugins.score.enabled[0]: invalid type"),
+        (score("disable: []"), "profiles[1].plugins.score.disable: unknown field"),
+        ("kind: Other".into(), "line 3"),
+    ] {
+        let said = refused(&text);
+        assert!(said.starts_with(&format!("configuration: {says}")), "{text}: {said}");
+        assert!(said.lines().count() == 1 && !said.contains("Policy"), "{said}");
+    }
+    for empty in ["", "\n", "# nothing\n", "null"] {
+        let said = profile(empty, None).expect_err("empty").to_string();
+        assert_eq!(said, "configuration: the file is empty: write a configuration");
+    }
+    let said = profile("a: [", None).expect_err("no YAML").to_string();
+    assert!(said.contains("line 1") && said.lines().count() == 1, "{said}");
+}
+
 fn refused(rest: &str) -> String {
     profile(&format!("{HEAD}{rest}"), None).expect_err("refused").to_string()
 }

@@ -1,0 +1,103 @@
+//! What of a file cannot be read, in words: where it is, and what is expected there.
+//!
+//! Input: the text or its tree, and the reader's error. Output: a `ConfigError` in one line. Pure.
+//! Bounds: `TRIED_MAX` fields of one level are looked at for the one that is wrong.
+
+use serde_json::Value;
+
+use super::{ConfigError, File};
+
+/// Fields of one level, or items of a list, that are tried.
+const TRIED_MAX: usize = 100;
+/// What the reader advises programmers.
+const TO_PROGRAMMERS: &str = ", set DuplicateKeyPolicy";
+/// What the readers call types, and what YAML does.
+const TYPES: [(&str, &str); 5] = [
+    ("expected i32", "expected a whole number"),
+    ("expected i64", "expected a whole number"),
+    ("expected u32", "expected a whole number"),
+    ("expected f64", "expected a number"),
+    ("expected a sequence", "expected a list"),
+];
+
+/// Of text that is no YAML.
+pub(super) fn of_text(error: &serde_saphyr::Error) -> ConfigError {
+    let said = error.without_snippet().to_string();
+    let said = said.lines().next().unwrap_or_default();
+    let said = said.split(TO_PROGRAMMERS).next().unwrap_or(said);
+    let said = said.strip_prefix("error: ").unwrap_or(said);
+    match error.location() {
+        Some(at) if !said.contains("line ") => {
+            ConfigError::Syntax(format!("line {}: {said}", at.line()))
+        }
+        _ => ConfigError::Syntax(said.to_owned()),
+    }
+}
+
+/// Of a tree that is no configuration.
+pub(super) fn of_tree(tree: &Value, error: &serde_json::Error) -> ConfigError {
+    let said = error.to_string();
+    if tree.is_null() {
+        return ConfigError::Syntax("the file is empty: write a configuration".to_owned());
+    }
+    let problem = in_words(&said);
+    match culprit(tree, &said) {
+        field if field.is_empty() => ConfigError::Syntax(problem),
+        field => ConfigError::Field { field, problem },
+    }
+}
+
+fn in_words(said: &str) -> String {
+    if let Some((before, _)) = said.split_once("expected struct ") {
+        return format!("{before}expected fields");
+    }
+    let known = TYPES.iter().find(|(theirs, _)| said.contains(theirs));
+    known.map_or_else(|| said.to_owned(), |(theirs, ours)| said.replace(theirs, ours))
+}
+
+/// The field without which something else would be said, as `profiles[0].plugins`.
+fn culprit(tree: &Value, said: &str) -> String {
+    let (mut pointer, mut path) = (String::new(), String::new());
+    while let Some((next, shown)) = children(tree, &pointer).into_iter().find(|(name, _)| {
+        let mut without = tree.clone();
+        remove(&mut without, &pointer, name);
+        match serde_json::from_value::<File>(without) {
+            Ok(_) => true,
+            Err(other) => {
+                let other = other.to_string();
+                other != said && !other.starts_with("missing field")
+            }
+        }
+    }) {
+        pointer = format!("{pointer}/{}", next.replace('~', "~0").replace('/', "~1"));
+        path.push_str(&shown);
+    }
+    path.trim_start_matches('.').to_owned()
+}
+
+/// Names of what is below, and how they are shown in a path.
+fn children(tree: &Value, pointer: &str) -> Vec<(String, String)> {
+    match tree.pointer(pointer) {
+        Some(Value::Object(fields)) => {
+            let names = fields.keys().take(TRIED_MAX);
+            names.map(|name| (name.clone(), format!(".{name}"))).collect()
+        }
+        Some(Value::Array(items)) => {
+            let numbers = 0..items.len().min(TRIED_MAX);
+            numbers.map(|at| (at.to_string(), format!("[{at}]"))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn remove(tree: &mut Value, pointer: &str, name: &str) {
+    match tree.pointer_mut(pointer) {
+        Some(Value::Object(fields)) => drop(fields.remove(name)),
+        Some(Value::Array(items)) => {
+            if let Some(at) = name.parse().ok().filter(|at| *at < items.len()) {
+                items.remove(at);
+            }
+        }
+        _ => {}
+    }
+}
