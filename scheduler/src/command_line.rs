@@ -82,8 +82,10 @@ fn mistake(error: &clap::Error) -> String {
 
 fn complain(errors: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
     for error in errors {
+        let text = error.to_string();
+        let text = text.lines().map(output::plain).collect::<Vec<_>>().join("\n");
         // Before there is a logger; a closed standard error is nobody's problem.
-        let _ = writeln!(std::io::stderr(), "pintle-scheduler: {error}");
+        let _ = writeln!(std::io::stderr(), "pintle-scheduler: {text}");
     }
     ExitCode::FAILURE
 }

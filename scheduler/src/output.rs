@@ -1,8 +1,10 @@
 //! What commands print.
 //!
 //! Input: what is to be written. Output: standard output. Owner: the command line. Whoever reads it may
-//! stop early, as `head` does; a full disk is an error.
+//! stop early, as `head` does; a full disk is an error. Nothing of others' files is written that a
+//! terminal obeys.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
 use anyhow::{Context as _, Result};
@@ -18,6 +20,20 @@ fn print_to(out: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other.context("standard output"),
     }
+}
+
+/// What would move the cursor, ring, or turn the direction of letters, as its number.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let obeyed = |c: char| c.is_control() || turns(c);
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if obeyed(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
 }
 
 #[cfg(test)]

@@ -316,6 +316,11 @@ fn nothing_of_a_dump_reaches_the_terminal_as_a_command() {
     }
     let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
     assert!(!said.contains(obeyed), "{said:?}");
+    let wrong = node(&format!("w{evil}"), "-4", "a");
+    files.write("wrong.json", &wrong.to_string());
+    let said = files.run(&["--cluster=wrong.json"]).stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("status.allocatable.cpu") && !said.contains(obeyed), "{said:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use pintle_sched_core::remedy::amount;
 
 use super::place::{Simulation, Why};
+use crate::output::plain;
 
 /// Prints everything, at most `limit` rows a table (0 is all).
 ///
@@ -49,20 +50,6 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
     placed(s, limit, out)?;
     unplaced(s, limit, out)?;
     left(s, out)
-}
-
-/// What would move the cursor, ring, or turn the direction of letters, as its number.
-fn plain(text: &str) -> Cow<'_, str> {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let obeyed = |c: char| c.is_control() || turns(c);
-    if !text.contains(obeyed) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if obeyed(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
-    }
-    Cow::Owned(shown)
 }
 
 fn grid(header: &[&str], rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
