@@ -351,6 +351,8 @@ fn what_cannot_be_placed_is_told_before_the_cluster_is_asked() {
         pod["spec"]["schedulerName"] = json!(scheduler);
         pod
     };
+    let said = files.what_if(&["--pod", "missing.json"]);
+    assert!(said.contains("--pod=missing.json: No such file"), "{said}");
     files.write("pod.json", &of("p", "web").to_string());
     let goes_on = files.what_if(&["--pod", "pod.json", "--config", "config.yaml"]);
     assert!(goes_on.contains("no-cluster"), "{goes_on}");

@@ -159,7 +159,7 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
 /// What a file says is to be placed.
 fn asked_pods(path: &Path) -> Result<Dump> {
     let shown = path.display().to_string();
-    let bytes = std::fs::read(path).with_context(|| shown.clone())?;
+    let bytes = simulate::read("--pod", path)?;
     let mut asked = Dump::default();
     load::load(&shown, &bytes, &mut asked)?;
     ensure!(

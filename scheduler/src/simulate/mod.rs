@@ -151,7 +151,8 @@ pub(crate) fn write(
     }
 }
 
-fn read(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+/// What a flag's file holds, or standard input.
+pub(crate) fn read(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     if path == Path::new("-") {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).context("standard input")?;
