@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::position::{offset, path_at, position, sniff};
 use super::valid::{self, Flaw};
 
 /// Longest name of a node or pod.
@@ -90,6 +91,30 @@ impl Dump {
                 self.pod_places.push(place);
             }
         }
+    }
+
+    /// A watch tells that an object is gone; only nodes and pods are found again.
+    fn forget(&mut self, text: &str) {
+        let gone: Named = serde_json::from_str(text).unwrap_or_default();
+        let name = gone.metadata.name.unwrap_or_default();
+        let (kind, name) = match gone.kind.as_deref() {
+            Some("Node") => ("Node", name),
+            Some("Pod") => {
+                let namespace = gone.metadata.namespace.as_deref().unwrap_or("default");
+                ("Pod", format!("{namespace}/{name}"))
+            }
+            _ => return,
+        };
+        let Some(at) = self.known.remove(&(kind, name)) else { return };
+        if kind == "Node" {
+            self.nodes.remove(at);
+            self.node_places.remove(at);
+        } else {
+            self.pods.remove(at);
+            self.pod_places.remove(at);
+        }
+        let later = self.known.iter_mut().filter(|((of, _), place)| *of == kind && **place > at);
+        later.for_each(|(_, place)| *place -= 1);
     }
 }
 
@@ -209,8 +234,14 @@ impl<'a> Loader<'a> {
             serde_json::from_str(text).map_err(|e| self.typed(at, text, None, &e))?;
         if let (Some(event), Some(object)) = (&head.event, head.object) {
             // A watch: what was deleted is not there, a bookmark is no object.
-            let gone = matches!(event.as_str(), "DELETED" | "BOOKMARK" | "ERROR");
-            return if gone { Ok(()) } else { self.document(object, None, depth + 1) };
+            return match event.as_str() {
+                "DELETED" => {
+                    self.dump.forget(object.get());
+                    Ok(())
+                }
+                "BOOKMARK" | "ERROR" => Ok(()),
+                _ => self.document(object, None, depth + 1),
+            };
         }
         let own = head.kind.as_deref();
         let is_list = own.is_some_and(|k| k.ends_with("List"));
@@ -418,23 +449,6 @@ fn looks_like_json(text: &[u8]) -> bool {
     matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
 }
 
-/// Kind and name of the object in which a text breaks off: the last that names itself.
-fn sniff(text: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(text);
-    let kinds = ["Node", "Pod", "Namespace", "Service", "ReplicaSet", "StatefulSet"];
-    let quoted = |after: &str, key: &str| {
-        let value = after.split_once(&format!("\"{key}\""))?.1.trim_start().strip_prefix(':')?;
-        Some(value.trim_start().strip_prefix('"')?.split('"').next()?.to_owned())
-    };
-    let start = text.rmatch_indices("\"kind\"").map(|(at, _)| at).find(|at| {
-        let found = quoted(&text[*at..], "kind");
-        found.is_some_and(|k| kinds.contains(&k.as_str()))
-    })?;
-    let kind = quoted(&text[start..], "kind")?;
-    let metadata = text[start..].split_once("\"metadata\"")?.1;
-    Some(format!("{kind} {}", quoted(metadata, "name")?))
-}
-
 fn missing_type(error: &serde_json::Error) -> bool {
     let text = error.to_string();
     text.contains("missing field `kind`") || text.contains("missing field `apiVersion`")
@@ -444,90 +458,6 @@ fn missing_type(error: &serde_json::Error) -> bool {
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or(&text).to_owned()
-}
-
-/// Line and column of a byte, from 1.
-fn position(bytes: &[u8], at: usize) -> (usize, usize) {
-    let before = &bytes[..at.min(bytes.len())];
-    let line = before.iter().filter(|b| **b == b'\n').count() + 1;
-    let start = before.iter().rposition(|b| *b == b'\n').map_or(0, |p| p + 1);
-    (line, before.len() - start + 1)
-}
-
-/// The byte of a line and column as the parser counts them.
-fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
-    let mut start = 0;
-    for _ in 1..line {
-        match bytes[start..].iter().position(|b| *b == b'\n') {
-            Some(at) => start += at + 1,
-            None => break,
-        }
-    }
-    (start + column.saturating_sub(1)).min(bytes.len())
-}
-
-/// The path of the value that a byte of a document belongs to, as `spec.containers[0].image`.
-fn path_at(bytes: &[u8], at: usize) -> String {
-    enum Level {
-        Object(String),
-        Array(usize),
-    }
-    let mut stack: Vec<Level> = Vec::new();
-    let (mut i, mut key_next) = (0, false);
-    while i < bytes.len() && i <= at {
-        match bytes[i] {
-            b'{' => {
-                stack.push(Level::Object(String::new()));
-                key_next = true;
-            }
-            b'[' => {
-                stack.push(Level::Array(0));
-                key_next = false;
-            }
-            b'}' | b']' => {
-                // The parser reports a value at its end: the path is that of what just closed.
-                if i == at {
-                    break;
-                }
-                stack.pop();
-                key_next = false;
-            }
-            b',' => match stack.last_mut() {
-                Some(Level::Array(n)) => *n += 1,
-                _ => key_next = true,
-            },
-            b'"' => {
-                let start = i + 1;
-                i += 1;
-                while i < bytes.len() && bytes[i] != b'"' {
-                    i += 1 + usize::from(bytes[i] == b'\\');
-                }
-                if key_next {
-                    let text = String::from_utf8_lossy(&bytes[start..i.min(bytes.len())]);
-                    if let Some(Level::Object(key)) = stack.last_mut() {
-                        *key = text.into_owned();
-                    }
-                    key_next = false;
-                }
-            }
-            _ => {}
-        }
-        i += 1;
-    }
-    let mut path = String::new();
-    for level in stack {
-        match level {
-            Level::Object(key) if key.is_empty() => {}
-            Level::Object(key) => {
-                if !path.is_empty() {
-                    path.push('.');
-                }
-                path.push_str(&key);
-            }
-            Level::Array(n) => path.push_str(&format!("[{n}]")),
-        }
-    }
-    path
 }
 
 #[cfg(test)]
@@ -555,6 +485,25 @@ mod tests {
             let dump = try_load(&text).expect(&text);
             assert_eq!((dump.nodes.len(), dump.pods.len()), (1, 1), "{text}");
         }
+    }
+
+    #[test]
+    fn the_last_word_of_a_watch_about_an_object_counts() {
+        let pod = |name: &str| POD.replace("\"p\"", &format!("\"{name}\""));
+        let told = |event: &str, object: &str| format!(r#"{{"type":"{event}","object":{object}}}"#);
+        let text = [
+            told("ADDED", NODE),
+            told("ADDED", &pod("a")),
+            told("ADDED", &pod("b")),
+            told("DELETED", &pod("a")),
+            told("MODIFIED", &pod("b")),
+            told("DELETED", &pod("never")),
+            told("DELETED", NODE),
+        ];
+        let dump = try_load(&text.join("\n")).expect("a watch");
+        assert_eq!((dump.nodes.len(), dump.pods.len()), (0, 1));
+        assert_eq!((pod_name(&dump.pods[0]), dump.again.len()), ("default/b".to_owned(), 1));
+        assert_eq!(dump.pod_places[0].split(':').nth(1), Some("5"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub mod load;
 mod notes;
 pub mod place;
+mod position;
 pub(crate) mod priority;
 pub mod progress;
 pub mod report;
