@@ -160,6 +160,7 @@ pub async fn run(config: Config) -> Result<()> {
     driver.run(stop.asked(), ledger).await;
     server.stopping();
     Ok(())
+    parts.health.started();
 }
 
 impl Parts {

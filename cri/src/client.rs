@@ -120,10 +120,18 @@ impl Client {
     /// Returns once the runtime answers, with what it says about itself. Waits for ever: wrap it
     /// in a timeout where that is wrong.
     pub async fn ready(&self) -> v1::VersionResponse {
+        self.ready_telling(|_| ()).await
+    }
+
+    /// As `ready`; `told` hears why each attempt failed.
+    pub async fn ready_telling(&self, mut told: impl FnMut(&Error)) -> v1::VersionResponse {
         loop {
             match self.version(v1::VersionRequest::default()).await {
                 Ok(version) => return version,
-                Err(error) => tracing::debug!(%error, "runtime is not ready"),
+                Err(error) => {
+                    tracing::debug!(%error, "runtime is not ready");
+                    told(&error);
+                }
             }
             tokio::time::sleep(self.link.wait().max(crate::transport::BACKOFF_MIN)).await;
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use common::*;
-use pintle_cri::{Client, Code, Deadlines, Method, Observer, error::Origin, fake::*, v1::*};
+use pintle_cri::{Client, Code, Deadlines, Error, Method, Observer, error::Origin, fake::*, v1::*};
 
 fn version() -> VersionRequest {
     VersionRequest::default()
@@ -148,7 +148,12 @@ async fn a_client_may_be_made_before_its_runtime() {
     let client = Client::connect(&endpoint, Deadlines::default()).expect("valid");
     let error = client.version(version()).await.expect_err("nobody listens");
     assert!(error.code == Code::Unavailable && error.message.contains("cri.sock"), "{error}");
-    let waiting = tokio::spawn(async move { client.ready().await });
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let told_of = move |error: &Error| drop(tell.send(error.to_string()));
+    let waiting = tokio::spawn(async move { client.ready_telling(told_of).await });
+    while let Some(why) = patiently(told.recv()).await
+        && !why.contains("cri.sock: No such file")
+    {}
     let _fake = FakeRuntime::start(&path).await.expect("the fake starts");
     assert_eq!(patiently(waiting).await.expect("no panic").runtime_api_version, "v1");
 }

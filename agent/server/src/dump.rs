@@ -16,10 +16,12 @@ use crate::select::full;
 pub(super) fn dump(parts: &Parts, snapshot: &Snapshot, calls: &[RuntimeCall]) -> Value {
     let events = (parts.events)();
     let problems: Vec<String> = parts.problems.load().iter().map(ToString::to_string).collect();
+    let starting = || parts.health.awaited().map(|awaited| format!("starting: {awaited}"));
+    let health = parts.health.check().err().or_else(starting);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "sourcesReady": snapshot.sources_ready,
-        "health": parts.health.check().err().unwrap_or_else(|| "ok".to_owned()),
+        "health": health.unwrap_or_else(|| "ok".to_owned()),
         "eventSource": {"mode": events.mode, "dropped": events.dropped},
         "timelineEntriesDropped": parts.recorder.overflowed(),
         "brokenManifests": problems,

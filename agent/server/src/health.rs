@@ -1,7 +1,8 @@
 //! Is the agent alive? A heartbeat of the driver and the sentence for when it has stopped.
 //!
 //! The driver beats at each turn of its loop; `/healthz` and the systemd watchdog read. Shared by
-//! both threads through one atomic. A loop that has not turned for `max(2 x syncFrequency, 5 min)`
+//! both threads through one atomic. Until that loop begins, `starting` tells what is waited for: the
+//! agent's own commands show it, and for the checks it is no fault, as for the kubelet. A loop that has not turned for `max(2 x syncFrequency, 5 min)`
 //! counts as hung, as for the kubelet.
 // k8s: pkg/kubelet/server/server.go syncLoopHealthCheck
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use pintle_daemon::serve::checks::Checks;
 
 /// Shortest silence after which the main loop counts as hung.
@@ -19,6 +21,8 @@ const SILENCE_MIN: Duration = Duration::from_secs(5 * 60);
 pub struct Health {
     heart: Arc<Heart>,
     checks: Checks,
+    /// What the start waits for.
+    awaited: ArcSwapOption<String>,
 }
 
 #[derive(Debug)]
@@ -40,7 +44,22 @@ impl Health {
             .with("ping", || Ok(()))
             .with("log", || Ok(()))
             .with("syncloop", move || listened.check());
-        Self { heart, checks }
+        Self { heart, checks, awaited: ArcSwapOption::empty() }
+    }
+
+    /// The main loop has not begun: it waits for this.
+    pub fn starting(&self, awaited: String) {
+        self.awaited.store(Some(Arc::new(awaited)));
+    }
+
+    /// The main loop begins.
+    pub fn started(&self) {
+        self.awaited.store(None);
+    }
+
+    /// What the start waits for, until the main loop begins.
+    pub fn awaited(&self) -> Option<Arc<String>> {
+        self.awaited.load_full()
     }
 
     /// When this agent began, as the wall clock says.

@@ -115,6 +115,7 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
         "brokenManifests": problems,
         "apiServer": node_troubles(&parts.api_health.troubles(), now),
         "sourcesReady": snapshot.sources_ready,
+        "startWaitsFor": parts.health.awaited().as_deref(),
     }))
 }
 
@@ -219,8 +220,10 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
                     o.namespace, o.name, o.uid
                 )
             }));
-            if !snapshot.sources_ready {
-                more.push("not every source of pods has been read yet".to_owned());
+            match parts.health.awaited() {
+                Some(awaited) => more.push(format!("the agent is starting: {awaited}")),
+                None if snapshot.sources_ready => {}
+                None => more.push("not every source of pods has been read yet".to_owned()),
             }
             more.extend(parts.problems.load().iter().map(|p| format!("broken manifest: {p}")));
             more.extend(node_troubles(&parts.api_health.troubles(), clock::now()));

@@ -27,6 +27,10 @@ const IMAGES_WAIT: Duration = Duration::from_secs(5);
 
 /// Answers the command socket.
 pub(super) async fn answer(parts: &Parts) -> Answer {
+    if let Some(awaited) = parts.health.awaited() {
+        let error = format!("the agent is starting: {awaited}");
+        return Answer::refusal(503, &error, &[]);
+    }
     let (answer, answered) = oneshot::channel();
     let (uses, images) = tokio::join!(uses(parts), images(parts));
     let asking = async {

@@ -3,6 +3,7 @@
 //!
 //! Called once by `app`. Effects: makes directories, connects to the runtime, spawns the rotator.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -130,24 +131,50 @@ pub(super) fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Client>
     Ok(client.with_observer(Arc::clone(metrics) as Arc<dyn pintle_cri::Observer>))
 }
 
+/// Waits for the runtime's first answer; the log and the agent's own commands tell why there is none.
+async fn runtime_version(
+    config: &Config,
+    client: &Client,
+    health: &server::Health,
+) -> v1::VersionResponse {
+    let endpoint = &config.kubelet.container_runtime_endpoint;
+    health.starting(awaited(endpoint, "it has been asked"));
+    let why = RefCell::new(None);
+    let ready = client.ready_telling(|error| {
+        health.starting(awaited(endpoint, &error.message));
+        *why.borrow_mut() = Some(error.message.clone());
+    });
+    tokio::pin!(ready);
+    loop {
+        if let Ok(version) = tokio::time::timeout(RUNTIME_PATIENCE, &mut ready).await {
+            return version;
+        }
+        // Waiting is no reason for the watchdog to end the agent.
+        health.beat();
+        tracing::warn!(
+            containerRuntimeEndpoint = endpoint,
+            error = why.borrow().as_deref(),
+            "the container runtime does not answer yet: start it, or correct the path; still waiting"
+        );
+    }
+}
+
+/// What a runtime that has not answered is to those who ask the agent.
+fn awaited(endpoint: &str, why: &str) -> String {
+    format!(
+        "the container runtime has not answered yet: {why}; start it, or correct \
+         containerRuntimeEndpoint, which is {endpoint}"
+    )
+}
+
 /// Waits for the runtime and asks what it is.
 pub(super) async fn runtime_info(
     config: &Config,
     client: &Client,
     health: &server::Health,
 ) -> Result<Runtime> {
-    let ready = client.ready();
-    tokio::pin!(ready);
-    let version = loop {
-        match tokio::time::timeout(RUNTIME_PATIENCE, &mut ready).await {
-            Ok(version) => break version,
-            Err(_) => {
-                // Waiting is no reason for the watchdog to end the agent.
-                health.beat();
-                tracing::warn!("the container runtime does not answer yet; still waiting");
-            }
-        }
-    };
+    let version = runtime_version(config, client, health).await;
+    health.starting("the container runtime is there; the node is made ready".to_owned());
     let status = told_status(client).await;
     let told = told_config(client).await?;
     if told.is_none()
@@ -404,6 +431,35 @@ mod tests {
         runtime.on(Method::Status).hang();
         assert!(told_status(&client).await.is_none());
         assert_eq!(runtime.calls_of(Method::Status, "").len(), 3);
+    }
+
+    #[tokio::test]
+    async fn who_asks_the_agent_hears_why_the_runtime_does_not_answer() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let endpoint = format!("unix://{}/none.sock", dir.path().display());
+        let args = ["pintle-agent", &format!("--container-runtime-endpoint={endpoint}")];
+        let parsed = pintle_agent_config::parse(args.map(Into::into).into_iter());
+        let Ok(pintle_agent_config::Command::Run(config)) = parsed else { panic!("{parsed:?}") };
+        let client = Client::connect(&endpoint, Deadlines::default()).expect("an endpoint");
+        let health = server::Health::new(Duration::from_secs(60));
+        let told = async {
+            loop {
+                let awaited = health.awaited().unwrap_or_default();
+                if awaited.contains("No such file") {
+                    return awaited;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let told = tokio::select! {
+            told = tokio::time::timeout(Duration::from_secs(60), told) => told.expect("told"),
+            version = runtime_version(&config, &client, &health) => panic!("{version:?}"),
+        };
+        assert!(told.contains("/none.sock: No such file or directory"), "{told}");
+        assert!(
+            told.ends_with(&format!("containerRuntimeEndpoint, which is {endpoint}")),
+            "{told}"
+        );
     }
 
     #[test]

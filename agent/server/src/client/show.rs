@@ -14,9 +14,9 @@ use super::look::{Cell, Look, Style};
 /// Which word of a pod's line is its age.
 const AGE_COLUMN: usize = 5;
 
-/// Said while pods may be missing from the table.
-const STARTING: &str = "The agent is starting: the container runtime has not answered yet, or a \
-                        source of pods has not been read.\n";
+/// Said while pods may be missing from the table and the agent tells no reason.
+const STARTING: &str =
+    "the container runtime has not answered yet, or a source of pods has not been read.";
 
 /// The table of pods.
 pub(super) fn pods(answer: &Value, look: &Look) -> String {
@@ -43,7 +43,9 @@ pub(super) fn pods(answer: &Value, look: &Look) -> String {
         _ => look.table(&rows),
     };
     if answer["sourcesReady"] == false {
-        out.push_str(STARTING);
+        let awaited = text(&answer["startWaitsFor"]);
+        let awaited = if awaited.is_empty() { STARTING } else { &awaited };
+        let _ = writeln!(out, "The agent is starting: {awaited}");
     }
     section(&mut out, "API server:", &answer["apiServer"]);
     section(&mut out, "Being removed:", &answer["beingRemoved"]);
@@ -364,7 +366,15 @@ Broken manifests:
         );
         assert_eq!(pods(&json!({"pods": []}), &PLAIN), "This node has no pods.\n");
         let starting = pods(&json!({"pods": [], "sourcesReady": false}), &PLAIN);
-        assert!(starting.contains("The agent is starting"), "{starting}");
+        assert!(
+            starting.ends_with(
+                "\nThe agent is starting: the container runtime has not \
+            answered yet, or a source of pods has not been read.\n"
+            ),
+            "{starting}"
+        );
+        let why = json!({"pods": [], "sourcesReady": false, "startWaitsFor": "no such socket"});
+        assert!(pods(&why, &PLAIN).ends_with("\nThe agent is starting: no such socket\n"));
     }
 
     #[test]

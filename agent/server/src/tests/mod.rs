@@ -357,6 +357,22 @@ fn the_dump_shows_state_without_what_pods_keep_secret() {
 }
 
 #[test]
+fn while_the_runtime_is_missing_every_answer_says_so() {
+    let world = World::new();
+    let _server = world.spawn().expect("a server");
+    world.parts.health.starting("no such socket; start it".to_owned());
+    let why = "the agent is starting: no such socket; start it";
+    let pressure = local(&world, "/pressure");
+    assert_eq!((pressure.status, pressure.json()["error"].as_str()), (503, Some(why)));
+    assert_eq!(local(&world, "/dump").json()["health"], "starting: no such socket; start it");
+    assert_eq!(local(&world, "/pods").json()["startWaitsFor"], "no such socket; start it");
+    assert_eq!(local(&world, "/explain?pod=x").json()["more"][0], why);
+    world.parts.health.started();
+    assert_eq!(local(&world, "/dump").json()["health"], "ok");
+    assert_eq!(local(&world, "/pods").json()["startWaitsFor"], Value::Null);
+}
+
+#[test]
 fn a_request_without_end_is_refused() {
     let world = World::new();
     let server = world.spawn().expect("a server");
