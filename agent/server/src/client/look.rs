@@ -1,4 +1,8 @@
-//! How tables look: colours and where lines are cut. Pure but for asking the terminal once.
+//! How answers look: colours, where lines are cut, and what of others' words a terminal is not given.
+//! Pure but for asking the terminal once.
+//!
+//! Messages of containers, runtimes and registries are chosen by whoever runs them and are shown to
+//! root: none of their characters moves the cursor, colours, writes backwards or begins a line.
 
 use std::io::{self, IsTerminal};
 
@@ -82,8 +86,7 @@ impl Look {
         Self { color, width }
     }
 
-    /// Columns as wide as their widest cell; the last one is not padded. Control characters, which
-    /// a runtime's message may have, are left out.
+    /// Columns as wide as their widest cell; the last one is not padded.
     pub(super) fn table(&self, rows: &[Vec<Cell>]) -> String {
         let columns = rows.first().map_or(0, Vec::len);
         let widest = |column: usize| rows.iter().map(|row| shown(&row[column].text).count()).max();
@@ -117,8 +120,37 @@ impl Look {
     }
 }
 
+/// A text of others on one line, without what a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
+    shown(text).collect()
+}
+
+/// The same for a text of several lines.
+pub(super) fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// JSON in which what a terminal would obey is escaped; serde only does so for the first 32.
+pub(super) fn plain_json(json: &str) -> String {
+    let escaped = |c: char| match c != '\n' && is_obeyed(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    match json.chars().any(|c| c != '\n' && is_obeyed(c)) {
+        true => json.chars().map(escaped).collect(),
+        false => json.to_owned(),
+    }
+}
+
 fn shown(text: &str) -> impl Iterator<Item = char> {
-    text.chars().map(|c| if c == '\n' { ' ' } else { c }).filter(|c| !c.is_control())
+    let spaced = |c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c };
+    text.chars().map(spaced).filter(|c| !is_obeyed(*c))
+}
+
+/// Controls, and what turns the direction of writing or ends a line.
+fn is_obeyed(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}');
+    c.is_control() || turns || matches!(c, '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -138,6 +170,18 @@ mod tests {
     fn columns_are_aligned_and_control_characters_left_out() {
         let table = Look::default().table(&rows());
         assert_eq!(table, "A        B\nlonger   a sentence that[31m goes on\nx\n");
+    }
+
+    #[test]
+    fn nothing_of_others_words_is_obeyed_by_a_terminal() {
+        let bad = "a\x1b[2J\u{7}\u{9b}31m\u{202e}b\tc\r\nd\u{7f}\u{2066}é";
+        assert_eq!(plain(bad), "a[2J31mb c  dé");
+        assert_eq!(plain_lines("a\n\x1bb\n"), "a\nb\n");
+        let json = serde_json::to_string_pretty(&serde_json::json!({"m": bad})).expect("JSON");
+        let escaped = plain_json(&json);
+        assert!(!escaped.chars().any(|c| c != '\n' && is_obeyed(c)), "{escaped:?}");
+        let back: serde_json::Value = serde_json::from_str(&escaped).expect("still JSON");
+        assert_eq!(back["m"], bad);
     }
 
     #[test]

@@ -110,9 +110,9 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
     }
     let look = Look::of(command);
     Ok(match (command.output, &command.question) {
-        (OutputFormat::Json, _) if command.watch => format!("{value}\n"),
+        (OutputFormat::Json, _) if command.watch => look::plain_json(&format!("{value}\n")),
         (OutputFormat::Json, _) | (_, Question::Dump | Question::Replay(_)) => {
-            format!("{}\n", serde_json::to_string_pretty(&value)?)
+            look::plain_json(&format!("{}\n", serde_json::to_string_pretty(&value)?))
         }
         (OutputFormat::Table, Question::Pods(_)) => show::pods(&value, &look),
         (OutputFormat::Table, Question::Explain(_)) => show::explanation(&value),
@@ -167,7 +167,7 @@ fn ask(socket: &Path, path: &str) -> Result<Value, ClientError> {
     if answer.status == 200 {
         return Ok(value);
     }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &Value| look::plain(value.as_str().unwrap_or_default());
     let more = value["more"].as_array().into_iter().flatten().map(text).collect();
     Err(ClientError::Refused { error: text(&value["error"]), more })
 }

@@ -8,7 +8,7 @@ use pintle_agent_core::types::UnixNanos;
 use pintle_daemon::{build, clock, tasks};
 use serde_json::Value;
 
-use super::look::{Cell, Look, Style};
+use super::look::{self, Cell, Look, Style};
 use super::{ClientError, show};
 use crate::answers;
 use crate::record::past::{self, Asked};
@@ -40,11 +40,12 @@ pub(super) fn replayed(
             if let Some(pod) = pod {
                 value["inputs"] = Value::from(pod.json);
             }
-            format!("{}\n", serde_json::to_string_pretty(&answers::versioned(value))?)
+            let json = serde_json::to_string_pretty(&answers::versioned(value))?;
+            look::plain_json(&format!("{json}\n"))
         }
         false => {
             let rows = pod.map(|pod| table(&pod.rows, &Look::of(command)) + "\n");
-            rows.unwrap_or_default() + &report.text(&build::version())
+            rows.unwrap_or_default() + &look::plain_lines(&report.text(&build::version()))
         }
     };
     Ok((text, report.is_equal()))

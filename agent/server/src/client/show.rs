@@ -9,7 +9,7 @@ use std::time::Duration;
 use pintle_agent_core::explain::span;
 use serde_json::Value;
 
-use super::look::{Cell, Look, Style};
+use super::look::{self, Cell, Look, Style};
 
 /// Which word of a pod's line is its age.
 const AGE_COLUMN: usize = 5;
@@ -57,8 +57,8 @@ pub(super) fn pods(answer: &Value, look: &Look) -> String {
 pub(super) fn explanation(answer: &Value) -> String {
     let mut out = format!("{}: {}\n", text(&answer["pod"]), text(&answer["sentence"]));
     let _ = writeln!(out, "  reason: {}", text(&answer["reason"]));
-    if let Some(remedy) = answer["remedy"].as_str() {
-        let _ = writeln!(out, "  remedy: {remedy}");
+    if answer["remedy"].is_string() {
+        let _ = writeln!(out, "  remedy: {}", text(&answer["remedy"]));
     }
     for line in items(&answer["details"]) {
         let _ = writeln!(out, "  - {}", text(line));
@@ -268,7 +268,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+    look::plain(value.as_str().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -420,6 +420,21 @@ SINCE SEEN       WHAT        CONTAINER   TEXT
         );
         let idle = json!({"pod": "a/b", "stage": "Syncing"});
         assert_eq!(plan(&idle), "a/b (stage Syncing)\nNothing to do.\n");
+    }
+
+    #[test]
+    fn what_a_container_said_does_not_reach_the_terminal_as_it_is() {
+        let said = "died\x1b]0;root\u{7}\n  reason: Fine\u{9b}2J";
+        let answer = json!({"pod": said, "sentence": said, "reason": said, "remedy": said,
+            "details": [said], "stage": said, "actions": [{"text": said}],
+            "held": [{"container": said, "leftSeconds": 1}], "beingRemoved": [said],
+            "folder": said, "notes": [said], "pods": [{"name": said, "ready": 0, "why": said}]});
+        let all =
+            [explanation(&answer), plan(&answer), pods(&answer, &PLAIN), super::record(&answer)];
+        for shown in all {
+            assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
+            assert!(!shown.contains("\n  reason: Fine"), "{shown:?}");
+        }
     }
 
     #[test]
