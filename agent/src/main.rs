@@ -17,11 +17,7 @@ use pintle_daemon::{logging, tasks};
 fn main() -> ExitCode {
     pintle_heap::give_back_soon();
     match config::parse(std::env::args_os()) {
-        Ok(Command::Print(text)) => {
-            // A reader that has seen enough, as `head`, is no reason to fail.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
+        Ok(Command::Print(text)) => client::print(&text),
         Ok(Command::Run(config)) => run(*config),
         Ok(Command::Client(command)) => client::run(&command),
         Err(errors) => {

@@ -39,6 +39,8 @@ enum ClientError {
     NoAgent(http::HttpError),
     #[error("{0}")]
     Record(#[from] RecordError),
+    #[error("standard output: {0}; not all of the answer is written")]
+    Output(io::Error),
     #[error("{error}{}", more.iter().map(|line| format!("\n  {line}")).collect::<String>())]
     Refused { error: String, more: Vec<String> },
 }
@@ -46,29 +48,39 @@ enum ClientError {
 /// Asks, prints, and says how it went.
 pub fn run(command: &ClientCommand) -> ExitCode {
     let result = match &command.question {
-        Question::Replay(of) => recorded::replayed(of, command).map(|(text, is_equal)| {
-            print(&text);
-            if is_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        Question::Replay(of) => recorded::replayed(of, command).and_then(|(text, is_equal)| {
+            write(&mut io::stdout(), &text)?;
+            Ok(if is_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }),
         _ if command.watch => watch(command).map(|()| ExitCode::SUCCESS),
-        _ => answer(command).map(|text| {
-            print(&text);
-            ExitCode::SUCCESS
+        _ => answer(command).and_then(|text| {
+            write(&mut io::stdout(), &text)?;
+            Ok(ExitCode::SUCCESS)
         }),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error}");
-            ExitCode::FAILURE
-        }
+    result.unwrap_or_else(|error| failed(&error))
+}
+
+/// Prints what needs no agent: help, a version, a completion script.
+pub fn print(text: &str) -> ExitCode {
+    match write(&mut io::stdout(), text) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
     }
 }
 
-/// False when the reader has seen enough, as `head`, which is no reason to fail.
-fn print(text: &str) -> bool {
-    let mut out = io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+fn failed(error: &ClientError) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {error}");
+    ExitCode::FAILURE
+}
+
+/// False when the reader has seen enough, as `head`, which is no reason to fail; a full disk is one.
+fn write(out: &mut impl Write, text: &str) -> Result<bool, ClientError> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(ClientError::Output(error)),
+    }
 }
 
 /// Shows the list whenever it differs, until nobody reads it or the agent goes away.
@@ -85,7 +97,7 @@ fn watch(command: &ClientCommand) -> Result<(), ClientError> {
                 (false, OutputFormat::Table) if is_first => text.clone(),
                 (false, OutputFormat::Table) => show::changed_lines(&shown, &text),
             };
-            if !print(&fresh) {
+            if !write(&mut io::stdout(), &fresh)? {
                 return Ok(());
             }
             shown = text;
@@ -187,6 +199,17 @@ mod tests {
     use super::*;
     use pintle_agent_config::Color;
     use serde_json::json;
+
+    #[test]
+    fn what_cannot_be_written_is_an_error_but_for_a_reader_that_has_gone() {
+        let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+        let error = write(&mut full, "x").expect_err("no room").to_string();
+        assert!(error.starts_with("standard output: No space left on device"), "{error}");
+        let (reader, mut pipe) = io::pipe().expect("a pipe");
+        assert!(write(&mut pipe, "x").expect("somebody reads"));
+        drop(reader);
+        assert!(!write(&mut pipe, "x").expect("no error"));
+    }
 
     #[test]
     fn a_pods_name_is_escaped_for_the_query() {
