@@ -67,7 +67,12 @@ impl fmt::Display for Key {
 pub struct Use {
     /// A volume shows its content.
     pub files: bool,
+    /// Images are pulled with it.
+    pub pulls: bool,
 }
+
+const VARIABLE: Use = Use { files: false, pulls: false };
+const FILES: Use = Use { files: true, pulls: false };
 
 /// Everything that a pod refers to.
 pub type References = BTreeMap<Key, Use>;
@@ -78,7 +83,7 @@ pub fn of(pod: &Pod) -> References {
         Found { namespace: pintle_api_types::pod::namespace(pod), references: References::new() };
     let spec = pintle_api_types::pod::spec(pod);
     for reference in spec.image_pull_secrets.iter().flatten() {
-        found.add(Kind::Secret, &reference.name, false);
+        found.add(Kind::Secret, &reference.name, Use { pulls: true, ..Use::default() });
     }
     for (_, container) in pintle_api_types::pod::containers::all(spec) {
         found.variables(container.env_from.as_deref(), container.env.as_deref());
@@ -98,48 +103,50 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    fn add(&mut self, kind: Kind, name: &str, files: bool) {
+    fn add(&mut self, kind: Kind, name: &str, usage: Use) {
         // Validation lets empty names of pull secrets pass.
         if name.is_empty() {
             return;
         }
         let key = Key::new(kind, self.namespace, name);
-        self.references.entry(key).or_default().files |= files;
+        let known = self.references.entry(key).or_default();
+        known.files |= usage.files;
+        known.pulls |= usage.pulls;
     }
 
     fn variables(&mut self, from: Option<&[EnvFromSource]>, env: Option<&[EnvVar]>) {
         for source in from.unwrap_or_default() {
             if let Some(reference) = &source.config_map_ref {
-                self.add(Kind::ConfigMap, &reference.name, false);
+                self.add(Kind::ConfigMap, &reference.name, VARIABLE);
             }
             if let Some(reference) = &source.secret_ref {
-                self.add(Kind::Secret, &reference.name, false);
+                self.add(Kind::Secret, &reference.name, VARIABLE);
             }
         }
         for source in env.unwrap_or_default().iter().filter_map(|v| v.value_from.as_ref()) {
             if let Some(reference) = &source.config_map_key_ref {
-                self.add(Kind::ConfigMap, &reference.name, false);
+                self.add(Kind::ConfigMap, &reference.name, VARIABLE);
             }
             if let Some(reference) = &source.secret_key_ref {
-                self.add(Kind::Secret, &reference.name, false);
+                self.add(Kind::Secret, &reference.name, VARIABLE);
             }
         }
     }
 
     fn volume(&mut self, volume: &Volume) {
         if let Some(source) = &volume.config_map {
-            self.add(Kind::ConfigMap, &source.name, true);
+            self.add(Kind::ConfigMap, &source.name, FILES);
         }
         if let Some(source) = &volume.secret {
-            self.add(Kind::Secret, source.secret_name.as_deref().unwrap_or_default(), true);
+            self.add(Kind::Secret, source.secret_name.as_deref().unwrap_or_default(), FILES);
         }
         let projections = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
         for source in projections {
             if let Some(reference) = &source.config_map {
-                self.add(Kind::ConfigMap, &reference.name, true);
+                self.add(Kind::ConfigMap, &reference.name, FILES);
             }
             if let Some(reference) = &source.secret {
-                self.add(Kind::Secret, &reference.name, true);
+                self.add(Kind::Secret, &reference.name, FILES);
             }
         }
     }

@@ -3,11 +3,12 @@
 //! Input: a container's image and pull policy. Output: the runtime's id of the image, or the
 //! reason that the container's status shows. An image that is present and may be used never waits
 //! for a pull. A failed pull backs off per pod and image: 10 s doubling to 300 s, as for the
-//! kubelet. Bounds: the back-off table holds entries of live pods only; pulls are `puller`'s.
+//! kubelet, or until the pod's pull secrets say something else. Bounds: the back-off table holds entries of live pods only; pulls are `puller`'s.
 // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists, pullImage
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +37,9 @@ use crate::puller::{Pull, PullResult, Puller};
 /// First and longest wait after a failed pull.
 // k8s: pkg/kubelet/kubelet.go imageBackOffPeriod, MaxImageBackOff
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+
+/// The wait of a pod whose pull secrets are other ones than when the pull failed.
+const BACK_OFF_OTHER_KEYS: Duration = Duration::from_secs(1);
 
 /// So long after a failed pull the pod is looked at again, which tells users that it backs off.
 const TELL_AFTER: Duration = Duration::from_secs(1);
@@ -82,6 +86,8 @@ struct BackOff {
     wait: Duration,
     failed_at: Instant,
     reason: String,
+    /// Stands for the pod's own credentials, `Images::fingerprint`.
+    keys: u64,
 }
 
 /// The images of this node.
@@ -93,6 +99,7 @@ pub struct Images {
     holds: Holds,
     metrics: Arc<Metrics>,
     back_off: RefCell<HashMap<(PodUid, String), BackOff>>,
+    seed: RandomState,
 }
 
 /// What a pod may try for an image: looked up once, and only if somebody asks.
@@ -121,7 +128,8 @@ impl Images {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (puller, back_off) = (Rc::new(puller), RefCell::default());
-        Self { client, recorder, keys, puller, holds: Holds::default(), metrics, back_off }
+        let (holds, seed) = (Holds::default(), RandomState::new());
+        Self { client, recorder, keys, puller, holds, metrics, back_off, seed }
     }
 
     /// Makes sure that the image is there and returns what containers need of it.
@@ -236,7 +244,8 @@ impl Images {
     async fn pull(&self, lookup: &Lookup<'_>) -> Result<PresentImage, Failure> {
         let wanted = lookup.wanted;
         let key = (wanted.uid.clone(), wanted.image.to_owned());
-        if let Some((left, reason)) = self.backing_off(&key) {
+        let keys = self.fingerprint(wanted);
+        if let Some((left, reason)) = self.backing_off(&key, keys) {
             let message = format!("Back-off pulling image \"{}\"", wanted.image);
             self.note(wanted, "BackOff", &message);
             let mut failure = Failure::new("ImagePullBackOff", format!("{message}: {reason}"));
@@ -269,7 +278,7 @@ impl Images {
                 let text = format!("Failed to pull image \"{}\": {error}", wanted.image);
                 self.warn(wanted, "Failed", &text);
                 let (reason, message) = image_name::pull_error(wanted.image, &error);
-                let wait = self.failed(key, format!("{reason}: {message}"));
+                let wait = self.failed(key, keys, format!("{reason}: {message}"));
                 let mut failure = Failure::new(reason, message);
                 failure.retry_after = Some(wait.min(TELL_AFTER));
                 Err(failure)
@@ -287,20 +296,29 @@ impl Images {
         self.puller.pull(pull).await
     }
 
-    fn backing_off(&self, key: &(PodUid, String)) -> Option<(Duration, String)> {
+    /// Two that differ tell that the pod's own credentials do; the node's are not looked at.
+    fn fingerprint(&self, wanted: &Wanted<'_>) -> u64 {
+        let own = wanted.keyring.as_ref().map(|keyring| keyring.of(wanted.image));
+        let own = own.map(|keys| keys.iter().map(Credential::hash).collect::<Vec<_>>());
+        self.seed.hash_one(own)
+    }
+
+    fn backing_off(&self, key: &(PodUid, String), keys: u64) -> Option<(Duration, String)> {
         let table = self.back_off.borrow();
         let entry = table.get(key)?;
-        let left = entry.wait.checked_sub(entry.failed_at.elapsed())?;
+        let same = entry.keys == keys;
+        let wait = if same { entry.wait } else { entry.wait.min(BACK_OFF_OTHER_KEYS) };
+        let left = wait.checked_sub(entry.failed_at.elapsed())?;
         (!left.is_zero()).then(|| (left, entry.reason.clone()))
     }
 
-    fn failed(&self, key: (PodUid, String), reason: String) -> Duration {
+    fn failed(&self, key: (PodUid, String), keys: u64, reason: String) -> Duration {
         let mut table = self.back_off.borrow_mut();
         // A pull that succeeded meanwhile changes nothing.
         let recent = |entry: &&BackOff| entry.failed_at.elapsed() <= 2 * BACK_OFF.1;
         let before = table.get(&key).filter(recent).map(|entry| entry.wait);
         let wait = before.map_or(BACK_OFF.0, |wait| (wait * 2).min(BACK_OFF.1));
-        table.insert(key, BackOff { wait, failed_at: Instant::now(), reason });
+        table.insert(key, BackOff { wait, failed_at: Instant::now(), reason, keys });
         wait
     }
 

@@ -16,7 +16,7 @@ use pintle_cri::fake::{FakeRuntime, Lift};
 use pintle_cri::{Client, Code, Deadlines, Method, v1};
 use serde_json::{Value, json};
 
-use super::{Images, NodeKeys, Wanted};
+use super::{BACK_OFF_OTHER_KEYS, Images, NodeKeys, Wanted};
 use crate::credentials::NodeCredentials;
 use crate::provider::{Providers, Settings};
 use crate::pull_records::PullRecords;
@@ -206,6 +206,24 @@ fn where_credentials_cannot_be_read_nothing_is_pulled_and_nothing_waits() {
         assert_eq!((scene.pulls(), told()), (0, Vec::new()));
         assert_eq!(pull(&keyring("one", "good")).await, Ok(()));
         assert_eq!((scene.pulls(), told()), (1, vec!["Pulling".to_owned(), "Pulled".to_owned()]));
+    });
+}
+
+#[test]
+fn another_pull_secret_ends_the_wait_after_a_failed_pull() {
+    run(async |scene| {
+        let images = scene.images(None);
+        let (bad, good) = (keyring("one", "bad"), keyring("one", "good"));
+        let backs_off = Err("ImagePullBackOff".to_owned());
+        assert_eq!(ensure(&images, "Always", &bad).await, Err("ErrImagePull".into()));
+        assert_eq!(ensure(&images, "Always", &bad).await, backs_off);
+        while ensure(&images, "Always", &good).await != Ok(()) {
+            assert_eq!(scene.pulls(), 1);
+            tokio::time::sleep(BACK_OFF_OTHER_KEYS / 10).await;
+        }
+        assert_eq!(scene.pulls(), 2);
+        // Its own wait is far from over.
+        assert_eq!(ensure(&images, "Always", &bad).await, backs_off);
     });
 }
 

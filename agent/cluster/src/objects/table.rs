@@ -17,7 +17,7 @@ use pintle_agent_core::env::variables::LookupError;
 use pintle_agent_core::types::PodUid;
 
 use super::object::Object;
-use super::references::{Key, References};
+use super::references::{Key, References, Use};
 
 /// Objects that are followed at the same time.
 pub(super) const ENTRIES_MAX: usize = 16_384;
@@ -54,8 +54,8 @@ enum Known {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Pods that refer to it; true when their volumes show it.
-    referrers: BTreeMap<PodUid, bool>,
+    /// Pods that refer to it, and for what.
+    referrers: BTreeMap<PodUid, Use>,
     known: Known,
     asked: u64,
     answered: u64,
@@ -98,7 +98,7 @@ impl Table {
                 continue;
             }
             let entry = self.entries.entry(key.clone()).or_default();
-            entry.referrers.insert(uid.clone(), usage.files);
+            entry.referrers.insert(uid.clone(), usage);
             if !known {
                 entry.asked = 1;
                 orders.open.push(key.clone());
@@ -237,7 +237,7 @@ impl Table {
     pub(super) fn with_files(&self) -> Vec<Told> {
         let shows = |uid: &PodUid, keys: &BTreeSet<Key>| {
             let mut entries = keys.iter().filter_map(|key| self.entries.get(key));
-            entries.any(|entry| entry.referrers.get(uid) == Some(&true))
+            entries.any(|entry| entry.referrers.get(uid).is_some_and(|usage| usage.files))
         };
         let pods = self.pods.iter().filter(|(uid, keys)| shows(uid, keys));
         pods.map(|(uid, _)| Told { uid: uid.clone(), files: true }).collect()
@@ -279,11 +279,11 @@ impl Entry {
             return Vec::new();
         }
         let mut told = Vec::new();
-        for (uid, files) in &self.referrers {
+        for (uid, usage) in &self.referrers {
             let waits = (appeared || first) && self.let_down.contains(uid);
-            // Before the first answer nobody shows anything of it, but for those let down.
-            if waits || (*files && !first) {
-                told.push(Told { uid: uid.clone(), files: *files });
+            // Before the first answer nobody has anything of it, but for those let down.
+            if waits || ((usage.files || usage.pulls) && !first) {
+                told.push(Told { uid: uid.clone(), files: usage.files });
             }
         }
         told

@@ -1,14 +1,17 @@
 //! What a worker does when something changed that its pod refers to.
 //!
 //! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
-//! up nothing; a pod that failed for want of an object goes on when that appears.
+//! up nothing; a pod that failed for want of an object goes on when that appears. One whose image
+//! cannot be pulled looks again, as a pull secret may have come: whether that ends the wait is known
+//! where the image is pulled.
 
 use crate::worker::step::Worker;
 use crate::worker::syncs::VOLUME_RETRY;
 use pintle_api_types::ids::Mono;
 
 /// Reasons of failures that end when a missing object appears.
-const WAIT_FOR_CONTENT: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];
+const WAIT_FOR_CONTENT: [&str; 4] =
+    ["FailedMount", "CreateContainerConfigError", "ErrImagePull", "ImagePullBackOff"];
 
 impl Worker {
     /// Something that the pod refers to changed or appeared.

@@ -177,9 +177,12 @@ fn a_refresh_that_fails_is_repeated_ever_more_seldom_and_holds_up_nothing() {
 
 #[test]
 fn a_pod_that_waits_for_an_object_goes_on_when_it_appears() {
-    for (verb, reason) in
-        [("Prepare", "FailedMount"), ("StartContainer", "CreateContainerConfigError")]
-    {
+    for (verb, reason) in [
+        ("Prepare", "FailedMount"),
+        ("StartContainer", "CreateContainerConfigError"),
+        ("StartContainer", "ErrImagePull"),
+        ("StartContainer", "ImagePullBackOff"),
+    ] {
         let mut context = Context::new();
         context.failing.insert(verb, reason);
         context.want(pod(&json!({}), &json!([])));
@@ -195,7 +198,7 @@ fn a_pod_that_waits_for_an_object_goes_on_when_it_appears() {
 #[test]
 fn other_failures_keep_their_pace() {
     let mut context = Context::new();
-    context.failing.insert("StartContainer", "ErrImagePull");
+    context.failing.insert("StartContainer", "CreateContainerError");
     context.want(pod(&json!({}), &json!([])));
     context.take();
     context.content(false);

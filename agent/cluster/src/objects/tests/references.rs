@@ -33,6 +33,7 @@ fn every_place_that_names_an_object_is_found_once() {
         .into_iter()
         .map(|(key, usage)| {
             assert_eq!(key.namespace, "ns");
+            assert_eq!(usage.pulls, key.name == "pull");
             (key.kind, key.name, usage.files)
         })
         .collect();

@@ -20,7 +20,7 @@ fn key(name: &str) -> Key {
 }
 
 fn refers(list: &[(&str, bool)]) -> References {
-    list.iter().map(|(name, files)| (key(name), Use { files: *files })).collect()
+    list.iter().map(|(name, files)| (key(name), Use { files: *files, pulls: false })).collect()
 }
 
 fn object(version: u64, value: &str) -> Object {
@@ -104,6 +104,20 @@ fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
     // It has what it waited for: nothing more to tell it.
     assert_eq!(table.deleted(&key("a"), 10), told(&[("files", true)]));
     assert_eq!(table.changed(&key("a"), object(11, "z")), told(&[("files", true)]));
+}
+
+#[test]
+fn who_pulls_with_a_secret_is_told_when_it_comes_changes_or_goes() {
+    let mut table = Table::default();
+    let pulls = References::from([(key("a"), Use { pulls: true, files: false })]);
+    table.register(&uid("p"), pulls);
+    assert_eq!(answer(&mut table, "a", None), []);
+    let p = told(&[("p", false)]);
+    assert_eq!(table.changed(&key("a"), object(2, "x")), p, "it came");
+    assert_eq!(table.changed(&key("a"), object(3, "x")), [], "it says the same");
+    assert_eq!(table.changed(&key("a"), object(4, "y")), p);
+    assert_eq!(table.deleted(&key("a"), 5), p);
+    assert_eq!(table.with_files(), []);
 }
 
 #[test]
