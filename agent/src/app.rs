@@ -14,6 +14,7 @@
 
 mod alone;
 mod cluster;
+mod container_oom;
 mod host;
 mod host_processes;
 mod kernel_tunables;
@@ -140,7 +141,9 @@ pub async fn run(config: Config) -> Result<()> {
     // As the kubelet: the agent is up before its runtime is, and says so.
     server.ready();
     let tell = cluster::teller(parts.cluster.as_ref());
-    tasks::singleton("system oom", pintle_agent_host::node::oom::run(Rc::clone(&tell)));
+    let of_container = container_oom::start(&parts);
+    let kernel_log = pintle_agent_host::node::oom::run(Rc::clone(&tell), of_container);
+    tasks::singleton("system oom", kernel_log);
     let runtime = host::runtime_info(&parts.config, &parts.runtime, &parts.health);
     let Some(runtime) = stop.unless(runtime).await else {
         return Ok(());
@@ -157,10 +160,10 @@ pub async fn run(config: Config) -> Result<()> {
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
     own_code::start(pintle_heap::code::forget);
     let ledger = Ledger::start(parts.config.flags.root_dir.clone());
+    parts.health.started();
     driver.run(stop.asked(), ledger).await;
     server.stopping();
     Ok(())
-    parts.health.started();
 }
 
 impl Parts {

@@ -1,9 +1,10 @@
 //! The machine and what the node's settings make of it.
 //!
-//! `facts`, `host` and `oom` read the machine, `iptables` keeps the chains that others look for,
+//! `facts`, `host`, `oom` and `container_oom` read the machine, `iptables` keeps the chains that others look for,
 //! `context` puts configuration and machine together for the core. What is told of it to the
 //! cluster: the crate `pintle-agent-cluster`.
 
+pub mod container_oom;
 pub mod context;
 pub mod facts;
 pub mod host;

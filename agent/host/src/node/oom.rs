@@ -1,8 +1,9 @@
-//! `SystemOOM`: the node as a whole had no memory left, and the kernel killed somebody for it.
+//! `SystemOOM`: the node as a whole had no memory left, and the kernel killed somebody for it; and
+//! beside it, whom the kernel killed for a container's limit (`container_oom`).
 //!
 //! Input: the kernel's log, a record at a time, from its oldest one on: what it still holds at the
 //! start of the agent is told again, as by a kubelet. Output: an event about the node for each kill
-//! that no limit of a cgroup asked for. `Log` is pure, `run` has the effects; owner: its task.
+//! that no limit of a cgroup asked for; of the others those that come, not those of the past. `Log` is pure, `run` has the effects; owner: its task.
 //! Bounds: `RECORD_BYTES_MAX`, and `RECORDS_MAX` records before others have their turn.
 //!
 //! The log, because nothing else says whose memory was short: the kernel's tracepoint has the
@@ -20,6 +21,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::conditions::NodeEvent;
 use super::conditions::NodeEvents;
+use super::container_oom::{ContainerKill, Lines};
 
 const KERNEL_LOG: &str = "/dev/kmsg";
 /// The kernel makes none that is longer.
@@ -29,9 +31,13 @@ const RECORDS_MAX: usize = 256;
 
 /// Tells of every kill in the kernel's log, those of the past first. Ends where the log cannot be
 /// read.
-pub async fn run(tell: NodeEvents) {
+pub async fn run(tell: NodeEvents, mut of_container: impl FnMut(ContainerKill)) {
+    let tell = |told| match told {
+        Told::Node(kill) => tell(kill.event()),
+        Told::Container(kill) => of_container(kill),
+    };
     let error = match open() {
-        Ok(log) => follow(&log, |kill| tell(kill.event())).await,
+        Ok(log) => follow(&log, tell).await,
         Err(error) => error,
     };
     tracing::warn!(
@@ -54,8 +60,8 @@ fn watch(file: File) -> io::Result<AsyncFd<File>> {
 }
 
 /// Each read gives one record. Returns why there are no more.
-async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Kill)) -> io::Error {
-    let mut said = Log::default();
+async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Told)) -> io::Error {
+    let (mut said, mut lines, mut is_past) = (Log::default(), Lines::default(), true);
     let mut record = vec![0; RECORD_BYTES_MAX];
     loop {
         let mut ready = match log.readable().await {
@@ -66,12 +72,14 @@ async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Kill)) -> io::Error {
             match log.get_ref().read(&mut record) {
                 Ok(0) => return ErrorKind::UnexpectedEof.into(),
                 Ok(bytes) => {
-                    if let Some(kill) = said.take(&record[..bytes]) {
-                        tell(kill);
-                    }
+                    let record = &record[..bytes];
+                    said.take(record).into_iter().for_each(|kill| tell(Told::Node(kill)));
+                    let kill = line(record).and_then(|line| lines.take(&line));
+                    kill.filter(|_| !is_past).into_iter().for_each(|k| tell(Told::Container(k)));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     ready.clear_ready();
+                    is_past = false;
                     break;
                 }
                 // The next record was overwritten before it was read; reading goes on behind it.
@@ -84,11 +92,18 @@ async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Kill)) -> io::Error {
     }
 }
 
+/// What a line of the log completes.
+#[derive(Debug)]
+enum Told {
+    Node(Kill),
+    Container(ContainerKill),
+}
+
 /// Somebody was killed because the node had no memory left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Kill {
-    pid: i64,
-    process: String,
+pub(super) struct Kill {
+    pub(super) pid: i64,
+    pub(super) process: String,
 }
 
 impl Kill {
@@ -119,9 +134,7 @@ impl Log {
     /// Takes a record, `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE` and lines with more; a kill once it
     /// is told completely, unless it is a cgroup's own.
     fn take(&mut self, record: &[u8]) -> Option<Kill> {
-        let record = String::from_utf8_lossy(record);
-        let (_, message) = record.split_once(';')?;
-        let line = message.lines().next()?;
+        let line = &*line(record)?;
         let Some(report) = &mut self.open else {
             if line.contains("invoked oom-killer:") {
                 self.open = Some(Report::default());
@@ -134,6 +147,13 @@ impl Log {
         let report = self.open.take()?;
         (!report.of_cgroup).then_some(report.victim)
     }
+}
+
+/// The message of a record.
+fn line(record: &[u8]) -> Option<String> {
+    let record = String::from_utf8_lossy(record);
+    let (_, message) = record.split_once(';')?;
+    message.lines().next().map(str::to_owned)
 }
 
 impl Report {
@@ -158,22 +178,24 @@ impl Report {
 
 /// The line that kernels since 5.0 write when a cgroup met its limit. It has another form when the
 /// node did: `global_oom` in place of the limit's owner.
-struct Verdict<'a> {
-    limit: &'a str,
+pub(super) struct Verdict<'a> {
+    pub(super) limit: &'a str,
+    /// The victim's own.
+    pub(super) cgroup: &'a str,
     process: &'a str,
     pid: &'a str,
 }
 
 impl<'a> Verdict<'a> {
     /// From the end, as the process' name is its owner's choice.
-    fn of(line: &'a str) -> Option<Self> {
+    pub(super) fn of(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("oom-kill:constraint=")?;
         let (rest, _uid) = rest.rsplit_once(",uid=")?;
         let (rest, pid) = rest.rsplit_once(",pid=")?;
         let (rest, process) = rest.rsplit_once(",task=")?;
-        let (rest, _cgroup) = rest.rsplit_once(",task_memcg=")?;
+        let (rest, cgroup) = rest.rsplit_once(",task_memcg=")?;
         let (_, limit) = rest.rsplit_once(",oom_memcg=")?;
-        Some(Self { limit, process, pid })
+        Some(Self { limit, cgroup, process, pid })
     }
 }
 
@@ -183,7 +205,7 @@ fn limit_before_5_0(line: &str) -> Option<&str> {
 }
 
 /// `Killed process 7 (name) …`
-fn killed(line: &str) -> Option<Kill> {
+pub(super) fn killed(line: &str) -> Option<Kill> {
     let (_, rest) = line.split_once("Killed process ")?;
     let (pid, rest) = rest.split_once(" (")?;
     let (process, _) = rest.rsplit_once(')').filter(|(process, _)| !process.is_empty())?;

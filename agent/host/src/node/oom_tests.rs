@@ -116,15 +116,22 @@ async fn the_past_is_read_first_and_then_what_comes() {
     let say = |message: &str| {
         kernel.send(record(message).as_bytes()).expect("said");
     };
-    [FIRST, LAST].into_iter().for_each(say);
+    let verdict = verdict("CONSTRAINT_MEMCG", "oom_memcg=/kubepods/podu");
+    let of_cgroup = [FIRST, &verdict, LAST];
+    of_cgroup.into_iter().chain([FIRST, LAST]).for_each(say);
     let pids = RefCell::new(Vec::new());
     let (past, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let read = follow(&log, |kill| {
-        pids.borrow_mut().push(kill.pid);
+    let read = follow(&log, |told| {
+        pids.borrow_mut().push(match told {
+            Told::Node(kill) => (kill.pid, false),
+            Told::Container(kill) => (kill.pid, true),
+        });
         past.send(()).expect("heard");
     });
     let speak = async {
         seen.recv().await.expect("the past");
+        of_cgroup.into_iter().for_each(say);
+        seen.recv().await.expect("the news of a container");
         [FIRST, "Killed process 8 (next) total-vm:1kB"].into_iter().for_each(say);
         seen.recv().await.expect("the news");
     };
@@ -132,5 +139,6 @@ async fn the_past_is_read_first_and_then_what_comes() {
         error = read => panic!("{error}"),
         () = speak => {}
     }
-    assert_eq!(*pids.borrow(), [4242, 8]);
+    // The containers of the past are not told of again.
+    assert_eq!(*pids.borrow(), [(4242, false), (4242, true), (8, false)]);
 }

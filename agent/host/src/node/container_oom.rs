@@ -1,0 +1,121 @@
+//! What the kernel's log says of a process that it killed for the memory limit of a container or pod.
+//!
+//! Input: the log's lines, in order. Output: a kill with all that people ask of it: who, how much of
+//! its memory was resident, which limit was met. Pure; `oom` reads the log. Bounds: one kill at a
+//! time. Under load the kernel leaves out all but the last line of a kill: then there is none here.
+
+use super::oom::{Verdict, killed};
+
+/// A process that was killed in a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerKill {
+    /// Path of its cgroup, in which the container's id stands.
+    pub cgroup: String,
+    /// Name.
+    pub process: String,
+    /// On the node.
+    pub pid: i64,
+    /// What it had in memory, in bytes.
+    pub resident: u64,
+    /// The limit that was met, in bytes: the container's, or its pod's.
+    pub limit: Option<u64>,
+}
+
+/// Reads line by line.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Of the kill that the kernel speaks of: all but what was resident.
+    open: ContainerKill,
+}
+
+impl Lines {
+    /// A kill, once its last line is read.
+    pub(super) fn take(&mut self, line: &str) -> Option<ContainerKill> {
+        if line.contains("invoked oom-killer:") {
+            self.open = ContainerKill::default();
+        } else if let Some(limit) = limit_of(line) {
+            self.open.limit = Some(limit);
+        } else if let Some(verdict) = Verdict::of(line).filter(|verdict| verdict.limit != "/") {
+            verdict.cgroup.clone_into(&mut self.open.cgroup);
+        }
+        let kill = killed(line)?;
+        let mut open = std::mem::take(&mut self.open);
+        (open.process, open.pid, open.resident) = (kill.process, kill.pid, resident(line)?);
+        (!open.cgroup.is_empty()).then_some(open)
+    }
+}
+
+/// `memory: usage 49152kB, limit 49152kB, failcnt 7`; with swap it has another first word.
+fn limit_of(line: &str) -> Option<u64> {
+    kib(line.strip_prefix("memory: usage ")?.split_once(", limit ")?.1)
+}
+
+/// `total-vm:8kB, anon-rss:1kB, file-rss:2kB, shmem-rss:0kB, …` behind the name, which may say anything.
+fn resident(line: &str) -> Option<u64> {
+    let (_, sizes) = line.rsplit_once(" anon-rss:")?;
+    let others = ["file-rss:", "shmem-rss:"]
+        .map(|size| sizes.split_once(size).and_then(|(_, rest)| kib(rest)).unwrap_or_default());
+    Some(kib(sizes)?.saturating_add(others[0]).saturating_add(others[1]))
+}
+
+/// `12kB` and more.
+fn kib(text: &str) -> Option<u64> {
+    text.split_once("kB")?.0.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::slice::from_ref;
+
+    const FIRST: &str = "hog invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0";
+    const LIMIT: &str = "memory: usage 49152kB, limit 49152kB, failcnt 12";
+    const LAST: &str = "Memory cgroup out of memory: Killed process 4242 (hog) total-vm:300000kB, \
+                        anon-rss:45056kB, file-rss:1024kB, shmem-rss:0kB, UID:0 pgtables:128kB";
+
+    fn verdict(limit: &str) -> String {
+        format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,\
+             {limit},task_memcg=/kubepods/podu/c1,task=hog,pid=4242,uid=0"
+        )
+    }
+
+    fn told(lines: &[&str]) -> Vec<ContainerKill> {
+        let mut read = Lines::default();
+        lines.iter().filter_map(|line| read.take(line)).collect()
+    }
+
+    #[test]
+    fn a_kill_in_a_container_is_told_with_its_size_and_the_limit() {
+        let verdict = verdict("oom_memcg=/kubepods/podu/c1");
+        let swap = "memory+swap: usage 49152kB, limit 9007199254740988kB, failcnt 0";
+        let kill = ContainerKill {
+            cgroup: "/kubepods/podu/c1".into(),
+            process: "hog".into(),
+            pid: 4242,
+            resident: 46_080 << 10,
+            limit: Some(48 << 20),
+        };
+        let lines = [FIRST, LIMIT, swap, "Tasks state:", &verdict, LAST];
+        assert_eq!(told(&lines), from_ref(&kill));
+        // Those that go with it are told of by nobody.
+        assert_eq!(told(&[&lines[..], &[LAST]].concat()), from_ref(&kill));
+        let unlimited = ContainerKill { limit: None, ..kill };
+        assert_eq!(told(&[&lines[..], &[FIRST, &verdict, LAST]].concat())[1..], [unlimited]);
+    }
+
+    #[test]
+    fn a_kill_for_the_node_or_one_that_is_not_told_completely_is_none() {
+        let (own, root) = (verdict("oom_memcg=/kubepods/podu/c1"), verdict("oom_memcg=/"));
+        let sizeless = "Memory cgroup out of memory: Killed process 4242 (hog) total-vm:3kB";
+        for (what, lines) in [
+            ("without a beginning", vec![LAST]),
+            ("of the node", vec![FIRST, "oom-kill:constraint=CONSTRAINT_NONE,global_oom", LAST]),
+            ("of the root's limit", vec![FIRST, LIMIT, &root, LAST]),
+            ("without sizes", vec![FIRST, LIMIT, &own, sizeless]),
+            ("begun anew", vec![FIRST, LIMIT, &own, FIRST, LAST]),
+        ] {
+            assert_eq!(told(&lines), [], "{what}");
+        }
+    }
+}

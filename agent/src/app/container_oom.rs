@@ -1,0 +1,155 @@
+//! An event for a process that the kernel killed for a memory limit while its container goes on.
+//!
+//! Input: kills from the kernel's log, snapshots of the pods. Output: the event `ProcessOOMKilled`
+//! of the pod. A container that ends with the kill has it in its status, as with the kubelet, and no
+//! event: hence the look at it after `SETTLE`. Owner: its task. Bounds: `KILLS_MAX` wait, one event
+//! a container in `EVERY`, so that they never take the room of the pod's other events.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pintle_agent_core::observed::{ObservedContainer, RunState};
+use pintle_agent_core::types::{ContainerId, PodUid};
+use pintle_agent_core::view::Snapshot;
+use pintle_agent_host::node::container_oom::ContainerKill;
+use pintle_daemon::tasks;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::Parts;
+
+const REASON: &str = "ProcessOOMKilled";
+/// Kills that may wait; what is more is not told.
+const KILLS_MAX: usize = 64;
+/// The end of a container is known by then.
+const SETTLE: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Starts the task; kills go into what it returns.
+pub(super) fn start(parts: &Parts) -> impl FnMut(ContainerKill) + use<> {
+    let (kills, mut queue) = mpsc::channel(KILLS_MAX);
+    let (views, recorder) = (parts.views.clone(), parts.recorder.clone());
+    tasks::singleton("container oom", async move {
+        let mut pace = Pace::default();
+        while let Some((seen, kill)) = queue.recv().await {
+            sleep_until(seen + SETTLE).await;
+            let snapshot = views.load();
+            let Some((uid, container)) = survivor(&snapshot, &kill) else { continue };
+            if pace.passes(&container.id, Instant::now()) {
+                recorder.event(uid, true, REASON, &message(&kill), Some(&container.name));
+            }
+        }
+    });
+    move |kill| drop(kills.try_send((Instant::now(), kill)))
+}
+
+/// The container that lost a process and runs all the same.
+fn survivor<'a>(
+    snapshot: &'a Snapshot,
+    kill: &ContainerKill,
+) -> Option<(&'a PodUid, &'a ObservedContainer)> {
+    let is_its = |id: &str| !id.is_empty() && kill.cgroup.contains(id);
+    let lives = |c: &ObservedContainer| {
+        let first = c.evidence.oom.as_ref().is_some_and(|o| o.init);
+        c.state == RunState::Running && c.evidence.exit.is_none() && !first
+    };
+    snapshot.pods.values().find_map(|view| {
+        let mut containers = view.observed.containers.iter();
+        let found = containers.find(|c| is_its(c.id.as_str()) && lives(c))?;
+        Some((&view.observed.uid, found))
+    })
+}
+
+fn message(kill: &ContainerKill) -> String {
+    let ContainerKill { process, pid, resident, limit, .. } = kill;
+    let limit = limit.map(|limit| format!(" of {}", mebi(limit))).unwrap_or_default();
+    let resident = mebi(*resident);
+    format!(
+        "The OOM killer took process {process} (pid {pid}, {resident} resident) of the container for a \
+         memory limit{limit}; the container runs on"
+    )
+}
+
+fn mebi(bytes: u64) -> String {
+    format!("{}.{} MiB", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20)
+}
+
+/// When a container was last told of.
+#[derive(Default)]
+struct Pace(HashMap<ContainerId, Instant>);
+
+impl Pace {
+    fn passes(&mut self, container: &ContainerId, now: Instant) -> bool {
+        self.0.retain(|_, told| now.saturating_duration_since(*told) < EVERY);
+        let is_new = !self.0.contains_key(container);
+        self.0.entry(container.clone()).or_insert(now);
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pintle_agent_core::observed::{Evidence, KernelExit, OomKill};
+    use pintle_agent_core::status::testing;
+    use pintle_agent_core::testing::{snapshot_of, view};
+    use pintle_agent_core::types::UnixNanos;
+    use std::sync::Arc;
+
+    fn kill() -> ContainerKill {
+        ContainerKill {
+            cgroup: "/kubepods.slice/kubepods-podu.slice/cri-containerd-c1.scope/inner".into(),
+            process: "hog".into(),
+            pid: 7,
+            resident: 45 << 20,
+            limit: Some((48 << 20) + (1 << 19)),
+        }
+    }
+
+    /// The name of the container that is told of.
+    fn told(change: impl FnOnce(&mut ObservedContainer)) -> Option<String> {
+        let mut pod = view(serde_json::json!({"metadata": {"uid": "u", "name": "p"}}));
+        let mut observed = (*pod.observed).clone();
+        let mut container = testing::container("c", "c1");
+        change(&mut container);
+        observed.containers = vec![testing::container("d", "d1"), container];
+        pod.observed = Arc::new(observed);
+        let snapshot = snapshot_of(vec![pod]);
+        survivor(&snapshot, &kill()).map(|(_, container)| container.name.clone())
+    }
+
+    #[test]
+    fn who_lost_a_process_is_told_of_only_while_it_runs() {
+        let at = UnixNanos(1);
+        assert_eq!(told(|_| ()).as_deref(), Some("c"));
+        assert_eq!(told(|c| c.state = RunState::Exited), None);
+        assert_eq!(told(|c| c.id = ContainerId::from("c2")), None);
+        let exit = Some(KernelExit { code: 137, at });
+        assert_eq!(told(|c| c.evidence = Evidence { exit, ..Evidence::default() }), None);
+        let oom = |init| Some(OomKill { init, count: 1, pid: 7, comm: "hog".into(), at });
+        for (init, want) in [(true, None), (false, Some("c"))] {
+            let evidence = Evidence { oom: oom(init), ..Evidence::default() };
+            assert_eq!(told(|c| c.evidence = evidence).as_deref(), want);
+        }
+    }
+
+    #[test]
+    fn the_event_names_process_size_and_limit() {
+        assert_eq!(
+            message(&kill()),
+            "The OOM killer took process hog (pid 7, 45.0 MiB resident) of the container for a \
+             memory limit of 48.5 MiB; the container runs on"
+        );
+        assert!(message(&ContainerKill { limit: None, ..kill() }).contains("memory limit; the"));
+    }
+
+    #[test]
+    fn a_container_that_loses_processes_all_the_time_is_told_of_once_a_minute() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let at = |pace: &mut Pace, id, s| {
+            pace.passes(&ContainerId::from(id), now + Duration::from_secs(s))
+        };
+        assert!(at(&mut pace, "c", 0) && !at(&mut pace, "c", 59) && at(&mut pace, "d", 59));
+        assert!(at(&mut pace, "c", 60) && !at(&mut pace, "d", 60));
+    }
+}
