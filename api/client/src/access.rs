@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
 use pintle_api_types::rate::Rate;
+use pintle_api_types::url::without_password;
 use secrecy::ExposeSecret as _;
 
 use crate::error::ConnectError;
@@ -305,10 +306,11 @@ fn server(path: &Path, text: &str, has_tls: bool) -> Result<Uri, ConnectError> {
     let scheme = if has_tls { "https" } else { "http" };
     let text = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
     let text = text.trim_end_matches('/');
-    let server: Uri = text.parse().map_err(|error| fail(format!("{text:?}: {error}")))?;
+    let shown = without_password(text);
+    let server: Uri = text.parse().map_err(|error| fail(format!("{shown:?}: {error}")))?;
     match server.scheme_str() {
         Some("https" | "http") if server.host().is_some() => Ok(server),
-        _ => Err(fail(format!("{text:?} has no http or https scheme, or no host"))),
+        _ => Err(fail(format!("{shown:?} has no http or https scheme, or no host"))),
     }
 }
 

@@ -86,6 +86,7 @@ fn every_problem_names_file_field_and_remedy() {
         ("user: u}", "user: x}", "there is no user \"x\""),
         ("https://api.test:6443/", "", "server: it is not set; write it as https://HOST:PORT"),
         ("https://api.test:6443/", "ftp://x", "has no http or https scheme"),
+        ("https://api.test:6443/", "ftp://u:secret@x", "\"ftp://u:xxxxx@x\" has no http"),
         ("token: t", "client-certificate-data: '*'", "client-certificate-data: Invalid"),
         ("token: t", "client-certificate-data: aGk=", "client-key: there is a client certif"),
         ("token: t", "client-certificate: /none, client-key: /none", "/none: No such file"),

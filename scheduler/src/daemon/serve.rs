@@ -172,8 +172,8 @@ impl State {
 /// When the port, the certificate or an authority cannot be used.
 pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> {
     let Some(address) = serving.address else { return Ok(()) };
-    let tokens = asks(serving.authentication.as_deref())?;
-    let rights = asks(serving.authorization.as_deref())?;
+    let tokens = asks(serving.authentication.as_deref()).context("--authentication-kubeconfig")?;
+    let rights = asks(serving.authorization.as_deref()).context("--authorization-kubeconfig")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let of_cluster = look_up(serving, tokens.as_ref(), &runtime)?;
     let rules = Rules {

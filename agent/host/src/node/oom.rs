@@ -3,8 +3,9 @@
 //!
 //! Input: the kernel's log, a record at a time, from its oldest one on: what it still holds at the
 //! start of the agent is told again, as by a kubelet. Output: an event about the node for each kill
-//! that no limit of a cgroup asked for; of the others those that come, not those of the past. `Log` is pure, `run` has the effects; owner: its task.
-//! Bounds: `RECORD_BYTES_MAX`, and `RECORDS_MAX` records before others have their turn.
+//! that no limit of a cgroup asked for; of the others those that come, not those of the past. `Log`
+//! is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`, and `RECORDS_MAX`
+//! records before others have their turn.
 //!
 //! The log, because nothing else says whose memory was short: the kernel's tracepoint has the
 //! victim alone, counters of cgroups have no names. It costs nothing while nobody writes into it.

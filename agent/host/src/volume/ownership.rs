@@ -1,11 +1,12 @@
 //! Gives a volume to the pod's `fsGroup`: group, group bits and setgid on everything in it.
 //!
-//! Input: a directory of ours and a group. Output: changed owners and modes; what is right already is
-//! not written, which on a disk with a million files is the difference between reading and writing
-//! all of it, and keeps its change time and file capabilities. The first failure of a directory walk is returned, a file that cannot be changed is passed over as upstream does.
-//! The walk goes through open directories and never follows a symlink, since a container may
-//! already write there. Children before their directory, so that a root with the right group says
-//! that all below is done.
+//! Input: a directory of ours and a group. Output: changed owners and modes; what is right already
+//! is not written, which on a disk with a million files is the difference between reading and
+//! writing all of it, and keeps its change time and file capabilities. The first failure of a
+//! directory walk is returned, a file that cannot be changed is passed over as upstream does. The
+//! walk goes through open directories and never follows a symlink, since a container may already
+//! write there. Children before their directory, so that a root with the right group says that all
+//! below is done.
 // k8s: pkg/volume/volume_linux.go changeFilePermission, walkDeep
 
 use std::os::fd::OwnedFd;
