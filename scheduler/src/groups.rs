@@ -67,6 +67,8 @@ struct Known {
     of_pods: HashMap<ObjectKey, (ObjectKey, Uid)>,
     /// Uids of those that room is being made for.
     preempting: HashSet<String>,
+    /// By uid, names of those that give claims up, while that is being written.
+    releasing: HashMap<Uid, ObjectKey>,
 }
 
 /// A group that others go for.
@@ -225,6 +227,18 @@ impl Groups {
     pub fn has_preempted(&self, group: &ObjectKey, uid: &str) -> Option<Vec<Uid>> {
         let mut known = self.0.borrow_mut();
         known.preempting.remove(uid).then(|| known.of_stand(group, Stand::Waits))
+    }
+
+    /// A group gives claims up.
+    pub fn releases(&self, group: &ObjectKey, uid: &Uid) {
+        self.0.borrow_mut().releasing.insert(Rc::clone(uid), group.clone());
+    }
+
+    /// That is written: its pods that wait. `None` if no such group gave any up.
+    pub fn has_released(&self, uid: &str) -> Option<Vec<Uid>> {
+        let mut known = self.0.borrow_mut();
+        let group = known.releasing.remove(uid)?;
+        Some(known.of_stand(&group, Stand::Waits))
     }
 
     /// What the group of a pod is to it, whose profile may have gangs.
@@ -388,14 +402,15 @@ impl OfGroup {
         self.groups.have_claims()
     }
 
-    /// Whether room is being made for the group: its pods wait until that ended.
+    /// Whether room is being made for the group, or it gives claims up: its pods wait until that ended.
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
     #[must_use]
-    pub fn is_preempting(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         let known = self.groups.0.borrow();
         let group = known.groups.get(&self.key);
-        !known.preempting.is_empty()
-            && group.is_some_and(|group| known.preempting.contains(&*uid_of_group(group)))
+        let preempts = !known.preempting.is_empty()
+            && group.is_some_and(|group| known.preempting.contains(&*uid_of_group(group)));
+        preempts || known.releasing.values().any(|key| *key == self.key)
     }
 
     /// The group as others may have to go for it.

@@ -283,11 +283,13 @@ impl Scheduler {
         }
     }
 
-    /// A pod uses claims no longer that it gave up, and this is what they are now: it may be decided
-    /// again.
+    /// A pod or a group uses claims no longer that it gave up, and this is what they are now: the pod,
+    /// or those of the group, may be decided again.
     pub fn devices_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
         let told = claims.into_iter().filter_map(|claim| self.mirror.devices.set_written(claim));
         told.collect::<Vec<_>>().iter().for_each(|event| self.happened(event, now));
+        let of_group = self.mirror.groups.as_ref().and_then(|groups| groups.has_released(uid));
+        of_group.iter().flatten().for_each(|pod| self.queue.released(pod, false, now));
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.releases.set(false);
             self.queue.released(uid, false, now);
@@ -475,11 +477,14 @@ impl Scheduler {
         all.into_iter().find(is_new)
     }
 
-    /// A group of which no pod has a node gives claims up: it is to look for other devices.
+    /// A group of which no pod has a node gives claims up: it is to look for other devices. Until that is
+    /// written none of its pods is decided: what is known of the claims still says that they are the
+    /// group's, so that nothing would have to be written before a pod is bound.
     pub(super) fn unreserve_of_group(&mut self, group: &OfGroup, claims: Vec<Rc<ResourceClaim>>) {
         let Ok(of) = group.preemptor() else { return };
         if !claims.is_empty() {
             let pod = PodRef { key: of.key, uid: of.uid };
+            self.mirror.groups.iter().for_each(|groups| groups.releases(&pod.key, &pod.uid));
             self.commands.push(Command::ReleaseDevices { pod, claims });
         }
     }

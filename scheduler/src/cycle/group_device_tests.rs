@@ -304,3 +304,20 @@ fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_nod
     let mut scheduler = knowing(WITH, &full(vec![placed]));
     assert_eq!(releases(&decide(&mut scheduler, 0)), [""; 0]);
 }
+
+#[test]
+fn a_group_that_gives_its_claim_up_is_not_decided_before_that_is_written() {
+    let pods = ["a", "b"].map(|name| member(name, |_| {}));
+    let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"])];
+    let base = base.into_iter().chain([with_claim(|_| {}), of_group("g0")]);
+    let mut scheduler = knowing(WITH, &base.chain(pods).collect::<Vec<_>>());
+    assert_eq!(releases(&decide(&mut scheduler, 0)), ["uid-g c"]);
+    // There is room now, and the claim is the group's, by what is known; a pod that comes waits as well.
+    scheduler.tell(Told::Set(node("n", "4")), at(1));
+    scheduler.tell(Told::Set(member("z", |_| {})), at(1));
+    assert_eq!(all_reserves(&decide(&mut scheduler, 60)), []);
+    let Thing::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else { panic!("a claim") };
+    scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
+    let all = all_reserves(&decide(&mut scheduler, 120));
+    assert_eq!(users(&all), ["a: uid-g", "b: uid-g", "z: uid-g"]);
+}

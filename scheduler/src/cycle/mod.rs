@@ -144,7 +144,7 @@ impl Candidate for Asked {
 
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
     fn is_held(&self) -> bool {
-        let of_group = || self.group.as_ref().is_some_and(OfGroup::is_preempting);
+        let of_group = || self.group.as_ref().is_some_and(OfGroup::is_held);
         self.preempts.get() || self.releases.get() || of_group()
     }
 

@@ -40,6 +40,8 @@ const KINDS: [Kind; 6] = [
 ];
 /// So much time is enough for every backoff.
 const LONG: u64 = 60;
+/// Worlds in which something went wrong once.
+const SEEN: [u64; 1] = [70_878];
 /// After so many of these without a change a gang waits for nothing any more.
 const QUIET: usize = 12;
 
@@ -553,6 +555,14 @@ fn world(seed: u64) {
     world.run(&mut scheduler);
     world.check(&scheduler);
     assert_eq!(world.has_successors, world.hand_overs > 0, "seed {seed}");
+}
+
+#[test]
+fn what_went_wrong_once_does_so_no_more() {
+    for seed in SEEN {
+        println!("PINTLE_SEED={seed} PINTLE_WORLDS=1");
+        world(seed);
+    }
 }
 
 #[test]
