@@ -135,9 +135,8 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
         .map(|(id, number, _)| (key(*id), *number))
         .filter(|(key, _)| room.victims.contains(key))
         .collect();
-    let away: Vec<Str> = room.victims.iter().chain(&leaving).copied().collect();
-    let mut looks = (0..LOOKS).map(|_| fits_without(scheduler, room, &away));
-    assert!(looks.any(|fits| fits), "{:?} fits not: {units:?}", room.preemptor);
+    let fits = makes_it_fit(scheduler, room, &leaving);
+    assert!(fits, "{:?} fits not: {units:?}", room.preemptor);
     let is_in_memory = |command: &Command| match command {
         Command::Tell(note) => note.note.ends_with("(in kube-scheduler memory)."),
         _ => false,
@@ -154,6 +153,18 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
         let mut looks = (0..LOOKS).map(|_| fits_without(scheduler, room, &away));
         assert!(!looks.all(|fits| fits), "{:?} fits beside {pod:?}", room.preemptor);
     }
+}
+
+/// Whether the group fits without its victims, and without some of those who go already: beside one of
+/// them it may have to be, by its affinity.
+fn makes_it_fit(scheduler: &mut Scheduler, room: &Room, leaving: &[Str]) -> bool {
+    let mut sets = 0..1_usize << leaving.len();
+    sets.any(|staying| {
+        let goes = leaving.iter().enumerate().filter(|(at, _)| (staying >> at) & 1 == 0);
+        let goes = goes.map(|(_, pod)| pod);
+        let away: Vec<Str> = room.victims.iter().chain(goes).copied().collect();
+        (0..LOOKS).any(|_| fits_without(scheduler, room, &away))
+    })
 }
 
 /// Whether the group fits where these are not.
