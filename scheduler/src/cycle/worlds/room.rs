@@ -1,12 +1,13 @@
 //! Room that is made for whole groups in a world.
 //!
 //! When a decision has others go for a group, they are of lower priority, groups that go as a whole lose
-//! all their pods, the group fits without those who go, and does not in any case beside one of them.
+//! all their pods, the group fits without those who go, and did not in any case beside one of them when
+//! his turn came.
 
 use std::collections::{HashMap, HashSet};
 
 use pintle_sched_core::intern::Str;
-use pintle_sched_core::preempt::units::Membership;
+use pintle_sched_core::preempt::units::{self, Membership, Unit};
 use pintle_sched_core::snapshot::pods::PodId;
 
 use super::World;
@@ -19,7 +20,7 @@ use crate::groups::{OfGroup, Preemptor};
 use crate::mirror::{Nominee, Step};
 
 /// So often chance decides among equals when it is asked whether a group fits.
-const LOOKS: usize = 8;
+const LOOKS: usize = 64;
 
 /// What is asked of room that was made for a group.
 struct Room {
@@ -130,13 +131,8 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
         pods.get(*id).terminating && *priority < room.preemptor.priority
     });
     let leaving: Vec<Str> = leaving.map(|(id, ..)| key(*id)).collect();
-    let units: Vec<(Str, Option<usize>)> = all
-        .iter()
-        .map(|(id, number, _)| (key(*id), *number))
-        .filter(|(key, _)| room.victims.contains(key))
-        .collect();
     let fits = makes_it_fit(scheduler, room, &leaving);
-    assert!(fits, "{:?} fits not: {units:?}", room.preemptor);
+    assert!(fits, "{:?} fits not: {:?}", room.preemptor, room.victims);
     let is_in_memory = |command: &Command| match command {
         Command::Tell(note) => note.note.ends_with("(in kube-scheduler memory)."),
         _ => false,
@@ -145,14 +141,27 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
     if !leaving.is_empty() || commands.iter().any(is_in_memory) {
         return;
     }
-    for (pod, number) in &units {
-        let stays =
-            |(other, of): &&(Str, Option<usize>)| other == pod || number.is_some() && of == number;
-        let away: Vec<Str> =
-            units.iter().filter(|unit| !stays(unit)).map(|(pod, _)| *pod).collect();
+    for (unit, away) in turns(scheduler, room) {
         let mut looks = (0..LOOKS).map(|_| fits_without(scheduler, room, &away));
-        assert!(!looks.all(|fits| fits), "{:?} fits beside {pod:?}", room.preemptor);
+        assert!(!looks.all(|fits| fits), "{:?} fits beside {unit:?}", room.preemptor);
     }
+}
+
+/// Those who go, each with whom the group was without when it was asked whether he may stay: the rest
+/// of them, and all who matter less. Beside one of these it may fit as well as with him, by its affinity.
+// k8s: podgrouppreemption.go selectVictimsOnDomain
+fn turns(scheduler: &Scheduler, room: &Room) -> Vec<(Unit, Vec<Str>)> {
+    let cluster = &scheduler.mirror.cluster;
+    let groups = scheduler.mirror.groups.as_ref().expect("there are groups");
+    let mut all = units::below(cluster, room.preemptor.priority, &groups.memberships(cluster));
+    units::sort(&mut all);
+    let goes = |unit: &Unit| unit.pods.iter().any(|pod| room.victims.contains(pod));
+    let turn = |(at, unit): (usize, &Unit)| {
+        let before = all[..at].iter().filter(|unit| goes(unit));
+        let away = before.chain(&all[at + 1..]).flat_map(|unit| &unit.pods);
+        (unit.clone(), away.copied().collect())
+    };
+    all.iter().enumerate().filter(|(_, unit)| goes(unit)).map(turn).collect()
 }
 
 /// Whether the group fits without its victims, and without some of those who go already: beside one of
