@@ -1,9 +1,9 @@
 //! Is the agent alive? A heartbeat of the driver and the sentence for when it has stopped.
 //!
 //! The driver beats at each turn of its loop; `/healthz` and the systemd watchdog read. Shared by
-//! both threads through one atomic. Until that loop begins, `starting` tells what is waited for: the
-//! agent's own commands show it, and for the checks it is no fault, as for the kubelet. A loop that has not turned for `max(2 x syncFrequency, 5 min)`
-//! counts as hung, as for the kubelet.
+//! both threads through one atomic. Until that loop begins, `starting` tells what is waited for:
+//! the agent's own commands show it, and for the checks it is no fault, as for the kubelet. A loop
+//! that has not turned for `max(2 x syncFrequency, 5 min)` counts as hung, as for the kubelet.
 // k8s: pkg/kubelet/server/server.go syncLoopHealthCheck
 
 use std::sync::Arc;

@@ -470,7 +470,10 @@ mod tests {
     }
 
     const NODE: &str = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
-    const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}"#;
+    const POD: &str = concat!(
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"#,
+        r#""spec":{"containers":[{"name":"c"}]}}"#
+    );
 
     #[test]
     fn lists_streams_arrays_and_watches_hold_the_same_objects() {
