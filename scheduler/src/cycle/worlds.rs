@@ -41,9 +41,15 @@ const KINDS: [Kind; 6] = [
 /// So much time is enough for every backoff.
 const LONG: u64 = 60;
 /// Worlds in which something went wrong once.
-const SEEN: [u64; 4] = [70_878, 74_370, 602_052, 602_244];
+const SEEN: [u64; 6] = [70_878, 74_370, 602_052, 602_244, 701_910, 806_532];
 /// After so many of these without a change a gang waits for nothing any more.
 const QUIET: usize = 12;
+/// After so many of these everything is written before the next decision. A group has the turn of its
+/// first pod, while who has to go is seen by other priorities: whoever comes before those for whom he has
+/// to go, and has devices to be reserved, may get a node and lose it before he is bound, again and again.
+/// Upstream is no better, unless its writes are fast.
+// k8s: pkg/scheduler/schedule_one_podgroup.go podGroupInfoForPod, framework/preemption/executor.go PreemptPod
+const SLOW: usize = 100;
 
 struct Chance(u64);
 
@@ -511,6 +517,7 @@ impl World {
             assert!(turn < 200, "it does not come to an end: {left:?}");
             let (mut any, before) = (false, self.numbered);
             while self.deliver(scheduler)
+                || turn >= SLOW && self.write()
                 || self.decide(scheduler)
                 || self.write()
                 || self.finish_victims()
