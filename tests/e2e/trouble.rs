@@ -93,9 +93,10 @@ fn what_still_runs_of_an_ended_container_goes_with_its_pod() {
     });
     // As after a StartContainer that was given up at the wrong instant: CRI calls it ended.
     let id = container_id(&ended, "c");
-    node.runtime_node()
-        .ctr(&["tasks", "start", "--detach", &id])
-        .expect("it runs behind CRI's back");
+    // Its first process is gone before the runtime has forgotten it.
+    until(LONG, "it runs behind CRI's back", || {
+        node.runtime_node().ctr(&["tasks", "start", "--detach", &id])
+    });
     assert!(node.container_pid(&id).is_some());
     node.remove("ended.json");
     node.gone("ended");
