@@ -18,9 +18,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pintle_agent_config::NodeFlags;
 use tokio::sync::oneshot;
 
-/// The lock, and who else comes for it.
+/// Who else comes for the lock.
 pub(super) struct Lock {
-    _held: Flock<File>,
     /// Told, or closed, when somebody else came; none if that does not matter.
     contention: Option<oneshot::Receiver<()>>,
 }
@@ -30,12 +29,13 @@ impl Lock {
     pub(super) async fn take(flags: &NodeFlags) -> Result<Option<Self>> {
         let Some(path) = &flags.lock_file else { return Ok(None) };
         let failed = || format!("--lock-file: cannot lock {}", path.display());
-        let held = lock(path).await.with_context(failed)?;
+        // Nobody lets go of it before the process has ended and with it all that it does.
+        std::mem::forget(lock(path).await.with_context(failed)?);
         let watched = flags.exit_on_lock_contention.then(|| watch(path));
         let contention = watched.transpose().with_context(|| {
             format!("--exit-on-lock-contention: cannot watch {}", path.display())
         })?;
-        Ok(Some(Self { _held: held, contention }))
+        Ok(Some(Self { contention }))
     }
 
     /// Ends when somebody else came.
