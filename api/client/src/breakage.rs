@@ -21,6 +21,13 @@ pub(crate) enum Breakage {
 
 impl Breakage {
     pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
+        // With TLS 1.3 a server refuses a certificate when the handshake is over for the client.
+        let is_refusal = |error: &(dyn Error + 'static)| {
+            error.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == ErrorKind::InvalidData)
+        };
+        if chain(error).any(is_refusal) {
+            return Self::Otherwise;
+        }
         let found = chain(error).find_map(|error| {
             if let Some(hyper) = error.downcast_ref::<hyper::Error>() {
                 return (!hyper.is_user() && !hyper.is_parse()).then_some(Self::Broken);

@@ -116,7 +116,7 @@ impl Parts {
         let (mut head, body) = request.into_parts();
         let share = head.extensions.remove::<Share>().unwrap_or_default();
         let within = head.extensions.remove::<AnswerWithin>().map(|within| within.0);
-        let mut timeout = within.or(manner.timeout);
+        let timeout = within.or(manner.timeout);
         head.uri = joined(&self.server, &head.uri)?;
         if let Some(user_agent) = &self.user_agent {
             head.headers.insert(USER_AGENT, user_agent.clone());
@@ -126,7 +126,7 @@ impl Parts {
         let reads = method == Method::GET && !is_watch;
         let mut body = Some(body);
         let mut refused = false;
-        let mut until = None;
+        let (mut until, mut left) = (None, timeout);
         for attempt in 1.. {
             // k8s: client-go/rest/request.go Watch, with_retry.go Before: its repetition is limited
             if let Some(limiter) = self.limiter.as_ref().filter(|_| !is_watch || attempt > 1) {
@@ -145,11 +145,10 @@ impl Parts {
             let room = self.pool.room(manner.lane, &share).await;
             let until = *until.get_or_insert(timeout.map(|limit| Instant::now() + limit));
             let mut answer =
-                match self.attempt(request, room, timeout, (is_watch, attempt > 1)).await {
+                match self.attempt(request, room, (timeout, left), (is_watch, attempt > 1)).await {
                     Err(error) if attempt < TRIES_MAX && reads && is_repeated(&error, until) => {
                         tokio::time::sleep(BROKEN_WAIT).await;
-                        timeout =
-                            until.map(|until| until.saturating_duration_since(Instant::now()));
+                        left = until.map(|until| until.saturating_duration_since(Instant::now()));
                         continue;
                     }
                     answer => answer?,
@@ -188,17 +187,17 @@ impl Parts {
         &self,
         request: Request<Body>,
         room: Room,
-        timeout: Option<Duration>,
+        (timeout, left): (Option<Duration>, Option<Duration>),
         (is_watch, again): (bool, bool),
     ) -> io::Result<Response<AnswerBody>> {
         let method = request.method().clone();
         let bytes = request.body().size_hint().exact().filter(|_| !is_watch);
         let begun = Instant::now();
         let sent = self.pool.send(request, room);
-        let answer = match timeout {
+        let answer = match left {
             None => sent.await,
-            Some(limit) => tokio::time::timeout(limit, sent).await.unwrap_or_else(|_| {
-                let problem = format!("no answer within {} s", limit.as_secs());
+            Some(left) => tokio::time::timeout(left, sent).await.unwrap_or_else(|_| {
+                let problem = format!("no answer within {} s", timeout.unwrap_or(left).as_secs());
                 Err(io::Error::new(io::ErrorKind::TimedOut, problem))
             }),
         };

@@ -71,7 +71,7 @@ impl Authorities {
         let error = match verifier.map(|by| by.verify_client_cert(leaf, chain, time)) {
             Some(Ok(_)) => return Ok(to),
             Some(Err(error)) => error.to_string(),
-            None => "all authorities have ended, or have not begun".to_owned(),
+            None => "no authority may sign others, or all have ended or not begun".to_owned(),
         };
         let holding = self.roots.iter().filter(|root| root.from <= now && now <= root.to);
         let signers = holding.map(|root| (&*root.subject, &*root.certificate));
@@ -185,7 +185,7 @@ mod tests {
         let (ended, leaf) = pair(7200, -3600);
         let all = Authorities::read(ended.as_bytes(), now).expect("authorities");
         let refused = all.verify(&leaf, &[], now).expect_err("nobody vouches");
-        assert_eq!(refused, "all authorities have ended, or have not begun");
+        assert_eq!(refused, "no authority may sign others, or all have ended or not begun");
         assert!(Authorities::read(b"", now).is_err());
     }
 }
