@@ -146,12 +146,19 @@ fn found(root: &Path, rest: &str) -> PageOrFile {
         Ok(meta) if meta.is_dir() && !has_slash => PageOrFile::Page(moved(&format!("{name}/"))),
         Ok(meta) if meta.is_dir() => PageOrFile::Page(listing(&path)),
         Ok(meta) if meta.is_file() && has_slash => PageOrFile::Page(moved(&format!("../{name}"))),
-        Ok(meta) if meta.is_file() => match open_regular(&path) {
-            Ok(file) => PageOrFile::File(file, meta),
+        Ok(meta) if meta.is_file() => match opened(&path) {
+            Ok((file, meta)) => PageOrFile::File(file, meta),
             Err(_) => PageOrFile::refused(403, "403 Forbidden\n"),
         },
         _ => PageOrFile::refused(404, "404 page not found\n"),
     }
+}
+
+/// A file as it is open: another one may have its name by then.
+fn opened(path: &Path) -> std::io::Result<(File, Metadata)> {
+    let file = open_regular(path)?;
+    let meta = file.metadata()?;
+    Ok((file, meta))
 }
 
 /// What a query names as a file; a folder is one as well.

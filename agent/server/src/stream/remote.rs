@@ -14,6 +14,7 @@ use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::Reply;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
@@ -269,7 +270,8 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         while !open.is_empty() {
             match self.frame(&mut from, &mut buffer, numbers, &mut status).await? {
                 Ok(ended) => open.retain(|number| Some(*number) != ended),
-                Err(error) if !status.is_empty() => {
+                // It may have broken off within the status.
+                Err(error) if serde_json::from_slice::<IgnoredAny>(&status).is_ok() => {
                     tracing::debug!(%error, "the runtime closed before its streams had ended");
                     break;
                 }
@@ -481,6 +483,8 @@ mod tests {
         let in_the_middle = told(&[&said, status, &out, b"o"]).await;
         assert_eq!(in_the_middle["reason"], "NonZeroExitCode");
         assert_eq!(told(&[&out, b"out"]).await["reason"], "InternalError", "it said nothing");
+        let half = told(&[&said, &status[..20]]).await;
+        assert_eq!(half["reason"], "InternalError", "it did not say all of it");
     }
 
     #[tokio::test]
