@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use super::command::PodRef;
 use super::device_tests::{answer, claim, class, devices_of, has, read, slice};
 use super::group_tests::told;
-use super::tests::{at, bound, decide, node, tell_all, with, without_second_look};
+use super::tests::{
+    answer as said, at, bound, decide, node, question, tell_all, with, without_second_look,
+};
 use super::*;
 use crate::groups::{GroupGates, Groups};
 use crate::watch::{Kind, Thing, Told};
@@ -39,8 +41,12 @@ fn member(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
 }
 
 fn knowing(gates: GroupGates, things: &[Thing]) -> Scheduler {
+    asking(gates, Vec::new(), things)
+}
+
+fn asking(gates: GroupGates, extenders: Vec<Extender>, things: &[Thing]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
-    let mut scheduler = scheduler.with_groups(Groups::new(gates));
+    let mut scheduler = scheduler.with_groups(Groups::new(gates)).with_extenders(extenders);
     scheduler.tell(Told::Complete(Kind::PodGroup), at(0));
     let is_group = |thing: &&Thing| thing.kind() == Kind::PodGroup;
     for thing in things.iter().filter(is_group) {
@@ -320,4 +326,32 @@ fn a_group_that_gives_its_claim_up_is_not_decided_before_that_is_written() {
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
     let all = all_reserves(&decide(&mut scheduler, 120));
     assert_eq!(users(&all), ["a: uid-g", "b: uid-g", "z: uid-g"]);
+}
+
+#[test]
+fn a_pod_that_comes_while_an_extender_is_asked_is_held_with_its_group() {
+    let extender = Extender {
+        node_cache_capable: true,
+        filter_verb: "filter".to_owned(),
+        ..Extender::default()
+    };
+    let pods = ["a", "b"].map(|name| member(name, |_| {}));
+    let base = [node("n", "4"), class(), slice("n", &["g0"]), with_claim(|_| {}), of_group("g0")];
+    let things: Vec<Thing> = base.into_iter().chain(pods).collect();
+    let mut scheduler = asking(WITH, vec![extender], &things);
+    let first = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    scheduler.tell(Told::Set(member("z", |_| {})), at(1));
+    let none = crate::extender::consulted::Nodes::default;
+    scheduler.consulted(said(&first, none()), at(2));
+    let mut commands = decide(&mut scheduler, 2);
+    while let Some(next) = question(&commands) {
+        assert_eq!(releases(&commands), [""; 0]);
+        scheduler.consulted(said(&next, none()), at(3));
+        commands = decide(&mut scheduler, 3);
+    }
+    assert_eq!(releases(&commands), ["uid-g c"]);
+    assert!(question(&decide(&mut scheduler, 60)).is_none(), "nobody is decided");
+    let Thing::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else { panic!("a claim") };
+    scheduler.devices_released(&"uid-g".into(), vec![*free], at(61));
+    assert!(question(&decide(&mut scheduler, 120)).is_some());
 }

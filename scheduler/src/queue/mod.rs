@@ -335,14 +335,22 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     /// The pod that is decided next: the first active one, or else the one whose backoff is over
     /// soonest. It is in flight until `done` or `back`.
     pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
-        let active = self.active.first().map(|(_, uid)| uid);
-        if active.is_none() && !self.backoff.is_empty() {
-            *self.moved.entry(("active", cause::POPPED_EARLY)).or_default() += 1;
+        loop {
+            let active = self.active.first().map(|(_, uid)| uid);
+            let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid));
+            let (uid, is_early) = (Rc::clone(uid?), active.is_none());
+            // It may be held since it came here, as those of its group are.
+            if self.pods[&uid].pod.is_held() {
+                self.take_out(&uid);
+                self.put(&uid, Place::Gated);
+                continue;
+            }
+            if is_early {
+                *self.moved.entry(("active", cause::POPPED_EARLY)).or_default() += 1;
+            }
+            let pod = self.begins_flight(&uid, now);
+            return Some((uid, pod));
         }
-        let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid));
-        let uid = Rc::clone(uid?);
-        let pod = self.begins_flight(&uid, now);
-        Some((uid, pod))
     }
 
     /// Pops this pod before its turn, unless it may not be decided now.
