@@ -330,7 +330,10 @@ fn cannot_list(name: &str, error: &InformerError) -> String {
     let said = error.to_string();
     let said = said.strip_prefix("ServiceError: ").unwrap_or(&said);
     let remedy = match error {
-        InformerError::Unreachable(_) => "is this the address of the API server, and does it run?",
+        InformerError::Unreachable(_) if said.contains("refused") => {
+            "is this the address of the API server, and does it run?"
+        }
+        InformerError::NotFound(_) => "the API server has to serve this kind (--runtime-config)",
         _ if said.contains("orbidden") => {
             "give credentials that may list what the ClusterRole system:kube-scheduler lists"
         }

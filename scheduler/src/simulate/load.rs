@@ -6,7 +6,7 @@
 //! An object that cannot be used is an error that names file, object, field, line and column: a dump
 //! that is silently half read gives wrong answers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
@@ -48,10 +48,15 @@ pub struct Dump {
     pub priority_classes: Vec<PriorityClass>,
     /// Objects of other kinds, by kind, not looked at.
     pub ignored: BTreeMap<String, usize>,
-    /// Nodes and pods that came again, each as its name, where it is now and where it was first.
+    /// Nodes and pods that came again, not as news of a watch, each as its name, where it is now and
+    /// where it was first.
     pub again: Vec<String>,
     /// Where nodes and pods are, by kind and name.
     known: HashMap<(&'static str, String), usize>,
+    /// Places of nodes and of pods that a watch says are gone.
+    gone: [HashSet<usize>; 2],
+    /// What comes is news of a watch.
+    is_news: bool,
     /// Where each node and pod starts, for messages: file and line.
     pub node_places: Vec<String>,
     /// As above, pods.
@@ -66,7 +71,7 @@ impl Dump {
             Some(&at) => {
                 self.nodes[at] = node;
                 let before = std::mem::replace(&mut self.node_places[at], place.clone());
-                self.again.push(format!("Node {name} ({place}, before that {before})"));
+                self.came_again("Node", &name, &place, &before);
             }
             None => {
                 self.known.insert(("Node", name), self.nodes.len());
@@ -83,7 +88,7 @@ impl Dump {
             Some(&at) => {
                 self.pods[at] = pod;
                 let before = std::mem::replace(&mut self.pod_places[at], place.clone());
-                self.again.push(format!("Pod {name} ({place}, before that {before})"));
+                self.came_again("Pod", &name, &place, &before);
             }
             None => {
                 self.known.insert(("Pod", name), self.pods.len());
@@ -105,17 +110,37 @@ impl Dump {
             }
             _ => return,
         };
-        let Some(at) = self.known.remove(&(kind, name)) else { return };
-        if kind == "Node" {
-            self.nodes.remove(at);
-            self.node_places.remove(at);
-        } else {
-            self.pods.remove(at);
-            self.pod_places.remove(at);
+        if let Some(at) = self.known.remove(&(kind, name)) {
+            self.gone[usize::from(kind == "Pod")].insert(at);
         }
-        let later = self.known.iter_mut().filter(|((of, _), place)| *of == kind && **place > at);
-        later.for_each(|(_, place)| *place -= 1);
     }
+
+    fn came_again(&mut self, kind: &str, name: &str, place: &str, before: &str) {
+        if !self.is_news {
+            self.again.push(format!("{kind} {name} ({place}, before that {before})"));
+        }
+    }
+
+    /// Leaves out what is gone, once for all of it.
+    fn settle(&mut self) {
+        let [nodes, pods] = std::mem::take(&mut self.gone);
+        if nodes.is_empty() && pods.is_empty() {
+            return;
+        }
+        leave_out(&mut self.nodes, &nodes);
+        leave_out(&mut self.node_places, &nodes);
+        leave_out(&mut self.pods, &pods);
+        leave_out(&mut self.pod_places, &pods);
+        let name = |node: &Node| node.metadata.name.clone().unwrap_or_default();
+        let nodes = self.nodes.iter().enumerate().map(|(at, node)| (("Node", name(node)), at));
+        let pods = self.pods.iter().enumerate().map(|(at, pod)| (("Pod", pod_name(pod)), at));
+        self.known = nodes.chain(pods).collect();
+    }
+}
+
+fn leave_out<T>(all: &mut Vec<T>, gone: &HashSet<usize>) {
+    let mut at = 0..;
+    all.retain(|_| at.next().is_none_or(|at| !gone.contains(&at)));
 }
 
 /// namespace/name.
@@ -205,6 +230,7 @@ pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> 
         let problem = "holds no objects; expected the output of kubectl get -o json".to_owned();
         return Err(loader.error(0, "file".into(), String::new(), problem));
     }
+    dump.settle();
     Ok(())
 }
 
@@ -240,7 +266,12 @@ impl<'a> Loader<'a> {
                     Ok(())
                 }
                 "BOOKMARK" | "ERROR" => Ok(()),
-                _ => self.document(object, None, depth + 1),
+                _ => {
+                    let before = std::mem::replace(&mut self.dump.is_news, true);
+                    let read = self.document(object, None, depth + 1);
+                    self.dump.is_news = before;
+                    read
+                }
             };
         }
         let own = head.kind.as_deref();
@@ -502,11 +533,15 @@ mod tests {
             told("MODIFIED", &pod("b")),
             told("DELETED", &pod("never")),
             told("DELETED", NODE),
+            told("ADDED", &pod("a")),
         ];
         let dump = try_load(&text.join("\n")).expect("a watch");
-        assert_eq!((dump.nodes.len(), dump.pods.len()), (0, 1));
-        assert_eq!((pod_name(&dump.pods[0]), dump.again.len()), ("default/b".to_owned(), 1));
-        assert_eq!(dump.pod_places[0].split(':').nth(1), Some("5"));
+        assert_eq!((dump.nodes.len(), dump.again.len()), (0, 0));
+        let names: Vec<String> = dump.pods.iter().map(pod_name).collect();
+        let lines: Vec<_> = dump.pod_places.iter().map(|place| place.split(':').nth(1)).collect();
+        assert_eq!(names, ["default/b", "default/a"]);
+        assert_eq!(lines, [Some("5"), Some("8")]);
+        assert_eq!(dump.known[&("Pod", "default/a".to_owned())], 1);
     }
 
     #[test]
