@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use pintle_api::AnyPeer;
+use pintle_api::AnyServer;
 use pintle_tests::TestNode;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -91,7 +91,7 @@ impl Port {
         let builder = || {
             let builder = ClientConfig::builder_with_provider(provider.clone());
             let builder = builder.with_safe_default_protocol_versions().expect("versions");
-            let trusting = Arc::new(AnyPeer::new(&provider));
+            let trusting = Arc::new(AnyServer::new(&provider));
             builder.dangerous().with_custom_certificate_verifier(trusting)
         };
         let (chain, key) = (vec![keys.certificate.clone()], keys.key.clone_key());

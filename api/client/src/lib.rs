@@ -15,7 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod any_peer;
+mod any_server;
 mod breakage;
 mod dial;
 mod error;
@@ -37,7 +37,7 @@ mod tls;
 mod turns;
 
 pub use access::{Access, ClientOptions, Clients};
-pub use any_peer::AnyPeer;
+pub use any_server::AnyServer;
 pub use breakage::is_broken;
 pub use error::ConnectError;
 pub use observer::{Observer, PluginRun, Sent};

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{
 };
 
 use crate::access::Access;
-use crate::any_peer::AnyPeer;
+use crate::any_server::AnyServer;
 use crate::error::ConnectError;
 use crate::files::Source;
 use crate::identity::Certificate;
@@ -71,7 +71,7 @@ pub(crate) fn config(
             builder.dangerous().with_custom_certificate_verifier(verifier)
         }
         Trust::Anyone => {
-            let anyone = Arc::new(AnyPeer::new(&provider));
+            let anyone = Arc::new(AnyServer::new(&provider));
             builder.dangerous().with_custom_certificate_verifier(anyone)
         }
     };

@@ -64,38 +64,17 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// A stream tells of an object as often as it changes: the last one counts.
     fn node(&mut self, node: Node, place: String) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        match self.known.get(&("Node", name.clone())) {
-            Some(&at) => {
-                self.nodes[at] = node;
-                let before = std::mem::replace(&mut self.node_places[at], place.clone());
-                self.came_again("Node", &name, &place, &before);
-            }
-            None => {
-                self.known.insert(("Node", name), self.nodes.len());
-                self.nodes.push(node);
-                self.node_places.push(place);
-            }
-        }
+        let all = (&mut self.nodes, &mut self.node_places);
+        let again = keep(all, &mut self.known, ("Node", name), (node, place));
+        self.again.extend(again.filter(|_| !self.is_news));
     }
 
-    /// As above, a pod.
     fn pod(&mut self, pod: Pod, place: String) {
-        let name = pod_name(&pod);
-        match self.known.get(&("Pod", name.clone())) {
-            Some(&at) => {
-                self.pods[at] = pod;
-                let before = std::mem::replace(&mut self.pod_places[at], place.clone());
-                self.came_again("Pod", &name, &place, &before);
-            }
-            None => {
-                self.known.insert(("Pod", name), self.pods.len());
-                self.pods.push(pod);
-                self.pod_places.push(place);
-            }
-        }
+        let all = (&mut self.pods, &mut self.pod_places);
+        let again = keep(all, &mut self.known, ("Pod", pod_name(&pod)), (pod, place));
+        self.again.extend(again.filter(|_| !self.is_news));
     }
 
     /// A watch tells that an object is gone; only nodes and pods are found again.
@@ -115,12 +94,6 @@ impl Dump {
         }
     }
 
-    fn came_again(&mut self, kind: &str, name: &str, place: &str, before: &str) {
-        if !self.is_news {
-            self.again.push(format!("{kind} {name} ({place}, before that {before})"));
-        }
-    }
-
     /// Leaves out what is gone, once for all of it.
     fn settle(&mut self) {
         let [nodes, pods] = std::mem::take(&mut self.gone);
@@ -136,6 +109,25 @@ impl Dump {
         let pods = self.pods.iter().enumerate().map(|(at, pod)| (("Pod", pod_name(pod)), at));
         self.known = nodes.chain(pods).collect();
     }
+}
+
+/// A stream tells of an object as often as it changes: the last one counts. Says where it is if it was
+/// there before.
+fn keep<T>(
+    (all, places): (&mut Vec<T>, &mut Vec<String>),
+    known: &mut HashMap<(&'static str, String), usize>,
+    (kind, name): (&'static str, String),
+    (object, place): (T, String),
+) -> Option<String> {
+    let Some(&at) = known.get(&(kind, name.clone())) else {
+        known.insert((kind, name), all.len());
+        all.push(object);
+        places.push(place);
+        return None;
+    };
+    all[at] = object;
+    let before = std::mem::replace(&mut places[at], place);
+    Some(format!("{kind} {name} ({}, before that {before})", places[at]))
 }
 
 fn leave_out<T>(all: &mut Vec<T>, gone: &HashSet<usize>) {

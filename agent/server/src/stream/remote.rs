@@ -441,15 +441,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_runtime_that_breaks_off_is_an_internal_error() {
-        let (_user, client) = io::duplex(1 << 16);
-        let (ours, theirs) = io::duplex(1 << 16);
-        drop(theirs);
-        let (from_client, to_client) = io::split(client);
-        let (from_runtime, _) = io::split(ours);
-        let to_client = Mutex::new(to_client);
-        let link = Link { to_client: &to_client, to_runtime: Mutex::new(io::sink()) };
-        let status = link.run(from_client, from_runtime, &Numbers::new(ALL)).await.expect("said");
-        let status: Value = serde_json::from_slice(&status).expect("JSON");
+        let status = told(&[]).await;
         assert_eq!((&status["status"], &status["code"]), (&json!("Failure"), &json!(500)));
     }
 

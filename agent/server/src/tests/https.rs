@@ -14,7 +14,7 @@ use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
 use pintle_agent_config::modes::AuthorizationMode;
 use pintle_agent_core::testing::{snapshot_of, view};
-use pintle_api::AnyPeer;
+use pintle_api::AnyServer;
 use pintle_daemon::serve::secure::Reviews;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
@@ -198,7 +198,7 @@ fn builder()
 {
     let provider = Arc::new(default_provider());
     // The server's certificate is self-signed, and not what is tested.
-    let any_server = Arc::new(AnyPeer::new(&provider));
+    let any_server = Arc::new(AnyServer::new(&provider));
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")

@@ -149,7 +149,7 @@ async fn shaken(
         .with_protocol_versions(&[version])
         .expect("a version")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(pintle_api::AnyPeer::new(&provider)))
+        .with_custom_certificate_verifier(Arc::new(pintle_api::AnyServer::new(&provider)))
         .with_client_cert_resolver(Arc::new(shown));
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let name = "node".try_into().expect("a name");

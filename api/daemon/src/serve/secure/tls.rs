@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
-use pintle_api::AnyPeer;
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ResolvesServerCert};
@@ -168,27 +169,14 @@ fn provider(settings: Settings<'_>) -> CryptoProvider {
     provider
 }
 
-/// Takes any certificate whose key the client has, also one of version 1, or none.
+/// Takes any certificate whose key the client has, also one of version 1, or none: clients are judged
+/// by each of their requests.
 #[derive(Debug)]
-struct AnyClient {
-    any: AnyPeer,
-    algorithms: WebPkiSupportedAlgorithms,
-}
+struct AnyClient(WebPkiSupportedAlgorithms);
 
 impl AnyClient {
     fn new(provider: &CryptoProvider) -> Self {
-        let algorithms = provider.signature_verification_algorithms;
-        Self { any: AnyPeer::new(provider), algorithms }
-    }
-
-    fn has_key(
-        &self,
-        (message, certificate): (&[u8], &CertificateDer<'_>),
-        signature: &DigitallySignedStruct,
-        version: ProtocolVersion,
-    ) -> Option<HandshakeSignatureValid> {
-        old_forms::has_key((certificate, message), signature, version, &self.algorithms)
-            .then(HandshakeSignatureValid::assertion)
+        Self(provider.signature_verification_algorithms)
     }
 }
 
@@ -216,11 +204,11 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        ClientCertVerifier::verify_tls12_signature(&self.any, message, certificate, signature)
-            .or_else(|error| {
-                let signed = (message, certificate);
-                self.has_key(signed, signature, ProtocolVersion::TLSv1_2).ok_or(error)
-            })
+        let version = ProtocolVersion::TLSv1_2;
+        verify_tls12_signature(message, certificate, signature, &self.0).or_else(|error| {
+            let has_key = old_forms::has_key((certificate, message), signature, version, &self.0);
+            has_key.then(HandshakeSignatureValid::assertion).ok_or(error)
+        })
     }
 
     fn verify_tls13_signature(
@@ -229,15 +217,15 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        ClientCertVerifier::verify_tls13_signature(&self.any, message, certificate, signature)
-            .or_else(|error| {
-                let signed = (message, certificate);
-                self.has_key(signed, signature, ProtocolVersion::TLSv1_3).ok_or(error)
-            })
+        let version = ProtocolVersion::TLSv1_3;
+        verify_tls13_signature(message, certificate, signature, &self.0).or_else(|error| {
+            let has_key = old_forms::has_key((certificate, message), signature, version, &self.0);
+            has_key.then(HandshakeSignatureValid::assertion).ok_or(error)
+        })
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.0.supported_schemes()
     }
 }
 
