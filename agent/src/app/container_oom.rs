@@ -2,14 +2,15 @@
 //!
 //! Input: kills from the kernel's log, snapshots of the pods. Output: the event `ProcessOOMKilled`
 //! of the pod. A container that ends with the kill has it in its status, as with the kubelet, and no
-//! event: hence the look at it after `SETTLE`. Owner: its task. Bounds: `KILLS_MAX` wait, one event
-//! a container in `EVERY`, so that they never take the room of the pod's other events.
+//! event: hence the look at it after `SETTLE`. Owner: its task. Bounds: `KILLS_MAX` wait, one of a
+//! cgroup, so that who is killed all the time takes nobody's place; one event a container in `EVERY`,
+//! so that they never take the room of the pod's other events.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use pintle_agent_core::observed::{ObservedContainer, RunState};
-use pintle_agent_core::types::{ContainerId, PodUid};
+use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_host::node::container_oom::ContainerKill;
 use pintle_daemon::tasks;
@@ -30,34 +31,44 @@ pub(super) fn start(parts: &Parts) -> impl FnMut(ContainerKill) + use<> {
     let (kills, mut queue) = mpsc::channel(KILLS_MAX);
     let (views, recorder) = (parts.views.clone(), parts.recorder.clone());
     tasks::singleton("container oom", async move {
-        let mut pace = Pace::default();
+        let mut pace = Pace::of(EVERY);
         while let Some((seen, kill)) = queue.recv().await {
             sleep_until(seen + SETTLE).await;
             let snapshot = views.load();
             let Some((uid, container)) = survivor(&snapshot, &kill) else { continue };
-            if pace.passes(&container.id, Instant::now()) {
+            if pace.passes(container.id.as_str(), Instant::now()) {
                 recorder.event(uid, true, REASON, &message(&kill), Some(&container.name));
             }
         }
     });
-    move |kill| drop(kills.try_send((Instant::now(), kill)))
+    let mut waits = Pace::of(SETTLE);
+    move |kill| {
+        let now = Instant::now();
+        if waits.passes(&kill.cgroup, now) {
+            let _ = kills.try_send((now, kill));
+        }
+    }
 }
 
-/// The container that lost a process and runs all the same.
+/// The container that lost a process and runs all the same: that of the outermost cgroup which a
+/// container has. Those below are named by whoever is in it.
 fn survivor<'a>(
     snapshot: &'a Snapshot,
     kill: &ContainerKill,
 ) -> Option<(&'a PodUid, &'a ObservedContainer)> {
-    let is_its = |id: &str| !id.is_empty() && kill.cgroup.contains(id);
     let lives = |c: &ObservedContainer| {
         let first = c.evidence.oom.as_ref().is_some_and(|o| o.init);
         c.state == RunState::Running && c.evidence.exit.is_none() && !first
     };
-    snapshot.pods.values().find_map(|view| {
-        let mut containers = view.observed.containers.iter();
-        let found = containers.find(|c| is_its(c.id.as_str()) && lives(c))?;
-        Some((&view.observed.uid, found))
-    })
+    let of = |cgroup: &str| {
+        let is_its = |id: &str| !id.is_empty() && cgroup.contains(id);
+        snapshot.pods.values().find_map(|view| {
+            let mut containers = view.observed.containers.iter();
+            let found = containers.find(|c| is_its(c.id.as_str()))?;
+            Some((&view.observed.uid, found))
+        })
+    };
+    kill.cgroup.split('/').find_map(of).filter(|(_, container)| lives(container))
 }
 
 fn message(kill: &ContainerKill) -> String {
@@ -74,15 +85,23 @@ fn mebi(bytes: u64) -> String {
     format!("{}.{} MiB", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20)
 }
 
-/// When a container was last told of.
-#[derive(Default)]
-struct Pace(HashMap<ContainerId, Instant>);
+/// When each was last let pass, once in so long.
+struct Pace {
+    every: Duration,
+    passed: HashMap<String, Instant>,
+}
 
 impl Pace {
-    fn passes(&mut self, container: &ContainerId, now: Instant) -> bool {
-        self.0.retain(|_, told| now.saturating_duration_since(*told) < EVERY);
-        let is_new = !self.0.contains_key(container);
-        self.0.entry(container.clone()).or_insert(now);
+    fn of(every: Duration) -> Self {
+        Self { every, passed: HashMap::new() }
+    }
+
+    fn passes(&mut self, who: &str, now: Instant) -> bool {
+        self.passed.retain(|_, passed| now.saturating_duration_since(*passed) < self.every);
+        let is_new = !self.passed.contains_key(who);
+        if is_new {
+            self.passed.insert(who.to_owned(), now);
+        }
         is_new
     }
 }
@@ -93,7 +112,7 @@ mod tests {
     use pintle_agent_core::observed::{Evidence, KernelExit, OomKill};
     use pintle_agent_core::status::testing;
     use pintle_agent_core::testing::{snapshot_of, view};
-    use pintle_agent_core::types::UnixNanos;
+    use pintle_agent_core::types::{ContainerId, UnixNanos};
     use std::sync::Arc;
 
     fn kill() -> ContainerKill {
@@ -134,6 +153,16 @@ mod tests {
     }
 
     #[test]
+    fn a_container_cannot_have_another_told_of_by_the_names_of_its_cgroups() {
+        let mut pod = view(serde_json::json!({"metadata": {"uid": "u", "name": "p"}}));
+        let mut observed = (*pod.observed).clone();
+        observed.containers = vec![testing::container("d", "inner"), testing::container("c", "c1")];
+        pod.observed = Arc::new(observed);
+        let snapshot = snapshot_of(vec![pod]);
+        assert_eq!(survivor(&snapshot, &kill()).map(|(_, c)| c.name.as_str()), Some("c"));
+    }
+
+    #[test]
     fn the_event_names_process_size_and_limit() {
         assert_eq!(
             message(&kill()),
@@ -145,10 +174,8 @@ mod tests {
 
     #[test]
     fn a_container_that_loses_processes_all_the_time_is_told_of_once_a_minute() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
-        let at = |pace: &mut Pace, id, s| {
-            pace.passes(&ContainerId::from(id), now + Duration::from_secs(s))
-        };
+        let (mut pace, now) = (Pace::of(EVERY), Instant::now());
+        let at = |pace: &mut Pace, id, s| pace.passes(id, now + Duration::from_secs(s));
         assert!(at(&mut pace, "c", 0) && !at(&mut pace, "c", 59) && at(&mut pace, "d", 59));
         assert!(at(&mut pace, "c", 60) && !at(&mut pace, "d", 60));
     }
