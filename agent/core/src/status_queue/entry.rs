@@ -334,7 +334,11 @@ fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
     let ours = local.status.as_deref()?;
     let none = PodStatus::default();
     let theirs = copy.status.as_ref().unwrap_or(&none);
-    let body = patch::patch(pod::uid(copy).as_str(), theirs, &merge::merged(theirs, ours))?;
+    let status = match pod::is_mirror(copy) {
+        true => merge::mirrored(theirs, ours),
+        false => merge::merged(theirs, ours),
+    };
+    let body = patch::patch(pod::uid(copy).as_str(), theirs, &status)?;
     // A pod that is over by itself is news before its sandbox is gone; of one that is stopped on
     // demand the containers' ends are told together.
     // k8s: pkg/kubelet/kubelet.go SyncPod writes the status before it returns isTerminal

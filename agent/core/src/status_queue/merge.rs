@@ -2,7 +2,8 @@
 //!
 //! Pure. Most of a status is ours alone. Others own the conditions that we do not know, the claims
 //! and the nomination, and those stay as they are. Two things never go back, whoever wrote them: a
-//! terminal phase and the start time.
+//! terminal phase and the start time. A mirror pod's phase does: the static pod behind it runs again
+//! after a boot of the node, which the mirror pod outlives.
 // k8s: pkg/kubelet/status/status_manager.go mergePodStatus
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
@@ -10,21 +11,11 @@ use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use crate::status::conditions::{DISRUPTION_TARGET, OWNED};
 use crate::status::phase::is_terminal;
 
-/// The status to write.
+/// The status to write for a pod of the API server.
+// k8s: pkg/kubelet/kubelet_pods.go generateAPIPodStatus
 pub fn merged(api: &PodStatus, ours: &PodStatus) -> PodStatus {
-    let was_over = is_terminal(api.phase.as_deref());
-    let is_over = is_terminal(ours.phase.as_deref());
-    let mut status = PodStatus {
-        conditions: Some(conditions(api, ours, !was_over && is_over)).filter(|all| !all.is_empty()),
-        resource_claim_statuses: api.resource_claim_statuses.clone(),
-        extended_resource_claim_status: api.extended_resource_claim_status.clone(),
-        nominated_node_name: api.nominated_node_name.clone(),
-        start_time: api.start_time.clone().or_else(|| ours.start_time.clone()),
-        observed_generation: ours.observed_generation.max(api.observed_generation),
-        qos_class: ours.qos_class.clone().or_else(|| api.qos_class.clone()),
-        ..ours.clone()
-    };
-    if was_over {
+    let mut status = mirrored(api, ours);
+    if is_terminal(api.phase.as_deref()) {
         // Somebody else may have ended the pod; the worker learns it by the same watch.
         status.phase.clone_from(&api.phase);
         if ours.phase != api.phase {
@@ -33,6 +24,22 @@ pub fn merged(api: &PodStatus, ours: &PodStatus) -> PodStatus {
         }
     }
     status
+}
+
+/// The status to write for the mirror pod of a static pod.
+pub fn mirrored(api: &PodStatus, ours: &PodStatus) -> PodStatus {
+    let was_over = is_terminal(api.phase.as_deref());
+    let is_over = is_terminal(ours.phase.as_deref());
+    PodStatus {
+        conditions: Some(conditions(api, ours, !was_over && is_over)).filter(|all| !all.is_empty()),
+        resource_claim_statuses: api.resource_claim_statuses.clone(),
+        extended_resource_claim_status: api.extended_resource_claim_status.clone(),
+        nominated_node_name: api.nominated_node_name.clone(),
+        start_time: api.start_time.clone().or_else(|| ours.start_time.clone()),
+        observed_generation: ours.observed_generation.max(api.observed_generation),
+        qos_class: ours.qos_class.clone().or_else(|| api.qos_class.clone()),
+        ..ours.clone()
+    }
 }
 
 /// Foreign conditions as the API server has them, then ours. That the node ended the pod is said
@@ -101,6 +108,21 @@ mod tests {
         assert_eq!(written, api);
         let succeeded = status(json!({"phase": "Succeeded"}));
         assert_eq!(merged(&api, &succeeded).phase.as_deref(), Some("Failed"));
+    }
+
+    #[test]
+    fn a_static_pod_that_runs_again_is_shown_so_by_its_mirror_pod() {
+        let api = status(json!({"phase": "Failed", "reason": "Terminated",
+            "message": "Pod was terminated in response to imminent node shutdown.",
+            "startTime": "2026-11-21T02:27:13Z",
+            "conditions": [condition("DisruptionTarget", "True"), condition("Ready", "False")]}));
+        let ours = status(json!({"phase": "Running", "startTime": "2026-11-21T02:30:00Z",
+            "conditions": [condition("Ready", "True")]}));
+        let written = mirrored(&api, &ours);
+        let conditions = [condition("DisruptionTarget", "True"), condition("Ready", "True")];
+        let expected = json!({"phase": "Running", "startTime": "2026-11-21T02:27:13Z",
+            "conditions": conditions});
+        assert_eq!(written, status(expected));
     }
 
     #[test]
