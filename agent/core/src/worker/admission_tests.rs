@@ -52,6 +52,24 @@ fn a_critical_pod_starts_when_those_in_its_way_have_ended() {
 }
 
 #[test]
+fn a_critical_pod_that_waits_for_room_has_it_made_over_a_restart() {
+    let mut host = Host::new();
+    host.want(plain("a", "900m"));
+    host.take();
+    host.stubborn = true;
+    let critical = || pod("x", "300m", 1, json!({"priority": 2_000_000_000}));
+    host.want(critical());
+    assert_eq!(host.take(), "Preempting a");
+    host.stubborn = false;
+    host.restart(vec![plain("a", "900m"), critical()]);
+    assert_eq!(host.take(), "Preempting a, KillPod a, StartContainer x");
+    assert!(host.pods.is_unsaved(), "it was given its share when it began");
+    host.restart(vec![critical()]);
+    assert_eq!(host.take(), "");
+    assert!(host.pods.worker(&"x".into()).is_some_and(|worker| worker.requests.is_some()));
+}
+
+#[test]
 fn a_pod_that_does_not_make_room_in_time_is_told_of_once_and_waited_for_no_more() {
     let mut host = Host::new();
     host.want(plain("a", "900m"));

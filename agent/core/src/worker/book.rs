@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::ledger::{Draft, LedgerEntry};
 use crate::resize::PodResources;
 use crate::worker::pods::Pods;
+use crate::worker::step::{Stage, Worker};
 use pintle_api_types::ids::PodUid;
 
 /// See the module's header.
@@ -53,7 +54,14 @@ impl Pods {
     /// What is to be kept of a pod: what its worker has, or what an earlier run knew.
     fn recorded(&self, uid: &PodUid) -> (Option<LedgerEntry>, Option<LedgerEntry>) {
         let worker = self.workers.get(uid).filter(|worker| worker.requests.is_some());
-        let given = worker.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
+        // One that waits for others to make room was given nothing yet: the next run asks again, and
+        // ends them again.
+        // k8s: pkg/kubelet/allocation/allocation_manager.go AddPod (after canAdmitPod has preempted)
+        let waits = |worker: &Worker| {
+            worker.stage() == Stage::Waiting && self.line.blocked(uid).is_some()
+        };
+        let begun = worker.filter(|worker| !waits(worker));
+        let given = begun.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
         let actuated = worker.map(|worker| worker.actuated.clone());
         let record = self.records.get(uid).cloned();
         let ended = match &record {

@@ -60,12 +60,12 @@ impl Line {
         }
     }
 
-    /// Those that were waited for until now are no longer; tells whether there were any.
-    pub(super) fn give_up(&mut self, now: Mono) -> bool {
+    /// Those that were waited for until now are no longer; tells who waited for them.
+    pub(super) fn give_up(&mut self, now: Mono) -> Vec<PodUid> {
         let over = self.blocked.iter().filter(|(_, blocked)| blocked.until <= now);
         let over: Vec<_> = over.map(|(uid, _)| uid.clone()).collect();
         over.iter().for_each(|uid| self.unblock(uid));
-        !over.is_empty()
+        over
     }
 
     /// Whom a pod waits for.
@@ -123,7 +123,8 @@ mod tests {
         assert_eq!(line.of_name(&name("x")), [a.clone(), b.clone()]);
         assert_eq!(line.after(&c), [a.clone(), b.clone()]);
         assert_eq!(line.next_wake(), Some(Mono(5)));
-        assert!(!line.give_up(Mono(4)) && line.give_up(Mono(5)));
+        assert_eq!(line.give_up(Mono(4)), []);
+        assert_eq!(line.give_up(Mono(5)), std::slice::from_ref(&a));
         assert_eq!(line.after(&c), std::slice::from_ref(&b), "it waits for its name alone now");
         assert_eq!(line.all(), [a.clone(), b.clone()]);
         line.leave(&a);

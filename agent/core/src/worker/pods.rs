@@ -291,6 +291,7 @@ impl Pods {
         };
         let (held, before) = (worker.admitted().is_some(), worker.indexed());
         let (pod, unsaved) = (worker.pod.clone(), std::mem::take(&mut context.notes.unsaved));
+        let waited = worker.stage() == Stage::Waiting;
         change(worker, &mut context);
         worker.advance(&mut context);
         let holds = worker.admitted();
@@ -298,6 +299,7 @@ impl Pods {
             self.notes.freed = Some(FREED[0]);
         }
         self.taken.set(uid, holds);
+        self.notes.unsaved |= waited && worker.stage() != Stage::Waiting;
         if self.notes.unsaved || !is_same(pod.as_ref(), worker.pod.as_ref()) {
             self.book.changed(uid);
         }
@@ -399,7 +401,9 @@ impl Pods {
         for uid in self.index.due(now.mono) {
             self.with(&uid, now, |_, _| {});
         }
-        if self.line.give_up(now.mono) {
+        let given_up = self.line.give_up(now.mono);
+        if !given_up.is_empty() {
+            given_up.iter().for_each(|uid| self.book.changed(uid));
             self.begin_waiting(now);
         }
     }
