@@ -28,7 +28,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::request::sysctl::FORBIDDEN_REASON;
 pub use crate::status::PREEMPTING;
-use crate::status::Verdict;
+use crate::status::{REJECTED, Verdict};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::QosClass;
@@ -92,7 +92,7 @@ impl Refusal {
         Verdict {
             phase: crate::status::FAILED.to_owned(),
             reason: self.reason.clone(),
-            message: format!("Pod was rejected: {}", self.message),
+            message: format!("{REJECTED}{}", self.message),
         }
     }
 }

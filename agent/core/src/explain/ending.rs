@@ -6,7 +6,7 @@ use super::{
 };
 use crate::eviction;
 use crate::shutdown::{self, Window};
-use crate::status::{FAILED, SUCCEEDED};
+use crate::status::{FAILED, REJECTED, SUCCEEDED};
 use crate::timeline::TimelineEntry;
 use crate::worker::Stage;
 use pintle_api_types::ids::UnixNanos;
@@ -117,7 +117,7 @@ fn failed(subject: &Subject<'_>) -> Explanation {
     }
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
         let message = words::one_line(status.message.as_deref().unwrap_or_default());
-        let sentence = match message.strip_prefix("Pod was rejected: ") {
+        let sentence = match message.strip_prefix(REJECTED) {
             Some(why) => format!("Was refused by this node ({reason}): {why}"),
             None if message.is_empty() => format!("Has failed: {reason}"),
             None => format!("Has failed: {reason}: {message}"),

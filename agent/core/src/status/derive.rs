@@ -34,7 +34,8 @@ const DISRUPTIVE: [&str; 4] = ["Evicted", "Preempting", "Terminated", "NodeShutd
 pub fn derive(input: &DeriveInput) -> PodStatus {
     let none = PodStatus::default();
     let previous = input.previous.or(input.pod.status.as_ref()).unwrap_or(&none);
-    if let Some(verdict) = input.verdict.filter(|_| never_existed(input, previous)) {
+    let rejection = input.verdict.filter(|verdict| verdict.is_rejection());
+    if let Some(verdict) = rejection.filter(|_| never_existed(input, previous)) {
         return refused(input, previous, verdict);
     }
     if phase::is_terminal(previous.phase.as_deref()) && never_existed(input, previous) {

@@ -80,6 +80,17 @@ pub struct Verdict {
     pub message: String,
 }
 
+/// How the message of a pod begins that was not let in.
+// k8s: pkg/kubelet/kubelet.go rejectPod
+pub const REJECTED: &str = "Pod was rejected: ";
+
+impl Verdict {
+    /// True for one of admission: nothing of the pod ever began.
+    pub fn is_rejection(&self) -> bool {
+        self.message.starts_with(REJECTED)
+    }
+}
+
 /// Input of `derive`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeriveInput<'a> {

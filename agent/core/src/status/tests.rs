@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::testing::{SECOND, World, container, exited, sandbox};
-use super::{Lifecycle, Verdict, Waiting, settled_phase};
+use super::{Lifecycle, REJECTED, Verdict, Waiting, settled_phase};
 use crate::observed::{Evidence, KernelExit, ObservedContainer, OomKill, RunState};
 use pintle_api_types::ids::UnixNanos;
 
@@ -35,6 +35,11 @@ fn condition(status: &PodStatus, type_: &str) -> (String, String) {
 
 fn verdict(reason: &str) -> Verdict {
     Verdict { phase: "Failed".into(), reason: reason.into(), message: "why".into() }
+}
+
+/// What admission says.
+fn rejection(reason: &str) -> Verdict {
+    Verdict { message: format!("{REJECTED}why"), ..verdict(reason) }
 }
 
 #[test]
@@ -398,12 +403,12 @@ fn evidence_of_the_kernel_reaches_the_status() {
 #[test]
 fn a_refused_pod_has_nothing_but_its_refusal() {
     let mut world = World::new(one("Always"));
-    world.verdict = Some(verdict("OutOfcpu"));
+    world.verdict = Some(rejection("OutOfcpu"));
     let status = world.derive();
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     assert_eq!(
         (status.reason.as_deref(), status.message.as_deref()),
-        (Some("OutOfcpu"), Some("why"))
+        (Some("OutOfcpu"), Some("Pod was rejected: why"))
     );
     assert_eq!((status.container_statuses, status.conditions), (None, None));
 }
@@ -414,7 +419,7 @@ fn a_refused_pod_keeps_conditions_of_others_only() {
     let condition = |type_: &str| json!({"type": type_, "status": "True"});
     let status = json!({"conditions": [condition("PodScheduled"), condition("example.com/gate")]});
     world.pod.status = Some(serde_json::from_value(status).expect("a status"));
-    world.verdict = Some(verdict("SysctlForbidden"));
+    world.verdict = Some(rejection("SysctlForbidden"));
     let conditions = world.derive().conditions.expect("conditions");
     let types: Vec<_> = conditions.iter().map(|c| c.type_.as_str()).collect();
     assert_eq!(types, ["example.com/gate"]);

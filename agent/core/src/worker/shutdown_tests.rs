@@ -66,6 +66,24 @@ fn pods_end_group_by_group_and_say_why() {
 }
 
 #[test]
+fn a_pod_that_has_not_begun_ends_as_any_other() {
+    let mut host = host();
+    host.stubborn = true;
+    host.want(sized_pod("waits", "990m", 1, json!({"priority": 2_000_001_000})));
+    assert_eq!(host.stage("waits"), Some(Stage::Waiting), "for those that make room");
+    host.stubborn = false;
+    host.tell(begins());
+    let status = host.status("waits");
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Terminated")));
+    let conditions = status["conditions"].as_array().expect("conditions");
+    for type_ in ["DisruptionTarget", "PodScheduled"] {
+        assert!(conditions.iter().any(|c| c["type"] == type_ && c["status"] == "True"), "{type_}");
+    }
+    let end = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(end["reason"], "ContainerStatusUnknown");
+}
+
+#[test]
 fn a_group_waits_for_the_one_before_no_longer_than_its_time() {
     let mut host = host();
     host.stubborn = true;
