@@ -186,11 +186,11 @@ impl Executor {
     }
 
     /// Removes log folders of pods that nobody knows: what a crash between making the folder and
-    /// making the sandbox left. Folders made since `keep` was put together stay.
+    /// making the sandbox left. Folders made since then, of which nobody may know yet, stay.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
     pub fn sweep_logs(
         logs: &Path,
-        keep: &BTreeSet<PodUid>,
+        is_kept: impl Fn(&PodUid) -> bool,
         kept_since: SystemTime,
     ) -> io::Result<()> {
         let entries = match std::fs::read_dir(logs) {
@@ -206,7 +206,7 @@ impl Executor {
             let is_old = changed.is_ok_and(|at| at < kept_since);
             if is_pods
                 && is_old
-                && !keep.contains(&uid)
+                && !is_kept(&uid)
                 && let Err(error) =
                     log_files::remove_pod_dir(&entry.path(), Path::new(paths::LOG_LINKS_DIR))
             {
@@ -342,19 +342,19 @@ mod tests {
         for name in ["ns_known_u1", "ns_gone_u2", "not-a-pods", "too_many_parts_u2"] {
             std::fs::create_dir_all(logs.path().join(name).join("c")).expect("made");
         }
-        let keep = BTreeSet::from([PodUid::from("u1")]);
+        let keep = |uid: &PodUid| uid.as_str() == "u1";
         let names = || {
             let entries = std::fs::read_dir(logs.path()).expect("readable").flatten();
             entries.map(|e| e.file_name().into_string().expect("UTF-8")).collect::<BTreeSet<_>>()
         };
-        Executor::sweep_logs(logs.path(), &keep, SystemTime::UNIX_EPOCH).expect("readable");
+        Executor::sweep_logs(logs.path(), keep, SystemTime::UNIX_EPOCH).expect("readable");
         assert_eq!(names().len(), 4, "folders that are newer than the list stay");
         let later = SystemTime::now() + std::time::Duration::from_secs(60);
-        Executor::sweep_logs(logs.path(), &keep, later).expect("readable");
-        Executor::sweep_logs(&logs.path().join("none"), &keep, later).expect("nothing to do");
+        Executor::sweep_logs(logs.path(), keep, later).expect("readable");
+        Executor::sweep_logs(&logs.path().join("none"), keep, later).expect("nothing to do");
         let file = logs.path().join("file");
         std::fs::write(&file, "").expect("written");
-        Executor::sweep_logs(&file, &keep, later).expect_err("it is no folder");
+        Executor::sweep_logs(&file, keep, later).expect_err("it is no folder");
         std::fs::remove_file(&file).expect("removed");
         let left = ["ns_known_u1", "not-a-pods", "too_many_parts_u2"].map(str::to_owned);
         assert_eq!(names(), BTreeSet::from(left));

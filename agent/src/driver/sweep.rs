@@ -129,7 +129,7 @@ impl Sweeper {
         let work = move || {
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().knows(uid);
             let mut removed = Vec::new();
-            match volume::orphan::sweep_unless(&root, is_kept) {
+            match volume::orphan::sweep_unless(&root, &is_kept) {
                 Ok(swept) => {
                     metrics.orphan_dirs(swept.removed.len(), swept.kept.len());
                     if let Some(warning) = swept.warning() {
@@ -139,7 +139,7 @@ impl Sweeper {
                 }
                 Err(error) => tracing::warn!(%error, "orphaned pod directories: cannot look"),
             }
-            let swept = Executor::sweep_logs(&logs, &keep, since);
+            let swept = Executor::sweep_logs(&logs, &is_kept, since);
             Executor::sweep_log_links(&logs, &live, since);
             let text = |error| format!("failed to read podLogsDirectory {logs:?}: {error}");
             (removed, swept.map_err(text))
