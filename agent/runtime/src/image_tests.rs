@@ -1,6 +1,8 @@
 //! Images of a runtime in memory whose registry wants a password: who may use what is there.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -20,7 +22,7 @@ use super::{BACK_OFF_OTHER_KEYS, Images, NodeKeys, Wanted};
 use crate::credentials::NodeCredentials;
 use crate::provider::{Providers, Settings};
 use crate::pull_records::PullRecords;
-use crate::puller::{PullLimits, Puller};
+use crate::puller::{Pull, PullLimits, Puller};
 
 const IMAGE: &str = "reg.example/team/app:1";
 
@@ -58,6 +60,12 @@ impl Scene {
         };
         let puller = Puller::new(client.clone(), limits, records);
         Images::new(client, Recorder::default(), keys, puller, metrics)
+    }
+
+    /// Pulls of a puller with these limits.
+    fn puller(&self, limits: PullLimits) -> Rc<Puller> {
+        let client = Client::connect(&self.runtime.endpoint(), Deadlines::default());
+        Rc::new(Puller::new(client.expect("a path"), limits, None))
     }
 
     fn files(&self, folder: &str) -> Vec<PathBuf> {
@@ -224,6 +232,40 @@ fn another_pull_secret_ends_the_wait_after_a_failed_pull() {
         assert_eq!(scene.pulls(), 2);
         // Its own wait is far from over.
         assert_eq!(ensure(&images, "Always", &bad).await, backs_off);
+    });
+}
+
+#[test]
+fn a_pull_that_waits_for_its_turn_has_not_started() {
+    run(async |scene| {
+        // Two may start; the third is one too many for days.
+        let rate = Rate { per_second: 1e-6, burst: 2 };
+        let puller = scene.puller(PullLimits { parallel: Some(1), rate });
+        let ends = Rc::new(RefCell::new(Vec::new()));
+        let begin = |name: &'static str| {
+            let (puller, ends) = (Rc::clone(&puller), Rc::clone(&ends));
+            let pull = Pull {
+                name: name.to_owned(),
+                image: name.to_owned(),
+                sandbox: v1::PodSandboxConfig::default(),
+                credentials: Vec::new(),
+            };
+            pintle_daemon::tasks::spawn("pull", async move {
+                let ended = puller.pull(pull).await.map(|pulled| pulled.id);
+                ends.borrow_mut().push((name, ended.err()));
+            })
+        };
+        let hang = scene.runtime.on(Method::PullImage).hang_after();
+        let first = begin("a");
+        scene.runtime.called(Method::PullImage, "", 1).await;
+        let others = [begin("b"), begin("c")];
+        tokio::task::yield_now().await;
+        hang.lift();
+        for task in [first].into_iter().chain(others) {
+            task.await.expect("it ends");
+        }
+        let exceeded = Some("pull QPS exceeded".to_owned());
+        assert_eq!(ends.take(), [("a", None), ("b", None), ("c", exceeded)]);
     });
 }
 

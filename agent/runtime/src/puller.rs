@@ -3,7 +3,8 @@
 //! Input: an image and the credentials to try. Output: what was pulled, or the errors of all tries.
 //! A pull is driven by a task of its own, with its intent and record: whoever asked first may give
 //! up, and a pull that the runtime ends is always written down. At most `parallel` run at once,
-//! first come first served; starts are limited as configured.
+//! first come first served; starts are limited as configured, and those that wait for their turn
+//! have not started.
 // k8s: pkg/kubelet/images/image_manager.go pullImage, puller.go,
 // pkg/kubelet/kuberuntime/kuberuntime_image.go PullImage
 
@@ -58,7 +59,7 @@ pub(super) struct Pulled {
 pub struct Puller {
     client: Client,
     turns: Option<Rc<Semaphore>>,
-    rate: RefCell<Bucket>,
+    rate: Rc<RefCell<Bucket>>,
     pulls: Rc<RefCell<Vec<(PullKey, SharedPull)>>>,
     records: Option<PullRecords>,
 }
@@ -69,7 +70,7 @@ impl Puller {
         Self {
             client,
             turns: limits.parallel.map(|n| Rc::new(Semaphore::new(n))),
-            rate: RefCell::new(Bucket::new(limits.rate)),
+            rate: Rc::new(RefCell::new(Bucket::new(limits.rate))),
             pulls: Rc::default(),
             records,
         }
@@ -114,16 +115,19 @@ impl Puller {
         if let Some((_, pull)) = under_way {
             return pull.await;
         }
-        if !self.rate.borrow_mut().try_take(Instant::now()) {
-            return Err("pull QPS exceeded".to_owned());
-        }
-        let once = pull_once(
-            self.client.clone(),
-            self.turns.clone(),
-            pull.image.clone(),
-            pull.sandbox.clone(),
-            key.2.clone(),
-        );
+        let (client, turns, rate) = (self.client.clone(), self.turns.clone(), Rc::clone(&self.rate));
+        let (image, sandbox, auths) = (pull.image.clone(), pull.sandbox.clone(), key.2.clone());
+        let once = async move {
+            let _turn = match &turns {
+                Some(turns) => turns.acquire().await.ok(),
+                None => None,
+            };
+            // k8s: pkg/kubelet/images/helpers.go throttledImageService.PullImage
+            if !rate.borrow_mut().try_take(Instant::now()) {
+                return Err("pull QPS exceeded".to_owned());
+            }
+            pull_once(client, image, sandbox, auths).await
+        };
         let (pulls, own_key) = (Rc::clone(&self.pulls), key.clone());
         let once = async move {
             let pulled = pintle_daemon::tasks::caught(once).await;
@@ -142,15 +146,10 @@ impl Puller {
 
 async fn pull_once(
     client: Client,
-    turns: Option<Rc<Semaphore>>,
     image: String,
     sandbox: v1::PodSandboxConfig,
     auths: Vec<v1::AuthConfig>,
 ) -> PullResult {
-    let _turn = match &turns {
-        Some(turns) => turns.acquire().await.ok(),
-        None => None,
-    };
     let begun = Instant::now();
     let spec = image_spec(&image, &sandbox);
     let mut tries: Vec<_> = auths.into_iter().enumerate().map(Some).collect();
