@@ -2,7 +2,8 @@
 //!
 //! Effects of `cgroup::reserve`. What all pods may use is tried again each minute until the kernel
 //! takes it, because pods that run may use more than that; a cgroup of the host that cannot be
-//! limited ends the agent, as it ends the kubelet: the machine was promised something else.
+//! limited ends the agent, as it ends the kubelet: the machine was promised something else. So does a
+//! reservation of more than the machine has.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
 
 use std::rc::Rc;
@@ -14,8 +15,10 @@ use pintle_agent_core::cgroup::CgroupLimits;
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::cgroup::reserve;
 use pintle_agent_core::cgroup::reserve::Reserved;
+use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::conditions::NodeEvent;
 use pintle_agent_core::node::conditions::NodeEvents;
+use pintle_agent_core::node::settings::NodeSettings;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::node::host;
@@ -33,6 +36,9 @@ pub(super) async fn enforce(
     // What else is said at the start comes first.
     tokio::task::yield_now().await;
     let machine = host::read(&config.flags.root_dir);
+    if let Some(why) = capacity::over_reserved(&NodeSettings::of(config), &machine) {
+        bail!(why);
+    }
     if let Some(cgroups) = cgroups {
         let made = cgroups.ensure_tree().await;
         made.context("cgroupsPerQOS: the cgroups of all pods cannot be made")?;

@@ -101,6 +101,31 @@ fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
     reserved + eviction
 }
 
+/// Why the machine cannot keep what is reserved of it, if it cannot: pods would be left with less than
+/// nothing, which limits of cgroups would say as no limit at all.
+// k8s: pkg/kubelet/cm/node_container_manager_linux.go validateNodeAllocatable
+pub fn over_reserved(settings: &NodeSettings, machine: &Machine) -> Option<String> {
+    let all = capacity(settings, machine).into_iter();
+    let over = all.filter_map(|(resource, has)| {
+        let kept = kept(settings, &resource, has);
+        has.minus(kept).is_negative().then(|| {
+            let (kept, has) = (kept.canonical(), has.canonical());
+            format!(
+                "Resource {resource:?} has a reservation of {kept} but capacity of {has}. Expected \
+                 capacity >= reservation."
+            )
+        })
+    });
+    let over: Vec<_> = over.collect();
+    (!over.is_empty()).then(|| {
+        let over = over.join(" ");
+        format!(
+            "invalid Node Allocatable configuration. {over} Lower systemReserved, kubeReserved or \
+             evictionHard"
+        )
+    })
+}
+
 fn positive(amount: Amount) -> Amount {
     if amount.is_negative() { Amount::ZERO } else { amount }
 }
@@ -184,6 +209,22 @@ mod tests {
         assert_eq!(left["pods"].canonical(), "20");
         assert_eq!(left["hugepages-1Gi"].canonical(), "100Gi");
         assert_eq!(left["memory"].canonical(), "0");
+    }
+
+    #[test]
+    fn nobody_can_reserve_more_than_the_machine_has() {
+        let mut settings = settings();
+        settings.reserved.insert("memory".to_owned(), Amount::from_bytes(23 << 30));
+        assert_eq!(over_reserved(&settings, &machine()), None);
+        // Together with what eviction keeps free it is too much.
+        settings.reserved.insert("memory".to_owned(), Amount::from_bytes(24_684_083 * 1024));
+        settings.reserved.insert("cpu".to_owned(), Amount::from_millis(2001));
+        settings.reserved.insert("pid".to_owned(), Amount::from_millis(1_000_000));
+        let want = "invalid Node Allocatable configuration. Resource \"cpu\" has a reservation of \
+            2001m but capacity of 2. Expected capacity >= reservation. Resource \"memory\" has a \
+            reservation of 24786483Ki but capacity of 24684084Ki. Expected capacity >= reservation. \
+            Lower systemReserved, kubeReserved or evictionHard";
+        assert_eq!(over_reserved(&settings, &machine()).as_deref(), Some(want));
     }
 
     #[test]
