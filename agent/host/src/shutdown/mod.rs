@@ -19,7 +19,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -60,15 +60,19 @@ pub struct Settings {
 /// How far a shutdown has come, for all who have to know.
 pub type Progress = watch::Sender<Option<Record>>;
 
-type Lock = Rc<RefCell<Option<OwnedFd>>>;
+/// What makes logind wait, and what it said last. A cancellation is in here before anything is awaited.
+#[derive(Debug, Default)]
+struct DelayLock {
+    held: RefCell<Option<OwnedFd>>,
+    /// The machine is about to shut down.
+    preparing: Cell<bool>,
+}
 
 struct Watcher {
     settings: Settings,
     inputs: mpsc::Sender<Input>,
     events: NodeEvents,
-    lock: Lock,
-    /// What was said last.
-    said: bool,
+    lock: Rc<DelayLock>,
     /// Of an agent before this one, until it is known whether it goes on with it.
     before: Option<Record>,
 }
@@ -95,11 +99,11 @@ pub async fn start(
     if settings.windows.is_empty() {
         return;
     }
-    let lock = Lock::default();
+    let lock = Rc::<DelayLock>::default();
     let keeping = state::keep(settings.root_dir.clone(), progress.subscribe(), Rc::clone(&lock));
     tasks::singleton("shutdown state", keeping);
     let before = state::load(&settings.root_dir);
-    let mut watcher = Watcher { settings, inputs, events, lock, said: false, before };
+    let mut watcher = Watcher { settings, inputs, events, lock, before };
     let opened = match tokio::time::timeout(FIRST_LOOK_MAX, watcher.open()).await {
         Ok(opened) => opened,
         Err(_) => Err(LogindError::Slow("the first look")),
@@ -158,13 +162,13 @@ impl Watcher {
 
     /// Takes the lock, unless it is held.
     async fn hold(&self, logind: &Logind) {
-        if self.lock.borrow().is_some() {
+        if self.lock.held.borrow().is_some() {
             return;
         }
         match logind.inhibit().await {
-            Ok(lock) => *self.lock.borrow_mut() = Some(lock),
+            Ok(lock) => *self.lock.held.borrow_mut() = Some(lock),
             // Whoever comes in the middle of a shutdown gets none.
-            Err(error) if self.said => tracing::warn!(%error, "the machine does not wait for pods"),
+            Err(error) if self.lock.preparing.get() => tracing::warn!(%error, "the machine does not wait for pods"),
             Err(error) => tracing::error!(%error, "the machine will not wait for pods to end"),
         }
     }
@@ -180,7 +184,7 @@ impl Watcher {
     /// Says what is news; false when nobody listens any more.
     async fn say(&mut self, preparing: bool) -> bool {
         let before = self.before.take();
-        if std::mem::replace(&mut self.said, preparing) == preparing {
+        if self.lock.preparing.replace(preparing) == preparing {
             return true;
         }
         let what = if preparing { "event" } else { "cancellation" };

@@ -4,6 +4,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::sys::stat::Mode;
 use pintle_agent_core::shutdown::{Record, STATE_FILE};
@@ -11,7 +12,7 @@ use pintle_daemon::blocking::Place;
 use pintle_ring::durable::{self, NewFile};
 use tokio::sync::watch;
 
-use super::Lock;
+use super::DelayLock;
 
 /// Longest file that is read.
 const FILE_BYTES_MAX: usize = 64 << 10;
@@ -32,8 +33,13 @@ pub(super) fn load(root: &Path) -> Option<Record> {
     })
 }
 
-/// Keeps the file, and lets go of the lock when the last group is over.
-pub(super) async fn keep(root: PathBuf, mut progress: watch::Receiver<Option<Record>>, lock: Lock) {
+/// Keeps the file, and lets go of the lock when the last group is over. While that is written the
+/// shutdown may be given up: then the lock is for the next one.
+pub(super) async fn keep(
+    root: PathBuf,
+    mut progress: watch::Receiver<Option<Record>>,
+    lock: Rc<DelayLock>,
+) {
     while progress.changed().await.is_ok() {
         let Some(record) = progress.borrow_and_update().clone() else { continue };
         let mode = Mode::from_bits_truncate(0o644);
@@ -44,9 +50,10 @@ pub(super) async fn keep(root: PathBuf, mut progress: watch::Receiver<Option<Rec
             tracing::warn!(%error, root = %root.display(), "--root-dir: how far the shutdown has \
                 come cannot be written; an agent that starts now begins it anew");
         }
-        if record.ended_at.is_some() && !record.cancelled {
+        let is_last = !progress.has_changed().unwrap_or(false) && lock.preparing.get();
+        if record.ended_at.is_some() && !record.cancelled && is_last {
             tracing::info!("the pods have ended; the machine may shut down");
-            lock.borrow_mut().take();
+            lock.held.borrow_mut().take();
         }
     }
 }

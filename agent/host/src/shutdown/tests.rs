@@ -119,6 +119,31 @@ fn the_lock_is_held_until_the_last_group_is_over_and_taken_again_when_it_is_give
 }
 
 #[test]
+fn a_shutdown_that_is_given_up_while_its_end_is_written_leaves_the_lock() {
+    run(async {
+        for is_given_up in [false, true] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let lock = Rc::<DelayLock>::default();
+            let held = std::fs::File::open(dir.path()).expect("a descriptor");
+            *lock.held.borrow_mut() = Some(held.into());
+            lock.preparing.set(true);
+            let progress = watch::Sender::new(None);
+            let keeping =
+                state::keep(dir.path().to_owned(), progress.subscribe(), Rc::clone(&lock));
+            let ended = Record { ended_at: Some(clock::now()), ..Record::default() };
+            progress.send_replace(Some(ended.clone()));
+            let keeping = tokio::task::spawn_local(keeping);
+            tokio::task::yield_now().await;
+            lock.preparing.set(!is_given_up);
+            drop(progress);
+            keeping.await.expect("it ends");
+            assert_eq!(last(dir.path()), Some(ended));
+            assert_eq!(lock.held.borrow().is_some(), is_given_up);
+        }
+    });
+}
+
+#[test]
 fn whoever_announces_a_shutdown_is_heard_unless_logind_alone_is_to_be() {
     run(async {
         let cases = [(Announcer::Anybody, false), (Announcer::Logind, true)];
