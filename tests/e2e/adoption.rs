@@ -11,6 +11,7 @@ use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, Options, TestNode, until};
 use serde_json::{Value, json};
 use xtask::node::agent::READ_ONLY_PORT;
+use xtask::node::cgroups;
 
 use crate::support::{explain, explained, kill, shared, sharing};
 
@@ -73,6 +74,7 @@ fn pods_of_another_cgroup_root_run_on_are_measured_seen_dying_and_taken_away_whe
     });
     let root = format!("/{}/moved", node.runtime_node().name());
     node.stop_agent();
+    cgroups::create(root.trim_start_matches('/')).expect("made");
     node.add_flags(vec![format!("--cgroup-root={root}")]);
     node.start_agent();
 

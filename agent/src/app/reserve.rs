@@ -3,7 +3,7 @@
 //! Effects of `cgroup::reserve`. What all pods may use is tried again each minute until the kernel
 //! takes it, because pods that run may use more than that; a cgroup of the host that cannot be
 //! limited ends the agent, as it ends the kubelet: the machine was promised something else. So does a
-//! reservation of more than the machine has.
+//! reservation of more than the machine has, and a `cgroupRoot` that nobody made.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
 
 use std::rc::Rc;
@@ -40,6 +40,13 @@ pub(super) async fn enforce(
         bail!(why);
     }
     if let Some(cgroups) = cgroups {
+        if !cgroups.has_root() {
+            bail!(
+                "cgroupRoot: there is no cgroup {} in every hierarchy; make it before the agent \
+                 starts, or take another cgroupRoot",
+                setup.root
+            );
+        }
         let made = cgroups.ensure_tree().await;
         made.context("cgroupsPerQOS: the cgroups of all pods cannot be made")?;
         let limits = reserve::of_pods(config, &machine, setup);

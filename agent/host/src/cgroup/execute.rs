@@ -209,6 +209,13 @@ impl Cgroups {
         self.create_pod(&self.classes[2], &least).await
     }
 
+    /// True when the configured root is there, in every hierarchy that limits of ours are in.
+    // k8s: pkg/kubelet/cm/container_manager_linux.go NewContainerManager (cgroupManager.Validate)
+    pub fn has_root(&self) -> bool {
+        let above = self.all_pods().rsplit_once('/');
+        self.exists(above.map_or("", |(above, _)| above))
+    }
+
     /// The cgroup of all pods, below the root.
     pub fn all_pods(&self) -> &str {
         &self.classes[0]

@@ -275,6 +275,14 @@ async fn resized(cgroups: &Cgroups, pod: &str) {
     }
 }
 
+#[test]
+fn a_root_that_nobody_made_is_told_from_one_that_is_there() {
+    let Ok(top) = Cgroups::open("/") else { return };
+    assert!(top.has_root());
+    let missing = Cgroups::open("/pintle-test-nobody/made-it").expect("opened before");
+    assert!(!missing.has_root());
+}
+
 /// Needs a host where systemd runs: `cargo xtask vm --systemd`.
 #[tokio::test]
 async fn slices_are_made_limited_and_stopped_by_systemd() {
