@@ -99,6 +99,7 @@ pub(crate) fn input(input: &Input) -> (&'static str, String) {
         }
         Input::Shutdown(Notice::Cancelled) => ("Shutdown", "the machine stays up".to_owned()),
         Input::Pressure { observation, .. } => ("Pressure", measured(observation)),
+        Input::Reclaiming { ticket } => ("Reclaiming", format!("ticket {ticket}: it goes on")),
         Input::Reclaimed { freed, .. } => {
             let error = freed.error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             let (bytes, containers) =
@@ -195,6 +196,7 @@ pub(crate) fn pod_of(input: &Input) -> Option<&PodUid> {
         | Input::NodeFetched { .. }
         | Input::Shutdown(_)
         | Input::Pressure { .. }
+        | Input::Reclaiming { .. }
         | Input::Reclaimed { .. }
         | Input::MemoryLow
         | Input::Lost

@@ -281,15 +281,23 @@ impl Driver {
 
     /// Has unused images removed; dead containers went before, with syncs of their pods.
     fn reclaim(&self, ticket: u64, images: bool) {
-        let (answer, answered) = oneshot::channel();
-        let asked = images && self.garbage.try_send(garbage::Request::Images(answer)).is_ok();
+        let (answer, mut answered) = oneshot::channel();
+        let (step, mut steps) = mpsc::channel(1);
+        let request = garbage::Request::Images(answer, step);
+        let asked = images && self.garbage.try_send(request).is_ok();
         if !asked {
             return self.answer_later(Input::Reclaimed { ticket, freed: Freed::default() });
         }
-        let owed =
-            Owed::new(self.back.clone(), Input::Reclaimed { ticket, freed: Freed::default() });
+        let back = self.back.clone();
+        let owed = Owed::new(back.clone(), Input::Reclaimed { ticket, freed: Freed::default() });
         tasks::spawn("reclaim", async move {
-            let freed = answered.await.unwrap_or_default();
+            let freed = loop {
+                tokio::select! {
+                    freed = &mut answered => break freed.unwrap_or_default(),
+                    // Nobody may take inputs any more; then the answer is not taken either.
+                    Some(()) = steps.recv() => drop(back.send(Input::Reclaiming { ticket }).await),
+                }
+            };
             owed.settle(Input::Reclaimed { ticket, freed }).await;
         });
     }

@@ -22,7 +22,7 @@ use super::rank::{self, Evictable, EvictionRule, Uses};
 use super::report::{Eviction, Runner, Trends};
 use super::sight::{COUNT_MAX, Sight, Told};
 use super::signal::{Pressure, Signal, Starved};
-use super::threshold::{Settings, Threshold};
+use super::threshold::{IMMEDIATE_SECONDS, Settings, Threshold};
 
 /// How often the node is looked at.
 // k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod
@@ -37,7 +37,8 @@ const HEED_EVERY: Duration = Duration::from_millis(250);
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// How long disks may take to show what was freed.
 pub const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// How long a reclaim may take before pods go all the same.
+/// How long a reclaim may get nothing done before pods go all the same. The kubelet waits for the end
+/// of it, and so does this as long as there is one image less from time to time.
 pub const RECLAIM_MAX: Duration = Duration::from_secs(120);
 /// How long stall does not count once a victim for memory is gone: the kernel's average of ten seconds
 /// needs so long to fall from all to less than `threshold::STALL_MIN`.
@@ -46,9 +47,6 @@ const STALL_FORGOTTEN: Duration = Duration::from_secs(25);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// How much of what was freed has to be seen, in tenths; the rest others may have written meanwhile.
 const SEEN_TENTHS: u64 = 9;
-/// Grace period of a pod that goes at once, in seconds.
-// k8s: pkg/kubelet/eviction/eviction_manager.go immediateEvictionGracePeriodSeconds
-const IMMEDIATE_SECONDS: i64 = 1;
 /// Evictions that are remembered.
 pub const EVICTIONS_MAX: usize = 32;
 
@@ -281,6 +279,13 @@ impl Evictor {
         self.heeded_at = Some(again);
     }
 
+    /// A reclaim has come further: it is waited for once more.
+    pub fn reclaiming(&mut self, of: u64, now: Mono) {
+        if matches!(self.doing, Doing::Reclaiming { ticket, .. } if ticket == of) {
+            self.until = Some(now.plus(RECLAIM_MAX));
+        }
+    }
+
     /// A reclaim has ended.
     pub fn reclaimed(&mut self, of: u64, freed: &Freed, now: Mono) {
         let Doing::Reclaiming { ticket, signal, before } = self.doing else { return };
@@ -473,7 +478,7 @@ impl Evictor {
             signal: first.signal.as_str(),
             message,
             notes,
-            grace_seconds: grace_seconds(first, of.pod, scene.settings),
+            grace_seconds: scene.settings.grace_seconds(first, of.pod),
         };
         let second = ranked.get(1).map(|(_, weight)| weight);
         let rule = rank::rule(starved, weight, second);
@@ -577,19 +582,6 @@ fn is_due(last: Option<Mono>, now: Mono) -> bool {
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
 fn tells(told: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
     told.is_none_or(|(of, at)| of != starved || is_due(Some(at), now))
-}
-
-/// A hard threshold gives a second; a soft one what the pod asks for, up to what is configured.
-fn grace_seconds(
-    of: &Threshold,
-    pod: &k8s_openapi::api::core::v1::Pod,
-    settings: &Settings,
-) -> i64 {
-    if of.is_hard() {
-        return IMMEDIATE_SECONDS;
-    }
-    let own = pod::spec(pod).termination_grace_period_seconds;
-    own.map_or(settings.grace_seconds_max, |own| own.min(settings.grace_seconds_max))
 }
 
 #[cfg(test)]

@@ -6,14 +6,20 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_config::Config;
 use pintle_agent_config::types::{KubeletConfiguration, TextMap};
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
 use super::observed::{Layout, Observation, Reading};
 use super::signal::{Signal, Starved};
+
+/// Grace period of a pod that goes at once, in seconds.
+// k8s: pkg/kubelet/eviction/eviction_manager.go immediateEvictionGracePeriodSeconds
+pub(super) const IMMEDIATE_SECONDS: i64 = 1;
 
 /// Stall at which a shortage of memory counts with `--pintle-psi-eviction`, in hundredths of a percent.
 /// Docs: docs/adr/0007-psi-eviction.md.
@@ -102,6 +108,16 @@ impl Settings {
             local_storage: kubelet.local_storage_capacity_isolation,
             stall_min: config.flags.psi_eviction.then_some(STALL_MIN),
         }
+    }
+
+    /// What a pod is given that goes for this, in seconds: a hard threshold gives one, a soft one what
+    /// the pod asks for, up to what is configured.
+    pub(super) fn grace_seconds(&self, of: &Threshold, pod: &Pod) -> i64 {
+        if of.is_hard() {
+            return IMMEDIATE_SECONDS;
+        }
+        let own = pod::spec(pod).termination_grace_period_seconds;
+        own.map_or(self.grace_seconds_max, |own| own.min(self.grace_seconds_max))
     }
 
     /// The node has less of it than it has to have; with `resolving` less than would settle it.

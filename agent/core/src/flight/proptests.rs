@@ -77,6 +77,7 @@ fn any_other() -> impl Strategy<Value = Input> {
             let observation = Box::new(look(left, pods));
             Input::Pressure { ticket, observation }
         }),
+        (0..4_u64).prop_map(|ticket| Input::Reclaiming { ticket }),
         (0..4_u64).prop_map(|ticket| Input::Reclaimed { ticket, freed: Freed::default() }),
         Just(Input::MemoryLow),
         (1..90_u64).prop_map(|seconds| Input::RelistEvery(Duration::from_secs(seconds))),

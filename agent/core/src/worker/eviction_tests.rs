@@ -215,6 +215,37 @@ pub(super) fn pod(uid: &str, priority: i32) -> Pod {
 }
 
 #[test]
+fn nobody_goes_while_something_is_being_freed_however_long_that_takes() {
+    let mut node = Scarce::with(hard());
+    node.want(pod("a", 0), 1, 9_500);
+    let seconds = |seconds| Duration::from_secs(seconds);
+    while node.host.reclaims.is_empty() {
+        node.answer();
+        node.host.wait(seconds(1));
+    }
+    let ticket = node.host.reclaims.pop().expect("one");
+    // Looks are answered, the reclaim is not.
+    let pass = |node: &mut Scarce, count: u64| {
+        for _ in 0..count {
+            while !node.host.looks.is_empty() {
+                node.answer();
+            }
+            node.host.wait(seconds(1));
+        }
+    };
+    for _ in 0..5 {
+        pass(&mut node, 110);
+        node.host.tell(Input::Reclaiming { ticket });
+    }
+    assert_eq!(node.victims(), [""; 0]);
+    // Word of another one is none of this one.
+    pass(&mut node, 100);
+    node.host.tell(Input::Reclaiming { ticket: ticket + 1 });
+    pass(&mut node, 80);
+    assert_eq!(node.victims(), ["a"], "{:?}", node.evicted);
+}
+
+#[test]
 fn one_pod_goes_and_the_node_is_looked_at_before_another_one_does() {
     let mut node = Scarce::with(hard());
     for (uid, memory) in [("a", 300), ("b", 350), ("c", 290)] {

@@ -9,7 +9,7 @@
 //! Nothing goes before every pod is known. Pods that nobody wants are not chosen from: their workers
 //! remove all of them (`Action::Cleanup`).
 //!
-//! Bounds: an id for each container that is to go; `RECLAIM_MAX` for a reclaim.
+//! Bounds: an id for each container that is to go; `RECLAIM_MAX` for those before images go.
 // k8s: pkg/kubelet/kubelet.go StartGarbageCollection, pkg/kubelet/container/container_gc.go
 
 use std::collections::BTreeSet;
@@ -153,6 +153,7 @@ impl Pods {
         let removed = u32::try_from(gone.len()).unwrap_or(u32::MAX);
         reclaim.removed = Some(removed);
         let (ticket, signal, images) = (reclaim.ticket, reclaim.signal, reclaim.images);
+        self.evictor.reclaiming(ticket, now);
         self.out.push(Command::Reclaim { ticket, signal, containers: removed, images });
     }
 

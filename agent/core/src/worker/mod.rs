@@ -206,6 +206,11 @@ pub enum Input {
         /// What the node has left.
         observation: Box<Observation>,
     },
+    /// What a `Command::Reclaim` asked for goes on: a part of it has been done.
+    Reclaiming {
+        /// The command's.
+        ticket: u64,
+    },
     /// Answer to `Command::Reclaim`, once all of it has ended.
     Reclaimed {
         /// The command's.

@@ -161,6 +161,7 @@ impl Pods {
             Input::NodeFetched { ticket, node } => self.node_fetched(ticket, node, now),
             Input::Shutdown(notice) => self.noticed(notice, now),
             Input::Pressure { ticket, observation } => self.measured(ticket, &observation, now),
+            Input::Reclaiming { ticket } => self.evictor.reclaiming(ticket, now.mono),
             Input::Reclaimed { ticket, freed } => self.reclaimed(ticket, &freed, now),
             Input::MemoryLow => self.evictor.heed(now.mono),
             Input::Lost => self.list_soon(now),

@@ -1,7 +1,9 @@
 //! What images the runtime has, and which of them containers use, running or not.
 //!
 //! Effects: lists of images and containers, and the status of each container, which alone tells of
-//! mounted images. An error is the whole look's: half a look would take images from their users.
+//! mounted images. Each of these calls has the time that the runtime is given for any, and each
+//! answer is told to whoever waits: on a slow disk all of them together take long. An error is the
+//! whole look's: half a look would take images from their users.
 // k8s: pkg/kubelet/images/image_gc_manager.go detectImages, handleImageVolumes
 
 use std::collections::BTreeSet;
@@ -22,10 +24,11 @@ pub(super) struct Found {
 }
 
 /// All images; containers are listed after them, so that none is used that is not seen.
-pub(super) async fn look(client: &Client) -> Result<Vec<Found>, String> {
+pub(super) async fn look(client: &Client, goes_on: &dyn Fn()) -> Result<Vec<Found>, String> {
     let images = client.list_images(v1::ListImagesRequest { filter: None }).await;
     let images = images.map_err(|error| error.rpc_text())?.images;
-    let used = used(client).await?;
+    goes_on();
+    let used = used(client, goes_on).await?;
     let found = images.into_iter().map(|image| {
         let mut names = vec![image.id.clone()];
         names.extend(image.repo_digests);
@@ -38,7 +41,7 @@ pub(super) async fn look(client: &Client) -> Result<Vec<Found>, String> {
 }
 
 /// By what containers name their images.
-async fn used(client: &Client) -> Result<BTreeSet<String>, String> {
+async fn used(client: &Client, goes_on: &dyn Fn()) -> Result<BTreeSet<String>, String> {
     let containers = all_containers(client).await;
     let mut used = BTreeSet::new();
     for container in containers.map_err(|error| error.rpc_text())? {
@@ -51,6 +54,7 @@ async fn used(client: &Client) -> Result<BTreeSet<String>, String> {
             Err(error) if error.code == Code::NotFound => continue,
             Err(error) => return Err(format!("get container status: {}", error.rpc_text())),
         };
+        goes_on();
         let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
         used.extend(mounted.map(|spec| spec.image));
     }

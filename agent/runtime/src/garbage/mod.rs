@@ -1,8 +1,8 @@
 //! Removes images that nobody uses: when their disk is too full, when they are too old, on request.
 //!
 //! Owner: one task, `Collector::run`. Input: the clock, and `Request`s on a channel, each with the
-//! place for its answer: `Request::Images(answer)` removes every unused image that is older than the
-//! minimum age and answers with a `Freed`, `Request::Report(answer)` tells
+//! place for its answer: `Request::Images(answer, step)` removes every unused image that is older than
+//! the minimum age, tells each step of that and answers with a `Freed`, `Request::Report(answer)` tells
 //! what would become of each image. Output: events about the node, metrics, the answer.
 //!
 //! Every `EVERY` the disk is looked at; the runtime is asked for images and containers only when
@@ -51,7 +51,7 @@ const EVERY: Duration = Duration::from_secs(300);
 const LOOK_AFTER: Duration = Duration::from_secs(3600);
 /// How long the removal of one image may take.
 const REMOVE_MAX: Duration = Duration::from_secs(120);
-/// How long the runtime and the disk may take to answer.
+/// How long the disk may take to answer; the runtime has as long as for any other call.
 const READ_MAX: Duration = Duration::from_secs(30);
 /// Requests that may wait.
 pub const REQUESTS_MAX: usize = 4;
@@ -59,8 +59,8 @@ pub const REQUESTS_MAX: usize = 4;
 /// Something to do now.
 #[derive(Debug)]
 pub enum Request {
-    /// Remove all images that nobody uses, whatever the disk has.
-    Images(oneshot::Sender<Freed>),
+    /// Remove all images that nobody uses, whatever the disk has. Who asked hears that it goes on.
+    Images(oneshot::Sender<Freed>, mpsc::Sender<()>),
     /// Tell what would become of each image.
     Report(oneshot::Sender<Report>),
 }
@@ -120,9 +120,13 @@ impl Collector {
                     self.tell(result);
                 }
                 request = requests.recv() => match request {
-                    Some(Request::Images(answer)) => {
-                        // Who asked may have given up; the room is there all the same.
-                        let _ = answer.send(self.free_unused_images().await);
+                    Some(Request::Images(answer, step)) => {
+                        // Who asked may have given up; the room is there all the same. One word of
+                        // progress that waits to be heard is enough.
+                        let goes_on = || {
+                            let _ = step.try_send(());
+                        };
+                        let _ = answer.send(self.free_unused_images(&goes_on).await);
                     }
                     Some(Request::Report(answer)) => {
                         let _ = answer.send(self.report().await);
@@ -162,7 +166,7 @@ impl Collector {
             self.past.still(&self.found);
             return Ok(());
         }
-        let looked = self.look().await;
+        let looked = self.look(&|| {}).await;
         if !self.policy.is_on() {
             // The look is for what people ask and for the day it is switched on: nothing has failed.
             return Ok(());
@@ -171,7 +175,7 @@ impl Collector {
         let judged = self.judge();
         let old: Vec<_> = of(&judged, Verdict::TooOld).collect();
         if !old.is_empty() {
-            let removed = self.remove(&old, u64::MAX, Reason::Age).await;
+            let removed = self.remove(&old, u64::MAX, Reason::Age, &|| {}).await;
             removed.into_result(|_, errors| {
                 let age = pintle_api_types::duration::GoDuration::from_std(self.policy.max_age);
                 format!(
@@ -183,7 +187,7 @@ impl Collector {
         let full = if old.is_empty() { full? } else { self.too_full().await? };
         let Some(full) = full else { return Ok(()) };
         let spare: Vec<_> = of(&judged, Verdict::Spare).collect();
-        let removed = self.remove(&spare, full.to_free, Reason::Space).await;
+        let removed = self.remove(&spare, full.to_free, Reason::Space, &|| {}).await;
         let freed = removed.into_result(|freed, errors| {
             format!(
                 "wanted to free {} bytes, but freed {freed} bytes space with errors in image \
@@ -201,14 +205,14 @@ impl Collector {
 
     /// Removes every image that nobody uses and that is not too young.
     // k8s: pkg/kubelet/images/image_gc_manager.go DeleteUnusedImages
-    async fn free_unused_images(&mut self) -> Freed {
-        if let Err(error) = self.look().await {
+    async fn free_unused_images(&mut self, goes_on: &dyn Fn()) -> Freed {
+        if let Err(error) = self.look(goes_on).await {
             return Freed { error: Some(error), ..Freed::default() };
         }
         let judged = self.judge();
         let unused = [Verdict::TooOld, Verdict::Spare];
         let spare: Vec<_> = judged.iter().filter(|j| unused.contains(&j.verdict)).collect();
-        let removed = self.remove(&spare, u64::MAX, Reason::Space).await;
+        let removed = self.remove(&spare, u64::MAX, Reason::Space, goes_on).await;
         let (bytes, images) = (removed.bytes, removed.images);
         let error = removed.into_result(|freed, errors| {
             format!(
@@ -227,16 +231,14 @@ impl Collector {
     }
 
     /// Asks the runtime what there is and who uses it.
-    async fn look(&mut self) -> Result<(), String> {
+    async fn look(&mut self, goes_on: &dyn Fn()) -> Result<(), String> {
         self.holds.look();
         // Until the end of this look nothing is known to be seen.
         self.looked_at = None;
         let began = jiff::Timestamp::now();
         // What was in use until now is found unused only by this look.
         self.past.still(&self.found);
-        let found = tokio::time::timeout(READ_MAX, look::look(&self.client)).await;
-        self.found =
-            found.map_err(|_| "the runtime did not tell its images in time".to_owned())??;
+        self.found = look::look(&self.client, goes_on).await?;
         self.past.see(&self.found).await;
         self.forget_removed(began).await;
         self.looked_at = Some(Instant::now());
@@ -245,7 +247,7 @@ impl Collector {
 
     /// What would become of each image; what was seen last when the runtime does not answer now.
     async fn report(&mut self) -> Report {
-        if let Err(error) = self.look().await {
+        if let Err(error) = self.look(&|| {}).await {
             tracing::debug!(error, "images cannot be looked at: they are told as they were");
         }
         let disk = self.image_disk().await.ok();
@@ -288,9 +290,7 @@ impl Collector {
 
     /// Size of the images' disk, and what is left of it.
     async fn image_disk(&self) -> Result<(u64, u64), String> {
-        let asked = self.client.image_fs_info(v1::ImageFsInfoRequest {});
-        let told = tokio::time::timeout(READ_MAX, asked).await;
-        let told = told.map_err(|_| "the runtime did not tell its file systems in time")?;
+        let told = self.client.image_fs_info(v1::ImageFsInfoRequest {}).await;
         let told = told.map_err(|error| error.rpc_text())?;
         let first = told.image_filesystems.into_iter().next().and_then(|fs| fs.fs_id);
         let first = first.ok_or("the runtime tells of no image filesystem")?;
@@ -308,7 +308,13 @@ impl Collector {
     }
 
     /// Removes images one after the other until so much is free.
-    async fn remove(&self, judged: &[&Judged], enough: u64, reason: Reason) -> Removed {
+    async fn remove(
+        &self,
+        judged: &[&Judged],
+        enough: u64,
+        reason: Reason,
+        goes_on: &dyn Fn(),
+    ) -> Removed {
         let mut done = Removed::default();
         for image in judged {
             if done.bytes >= enough {
@@ -316,6 +322,7 @@ impl Collector {
             }
             match self.remove_one(image, reason).await {
                 Ok(true) => {
+                    goes_on();
                     done.bytes = done.bytes.saturating_add(image.bytes);
                     done.images = done.images.saturating_add(1);
                 }

@@ -93,7 +93,7 @@ fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
         let expected = ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"];
         assert_eq!(reasons, expected, "the second failure in a row is told");
         drop(hold);
-        let freed = collector.free_unused_images().await;
+        let freed = collector.free_unused_images(&|| {}).await;
         assert_eq!((freed.images, freed.error), (1, None));
         assert_eq!(scene.left(&collector).await, Vec::<String>::new());
         let text = collector.metrics.scraped();
@@ -161,7 +161,10 @@ fn a_collector_that_removes_nothing_by_itself_fails_at_nothing() {
         }
         assert!(scene.events.borrow().is_empty(), "{:?}", scene.events.borrow());
         down.lift();
-        assert_eq!(collector.free_unused_images().await.images, 1, "on request it does");
+        let steps = std::cell::Cell::new(0);
+        let goes_on = || steps.set(steps.get() + 1);
+        assert_eq!(collector.free_unused_images(&goes_on).await.images, 1, "on request it does");
+        assert_eq!(steps.get(), 2, "the list and the removal");
     });
 }
 
@@ -171,7 +174,7 @@ fn a_young_image_stays_whoever_asks() {
         let scene = Scene::new(&["reg.example/a:1"]).await;
         let policy = Policy { min_age: Duration::from_secs(120), ..POLICY };
         let mut collector = scene.collector(policy, full).await;
-        assert_eq!(collector.free_unused_images().await, Freed::default());
+        assert_eq!(collector.free_unused_images(&|| {}).await, Freed::default());
         assert_eq!(scene.left(&collector).await.len(), 1);
     });
 }
@@ -227,7 +230,7 @@ fn the_record_of_a_pull_that_came_while_its_image_was_being_removed_stays() {
         let ids = scene.left(&of).await;
         let records = [(&*ids[0], "2020-01-01T00:00:00Z"), (&*ids[1], "2999-01-01T00:00:00Z")];
         let mut collector = with_records(&scene, &records).await;
-        assert_eq!(collector.free_unused_images().await.images, 2);
+        assert_eq!(collector.free_unused_images(&|| {}).await.images, 2);
         let left = |image: &str| record(&scene, image).exists();
         assert!(!left(&ids[0]), "of the image that was removed");
         assert!(left(&ids[1]), "without it whoever finds the image may use it");
