@@ -2,8 +2,9 @@
 //!
 //! Input: the kubelet's `runtimeRequestTimeout` (2 minutes by default). Output: a duration per
 //! class, or none. The classes follow what a call waits for: a read answers from the runtime's
-//! memory, a start waits for processes and network, a stop waits for the pod's own grace period,
-//! a command for its own timeout, a pull for somebody else's network, a stream for ever.
+//! memory, for which it may need a while on a busy machine, a start waits for processes and network,
+//! a stop for the pod's own grace period, a command for its own timeout, a pull for somebody else's
+//! network, a stream for ever.
 //!
 //! A call without a deadline must be one that a caller can drop: dropping it cancels it. No deadline
 //! is longer than `DEADLINE_MAX`: times of the protocol are 64 bits of seconds, which users choose,
@@ -54,10 +55,6 @@ pub struct Deadlines {
 
 /// The kubelet's default of `runtimeRequestTimeout`.
 pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// Reads that take longer are reported as stuck; the runtime's own locks are released by then.
-const READ_DEADLINE_MAX: Duration = Duration::from_secs(10);
-/// Statistics of a full node on a busy disk.
-const STATS_DEADLINE_MAX: Duration = Duration::from_secs(30);
 /// The runtime kills a command at its timeout and answers once it is gone.
 const EXEC_MARGIN: Duration = Duration::from_secs(5);
 
@@ -69,11 +66,11 @@ impl Default for Deadlines {
 
 impl Deadlines {
     /// Deadlines that follow from `runtimeRequestTimeout`.
-    // k8s: cri-client/pkg/remote_runtime.go RunPodSandbox (twice the timeout)
+    // k8s: cri-client/pkg/remote_runtime.go (all calls), RunPodSandbox (twice the timeout)
     pub fn from_request_timeout(timeout: Duration) -> Self {
         Self {
-            read: timeout.min(READ_DEADLINE_MAX),
-            stats: timeout.min(STATS_DEADLINE_MAX),
+            read: timeout,
+            stats: timeout,
             sandbox: timeout.saturating_mul(2),
             change: timeout,
             exec_margin: EXEC_MARGIN,
@@ -118,8 +115,8 @@ mod tests {
         let deadlines = Deadlines::default();
         let seconds = |class| deadlines.of(class).map(|deadline| deadline.as_secs());
         for (class, expected) in [
-            (Class::Read, Some(10)),
-            (Class::Stats, Some(30)),
+            (Class::Read, Some(120)),
+            (Class::Stats, Some(120)),
             (Class::Sandbox, Some(240)),
             (Class::Change, Some(120)),
             (Class::Stop(30), Some(150)),
@@ -136,10 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn a_short_request_timeout_shortens_reads_too() {
-        let deadlines = Deadlines::from_request_timeout(Duration::from_secs(3));
-        assert_eq!(deadlines.of(Class::Read), Some(Duration::from_secs(3)));
-        assert_eq!(deadlines.of(Class::Sandbox), Some(Duration::from_secs(6)));
+    fn the_request_timeout_is_that_of_reads_and_statistics_too() {
+        for seconds in [3, 900] {
+            let timeout = Duration::from_secs(seconds);
+            let deadlines = Deadlines::from_request_timeout(timeout);
+            for class in [Class::Read, Class::Stats] {
+                assert_eq!(deadlines.of(class), Some(timeout), "{class:?}");
+            }
+            assert_eq!(deadlines.of(Class::Sandbox), Some(timeout * 2));
+        }
     }
 
     #[test]

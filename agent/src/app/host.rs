@@ -54,6 +54,8 @@ const UNIFIED: &str = "/sys/fs/cgroup/cgroup.controllers";
 /// How often the runtime is asked for its cgroup driver and for what it can do, and the pause between.
 const ASK_TRIES: u32 = 3;
 const ASK_PAUSE: Duration = Duration::from_secs(2);
+/// How long the start waits for what the runtime can do; that is asked again later.
+const ASK_MAX: Duration = Duration::from_secs(10);
 
 /// What the host has to give, best effort: limits of this process, the root directory.
 pub(super) fn prepare(config: &Config) -> Result<()> {
@@ -193,7 +195,8 @@ pub(super) async fn runtime_info(
 async fn told_status(client: &Client) -> Option<v1::StatusResponse> {
     let mut tries = 1;
     loop {
-        match client.status(v1::StatusRequest { verbose: true }).await {
+        let asked = v1::StatusRequest { verbose: true };
+        match client.call_within(asked, Some(client.deadlines().read.min(ASK_MAX))).await {
             Ok(status) => return Some(status),
             // One that hangs is not waited for again.
             Err(error) if tries == ASK_TRIES || error.code == Code::DeadlineExceeded => {
