@@ -69,10 +69,10 @@ impl ImageUse {
         }
     }
 
-    /// A container that mounts images was made, or was not.
-    pub(super) fn volumes(&self, of_pod: usize, mounted: usize, good: bool) {
+    /// A container that mounts images was started, or was not.
+    pub(super) fn volumes(&self, requested: usize, mounted: usize, good: bool) {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        self.image_volumes.inc_by(number(of_pod));
+        self.image_volumes.inc_by(number(requested));
         let counter = if good { &self.image_volumes_mounted } else { &self.image_volume_errors };
         counter.inc_by(number(mounted));
     }

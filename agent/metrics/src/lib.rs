@@ -56,7 +56,7 @@ use pintle_agent_core::shutdown::Record;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::{ContainerKind, PodUid, UnixNanos};
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_core::worker::{Count, Failure};
+use pintle_agent_core::worker::{Count, Failure, NO_SANDBOX_STATUS};
 use pintle_api_types::pod;
 use pintle_daemon::clock;
 use pintle_daemon::metrics::{ApiRequests, Names, Process, booted_at, exposition};
@@ -153,12 +153,13 @@ impl Metrics {
     /// An action of a sync ended.
     pub fn action_ended(&self, action: &Action, failure: Option<&Failure>) {
         match (action, failure) {
-            (Action::CreateSandbox { .. }, None) => {
+            (Action::CreateSandbox { .. }, failure) => {
                 self.starts.pods.inc();
-            }
-            (Action::CreateSandbox { .. }, Some(_)) => {
-                self.starts.pods.inc();
-                self.starts.pod_errors.inc();
+                // That of a pod that ends meanwhile is none, nor is a sandbox that was made.
+                // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go SyncPod
+                let bad =
+                    |failure: &Failure| !failure.cancelled && failure.reason != NO_SANDBOX_STATUS;
+                self.starts.pod_errors.inc_by(u64::from(failure.is_some_and(bad)));
             }
             (Action::StartContainer { kind, .. }, failure) => {
                 let container_type = container_type(*kind).to_owned();
@@ -280,8 +281,13 @@ impl Metrics {
     }
 
     /// A sandbox was asked for, of this runtime handler.
-    pub fn sandbox(&self, handler: &str, own_users: bool, took: Duration, good: bool) {
-        self.node.sandbox(handler, own_users, took, good);
+    pub fn sandbox(&self, handler: &str, took: Duration, good: bool) {
+        self.node.sandbox(handler, took, good);
+    }
+
+    /// A pod with user ids of its own was begun; `good` when nothing of that failed.
+    pub fn user_namespaced_pod(&self, good: bool) {
+        self.node.user_namespaced_pod(good);
     }
 
     /// A pod's resize was carried out.
@@ -289,10 +295,10 @@ impl Metrics {
         self.node.resized(took, good);
     }
 
-    /// A container was made, or was not, in a pod with this many image volumes, of which it mounts
-    /// some.
-    pub fn image_volumes(&self, of_pod: usize, mounted: usize, good: bool) {
-        self.image_use.volumes(of_pod, mounted, good);
+    /// A container was started, or could not be, that mounts this many image volumes in so many
+    /// places.
+    pub fn image_volumes(&self, requested: usize, mounted: usize, good: bool) {
+        self.image_use.volumes(requested, mounted, good);
     }
 
     /// A hook over HTTPS was answered over HTTP.

@@ -143,16 +143,18 @@ impl Node {
     }
 
     /// A sandbox was asked for.
-    pub(super) fn sandbox(&self, handler: &str, own_users: bool, took: Duration, good: bool) {
+    pub(super) fn sandbox(&self, handler: &str, took: Duration, good: bool) {
         let label = Handler { runtime_handler: handler.to_owned() };
         self.sandbox_seconds.get_or_create(&label).observe(took.as_secs_f64());
         if !good {
             self.sandbox_errors.get_or_create(&label).inc();
         }
-        if own_users {
-            self.user_pods.inc();
-            self.user_pod_errors.inc_by(u64::from(!good));
-        }
+    }
+
+    /// A pod with user ids of its own was begun, and what came of that is known.
+    pub(super) fn user_namespaced_pod(&self, good: bool) {
+        self.user_pods.inc();
+        self.user_pod_errors.inc_by(u64::from(!good));
     }
 
     /// A pod's resize was carried out.

@@ -76,6 +76,20 @@ fn starts_are_counted_by_the_kind_of_container() {
 }
 
 #[test]
+fn a_sandbox_that_could_not_be_made_is_an_error_unless_its_pod_ends() {
+    let metrics = Metrics::new("n");
+    let failure = |reason: &str| Failure::new(reason, "x");
+    let ends = Failure { cancelled: true, ..failure("CreatePodSandboxError") };
+    let all = [failure("CreatePodSandboxError"), ends, failure("FailedPodSandBoxStatus")];
+    for failure in [None].into_iter().chain(all.iter().map(Some)) {
+        metrics.action_ended(&Action::CreateSandbox { attempt: 0, replaces: None }, failure);
+    }
+    let text = metrics.scraped();
+    assert_eq!(value(&text, "kubelet_started_pods_total").as_deref(), Some("4"));
+    assert_eq!(value(&text, "kubelet_started_pods_errors_total").as_deref(), Some("1"));
+}
+
+#[test]
 fn a_pods_start_is_timed_once_from_first_seen_to_running() {
     let metrics = Metrics::new("n");
     let pod = serde_json::from_value(json!({"metadata": {"annotations":
@@ -133,7 +147,8 @@ fn touched() -> Metrics {
     metrics.volume_counted(CountedFrom::Walk, second);
     metrics.settings(1, &pintle_agent_config::FeatureGates::default());
     metrics.cgroup("create", second);
-    metrics.sandbox("", true, second, false);
+    metrics.sandbox("", second, false);
+    metrics.user_namespaced_pod(false);
     metrics.images().requested("Always", None, None);
     metrics.images().verified("credentialRecordFound");
     metrics.pulled(&uid, second, 1);

@@ -23,6 +23,7 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{NodeFacts, PodUid, SandboxId};
 use pintle_agent_core::worker::{Failure, Input};
 use pintle_agent_host::cgroup::Cgroups;
+use pintle_api_types::pod;
 use pintle_cri::containerd::Containerd;
 use pintle_cri::{Client, v1};
 use pintle_daemon::tasks;
@@ -171,6 +172,10 @@ impl Executor {
             StartPermit::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
         let mut state = SyncState { permit, sandbox: None, image_volumes: OnceCell::new() };
         let mut start_guard = Some(self.starts_under_way.join());
+        let own_users = |pod: &Arc<Pod>| pod::spec(pod).host_users == Some(false);
+        let own_users = is_new && order.pod.as_ref().is_some_and(own_users);
+        // Of a pod with user ids of its own: whether all went well since its sandbox was begun.
+        let mut went_well = None;
         for (index, action) in order.actions.iter().enumerate() {
             let begun = tokio::time::Instant::now();
             if *action == Action::Cleanup {
@@ -184,11 +189,21 @@ impl Executor {
             self.recorder.action(&order.uid, action, ended);
             self.metrics.action_ended(action, outcome.as_ref().err());
             let failed = outcome.is_err();
+            if own_users && matches!(action, Action::CreateSandbox { .. }) {
+                went_well = Some(true);
+            }
+            if outcome.as_ref().is_err_and(|failure| !failure.cancelled) {
+                went_well = went_well.map(|_| false);
+            }
             let (uid, ticket) = (order.uid.clone(), order.ticket);
             let progress = Input::Progress { uid, ticket, index, outcome };
             if back.send(progress).await.is_err() || (failed && action.aborts_sync()) {
-                return;
+                break;
             }
+        }
+        // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go SyncPod (StartedUserNamespacedPods*)
+        if let Some(good) = went_well {
+            self.metrics.user_namespaced_pod(good);
         }
     }
 

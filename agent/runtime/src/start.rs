@@ -7,7 +7,7 @@
 // startContainer
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ use pintle_agent_core::request::{ContainerContext, PodContext, paths};
 use pintle_agent_core::sync::stop_order;
 use pintle_agent_core::types::{ContainerId, ContainerKind, PodUid};
 use pintle_agent_core::volume::{PodDirs, PodVolumes};
-use pintle_agent_core::worker::Failure;
+use pintle_agent_core::worker::{Failure, NO_SANDBOX_STATUS};
 use pintle_agent_host::volume;
 use pintle_api_types::pod;
 use pintle_cri::v1;
@@ -84,7 +84,8 @@ impl Executor {
                 let message = format!("Failed to create pod sandbox: {text}");
                 self.recorder.event(&order.uid, true, "FailedCreatePodSandBox", &message, None);
             }
-            Failure::new("CreatePodSandboxError", text)
+            let failure = Failure::new("CreatePodSandboxError", text);
+            Failure { cancelled: cancel.is_cancelled(), ..failure }
         };
         let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
         let handler = self.facts.borrow().handler(&handler);
@@ -107,8 +108,7 @@ impl Executor {
         let call = async {
             let begun = std::time::Instant::now();
             let answer = self.client.run_pod_sandbox(request).await;
-            let own_users = pod::spec(pod).host_users == Some(false);
-            self.metrics.sandbox(&made.handler, own_users, begun.elapsed(), answer.is_ok());
+            self.metrics.sandbox(&made.handler, begun.elapsed(), answer.is_ok());
             answer
         };
         let answer = permit.call(call).await.map_err(|error| fail(error.rpc_text()))?;
@@ -116,8 +116,8 @@ impl Executor {
         self.reader.made(&id);
         let ips = sandbox_ips(&self.client, &id).await.map_err(|error| {
             let text = format!("Unable to get pod sandbox status: {}", error.rpc_text());
-            self.recorder.event(&order.uid, true, "FailedPodSandBoxStatus", &text, None);
-            Failure::new("FailedPodSandBoxStatus", text)
+            self.recorder.event(&order.uid, true, NO_SANDBOX_STATUS, &text, None);
+            Failure::new(NO_SANDBOX_STATUS, text)
         })?;
         Ok(NewSandbox { id, attempt, ips })
     }
@@ -143,29 +143,34 @@ impl Executor {
         let secrets = self.objects.pull_secrets(&start.order.uid, start.pod).await;
         let images = self.image_volumes(start, &container, &config, &secrets.keyring);
         let images = cancel.unless(images).await??;
-        let wanted = Wanted {
-            uid: &start.order.uid,
-            pod: start.pod,
-            container: Some(start.name),
-            image: container.image.as_deref().unwrap_or_default(),
-            policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
-            sandbox: &config,
-            keyring: &secrets.keyring,
+        let started = async {
+            let wanted = Wanted {
+                uid: &start.order.uid,
+                pod: start.pod,
+                container: Some(start.name),
+                image: container.image.as_deref().unwrap_or_default(),
+                policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
+                sandbox: &config,
+                keyring: &secrets.keyring,
+            };
+            let image = cancel.unless(self.images.ensure(&wanted)).await?.inspect_err(|failure| {
+                let text = format!("Error: {}", failure.reason);
+                self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
+            })?;
+            let images = Images { own: &image, volumes: &images };
+            let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await?;
+            if cancel.is_cancelled() {
+                return Err(Failure::cancelled());
+            }
+            self.begin(start, &created).await?;
+            self.follow(start, &ContainerId::from(created.id.as_str())).await;
+            self.post_start(start, &container, &created, &ips, cancel).await
         };
-        let image = cancel.unless(self.images.ensure(&wanted)).await?.inspect_err(|failure| {
-            let text = format!("Error: {}", failure.reason);
-            self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
-        })?;
-        let images = Images { own: &image, volumes: &images };
-        let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await;
-        self.count_image_volumes(start.pod, &container, created.as_ref().err());
-        let created = created?;
-        if cancel.is_cancelled() {
-            return Err(Failure::cancelled());
-        }
-        self.begin(start, &created).await?;
-        self.follow(start, &ContainerId::from(created.id.as_str())).await;
-        self.post_start(start, &container, &created, &ips, cancel).await
+        let started = started.await;
+        let bad = |failure: &Failure| failure.message.contains(IMAGE_VOLUME_FAILED);
+        let (requested, mounted) = image_mounts(start.pod, &container);
+        self.metrics.image_volumes(requested, mounted, !started.as_ref().is_err_and(bad));
+        started
     }
 
     async fn create(
@@ -287,17 +292,6 @@ impl Executor {
             false => String::new(),
         };
         request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())
-    }
-
-    // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go incrementImageVolumeMetrics
-    fn count_image_volumes(&self, pod: &Pod, container: &Container, failure: Option<&Failure>) {
-        let volumes = pod::spec(pod).volumes.iter().flatten();
-        let images: Vec<&str> =
-            volumes.filter(|v| v.image.is_some()).map(|v| v.name.as_str()).collect();
-        let mounts = container.volume_mounts.iter().flatten();
-        let mounted = mounts.filter(|mount| images.contains(&mount.name.as_str())).count();
-        let bad = failure.is_some_and(|failure| failure.message.contains(IMAGE_VOLUME_FAILED));
-        self.metrics.image_volumes(images.len(), mounted, !bad);
     }
 
     async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {
@@ -484,6 +478,17 @@ fn container_of(start: &Start<'_>) -> Option<Container> {
     pod::containers::find(spec, start.name).map(|(_, container)| container.clone())
 }
 
+/// How many image volumes the container mounts, and in how many places.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go incrementImageVolumeMetrics
+fn image_mounts(pod: &Pod, container: &Container) -> (usize, usize) {
+    let volumes = pod::spec(pod).volumes.iter().flatten();
+    let images: BTreeSet<&str> =
+        volumes.filter(|v| v.image.is_some()).map(|v| v.name.as_str()).collect();
+    let mounts = container.volume_mounts.iter().flatten().map(|mount| mount.name.as_str());
+    let mounts: Vec<_> = mounts.filter(|name| images.contains(name)).collect();
+    (BTreeSet::from_iter(&mounts).len(), mounts.len())
+}
+
 /// Id, attempt and addresses of the sandbox that the container goes into.
 fn sandbox_of(start: &Start<'_>) -> Result<(String, u32, Vec<IpAddr>), Failure> {
     if let Some(new) = start.sandbox {
@@ -530,4 +535,27 @@ fn random_hex() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let random = RandomState::new().build_hasher().finish();
     format!("{:08x}", random & 0xffff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn image_volumes_count_for_the_containers_that_mount_them() {
+        let volume = |name: &str| json!({"name": name, "image": {"reference": "i"}});
+        let mount = |name: &str| json!({"name": name, "mountPath": "/m"});
+        let pod = json!({"spec": {
+            "volumes": [volume("a"), volume("b"), {"name": "e", "emptyDir": {}}],
+            "containers": [
+                {"name": "twice", "volumeMounts": [mount("a"), mount("a"), mount("e")]},
+                {"name": "none", "volumeMounts": [mount("e")]},
+            ],
+        }});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let counted = pod::spec(&pod).containers.iter().map(|c| image_mounts(&pod, c));
+        assert_eq!(counted.collect::<Vec<_>>(), [(1, 2), (0, 0)]);
+    }
 }

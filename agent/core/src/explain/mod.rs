@@ -32,7 +32,7 @@ use crate::status::is_terminal;
 use crate::sync::plan::Action;
 use crate::timeline::TimelineEntry;
 use crate::view::PodView;
-use crate::worker::Stage;
+use crate::worker::{NO_SANDBOX_STATUS, Stage};
 pub use calls::{COMMAND, Process, RuntimeCall};
 pub use containers::PROBE_TIMED_OUT;
 use pintle_api_types::ids::UnixNanos;
@@ -155,7 +155,7 @@ fn pod_failure(subject: &Subject<'_>) -> Option<Explanation> {
             "The pod's cgroup cannot be made",
             "check cgroupRoot, cgroupDriver and that the agent may write to the cgroup tree",
         ),
-        "CreatePodSandboxError" | "FailedPodSandBoxStatus" => (
+        "CreatePodSandboxError" | NO_SANDBOX_STATUS => (
             "The pod's sandbox cannot be made",
             "check the network plug-in, the pause image and the runtime's log",
         ),

@@ -277,6 +277,9 @@ pub enum Hint {
     Changed,
 }
 
+/// Reason of the failure when a sandbox was made and the runtime does not tell its status.
+pub const NO_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
+
 /// Why an action failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
