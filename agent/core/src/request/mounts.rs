@@ -87,6 +87,7 @@ fn volume_mount(
     }
 }
 
+/// The handler is not told: its gate, RuntimeClassInImageCriApi, is off.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go getImageVolumes
 fn image_spec(
     ctx: &PodContext<'_>,
@@ -97,7 +98,6 @@ fn image_spec(
     v1::ImageSpec {
         image: id.to_owned(),
         user_specified_image: reference.to_owned(),
-        runtime_handler: ctx.handler.name.clone(),
         annotations: ctx.pod.metadata.annotations.clone().unwrap_or_default(),
         ..Default::default()
     }

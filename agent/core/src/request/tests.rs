@@ -77,7 +77,7 @@ fn config(node: &NodeContext, pod: &Pod, name: &str, target: Option<&str>) -> v1
         .map(pintle_api_types::pod::containers::from_ephemeral)
         .or_else(|| pintle_api_types::pod::containers::find(spec, name).map(|(_, c)| c.clone()))
         .expect("a container of the pod");
-    let handler = RuntimeHandler::default();
+    let handler = RuntimeHandler { name: "kata".to_owned(), ..RuntimeHandler::default() };
     let ctx = pod_context(node, &handler, pod);
     let images = BTreeMap::from([("img:1".to_owned(), "sha256:1".to_owned())]);
     let mounts = PodVolumes::plan(Path::new("/root"), &node.facts, pod);
@@ -265,7 +265,7 @@ fn own_files_are_mounted_last_and_the_containers_hosts_file_wins() {
     assert!(mounts[0].readonly && !mounts[2].readonly);
     let image = mounts[1].image.as_ref().expect("an image");
     assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("sha256:1", "img:1"));
-    assert_eq!(mounts[1].image_sub_path, "a/b");
+    assert_eq!((mounts[1].image_sub_path.as_str(), image.runtime_handler.as_str()), ("a/b", ""));
     let own = config(&node, &pod, "d", None).mounts;
     assert_eq!(own.len(), 1);
 }
