@@ -198,7 +198,7 @@ impl Executor {
         let Some(sandbox) = order.observed.newest_sandbox() else { return Ok(()) };
         let overhead = request::overhead_resources(&self.node, pod);
         let has_overhead = pod::spec(pod).overhead.is_some();
-        let less = |value: i64, overhead: i64| match has_overhead && value > 0 && value < i64::MAX {
+        let less = |value: i64, overhead: i64| match has_overhead && value > 0 {
             true => value.saturating_sub(overhead),
             false => value,
         };
@@ -207,7 +207,7 @@ impl Executor {
             cpu_period: self.node.limits.cpu_period_us,
             cpu_quota: less(figures.cpu_quota_us, overhead.cpu_quota),
             cpu_shares: less(shares, overhead.cpu_shares).max(formulas::SHARES_MIN.cast_signed()),
-            memory_limit_in_bytes: less(figures.memory_limit, overhead.memory_limit_in_bytes),
+            memory_limit_in_bytes: less(figures.memory_limit_told(), overhead.memory_limit_in_bytes),
             ..Default::default()
         };
         let request = v1::UpdatePodSandboxResourcesRequest {

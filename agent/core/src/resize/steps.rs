@@ -28,6 +28,14 @@ pub struct PodFigures {
     pub cpu_shares: u64,
 }
 
+impl PodFigures {
+    /// The memory limit as the runtime is told it: -1 for none, which is how the kubelet reads `max`.
+    // k8s: pkg/kubelet/cm/cgroup_manager_linux.go readCgroupMemoryConfig
+    pub fn memory_limit_told(&self) -> i64 {
+        if self.memory_limit == i64::MAX { -1 } else { self.memory_limit }
+    }
+}
+
 /// One write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -127,6 +135,12 @@ mod tests {
     fn pod(cpu: i64, memory: i64) -> PodFigures {
         let cpu_shares = cpu.unsigned_abs();
         PodFigures { memory_limit: memory, cpu_quota_us: cpu * 100, cpu_shares }
+    }
+
+    #[test]
+    fn the_runtime_is_told_that_there_is_no_limit() {
+        assert_eq!(pod(1, i64::MAX).memory_limit_told(), -1);
+        assert_eq!(pod(1, 5).memory_limit_told(), 5);
     }
 
     #[test]
