@@ -140,7 +140,7 @@ pub const GATES: &[Gate] = &[
     on("KubeletPodResourcesListUseActivePods", Stage::Deprecated, NOT_YET),
     locked_on("KubeletPSI", Stage::Ga, DONE),
     off("KubeletRegistrationGetOnExistsOnly", Stage::Deprecated, NOT_YET),
-    on("KubeletSeparateDiskGC", Stage::Beta, NOT_YET),
+    on("KubeletSeparateDiskGC", Stage::Beta, ALWAYS),
     on("KubeletServiceAccountTokenForCredentialProviders", Stage::Beta, DONE),
     locked_on("KubeletTracing", Stage::Ga, NOT_YET),
     on("ListFromCacheSnapshot", Stage::Beta, ELSEWHERE),
