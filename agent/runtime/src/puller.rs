@@ -115,7 +115,8 @@ impl Puller {
         if let Some((_, pull)) = under_way {
             return pull.await;
         }
-        let (client, turns, rate) = (self.client.clone(), self.turns.clone(), Rc::clone(&self.rate));
+        let (client, turns, rate) =
+            (self.client.clone(), self.turns.clone(), Rc::clone(&self.rate));
         let (image, sandbox, auths) = (pull.image.clone(), pull.sandbox.clone(), key.2.clone());
         let once = async move {
             let _turn = match &turns {

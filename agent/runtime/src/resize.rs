@@ -207,7 +207,10 @@ impl Executor {
             cpu_period: self.node.limits.cpu_period_us,
             cpu_quota: less(figures.cpu_quota_us, overhead.cpu_quota),
             cpu_shares: less(shares, overhead.cpu_shares).max(formulas::SHARES_MIN.cast_signed()),
-            memory_limit_in_bytes: less(figures.memory_limit_told(), overhead.memory_limit_in_bytes),
+            memory_limit_in_bytes: less(
+                figures.memory_limit_told(),
+                overhead.memory_limit_in_bytes,
+            ),
             ..Default::default()
         };
         let request = v1::UpdatePodSandboxResourcesRequest {

@@ -153,10 +153,11 @@ impl Executor {
                 sandbox: &config,
                 keyring: &secrets.keyring,
             };
-            let image = cancel.unless(self.images.ensure(&wanted)).await?.inspect_err(|failure| {
-                let text = format!("Error: {}", failure.reason);
-                self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
-            })?;
+            let image =
+                cancel.unless(self.images.ensure(&wanted)).await?.inspect_err(|failure| {
+                    let text = format!("Error: {}", failure.reason);
+                    self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
+                })?;
             let images = Images { own: &image, volumes: &images };
             let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await?;
             if cancel.is_cancelled() {

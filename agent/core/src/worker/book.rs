@@ -57,9 +57,8 @@ impl Pods {
         // One that waits for others to make room was given nothing yet: the next run asks again, and
         // ends them again.
         // k8s: pkg/kubelet/allocation/allocation_manager.go AddPod (after canAdmitPod has preempted)
-        let waits = |worker: &Worker| {
-            worker.stage() == Stage::Waiting && self.line.blocked(uid).is_some()
-        };
+        let waits =
+            |worker: &Worker| worker.stage() == Stage::Waiting && self.line.blocked(uid).is_some();
         let begun = worker.filter(|worker| !waits(worker));
         let given = begun.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
         let actuated = worker.map(|worker| worker.actuated.clone());

@@ -168,7 +168,9 @@ impl Watcher {
         match logind.inhibit().await {
             Ok(lock) => *self.lock.held.borrow_mut() = Some(lock),
             // Whoever comes in the middle of a shutdown gets none.
-            Err(error) if self.lock.preparing.get() => tracing::warn!(%error, "the machine does not wait for pods"),
+            Err(error) if self.lock.preparing.get() => {
+                tracing::warn!(%error, "the machine does not wait for pods")
+            }
             Err(error) => tracing::error!(%error, "the machine will not wait for pods to end"),
         }
     }

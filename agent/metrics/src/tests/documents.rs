@@ -144,9 +144,8 @@ fn what_is_worth_watching_is_served_and_what_is_absent_is_not() {
     assert!(registered.contains("kubelet_evictions") && !served.contains_key("kubelet_evictions"));
     let all: Vec<_> = served.keys().cloned().chain(registered).collect();
     for pattern in absent() {
-        let is_it = |name: &&String| {
-            pattern.covers(name) || pattern.covers(&format!("{name}_total"))
-        };
+        let is_it =
+            |name: &&String| pattern.covers(name) || pattern.covers(&format!("{name}_total"));
         let found = all.iter().find(is_it);
         assert!(found.is_none(), "{found:?} is there after all");
     }
