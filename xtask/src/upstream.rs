@@ -6,6 +6,9 @@
 //! cores; Go's own build cache makes the later ones short. Modules come from the Go proxy, so the
 //! network is needed once.
 
+mod patch;
+mod patched;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -13,6 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+pub(crate) use self::patched::Patched;
 use crate::image::sha256;
 use crate::shell::{self, timed};
 use crate::{cache, repository};

@@ -8,9 +8,7 @@
 //! into the scheduler's process are listed by name in `tests/upstream/scheduler-exceptions.txt`.
 
 mod judge;
-mod modules;
 mod packages;
-mod patch;
 pub mod perf;
 
 use std::collections::BTreeSet;
@@ -22,10 +20,12 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::fcntl::{Flock, FlockArg};
 
 use self::judge::{Ends, Exceptions, Reasons};
-use self::modules::Patched;
 use crate::repository;
 use crate::shell::say;
+use crate::upstream::Patched;
 
+/// The patch that has the tests leave decisions to another program.
+const PATCH: &str = "scheduler";
 /// Where the tests are in upstream's module.
 const TESTS: &str = "test/integration/scheduler";
 /// Where its workloads are, and how their packages are called here: as tests they are short, and it
@@ -65,7 +65,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let exceptions = Exceptions::parse(&read(EXCEPTIONS).context("read the exceptions")?)?;
     let mut upstream = judge::parse_list(&read(LIST).unwrap_or_default())?;
     upstream.retain(|name, _| !exceptions.leaves_out(name, plan.scheduler.is_some()));
-    let patched = Patched::ensure()?;
+    let patched = Patched::ensure(PATCH)?;
     let mut all = tests(&patched.package(TESTS), "")?;
     let of_perf = tests(&patched.package(PERF), PERF_NAME)?;
     // The topmost package has the tests of the runner itself.

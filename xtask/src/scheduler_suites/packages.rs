@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::judge::{self, Ends, Exceptions, Reasons};
-use super::modules::Patched;
 use super::{Plan, path_of, reports};
 use crate::shell::{self, say};
-use crate::upstream::Program;
+use crate::upstream::{Patched, Program};
 
 /// The longest that the tests of one package may take.
 const PACKAGE_MAX: &str = "30m";

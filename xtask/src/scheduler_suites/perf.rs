@@ -9,10 +9,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::modules::Patched;
 use super::packages::{start, test_command};
-use super::{PERF, Plan, reports};
+use super::{PATCH, PERF, Plan, reports};
 use crate::shell::say;
+use crate::upstream::Patched;
 
 /// The longest that a workload may take.
 const WORKLOAD_MAX: &str = "15m";
@@ -32,7 +32,7 @@ const WORKLOADS: [(&str, &str); 8] = [
 
 /// Runs the workloads whose name has the plan's focus in it; fails if one did not run to its end.
 pub fn run(plan: &Plan) -> Result<bool> {
-    let patched = Patched::ensure()?;
+    let patched = Patched::ensure(PATCH)?;
     let chosen = WORKLOADS.iter().filter(|(_, name)| name.contains(&plan.focus));
     let chosen: Vec<_> = chosen.collect();
     ensure!(!chosen.is_empty(), "no workload is chosen");

@@ -1,9 +1,10 @@
-//! Upstream's module with the patch in it, and the test programs that are built from it.
+//! Upstream's module with a patch in it, and the test programs that are built from it.
 //!
-//! Input: Go's module cache and `tests/upstream/_scheduler`. Output: a second module cache in ours,
-//! where everything is a link to the first but the files that the patch changes or adds; Go's build
-//! cache has all other packages from the components already. Files of a module cache cannot be
-//! replaced by an overlay, and another path of the module would compile all of it again.
+//! Input: Go's module cache and a folder of `tests/upstream` with a patch. Output: a second module
+//! cache in ours, where everything is a link to the first but the files that the patch changes or
+//! adds; Go's build cache has all other packages from the components already. Files of a module
+//! cache cannot be replaced by an overlay, and another path of the module would compile all of it
+//! again.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,72 +14,93 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::patch::Patch;
+use super::{MODULE_FILES, VERSION, go, linker_flags, module_dir, module_file};
+use crate::cache;
 use crate::image::sha256;
 use crate::shell::{capture, timed};
-use crate::upstream::{self, VERSION};
-use crate::{cache, repository};
 
 /// Changes whenever the way of building does.
 const RECIPE: &str = "2";
-/// Where the patch is, and what it adds.
-const PATCH_DIR: &str = "tests/upstream/_scheduler";
 /// The module's folder in a module cache, without its version.
 const MODULE: &str = "kubernetes";
 
-/// Upstream's module with the patch in it.
-pub(super) struct Patched {
-    cache: PathBuf,
+/// A patch of upstream's module that the repository has.
+struct ModulePatch {
+    name: &'static str,
+    dir: PathBuf,
+    patch: Patch,
     stamp: String,
 }
 
-impl Patched {
-    /// Finds it or makes it.
-    pub(super) fn ensure() -> Result<Self> {
-        let dir = repository().join(PATCH_DIR);
-        let text = fs::read_to_string(dir.join("patch.txt")).context("read the patch")?;
+impl ModulePatch {
+    /// Reads the patch of the folder that is called so, with an underscore before it: Go looks into
+    /// no such folder.
+    fn read(name: &'static str) -> Result<Self> {
+        let dir = module_dir().join(format!("_{name}"));
+        let path = dir.join("patch.txt");
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         let patch = Patch::parse(&text)?;
         let mut all = format!("{RECIPE} {VERSION}\n{text}").into_bytes();
         for (_, ours) in &patch.added {
             all.extend(fs::read(dir.join(ours)).with_context(|| format!("read {ours}"))?);
         }
-        for file in ["go.mod", "go.sum"] {
-            all.extend(fs::read(repository().join("tests/upstream").join(file))?);
+        for file in MODULE_FILES {
+            all.extend(fs::read(module_dir().join(file))?);
         }
-        let stamp = sha256(&all);
-        let modules = upstream::module_file("k8s.io/kubernetes", "")?;
+        Ok(Self { name, dir, patch, stamp: sha256(&all) })
+    }
+
+    /// Finds the patched module or makes it.
+    fn ensure(self) -> Result<Patched> {
+        let modules = module_file("k8s.io/kubernetes", "")?;
         let modules = modules.ancestors().nth(2).context("a module lies in a module cache")?;
-        let cache = cache::content_entry("scheduler-modules", &stamp, |staging, _| {
-            link_all(modules, staging, &patch, &dir)
+        let kind = format!("{}-modules", self.name);
+        let cache = cache::content_entry(&kind, &self.stamp, |staging, _| {
+            link_all(modules, staging, &self.patch, &self.dir)
         })?;
-        Ok(Self { cache, stamp })
+        Ok(Patched { cache, stamp: self.stamp })
+    }
+}
+
+/// Upstream's module with a patch in it.
+pub(crate) struct Patched {
+    cache: PathBuf,
+    stamp: String,
+}
+
+impl Patched {
+    /// The module with the patch of this name.
+    pub(crate) fn ensure(name: &'static str) -> Result<Self> {
+        ModulePatch::read(name)?.ensure()
     }
 
     /// The module cache that it is in.
-    pub(super) fn modules(&self) -> &Path {
+    pub(crate) fn modules(&self) -> &Path {
         &self.cache
     }
 
     /// The folder of a package of upstream's module.
-    pub(super) fn package(&self, path: &str) -> PathBuf {
+    pub(crate) fn package(&self, path: &str) -> PathBuf {
         self.cache.join(format!("k8s.io/{MODULE}@{VERSION}")).join(path)
     }
 
     /// The test program of a package of upstream's module.
-    pub(super) fn test_program(&self, path: &str) -> Result<PathBuf> {
+    pub(crate) fn test_program(&self, path: &str) -> Result<PathBuf> {
         let name = path.replace('/', "_");
         let done = cache::entry(&format!("upstream/{name}"), &self.stamp, |staging, _| {
             timed("build", &format!("tests of {path}"), || {
                 let mut go = self.go()?;
                 go.args(["test", "-c", "-mod=readonly", "-trimpath", "-ldflags"]);
-                go.arg(upstream::linker_flags()).arg("-o").arg(staging.join(&name));
+                go.arg(linker_flags()).arg("-o").arg(staging.join(&name));
                 capture(go.arg(format!("k8s.io/{MODULE}/{path}"))).map(drop)
             })
         })?;
         Ok(done.join(name))
     }
 
+    /// `go`, at work in the module, that takes upstream's from here.
     fn go(&self) -> Result<Command> {
-        let mut go = upstream::go()?;
+        let mut go = go()?;
         go.env("GOMODCACHE", &self.cache);
         Ok(go)
     }

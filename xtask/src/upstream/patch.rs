@@ -1,8 +1,9 @@
-//! The patch that points upstream's scheduler tests at another program, read and applied. Pure.
+//! A patch of upstream's files, read and applied, such as the one that points the
+//! scheduler's tests at another program. Pure.
 //!
-//! Input: the text of `tests/upstream/_scheduler/patch.txt` and upstream's files. Output: what
-//! becomes of each file. Lines that are to be replaced must stand in their file once: a release
-//! that has changed them is refused.
+//! Input: the text of a `patch.txt`, as `tests/upstream/_scheduler` has one, and upstream's files.
+//! Output: what becomes of each file. Lines that are to be replaced must stand in their file once:
+//! a release that has changed them is refused.
 
 use std::collections::BTreeMap;
 
