@@ -4,7 +4,8 @@
 //! Input: that Go module and a Go compiler. Output: static programs under `upstream/` in the cache,
 //! each made anew when the module or the recipe changes. The first build takes some minutes on two
 //! cores; Go's own build cache makes the later ones short. Modules come from the Go proxy, so the
-//! network is needed once.
+//! network is needed once. Where upstream's tests need another line here and there, a patch of the
+//! repository has it, which is part of what they are made from.
 
 mod patch;
 mod patched;
@@ -16,6 +17,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use self::patched::ModulePatch;
 pub(crate) use self::patched::Patched;
 use crate::image::sha256;
 use crate::shell::{self, timed};
@@ -138,6 +140,11 @@ impl Program {
         }
     }
 
+    /// The patch of upstream's module that it is built with.
+    fn patch(self) -> Result<Option<ModulePatch>> {
+        (self == Self::E2eNode).then(|| ModulePatch::read("node")).transpose()
+    }
+
     /// Finds the program in the cache or builds it, and returns its path; the folder of the
     /// components' names for `Components`.
     pub fn ensure(self) -> Result<PathBuf> {
@@ -157,7 +164,10 @@ impl Program {
 
     fn build(self, out: &Path) -> Result<()> {
         let (package, is_suite) = self.package();
-        let mut go = go()?;
+        let mut go = match self.patch()? {
+            Some(patch) => patch.ensure()?.go()?,
+            None => go()?,
+        };
         go.current_dir(self.module().0);
         go.args(if is_suite { &["test", "-c"][..] } else { &["build"] });
         go.args(["-mod=readonly", "-trimpath", "-ldflags", &linker_flags()]);
@@ -172,6 +182,9 @@ impl Program {
         for file in files {
             let path = dir.join(file);
             all.extend(fs::read(&path).with_context(|| format!("read {}", path.display()))?);
+        }
+        if let Some(patch) = self.patch()? {
+            all.extend(patch.stamp().bytes());
         }
         Ok(sha256(&all))
     }
@@ -236,6 +249,14 @@ mod tests {
         let text = fs::read_to_string(module_dir().join("go.mod")).expect("go.mod");
         assert!(text.contains(&format!("\tk8s.io/kubernetes {VERSION}\n")));
         assert!(linker_flags().contains("gitMinor=36"), "{}", linker_flags());
+    }
+
+    #[test]
+    fn what_a_patch_changes_is_made_anew_when_it_does() {
+        let stamp = |program: Program| program.stamp().expect("a stamp");
+        // Both are made from the same files but for the patch.
+        assert_ne!(stamp(Program::E2eNode), stamp(Program::E2e));
+        assert_eq!(stamp(Program::Ginkgo), stamp(Program::E2e));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(super) fn start(cluster: &Cluster, part: &str) -> Result<()> {
 
 /// A registry with the images of the suites: a pull policy of Always has where to ask.
 fn registry(cluster: &Cluster) -> Result<()> {
-    let dir = cluster.layout.dir().join("registry");
+    let dir = cluster.layout.registry();
     let config = dir.join("config.yml");
     if !config.exists() {
         Storage::at(&dir).add_layout(&e2e::layout()?.0)?;

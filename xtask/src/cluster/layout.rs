@@ -48,6 +48,11 @@ impl Layout {
         &self.dir
     }
 
+    /// The storage of the registry, and its configuration.
+    pub fn registry(&self) -> PathBuf {
+        self.dir.join("registry")
+    }
+
     /// A file of the cluster's keys and certificates.
     pub fn pki(&self, file: &str) -> PathBuf {
         self.dir.join("pki").join(file)

@@ -26,6 +26,8 @@ use crate::cache;
 use crate::cluster::node::RUNTIME_CGROUP;
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{follow, report};
+use crate::image::pulled;
+use crate::image::registry::Storage;
 use crate::repository;
 use crate::shell::{capture, say, tail};
 use crate::upstream::Program;
@@ -148,9 +150,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let result = if is_guest {
         suite.run_in_guest(plan, &chosen)
     } else {
-        let disk = (plan.set == Set::Serial).then_some(DISK_BYTES);
-        let up = cluster.up_for_node_suite(NODE, disk);
-        up.and_then(|()| suite.run_on_node(&cluster, plan, &chosen))
+        up(&cluster, plan.set).and_then(|()| suite.run_on_node(&cluster, plan, &chosen))
     };
     let kept = suite.keep_logs(&plan.reports());
     cluster.down()?;
@@ -159,6 +159,16 @@ pub fn run(plan: &Plan) -> Result<bool> {
     kept?;
     let json = fs::read_to_string(plan.reports().join("report.json")).context("read the report")?;
     Ok(conclude(plan, &files, &chosen, &json)? && is_complete)
+}
+
+/// Starts the node. What runs alone also fills disks, and pulls all that the suite has a name for.
+fn up(cluster: &Cluster, set: Set) -> Result<()> {
+    let disk = (set == Set::Serial).then_some(DISK_BYTES);
+    cluster.up_for_node_suite(NODE, disk)?;
+    if set == Set::Serial {
+        pulled::add_to(&Storage::at(&cluster.layout().registry()))?;
+    }
+    Ok(())
 }
 
 /// What the repository says about the tests of a run.

@@ -8,6 +8,7 @@
 pub mod e2e;
 pub mod layout;
 mod parts;
+pub mod pulled;
 pub mod registry;
 pub mod set;
 pub mod tar;

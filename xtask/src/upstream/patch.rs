@@ -1,5 +1,5 @@
-//! A patch of upstream's files, read and applied, such as the one that points the
-//! scheduler's tests at another program. Pure.
+//! A patch of upstream's files, read and applied: what points the scheduler's tests at another
+//! program, or names images that can be had. Pure.
 //!
 //! Input: the text of a `patch.txt`, as `tests/upstream/_scheduler` has one, and upstream's files.
 //! Output: what becomes of each file. Lines that are to be replaced must stand in their file once:
@@ -136,13 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn the_repositorys_own_patch_names_files_that_are_there() {
-        let dir = crate::repository().join("tests/upstream/_scheduler");
-        let text = std::fs::read_to_string(dir.join("patch.txt")).expect("the patch");
-        let patch = Patch::parse(&text).expect("a patch");
-        assert!(patch.files().count() > 0);
-        for (_, ours) in &patch.added {
-            assert!(dir.join(ours).is_file(), "{ours}");
+    fn the_repositorys_own_patches_name_files_that_are_there() {
+        for name in ["_scheduler", "_node"] {
+            let dir = crate::repository().join("tests/upstream").join(name);
+            let text = std::fs::read_to_string(dir.join("patch.txt")).expect("the patch");
+            let patch = Patch::parse(&text).expect("a patch");
+            assert!(patch.files().count() > 0, "{name}");
+            for (_, ours) in &patch.added {
+                assert!(dir.join(ours).is_file(), "{ours}");
+            }
         }
     }
 }

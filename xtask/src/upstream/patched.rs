@@ -25,7 +25,7 @@ const RECIPE: &str = "2";
 const MODULE: &str = "kubernetes";
 
 /// A patch of upstream's module that the repository has.
-struct ModulePatch {
+pub(super) struct ModulePatch {
     name: &'static str,
     dir: PathBuf,
     patch: Patch,
@@ -35,7 +35,7 @@ struct ModulePatch {
 impl ModulePatch {
     /// Reads the patch of the folder that is called so, with an underscore before it: Go looks into
     /// no such folder.
-    fn read(name: &'static str) -> Result<Self> {
+    pub(super) fn read(name: &'static str) -> Result<Self> {
         let dir = module_dir().join(format!("_{name}"));
         let path = dir.join("patch.txt");
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -50,8 +50,13 @@ impl ModulePatch {
         Ok(Self { name, dir, patch, stamp: sha256(&all) })
     }
 
+    /// What the patched module is made from, as one sum.
+    pub(super) fn stamp(&self) -> &str {
+        &self.stamp
+    }
+
     /// Finds the patched module or makes it.
-    fn ensure(self) -> Result<Patched> {
+    pub(super) fn ensure(self) -> Result<Patched> {
         let modules = module_file("k8s.io/kubernetes", "")?;
         let modules = modules.ancestors().nth(2).context("a module lies in a module cache")?;
         let kind = format!("{}-modules", self.name);
@@ -99,7 +104,7 @@ impl Patched {
     }
 
     /// `go`, at work in the module, that takes upstream's from here.
-    fn go(&self) -> Result<Command> {
+    pub(super) fn go(&self) -> Result<Command> {
         let mut go = go()?;
         go.env("GOMODCACHE", &self.cache);
         Ok(go)

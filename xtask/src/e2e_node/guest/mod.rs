@@ -18,8 +18,8 @@ use anyhow::{Context, Result};
 use super::{NODE, STAND_INS};
 use crate::cluster::layout::{CONTROL, address};
 use crate::cluster::{config, template};
-use crate::image::e2e;
 use crate::image::registry::Storage;
+use crate::image::{e2e, pulled};
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, timed};
 use crate::{apt, cache};
@@ -90,10 +90,9 @@ impl Machine {
         write("containerd.toml", config::containerd(runtime, &registries))?;
         write("00-pods.conflist", config::pod_network(NODE))?;
         let registry = self.dir.join("registry");
-        let (images, storage) = (e2e::layout()?.0, Storage::at(&registry));
-        storage.add_layout(&images)?;
-        // Perl is in the Debian below this one.
-        storage.add_as(&images, "e2e-test-images/agnhost", "e2e-test-images/perl", "5.26")?;
+        let storage = Storage::at(&registry);
+        storage.add_layout(&e2e::layout()?.0)?;
+        pulled::add_to(&storage)?;
         write("registry.yml", config::registry(&registry))?;
         let unit = |program: &str, args: &str, more: &str| {
             let (path, program) = (runtime.path(), runtime.program(program));
