@@ -21,7 +21,7 @@ use crate::shell::{capture, timed};
 use crate::upstream::{self, Program};
 
 /// Changes whenever the recipe below does.
-const RECIPE: &str = "3";
+const RECIPE: &str = "4";
 /// Where the suites' own images are.
 const REGISTRY: &str = "registry.k8s.io/e2e-test-images";
 /// PATH inside the images.
@@ -116,9 +116,14 @@ impl Writer {
     /// What tests call over the network.
     fn web(&mut self) -> Result<()> {
         let server = [self.debian.clone(), self.agnhost.clone()];
+        // Tests of credentials run a registry of it, of which they pull.
+        let registry = layer(&self.layout, &self.work, |root| {
+            self.layout.serve(PAUSE, &root.join("var/registry"), "pause", "testing")
+        })?;
         for version in ["2.63.0", "2.55"] {
             let name = format!("{REGISTRY}/agnhost:{version}");
-            self.layout.image(&name, entry(&["/agnhost"], &["pause"])?, &server)?;
+            let layers = [&server[..], std::slice::from_ref(&registry)].concat();
+            self.layout.image(&name, entry(&["/agnhost"], &["pause"])?, &layers)?;
         }
         for pet in ["nautilus", "kitten"] {
             let picture = layer(&self.layout, &self.work, |root| {

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use oci_spec::image::{Config, Descriptor, ImageIndexBuilder, MediaType};
+use oci_spec::image::{Config, Descriptor, ImageIndexBuilder, ImageManifest, MediaType};
 
-use super::{Blob, config_blob, manifest_blob, sha256, with_platform};
+use super::{Blob, config_blob, manifest_blob, sha256, with_platform, write};
 use crate::shell::capture;
 
 /// The annotation that names an image of a layout.
@@ -61,6 +61,30 @@ impl Layout {
         let name = (NAME.to_owned(), reference.to_owned());
         entry.set_annotations(Some(HashMap::from([name])));
         self.manifests.push(entry);
+        Ok(())
+    }
+
+    /// Puts the blobs of an image that was added into a folder as agnhost's `fake-registry-server`
+    /// serves it, under another name and tag.
+    // k8s: test/images/agnhost/fakeregistryserver/prepare_registry.sh
+    pub fn serve(&self, reference: &str, to: &Path, name: &str, tag: &str) -> Result<()> {
+        let named = |entry: &&Descriptor| {
+            let names = entry.annotations().as_ref();
+            names.and_then(|all| all.get(NAME)).is_some_and(|name| name == reference)
+        };
+        let entry = self.manifests.iter().find(named);
+        let sha = entry.with_context(|| format!("no image is {reference}"))?.digest().digest();
+        let bytes = fs::read(self.blob(sha))?;
+        let manifest: ImageManifest = serde_json::from_slice(&bytes)?;
+        let place = |kind: &str, sha: &str| {
+            to.join(format!("{name}/{kind}/sha256/{}/{sha}/data", &sha[..2]))
+        };
+        write(&place("manifests", sha), &bytes)?;
+        write(&to.join(format!("{name}/manifests/{tag}")), format!("sha256:{sha}\n").as_bytes())?;
+        for part in manifest.layers().iter().chain([manifest.config()]) {
+            let sha = part.digest().digest();
+            write(&place("blobs", sha), &fs::read(self.blob(sha))?)?;
+        }
         Ok(())
     }
 
@@ -117,5 +141,24 @@ pub(super) mod tests {
         }
         let index = fs::read_to_string(to.join("index.json")).expect("an index");
         assert!(index.contains("pintle.test/a:1") && index.contains("pintle.test/b:1"), "{index}");
+    }
+
+    #[test]
+    fn what_a_fake_registry_serves_is_found_by_its_tag_and_by_its_sums() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut layout = Layout::create(&dir.path().join("to")).expect("created");
+        fs::create_dir(dir.path().join("from")).expect("created");
+        let layer = layout.layer(&dir.path().join("from")).expect("a layer");
+        let layers = std::slice::from_ref(&layer);
+        layout.image("pintle.test/a:1", Config::default(), layers).expect("added");
+        let served = dir.path().join("served");
+        layout.serve("pintle.test/a:1", &served, "b", "2").expect("served");
+        let tag = fs::read_to_string(served.join("b/manifests/2")).expect("the tag");
+        let sha = tag.trim_end().strip_prefix("sha256:").expect("a sum").to_owned();
+        for (kind, sha) in [("manifests", &sha), ("blobs", &layer.sha)] {
+            let path = served.join(format!("b/{kind}/sha256/{}/{sha}/data", &sha[..2]));
+            assert_eq!(sha256(&fs::read(path).expect("it is there")), *sha);
+        }
+        assert!(layout.serve("pintle.test/c:1", &served, "c", "1").is_err());
     }
 }
