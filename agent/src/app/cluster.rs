@@ -67,7 +67,8 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     if kubelet.rotate_certificates {
         let wanted = Wanted { node: config.node_name.clone(), ..Wanted::default() };
         let counts = metrics.certificate(CertificateOf::Client);
-        let rotation = Rotation::of_client(store, client.clone(), first, counts);
+        let clients = (client.clone(), first);
+        let rotation = Rotation::of_client(store, access.clone(), clients, counts);
         tasks::singleton("client certificate", async move {
             // The sender stays until the end: the names never change.
             let (_names, wanted) = watch::channel(Some(wanted));
@@ -162,7 +163,7 @@ async fn identity(
         // A token only serves to request a certificate.
         return Ok((access.with_certificate(store.current()), Some(first(&access))));
     }
-    access.prefer_certificate(store.current());
+    bootstrap::prefer_stored(&mut access, store, now);
     Ok((access, None))
 }
 

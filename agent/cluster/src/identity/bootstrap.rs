@@ -58,9 +58,29 @@ pub enum BootstrapError {
 /// Whether a kubeconfig can be used and its certificate has not expired.
 // k8s: isClientConfigStillValid
 pub fn is_valid(kubeconfig: &Path, now: i64) -> bool {
-    let Ok(access) = Access::read(kubeconfig) else { return false };
-    let Some(pem) = access.certificate_pem() else { return false };
-    Validity::of_pem(&pem).is_some_and(|validity| validity.not_after > now)
+    Access::read(kubeconfig).is_ok_and(|access| holds(&access, now))
+}
+
+/// Whether there is a certificate and it has not expired.
+pub fn holds(access: &Access, now: i64) -> bool {
+    let validity = access.certificate_pem().and_then(|pem| Validity::of_pem(&pem));
+    validity.is_some_and(|validity| validity.not_after > now)
+}
+
+/// Has the stored pair win over the kubeconfig's own. One that has expired while that holds is
+/// stored no longer: somebody has put a new one into the kubeconfig.
+// k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go
+//      getCurrentCertificateOrBootstrap
+pub fn prefer_stored(access: &mut Access, store: &Store, now: i64) {
+    let expired = store.read().is_some_and(|(_, validity)| validity.not_after <= now);
+    if expired && holds(access, now) {
+        let path = store.current();
+        tracing::info!(path = %path.display(), "it has expired; the kubeconfig's own pair holds");
+        if let Err(error) = store.unlink() {
+            return tracing::warn!(%error, "the stored pair stays, and is not used");
+        }
+    }
+    access.prefer_certificate(store.current());
 }
 
 /// Requests the first certificate, stores it and writes the kubeconfig. Waits for an API server
@@ -166,6 +186,36 @@ mod tests {
             insecure-skip-tls-verify: true}}]\nusers: [{name: u, user: {token: abc.def}}]\n";
         fs::write(&path, text).expect("written");
         Access::read(&path).expect("usable")
+    }
+
+    #[test]
+    fn an_expired_pair_gives_way_to_one_in_the_kubeconfig_that_holds() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Store::open(&dir.path().join("pki"), "kubelet-client");
+        let stored = pair(&[], (2020, 2030));
+        store.update(&stored.0, &stored.1, jiff::Timestamp::UNIX_EPOCH).expect("stored");
+        let (certificate, key) = pair(&[], (2020, 2040));
+        let mut config = serde_json::from_str::<serde_json::Value>(&kubeconfig_text(
+            &bootstrap(dir.path()),
+            &store.current(),
+        ))
+        .expect("JSON");
+        config["users"][0]["user"] = json!({
+            "client-certificate-data": STANDARD.encode(&certificate),
+            "client-key-data": STANDARD.encode(key),
+        });
+        let path = dir.path().join("kubelet.conf");
+        fs::write(&path, config.to_string()).expect("written");
+        let used = |now| {
+            let mut access = Access::read(&path).expect("usable");
+            prefer_stored(&mut access, &store, now);
+            let pem = access.certificate_pem().expect("a certificate");
+            String::from_utf8(pem).expect("PEM")
+        };
+        assert!(used(1_600_000_000).starts_with(&stored.0), "both hold");
+        assert!(used(2_300_000_000).starts_with(&stored.0), "neither holds");
+        assert_eq!(used(2_000_000_000), certificate);
+        assert!(store.read().is_none(), "a new pair is requested at once");
     }
 
     #[test]

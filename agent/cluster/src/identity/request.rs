@@ -91,6 +91,14 @@ impl RequestError {
             Self::Refused { .. } | Self::Unsigned { .. } => true,
         }
     }
+
+    /// Whether an API server that is well does not take requests of whoever sent this one.
+    // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go updateServerError
+    pub fn is_refusal(&self) -> bool {
+        let Self::Send(error) = self else { return false };
+        let kube::Error::Api(status) = &**error else { return false };
+        status.code == 401 || matches!(&*status.reason, "Forbidden" | "NotFound")
+    }
 }
 
 /// Requests a certificate and waits for it. With `digested` the request has a name that stands

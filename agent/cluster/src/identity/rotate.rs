@@ -13,16 +13,19 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use k8s_openapi::api::core::v1::NodeAddress;
 use pintle_agent_metrics::CertificateCounts;
+use pintle_api::Access;
 use pintle_api_types::jitter as pace;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, Place};
 use rcgen::KeyPair;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
+use super::bootstrap;
 use super::certificate::Validity;
 use super::request::{self, RequestError, Wanted};
 use super::store::Store;
@@ -34,8 +37,10 @@ const SIGN_MAX: Duration = Duration::from_secs(15 * 60);
 const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(32));
 /// A wall clock may jump, so no sleep is longer.
 const SLEEP_MAX: Duration = Duration::from_secs(600);
-/// An expired certificate is put up with for this long while the server answers.
-const EXPIRED_MAX_SECONDS: i64 = 300;
+/// For this long the agent goes on without a client certificate that holds while the server refuses
+/// to give it one.
+// k8s: cmd/kubelet/app/server.go buildKubeletClientConfig
+const REFUSED_MAX: Duration = Duration::from_secs(300);
 
 /// The serving certificate in force; empty before there is one.
 pub type ServingCell = Arc<ArcSwapOption<CertifiedKey>>;
@@ -60,6 +65,24 @@ pub fn due(current: Option<&Validity>, wanted: &Wanted, part: f64, now: i64) -> 
     }
 }
 
+/// Since when requests have failed without a client certificate that holds.
+#[derive(Default)]
+struct Without(Option<Instant>);
+
+impl Without {
+    /// Takes in that a request failed: whether there is a certificate that holds, and whether the
+    /// server refused whoever asked. True when only a new start can help.
+    // k8s: pkg/kubelet/certificate/transport.go addCertRotation
+    fn failed(&mut self, (holds, refused): (bool, bool), now: Instant) -> bool {
+        if holds {
+            self.0 = None;
+            return false;
+        }
+        let since = *self.0.get_or_insert(now);
+        refused && now.duration_since(since) > REFUSED_MAX
+    }
+}
+
 /// Takes the PEM of a pair.
 type Taker = Box<dyn Fn(&[u8])>;
 
@@ -73,6 +96,9 @@ pub struct Rotation {
     /// Told of each pair in force.
     in_force: Taker,
     counts: CertificateCounts,
+    /// What the client certificate is used in; `None` for the serving one.
+    access: Option<Access>,
+    without: Without,
     part: f64,
     /// The certificate in use is not ours to keep: it is replaced at once.
     at_once: bool,
@@ -83,15 +109,16 @@ impl Rotation {
     /// and without a pair in the store the kubeconfig's own pair is replaced at once.
     pub fn of_client(
         store: Store,
-        client: kube::Client,
-        first: Option<kube::Client>,
+        access: Access,
+        (client, first): (kube::Client, Option<kube::Client>),
         counts: CertificateCounts,
     ) -> Self {
         let at_once = store.read().is_none();
         let in_force: Taker = Box::new(|_| {});
         let (signer, part) = (request::CLIENT_SIGNER, pace::random());
         counts.ends_at(store.read().map(|(_, validity)| validity.not_after));
-        Self { store, signer, client, first, in_force, counts, part, at_once }
+        let (access, without) = (Some(access), Without::default());
+        Self { store, signer, client, first, in_force, counts, access, without, part, at_once }
     }
 
     /// The serving certificate; `in_force` takes each one.
@@ -112,8 +139,9 @@ impl Rotation {
             taken(&pem);
         }
         let (in_force, signer) = (Box::new(taken), request::SERVING_SIGNER);
-        let (first, part, at_once) = (None, pace::random(), false);
-        Self { store, signer, client, first, in_force, counts, part, at_once }
+        let (first, access, without) = (None, None, Without::default());
+        let (part, at_once) = (pace::random(), false);
+        Self { store, signer, client, first, in_force, counts, access, without, part, at_once }
     }
 
     /// Rotates for ever. `wanted` says what the certificate is to name; `None` while that is not
@@ -220,15 +248,14 @@ impl Rotation {
 
     /// Whoever starts the agent again may bring new credentials.
     // k8s: pkg/kubelet/certificate/transport.go addCertRotation exitAfter
-    async fn end_if_useless(&self, error: &RequestError) {
-        if self.signer != request::CLIENT_SIGNER || !error.is_answer() {
-            return;
-        }
-        let Ok(Some((_, validity))) = self.stored().await else { return };
-        if now() - validity.not_after > EXPIRED_MAX_SECONDS {
+    async fn end_if_useless(&mut self, error: &RequestError) {
+        let Some(access) = self.access.clone() else { return };
+        let holds = move || bootstrap::holds(&access, now());
+        let Ok(holds) = blocking::run(Place::own("certificates"), holds).await else { return };
+        if self.without.failed((holds, error.is_refusal()), Instant::now()) {
             tracing::error!(
-                "the client certificate has expired and cannot be replaced, though the API server \
-                 answers; ending. Give --bootstrap-kubeconfig, or a kubeconfig that is valid"
+                "there is no client certificate that holds, and the API server refuses to give one; \
+                 ending. Give --bootstrap-kubeconfig, or a kubeconfig that is valid"
             );
             std::process::exit(1);
         }
@@ -295,6 +322,34 @@ pub async fn follow_addresses(
 mod tests {
     use super::super::certificate::tests::pair;
     use super::*;
+
+    #[test]
+    fn without_a_certificate_the_agent_ends_once_it_was_refused_for_long() {
+        let status = |code, reason: &str| {
+            let status = kube::core::Status::failure("no", reason).with_code(code).boxed();
+            RequestError::from(Box::new(kube::Error::Api(status)))
+        };
+        let unsigned = RequestError::Unsigned { name: "csr".to_owned(), limit: SIGN_MAX };
+        let cases = [
+            (status(401, ""), true),
+            (status(403, "Forbidden"), true),
+            (status(404, "NotFound"), true),
+            (status(404, "Failed to parse error data"), false),
+            (status(429, "TooManyRequests"), false),
+            (status(500, "InternalError"), false),
+            (unsigned, false),
+        ];
+        let begin = Instant::now();
+        let late = begin + REFUSED_MAX + Duration::from_secs(1);
+        for (error, ends) in cases {
+            let refused = error.is_refusal();
+            let mut without = Without::default();
+            assert!(!without.failed((false, refused), begin), "{error}");
+            assert_eq!(without.failed((false, refused), late), ends, "{error}");
+            assert!(!without.failed((true, refused), late), "one was put there");
+            assert!(!without.failed((false, refused), late), "it has only just expired");
+        }
+    }
 
     #[test]
     fn a_certificate_is_replaced_late_or_when_names_change() {

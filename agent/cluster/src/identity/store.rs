@@ -50,13 +50,24 @@ impl Store {
         Some((pem, validity))
     }
 
-    /// Puts a new pair in force. `stamp` dates its file.
-    pub fn update(&self, certificate: &str, key: &str, stamp: jiff::Timestamp) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
+    /// Has no pair be in force; its dated file stays.
+    pub fn unlink(&self) -> io::Result<()> {
+        self.check_link()?;
+        fs::remove_file(self.current())
+    }
+
+    fn check_link(&self) -> io::Result<()> {
         if fs::symlink_metadata(self.current()).is_ok_and(|meta| !meta.is_symlink()) {
             let problem = format!("{} is a file; a link belongs there", self.current().display());
             return Err(io::Error::other(problem));
         }
+        Ok(())
+    }
+
+    /// Puts a new pair in force. `stamp` dates its file.
+    pub fn update(&self, certificate: &str, key: &str, stamp: jiff::Timestamp) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
+        self.check_link()?;
         let gap = if certificate.ends_with('\n') { "" } else { "\n" };
         let path = self.write_new(&format!("{certificate}{gap}{key}"), stamp)?;
         let linked = self.link(&path);
@@ -167,5 +178,6 @@ mod tests {
         let (certificate, key) = pair(&[], (2020, 2030));
         let error = store.update(&certificate, &key, jiff::Timestamp::UNIX_EPOCH);
         assert!(error.expect_err("not a link").to_string().contains("a link belongs there"));
+        assert!(store.unlink().is_err());
     }
 }
