@@ -1,13 +1,21 @@
 //! The CSINode object: which CSI drivers the node has, and which old plugins CSI stands in for.
 //!
 //! Made once after registration; until then the node is not ready, as with the kubelet. Drivers
-//! are added by those who register them.
+//! are added by those who register them. Bounds: one request at a time, waits of `RETRY`.
 // k8s: pkg/volume/csi/csi_plugin.go initializeCSINode, nodeinfomanager.go CreateCSINode
 
+use std::time::Duration;
+
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeSpec};
-use kube::api::{Api, PostParams};
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use pintle_api_types::jitter as pace;
+use tokio::sync::watch;
 
 use super::lease::owner;
+use super::own::OwnNode;
+
+/// First and longest wait after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(7));
 
 /// Why the node is not ready before this is done.
 pub const NOT_YET: &str = "CSINode is not yet initialized";
@@ -17,10 +25,51 @@ const PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes
                        kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,\
                        kubernetes.io/vsphere-volume";
 
-/// Makes the object, or brings the annotation of an existing one up to date.
-pub async fn ensure(client: kube::Client, name: &str, uid: &str) -> Result<(), kube::Error> {
+/// Tries until the object is there. `uid` is that of the Node object, if it is known already;
+/// `failed` takes why the node is not ready yet.
+pub async fn prepare(
+    client: kube::Client,
+    name: &str,
+    uid: Option<String>,
+    mut own: watch::Receiver<OwnNode>,
+    mut failed: impl FnMut(String),
+) {
+    let mut uid = match uid {
+        Some(uid) => uid,
+        None => match own.wait_for(|own| own.uid().is_some()).await {
+            Ok(own) => own.uid().unwrap_or_default().to_owned(),
+            Err(_) => return,
+        },
+    };
     let api: Api<CSINode> = Api::all(client);
-    let found = api.get_opt(name).await?;
+    let mut wait = RETRY.0;
+    while let Err(error) = ensure(&api, name, &uid).await {
+        failed(format!("failed to initialize CSINode: {}", crate::words(&error)));
+        tokio::time::sleep(wait).await;
+        wait = pace::doubled(wait, RETRY.1);
+        // The node may have been made anew meanwhile.
+        if let Some(now) = own.borrow().uid() {
+            now.clone_into(&mut uid);
+        }
+    }
+}
+
+/// Makes the object, or brings the annotation of an existing one up to date. That of an earlier
+/// node of this name is replaced: the garbage collector would delete it.
+// k8s: pkg/volume/csi/nodeinfomanager/nodeinfomanager.go tryInitializeCSINodeWithAnnotation,
+//      ensureNodeOwnsCSINode
+async fn ensure(api: &Api<CSINode>, name: &str, uid: &str) -> Result<(), kube::Error> {
+    let mut found = api.get_opt(name).await?;
+    if let Some(stale) = found.take_if(|node| !is_of(node, name, uid)) {
+        tracing::info!("the CSINode is of an earlier node; it is made anew");
+        let uid = stale.metadata.uid;
+        let preconditions = Some(Preconditions { uid, resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        match api.delete(name, &params).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            deleted => drop(deleted?),
+        }
+    }
     match found {
         None => api.create(&PostParams::default(), &fresh(name, uid)).await.map(drop),
         Some(mut node) => match annotate(&mut node) {
@@ -28,6 +77,12 @@ pub async fn ensure(client: kube::Client, name: &str, uid: &str) -> Result<(), k
             false => Ok(()),
         },
     }
+}
+
+/// Whether the object belongs to the node with this uid.
+fn is_of(node: &CSINode, name: &str, uid: &str) -> bool {
+    let mut owners = node.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.kind == "Node" && owner.name == name && owner.uid == uid)
 }
 
 fn fresh(name: &str, uid: &str) -> CSINode {
@@ -48,6 +103,77 @@ fn annotate(node: &mut CSINode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::{Method, Request, StatusCode};
+    use axum::response::{IntoResponse as _, Response};
+    use std::sync::{Arc, Mutex};
+
+    /// An API server with one CSINode or none, that refuses the first object that is to be made.
+    #[derive(Default)]
+    struct Server {
+        object: Option<CSINode>,
+        has_refused: bool,
+        asked: Vec<Method>,
+    }
+
+    impl Server {
+        fn answer(&mut self, method: Method, body: &[u8]) -> Response {
+            let failure = |code: StatusCode, message: &str, reason: &str| {
+                let status = kube::core::Status::failure(message, reason);
+                (code, axum::Json(status.with_code(code.as_u16()))).into_response()
+            };
+            self.asked.push(method.clone());
+            if method == Method::POST {
+                if !std::mem::replace(&mut self.has_refused, true) {
+                    return failure(StatusCode::FORBIDDEN, "you may not", "Forbidden");
+                }
+                self.object = Some(serde_json::from_slice(body).expect("a CSINode"));
+            }
+            let object = match method {
+                Method::DELETE => self.object.take(),
+                _ => self.object.clone(),
+            };
+            match object {
+                Some(object) => axum::Json(object).into_response(),
+                None => failure(StatusCode::NOT_FOUND, "there is none", "NotFound"),
+            }
+        }
+    }
+
+    async fn client(server: Arc<Mutex<Server>>) -> kube::Client {
+        let answer = move |request: Request<axum::body::Body>| async move {
+            let method = request.method().clone();
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");
+            server.lock().expect("not poisoned").answer(method, &body)
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let router = axum::Router::new().fallback(answer);
+        tokio::spawn(async move {
+            let _ = axum::serve(listener, router).await;
+        });
+        let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
+        kube::Client::try_from(kube::Config::new(url)).expect("a client")
+    }
+
+    #[tokio::test]
+    async fn one_of_an_earlier_node_is_made_anew_and_failures_are_told() {
+        let stale = Server { object: Some(fresh("n", "earlier")), ..Server::default() };
+        let server = Arc::new(Mutex::new(stale));
+        let client = client(Arc::clone(&server)).await;
+        let (_node, own) = watch::channel(OwnNode::default());
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let uid = Some("now".to_owned());
+            prepare(client.clone(), "n", uid, own.clone(), |why| told.push(why)).await;
+        }
+        assert_eq!(told, ["failed to initialize CSINode: you may not"]);
+        let server = server.lock().expect("not poisoned");
+        let object = server.object.as_ref().expect("a CSINode");
+        assert!(is_of(object, "n", "now") && !is_of(object, "n", "earlier"));
+        let asked = [Method::GET, Method::DELETE, Method::POST, Method::GET, Method::POST];
+        assert_eq!(server.asked[..5], asked);
+        assert_eq!(server.asked[5..], [Method::GET], "it is ours");
+    }
 
     #[test]
     fn a_fresh_object_needs_no_second_write() {

@@ -219,9 +219,21 @@ impl Reporter {
         let (facts, changed) = (Rc::clone(&self.facts), Rc::clone(&self.changed));
         let own = self.own.clone();
         let prepared = pintle_daemon::tasks::spawn("CSINode", async move {
-            ensure_csi_node(client, &name, uid, own).await;
-            facts.borrow_mut().storage_error = None;
-            changed.notify_one();
+            let tell = |why: Option<String>| {
+                let before = std::mem::replace(&mut facts.borrow_mut().storage_error, why.clone());
+                if before != why {
+                    changed.notify_one();
+                }
+            };
+            let mut said = false;
+            let failed = |why: String| {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!("{why}; trying again");
+                }
+                tell(Some(why));
+            };
+            csi_node::prepare(client, &name, uid, own, failed).await;
+            tell(None);
         });
         let _ = tokio::time::timeout(VOLUMES_MAX, prepared).await;
     }
@@ -300,27 +312,6 @@ impl Reporter {
 fn cordoned(mut node: Node) -> Node {
     node.spec.get_or_insert_default().unschedulable = Some(true);
     node
-}
-
-async fn ensure_csi_node(
-    client: kube::Client,
-    name: &str,
-    uid: Option<String>,
-    mut own: watch::Receiver<OwnNode>,
-) {
-    let uid = match uid {
-        Some(uid) => uid,
-        None => match own.wait_for(|own| own.uid().is_some()).await {
-            Ok(own) => own.uid().unwrap_or_default().to_owned(),
-            Err(_) => return,
-        },
-    };
-    let mut wait = BACKOFF.0;
-    while let Err(error) = csi_node::ensure(client.clone(), name, &uid).await {
-        tracing::debug!(%error, "CSINode");
-        tokio::time::sleep(wait).await;
-        wait = pace::doubled(wait, BACKOFF.1);
-    }
 }
 
 fn is_ready(node: &Node) -> bool {
