@@ -34,6 +34,9 @@ const JITTER: f64 = 0.04;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), BACKOFF_MAX);
 const BACKOFF_MAX: Duration = Duration::from_secs(7);
 
+/// How long the watch may be behind an answer before the API server is asked: it may have gone back
+/// to an earlier state.
+const BEHIND_MAX: Duration = Duration::from_secs(5);
 /// How long the first status waits for the CSINode object.
 const VOLUMES_MAX: Duration = Duration::from_secs(5);
 
@@ -48,6 +51,7 @@ pub struct Reporter {
     events: NodeEvents,
     /// The newest object that is known: of the watch or of an answer.
     latest: Option<Arc<Node>>,
+    answered_at: Instant,
     reported_at: Option<Instant>,
     /// How long the next report without a change may wait.
     report_after: Duration,
@@ -78,6 +82,7 @@ impl Reporter {
             own,
             events,
             latest: None,
+            answered_at: Instant::now(),
             reported_at: None,
             told_reboot: false,
             unschedulable: false,
@@ -187,7 +192,7 @@ impl Reporter {
             Ok(node) => {
                 tracing::info!(node = %name, "registered");
                 self.step(StartStep::Registered);
-                self.latest = Some(Arc::new(node));
+                self.answered(Some(node));
                 return Ok(());
             }
             // Whoever may not create nodes may have one.
@@ -207,8 +212,13 @@ impl Reporter {
             },
         };
         tracing::info!(node = %name, "was registered before");
-        self.latest = Some(Arc::new(node));
+        self.answered(Some(node));
         Ok(())
+    }
+
+    fn answered(&mut self, node: Option<Node>) {
+        self.latest = node.map(Arc::new);
+        self.answered_at = Instant::now();
     }
 
     /// The node is not ready before its CSINode object exists. Waited for a moment, so that a
@@ -267,7 +277,7 @@ impl Reporter {
             if is_ready(&answer) {
                 self.step(StartStep::Ready);
             }
-            self.latest = Some(Arc::new(answer));
+            self.answered(Some(answer));
         }
         let every = self.facts.borrow().settings.report_every;
         let fresh = changed || self.reported_at.is_none();
@@ -282,11 +292,10 @@ impl Reporter {
     /// The newest object that is known; `None` when there is none.
     async fn object(&mut self, ask: bool) -> Result<Option<Arc<Node>>, kube::Error> {
         let watched = self.own.borrow().object().cloned();
-        let newest = [self.latest.take(), watched].into_iter().flatten();
-        self.latest = newest.max_by_key(|node| version(node));
+        self.latest = newest(self.latest.take(), self.answered_at.elapsed(), watched);
         if ask || self.latest.is_none() {
             let found = self.heartbeat.get_opt(&self.cluster.node_name).await?;
-            self.latest = found.map(Arc::new);
+            self.answered(found);
         }
         Ok(self.latest.clone())
     }
@@ -319,8 +328,45 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
+/// The newer one of the last answer, which is so old, and what the watch has. `None` when only the
+/// API server can tell: the watch ought to have come to that answer.
+fn newest(
+    latest: Option<Arc<Node>>,
+    age: Duration,
+    watched: Option<Arc<Node>>,
+) -> Option<Arc<Node>> {
+    match (latest, watched) {
+        (Some(latest), Some(watched)) if version(&latest) > version(&watched) => {
+            (age < BEHIND_MAX).then_some(latest)
+        }
+        (latest, watched) => watched.or(latest),
+    }
+}
+
 /// Versions of one object in one cluster grow; what cannot be read counts as oldest.
 fn version(node: &Node) -> u64 {
     let text = node.metadata.resource_version.as_deref();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_the_watch_does_not_come_to_is_not_believed_for_long() {
+        let node = |version: u64| {
+            let mut node = Node::default();
+            node.metadata.resource_version = Some(version.to_string());
+            Some(Arc::new(node))
+        };
+        let known = |latest, age, watched| newest(latest, age, watched).map(|node| version(&node));
+        let soon = Duration::from_millis(10);
+        assert_eq!(known(node(9), soon, node(7)), Some(9), "the watch is on its way");
+        assert_eq!(known(node(9), BEHIND_MAX, node(7)), None, "etcd may have been restored");
+        assert_eq!(known(node(9), BEHIND_MAX, node(12)), Some(12));
+        assert_eq!(known(node(9), BEHIND_MAX, None), Some(9));
+        assert_eq!(known(None, BEHIND_MAX, node(7)), Some(7));
+        assert_eq!(known(None, soon, None), None);
+    }
 }
