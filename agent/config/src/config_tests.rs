@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::fields::FIELDS;
 use super::types::{CrashLoopBackOff, KubeletConfiguration};
 use super::*;
+use pintle_api_types::duration::GoDuration;
 use pintle_config::flag::Target;
 
 const RECORDED_CONFIGZ: &str = include_str!("../../../tests/recorded/configz.json");
@@ -299,6 +300,47 @@ fn default_thresholds_are_those_of_the_file_alone() {
     let one = file(&dir, "one.yaml", "evictionHard: {memory.available: 1Gi}\n");
     let late = config(&["--config", &one, "--config-dir", &late]).kubelet.eviction_hard;
     assert_eq!(late.len(), 1, "and so do drop-ins");
+}
+
+#[test]
+fn drop_ins_change_what_they_name_alone() {
+    let dir = temp();
+    let config = |file: Option<&str>, drop_ins: &[(&str, &str)]| {
+        let dropped = temp();
+        for (name, body) in drop_ins {
+            self::file(&dropped, name, body);
+        }
+        let folder = format!("--config-dir={}", dropped.path().display());
+        let file = file.map(|body| format!("--config={}", self::file(&dir, "k.yaml", body)));
+        let line: Vec<&str> = file.iter().map(String::as_str).chain([&*folder]).collect();
+        self::config(&line).kubelet
+    };
+    let seconds = GoDuration::from_secs;
+    for file in [None, Some("")] {
+        let drop_ins = "nodeStatusUpdateFrequency: 20s\nmaxParallelImagePulls: 1\n";
+        let kubelet = config(file, &[("a.conf", drop_ins)]);
+        assert_eq!(kubelet.node_status_update_frequency, seconds(20));
+        assert_eq!(kubelet.node_status_report_frequency, seconds(300));
+        assert!(kubelet.serialize_image_pulls);
+    }
+    let set = "nodeStatusUpdateFrequency: 30s\nmaxParallelImagePulls: 3\n";
+    let kubelet = config(Some(set), &[("a.conf", "nodeStatusUpdateFrequency: 20s\n")]);
+    assert_eq!(kubelet.node_status_report_frequency, seconds(30), "the file's own default");
+    assert!(!kubelet.serialize_image_pulls);
+    let again = [
+        ("a.conf", "nodeStatusReportFrequency: 0s\nserializeImagePulls: null\n"),
+        ("b.conf", "nodeStatusUpdateFrequency: 20s\nmaxParallelImagePulls: 2\n"),
+    ];
+    let kubelet = config(Some(""), &again);
+    assert_eq!(kubelet.node_status_report_frequency, seconds(20), "a drop-in takes it away");
+    assert!(!kubelet.serialize_image_pulls);
+    self::file(&dir, "c/a.conf", "maxParallelImagePulls: 2\n");
+    let found = errors(&["--config-dir", &dir.path().join("c").display().to_string()]);
+    assert!(found[0].contains("maxParallelImagePulls"), "pulls are serial: {found:?}");
+    let none = Some("enforceNodeAllocatable: []\n");
+    assert_eq!(config(none, &[]).enforce_node_allocatable, ["pods"]);
+    let kubelet = config(none, &[("a.conf", "enforceNodeAllocatable: []\n")]);
+    assert!(kubelet.enforce_node_allocatable.is_empty());
 }
 
 #[test]

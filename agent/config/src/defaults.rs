@@ -8,7 +8,7 @@
 //!
 //! // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go SetDefaults_KubeletConfiguration
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::modes::AuthorizationMode;
 use super::types::{
@@ -209,7 +209,7 @@ impl Default for CrashLoopBackOff {
 /// Defaults of the old command line, as the tree to start from when there is no file.
 // k8s: cmd/kubelet/app/options/options.go applyLegacyDefaults
 pub fn legacy_tree() -> Map<String, Value> {
-    let tree = serde_json::json!({
+    let tree = json!({
         "authentication": { "anonymous": { "enabled": true }, "webhook": { "enabled": false } },
         "authorization": { "mode": AuthorizationMode::AlwaysAllow },
         "readOnlyPort": LEGACY_READ_ONLY_PORT,
@@ -229,12 +229,28 @@ pub fn complete(tree: &mut Map<String, Value>) {
     }
 }
 
+/// Makes of what is not set the defaults that drop-ins are merged into: they change what they name
+/// and nothing else. An empty list is lost on that way, as in the kubelet, and is the default again.
+// k8s: cmd/kubelet/app/server.go mergeKubeletConfigurations
+pub fn settle(tree: &mut Map<String, Value>) {
+    let defaults = KubeletConfiguration::default();
+    let mut put = |field: &str, value: Value| {
+        tree.entry(field).or_insert(value);
+    };
+    put("nodeStatusUpdateFrequency", json!(defaults.node_status_update_frequency));
+    put("nodeStatusReportFrequency", json!(defaults.node_status_report_frequency));
+    put("serializeImagePulls", json!(defaults.serialize_image_pulls));
+    if tree.get("enforceNodeAllocatable") == Some(&json!([])) {
+        tree.remove("enforceNodeAllocatable");
+    }
+}
+
 /// Takes back the defaults that belong to features which are switched off. Comes last.
 pub fn complete_for_gates(tree: &mut Map<String, Value>, gates: &FeatureGates) {
     let back_off = tree.get("crashLoopBackOff");
     let has_period = back_off.is_some_and(|b| b.get("maxContainerRestartPeriod").is_some());
     if !gates.enabled("KubeletCrashLoopBackOffMax") && !has_period {
-        let none = serde_json::json!({ "maxContainerRestartPeriod": null });
+        let none = json!({ "maxContainerRestartPeriod": null });
         tree.insert("crashLoopBackOff".to_owned(), none);
     }
     let policy = "imagePullCredentialsVerificationPolicy";

@@ -44,6 +44,10 @@ impl Daemon for Kubelet {
         defaults::complete(tree);
     }
 
+    fn settle(tree: &mut Map<String, Value>) {
+        defaults::settle(tree);
+    }
+
     fn complete_for_gates(tree: &mut Map<String, Value>, gates: &FeatureGates) {
         defaults::complete_for_gates(tree, gates);
     }

@@ -41,8 +41,12 @@ pub trait Daemon: Clone + std::fmt::Debug + Default + PartialEq + Eq + 'static {
         Map::new()
     }
 
-    /// Adds defaults that depend on other fields, after each file. Doing it again changes nothing.
+    /// Adds defaults that depend on other fields, after the file of `--config` and after drop-ins.
+    /// Doing it again changes nothing.
     fn complete(_tree: &mut Map<String, Value>) {}
+
+    /// Writes down those defaults that drop-ins would change by setting other fields.
+    fn settle(_tree: &mut Map<String, Value>) {}
 
     /// Adds defaults of the file of `--config`, which drop-ins and flags then change.
     fn complete_file(_tree: &mut Map<String, Value>) {}

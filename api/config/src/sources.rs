@@ -64,17 +64,14 @@ impl<D: Daemon> Sources<D> {
         if !errors.is_empty() {
             return Err(errors);
         }
+        D::settle(&mut self.tree);
         for document in documents {
-            self.add_drop_in(document);
+            file::merge_patch(&mut self.tree, document.tree);
+            self.places.extend(document.places);
+            self.warnings.extend(document.warnings);
         }
-        Ok(())
-    }
-
-    fn add_drop_in(&mut self, document: Document) {
-        file::merge_patch(&mut self.tree, document.tree);
         complete::<D>(&mut self.tree);
-        self.places.extend(document.places);
-        self.warnings.extend(document.warnings);
+        Ok(())
     }
 
     /// Flags replace what files say; feature gates add up.
