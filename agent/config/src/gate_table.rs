@@ -46,6 +46,7 @@ pub const GATES: &[Gate] = &[
     on("APIServerIdentity", Stage::Beta, ELSEWHERE),
     locked_on("APIServerTracing", Stage::Ga, ELSEWHERE),
     off("APIServingWithRoutine", Stage::Alpha, ELSEWHERE),
+    on("AtomicFIFO", Stage::Beta, ELSEWHERE),
     locked_on("AuthorizeNodeWithSelectors", Stage::Ga, ELSEWHERE),
     on("AuthorizePodWebsocketUpgradeCreatePermission", Stage::Beta, ELSEWHERE),
     locked_on("AuthorizeWithSelectors", Stage::Ga, ELSEWHERE),
@@ -53,6 +54,10 @@ pub const GATES: &[Gate] = &[
     off("CBORServingAndStorage", Stage::Alpha, ELSEWHERE),
     off("ChangeContainerStatusOnKubeletRestart", Stage::Deprecated, NOT_YET),
     on("ClearingNominatedNodeNameAfterBinding", Stage::Beta, ELSEWHERE),
+    on("ClientsAllowCARotation", Stage::Beta, ELSEWHERE),
+    off("ClientsAllowCBOR", Stage::Alpha, ELSEWHERE),
+    on("ClientsAllowTLSCacheGC", Stage::Beta, ELSEWHERE),
+    off("ClientsPreferCBOR", Stage::Alpha, ELSEWHERE),
     off("CloudControllerManagerWatchBasedRoutesReconciliation", Stage::Alpha, ELSEWHERE),
     off("CloudControllerManagerWebhook", Stage::Alpha, ELSEWHERE),
     off("ClusterTrustBundle", Stage::Beta, ELSEWHERE),
@@ -75,7 +80,6 @@ pub const GATES: &[Gate] = &[
     locked_on("CRDValidationRatcheting", Stage::Ga, ELSEWHERE),
     off("CRIListStreaming", Stage::Alpha, NOT_YET),
     off("CrossNamespaceVolumeDataSource", Stage::Alpha, ELSEWHERE),
-    locked_on("CSIMigrationPortworx", Stage::Ga, ELSEWHERE),
     locked_on("CSIServiceAccountTokenSecrets", Stage::Ga, NOT_YET),
     off("CSIVolumeHealth", Stage::Alpha, NOT_YET),
     on("CustomCPUCFSQuotaPeriod", Stage::Ga, DONE),
@@ -109,17 +113,20 @@ pub const GATES: &[Gate] = &[
     locked_on("ExecProbeTimeout", Stage::Ga, DONE),
     on("ExtendWebSocketsToKubelet", Stage::Beta, ALWAYS),
     locked_on("ExternalServiceAccountTokenSigner", Stage::Ga, ELSEWHERE),
+    off("GangScheduling", Stage::Alpha, ELSEWHERE),
     off("GenericWorkload", Stage::Alpha, ELSEWHERE),
     locked_off("GitRepoVolumeDriver", Stage::Deprecated, Status::Never("withdrawn upstream")),
     on("GracefulNodeShutdown", Stage::Beta, DONE),
     on("GracefulNodeShutdownBasedOnPodPriority", Stage::Beta, DONE),
-    locked_on("HonorPVReclaimPolicy", Stage::Ga, ELSEWHERE),
     on("HostnameOverride", Stage::Beta, DONE),
     on("HPAConfigurableTolerance", Stage::Beta, ELSEWHERE),
     off("HPAScaleToZero", Stage::Alpha, ELSEWHERE),
     locked_on("ImageMaximumGCAge", Stage::Ga, DONE),
     locked_on("ImageVolume", Stage::Ga, DONE),
     off("ImageVolumeWithDigest", Stage::Alpha, NOT_YET),
+    on("InformerResourceVersion", Stage::Ga, ELSEWHERE),
+    locked_on("InOrderInformers", Stage::Ga, ELSEWHERE),
+    on("InOrderInformersBatchProcess", Stage::Beta, ELSEWHERE),
     on("InPlacePodLevelResourcesVerticalScaling", Stage::Beta, DONE),
     locked_on("InPlacePodVerticalScaling", Stage::Ga, DONE),
     off("InPlacePodVerticalScalingExclusiveCPUs", Stage::Alpha, NOT_YET),
@@ -145,6 +152,7 @@ pub const GATES: &[Gate] = &[
     locked_on("KubeletTracing", Stage::Ga, NOT_YET),
     on("ListFromCacheSnapshot", Stage::Beta, ELSEWHERE),
     off("LocalStorageCapacityIsolationFSQuotaMonitoring", Stage::Beta, DONE),
+    locked_on("LogarithmicScaleDown", Stage::Ga, ELSEWHERE),
     off("LoggingAlphaOptions", Stage::Alpha, NOT_YET),
     on("LoggingBetaOptions", Stage::Beta, DONE),
     off("ManifestBasedAdmissionControlConfig", Stage::Alpha, ELSEWHERE),
@@ -168,6 +176,7 @@ pub const GATES: &[Gate] = &[
     on("NominatedNodeNameForExpectation", Stage::Beta, ELSEWHERE),
     on("OpenAPIEnums", Stage::Beta, ELSEWHERE),
     on("OpportunisticBatching", Stage::Beta, ELSEWHERE),
+    locked_on("OrderedNamespaceDeletion", Stage::Ga, ELSEWHERE),
     off("PersistentVolumeClaimUnusedSinceTime", Stage::Alpha, ELSEWHERE),
     on("PLEGOnDemandRelist", Stage::Beta, HINTS),
     off("PodAndContainerStatsFromCRI", Stage::Alpha, NOT_YET),
@@ -197,14 +206,17 @@ pub const GATES: &[Gate] = &[
     on("ReloadKubeletClientCAFile", Stage::Beta, ALWAYS),
     on("ReloadKubeletServerCertificateFile", Stage::Beta, ALWAYS),
     on("RemoteRequestHeaderUID", Stage::Beta, ELSEWHERE),
+    locked_on("ResilientWatchCacheInitialization", Stage::Ga, ELSEWHERE),
     on("ResourceHealthStatus", Stage::Beta, NOT_YET),
     on("ResourceHealthStatusMessage", Stage::Beta, NOT_YET),
     on("RestartAllContainersOnContainerExits", Stage::Beta, DONE),
+    locked_on("RetryGenerateName", Stage::Ga, ELSEWHERE),
     on("RotateKubeletServerCertificate", Stage::Beta, DONE),
     off("RuntimeClassInImageCriApi", Stage::Alpha, NOT_YET),
     off("SchedulerAsyncAPICalls", Stage::Beta, ELSEWHERE),
     on("SchedulerAsyncPreemption", Stage::Beta, ELSEWHERE),
     on("SchedulerPopFromBackoffQ", Stage::Beta, ELSEWHERE),
+    locked_on("SchedulerQueueingHints", Stage::Ga, ELSEWHERE),
     locked_on("SELinuxChangePolicy", Stage::Ga, NOT_YET),
     off("SELinuxMount", Stage::Beta, NOT_YET),
     locked_on("SELinuxMountReadWriteOncePod", Stage::Ga, NOT_YET),
@@ -229,7 +241,10 @@ pub const GATES: &[Gate] = &[
     off("StorageVersionAPI", Stage::Alpha, ELSEWHERE),
     on("StorageVersionHash", Stage::Beta, ELSEWHERE),
     off("StorageVersionMigrator", Stage::Beta, ELSEWHERE),
+    locked_on("StreamingCollectionEncodingToJSON", Stage::Ga, ELSEWHERE),
+    locked_on("StreamingCollectionEncodingToProtobuf", Stage::Ga, ELSEWHERE),
     on("StrictIPCIDRValidation", Stage::Beta, ELSEWHERE),
+    locked_on("StructuredAuthenticationConfiguration", Stage::Ga, ELSEWHERE),
     on("StructuredAuthenticationConfigurationEgressSelector", Stage::Beta, ELSEWHERE),
     on("StructuredAuthenticationConfigurationJWKSMetrics", Stage::Beta, ELSEWHERE),
     locked_on("SupplementalGroupsPolicy", Stage::Ga, DONE),
@@ -243,20 +258,28 @@ pub const GATES: &[Gate] = &[
     on("TranslateStreamCloseWebsocketRequests", Stage::Beta, ELSEWHERE),
     on("UnauthenticatedHTTP2DOSMitigation", Stage::Beta, ELSEWHERE),
     on("UnknownVersionInteroperabilityProxy", Stage::Beta, ELSEWHERE),
+    on("UnlockWhileProcessingFIFO", Stage::Beta, ELSEWHERE),
     off("UserNamespacesHostNetworkSupport", Stage::Alpha, NOT_YET),
     locked_on("UserNamespacesSupport", Stage::Ga, DONE),
     locked_on("VolumeAttributesClass", Stage::Ga, ELSEWHERE),
     off("VolumeLimitScaling", Stage::Alpha, ELSEWHERE),
     on("WatchCacheInitializationPostStartHook", Stage::Beta, ELSEWHERE),
     on("WatchList", Stage::Beta, ELSEWHERE),
-    on("WatchListCompression", Stage::Beta, ELSEWHERE),
+    on("WatchListClient", Stage::Beta, ELSEWHERE),
+    off("WindowsCPUAndMemoryAffinity", Stage::Alpha, ELSEWHERE),
     on("WindowsGracefulNodeShutdown", Stage::Beta, ELSEWHERE),
+    off("WindowsHostNetwork", Stage::Deprecated, ELSEWHERE),
+    locked_on("WinDSR", Stage::Ga, ELSEWHERE),
+    locked_on("WinOverlay", Stage::Ga, ELSEWHERE),
+    off("WorkloadAwarePreemption", Stage::Alpha, ELSEWHERE),
+    off("WorkloadWithJob", Stage::Alpha, ELSEWHERE),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{ConfigError, FeatureGates};
+    use pintle_config::gates::NEEDS;
 
     fn gates(asked: &[(&str, bool)]) -> Result<FeatureGates, Vec<ConfigError>> {
         FeatureGates::new(&asked.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect())
@@ -286,6 +309,33 @@ mod tests {
         assert_eq!(text.len(), 2, "{text:?}");
         assert!(text[0].contains("NodeSwap is locked to true"), "{text:?}");
         assert!(text[1].contains("did you mean SidecarContainers"), "{text:?}");
+    }
+
+    #[test]
+    fn gates_need_others() {
+        let default = gates(&[]).expect("the defaults need nothing that is off");
+        let parts = NEEDS.iter().flat_map(|(gate, needs)| needs.iter().chain([gate]));
+        for name in parts {
+            assert!(GATES.iter().any(|gate| gate.name == *name), "{name}");
+        }
+        for (gate, needs) in NEEDS {
+            let off = (needs[0], false);
+            let errors = gates(&[(*gate, true), off]).expect_err("it lacks one");
+            let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+            let (gate, needed) =
+                (format!("{gate}=true"), format!("depends on {}, which", needs[0]));
+            assert!(text.contains(&gate) && text.contains(&needed), "{text}");
+        }
+        assert!(gates(&[("ClusterTrustBundleProjection", true)]).is_err());
+        let without: Vec<(&str, bool)> = NEEDS
+            .iter()
+            .filter(|(gate, needs)| {
+                default.enabled(gate) && needs.contains(&"NodeDeclaredFeatures")
+            })
+            .map(|(gate, _)| (*gate, false))
+            .chain([("NodeDeclaredFeatures", false)])
+            .collect();
+        assert!(gates(&without).is_ok(), "{without:?}");
     }
 
     #[test]

@@ -266,27 +266,35 @@ fn says(error: &ConfigError, said: &str) -> bool {
 
 #[test]
 fn fields_of_features_that_are_off_are_refused() {
-    for (gate, tree, field) in [
+    for (gates, tree, field) in [
         (
-            "KubeletCrashLoopBackOffMax",
+            &["KubeletCrashLoopBackOffMax"][..],
             json!({ "crashLoopBackOff": { "maxContainerRestartPeriod": "10s" } }),
             "crashLoopBackOff.maxContainerRestartPeriod",
         ),
         (
-            "KubeletEnsureSecretPulledImages",
+            &["KubeletEnsureSecretPulledImages"],
             json!({ "imagePullCredentialsVerificationPolicy": "AlwaysVerify" }),
             "imagePullCredentialsVerificationPolicy",
         ),
-        ("GracefulNodeShutdown", json!({ "shutdownGracePeriod": "5s" }), "shutdownGracePeriod"),
         (
-            "GracefulNodeShutdownBasedOnPodPriority",
+            &[
+                "GracefulNodeShutdown",
+                "GracefulNodeShutdownBasedOnPodPriority",
+                "WindowsGracefulNodeShutdown",
+            ],
+            json!({ "shutdownGracePeriod": "5s" }),
+            "shutdownGracePeriod",
+        ),
+        (
+            &["GracefulNodeShutdownBasedOnPodPriority"],
             json!({ "shutdownGracePeriodByPodPriority":
                 [{ "priority": 0, "shutdownGracePeriodSeconds": 1 }] }),
             "shutdownGracePeriodByPodPriority",
         ),
-        ("CustomCPUCFSQuotaPeriod", json!({ "cpuCFSQuotaPeriod": "50ms" }), "cpuCFSQuotaPeriod"),
+        (&["CustomCPUCFSQuotaPeriod"], json!({ "cpuCFSQuotaPeriod": "50ms" }), "cpuCFSQuotaPeriod"),
         (
-            "RotateKubeletServerCertificate",
+            &["RotateKubeletServerCertificate"],
             json!({ "serverTLSBootstrap": true }),
             "serverTLSBootstrap",
         ),
@@ -294,8 +302,9 @@ fn fields_of_features_that_are_off_are_refused() {
         let refused = |gates: &[(&str, bool)]| {
             broken(gates, tree.clone()).iter().any(|error| error.field == field)
         };
-        assert!(refused(&[(gate, false)]), "{field} without {gate}");
-        assert!(!refused(&[]), "{field} with {gate}");
+        let off: Vec<_> = gates.iter().map(|gate| (*gate, false)).collect();
+        assert!(refused(&off), "{field} without {gates:?}");
+        assert!(!refused(&[]), "{field} with {gates:?}");
     }
 }
 

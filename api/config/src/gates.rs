@@ -1,8 +1,9 @@
 //! Feature gates: which are on, after the file and the flags have had their say.
 //!
 //! Input: `name=bool` pairs merged key by key, flags over file. Output: [`FeatureGates`], or one
-//! error for each name that 1.36 does not know and each locked gate that was to be switched.
-//! `AllAlpha` and `AllBeta` switch their stage as a whole, before single gates do.
+//! error for each name that 1.36 does not know and each locked gate that was to be switched, or else
+//! for each gate that is on without one that it needs. `AllAlpha` and `AllBeta` switch their stage
+//! as a whole, before single gates do.
 //!
 //! // k8s: staging/src/k8s.io/component-base/featuregate/feature_gate.go SetFromMap
 
@@ -75,6 +76,36 @@ impl Gate {
 /// Gates that switch a whole stage.
 const GROUPS: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
 
+/// Gates that are of no use without others; left out are those that cannot be switched apart.
+// k8s: pkg/features/kube_features.go defaultKubernetesFeatureGateDependencies
+pub const NEEDS: &[(&str, &[&str])] = &[
+    ("ClusterTrustBundleProjection", &["ClusterTrustBundle"]),
+    ("DRADeviceBindingConditions", &["DRAResourceClaimDeviceStatus"]),
+    ("DRADeviceTaintRules", &["DRADeviceTaints"]),
+    ("DRAResourceClaimGranularStatusAuthorization", &["DRAResourceClaimDeviceStatus"]),
+    ("DRAWorkloadResourceClaims", &["GenericWorkload"]),
+    ("ExtendWebSocketsToKubelet", &["NodeDeclaredFeatures"]),
+    ("GangScheduling", &["GenericWorkload"]),
+    ("GracefulNodeShutdownBasedOnPodPriority", &["GracefulNodeShutdown"]),
+    ("InPlacePodLevelResourcesVerticalScaling", &["PodLevelResources", "NodeDeclaredFeatures"]),
+    ("InPlacePodVerticalScalingInitContainers", &["NodeDeclaredFeatures"]),
+    ("MatchLabelKeysInPodTopologySpreadSelectorMerge", &["MatchLabelKeysInPodTopologySpread"]),
+    ("PodLevelResourceManagers", &["PodLevelResources"]),
+    ("ResourceHealthStatusMessage", &["ResourceHealthStatus"]),
+    ("RestartAllContainersOnContainerExits", &["ContainerRestartRules", "NodeDeclaredFeatures"]),
+    ("StaleControllerConsistencyDaemonSet", &["AtomicFIFO"]),
+    ("StaleControllerConsistencyJob", &["AtomicFIFO"]),
+    ("StaleControllerConsistencyReplicaSet", &["AtomicFIFO"]),
+    ("StaleControllerConsistencyStatefulSet", &["AtomicFIFO"]),
+    ("StorageVersionAPI", &["APIServerIdentity"]),
+    ("TopologyAwareWorkloadScheduling", &["GenericWorkload"]),
+    ("UnknownVersionInteroperabilityProxy", &["APIServerIdentity"]),
+    ("UserNamespacesHostNetworkSupport", &["NodeDeclaredFeatures"]),
+    ("WindowsGracefulNodeShutdown", &["GracefulNodeShutdown"]),
+    ("WorkloadAwarePreemption", &["GangScheduling"]),
+    ("WorkloadWithJob", &["GenericWorkload"]),
+];
+
 /// The state of every gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates<D> {
@@ -103,6 +134,9 @@ impl<D: Daemon> FeatureGates<D> {
                 Some(gate) => gates.switch(gate, *on),
             }
         }
+        if errors.is_empty() {
+            errors = gates.without_theirs();
+        }
         if errors.is_empty() { Ok(gates) } else { Err(errors) }
     }
 
@@ -111,6 +145,19 @@ impl<D: Daemon> FeatureGates<D> {
         self.changed.get(name).copied().unwrap_or_else(|| {
             D::GATES.iter().find(|gate| gate.name == name).is_some_and(|gate| gate.default)
         })
+    }
+
+    /// An error for each gate that is on without one that it needs.
+    // k8s: staging/src/k8s.io/component-base/featuregate/feature_gate.go unsafeSetFromMap
+    fn without_theirs(&self) -> Vec<ConfigError> {
+        let pairs = NEEDS.iter().flat_map(|(gate, needs)| needs.iter().map(move |n| (*gate, *n)));
+        let lacks = pairs.filter(|(gate, needed)| self.enabled(gate) && !self.enabled(needed));
+        let error = |(gate, needed): (&str, &str)| {
+            let problem = format!("it depends on {needed}, which is off");
+            let remedy = format!("set {needed}=true or {gate}=false");
+            ConfigError::new("featureGates", format!("{gate}=true"), problem, remedy)
+        };
+        lacks.map(error).collect()
     }
 
     fn switch_stage(&mut self, stage: Stage, on: bool) {

@@ -189,7 +189,6 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
     let file = file(given, registry).map_err(|error| errors.push(error)).ok();
     let serving = serving(given).map_err(|error| errors.push(error)).ok();
     let logs_json = logs_json(given).map_err(|error| errors.push(error)).unwrap_or_default();
-    errors.extend(gates.iter().flat_map(gates_without_theirs));
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -259,29 +258,6 @@ fn asked_gates(given: &GivenFlags) -> BTreeMap<String, bool> {
     let asked = given.value("feature-gates").and_then(Value::as_object);
     let asked = asked.into_iter().flatten();
     asked.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
-}
-
-/// Gates that are of no use without others.
-// k8s: pkg/features/kube_features.go defaultKubernetesFeatureGateDependencies
-const GATES_OF_GATES: [(&str, &str); 6] = [
-    ("DRADeviceTaintRules", "DRADeviceTaints"),
-    ("DRAWorkloadResourceClaims", "GenericWorkload"),
-    ("GangScheduling", "GenericWorkload"),
-    ("TopologyAwareWorkloadScheduling", "GenericWorkload"),
-    ("WorkloadAwarePreemption", "GangScheduling"),
-    ("WorkloadWithJob", "GenericWorkload"),
-];
-
-/// Gates that are on without those that they need.
-// k8s: staging/src/k8s.io/component-base/featuregate/feature_gate.go SetFromMap
-fn gates_without_theirs(gates: &FeatureGates<KubeScheduler>) -> Vec<ConfigError> {
-    let all = GATES_OF_GATES.iter();
-    let lacks = all.filter(|(gate, needs)| gates.enabled(gate) && !gates.enabled(needs));
-    let error = |(gate, needs): &(&str, &str)| {
-        let problem = format!("it depends on {needs}, which is off");
-        wrong("--feature-gates", &format!("{gate}=true"), problem, &format!("add {needs}=true"))
-    };
-    lacks.map(error).collect()
 }
 
 fn group_gates(gates: &FeatureGates<KubeScheduler>) -> Option<GroupGates> {
