@@ -542,6 +542,14 @@ fn a_dns_server_that_is_no_address_is_ignored_with_a_warning() {
 }
 
 #[test]
+fn a_node_address_that_is_none_is_ignored_with_a_warning() {
+    let config = config(&["--node-ip=10.0.0.1,me"]);
+    assert_eq!(config.flags.node_ips, [IpAddr::from([10, 0, 0, 1])]);
+    let said = |w: &String| w.contains("--node-ip: \"me\" is no IP address");
+    assert!(config.warnings.iter().any(said), "{config:?}");
+}
+
+#[test]
 fn the_kubelets_name_behaves_the_same_but_has_no_commands() {
     let Ok(Command::Run(config)) = command(&["/usr/bin/kubelet", "--max-pods=5"]) else {
         panic!("kubelet runs the daemon");

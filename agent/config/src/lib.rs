@@ -169,6 +169,7 @@ fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
         return Err(errors);
     };
     let pintle_config::Settings { configuration: kubelet, gates, mut warnings } = settings;
+    warnings.extend(node_flags::node_ip_warnings(given));
     warnings.extend(dns_warnings(&kubelet));
     let mut own_flags = listing::of_own::<Kubelet>(given);
     own_flags.insert("pintle-socket", flags.socket.display().to_string());

@@ -207,12 +207,22 @@ fn check_lock(given: &GivenFlags) -> Result<(), ConfigError> {
 }
 
 fn node_ips(given: &GivenFlags) -> Vec<IpAddr> {
-    let list = given.value("node-ip").and_then(Value::as_array);
-    let texts = list.into_iter().flatten().filter_map(Value::as_str);
-    texts.filter_map(|text| text.parse().ok()).collect()
+    node_ip_words(given).filter_map(|text| text.parse().ok()).collect()
 }
 
-// k8s: staging/src/k8s.io/cloud-provider/node/helpers ParseNodeIPArgument
+fn node_ip_words(given: &GivenFlags) -> impl Iterator<Item = &str> {
+    let list = given.value("node-ip").and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Words of `--node-ip` that are no addresses.
+// k8s: cmd/kubelet/app/server.go RunKubelet
+pub(super) fn node_ip_warnings(given: &GivenFlags) -> Vec<String> {
+    let wrong = node_ip_words(given).filter(|text| text.parse::<IpAddr>().is_err());
+    wrong.map(|text| format!("--node-ip: {text:?} is no IP address and is ignored")).collect()
+}
+
+// k8s: staging/src/k8s.io/component-helpers/node/util/ips.go ParseNodeIPArgument
 fn check_node_ips(ips: &[IpAddr]) -> Result<(), ConfigError> {
     let problem = match ips {
         [] | [_] => return Ok(()),

@@ -4,6 +4,7 @@
 //! single daemon are made of.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
@@ -29,7 +30,8 @@ pub(crate) fn value_of(kind: FlagKind, text: &str) -> Result<Value, String> {
             json!(text.parse::<GoDuration>().map_err(|error| error.to_string())?)
         }
         FlagKind::Ip => json!(ip(text)?),
-        FlagKind::Ips => json!(items(text).map(ip).collect::<Result<Vec<_>, _>>()?),
+        // What is no address stays as it is: whoever reads the list passes it over.
+        FlagKind::Ips => json!(items(text).map(ip_or_word).collect::<Vec<_>>()),
         FlagKind::TextList => json!(comma_list(text)?),
         FlagKind::Pairs => json!(pairs(items(text), '=')?),
         FlagKind::Pair => json!(pairs([text].into_iter(), '=')?),
@@ -77,8 +79,27 @@ fn real(text: &str) -> Result<f64, String> {
 }
 
 fn ip(text: &str) -> Result<String, String> {
-    let address = text.trim().parse::<std::net::IpAddr>();
-    address.map(|ip| ip.to_string()).map_err(|_| "it is not an IP address".to_owned())
+    let address = sloppy_ip(text.trim());
+    address.map(|ip| ip.to_string()).ok_or_else(|| "it is not an IP address".to_owned())
+}
+
+fn ip_or_word(text: &str) -> String {
+    sloppy_ip(text).map_or_else(|| text.to_owned(), |ip| ip.to_string())
+}
+
+/// Numbers of IPv4 may begin with zeros, and are decimal then, too.
+// k8s: staging/src/k8s.io/utils/net/parse.go ParseIPSloppy
+fn sloppy_ip(text: &str) -> Option<IpAddr> {
+    let (head, tail) = text.rfind(':').map_or(("", text), |at| text.split_at(at + 1));
+    let plain = |number: &str| match number.trim_start_matches('0') {
+        "" if !number.is_empty() => "0".to_owned(),
+        plain => plain.to_owned(),
+    };
+    if !tail.contains('.') {
+        return text.parse().ok();
+    }
+    let tail: Vec<String> = tail.split('.').map(plain).collect();
+    format!("{head}{}", tail.join(".")).parse().ok()
 }
 
 /// Comma-separated values where `"a,b"` in quotes is one.
