@@ -199,9 +199,13 @@ fn set_machine(facts: &Facts, status: &mut NodeStatus, events: &mut Vec<NodeEven
 
 fn images(facts: &Facts) -> Option<Vec<ContainerImage>> {
     let limit = facts.settings.images_max.unwrap_or(usize::MAX);
-    let of = |image: &Image| ContainerImage {
-        names: Some(image.names.iter().take(NAMES_PER_IMAGE_MAX).cloned().collect()),
-        size_bytes: Some(image.bytes),
+    // What is empty or zero is left out: an API server gives it back as not there.
+    let of = |image: &Image| {
+        let names: Vec<_> = image.names.iter().take(NAMES_PER_IMAGE_MAX).cloned().collect();
+        ContainerImage {
+            names: Some(names).filter(|names| !names.is_empty()),
+            size_bytes: Some(image.bytes).filter(|bytes| *bytes != 0),
+        }
     };
     let images: Vec<_> = facts.images.iter().take(limit).map(of).collect();
     Some(images).filter(|images| !images.is_empty())
@@ -238,4 +242,47 @@ pub fn differs(old: &Node, new: &Node) -> bool {
     old.metadata.labels != new.metadata.labels
         || old.metadata.annotations != new.metadata.annotations
         || quiet(old) != quiet(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pintle_api_types::ids::Mono;
+    use serde_json::Value;
+
+    /// As Go's encoding leaves them out, but for `names` of images, which is null.
+    fn drop_empty(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.values_mut().for_each(drop_empty);
+                fields.retain(|_, value| {
+                    let none = [Value::Null, Value::from(0), Value::Array(Vec::new())];
+                    !none.contains(value)
+                });
+            }
+            Value::Array(items) => items.iter_mut().for_each(drop_empty),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_an_api_server_gives_back_differs_in_nothing() {
+        let image = |id: &str, names: &[&str], bytes| Image {
+            id: id.to_owned(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            bytes,
+        };
+        let images = vec![image("b", &["b:1"], 7), image("untagged", &[], 5), image("a", &[], 0)];
+        let facts = Facts { images, ..Facts::default() };
+        let now = Now { mono: Mono(0), ..Now::default() };
+        let (node, _) = initial(&facts, now);
+        let mut text = serde_json::to_value(&node).expect("JSON");
+        drop_empty(&mut text["status"]["images"]);
+        let old: Node = serde_json::from_value(text).expect("a node");
+        let mut new = old.clone();
+        update(&facts, &mut new, now);
+        assert!(!differs(&old, &new), "{new:?}");
+        let count = new.status.and_then(|status| status.images).map(|images| images.len());
+        assert_eq!(count, Some(3));
+    }
 }
