@@ -48,7 +48,7 @@ const STARTING_MAX: Duration = Duration::from_secs(120);
 /// How often the node's resolv.conf is looked at.
 // k8s: pkg/kubelet/kubelet.go Run
 const RESOLV_CONF_EVERY: Duration = Duration::from_secs(30);
-/// How often images are listed.
+/// How often images are listed, and the runtime and the host asked which they are.
 const IMAGES_EVERY: Duration = Duration::from_secs(30);
 
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed \
@@ -99,11 +99,10 @@ pub fn start(parts: Parts, runtime: &Runtime) {
         node.clone(),
     );
     tasks::singleton("lease", keeper.run());
-    let version = runtime_state::version(&runtime.version);
     let facts = Facts {
         settings: NodeSettings::of(&parts.config),
         machine: host::read(&parts.config.flags.root_dir),
-        runtime_version: format!("{}://{version}", runtime.name),
+        runtime_version: runtime_state::name_and_version(&runtime.name, &runtime.version),
         storage_error: Some(csi_node::NOT_YET.to_owned()),
         ..Facts::default()
     };
@@ -146,6 +145,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
         loop {
             tokio::time::sleep(IMAGES_EVERY).await;
             poll_images(&client, &polled).await;
+            poll_versions(&client, &polled).await;
         }
     });
     tasks::singleton("node shutdown state", follow_shutdown(parts.shutdown, shared.clone()));
@@ -252,6 +252,23 @@ async fn poll_images(client: &Client, shared: &Shared) {
     let limit = shared.facts.borrow().settings.images_max.unwrap_or(usize::MAX);
     images.truncate(limit);
     shared.facts.borrow_mut().images = images;
+}
+
+/// What upgrades change under a running agent.
+// k8s: pkg/kubelet/nodestatus/setters.go VersionInfo
+async fn poll_versions(client: &Client, shared: &Shared) {
+    let asked = client.version(v1::VersionRequest::default()).await;
+    let os = blocking::run(Place::own("os-release"), host::os_image).await;
+    let mut facts = shared.facts.borrow_mut();
+    match asked {
+        Ok(v1::VersionResponse { runtime_name: name, runtime_version: version, .. }) => {
+            facts.runtime_version = runtime_state::name_and_version(&name, &version);
+        }
+        Err(error) => tracing::debug!(%error, "version of the runtime"),
+    }
+    if let Ok(os) = os {
+        facts.machine.os_image = os;
+    }
 }
 
 /// Says when pods cannot be given the node's search line as it is.

@@ -131,17 +131,51 @@ fn handlers(answer: &v1::StatusResponse) -> Vec<NodeRuntimeHandler> {
     handlers
 }
 
-/// The version for `containerRuntimeVersion`: `v` and what is no version number are left out.
+/// `containerRuntimeVersion`: of the version `v` and what is no version number are left out.
+// k8s: pkg/kubelet/nodestatus/setters.go VersionInfo
+pub fn name_and_version(name: &str, version: &str) -> String {
+    format!("{name}://{}", number_of(version).unwrap_or_else(|| "Unknown".to_owned()))
+}
+
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go newRuntimeVersion
-pub fn version(runtime: &str) -> String {
-    let text = runtime.strip_prefix('v').unwrap_or(runtime);
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (numbers, rest) = text.split_at(digits);
-    let three = numbers.split('.').count() == 3 && numbers.split('.').all(|part| !part.is_empty());
-    match three && (rest.is_empty() || rest.starts_with(['-', '+'])) {
-        true => text.to_owned(),
-        false => numbers.trim_end_matches('.').to_owned(),
+fn number_of(version: &str) -> Option<String> {
+    let text = version.trim();
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let parts = text[..end].split('.').take_while(|part| !part.is_empty());
+    let parts: Vec<&str> = parts.collect();
+    let zero_first = |part: &str| part.starts_with('0') && part != "0";
+    let three = parts.len() == 3 && !parts.iter().any(|part| zero_first(part));
+    if three && is_extra(&text[parts.join(".").len()..]) {
+        return Some(text.to_owned());
     }
+    if parts.len() < 2 || zero_first(parts[0]) {
+        return None;
+    }
+    let parts: Option<Vec<String>> =
+        parts.iter().map(|part| part.parse::<u64>().ok().map(|part| part.to_string())).collect();
+    Some(parts?.join("."))
+}
+
+/// Whether this is what a semantic version may have after its numbers.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/version/version.go ParseSemantic
+fn is_extra(text: &str) -> bool {
+    let (release, build) = match text.split_once('+') {
+        Some((release, build)) => (release, Some(build)),
+        None => (text, None),
+    };
+    let word = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    let release = match release.strip_prefix('-') {
+        Some(release) => Some(release),
+        None if release.is_empty() => None,
+        None => return false,
+    };
+    let number = |word: &str| word.chars().all(|c| c.is_ascii_digit());
+    let zero_first = |word: &str| word.len() > 1 && word.starts_with('0') && number(word);
+    release.is_none_or(|text| text.split('.').all(|part| word(part) && !zero_first(part)))
+        && build.is_none_or(|text| text.split('.').all(word))
 }
 
 #[cfg(test)]
@@ -247,8 +281,17 @@ mod tests {
             ("1.7.24~ds1", "1.7.24"),
             ("1.30.0-rc.1", "1.30.0-rc.1"),
             ("1.2", "1.2"),
+            ("1.7.28-0ubuntu1~24.04.1", "1.7.28"),
+            ("1.7.28-0ubuntu1.24.04.1", "1.7.28"),
+            ("2.1.0-beta.0+d.1", "2.1.0-beta.0+d.1"),
+            ("1.7.28+", "1.7.28"),
+            ("1.02.3.rest", "1.2.3"),
+            ("1.2..3", "1.2"),
+            ("7", "Unknown"),
+            ("01.2.3", "Unknown"),
+            ("main", "Unknown"),
         ] {
-            assert_eq!(version(given), want);
+            assert_eq!(name_and_version("rt", given), format!("rt://{want}"), "{given}");
         }
     }
 }

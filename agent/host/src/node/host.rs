@@ -1,7 +1,7 @@
-//! The machine: what does not change while the agent runs.
+//! The machine: what does not change while the agent runs, and the operating system's name.
 //!
-//! Read once at the start. Effects: reads /proc, /sys and /etc. What cannot be read is empty or
-//! zero; a capacity that is zero shows in the node's status.
+//! Read once at the start, the name again later. Effects: reads /proc, /sys and /etc. What cannot be
+//! read is empty or zero; a capacity that is zero shows in the node's status.
 // k8s: vendor/github.com/google/cadvisor/machine/info.go Info
 
 use std::fs;
@@ -33,7 +33,7 @@ pub fn read(root: &Path) -> Machine {
         system_uuid: first_text(&SYSTEM_UUID).unwrap_or_default(),
         boot_id: first_text(&["/proc/sys/kernel/random/boot_id"]).unwrap_or_default(),
         kernel_version: release.unwrap_or_else(|| "Unknown".to_owned()),
-        os_image: os_image(&OS_RELEASE.map(Path::new)),
+        os_image: os_image(),
         architecture: architecture(std::env::consts::ARCH),
         cpus: cpus(),
         cpu_list: online_cpus(),
@@ -50,7 +50,12 @@ fn first_text(files: &[&str]) -> Option<String> {
     Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
 }
 
-fn os_image(files: &[&Path]) -> String {
+/// The operating system's name, which an upgrade changes.
+pub fn os_image() -> String {
+    os_image_of(&OS_RELEASE.map(Path::new))
+}
+
+fn os_image_of(files: &[&Path]) -> String {
     let text = files.iter().find_map(|file| fs::read_to_string(file).ok()).unwrap_or_default();
     let name = text.lines().find_map(|line| line.trim().strip_prefix("PRETTY_NAME="));
     let name = name.map(|name| name.trim_matches(['"', '\'']).to_owned());
@@ -122,8 +127,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("os-release");
         fs::write(&file, "ID=x\nPRETTY_NAME=\"Some Linux 1 (a)\"\n").expect("written");
-        assert_eq!(os_image(&[&dir.path().join("none"), &file]), "Some Linux 1 (a)");
-        assert_eq!(os_image(&[&dir.path().join("none")]), "Linux");
+        assert_eq!(os_image_of(&[&dir.path().join("none"), &file]), "Some Linux 1 (a)");
+        assert_eq!(os_image_of(&[&dir.path().join("none")]), "Linux");
     }
 
     #[test]
