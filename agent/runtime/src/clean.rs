@@ -103,6 +103,7 @@ impl Executor {
         self.remove_cgroup(order).await?;
         self.count_burstable(&order.uid, None).await;
         self.images.forget(&order.uid);
+        self.killer.forget(&order.uid);
         self.users.release(&order.uid).await;
         self.objects.forget(&order.uid);
         self.forget_differences(order);

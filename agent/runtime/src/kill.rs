@@ -3,24 +3,26 @@
 //! Effects only; what is stopped, in which order and with how much time is decided in `stop`. All
 //! containers of a pod are stopped in parallel. A hook that outlives the grace period goes on until
 //! its container has stopped. Sandboxes that were stopped are remembered until they are removed: a
-//! repeated stop has the runtime take down the network once more. Dropping the future gives up hooks
-//! and waits and cancels the calls; stopping again is harmless, so a shorter grace period is a drop
-//! and a retry.
+//! repeated stop has the runtime take down the network once more. Dropping the future gives up waits
+//! and cancels calls, but for the hook: it belongs to the container's next stop as well, which is
+//! told as one with the first and has no more time than that had left. So a shorter grace period is
+//! a drop and a retry.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go killContainer
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, LocalBoxFuture, Shared, join_all};
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::sync::stop_order::{GRACE_SECONDS_MAX, GRACE_SECONDS_MIN, Stop, stop_pod};
 use pintle_agent_core::timeline::Recorder;
-use pintle_agent_core::types::{PodUid, SandboxId};
+use pintle_agent_core::types::{ContainerId, PodUid, SandboxId};
 use pintle_agent_core::worker::Failure;
 use pintle_cri::{Client, v1};
+use pintle_daemon::tasks;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -29,11 +31,23 @@ use crate::hooks::{HookTarget, Hooks};
 /// Stopped sandboxes that are remembered; with more, all are forgotten and stopped once more.
 const STOPPED_MAX: usize = 4096;
 
+/// A preStop hook under way: it goes on while a clone is polled, and is cut with the last of them.
+type PreStop = Shared<LocalBoxFuture<'static, ()>>;
+
+/// A stop of a container that has begun, and not ended since.
+#[derive(Debug)]
+struct BegunStop {
+    hook: PreStop,
+    at: Instant,
+    grace_seconds: i64,
+}
+
 /// Stops what runs of pods. Clones share what they remember.
 #[derive(Clone, Debug)]
 pub struct Killer {
     client: Client,
     stopped: Rc<RefCell<HashSet<SandboxId>>>,
+    begun: Rc<RefCell<BTreeMap<(PodUid, ContainerId), BegunStop>>>,
     hooks: Hooks,
     recorder: Recorder,
 }
@@ -41,7 +55,7 @@ pub struct Killer {
 impl Killer {
     /// A killer that stops through this client.
     pub fn new(client: Client, hooks: Hooks, recorder: Recorder) -> Self {
-        Self { client, stopped: Rc::default(), hooks, recorder }
+        Self { client, stopped: Rc::default(), begun: Rc::default(), hooks, recorder }
     }
 
     /// Stops every container of the pod in its order, then every sandbox.
@@ -116,49 +130,84 @@ impl Killer {
         message: &str,
         turns: Option<&mut watch::Receiver<Vec<bool>>>,
     ) -> Result<(), Failure> {
-        let uid: &PodUid = &observed.uid;
-        let text = match message {
-            "" => format!("Stopping container {}", stop.name),
-            text => text.to_owned(),
-        };
-        self.recorder.event(uid, false, "Killing", &text, Some(&stop.name));
-        let mut left = stop.grace_seconds;
-        let hook = self.pre_stop(observed, stop);
-        let mut hook = std::pin::pin!(hook);
-        let mut hooked = stop.pre_stop.is_none() || left <= 0;
-        if !hooked {
-            let begun = Instant::now();
-            let limit = Duration::from_secs(left.unsigned_abs());
-            hooked = tokio::time::timeout(limit, &mut hook).await.is_ok();
-            left -= seconds(begun.elapsed());
-        }
+        let (hook, mut left) = self.begin(observed, stop, message);
+        let waited = Instant::now();
+        let limit = Duration::from_secs(left.max(0).unsigned_abs());
+        let hooked = tokio::time::timeout(limit, hook.clone()).await.is_ok();
+        left -= seconds(waited.elapsed());
         let stopping = self.stop_after_turn(stop, left, turns);
         let mut stopping = std::pin::pin!(stopping);
         // The hook goes on through the time that every container is given at least.
-        tokio::select! {
+        let done = tokio::select! {
             biased;
-            () = &mut hook, if !hooked => stopping.await,
+            () = hook, if !hooked => stopping.await,
             done = &mut stopping => done,
-        }
+        };
+        self.begun.borrow_mut().remove(&(observed.uid.clone(), stop.id.clone()));
+        done
     }
 
-    /// Runs the container's preStop hook to its end.
-    async fn pre_stop(&self, observed: &ObservedPod, stop: &Stop) {
-        let Some(hook) = &stop.pre_stop else { return };
-        let uid = &observed.uid;
-        let target = HookTarget {
-            uid,
-            pod: uid.as_str(),
-            name: &stop.name,
-            container: &stop.id,
-            ips: observed.newest_sandbox().map_or(&[], |s| &s.ips),
-            ports: &stop.ports,
+    /// The container's hook, and the seconds that are left. What a stop has begun that was given up is
+    /// not begun again, however the next one came about: the kubelet gives none up.
+    // k8s: pkg/kubelet/kubelet.go SyncPod, SyncTerminatingPod (not cancelled with their context)
+    fn begin(&self, observed: &ObservedPod, stop: &Stop, message: &str) -> (PreStop, i64) {
+        let at = Instant::now();
+        let mut grace_seconds = stop.grace_seconds;
+        let key = (observed.uid.clone(), stop.id.clone());
+        let mut begun = self.begun.borrow_mut();
+        let hook = match begun.remove(&key) {
+            Some(before) => {
+                grace_seconds =
+                    grace_seconds.min(before.grace_seconds - seconds(before.at.elapsed()));
+                before.hook
+            }
+            None => {
+                let text = match message {
+                    "" => format!("Stopping container {}", stop.name),
+                    text => text.to_owned(),
+                };
+                self.recorder.event(&observed.uid, false, "Killing", &text, Some(&stop.name));
+                self.pre_stop(observed, stop)
+            }
         };
-        if self.hooks.run(&target, hook).await.is_err() {
-            // The hook's output may hold secrets: it is not repeated here.
-            let text = "PreStopHook failed";
-            self.recorder.event(uid, true, "FailedPreStopHook", text, Some(&stop.name));
-        }
+        begun.insert(key, BegunStop { hook: hook.clone(), at, grace_seconds });
+        (hook, grace_seconds)
+    }
+
+    /// Stops of the pod's containers that were given up are not taken up again.
+    pub fn forget(&self, uid: &PodUid) {
+        self.begun.borrow_mut().retain(|(pod, _), _| pod != uid);
+    }
+
+    /// Runs the container's preStop hook to its end, if there is time for one.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go executePreStopHook
+    fn pre_stop(&self, observed: &ObservedPod, stop: &Stop) -> PreStop {
+        let hook = stop.pre_stop.clone().filter(|_| stop.grace_seconds > 0);
+        let Some(hook) = hook else { return std::future::ready(()).boxed_local().shared() };
+        let (hooks, recorder) = (self.hooks.clone(), self.recorder.clone());
+        let ips = observed.newest_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+        let (uid, stop) = (observed.uid.clone(), stop.clone());
+        let running = async move {
+            let target = HookTarget {
+                uid: &uid,
+                pod: uid.as_str(),
+                name: &stop.name,
+                container: &stop.id,
+                ips: &ips,
+                ports: &stop.ports,
+            };
+            let ran = tasks::caught(hooks.run(&target, &hook)).await;
+            if let Err(panic) = &ran {
+                tasks::counted("hook");
+                tracing::error!(pod = %uid, container = stop.name, "{panic}");
+            }
+            if !matches!(ran, Ok(Ok(()))) {
+                // The hook's output may hold secrets: it is not repeated here.
+                let text = "PreStopHook failed";
+                recorder.event(&uid, true, "FailedPreStopHook", text, Some(&stop.name));
+            }
+        };
+        running.boxed_local().shared()
     }
 
     /// Waits until those are over that have to be, then has the runtime stop the container.
@@ -206,7 +255,7 @@ fn seconds(elapsed: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use pintle_cri::fake::{Behaviour, ExecAnswer};
+    use pintle_cri::fake::{Behaviour, CallRecord, ExecAnswer};
     use pintle_cri::{Code, Method};
 
     use super::*;
@@ -227,15 +276,88 @@ mod tests {
         assert_eq!(told(&[container, sandbox]), format!("[{one}, {two}]"));
     }
 
+    fn killer(runtime: &Runtime, recorder: &Recorder) -> Killer {
+        let hooks = Hooks::new(runtime.client.clone(), recorder.clone());
+        Killer::new(runtime.client.clone(), hooks, recorder.clone())
+    }
+
+    /// Gives the kill up once the runtime has this call of it.
+    async fn give_up(
+        runtime: &Runtime,
+        at: Method,
+        kill: impl Future<Output = Result<(), Failure>>,
+    ) {
+        let called = async {
+            while runtime.fake.calls_of(at, "").is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = kill => panic!("it ended: {ended:?}"),
+            () = called => {}
+        }
+    }
+
+    fn kills_told(recorder: &Recorder, observed: &ObservedPod) -> u32 {
+        let entries = recorder.entries(&observed.uid);
+        entries.iter().filter(|entry| entry.what == "Killing").map(|entry| entry.count).sum()
+    }
+
+    fn graces(runtime: &Runtime) -> Vec<i64> {
+        let calls = runtime.fake.calls_of(Method::StopContainer, "");
+        let request = |call: &CallRecord| call.request::<v1::StopContainerRequest>();
+        calls.iter().filter_map(request).map(|request| request.timeout).collect()
+    }
+
+    /// The kubelet lets a kill go on with the time that it was given, and tries one that failed anew.
+    #[tokio::test]
+    async fn a_stop_that_is_given_up_goes_on_within_its_time_and_one_that_failed_begins_anew() {
+        let runtime = Runtime::start().await;
+        let hook = serde_json::json!({"exec": {"command": ["true"]}});
+        let container = serde_json::json!({"lifecycle": {"preStop": hook}});
+        let (pod, observed) = runtime.pod(&container);
+        let recorder = Recorder::default();
+        let killer = killer(&runtime, &recorder);
+        let kill = |grace| killer.kill_pod(Some(&pod), &observed, Some(grace));
+        let begun = || {
+            let hooks = runtime.fake.calls_of(Method::ExecSync, "").len();
+            (hooks, kills_told(&recorder, &observed))
+        };
+        let _hangs = runtime.fake.on(Method::StopContainer).times(1).hang();
+        give_up(&runtime, Method::StopContainer, kill(30)).await;
+        let _fails = runtime.fake.on(Method::StopContainer).times(1).fail(Code::Internal, "no");
+        kill(600).await.expect_err("the runtime fails");
+        assert_eq!(begun(), (1, 1));
+        kill(600).await.expect("it stops");
+        assert_eq!(begun(), (2, 2));
+        let graces = graces(&runtime);
+        assert!(graces[0] <= 30 && graces[1] <= graces[0] && graces[2] > 30, "{graces:?}");
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_is_given_up_for_good_is_forgotten_with_its_pod() {
+        let runtime = Runtime::start().await;
+        let (pod, observed) = runtime.pod(&serde_json::json!({}));
+        let recorder = Recorder::default();
+        let killer = killer(&runtime, &recorder);
+        let _hangs = runtime.fake.on(Method::StopContainer).times(1).hang();
+        let given_up = killer.kill_pod(Some(&pod), &observed, Some(30));
+        give_up(&runtime, Method::StopContainer, given_up).await;
+        assert_eq!(killer.begun.borrow().len(), 1);
+        killer.forget(&PodUid::from("another"));
+        assert_eq!(killer.begun.borrow().len(), 1);
+        killer.forget(&observed.uid);
+        assert_eq!(killer.begun.borrow().len(), 0);
+    }
+
     /// What no stop is known of was perhaps stopped by nobody, and its network is still there.
     #[tokio::test]
     async fn a_sandbox_is_stopped_once_before_it_is_removed_and_again_when_that_fails() {
         let runtime = Runtime::start().await;
         let (pod, observed) = runtime.pod(&serde_json::json!({}));
         let id = &observed.sandboxes[0].id;
-        let recorder = Recorder::default();
-        let hooks = Hooks::new(runtime.client.clone(), recorder.clone());
-        let killer = || Killer::new(runtime.client.clone(), hooks.clone(), recorder.clone());
+        let killer = || killer(&runtime, &Recorder::default());
         let stops = || runtime.fake.calls_of(Method::StopPodSandbox, "").len();
         let first = killer();
         first.kill_pod(Some(&pod), &observed, Some(1)).await.expect("it stops");
@@ -260,10 +382,14 @@ mod tests {
         let container = serde_json::json!({"lifecycle": {"preStop": hook}});
         let (pod, observed) = runtime.pod(&container);
         let recorder = Recorder::default();
-        let hooks = Hooks::new(runtime.client.clone(), recorder.clone());
-        let killer = Killer::new(runtime.client.clone(), hooks, recorder);
+        let killer = killer(&runtime, &recorder);
+        // What is given up once is not cut either, told again or begun again.
+        let given_up = killer.kill_pod(Some(&pod), &observed, Some(600));
+        give_up(&runtime, Method::ExecSync, given_up).await;
         let killed = killer.kill_pod(Some(&pod), &observed, Some(1));
         tokio::time::timeout(long, killed).await.expect("it ends").expect("it stops");
+        assert_eq!(runtime.fake.calls_of(Method::ExecSync, "").len(), 1);
+        assert_eq!(kills_told(&recorder, &observed), 1);
         let stop = runtime.fake.calls_of(Method::StopContainer, "").remove(0);
         let stopped = stop.ended.expect("it was answered").0;
         let cancelled = async {
