@@ -71,7 +71,8 @@ impl Killer {
             let (mut turns, ended) = (turns.clone(), &ended);
             async move {
                 let result = self.stop(observed, stop, "", Some(&mut turns)).await;
-                ended.send_modify(|all| all[index] = true);
+                // Who waits for one that could not be stopped waits its whole time.
+                ended.send_modify(|all| all[index] = result.is_ok());
                 result.map_err(|failure| ("KillContainer", stop.name.clone(), failure))
             }
         });
@@ -333,6 +334,26 @@ mod tests {
         assert_eq!(begun(), (2, 2));
         let graces = graces(&runtime);
         assert!(graces[0] <= 30 && graces[1] <= graces[0] && graces[2] > 30, "{graces:?}");
+    }
+
+    #[tokio::test]
+    async fn a_sidecar_outlasts_a_container_that_could_not_be_stopped_as_long_as_it_may() {
+        let runtime = Runtime::start().await;
+        let (mut pod, mut observed) = runtime.pod(&serde_json::json!({}));
+        let sidecar = serde_json::json!([{"name": "s", "restartPolicy": "Always"}]);
+        let spec = std::sync::Arc::make_mut(&mut pod).spec.as_mut().expect("it has one");
+        spec.init_containers = serde_json::from_value(sidecar).expect("containers");
+        let mut sidecar = observed.containers[0].clone();
+        (sidecar.id, sidecar.name) = (ContainerId::from("sidecar"), "s".to_owned());
+        observed.containers.push(sidecar);
+        let stopping = runtime.fake.on(Method::StopContainer).times(1);
+        let _fails = stopping.fail(Code::Internal, "no");
+        let killer = killer(&runtime, &Recorder::default());
+        killer.kill_pod(Some(&pod), &observed, Some(1)).await.expect_err("the runtime fails");
+        let stops = runtime.fake.calls_of(Method::StopContainer, "");
+        let [main, sidecar] = &stops[..] else { panic!("both are stopped, each once") };
+        let failed = main.ended.expect("it was answered").0;
+        assert!(sidecar.at - failed > Duration::from_millis(900), "{sidecar:?} after {main:?}");
     }
 
     #[tokio::test]
