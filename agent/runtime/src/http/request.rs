@@ -118,8 +118,9 @@ fn has_broken_escape(text: &str) -> bool {
 
 /// The request to a redirect's target, if it stays with the host.
 pub(super) fn same_host(from: &Get, location: &str) -> Option<Get> {
+    let has_scheme = has_scheme(location);
     let absolute = match location {
-        _ if location.contains("://") => location.to_owned(),
+        _ if has_scheme => location.to_owned(),
         _ if location.starts_with("//") => {
             format!("{}:{location}", if from.tls { "https" } else { "http" })
         }
@@ -129,28 +130,76 @@ pub(super) fn same_host(from: &Get, location: &str) -> Option<Get> {
     if uri.host()?.trim_matches(['[', ']']) != from.host {
         return None;
     }
-    let tls = uri.scheme_str() == Some("https");
+    let tls = uri.scheme_str()? == "https";
     let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-    let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+    let path = resolve("", uri.path_and_query().map_or("/", |p| p.as_str()));
     let mut target = Get { tls, port, path, ..from.clone() };
-    // The location names its host in full: the name that the first request was given is over.
-    target.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(HOST.as_str()));
+    if has_scheme {
+        // The name that the first request was given is over.
+        // Go: net/http Client.do (a custom Host header goes with a relative location only)
+        target.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(HOST.as_str()));
+    }
     Some(target)
 }
 
+// Go: net/url getScheme
+fn has_scheme(location: &str) -> bool {
+    let end = location.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c));
+    location.starts_with(|c: char| c.is_ascii_alphabetic())
+        && end.is_some_and(|end| location[end..].starts_with(':'))
+}
+
 /// A location without a host, seen from the path that answered with it.
+// Go: net/url URL.ResolveReference
 fn resolve(from: &str, location: &str) -> String {
-    let location = location.split('#').next().unwrap_or_default();
-    let own = from.split(['?', '#']).next().unwrap_or_default();
-    match location.chars().next() {
-        None => from.to_owned(),
-        Some('/') => location.to_owned(),
-        Some('?') => format!("{own}{location}"),
-        Some(_) => {
-            let folder = own.rfind('/').map_or("/", |end| &own[..=end]);
-            format!("{folder}{location}")
+    let (own, own_query) = split(from);
+    match split(location) {
+        ("", "") => without_dots(own) + own_query,
+        ("", query) => without_dots(own) + query,
+        (path, query) if path.starts_with('/') => without_dots(path) + query,
+        (path, query) => {
+            let folder = own.rfind('/').map_or("", |end| &own[..=end]);
+            without_dots(&format!("{folder}{path}")) + query
         }
     }
+}
+
+/// Path and query, which begins with its question mark.
+fn split(url: &str) -> (&str, &str) {
+    let url = url.split('#').next().unwrap_or_default();
+    url.split_at(url.find('?').unwrap_or(url.len()))
+}
+
+/// A path whose dot segments have been followed.
+// Go: net/url resolvePath
+fn without_dots(full: &str) -> String {
+    if full.is_empty() {
+        return String::new();
+    }
+    let mut path = String::from("/");
+    let (mut is_first, mut last) = (true, "");
+    for part in full.split('/') {
+        last = part;
+        match part {
+            "." => is_first = false,
+            ".." => {
+                path.truncate(path[1..].rfind('/').map_or(1, |end| end + 1));
+                is_first = path.len() == 1;
+            }
+            _ => {
+                path.push_str(if is_first { "" } else { "/" });
+                path.push_str(part);
+                is_first = false;
+            }
+        }
+    }
+    if matches!(last, "." | "..") {
+        path.push('/');
+    }
+    if path[1..].starts_with('/') {
+        path.remove(0);
+    }
+    path
 }
 
 #[cfg(test)]
@@ -235,7 +284,17 @@ mod tests {
             ("/x#y", Some((false, 8080, "/x", true))),
             ("https://10.0.0.1/s", Some((true, 443, "/s", false))),
             ("http://10.0.0.1", Some((false, 80, "/", false))),
-            ("//10.0.0.1:81/s", Some((false, 81, "/s", false))),
+            ("//10.0.0.1:81/s", Some((false, 81, "/s", true))),
+            ("", Some((false, 8080, "/a/b?q=1", true))),
+            (
+                "/in?to=http://shop.example/",
+                Some((false, 8080, "/in?to=http://shop.example/", true)),
+            ),
+            ("in#http://x/", Some((false, 8080, "/a/in", true))),
+            ("../c/./d?../e", Some((false, 8080, "/c/d?../e", true))),
+            ("/a/../../b/..", Some((false, 8080, "/", true))),
+            ("http://10.0.0.1/a/../b", Some((false, 80, "/b", false))),
+            ("in:to", None),
             ("http://shop.example/", None),
             ("//other/", None),
             ("http://[bad", None),
@@ -244,5 +303,7 @@ mod tests {
             let got = got.as_ref().map(|g| (g.tls, g.port, &*g.path, !g.headers.is_empty()));
             assert_eq!(got, expected, "{location}");
         }
+        let named = Get { host: "shop".to_owned(), ..from };
+        assert!(same_host(&named, "shop:8080").is_none(), "the scheme of a URL without a host");
     }
 }
