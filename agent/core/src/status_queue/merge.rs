@@ -34,6 +34,9 @@ pub fn mirrored(api: &PodStatus, ours: &PodStatus) -> PodStatus {
         conditions: Some(conditions(api, ours, !was_over && is_over)).filter(|all| !all.is_empty()),
         resource_claim_statuses: api.resource_claim_statuses.clone(),
         extended_resource_claim_status: api.extended_resource_claim_status.clone(),
+        node_allocatable_resource_claim_statuses: api
+            .node_allocatable_resource_claim_statuses
+            .clone(),
         nominated_node_name: api.nominated_node_name.clone(),
         start_time: api.start_time.clone().or_else(|| ours.start_time.clone()),
         observed_generation: ours.observed_generation.max(api.observed_generation),
@@ -128,7 +131,10 @@ mod tests {
     #[test]
     fn what_others_own_is_not_taken_away() {
         let api = status(json!({"nominatedNodeName": "n", "qosClass": "Guaranteed",
-            "resourceClaimStatuses": [{"name": "gpu"}]}));
+            "resourceClaimStatuses": [{"name": "gpu"}],
+            "extendedResourceClaimStatus": {"resourceClaimName": "gpus", "requestMappings": []},
+            "nodeAllocatableResourceClaimStatuses": [
+                {"resourceClaimName": "gpu", "containers": ["c"], "resources": {"cpu": "1"}}]}));
         assert_eq!(merged(&api, &PodStatus::default()), api);
     }
 }
