@@ -1,4 +1,5 @@
-//! A small HTTP client for what runs in pods: probes and hooks. One request, one connection.
+//! A small HTTP client for what runs in pods: probes and hooks. One request, one connection,
+//! HTTP/1.1, or HTTP/2 where it is offered over TLS and chosen.
 //!
 //! No keep-alive, no proxy, no compression, TLS without verification (what a pod serves is
 //! self-signed as a rule, and the kubelet does not verify it either). The body is read up to
@@ -8,6 +9,7 @@
 //! request came within it.
 // k8s: pkg/probe/http/http.go, pkg/kubelet/lifecycle/handlers.go
 
+mod http2;
 mod request;
 mod tls;
 pub mod words;
@@ -16,9 +18,9 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{HOST, HeaderName, HeaderValue, LOCATION};
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio_rustls::rustls;
 
@@ -140,14 +142,18 @@ async fn once(request: &Get, watch: &Watch) -> Result<(HttpAnswer, Option<String
     if request.tls {
         let name = rustls::pki_types::ServerName::try_from(request.host.clone())
             .map_err(|_| Error::Url { url: url.clone() })?;
-        let opened = tls::open(name, socket).await;
+        let opened = tls::open(name, socket, request.http2).await;
         let stream = opened.map_err(|tls::Refused { error, plain }| {
             let address = address.clone();
             Error::Tls { address, plain, source: error }
         })?;
-        return exchange(TokioIo::new(stream), wire, limit, watch)
-            .await
-            .map_err(|source| Error::Http { url, source });
+        let exchanged = if tls::is_http2(&stream) {
+            let wire = http2::request(wire).ok_or(Error::Url { url: url.clone() })?;
+            http2::exchange(TokioIo::new(stream), wire, limit, watch).await
+        } else {
+            exchange(TokioIo::new(stream), wire, limit, watch).await
+        };
+        return exchanged.map_err(|source| Error::Http { url, source });
     }
     let exchanged = exchange(TokioIo::new(socket), wire, limit, watch).await;
     exchanged.map_err(|source| Error::Http { url, source })
@@ -183,8 +189,18 @@ where
     let mut client = hyper::client::conn::http1::Builder::new();
     client.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
     let (mut sender, connection) = client.handshake(stream).await?;
+    talk(sender.send_request(request), connection, limit, watch).await
+}
+
+/// Reads the answer while the connection is carried on.
+async fn talk(
+    asked: impl Future<Output = hyper::Result<Response<Incoming>>>,
+    connection: impl Future<Output = hyper::Result<()>>,
+    limit: usize,
+    watch: &Watch,
+) -> Result<(HttpAnswer, Option<String>), hyper::Error> {
     let talk = async {
-        let answer = sender.send_request(request).await?;
+        let answer = asked.await?;
         watch.answered.set(Some(Instant::now()));
         let status = answer.status();
         let location = answer.headers().get(LOCATION);
@@ -206,7 +222,7 @@ where
 }
 
 /// The first bytes of a body, and why it ended early if it did.
-async fn read_body(body: hyper::body::Incoming, limit: usize) -> (Vec<u8>, String) {
+async fn read_body(body: Incoming, limit: usize) -> (Vec<u8>, String) {
     let mut bytes = Vec::new();
     let mut frames = Limited::new(body, limit.saturating_add(64 * 1024));
     let mut error = String::new();

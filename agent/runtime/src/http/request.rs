@@ -14,6 +14,8 @@ use crate::resolver::Resolver;
 pub struct Get {
     /// HTTPS.
     pub tls: bool,
+    /// The server may choose HTTP/2 then.
+    pub http2: bool,
     /// Address or name to connect to.
     pub host: String,
     /// Port.

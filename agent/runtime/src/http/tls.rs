@@ -25,15 +25,21 @@ pub(super) struct Refused {
     pub(super) plain: bool,
 }
 
-/// Opens a session.
+/// Opens a session; one with `http2` may come to speak that.
 pub(super) async fn open(
     name: rustls::pki_types::ServerName<'static>,
     socket: TcpStream,
+    http2: bool,
 ) -> Result<TlsStream<Opening>, Refused> {
-    let connector = tokio_rustls::TlsConnector::from(insecure_tls());
+    let connector = tokio_rustls::TlsConnector::from(insecure_tls(http2));
     let opening = Opening { socket, first: [0; PLAIN.len()], heard: 0 };
     let opened = connector.connect(name, opening).into_fallible().await;
     opened.map_err(|(error, opening)| Refused { error, plain: opening.first == PLAIN })
+}
+
+/// True where the server has chosen HTTP/2.
+pub(super) fn is_http2(stream: &TlsStream<Opening>) -> bool {
+    stream.get_ref().1.alpn_protocol() == Some(b"h2")
 }
 
 /// A socket whose first bytes are remembered.
@@ -80,20 +86,25 @@ impl AsyncWrite for Opening {
     }
 }
 
-fn insecure_tls() -> Arc<rustls::ClientConfig> {
-    static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
-    let make = || {
+fn insecure_tls(http2: bool) -> Arc<rustls::ClientConfig> {
+    static CONFIGS: std::sync::OnceLock<[Arc<rustls::ClientConfig>; 2]> =
+        std::sync::OnceLock::new();
+    let make = |protocols: &[&[u8]]| {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let schemes = provider.signature_verification_algorithms.supported_schemes();
-        let config = rustls::ClientConfig::builder_with_provider(provider)
+        let mut schemes = provider.signature_verification_algorithms.supported_schemes();
+        // ring cannot verify it, and nothing is verified.
+        schemes.push(rustls::SignatureScheme::ECDSA_NISTP521_SHA512);
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("ring supports the default TLS versions")
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyCertificate(schemes)))
             .with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         Arc::new(config)
     };
-    Arc::clone(CONFIG.get_or_init(make))
+    let configs = CONFIGS.get_or_init(|| [make(&[]), make(&[b"h2", b"http/1.1"])]);
+    Arc::clone(&configs[usize::from(http2)])
 }
 
 #[derive(Debug)]

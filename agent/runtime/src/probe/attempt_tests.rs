@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::prelude::{BASE64_STANDARD, Engine};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use pintle_cri::Method;
 use pintle_cri::fake::ExecAnswer;
 use serde_json::{Value, json};
@@ -165,15 +166,22 @@ qtsVkvbhuyKjUzBRMB0GA1UdDgQWBBS1fCUoA0BpklKWC5MBthgRqcBUljAfBgNVHSMEGDAWgBS1fCUo
 qcBUljAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49BAMCA0kAMEYCIQDZI3UpIIozKStGXMZR4F+wxFAvsJv04NijsMZNAUns\
 DQIhAPoGVLsftZJNa39QavRR4EbIuqjmbAZ6laWvxRFu4EIa";
 
-#[tokio::test]
-async fn an_https_probe_takes_any_certificate() {
-    let der = |text: &str| BASE64_STANDARD.decode(text).expect("it is base64");
+fn der(text: &str) -> Vec<u8> {
+    BASE64_STANDARD.decode(text).expect("it is base64")
+}
+
+fn tls_server() -> rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let key = PrivatePkcs8KeyDer::from(der(KEY)).into();
-    let config = rustls::ServerConfig::builder_with_provider(provider)
+    rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the default versions are supported")
         .with_no_client_auth()
+}
+
+#[tokio::test]
+async fn an_https_probe_takes_any_certificate() {
+    let key = PrivatePkcs8KeyDer::from(der(KEY)).into();
+    let config = tls_server()
         .with_single_cert(vec![der(CERTIFICATE).into()], key)
         .expect("the key is the certificate's");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -188,6 +196,63 @@ async fn an_https_probe_takes_any_certificate() {
     });
     let probe = json!({"httpGet": {"port": port, "scheme": "HTTPS"}});
     assert_eq!(failure(asks(probe, LONG).await), "HTTP probe failed with statuscode: 418");
+}
+
+/// A key of a curve that ring lacks; what it signs nobody verifies.
+#[derive(Clone, Debug)]
+struct P521;
+
+impl rustls::sign::SigningKey for P521 {
+    fn choose_scheme(
+        &self,
+        offered: &[rustls::SignatureScheme],
+    ) -> Option<Box<dyn rustls::sign::Signer>> {
+        offered.contains(&rustls::sign::Signer::scheme(self)).then(|| Box::new(self.clone()) as _)
+    }
+
+    fn algorithm(&self) -> rustls::SignatureAlgorithm {
+        rustls::SignatureAlgorithm::ECDSA
+    }
+}
+
+impl rustls::sign::Signer for P521 {
+    fn sign(&self, _: &[u8]) -> Result<Vec<u8>, rustls::Error> {
+        Ok(vec![0; 139])
+    }
+
+    fn scheme(&self) -> rustls::SignatureScheme {
+        rustls::SignatureScheme::ECDSA_NISTP521_SHA512
+    }
+}
+
+#[tokio::test]
+async fn an_https_probe_speaks_http2_with_a_server_that_wants_it_and_takes_any_key() {
+    let pair = rustls::sign::CertifiedKey::new(vec![der(CERTIFICATE).into()], Arc::new(P521));
+    let mut config =
+        tls_server().with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(pair)));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.expect("a connection comes");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let stream = acceptor.accept(stream).await.expect("it speaks TLS");
+        let reply = hyper::service::service_fn(|request: hyper::Request<_>| {
+            let _ = tell.send((request.uri().to_string(), request.headers().len()));
+            let body = http_body_util::Full::new(hyper::body::Bytes::from(vec![b'x'; 1 << 20]));
+            let answer = hyper::Response::builder().status(418).body(body);
+            async { answer }
+        });
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = server.serve_connection(TokioIo::new(stream), reply).await;
+    });
+    let named = json!([{"name": "Host", "value": "shop.example"}]);
+    let probe = json!({"httpGet":
+        {"port": port, "scheme": "HTTPS", "path": "/live?x", "httpHeaders": named}});
+    assert_eq!(failure(asks(probe, LONG).await), "HTTP probe failed with statuscode: 418");
+    let asked = ("https://shop.example/live?x".to_owned(), 2);
+    assert_eq!(told.recv().await, Some(asked), "its agent and what it accepts are all headers");
 }
 
 #[tokio::test]

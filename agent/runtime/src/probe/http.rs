@@ -66,7 +66,9 @@ fn request(resolver: &Resolver, target: &Target, action: &HTTPGetAction) -> Resu
     let host = target.host_or(action.host.as_deref())?;
     let port = target.port(&action.port)?;
     let request = Get::of(action, host, port, USER_AGENT);
-    Ok(Get { resolver: resolver.clone(), body_bytes_max: BODY_BYTES_MAX, ..request })
+    let (resolver, body_bytes_max) = (resolver.clone(), BODY_BYTES_MAX);
+    // k8s: pkg/probe/http/http.go NewWithTLSConfig (SetTransportDefaults); hooks do not have it
+    Ok(Get { resolver, body_bytes_max, http2: true, ..request })
 }
 
 // k8s: pkg/probe/http/http.go DoHTTPProbe

@@ -1,0 +1,60 @@
+//! HTTP/2 with a server that has chosen it.
+//!
+//! What the connection does in the background ends with the exchange, at the latest when the
+//! caller gives that up: a peer that takes nothing more holds nothing.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper::header::{CONNECTION, HOST};
+use hyper::{Request, Uri};
+use tokio::task::JoinSet;
+
+use super::{HEAD_BYTES_MAX, HttpAnswer, Watch, talk};
+
+/// What the peer may send of a body before it is read, in bytes.
+const WINDOW_BYTES: u32 = 64 * 1024;
+
+/// Runs what belongs to a connection, until that is over.
+#[derive(Clone)]
+struct Background(Weak<Mutex<JoinSet<()>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Background {
+    fn execute(&self, work: F) {
+        if let Some(running) = self.0.upgrade() {
+            running.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+        }
+    }
+}
+
+/// The request as HTTP/2 has it: the server stands in the target, and no header is about the
+/// connection.
+pub(super) fn request(mut wire: Request<Empty<Bytes>>) -> Option<Request<Empty<Bytes>>> {
+    wire.headers_mut().remove(CONNECTION);
+    let host = wire.headers_mut().remove(HOST)?;
+    let target = wire.uri().path_and_query()?.as_str();
+    let uri = Uri::builder().scheme("https").authority(host.as_bytes()).path_and_query(target);
+    *wire.uri_mut() = uri.build().ok()?;
+    Some(wire)
+}
+
+/// Asks over a new connection.
+pub(super) async fn exchange<S>(
+    stream: S,
+    request: Request<Empty<Bytes>>,
+    limit: usize,
+    watch: &Watch,
+) -> Result<(HttpAnswer, Option<String>), hyper::Error>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let running = Arc::new(Mutex::new(JoinSet::new()));
+    let (mut sender, connection) = http2::Builder::new(Background(Arc::downgrade(&running)))
+        .initial_stream_window_size(WINDOW_BYTES)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .handshake(stream)
+        .await?;
+    talk(sender.send_request(request), connection, limit, watch).await
+}
