@@ -34,13 +34,15 @@ pub(crate) fn is_hard(taint: &Taint) -> bool {
     matches!(taint.effect, Effect::NoSchedule | Effect::NoExecute)
 }
 
+/// Whether a taint keeps this pod away.
+pub(crate) fn keeps_away(taint: &Taint, program: &Program) -> bool {
+    is_hard(taint) && !program.tolerations.iter().any(|t| t.tolerates(taint))
+}
+
 // k8s: tainttoleration/taint_toleration.go Filter
 pub(crate) fn taints(view: &View, program: &Program, mask: &mut Bits) {
     for (taint, rows) in view.taints.iter() {
-        if is_hard(taint)
-            && !rows.is_empty()
-            && !program.tolerations.iter().any(|t| t.tolerates(taint))
-        {
+        if !rows.is_empty() && keeps_away(taint, program) {
             rows.clear_from(mask);
         }
     }

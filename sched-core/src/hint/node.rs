@@ -1,7 +1,7 @@
 //! What a node that came, changed or went means to a pod.
 
 use super::*;
-use crate::filter::node::is_hard;
+use crate::filter::node::keeps_away;
 
 type Change<'a> = (Option<&'a NodeSpec>, Option<&'a NodeSpec>);
 
@@ -70,8 +70,7 @@ fn amounts(node: &NodeSpec) -> (&Resources, i64) {
 }
 
 fn tolerates(program: &Program, node: &NodeSpec) -> bool {
-    let mut hard = node.taints.iter().filter(|taint| is_hard(taint));
-    hard.all(|taint| program.tolerations.iter().any(|t| t.tolerates(taint)))
+    !node.taints.iter().any(|taint| keeps_away(taint, program))
 }
 
 fn label(node: &NodeSpec, key: Str) -> Option<Str> {

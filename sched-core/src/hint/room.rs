@@ -5,6 +5,7 @@
 // k8s: noderesources/fit.go fitsRequest
 
 use super::*;
+use crate::filter::node::keeps_away;
 use crate::filter::status;
 
 impl Cluster {
@@ -32,6 +33,16 @@ impl Cluster {
             (all, taken.fold(used, i64::wrapping_add))
         };
         status::resources(&pod.program, &numbers, scalar, |_| String::new()).is_none()
+    }
+
+    /// Whether a node is there and open to the pod, whoever else is on it: neither cordoned nor tainted.
+    #[must_use]
+    pub fn is_open(&self, pod: &Rejected, node: &str) -> bool {
+        let Some(row) = self.row(node) else { return false };
+        let (view, program) = (&self.view, &pod.program);
+        let is_cordoned = view.unschedulable.get(row) && !program.tolerates_unschedulable;
+        let mut taints = view.taints.iter().filter(|(_, rows)| rows.contains(row));
+        !is_cordoned && !taints.any(|(taint, _)| keeps_away(taint, program))
     }
 
     /// Whether the pod of this identity is on some node.

@@ -170,14 +170,14 @@ impl<'a> Happens<'a> {
     }
 
     /// Whether a pod whose victims are still going fits where another pod went. It may make nobody
-    /// else go meanwhile, so that nothing else could come of a look; when the last victim is gone, it
-    /// has its look in any case.
+    /// else go meanwhile, so that nothing else could come of a look; when the last victim is gone, or
+    /// where they go is closed to it, it has its look in any case.
     // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
     fn has_room(&self, pod: &Asked, rejected: &Rejected, node: &Rc<str>) -> bool {
-        let kept = self.mirror.nomination(pod.spec.key);
+        let Some(kept) = self.mirror.nomination(pod.spec.key) else { return true };
         let cluster = &self.mirror.cluster;
         let goes = |victim: &Uid| cluster.is_placed(victim);
-        if kept.is_none() || !pod.victims.borrow().iter().any(goes) {
+        if !pod.victims.borrow().iter().any(goes) || !cluster.is_open(rejected, &kept.node) {
             return true;
         }
         let mut last = self.expected.borrow_mut();
@@ -189,6 +189,16 @@ impl<'a> Happens<'a> {
             *key != pod.spec.key && nominee.spec.priority >= pod.spec.priority
         });
         cluster.has_room(rejected, node, expected.map(|(_, nominee)| &*nominee.spec))
+    }
+
+    /// Whether the node that is kept for a pod is gone or has other taints: it may make room on another
+    /// one now. Upstream tries all pods again where taints changed.
+    // k8s: pkg/scheduler/scheduler.go buildQueueingHintMap
+    fn is_of_kept_node(&self, event: &Event, pod: &Asked) -> bool {
+        let Event::Node { old: Some(old), new } = event else { return false };
+        let is_it = |kept: &Nominee| *kept.node == *self.mirror.cluster.text(old.name);
+        let changes = new.as_ref().is_none_or(|new| new.taints != old.taints);
+        changes && self.mirror.nomination(pod.spec.key).is_some_and(is_it)
     }
 }
 
@@ -210,6 +220,9 @@ impl Hints for Happens<'_> {
         }
         if rejector == Plugin::OutOfTree {
             return may_help_others(event, pod);
+        }
+        if event.may_help(rejector) && self.is_of_kept_node(event, pod) {
+            return true;
         }
         if let Event::Group(group, _) = event {
             let is_it = |of: &OfGroup| of.key.as_str() == &**group;

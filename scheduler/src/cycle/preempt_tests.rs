@@ -1,12 +1,13 @@
 //! Pods that others make way for: when each of them is looked at again.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::device_tests as devices;
 use super::tests::{
     answer, asking, at, binds_volumes, bound, condition, decide, knowing, node, nominated, pod,
     question, volumes, with, with_claim, without_second_look, written,
 };
+use super::wake_tests::node_like;
 use super::*;
 use crate::cycle::command::PodRef;
 use crate::extender::{Consulted, Question, consulted::Nodes};
@@ -105,6 +106,39 @@ fn room_elsewhere_is_taken_before_the_victim_is_gone() {
     scheduler.tell(Told::Gone(other), at(2));
     let (_, at) = decide(&mut scheduler, 9).iter().find_map(bound).expect("b has room");
     assert_eq!(&*at, "b");
+}
+
+#[test]
+fn whose_kept_node_closes_or_goes_makes_room_on_another_one() {
+    let a = |spec: Value| {
+        node_like("a", |node| {
+            node["spec"] = spec;
+            node["status"]["allocatable"]["cpu"] = json!("1");
+        })
+    };
+    let tainted = a(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
+    let cordoned = Told::Set(a(json!({"unschedulable": true})));
+    let tiny = with("tiny", "0", |pod| pod["spec"]["nodeName"] = json!("b"));
+    let changes = [
+        ("tainted", vec![Told::Set(tainted)]),
+        ("gone", vec![Told::Gone(a(json!({})))]),
+        // A cordon wakes nobody, but whoever goes elsewhere then does.
+        ("cordoned", vec![cordoned, Told::Gone(tiny.clone())]),
+    ];
+    for (what, told) in changes {
+        let things = [a(json!({})), low("x", "a"), high("p", "1")];
+        let mut scheduler = knowing(things.into());
+        let (pod, victims) = evicts(&decide(&mut scheduler, 0)).remove(0);
+        assert_eq!(victims, ["x"], "{what}");
+        scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(1));
+        for thing in [leaves("x", "a"), low("y", "b"), tiny.clone(), node("b", "1")] {
+            scheduler.tell(Told::Set(thing), at(2));
+        }
+        assert_eq!(evicts(&decide(&mut scheduler, 9)), [], "{what}: its victim still goes");
+        told.into_iter().for_each(|told| _ = scheduler.tell(told, at(20)));
+        let again = evicts(&decide(&mut scheduler, 40));
+        assert_eq!(again.first().map(|(_, victims)| &victims[0][..]), Some("y"), "{what}");
+    }
 }
 
 #[test]

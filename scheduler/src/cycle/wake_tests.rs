@@ -7,7 +7,7 @@ use super::tests::{at, bound, decide, knowing, node, object, tell_all, with, wit
 use super::*;
 use crate::watch::{Thing, Told};
 
-fn node_like(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
+pub(super) fn node_like(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
     let mut node = json!({
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "spec": {},
