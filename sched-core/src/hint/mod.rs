@@ -43,9 +43,24 @@ pub struct PodFacts {
     counters: Vec<CounterId>,
     /// Its priority, where room is only kept for it: others above that have the room in any case.
     kept_for: Option<i32>,
+    /// Names of the claims and disks that it uses, where these are known.
+    volumes: Option<Rc<[String]>>,
 }
 
 impl PodFacts {
+    /// The same of one that uses claims and disks of these names.
+    #[must_use]
+    pub fn with_volumes(mut self, names: Rc<[String]>) -> Self {
+        self.volumes = Some(names);
+        self
+    }
+
+    /// Names of the claims and disks that it uses, where these are known.
+    #[must_use]
+    pub fn volumes(&self) -> Option<&[String]> {
+        self.volumes.as_deref()
+    }
+
     /// The same of one for which room is kept.
     #[must_use]
     pub fn kept_for(mut self, priority: i32) -> Self {
@@ -176,16 +191,17 @@ impl Event {
         match self {
             Self::Node { .. } => rejector != Plugin::SchedulingGates,
             Self::PodAdded(_) => counts_pods,
-            Self::PodChanged(..) => {
-                counts_pods || rejector == NodeResourcesFit || pod::waits_for_volumes(rejector)
-            }
+            Self::PodChanged(..) => counts_pods || rejector == NodeResourcesFit,
             Self::PodGone(..) => {
                 counts_pods
                     || matches!(rejector, NodeResourcesFit | NodePorts)
-                    || pod::waits_for_volumes(rejector)
+                    || pod::waits_for_users(rejector)
             }
             Self::Own(_, changes) => changes.may_pass(rejector),
-            Self::Claim(..) => pod::waits_for_volumes(rejector) || rejector == Plugin::VolumeZone,
+            Self::Claim(..) => {
+                pod::waits_for_users(rejector)
+                    || matches!(rejector, Plugin::VolumeBinding | Plugin::VolumeZone)
+            }
             Self::ResourceClaim(..) => rejector == Plugin::DynamicResources,
             Self::Group(..) => false,
             Self::Other(waiting, _) => waiting.contains(&rejector),
@@ -229,6 +245,7 @@ impl Cluster {
             repels: required_anti(&spec.terms).cloned().collect(),
             counters: self.classes[class as usize].counters.clone(),
             kept_for: None,
+            volumes: None,
         }
     }
 
@@ -248,6 +265,7 @@ impl Cluster {
             repels: required_anti(&terms).cloned().collect(),
             counters: class.counters.clone(),
             kept_for: None,
+            volumes: None,
         })
     }
 

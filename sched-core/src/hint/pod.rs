@@ -3,9 +3,9 @@
 use super::*;
 use crate::requests::Resources;
 
-/// Whoever looks at volumes and claims: other pods may give some back.
-pub(super) fn waits_for_volumes(by: Plugin) -> bool {
-    matches!(by, Plugin::VolumeRestrictions | Plugin::NodeVolumeLimits | Plugin::VolumeBinding)
+/// Whoever looks at who uses volumes.
+pub(super) fn waits_for_users(by: Plugin) -> bool {
+    matches!(by, Plugin::VolumeRestrictions | Plugin::NodeVolumeLimits)
 }
 
 pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
@@ -82,7 +82,8 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
             };
             comes || last || pod.program.anti.iter().any(leaves)
         }
-        other => waits_for_volumes(other),
+        // What a pod uses of volumes never changes.
+        _ => false,
     }
 }
 
@@ -119,6 +120,7 @@ pub(super) fn helps_gone(cluster: &Cluster, old: &PodFacts, pod: &Rejected, by: 
             };
             repels(old, pod) || was_last_hope(old, pod) || old.repels.iter().any(repelled)
         }
-        other => waits_for_volumes(other),
+        // k8s: nodevolumelimits/csi.go, volumerestrictions/volume_restrictions.go isSchedulableAfterPodDeleted
+        other => waits_for_users(other) && old.volumes().is_none_or(|names| !names.is_empty()),
     }
 }

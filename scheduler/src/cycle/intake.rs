@@ -178,7 +178,11 @@ impl Scheduler {
         }
         match step {
             Step::Changed { new, .. } => self.mirror.cluster.facts_of(new.key).map(Rc::new),
-            Step::Gone { pod, .. } => self.mirror.cluster.facts_of(*pod).map(Rc::new),
+            Step::Gone { pod, .. } => {
+                let used = self.mirror.volumes.users.names(self.mirror.cluster.text(*pod));
+                let facts = self.mirror.cluster.facts_of(*pod);
+                facts.map(|facts| Rc::new(facts.with_volumes(used)))
+            }
             Step::Nominated { old: Some(old), .. } => {
                 let facts = self.mirror.cluster.facts(&old.spec);
                 Some(Rc::new(facts.kept_for(old.spec.priority)))
@@ -301,7 +305,7 @@ impl Scheduler {
     fn waits_no_more(&mut self, uid: &Uid, now: Duration) {
         // What plugins keep account of a binding under way ends with its answer.
         let waited = self.permits.contains_key(uid) | self.stop_waiting_for_devices(uid, now);
-        if self.forget_volumes(uid) || waited {
+        if self.give_volumes_back(uid, now) || waited {
             self.unreserve(uid);
             self.queue.done(uid);
         }
@@ -313,7 +317,7 @@ impl Scheduler {
             self.forget_devices(uid, now);
             return None;
         };
-        self.forget_volumes(uid);
+        self.give_volumes_back(uid, now);
         self.forget_devices(uid, now);
         self.unreserve(uid);
         if let Some(group) = &asked.group {

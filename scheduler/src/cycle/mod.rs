@@ -233,6 +233,12 @@ impl Hints for Happens<'_> {
         {
             return event.may_help(rejector) && users::uses(&pod.pod.whole(), claim);
         }
+        if let Event::PodGone(gone, _) = event
+            && let Some(names) = gone.volumes()
+            && rejector == Plugin::VolumeRestrictions
+        {
+            return users::shares(&pod.pod.whole(), names);
+        }
         if let Event::ResourceClaim(claim, _) = event
             && rejector == Plugin::DynamicResources
         {

@@ -559,7 +559,7 @@ fn volume(version: &str, claim: Value) -> Thing {
         "status": {"phase": "Available"}})))
 }
 
-fn claim(version: &str, is_bound: bool) -> Thing {
+pub(super) fn claim(version: &str, is_bound: bool) -> Thing {
     let mut claim = json!({
         "metadata": {"name": "c", "namespace": "default", "uid": "c", "resourceVersion": version},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
@@ -612,7 +612,7 @@ fn a_pod_is_bound_when_its_volumes_are() {
 }
 
 /// The same claim or volume by another name.
-fn renamed(thing: Thing, name: &str) -> Thing {
+pub(super) fn renamed(thing: Thing, name: &str) -> Thing {
     let mut thing = thing;
     match &mut thing {
         Thing::PersistentVolume(volume) => volume.metadata.name = Some(name.to_owned()),
@@ -751,7 +751,7 @@ fn a_pod_waits_for_its_own_claim_and_for_no_other() {
 }
 
 /// A volume of a driver and the claim that has it, for one pod alone or not.
-fn of_driver(name: &str, mode: &str) -> [Thing; 2] {
+pub(super) fn of_driver(name: &str, mode: &str) -> [Thing; 2] {
     let of = json!({"namespace": "default", "name": name, "uid": name});
     let volume = json!({"metadata": {"name": name, "resourceVersion": "1"},
         "spec": {"accessModes": [mode], "storageClassName": "made", "claimRef": of,
@@ -763,7 +763,7 @@ fn of_driver(name: &str, mode: &str) -> [Thing; 2] {
     [Thing::PersistentVolume(object(volume)), Thing::PersistentVolumeClaim(object(claim))]
 }
 
-fn using(name: &str, claim: &str, priority: i32, at_node: Option<&str>) -> Thing {
+pub(super) fn using(name: &str, claim: &str, priority: i32, at_node: Option<&str>) -> Thing {
     with(name, "1", |pod| {
         pod["spec"]["priority"] = json!(priority);
         pod["spec"]["nodeName"] = json!(at_node);

@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Plugin;
+use pintle_sched_core::hint::Event;
 
 use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
@@ -18,6 +20,9 @@ use super::permit::PREEMPTED;
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::volumes::bind::{Progress, Topic, Write};
 use crate::watch::{Kind, Told};
+
+/// Volumes that were chosen for a pod are free again.
+const FREED: Event = Event::Other(&[Plugin::VolumeBinding], "AssignedPodDelete");
 
 /// The volumes of a pod that has a node.
 #[derive(Debug)]
@@ -259,6 +264,15 @@ impl Scheduler {
         binding.is_wanted.set(false);
         self.mirror.volumes.revert(&binding.writes);
         true
+    }
+
+    /// The same of a pod that lost its node, of which those hear who wait for volumes.
+    pub(super) fn give_volumes_back(&mut self, uid: &Uid, now: Duration) -> bool {
+        let had = self.forget_volumes(uid);
+        if had {
+            self.happened(&FREED, now);
+        }
+        had
     }
 
     /// When a pod has waited for its volumes for too long, the first of them.

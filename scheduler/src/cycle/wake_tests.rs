@@ -3,7 +3,10 @@
 use pintle_sched_core::config::SpreadDefaults;
 use serde_json::{Value, json};
 
-use super::tests::{at, bound, decide, knowing, node, object, tell_all, with, without_second_look};
+use super::tests::{
+    at, binds_volumes, bound, claim, decide, knowing, node, object, of_driver, renamed, tell_all,
+    using, volumes, with, with_claim, without_second_look,
+};
 use super::*;
 use crate::watch::{Thing, Told};
 
@@ -145,4 +148,43 @@ fn pods_that_wait_for_another_scheduler_are_no_event() {
     assert_eq!(tell(Told::Set(there.clone())), Some("AssignedPodAdd"));
     assert_eq!(tell(Told::Set(there.clone())), Some("AssignedPodUpdate"));
     assert_eq!(tell(Told::Gone(there)), Some("AssignedPodDelete"));
+}
+
+#[test]
+fn who_waits_for_a_claim_hears_only_of_pods_that_used_it() {
+    let things = [node("a", "8"), using("user", "c", 0, Some("a")), using("other", "d", 0, None)];
+    let made = ["c", "d"].into_iter().flat_map(|name| of_driver(name, "ReadWriteOncePod"));
+    let waits = [using("waits", "c", 0, None), using("lacks", "none", 0, None)];
+    let mut scheduler = knowing(things.into_iter().chain(made).chain(waits).collect());
+    decide(&mut scheduler, 0);
+    let plain = with("plain", "1", |pod| pod["spec"]["nodeName"] = json!("a"));
+    let mut leaving = plain.clone();
+    if let Thing::Pod(pod) = &mut leaving {
+        pod.metadata.deletion_timestamp = Some(*object(json!("2024-01-01T00:00:00Z")));
+    }
+    let other = using("other", "d", 0, Some("a"));
+    for told in [Told::Set(plain.clone()), Told::Set(leaving), Told::Gone(plain)] {
+        scheduler.tell(told, at(20));
+    }
+    scheduler.tell(Told::Set(other.clone()), at(20));
+    scheduler.tell(Told::Gone(other), at(20));
+    let parked = (Place::Unschedulable, 1);
+    assert_eq!((waits_at(&scheduler, "waits"), waits_at(&scheduler, "lacks")), (parked, parked));
+    scheduler.tell(Told::Gone(using("user", "c", 0, Some("a"))), at(21));
+    assert_eq!(waits_at(&scheduler, "lacks"), parked);
+    let (pod, _) = decide(&mut scheduler, 40).iter().find_map(bound).expect("the claim is free");
+    assert_eq!(pod.key.name(), "waits");
+}
+
+#[test]
+fn who_waits_for_volumes_hears_that_others_give_theirs_back() {
+    let things = [node("a", "8"), with_claim("p")].into_iter().chain(volumes());
+    let mut scheduler = knowing(things.collect());
+    let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
+    scheduler.tell(Told::Set(renamed(claim("1", false), "e")), at(1));
+    scheduler.tell(Told::Set(using("q", "e", 0, None)), at(1));
+    assert_eq!(binds_volumes(&decide(&mut scheduler, 1)), None, "there is one volume");
+    let error = Some("the object has been modified".to_owned());
+    scheduler.volumes_written(Written { pod, number: 1, versions: vec![], error }, at(20));
+    assert_eq!(waits_at(&scheduler, "q").0, Place::Active);
 }

@@ -28,6 +28,18 @@ pub(super) enum Disk {
     },
 }
 
+impl Disk {
+    /// Disks that conflict have the same name.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Gce(name, _) => format!("gce {name}"),
+            Self::Aws(id) => format!("aws {id}"),
+            Self::Iscsi(iqn, _) => format!("iscsi {iqn}"),
+            Self::Rbd { pool, image, .. } => format!("rbd {pool} {image}"),
+        }
+    }
+}
+
 /// The disk of a volume.
 pub(super) fn disk(volume: &Volume) -> Option<Disk> {
     if let Some(gce) = &volume.gce_persistent_disk {

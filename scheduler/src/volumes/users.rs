@@ -23,6 +23,37 @@ pub(super) struct User {
     pub(super) in_tree: Vec<Handle>,
 }
 
+impl User {
+    /// What a pod uses on a node, and those of its claims that were not made for it.
+    fn of(pod: &Pod, node: &str) -> (Self, Vec<ObjectKey>) {
+        let (claims, disks, in_tree) = (Vec::new(), Vec::new(), Vec::new());
+        let mut user = Self { node: node.into(), claims, disks, in_tree };
+        let mut own = Vec::new();
+        for volume in volumes(pod) {
+            if let Some((claim, is_made)) = claim_of(pod, volume) {
+                if !is_made {
+                    own.push(claim.clone());
+                }
+                user.claims.push(claim);
+            }
+            user.disks.extend(restrictions::disk(volume));
+            user.in_tree.extend(in_tree::of_pod(volume));
+        }
+        (user, own)
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        let claims = self.claims.iter().map(|claim| claim.as_str().to_owned());
+        let in_tree = self.in_tree.iter().map(|(driver, handle)| format!("{driver} {handle}"));
+        claims.chain(self.disks.iter().map(Disk::name)).chain(in_tree)
+    }
+}
+
+/// Whether a pod uses any of the claims and disks of these names.
+pub fn shares(pod: &Pod, names: &[String]) -> bool {
+    !names.is_empty() && User::of(pod, "").0.names().any(|name| names.contains(&name))
+}
+
 /// What a pod used that is thought away.
 #[derive(Debug)]
 pub struct Lifted {
@@ -68,19 +99,7 @@ pub fn uses(pod: &Pod, claim: &str) -> bool {
 impl Users {
     /// A pod is on a node.
     pub fn put(&mut self, uid: &str, pod: &Pod, node: &str) {
-        let (claims, disks, in_tree) = (Vec::new(), Vec::new(), Vec::new());
-        let mut user = User { node: node.into(), claims, disks, in_tree };
-        let mut own = Vec::new();
-        for volume in volumes(pod) {
-            if let Some((claim, is_made)) = claim_of(pod, volume) {
-                if !is_made {
-                    own.push(claim.clone());
-                }
-                user.claims.push(claim);
-            }
-            user.disks.extend(restrictions::disk(volume));
-            user.in_tree.extend(in_tree::of_pod(volume));
-        }
+        let (user, own) = User::of(pod, node);
         if user.claims.is_empty() && user.disks.is_empty() && user.in_tree.is_empty() {
             return;
         }
@@ -94,6 +113,11 @@ impl Users {
         }
         self.by_node.entry(Rc::clone(&user.node)).or_default().insert(Rc::clone(&uid));
         self.pods.insert(uid, user);
+    }
+
+    /// Names of the claims and disks that a pod on a node uses.
+    pub fn names(&self, uid: &str) -> Rc<[String]> {
+        self.pods.get(uid).map(|user| user.names().collect()).unwrap_or_default()
     }
 
     /// Whether a pod is on a node and uses anything.
