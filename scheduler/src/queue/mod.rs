@@ -105,9 +105,13 @@ pub enum Place {
 pub struct Settings {
     /// podInitialBackoffSeconds and podMaxBackoffSeconds.
     pub backoff: Backoff,
-    /// After so long an unschedulable pod is tried again, whatever happened.
+    /// After so long an unschedulable pod is tried again, whatever happened; [`STAY_MIN`] at least.
     pub stay_max: Duration,
 }
+
+/// So often upstream looks whether pods have waited for too long.
+// k8s: pkg/scheduler/backend/queue/scheduling_queue.go Run
+const STAY_MIN: Duration = Duration::from_secs(30);
 
 impl Default for Settings {
     fn default() -> Self {
@@ -205,8 +209,9 @@ mod cause {
 impl<P: Candidate, E: Clone> Queue<P, E> {
     /// An empty one.
     pub fn new(settings: Settings) -> Self {
+        let stay_max = settings.stay_max.max(STAY_MIN);
         Self {
-            settings,
+            settings: Settings { stay_max, ..settings },
             pods: HashMap::new(),
             active: BTreeSet::new(),
             backoff: BTreeSet::new(),

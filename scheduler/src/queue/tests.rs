@@ -69,10 +69,14 @@ fn place(queue: &Queue<Pod, Helps>, uid: &str) -> Place {
 /// One that this plugin rejected, at ten seconds.
 fn rejected(by: Plugin) -> Queue<Pod, Helps> {
     let mut queue = queue();
-    queue.add("p", pod(0, false), at(0));
-    assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
-    queue.back(&Fake, "p", [by].into(), Rejectors::new(), at(10));
+    reject(&mut queue, by);
     queue
+}
+
+fn reject(queue: &mut Queue<Pod, Helps>, by: Plugin) {
+    queue.add("p", pod(0, false), at(0));
+    assert_eq!(popped(queue, at(10)).as_deref(), Some("p"));
+    queue.back(&Fake, "p", [by].into(), Rejectors::new(), at(10));
 }
 
 #[test]
@@ -98,6 +102,18 @@ fn the_wait_for_the_first_turn_counts() {
     assert_eq!(popped(&mut queue, at(40)).as_deref(), Some("p"));
     let first = |uid| queue.get(uid).expect("it is known").first_attempt;
     assert_eq!((first("p"), first("gated")), (Some(at(3)), Some(at(7))));
+}
+
+#[test]
+fn whoever_is_to_be_tried_again_at_once_waits_for_upstreams_look_all_the_same() {
+    let mut queue = Queue::new(Settings { stay_max: Duration::ZERO, ..Settings::default() });
+    reject(&mut queue, FIT);
+    queue.flush(at(40));
+    assert_eq!(place(&queue, "p"), Place::Unschedulable);
+    let due = queue.next_flush().expect("it waits for the time");
+    assert_eq!(due, at(40) + Duration::from_millis(1));
+    queue.flush(due);
+    assert_eq!(place(&queue, "p"), Place::Active);
 }
 
 #[test]
