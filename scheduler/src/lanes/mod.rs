@@ -298,11 +298,10 @@ impl Lanes {
         let turns = Rc::clone(&self.evictions);
         let began = Instant::now();
         tokio::task::spawn_local(async move {
-            let gone = victims.into_iter().map(|(victim, note)| async {
-                let Ok(_turn) = turns.acquire().await else { return false };
+            let all = last_after_all(&turns, victims, async |(victim, note)| {
                 evict(client.clone(), notes.clone(), victim, &message, note).await
             });
-            let all = futures_util::future::join_all(gone).await.into_iter().all(|gone| gone);
+            let all = all.await;
             owed.pay(End::Evict(Evicted { pod, all, took: began.elapsed() }));
         });
     }
@@ -328,6 +327,29 @@ async fn post(client: &kube::Client, path: &str, object: &impl Serialize) -> kub
 /// Where a pod is found.
 fn path_of(key: &ObjectKey) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", key.namespace(), key.name())
+}
+
+/// Does this with all but the last at once, then with the last; whether all of it succeeded. Once one
+/// fails, none is begun: who preempts finds others, and those who are left may stay.
+// k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
+async fn last_after_all<T>(
+    turns: &Semaphore,
+    mut all: Vec<T>,
+    does: impl AsyncFn(T) -> bool,
+) -> bool {
+    let (failed, does) = (&Cell::new(false), &does);
+    let one = |each| async move {
+        let turn = turns.acquire().await;
+        if !failed.get() && (turn.is_err() || !does(each).await) {
+            failed.set(true);
+        }
+    };
+    let last = all.pop();
+    futures_util::future::join_all(all.into_iter().map(one)).await;
+    if let Some(last) = last {
+        one(last).await;
+    }
+    !failed.get()
 }
 
 /// Deletes a victim; whether it is gone or going.
@@ -403,12 +425,34 @@ impl Drop for Owed {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::path::Path;
 
     use kube::config::{AuthInfo, Cluster};
     use pintle_api::{Access, ClientOptions};
 
     use super::*;
+
+    #[tokio::test]
+    async fn the_last_one_goes_when_all_others_have_and_nobody_once_one_fails() {
+        for (fails, expected) in [(0, "1 2 3 "), (1, "1 "), (2, "1 2 "), (3, "1 2 3 ")] {
+            let (turns, begun) = (Semaphore::new(1), RefCell::new(String::new()));
+            let all = last_after_all(&turns, vec![1, 2, 3], async |each| {
+                begun.borrow_mut().push_str(&format!("{each} "));
+                tokio::task::yield_now().await;
+                each != fails
+            });
+            assert_eq!((all.await, &**begun.borrow()), (fails == 0, expected));
+        }
+        // At once, as far as there are turns.
+        let (turns, begun) = (Semaphore::new(4), Cell::new(0));
+        let all = last_after_all(&turns, vec![1, 2, 3], async |each| {
+            begun.set(begun.get() + 1);
+            tokio::task::yield_now().await;
+            begun.get() == if each == 3 { 3 } else { 2 }
+        });
+        assert!(all.await);
+    }
 
     #[tokio::test]
     async fn pods_whose_volumes_and_devices_are_written_count_until_they_are() {
