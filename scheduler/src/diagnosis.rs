@@ -348,6 +348,10 @@ impl Thinker {
     fn kept(&mut self, mirror: &mut Mirror, asking: &Asking, only_feasible: bool) -> Kept {
         mirror.cluster.use_profile(&asking.profile);
         let mut kept = Kept::default();
+        if let Some(devices) = asking.devices.as_ref().filter(|_| !only_feasible) {
+            // Without those pods more nodes may have been looked at.
+            devices.forget_unavailable();
+        }
         for (node, pods) in mirror.nominees(asking.uid(), asking.spec.priority) {
             let is_feasible = |row| self.scratch.feasible.get(row);
             if only_feasible && !mirror.cluster.row(&node).is_some_and(is_feasible) {

@@ -1,8 +1,11 @@
 //! Pods whose claims give devices back: when they are decided again.
 
+use serde_json::json;
+
 use super::command::PodRef;
 use super::device_tests::{claim, class, devices_of, has, reserves, slice, user};
-use super::tests::{at, decide, knowing, node};
+use super::tests::{at, condition, decide, knowing, node, with};
+use super::wake_tests::node_like;
 use super::*;
 use crate::watch::{Thing, Told};
 
@@ -39,4 +42,31 @@ fn who_could_not_give_devices_back_is_decided_again() {
     scheduler.gave_back(&pod.uid, false, Vec::new(), at(61));
     let asked = reserves(&decide(&mut scheduler, 120)).expect("it is decided again");
     assert_eq!(asked.2, [], "the claim is as it was");
+}
+
+#[test]
+fn nobody_gives_devices_back_for_a_node_on_which_others_are_in_the_way() {
+    // Its devices are on a node that is closed; on the other one there is no room for it.
+    let closed = node_like("b", |node| {
+        node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+    });
+    let low = with("low", "4", |pod| {
+        pod["spec"]["nodeName"] = json!("a");
+        pod["spec"]["priority"] = json!(-1);
+    });
+    let expected = with("expected", "4", |pod| {
+        pod["spec"]["schedulingGates"] = json!([{"name": "g"}]);
+        pod["status"] = json!({"nominatedNodeName": "a"});
+    });
+    for in_the_way in [low, expected] {
+        let own = has("c", 1, ("b", "g0"), &["p"]);
+        let things = [class(), node("a", "4"), closed.clone(), slice("b", &["g0"]), own];
+        let pods = [in_the_way, user("p", "c")];
+        let mut scheduler = knowing(things.into_iter().chain(pods).collect());
+        let commands = decide(&mut scheduler, 0);
+        let gives = |command: &&Command| matches!(command, Command::GiveDevicesBack { .. });
+        assert_eq!(commands.iter().find(gives), None);
+        let (_, message) = condition(&commands).expect("it is told why");
+        assert!(message.contains(". still not schedulable, preemption: 0/2 nodes"), "{message}");
+    }
 }

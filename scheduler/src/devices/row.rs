@@ -28,6 +28,8 @@ use crate::cycle::Reserve;
 
 /// What a plugin gives a node at most.
 const SCORE_MAX: i64 = 100;
+/// Why a node is rejected that claims with devices cannot be used on.
+const UNAVAILABLE: &str = "resourceclaim not available on the node";
 /// Most alternatives of a request.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go FirstAvailableDeviceRequestMaxSize
 const ALTERNATIVES_MAX: usize = 8;
@@ -99,6 +101,11 @@ impl DeviceClaims {
         self.memory.borrow().error.clone()
     }
 
+    /// Nodes are looked at again, other ones than before: what was found of claims there counts no more.
+    pub(crate) fn forget_unavailable(&self) {
+        self.memory.borrow_mut().unavailable.clear();
+    }
+
     /// The claims with the devices that they are to be given, where they have none.
     pub(crate) fn with(&self, given: &Given) -> Vec<(Rc<ResourceClaim>, Option<AllocationResult>)> {
         let mut given = given.devices.iter();
@@ -147,7 +154,8 @@ impl DeviceClaims {
 }
 
 impl OfDevices<'_> {
-    /// Why a node is rejected, if it is.
+    /// Why a node is rejected, if it is. No claim is given back for it: preemption may be only trying.
+    // k8s: default_plugins.go applyDynamicResources, whose PostFilter is before that of DefaultPreemption
     pub(crate) fn rejection(&self, row: u32) -> Option<Status> {
         if let Some(known) = self.claims.memory.borrow().rows.get(&row) {
             return known.clone().err();
@@ -163,22 +171,24 @@ impl OfDevices<'_> {
         if let Some(error) = self.claims.error() {
             return Err(rejected(&error));
         }
-        let is_off =
-            |own: &Own| own.is_broken || own.reach.as_ref().is_some_and(|rows| !rows.get(row));
         let extended = self.claims.extended.as_ref();
         let made = match extended.map(|extended| extended.at(row)) {
             None => None,
             Some(made) => made.map_err(rejected)?,
         };
-        let all = self.claims.all.iter().enumerate();
-        let unavailable: Vec<usize> =
-            all.filter(|(_, own)| is_off(own)).map(|(at, _)| at).collect();
         let devices = self.allocate(row, made.as_deref())?;
-        if !unavailable.is_empty() {
-            self.claims.memory.borrow_mut().unavailable.extend(unavailable);
-            return Err(rejected("resourceclaim not available on the node"));
+        match self.unavailable(row).next() {
+            Some(_) => Err(rejected(UNAVAILABLE)),
+            None => Ok(Given { devices, extended: made }),
         }
-        Ok(Given { devices, extended: made })
+    }
+
+    /// Claims whose devices are no good on a node, by number.
+    fn unavailable(&self, row: u32) -> impl Iterator<Item = usize> {
+        let is_off =
+            move |own: &Own| own.is_broken || own.reach.as_ref().is_some_and(|rows| !rows.get(row));
+        let all = self.claims.all.iter().enumerate();
+        all.filter(move |(_, own)| is_off(own)).map(|(at, _)| at)
     }
 
     fn allocate(&self, row: u32, made: Option<&Made>) -> Result<Vec<AllocationResult>, Status> {
@@ -254,7 +264,11 @@ impl RowPlugin for OfDevices<'_> {
     }
 
     fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
-        self.rejection(row)
+        let status = self.rejection(row);
+        if status.as_ref().is_some_and(|status| status.reasons == [UNAVAILABLE]) {
+            self.claims.memory.borrow_mut().unavailable.extend(self.unavailable(row));
+        }
+        status
     }
 
     fn prepare(&self, _: &View, feasible: &Bits) {
