@@ -248,7 +248,10 @@ fn run(
         return Outcome::default();
     }
     plugins.iter().for_each(|plugin| plugin.prepare(view, &scratch.feasible));
+    // The only node is taken without a look at how good it is.
+    // k8s: pkg/scheduler/schedule_one.go schedulePod
     if let Some(error) = &program.preferred_error
+        && feasible > 1
         && view.profile.weight(Plugin::NodeAffinity) != 0
     {
         let refusal = Some(Refusal::Error(error.clone()));

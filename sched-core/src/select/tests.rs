@@ -66,6 +66,25 @@ fn plugins_of_single_nodes_leave_the_fast_path_exact() {
 }
 
 #[test]
+fn the_only_node_is_taken_though_nobody_can_read_what_is_preferred() {
+    let mut cluster = Cluster::new(Profile::default());
+    nodes(&mut cluster, 2);
+    let requirement = json!({"key": "k", "operator": "Unknown"});
+    let term = json!({"weight": 1, "preference": {"matchExpressions": [requirement]}});
+    for (cpu, feasible) in [("1500m", 1), ("500m", 2)] {
+        let pod = pod_with("p", |p| {
+            p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(cpu);
+            p["spec"]["affinity"] = json!({"nodeAffinity":
+                {"preferredDuringSchedulingIgnoredDuringExecution": [term]}});
+        });
+        let program = cluster.compile(&pod).expect("pod");
+        let found = decide(cluster.view(), &program, &mut Scratch::default());
+        assert_eq!((found.feasible, found.refusal.is_some()), (feasible, feasible == 2));
+        assert_eq!(found.first.is_some(), feasible == 1);
+    }
+}
+
+#[test]
 fn a_node_is_rejected_by_the_plugin_that_comes_first() {
     let mut cluster = Cluster::new(Profile::default());
     nodes(&mut cluster, 10);
