@@ -244,13 +244,15 @@ pub fn profiles_with(
     Ok((all, chosen))
 }
 
-/// Those who are asked over HTTP.
+/// Those who are asked over HTTP, in this order: who may be left out comes last.
 ///
 /// # Errors
 /// When the text is no such configuration, or upstream would refuse it.
+// k8s: pkg/scheduler/scheduler.go buildExtenders
 pub fn extenders(text: &str) -> Result<Vec<Extender>, ConfigError> {
-    let file = read(text)?;
+    let mut file = read(text)?;
     validate(&file)?;
+    file.extenders.sort_by_key(|extender| extender.ignorable);
     Ok(file.extenders)
 }
 

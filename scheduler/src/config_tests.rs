@@ -235,6 +235,17 @@ fn what_an_extender_looks_after_nobody_else_counts() {
 }
 
 #[test]
+fn extenders_that_may_be_left_out_are_asked_last() {
+    let one = |url: &str, ignorable| {
+        format!("- {{urlPrefix: 'http://{url}', filterVerb: f, ignorable: {ignorable}}}\n")
+    };
+    let all = [one("a", true), one("b", false), one("c", true), one("d", false)].concat();
+    let all = extenders(&format!("{HEAD}extenders:\n{all}")).expect("valid");
+    let order: String = all.iter().map(|extender| &extender.url_prefix[7..]).collect();
+    assert_eq!(order, "bdac");
+}
+
+#[test]
 fn arguments_of_volume_binding_are_honoured_or_refused() {
     let with = |plugin: &str, args: &str| {
         format!("profiles:\n- pluginConfig:\n  - name: {plugin}\n    args: {args}\n")

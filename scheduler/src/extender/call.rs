@@ -1,4 +1,5 @@
-//! Asks extenders, one after the other.
+//! Asks extenders: those that take nodes out or choose victims one after the other, those that score at
+//! once.
 // k8s: pkg/scheduler/extender.go send, schedule_one.go findNodesThatPassExtenders, prioritizeNodes,
 //      framework/preemption/preemption.go callExtenders
 
@@ -146,30 +147,39 @@ async fn nodes(
         objects.retain(|node| node.metadata.name.as_deref().is_some_and(|n| left.contains(n)));
     }
     if names.len() > 1 {
-        for caller in callers.iter().filter(|caller| !caller.extender.prioritize_verb.is_empty()) {
-            let extender = &caller.extender;
-            let objects = (!extender.node_cache_capable).then_some(&*objects);
-            let body = wire::nodes(pod, &names, objects);
-            match caller.send(&extender.prioritize_verb, &body).await {
-                Ok(answer) => {
-                    for (node, score) in wire::scores(&answer, extender.weight) {
-                        let sum = found.scores.entry(node).or_default();
-                        *sum = sum.saturating_add(score);
-                    }
-                }
-                // The others choose.
-                Err(error) => {
-                    tracing::warn!(
-                        error,
-                        extender = extender.url_prefix,
-                        "an extender's scores are missing"
-                    );
-                }
-            }
+        for (node, score) in scores(callers, pod, &names, &objects).await {
+            let sum = found.scores.entry(node).or_default();
+            *sum = sum.saturating_add(score);
         }
     }
     found.left = names.iter().map(|name| name.to_string()).collect();
     Ok(found)
+}
+
+/// What those say who score, all at once.
+// k8s: pkg/scheduler/schedule_one.go prioritizeNodes
+async fn scores(
+    callers: &[&Caller],
+    pod: &Pod,
+    names: &[Rc<str>],
+    objects: &[Rc<Node>],
+) -> Vec<(String, i64)> {
+    let scores = |caller: &&&Caller| !caller.extender.prioritize_verb.is_empty();
+    let answers = callers.iter().filter(scores).map(|caller| async move {
+        let extender = &caller.extender;
+        let objects = (!extender.node_cache_capable).then_some(objects);
+        let body = wire::nodes(pod, names, objects);
+        match caller.send(&extender.prioritize_verb, &body).await {
+            Ok(answer) => wire::scores(&answer, extender.weight),
+            // The others choose.
+            Err(error) => {
+                let extender = &extender.url_prefix;
+                tracing::warn!(error, extender, "an extender's scores are missing");
+                Vec::new()
+            }
+        }
+    });
+    futures_util::future::join_all(answers).await.concat()
 }
 
 // k8s: pkg/scheduler/framework/preemption/preemption.go callExtenders

@@ -3,7 +3,7 @@
 use pintle_api::informer::ObjectKey;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::call::{Caller, bind, binder, consult};
 use super::*;
@@ -25,10 +25,7 @@ async fn server(
                     let (_, status, answer) = found.expect("a known path").clone();
                     // Not every test wants to know.
                     let _ = heard.send((path, body));
-                    let text = answer.to_string();
-                    let head =
-                        format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", text.len());
-                    peer.write_all((head + &text).as_bytes()).await.expect("the peer listens");
+                    respond(&mut peer, status, &answer).await;
                 }
             });
         }
@@ -36,8 +33,14 @@ async fn server(
     (url, hears)
 }
 
+async fn respond(peer: &mut TcpStream, status: u16, answer: &Value) {
+    let text = answer.to_string();
+    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", text.len());
+    peer.write_all((head + &text).as_bytes()).await.expect("the peer listens");
+}
+
 /// The path and the body of one request; `None` at the end of the connection.
-async fn request(peer: &mut tokio::net::TcpStream) -> Option<(String, Value)> {
+async fn request(peer: &mut TcpStream) -> Option<(String, Value)> {
     let mut bytes = Vec::new();
     loop {
         if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -102,6 +105,28 @@ async fn nodes_are_filtered_one_after_the_other_and_scored() {
     assert_eq!(path, "/scheduler/filter");
     assert_eq!(body["NodeNames"], json!(["a", "b", "c", "d"]));
     assert_eq!((&body["Nodes"], &body["Pod"]["metadata"]["name"]), (&Value::Null, &json!("p")));
+}
+
+#[tokio::test]
+async fn those_who_score_are_asked_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        let mut peers = Vec::new();
+        for _ in 0..2 {
+            let (mut peer, _) = listener.accept().await.expect("somebody asks");
+            request(&mut peer).await.expect("a question");
+            peers.push(peer);
+        }
+        // Nobody is answered before all have asked.
+        for peer in &mut peers {
+            respond(peer, 200, &json!([{"Host": "a", "Score": 1}])).await;
+        }
+    });
+    let of = |weight| Extender { prioritize_verb: "score".into(), weight, ..extender(&url) };
+    let answer = ask(vec![of(1), of(2)], nodes(&["a", "b"])).await.expect("answers");
+    let Answer::Nodes(found) = answer else { panic!("{answer:?}") };
+    assert_eq!(found.scores["a"], 30);
 }
 
 #[tokio::test]

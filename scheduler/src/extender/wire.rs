@@ -134,7 +134,7 @@ pub fn filtered(
 
 /// What is added to the scores of nodes.
 // k8s: pkg/scheduler/schedule_one.go prioritizeNodes
-pub fn scores(answer: &Value, weight: i64) -> HashMap<String, i64> {
+pub fn scores(answer: &Value, weight: i64) -> Vec<(String, i64)> {
     let all = answer.as_array().into_iter().flatten();
     let one = |of: &Value| {
         let score = field(of, "Score").and_then(Value::as_i64).unwrap_or(0);

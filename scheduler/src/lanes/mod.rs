@@ -7,7 +7,7 @@
 //!            ├─ BindVolumes > volumes and claims, one after the other
 //!            ├─ ReserveDevices, ReleaseDevices, GiveDevicesBack > claims of devices, the same
 //!            ├─ Evict ──> its victims, EVICTIONS_MAX at once
-//!            ├─ Consult > extenders, one after the other
+//!            ├─ Consult > extenders: one after the other takes nodes out, all score at once
 //!            └─ Tell ───> notes: events of events.k8s.io, the same again raises a count
 //! ```
 //! Input: commands. Output: requests, and how each binding ended, whatever happens to its task.
