@@ -260,16 +260,16 @@ fn is_pod_level_resource(name: &str) -> bool {
 }
 
 /// Pod-level requests of a pod that is being resized in place: the most of what is asked for, what
-/// is allocated and what is in force.
+/// is allocated and what is in force. An allocation without resources in force is not looked at.
+// k8s: helpers.go PodRequests
 fn pod_level_effective(pod: &Pod, spec: Amounts) -> Result<Amounts, RequestError> {
-    let Some(status) = pod.status.as_ref() else { return Ok(spec) };
-    if status.resources.is_none() && status.allocated_resources.is_none() {
+    let status = pod.status.as_ref();
+    let Some((status, actuated)) = status.and_then(|s| Some((s, s.resources.as_ref()?))) else {
         return Ok(spec);
-    }
+    };
     let mut effective = if is_resize_infeasible(pod) { Amounts::new() } else { spec.clone() };
-    let actuated = status.resources.as_ref().and_then(|r| r.requests.as_ref());
     for (list, field) in [
-        (actuated, "status.resources.requests"),
+        (actuated.requests.as_ref(), "status.resources.requests"),
         (status.allocated_resources.as_ref(), "status.allocatedResources"),
     ] {
         let mut amounts = amounts_of(list, || field.to_owned())?;
@@ -435,6 +435,21 @@ mod tests {
         assert_eq!((r.plain.cpu_milli, r.nonzero_cpu_milli), (3000, 3000));
         assert_eq!(r.score.cpu_milli, 1100);
         assert_eq!(r.nonzero_mem_bytes, 2 * DEFAULT_MEM_BYTES);
+    }
+
+    #[test]
+    fn an_allocation_at_the_pods_level_counts_once_resources_are_in_force() {
+        let cpu = |status: &str| {
+            let pod = format!(
+                r#"{{"metadata":{{}},"status":{status},"spec":{{"containers":[{{"name":"a"}}],
+                    "resources":{{"requests":{{"cpu":"1"}}}}}}}}"#
+            );
+            let pod = serde_json::from_str(&pod).expect("pod");
+            PodRequests::of(&pod).expect("quantities").plain.cpu_milli
+        };
+        assert_eq!(cpu(r#"{"allocatedResources":{"cpu":"2"}}"#), 1000);
+        assert_eq!(cpu(r#"{"allocatedResources":{"cpu":"2"},"resources":{}}"#), 2000);
+        assert_eq!(cpu(r#"{"resources":{"requests":{"cpu":"3"}}}"#), 3000);
     }
 
     #[test]
