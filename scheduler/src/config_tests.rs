@@ -294,6 +294,10 @@ fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
         let error = of(wrong).expect_err(wrong).to_string();
         assert!(error.contains(field), "{error}");
     }
+    let spread =
+        "profiles:\n- pluginConfig:\n  - name: PodTopologySpread\n    args: {defaultingType: ''}\n";
+    let spread = profile(&format!("{HEAD}{spread}"), None).expect("valid");
+    assert_eq!(spread, Profile::default());
     let unread = "leaderElection: {leaderElect: false, resourceLock: endpoints}\n";
     assert!(!of(unread).expect("valid").leader_elect);
     let equal = of("podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n").expect("valid");

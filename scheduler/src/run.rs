@@ -139,25 +139,39 @@ async fn work(mut running: Running, mut lead: Option<Lead>) -> Result<()> {
     };
     tokio::select! {
         () = leads => {}
-        _ = end.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+        () = any_of(&mut end, &mut interrupt) => return Ok(()),
     }
     tokio::select! {
         () = running.schedule() => {}
         () = is_lost(&mut lead) => {
             anyhow::bail!("the lease was lost: another scheduler may work now")
         }
+        () = any_of(&mut end, &mut interrupt) => {}
+    }
+    state.is_ending();
+    let ends = async {
+        // A binding without an answer may still be made: others wait until the lease is over.
+        if running.end().await
+            && let Some(lead) = lead
+        {
+            lead.release().await;
+        }
+    };
+    tokio::select! {
+        () = ends => Ok(()),
+        // k8s: staging/src/k8s.io/apiserver/pkg/server/signal.go SetupSignalContext
+        () = any_of(&mut end, &mut interrupt) => {
+            anyhow::bail!("told to end a second time: bindings may have no answer yet")
+        }
+    }
+}
+
+/// Until one of the two is heard.
+async fn any_of(end: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
         _ = end.recv() => {}
         _ = interrupt.recv() => {}
     }
-    state.is_ending();
-    // A binding without an answer may still be made: others wait until the lease is over.
-    if running.end().await
-        && let Some(lead) = lead
-    {
-        lead.release().await;
-    }
-    Ok(())
 }
 
 async fn leads(lead: &mut Option<Lead>) {

@@ -22,10 +22,11 @@ impl Rate {
     /// What client-go makes of these settings: zero stands for its own defaults.
     // k8s: staging/src/k8s.io/client-go/rest/config.go RESTClientForConfigAndClient
     #[must_use]
-    pub fn of_settings(per_second: i32, burst: i32) -> Self {
-        let per_second = if per_second == 0 { 5 } else { per_second };
+    pub fn of_settings(per_second: impl Into<f64>, burst: i32) -> Self {
+        let per_second = per_second.into();
+        let per_second = if per_second == 0.0 { 5.0 } else { per_second };
         let burst = if burst == 0 { 10 } else { burst };
-        Self { per_second: per_second.into(), burst: u32::try_from(burst).unwrap_or(0) }
+        Self { per_second, burst: u32::try_from(burst).unwrap_or(0) }
     }
 }
 

@@ -234,9 +234,10 @@ fn balanced(profile: &mut Profile, a: BalancedArgs, path: &str) -> Result<(), Co
 }
 
 fn spread(profile: &mut Profile, a: SpreadArgs, path: &str) -> Result<(), ConfigError> {
-    match a.defaulting_type.as_deref().unwrap_or("System") {
-        "System" if a.default_constraints.is_empty() => {}
-        "System" => {
+    // k8s: pkg/scheduler/apis/config/v1/defaults.go SetDefaults_PodTopologySpreadArgs
+    match a.defaulting_type.as_deref().unwrap_or_default() {
+        "" | "System" if a.default_constraints.is_empty() => {}
+        "" | "System" => {
             let problem = "must be empty when defaultingType is System";
             return Err(field(&format!("{path}.defaultConstraints"), problem));
         }

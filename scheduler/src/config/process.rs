@@ -166,8 +166,9 @@ impl Process {
         }
     }
 
-    /// Requests a second and at once; none when the rate is negative.
+    /// Requests a second and at once; none when the rate is negative. Only flags may say zero.
     pub fn rate(&self) -> Option<Rate> {
-        (self.qps > 0.0).then_some(Rate { per_second: self.qps, burst: self.burst })
+        let burst = i32::try_from(self.burst).unwrap_or(i32::MAX);
+        Some(Rate::of_settings(self.qps, burst)).filter(|rate| rate.per_second > 0.0)
     }
 }

@@ -339,7 +339,9 @@ fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigErro
     ] {
         *time = duration(given, name).unwrap_or(*time);
     }
-    if let Some(lock) = given.text("leader-elect-resource-lock").filter(|lock| *lock != "leases") {
+    // As in the file, nobody reads it where nobody is elected.
+    let lock = given.text("leader-elect-resource-lock").filter(|_| process.leader_elect);
+    if let Some(lock) = lock.filter(|lock| *lock != "leases") {
         let problem = "only leases are supported";
         return Err(wrong("--leader-elect-resource-lock", lock, problem, "remove it"));
     }

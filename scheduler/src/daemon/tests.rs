@@ -57,6 +57,18 @@ fn flags_win_over_the_file_but_for_credentials_and_rates() {
 }
 
 #[test]
+fn rates_of_zero_are_those_of_upstreams_client() {
+    for (flags, expected) in [
+        (["--kube-api-qps=0", "--kube-api-burst=0"], Some((5.0, 10))),
+        (["--kube-api-qps=0", "--kube-api-burst=3"], Some((5.0, 3))),
+        (["--kube-api-qps=-1", "--kube-api-burst=3"], None),
+    ] {
+        let rate = run(&flags).expect("nothing is wrong").process.rate();
+        assert_eq!(rate.map(|rate| (rate.per_second, rate.burst)), expected, "{flags:?}");
+    }
+}
+
+#[test]
 fn the_configuration_that_is_shown_says_what_the_file_said() {
     let (_dir, path) = file(&format!(
         "{HEAD}parallelism: 4\ndelayCacheUntilActive: true\npodMaxBackoffSeconds: 30\n\
@@ -101,6 +113,12 @@ fn mistakes_are_told_in_one_sentence_each() {
         let wrong = run(&[arg]).expect_err(arg);
         assert!(wrong.len() == 1 && wrong[0].contains(word), "{arg}: {wrong:?}");
     }
+}
+
+#[test]
+fn a_lock_of_another_kind_is_no_mistake_where_nobody_is_elected() {
+    let flags = ["--leader-elect=false", "--leader-elect-resource-lock=endpoints"];
+    assert!(!run(&flags).expect("nothing is wrong").process.leader_elect);
 }
 
 #[test]
