@@ -63,6 +63,7 @@ use pintle_agent_runtime::observed::Reader;
 use pintle_agent_runtime::probe::Prober;
 use pintle_agent_runtime::provider;
 use pintle_agent_runtime::provider::Providers;
+use pintle_agent_runtime::pull_queue::PullQueue;
 use pintle_agent_runtime::start_permits::{StartPermits, StartsUnderWay};
 use pintle_agent_server as server;
 use pintle_agent_server::{PodGauge, Query, Views};
@@ -118,6 +119,8 @@ pub struct Parts {
     pub lists: ListsSeen,
     /// What the node is short of, as the driver says.
     pub pressure: watch::Sender<Pressure>,
+    /// Pulls that wait for their turn.
+    pub pull_queue: PullQueue,
     /// The kernel's events, once the runtime is up.
     pub kernel: Arc<OnceLock<Tracker>>,
     /// How far a shutdown of the node has come.
@@ -189,6 +192,7 @@ impl Parts {
             health: Arc::new(server::Health::new(sync_every)),
             problems: Arc::default(),
             serving_cert: Arc::default(),
+            pull_queue: PullQueue::default(),
             kernel: Arc::default(),
             lists: ListsSeen::default(),
             pressure: watch::Sender::default(),
@@ -206,6 +210,7 @@ impl Parts {
             views: self.views.clone(),
             recorder: self.recorder.clone(),
             calls: calls_of(&self.runtime),
+            pull_queue: self.pull_queue.clone(),
             events: events_of(&self.kernel),
             queries,
             serving_cert: Arc::clone(&self.serving_cert),
@@ -377,7 +382,7 @@ impl Parts {
         Ok(Executor {
             reader,
             users: host::users(config)?,
-            images: host::images(config, client, recorder, providers, metrics)?,
+            images: host::images(self, providers)?,
             objects,
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,

@@ -29,7 +29,9 @@ pub enum Class {
     Exec(i64),
     /// A checkpoint with its own timeout, in seconds; 0 is the runtime's default.
     Checkpoint(i64),
-    /// A registry. Its caller watches progress and drops the call when it stalls.
+    /// A registry. Nobody here bounds it, as in the kubelet: a pull that makes no progress is the
+    /// runtime's to give up (containerd's `image_pull_progress_timeout`).
+    // k8s: staging/src/k8s.io/cri-client/pkg/remote_image.go PullImage
     Pull,
     /// Held for as long as the caller likes.
     Stream,

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::{BACK_OFF_OTHER_KEYS, Images, NodeKeys, Wanted};
 use crate::credentials::NodeCredentials;
 use crate::provider::{Providers, Settings};
+use crate::pull_queue::PullQueue;
 use crate::pull_records::PullRecords;
 use crate::puller::{Pull, PullLimits, Puller};
 
@@ -62,10 +63,12 @@ impl Scene {
         Images::new(client, Recorder::default(), keys, puller, metrics)
     }
 
-    /// Pulls of a puller with these limits.
-    fn puller(&self, limits: PullLimits) -> Rc<Puller> {
+    /// What pulls one image at a time, and its queue.
+    fn puller(&self, rate: Rate) -> (Rc<Puller>, PullQueue) {
         let client = Client::connect(&self.runtime.endpoint(), Deadlines::default());
-        Rc::new(Puller::new(client.expect("a path"), limits, None))
+        let (client, queue) = (client.expect("a path"), PullQueue::default());
+        let puller = Puller::new(client, PullLimits { parallel: Some(1), rate }, None);
+        (Rc::new(puller.queued_in(queue.clone())), queue)
     }
 
     fn files(&self, folder: &str) -> Vec<PathBuf> {
@@ -235,23 +238,54 @@ fn another_pull_secret_ends_the_wait_after_a_failed_pull() {
     });
 }
 
+fn anonymous(image: &str) -> Pull {
+    Pull {
+        name: image.to_owned(),
+        image: image.to_owned(),
+        sandbox: v1::PodSandboxConfig::default(),
+        credentials: Vec::new(),
+    }
+}
+
+#[test]
+fn pulls_that_wait_for_their_turn_are_in_the_queue_until_they_begin() {
+    run(async |scene| {
+        let (puller, queue) = scene.puller(Rate { per_second: 0.0, burst: 0 });
+        let waiting = || queue.waiting().into_iter().map(|(image, _)| image).collect::<Vec<_>>();
+        let begin = |image: &'static str| {
+            let puller = Rc::clone(&puller);
+            pintle_daemon::tasks::spawn("pull", async move {
+                puller.pull(anonymous(image)).await.map(drop)
+            })
+        };
+        let hang = scene.runtime.on(Method::PullImage).hang_after();
+        let first = begin("a");
+        scene.runtime.called(Method::PullImage, "", 1).await;
+        assert!(waiting().is_empty(), "the runtime has been asked");
+        let others = [begin("b"), begin("c")];
+        while waiting().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(waiting(), ["b", "c"]);
+        hang.lift();
+        for task in [first].into_iter().chain(others) {
+            assert_eq!(task.await.expect("it ends"), Ok(()));
+        }
+        assert!(waiting().is_empty());
+    });
+}
+
 #[test]
 fn a_pull_that_waits_for_its_turn_has_not_started() {
     run(async |scene| {
         // Two may start; the third is one too many for days.
         let rate = Rate { per_second: 1e-6, burst: 2 };
-        let puller = scene.puller(PullLimits { parallel: Some(1), rate });
+        let (puller, _) = scene.puller(rate);
         let ends = Rc::new(RefCell::new(Vec::new()));
         let begin = |name: &'static str| {
             let (puller, ends) = (Rc::clone(&puller), Rc::clone(&ends));
-            let pull = Pull {
-                name: name.to_owned(),
-                image: name.to_owned(),
-                sandbox: v1::PodSandboxConfig::default(),
-                credentials: Vec::new(),
-            };
             pintle_daemon::tasks::spawn("pull", async move {
-                let ended = puller.pull(pull).await.map(|pulled| pulled.id);
+                let ended = puller.pull(anonymous(name)).await.map(|pulled| pulled.id);
                 ends.borrow_mut().push((name, ended.err()));
             })
         };

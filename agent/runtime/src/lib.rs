@@ -9,7 +9,8 @@
 //!   execute             runs the actions of a sync, with these:
 //!     start_permits     whose turn it is to start or stop
 //!     prepare, start    cgroup, volumes, sandbox, containers; adopt, follow: those that run
-//!     image, puller     is the image there, pull it; image_volumes: images that are mounted
+//!     image, puller     is the image there, pull it; pull_queue: whose turn it is;
+//!                       image_volumes: images that are mounted
 //!     credentials, provider, pull_records   what pulls are tried with, and who made them
 //!     hooks, kill       postStart and preStop, stops
 //!     resize            new limits for what runs
@@ -43,6 +44,7 @@ pub mod observed;
 mod prepare;
 pub mod probe;
 pub mod provider;
+pub mod pull_queue;
 pub mod pull_records;
 pub mod puller;
 mod resize;

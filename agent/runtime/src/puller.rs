@@ -19,6 +19,7 @@ use pintle_api_types::rate::{Bucket, Rate};
 use pintle_cri::{Client, v1};
 use tokio::sync::Semaphore;
 
+use crate::pull_queue::PullQueue;
 use crate::pull_records::PullRecords;
 
 /// How images are pulled.
@@ -59,6 +60,7 @@ pub(super) struct Pulled {
 pub struct Puller {
     client: Client,
     turns: Option<Rc<Semaphore>>,
+    queue: PullQueue,
     rate: Rc<RefCell<Bucket>>,
     pulls: Rc<RefCell<Vec<(PullKey, SharedPull)>>>,
     records: Option<PullRecords>,
@@ -70,10 +72,16 @@ impl Puller {
         Self {
             client,
             turns: limits.parallel.map(|n| Rc::new(Semaphore::new(n))),
+            queue: PullQueue::default(),
             rate: Rc::new(RefCell::new(Bucket::new(limits.rate))),
             pulls: Rc::default(),
             records,
         }
+    }
+
+    /// Pulls that wait for their turn are told by this queue.
+    pub fn queued_in(self, queue: PullQueue) -> Self {
+        Self { queue, ..self }
     }
 
     /// What is remembered of pulls.
@@ -117,10 +125,14 @@ impl Puller {
         }
         let (client, turns, rate) =
             (self.client.clone(), self.turns.clone(), Rc::clone(&self.rate));
+        let queue = self.queue.clone();
         let (image, sandbox, auths) = (pull.image.clone(), pull.sandbox.clone(), key.2.clone());
         let once = async move {
             let _turn = match &turns {
-                Some(turns) => turns.acquire().await.ok(),
+                Some(turns) => {
+                    let _place = queue.enter(&image);
+                    turns.acquire().await.ok()
+                }
                 None => None,
             };
             // k8s: pkg/kubelet/images/helpers.go throttledImageService.PullImage

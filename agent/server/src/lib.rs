@@ -66,6 +66,7 @@ use pintle_agent_core::sync::plan::Plan;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_metrics::Metrics;
+use pintle_agent_runtime::pull_queue::PullQueue;
 use pintle_cri::{Client, Deadlines, InFlight};
 use pintle_daemon::serve::https;
 use pintle_daemon::serve::listen::{self, Listener};
@@ -127,6 +128,8 @@ pub struct Parts {
     pub recorder: Recorder,
     /// Lists the runtime calls under way: `Client::in_flight` of every client.
     pub calls: Arc<dyn Fn() -> Vec<InFlight> + Send + Sync>,
+    /// Pulls that wait for their turn.
+    pub pull_queue: PullQueue,
     /// The kernel event source: `Tracker::mode` and `Tracker::dropped`.
     pub events: Arc<dyn Fn() -> EventSourceState + Send + Sync>,
     /// Questions to the driver.

@@ -75,10 +75,11 @@ pub(super) fn stage_word(stage: Stage) -> &'static str {
 fn calls(parts: &Parts, snapshot: &Snapshot) -> Vec<RuntimeCall> {
     let mut calls = (parts.calls)();
     calls.extend(parts.own_runtime.get().into_iter().flat_map(Client::in_flight));
-    let calls: Vec<_> = calls.iter().map(stuck::Asked::of_call).collect();
+    let calls = calls.iter().map(stuck::Asked::of_call);
+    let turns = parts.pull_queue.waiting().into_iter().map(stuck::Asked::of_turn);
     let streams = parts.streams.open();
     let streams = streams.iter().filter_map(|stream| stuck::Asked::of_stream(stream, snapshot));
-    let all: Vec<_> = calls.into_iter().chain(streams).collect();
+    let all: Vec<_> = calls.chain(turns).chain(streams).collect();
     stuck::calls(&all, snapshot, Instant::now())
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pintle_agent_core::explain;
-use pintle_agent_core::explain::{Process, RuntimeCall};
+use pintle_agent_core::explain::{PULL_TURN, Process, RuntimeCall};
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_runtime::shims;
@@ -38,6 +38,11 @@ impl Asked {
     pub(super) fn of_call(call: &InFlight) -> Self {
         let (subject, started) = (call.subject.clone(), call.started);
         Self { method: call.method.name(), subject, started }
+    }
+
+    /// A pull that waits for its turn: the runtime was not asked yet.
+    pub(super) fn of_turn((subject, started): (String, Instant)) -> Self {
+        Self { method: PULL_TURN, subject, started }
     }
 
     /// A stream of the HTTPS port: what it is about is the newest container of that name, or the

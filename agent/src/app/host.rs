@@ -19,7 +19,6 @@ use pintle_agent_core::garbage::images::Policy;
 use pintle_agent_core::request::runtime;
 use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::request::sysctl::AllowList;
-use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{ContainerId, NodeFacts};
 use pintle_agent_host::cgroup::{CgroupError, Cgroups};
 use pintle_agent_host::node::context;
@@ -44,7 +43,7 @@ use pintle_daemon::tasks;
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
 
-use super::kernel_tunables;
+use super::{Parts, kernel_tunables};
 
 /// After this long without an answer of the runtime the log says so.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
@@ -258,13 +257,8 @@ pub(super) fn providers(config: &Config) -> Result<provider::Settings> {
     Ok(provider::read(file, bin_dir, accounts)?)
 }
 
-pub(super) fn images(
-    config: &Config,
-    client: &Client,
-    recorder: &Recorder,
-    providers: Providers,
-    metrics: &Arc<Metrics>,
-) -> Result<Images> {
+pub(super) fn images(parts: &Parts, providers: Providers) -> Result<Images> {
+    let (config, client, metrics) = (&parts.config, &parts.runtime, &parts.metrics);
     let limits = PullLimits {
         parallel: config.parallel_pulls_max(),
         rate: Rate {
@@ -274,8 +268,9 @@ pub(super) fn images(
     };
     let keys = NodeKeys { files: NodeCredentials::new(&config.flags.root_dir), providers };
     let records = pull_records(config, client, metrics)?;
-    let puller = Puller::new(client.clone(), limits, records);
-    Ok(Images::new(client.clone(), recorder.clone(), keys, puller, Arc::clone(metrics)))
+    let puller = Puller::new(client.clone(), limits, records).queued_in(parts.pull_queue.clone());
+    let recorder = parts.recorder.clone();
+    Ok(Images::new(client.clone(), recorder, keys, puller, Arc::clone(metrics)))
 }
 
 /// How many dead containers stay.

@@ -2,7 +2,7 @@
 //!
 //! A call hangs when it has taken longer than its kind ever should, or when a process that it waits
 //! for is known to be stopped or to sleep in the kernel. A stop has the pod's grace period first; a
-//! command (hook, probe) has as long as it needs; a pull is told as a pull.
+//! command (hook, probe) has as long as it needs; a pull is told as a pull, also one that waits for others.
 
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ const PULL_AFTER: Duration = Duration::from_secs(1);
 
 /// Role of the process of a command that was run in a container.
 pub const COMMAND: &str = "its command";
+
+/// The method of a pull that waits for others: the runtime was not asked yet.
+pub const PULL_TURN: &str = "PullTurn";
 
 /// A runtime call under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,16 +142,47 @@ pub(crate) fn pulling(subject: &Subject<'_>) -> Option<Explanation> {
         Some((name, container.image.as_deref()?))
     });
     wanted.into_iter().find_map(|(name, image)| {
-        let pull = subject.calls.iter().find(|call| {
-            call.method == "PullImage" && same_image(&call.subject, image) && call.age >= PULL_AFTER
-        })?;
-        let age = span(pull.age);
-        let sentence =
-            format!("Image {} of container {name} is being pulled, for {age} so far", pull.subject);
-        let slow = "see whether the registry answers and how fast, and the runtime's log";
-        let explanation = Explanation::trouble("Pulling", sentence);
-        Some(if pull.age >= SLOW_PULL { explanation.with_remedy(slow) } else { explanation })
+        let of = |method| {
+            let mut calls = subject.calls.iter().filter(|call| call.method == method);
+            calls.find(|call| same_image(&call.subject, image) && call.age >= PULL_AFTER)
+        };
+        let pull = of("PullImage").map(|pull| pulled(name, pull));
+        pull.or_else(|| of(PULL_TURN).map(|turn| queued(subject, name, turn)))
     })
+}
+
+fn pulled(container: &str, pull: &RuntimeCall) -> Explanation {
+    let (image, age) = (&pull.subject, span(pull.age));
+    let sentence =
+        format!("Image {image} of container {container} is being pulled, for {age} so far");
+    let slow = "see whether the registry answers and how fast, and the runtime's log";
+    let explanation = Explanation::trouble("Pulling", sentence);
+    if pull.age >= SLOW_PULL { explanation.with_remedy(slow) } else { explanation }
+}
+
+/// A pull that has not begun, because so many others are under way as there may be.
+fn queued(subject: &Subject<'_>, container: &str, turn: &RuntimeCall) -> Explanation {
+    let of = |method| subject.calls.iter().filter(move |call| call.method == method);
+    let longest = of("PullImage").max_by_key(|pull| pull.age);
+    let because = longest.map(|pull| {
+        let (image, age) = (&pull.subject, span(pull.age));
+        match of("PullImage").count() {
+            1 => format!(": image {image} is being pulled, for {age}"),
+            count => format!(": {count} images are being pulled, {image} for {age}"),
+        }
+    });
+    let others = match of(PULL_TURN).count() - 1 {
+        0 => String::new(),
+        1 => ", and one more waits".to_owned(),
+        count => format!(", and {count} more wait"),
+    };
+    let (image, age, because) = (&turn.subject, span(turn.age), because.unwrap_or_default());
+    let sentence = format!(
+        "Image {image} of container {container} waits for its turn, for {age}{because}{others}"
+    );
+    let remedy = "serializeImagePulls: false, or a higher maxParallelImagePulls, has more images \
+                  pulled at a time";
+    Explanation::trouble("PullQueued", sentence).with_remedy(remedy)
 }
 
 /// The runtime is asked for `a:latest` where the pod says `a`.

@@ -5,7 +5,8 @@
 //! up by the caller. The first rule that applies wins, in this order:
 //!
 //! 1. an earlier pod of the same name has not ended;  2. the pod has ended;  3. it is being ended;
-//! 4. a runtime call hangs;  5. an image is being pulled;  6. a postStart hook runs and runs;
+//! 4. a runtime call hangs;  5. an image is being pulled, or waits for its turn;
+//! 6. a postStart hook runs and runs;
 //! 7. volumes, cgroup, network or sandbox fail;  8. a container does;  9. all is well.
 //!
 //! What would send people away is no such thing while the API server has not taken it.
@@ -15,6 +16,8 @@ mod calls;
 mod cluster_tests;
 mod containers;
 mod ending;
+#[cfg(test)]
+mod pull_tests;
 mod remedies;
 #[cfg(test)]
 mod tests;
@@ -33,7 +36,7 @@ use crate::sync::plan::Action;
 use crate::timeline::TimelineEntry;
 use crate::view::PodView;
 use crate::worker::{NO_SANDBOX_STATUS, Stage};
-pub use calls::{COMMAND, Process, RuntimeCall};
+pub use calls::{COMMAND, PULL_TURN, Process, RuntimeCall};
 pub use containers::PROBE_TIMED_OUT;
 use pintle_api_types::ids::UnixNanos;
 pub use words::span;

@@ -222,34 +222,6 @@ fn pods_whose_volumes_cgroup_or_sandbox_fail() {
 }
 
 #[test]
-fn pods_whose_image_is_missing_or_on_its_way() {
-    check(vec![
-        (
-            waiting("ImagePullBackOff", "Back-off pulling image \"x\": ErrImagePull: refused")
-                .wakes_in(40),
-            "ImagePullBackOff",
-            "Image x of container c cannot be pulled: Back-off pulling image \"x\": \
-             ErrImagePull: refused; tried again in 40 s.",
-        ),
-        (
-            waiting("ErrImageNeverPull", "not present"),
-            "ErrImageNeverPull",
-            "Image x of container c is not on this node: not present.",
-        ),
-        (
-            waiting("ContainerCreating", "").doing(start("c")).call("PullImage", "x:latest", 75),
-            "Pulling",
-            "Image x:latest of container c is being pulled, for 1 min 15 s so far.",
-        ),
-        (
-            waiting("ContainerCreating", "").doing(start("c")).call("PullImage", "xy", 75),
-            "Starting",
-            "Is starting: container c is being started.",
-        ),
-    ]);
-}
-
-#[test]
 fn pods_whose_containers_cannot_be_started() {
     check(vec![
         (

@@ -57,6 +57,7 @@ impl World {
             views: Views::default(),
             recorder: Recorder::default(),
             calls: Arc::new(Vec::new),
+            pull_queue: Default::default(),
             events: Arc::new(|| EventSourceState { mode: "pidfd", dropped: 5 }),
             queries: sender,
             api_health: Default::default(),
@@ -354,6 +355,17 @@ fn the_dump_shows_state_without_what_pods_keep_secret() {
     let answer = local(&world, "/dump");
     assert_eq!(answer.json()["pods"][0]["pod"], "default/web");
     assert!(!answer.body.contains("hunter2"));
+}
+
+#[test]
+fn a_pull_that_waits_for_others_is_among_the_calls_of_the_dump() {
+    let world = World::new().with_pods(&[web()]);
+    let _place = world.parts.pull_queue.enter("nginx:1");
+    let _server = world.spawn().expect("it starts");
+    let dump = local(&world, "/dump").json();
+    let calls = dump["runtimeCalls"].as_array().expect("a list");
+    let calls: Vec<_> = calls.iter().map(|call| (&call["method"], &call["subject"])).collect();
+    assert_eq!(calls, [(&json!("PullTurn"), &json!("nginx:1"))]);
 }
 
 #[test]
