@@ -187,16 +187,18 @@ impl Executor {
     }
 
     /// Removes log folders of pods that nobody knows: what a crash between making the folder and
-    /// making the sandbox left. Folders made since then, of which nobody may know yet, stay.
+    /// making the sandbox left. Folders made since then, of which nobody may know yet, stay. Returns
+    /// those that could not be removed, with the reason.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
     pub fn sweep_logs(
         logs: &Path,
         is_kept: impl Fn(&PodUid) -> bool,
         kept_since: SystemTime,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<(PodUid, String)>> {
+        let mut kept = Vec::new();
         let entries = match std::fs::read_dir(logs) {
             // No pod has been here yet.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(kept),
             entries => entries?,
         };
         for entry in entries.flatten() {
@@ -211,10 +213,10 @@ impl Executor {
                 && let Err(error) =
                     log_files::remove_pod_dir(&entry.path(), Path::new(paths::LOG_LINKS_DIR))
             {
-                tracing::warn!(pod = %uid, %error, "cannot remove an orphaned log folder");
+                kept.push((uid, error.to_string()));
             }
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// Removes links to logs that are gone, unless one of these is being rotated just now. Links

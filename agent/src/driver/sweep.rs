@@ -3,10 +3,10 @@
 //!
 //! One sweep at a time, however long it takes: a volume of a dead NFS server holds up the removal
 //! of directories and nothing else, and never a second thread. A sweep that is still under way when
-//! the next one is due is counted, and said once. Whether a pod is wanted is asked of the live
-//! snapshot right before each removal.
+//! the next one is due is counted, and said once. What cannot be removed is told by `told`. Whether
+//! a pod is wanted is asked of the live snapshot right before each removal.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -24,6 +24,7 @@ use pintle_agent_server::Views;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 use pintle_daemon::tasks;
+use pintle_daemon::told::{self, Line, Told};
 use tokio::time::Instant;
 
 /// How often is looked.
@@ -48,6 +49,13 @@ impl Drop for Held {
     }
 }
 
+/// What was told of what cannot be removed.
+#[derive(Debug, Default)]
+struct Leftovers {
+    dirs: Told,
+    logs: Told,
+}
+
 /// Begins the sweeps.
 pub(super) struct Sweeper {
     executor: Rc<Executor>,
@@ -57,6 +65,7 @@ pub(super) struct Sweeper {
     due_at: Instant,
     groups: Single,
     folders: Single,
+    leftovers: Rc<RefCell<Leftovers>>,
     said: bool,
 }
 
@@ -76,6 +85,7 @@ impl Sweeper {
             due_at: Instant::now(),
             groups,
             folders,
+            leftovers: Rc::default(),
             said: false,
         }
     }
@@ -128,35 +138,44 @@ impl Sweeper {
         let metrics = Arc::clone(&self.metrics);
         let work = move || {
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().knows(uid);
-            let mut removed = Vec::new();
-            match volume::orphan::sweep_unless(&root, &is_kept) {
+            let (removed, dirs) = match volume::orphan::sweep_unless(&root, &is_kept) {
                 Ok(swept) => {
                     metrics.orphan_dirs(swept.removed.len(), swept.kept.len());
-                    if let Some(warning) = swept.warning() {
-                        tracing::warn!("{warning}");
-                    }
-                    removed = swept.removed;
+                    let warning = swept.warning();
+                    (swept.removed, warning)
                 }
-                Err(error) => tracing::warn!(%error, "orphaned pod directories: cannot look"),
-            }
+                Err(error) => {
+                    (Vec::new(), Some(format!("orphaned pod directories: cannot look: {error}")))
+                }
+            };
             let swept = Executor::sweep_logs(&logs, &is_kept, since);
             Executor::sweep_log_links(&logs, &live, since);
             let text = |error| format!("failed to read podLogsDirectory {logs:?}: {error}");
-            (removed, swept.map_err(text))
+            let logs = swept.map(|kept| told::stays("orphaned log folders", &kept));
+            (removed, dirs, logs.map_err(text))
         };
+        let leftovers = Rc::clone(&self.leftovers);
         tasks::spawn("sweep", async move {
             let _turn = turn;
-            let (removed, logs) = match blocking::run(Place::bulk("orphans"), work).await {
+            let (removed, dirs, logs) = match blocking::run(Place::bulk("orphans"), work).await {
                 Ok(ended) => ended,
                 Err(error) => {
                     return tracing::error!(%error, "orphaned pod directories: the sweep ended early");
                 }
             };
             executor.users.swept(&removed, |uid| known.load().knows(uid));
-            // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
-            if let Err(message) = logs {
-                tell(NodeEvent { warning: true, reason: "ContainerGCFailed", message });
-            }
+            let mut told = leftovers.borrow_mut();
+            let now = std::time::Instant::now();
+            let dirs = told.dirs.take(dirs, now);
+            let logs = match logs {
+                Ok(kept) => told.logs.take(kept, now),
+                // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
+                Err(message) => {
+                    tell(NodeEvent { warning: true, reason: "ContainerGCFailed", message });
+                    None
+                }
+            };
+            dirs.iter().chain(&logs).for_each(Line::log);
         });
     }
 }

@@ -5,6 +5,7 @@
 //!   tasks, blocking           tasks that are watched; threads for what a disk can hold up
 //!   own_code                  code that is not used any more does not count as memory
 //!   durable, files, regular_file, twice   careful files
+//!   told                      a trouble that goes on is a line in the log, not thousands
 //!   metrics, serve            what others read: families, HTTP servers, who may ask
 //! ```
 
@@ -21,4 +22,5 @@ pub mod own_code;
 pub mod regular_file;
 pub mod serve;
 pub mod tasks;
+pub mod told;
 pub mod twice;

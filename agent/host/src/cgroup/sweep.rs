@@ -9,15 +9,21 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use pintle_agent_core::types::{PodUid, with_causes};
+use pintle_daemon::told::{self, Told};
 use pintle_daemon::twice::Twice;
 
 use crate::cgroup::Cgroups;
 
-/// Remembers what runs where nobody knows of it.
+/// Remembers what runs where nobody knows of it, and what was told of it.
 #[derive(Debug, Default)]
-pub struct Strangers(RefCell<Twice<String>>);
+pub struct Strangers {
+    found: RefCell<Twice<String>>,
+    killed: RefCell<BTreeSet<String>>,
+    kept: RefCell<Told>,
+}
 
 impl Cgroups {
     /// Looks at all pods' cgroups in these classes.
@@ -41,16 +47,22 @@ impl Cgroups {
             }
         }
         let found: BTreeSet<_> = busy.iter().map(|(name, _)| name.clone()).collect();
-        let again = strangers.0.borrow_mut().take(found);
+        let again = strangers.found.borrow_mut().take(found);
+        strangers.killed.borrow_mut().retain(|name| again.contains(name));
+        let mut kept = Vec::new();
         busy.retain(|(name, _)| again.contains(name));
         for (name, uid) in empty.into_iter().chain(busy).filter(|(_, uid)| !is_known(uid)) {
-            if again.contains(&name) {
+            // Those that outlive it are killed again, without a word.
+            if again.contains(&name) && strangers.killed.borrow_mut().insert(name.clone()) {
                 tracing::warn!(pod = %uid, cgroup = name, "killing processes of an unknown pod");
             }
             if let Err(error) = self.remove_pod(&name).await {
-                let error = with_causes(&error);
-                tracing::warn!(pod = %uid, error, "cannot remove an orphaned cgroup");
+                kept.push((name, with_causes(&error)));
             }
+        }
+        let kept = told::stays("orphaned cgroups", &kept);
+        if let Some(line) = strangers.kept.borrow_mut().take(kept, Instant::now()) {
+            line.log();
         }
     }
 }

@@ -4,7 +4,7 @@
 //! worker, or has a sandbox or container in the runtime. Output: what was removed and what could
 //! not be, with its reason. Owner: the housekeeping loop; it calls only once all sources are ready.
 //! Bounds: `SWEEP_MAX` directories a call, so that one call stays short; the rest comes next time.
-//! Whoever logs the report writes one line for all failures, and only when they changed.
+//! Whoever logs the report writes one line for all failures, by `pintle_daemon::told`.
 // k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
 
 use std::collections::BTreeSet;
@@ -13,6 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use pintle_agent_core::types::PodUid;
+use pintle_daemon::told;
 
 use super::error::{Context, IoFailure, VolumeError};
 use super::execute::{remove_pod_dir, unmount_all};
@@ -34,12 +35,7 @@ pub struct Swept {
 impl Swept {
     /// One sentence about what stays, for one log line or event; `None` when nothing does.
     pub fn warning(&self) -> Option<String> {
-        let (uid, reason) = self.kept.first()?;
-        let more = match self.kept.len() {
-            1 => String::new(),
-            n => format!(" (and {} more)", n - 1),
-        };
-        Some(format!("orphaned pod directories cannot be removed yet: {uid}: {reason}{more}"))
+        told::stays("orphaned pod directories", &self.kept)
     }
 }
 

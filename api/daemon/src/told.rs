@@ -1,0 +1,101 @@
+//! A trouble that goes on is told once: when it is new, when it is another one, once an hour while
+//! it lasts, and when it is over.
+//!
+//! Input: what a look found, in one sentence, or nothing. Output: a line for the log, mostly none.
+//! Pure but for `Line::log`. Bound: one sentence.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// What lasts is told again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(3600);
+
+/// Remembers what was told last, and when.
+#[derive(Debug, Default)]
+pub struct Told(Option<(String, Instant)>);
+
+/// What there is to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// It is so.
+    So(String),
+    /// It was so.
+    Over(String),
+}
+
+impl Told {
+    /// Takes what a look found.
+    pub fn take(&mut self, found: Option<String>, now: Instant) -> Option<Line> {
+        let Some(found) = found else { return self.0.take().map(|(told, _)| Line::Over(told)) };
+        let is_known = |(told, at): &&(String, Instant)| {
+            *told == found && now.saturating_duration_since(*at) < AGAIN_AFTER
+        };
+        if self.0.as_ref().filter(is_known).is_some() {
+            return None;
+        }
+        self.0 = Some((found.clone(), now));
+        Some(Line::So(found))
+    }
+}
+
+impl Line {
+    /// Writes it.
+    pub fn log(&self) {
+        match self {
+            Self::So(text) => tracing::warn!("{text}"),
+            Self::Over(text) => tracing::info!("no longer so: {text}"),
+        }
+    }
+}
+
+/// One sentence about things of one kind that could not be removed, each with its reason.
+pub fn stays<N: Display + Ord>(kind: &str, kept: &[(N, String)]) -> Option<String> {
+    // Whatever comes first must come first the next time, or it looks like another sentence.
+    let (name, reason) = kept.iter().min()?;
+    let more = match kept.len() {
+        1 => String::new(),
+        n => format!(" (and {} more)", n - 1),
+    };
+    Some(format!("{kind} cannot be removed yet: {name}: {reason}{more}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_told_when_it_is_new_or_other_or_over_and_once_an_hour() {
+        let (begun, mut told) = (Instant::now(), Told::default());
+        let so = |text: &str| Some(Line::So(text.to_owned()));
+        let over = |text: &str| Some(Line::Over(text.to_owned()));
+        let looks = [
+            (0, None, None),
+            (30, Some("a"), so("a")),
+            (60, Some("a"), None),
+            (3629, Some("a"), None),
+            (3630, Some("a"), so("a")),
+            (3660, Some("a"), None),
+            (3690, Some("b"), so("b")),
+            (3720, None, over("b")),
+            (3750, None, None),
+            (3780, Some("b"), so("b")),
+        ];
+        for (second, found, line) in looks {
+            let now = begun + Duration::from_secs(second);
+            assert_eq!(told.take(found.map(str::to_owned), now), line, "at {second}");
+        }
+    }
+
+    #[test]
+    fn what_stays_is_told_by_the_same_one_in_whatever_order_it_is_found() {
+        let found = |names: &[&str]| {
+            let kept: Vec<_> = names.iter().map(|n| (n.to_owned(), "busy".to_owned())).collect();
+            stays("folders", &kept)
+        };
+        assert_eq!(found(&[]), None);
+        let one = "folders cannot be removed yet: a: busy";
+        assert_eq!(found(&["a"]).as_deref(), Some(one));
+        let two = Some(format!("{one} (and 1 more)"));
+        assert_eq!([found(&["a", "b"]), found(&["b", "a"])], [two.clone(), two]);
+    }
+}
