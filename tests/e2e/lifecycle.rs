@@ -1,14 +1,18 @@
 //! A pod's life on one node: order of its containers, restarts, hooks, deadlines, last words.
 
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
 use pintle_tests::TestNode;
 use pintle_tests::manifest::{
     With, condition, container, is_running, last_end, phase, pod, restarts, script, status_of,
     waiting_reason,
 };
+use pintle_tests::node::NODE_NAME;
 use serde_json::json;
 
 use crate::support::{
-    assert_order, ended, explained, lines, lines_until, log_until, remove_all, sharing,
+    assert_order, ended, explained, lines, lines_until, log_until, remove_all, shared, sharing,
 };
 
 /// Says in `/shared/FILE` when it begins and when SIGTERM ends it.
@@ -119,6 +123,30 @@ fn a_crashing_container_is_started_after_pauses_that_double() {
     assert_eq!(last_end(&looping, "crash"), Some((7, "Error")));
     assert!(is_running(&looping, "neighbour"));
     assert_eq!(restarts(&looping, "neighbour"), 0);
+    remove_all(&node);
+}
+
+#[test]
+fn a_crash_loop_whose_cause_is_mended_is_ended_by_a_person() {
+    let node = TestNode::usual();
+    let main = "[ -e /shared/mended ] && exec /box pause; exit 7";
+    node.put("mended.json", &sharing(pod("mended", &[script("c", main)]), &node));
+    // The third wait, of 40 s, is longer than the test may take from there.
+    let third =
+        |p: &Pod| restarts(p, "c") == 3 && waiting_reason(p, "c") == Some("CrashLoopBackOff");
+    node.pod_until("mended", "waits for long", third);
+    let full = format!("mended-{NODE_NAME}");
+    std::fs::write(shared(&node).join("mended"), "").expect("written");
+    let asked = Instant::now();
+    let told = node.cli(&["retry", &full]).expect("answered");
+    assert!(told.contains("container c would have waited "), "{told}");
+    assert!(told.contains("(CrashLoopBackOff)"), "{told}");
+    node.pod_until("mended", "runs", |p| is_running(p, "c"));
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    let idle = node.cli(&["retry", &full]).expect("answered");
+    assert!(idle.contains("had nothing to wait for"), "{idle}");
+    let wrong = node.cli(&["retry", "nobody"]).expect_err("there is no such pod");
+    assert!(format!("{wrong:#}").contains("this node has no pod nobody"), "{wrong:#}");
     remove_all(&node);
 }
 

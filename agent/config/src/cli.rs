@@ -1,5 +1,6 @@
-//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`; and those
-//! that read what one has recorded: `replay`, and `explain` and `timeline` of a moment that is past.
+//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `retry`, `dump`; and
+//! those that read what one has recorded: `replay`, and `explain` and `timeline` of a moment that is
+//! past.
 //!
 //! Input: arguments without the program's name. Output: a [`ClientCommand`], a text to print, or one
 //! error per argument that cannot be used. Flags may stand before or after the command's name.
@@ -12,8 +13,8 @@ use super::{Command, ConfigError, usage};
 use pintle_config::{help, suggest};
 
 /// Names of the commands, for completion and "did you mean".
-pub(crate) const NAMES: [&str; 8] =
-    ["pods", "explain", "timeline", "plan", "pressure", "dump", "replay", "completion"];
+pub(crate) const NAMES: [&str; 9] =
+    ["pods", "explain", "timeline", "plan", "retry", "pressure", "dump", "replay", "completion"];
 /// Flags of the commands that take a value.
 pub(super) const VALUE_FLAGS: [&str; 11] = [
     "-o",
@@ -44,6 +45,8 @@ pub enum Question {
     Timeline(String),
     /// What would be done for this pod now?
     Plan(String),
+    /// End whatever this pod waits for.
+    Retry(String),
     /// How far is the node from evicting somebody?
     Pressure,
     /// Everything the agent believes, for a bug report.
@@ -210,6 +213,7 @@ fn question(name: &str, rest: &[String], options: &Options) -> Result<Question, 
         ("explain", _) => one(Question::Explain).map(|question| options.then(question)),
         ("timeline", _) => one(Question::Timeline).map(|question| options.then(question)),
         ("plan", _) => one(Question::Plan),
+        ("retry", _) => one(Question::Retry),
         ("replay", [] | [_]) => Ok(Question::Replay(ReplayOf {
             dir: options.record(rest.first().map(String::as_str)),
             pod: options.pod.clone(),
@@ -406,6 +410,7 @@ mod tests {
                 client(Question::Timeline("web".into()), "/r/pintle/agent.sock"),
             ),
             ("--socket /s plan web --root-dir /r", client(Question::Plan("web".into()), "/s")),
+            ("retry ns/web", client(Question::Retry("ns/web".into()), default)),
             (
                 "pods --watch --color=always --width 80",
                 ClientCommand { watch: true, color: Color::Always, width: Some(80), ..pods() },
@@ -473,6 +478,8 @@ mod tests {
         for (line, said) in [
             ("explian web", "did you mean explain?"),
             ("explain", "the pod is missing"),
+            ("retry", "write retry POD"),
+            ("retry a b", "nothing is expected here"),
             ("pods web", "nothing is expected here"),
             ("explain a b", "nothing is expected here"),
             ("pods -o yaml", "use table or json"),

@@ -10,7 +10,7 @@ use super::flag_table;
 const POD_NAMES: &str =
     "pintle-agent pods --color=never --width=0 2>/dev/null | awk 'NR>1 && NF>5 {print $1\"/\"$2}'";
 /// Commands that take a pod.
-const WITH_POD: [&str; 3] = ["explain", "timeline", "plan"];
+const WITH_POD: [&str; 4] = ["explain", "timeline", "plan", "retry"];
 
 /// Help of the daemon; as `kubelet` there are no commands.
 pub(crate) fn daemon(invoked_as_kubelet: bool) -> String {
@@ -23,7 +23,7 @@ pub(crate) fn daemon(invoked_as_kubelet: bool) -> String {
         out.push_str("Usage: pintle-agent [FLAGS]\n");
         out.push_str("       pintle-agent pods [-n NAMESPACE] [--unhealthy] [--watch] [-o json]\n");
         out.push_str("       pintle-agent explain|timeline POD [--at TIME] [-o json]\n");
-        out.push_str("       pintle-agent plan POD [-o json]\n");
+        out.push_str("       pintle-agent plan|retry POD [-o json]\n");
         out.push_str("       pintle-agent replay [DIR] [--pod POD] [--until TIME] [-o json]\n");
         out.push_str("       pintle-agent pressure [-o json]\n");
         out.push_str("       pintle-agent dump | completion bash|zsh|fish\n");
@@ -40,6 +40,7 @@ pub(crate) fn client() -> String {
         ("  explain POD", "Say in one sentence why a pod is not running"),
         ("  timeline POD", "Show what happened to a pod, to the microsecond"),
         ("  plan POD", "Show what the agent would do for a pod now, without doing it"),
+        ("  retry POD", "Try now whatever a pod waits to try again: a crash, a pull, a volume"),
         ("  pressure", "Show how far the node is from evicting pods, and who would go first"),
         ("  dump", "Print everything the agent believes as JSON, for a bug report"),
         (

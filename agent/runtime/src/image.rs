@@ -89,6 +89,8 @@ struct BackOff {
     reason: String,
     /// Stands for the pod's own credentials, `Images::fingerprint`.
     keys: u64,
+    /// Somebody has ended the wait.
+    is_over: bool,
 }
 
 /// The images of this node.
@@ -242,6 +244,13 @@ impl Images {
         self.back_off.borrow_mut().retain(|(of, _), _| of != uid);
     }
 
+    /// Ends the waits after a pod's failed pulls; one that fails again waits longer.
+    pub fn retry(&self, uid: &PodUid) {
+        let mut table = self.back_off.borrow_mut();
+        let of_pod = table.iter_mut().filter(|((of, _), _)| of == uid);
+        of_pod.for_each(|(_, entry)| entry.is_over = true);
+    }
+
     async fn pull(&self, lookup: &Lookup<'_>) -> Result<PresentImage, Failure> {
         let wanted = lookup.wanted;
         let key = (wanted.uid.clone(), wanted.image.to_owned());
@@ -306,7 +315,7 @@ impl Images {
 
     fn backing_off(&self, key: &(PodUid, String), keys: u64) -> Option<(Duration, String)> {
         let table = self.back_off.borrow();
-        let entry = table.get(key)?;
+        let entry = table.get(key).filter(|entry| !entry.is_over)?;
         let same = entry.keys == keys;
         let wait = if same { entry.wait } else { entry.wait.min(BACK_OFF_OTHER_KEYS) };
         let left = wait.checked_sub(entry.failed_at.elapsed())?;
@@ -319,7 +328,8 @@ impl Images {
         let recent = |entry: &&BackOff| entry.failed_at.elapsed() <= 2 * BACK_OFF.1;
         let before = table.get(&key).filter(recent).map(|entry| entry.wait);
         let wait = before.map_or(BACK_OFF.0, |wait| (wait * 2).min(BACK_OFF.1));
-        table.insert(key, BackOff { wait, failed_at: Instant::now(), reason, keys });
+        table
+            .insert(key, BackOff { wait, failed_at: Instant::now(), reason, keys, is_over: false });
         wait
     }
 

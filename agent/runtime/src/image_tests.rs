@@ -129,8 +129,12 @@ fn keyring(name: &str, password: &str) -> KeyringResult {
     Ok(keyring)
 }
 
+fn uid_of(policy: &str, keyring: &KeyringResult) -> PodUid {
+    PodUid::from(format!("{policy}-{keyring:?}").as_str())
+}
+
 async fn ensure(images: &Images, policy: &str, keyring: &KeyringResult) -> Result<(), String> {
-    let (uid, pod) = (PodUid::from(format!("{policy}-{keyring:?}").as_str()), Pod::default());
+    let (uid, pod) = (uid_of(policy, keyring), Pod::default());
     let sandbox = v1::PodSandboxConfig::default();
     let (sandbox, pod) = (&sandbox, &pod);
     let wanted = Wanted { uid: &uid, pod, container: None, image: IMAGE, policy, sandbox, keyring };
@@ -235,6 +239,27 @@ fn another_pull_secret_ends_the_wait_after_a_failed_pull() {
         assert_eq!(scene.pulls(), 2);
         // Its own wait is far from over.
         assert_eq!(ensure(&images, "Always", &bad).await, backs_off);
+    });
+}
+
+#[test]
+fn a_wait_after_a_failed_pull_that_somebody_ends_is_over_once_and_the_next_one_is_longer() {
+    run(async |scene| {
+        let images = scene.images(None);
+        let bad = keyring("one", "bad");
+        let wait = || {
+            let table = images.back_off.borrow();
+            table.values().map(|entry| entry.wait.as_secs()).collect::<Vec<_>>()
+        };
+        assert_eq!(ensure(&images, "Always", &bad).await, Err("ErrImagePull".into()));
+        images.retry(&"another".into());
+        assert_eq!(ensure(&images, "Always", &bad).await, Err("ImagePullBackOff".into()));
+        assert_eq!((scene.pulls(), wait()), (1, vec![10]));
+        images.retry(&uid_of("Always", &bad));
+        assert_eq!(ensure(&images, "Always", &bad).await, Err("ErrImagePull".into()));
+        assert_eq!((scene.pulls(), wait()), (2, vec![20]));
+        assert_eq!(ensure(&images, "Always", &bad).await, Err("ImagePullBackOff".into()));
+        assert_eq!(scene.pulls(), 2);
     });
 }
 

@@ -65,11 +65,12 @@ use pintle_agent_core::source::Problem;
 use pintle_agent_core::sync::plan::Plan;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::Wait;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::pull_queue::PullQueue;
 use pintle_cri::{Client, Deadlines, InFlight};
 use pintle_daemon::serve::https;
-use pintle_daemon::serve::listen::{self, Listener};
+use pintle_daemon::serve::listen::{self, Listener, Takes};
 use pintle_daemon::serve::notify::Notifier;
 use pintle_daemon::serve::secure::{ApiReviews, Gate, Reviews, ServingCert, tls};
 use pintle_daemon::tasks;
@@ -102,6 +103,13 @@ pub enum Query {
         uid: PodUid,
         /// Where the answer goes.
         answer: oneshot::Sender<Option<Plan>>,
+    },
+    /// End all waits of the pod.
+    Retry {
+        /// The pod.
+        uid: PodUid,
+        /// Where it is told what it waited for.
+        answer: oneshot::Sender<Option<Vec<Wait>>>,
     },
     /// How far is the node from evicting somebody?
     Pressure {
@@ -306,10 +314,10 @@ async fn serve_near(
     let (health, metrics) = (Arc::clone(&parts.health), Arc::clone(&parts.metrics));
     if let Some(listener) = healthz {
         let service = routes::healthz(Arc::clone(&parts));
-        let accept = listen::accept(listener, service, full(&metrics));
+        let accept = listen::accept(listener, Takes::Reads, service, full(&metrics));
         tokio::spawn(tasks::or_end("health check", accept));
     }
-    let accept = listen::accept(socket, local::routes(parts), full(&metrics));
+    let accept = listen::accept(socket, Takes::Changes, local::routes(parts), full(&metrics));
     tokio::spawn(tasks::or_end("command socket", accept));
     if let Some(notifier) = notifier {
         tokio::spawn(tasks::or_end("watchdog", feed_watchdog(notifier, health)));
@@ -329,7 +337,7 @@ async fn serve_far(
     if let Some(listener) = read_only {
         let stats = runtime.as_ref().map(|(_, stats)| Arc::clone(stats));
         let service = routes::read_only(Arc::clone(&parts), stats);
-        let accept = listen::accept(listener, service, full(&parts.metrics));
+        let accept = listen::accept(listener, Takes::Reads, service, full(&parts.metrics));
         tokio::spawn(tasks::or_end("read-only port", accept));
     }
     if let (Some(((listener, _), secure)), Some(runtime)) = (https, runtime) {

@@ -1,8 +1,10 @@
-//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan|pressure|dump` ask.
+//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan|retry|pressure|dump`
+//! ask. All of them read but `/retry`, which is a POST.
 //!
 //! Input: a path and `?pod=NAME`. Output: JSON; a refusal is `{"error", "more"}` with a status of 4xx
-//! or 5xx. Everything is answered from the latest snapshot but `/plan` and `/pressure`, which
-//! ask the main thread and give up after `PLAN_WAIT`, so that a hung main thread can still be looked at.
+//! or 5xx. Everything is answered from the latest snapshot but `/plan`, `/retry` and `/pressure`,
+//! which ask the main thread and give up after `MAIN_WAIT`, so that a hung main thread can still be
+//! looked at.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use pintle_agent_core::explain::{Explanation, RuntimeCall, Subject, explain, nod
 use pintle_agent_core::sync::plan::{Action, Held, Plan};
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::view::{PodView, Snapshot};
-use pintle_agent_core::worker::Stage;
+use pintle_agent_core::worker::{Stage, Wait};
 use pintle_cri::Client;
 use pintle_daemon::clock;
 use pintle_daemon::serve::answer::Answer;
@@ -25,8 +27,8 @@ use crate::rows::row;
 use crate::select::{Miss, full, select, uid};
 use crate::{Parts, answers, dump, shortage, stuck, words};
 
-/// How long the main thread may take to answer a dry run.
-const PLAN_WAIT: Duration = Duration::from_secs(3);
+/// How long the main thread may take to answer.
+const MAIN_WAIT: Duration = Duration::from_secs(3);
 
 /// The command socket's routes.
 pub(super) fn routes(parts: Arc<Parts>) -> Service {
@@ -39,6 +41,9 @@ pub(super) fn routes(parts: Arc<Parts>) -> Service {
 async fn route(parts: &Parts, asked: &Asked) -> Answer {
     let snapshot = parts.views.load();
     let pod = parameter(&asked.query, "pod");
+    if asked.is_post != (asked.path == "/retry") {
+        return Answer::not_allowed();
+    }
     match asked.path.as_str() {
         "/pods" => pods(parts, &snapshot),
         "/dump" => versioned(dump::dump(parts, &snapshot, &calls(parts, &snapshot))),
@@ -50,6 +55,11 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
         "/pressure" => shortage::answer(parts).await,
         "/plan" => match select(&snapshot, &pod) {
             Ok(view) => planned(parts, view).await,
+            Err(miss) => refusal(parts, &snapshot, &pod, &miss),
+        },
+        "/retry" => match select(&snapshot, &pod) {
+            Ok(view) => retried(parts, view).await,
+            Err(Miss::Unknown(near)) => unknown(&pod, &near),
             Err(miss) => refusal(parts, &snapshot, &pod, &miss),
         },
         _ => Answer::not_found(),
@@ -144,21 +154,52 @@ fn timeline_of(parts: &Parts, snapshot: &Snapshot, asked: &str) -> Answer {
 }
 
 async fn planned(parts: &Parts, view: &PodView) -> Answer {
+    let query = |answer| Query::Plan { uid: pod_uid(view), answer };
+    match of_main(parts, view, query).await {
+        Ok(plan) => versioned(plan_shown(view, &plan)),
+        Err(refusal) => refusal,
+    }
+}
+
+async fn retried(parts: &Parts, view: &PodView) -> Answer {
+    let query = |answer| Query::Retry { uid: pod_uid(view), answer };
+    match of_main(parts, view, query).await {
+        Ok(waits) => versioned(retry_shown(view, &waits)),
+        Err(refusal) => refusal,
+    }
+}
+
+/// What the main thread says of a pod.
+async fn of_main<T>(
+    parts: &Parts,
+    view: &PodView,
+    query: impl FnOnce(oneshot::Sender<Option<T>>) -> Query,
+) -> Result<T, Answer> {
     let (answer, answered) = oneshot::channel();
-    let query = Query::Plan { uid: pod_uid(view), answer };
+    let query = query(answer);
     let asking = async {
         parts.queries.send(query).await.ok()?;
         answered.await.ok()
     };
-    match tokio::time::timeout(PLAN_WAIT, asking).await {
-        Ok(Some(Some(plan))) => versioned(plan_shown(view, &plan)),
+    Err(match tokio::time::timeout(MAIN_WAIT, asking).await {
+        Ok(Some(Some(told))) => return Ok(told),
         Ok(Some(None)) => Answer::refusal(404, &format!("pod {} is gone", full(view)), &[]),
         Ok(None) => Answer::refusal(503, "the agent is shutting down", &[]),
         Err(_) => {
-            let error = format!("the main loop has not answered for {}", span(PLAN_WAIT));
+            let error = format!("the main loop has not answered for {}", span(MAIN_WAIT));
             Answer::refusal(503, &error, &["see what it waits for in the agent's log".to_owned()])
         }
-    }
+    })
+}
+
+fn retry_shown(view: &PodView, waits: &[Wait]) -> Value {
+    let wait = |wait: &Wait| {
+        let left = wait.left.as_secs();
+        json!({"what": wait.what, "reason": wait.reason, "leftSeconds": left})
+    };
+    let mut shown = json!({"waits": waits.iter().map(wait).collect::<Vec<_>>()});
+    answers::name_pod(&mut shown, view);
+    shown
 }
 
 /// One step of a plan.
@@ -237,6 +278,12 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
             Answer::refusal(404, &format!("this node has no pod {asked}"), &more)
         }
     }
+}
+
+/// A pod that is not there, where nothing more can be told of it.
+fn unknown(asked: &str, near: &[String]) -> Answer {
+    let meant = near.first().map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+    Answer::refusal(404, &format!("this node has no pod {asked}{meant}"), &[])
 }
 
 /// The value of a query parameter, decoded; empty when it is absent.

@@ -11,7 +11,7 @@ use pintle_agent_core::shutdown::{Notice, Record};
 use pintle_agent_core::source::SourceKind;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::PodUid;
-use pintle_agent_core::worker::{Command, Count, Failure, Hint, Input};
+use pintle_agent_core::worker::{Command, Count, Failure, Hint, Input, RETRY_TOLD};
 use pintle_api_types::pod;
 
 /// An action in words.
@@ -87,6 +87,7 @@ pub(crate) fn input(input: &Input) -> (&'static str, String) {
             let files = if *files { "; its volumes show it" } else { "" };
             ("Content", format!("something that the pod refers to changed{files}"))
         }
+        Input::Retry { .. } => ("Retry", RETRY_TOLD.to_owned()),
         Input::Node(_) => ("Node", "facts of the node changed".to_owned()),
         Input::Admission(_) => ("Admission", "what the node offers changed".to_owned()),
         Input::NodeFetched { node, .. } => {
@@ -186,7 +187,8 @@ pub(crate) fn pod_of(input: &Input) -> Option<&PodUid> {
         | Input::Progress { uid, .. }
         | Input::SyncDone { uid, .. }
         | Input::Probed { uid, .. }
-        | Input::Content { uid, .. } => Some(uid),
+        | Input::Content { uid, .. }
+        | Input::Retry { uid } => Some(uid),
         Input::Unreadable(_)
         | Input::SourcesReady
         | Input::Listed { .. }

@@ -31,7 +31,7 @@ use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::reads::Reads;
-use pintle_agent_core::worker::{Command, Input, Pods, Worker};
+use pintle_agent_core::worker::{Command, Input, Pods, RETRY_TOLD, Wait, Worker};
 use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
@@ -141,7 +141,7 @@ impl Driver {
                         return self.tape.end().await;
                     }
                 }
-                Some(query) = self.queries.recv() => self.answer(query),
+                Some(query) = self.queries.recv() => self.answer(query, &mut turns),
                 () = tokio::time::sleep(sleep) => batch.push(Input::Tick),
             }
             for input in batch.drain(..) {
@@ -177,11 +177,14 @@ impl Driver {
         self.pods.next_wake().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
     }
 
-    fn answer(&self, query: Query) {
+    fn answer(&mut self, query: Query, turns: &mut Turns) {
         match query {
             Query::Plan { uid, answer } => {
                 let plan = self.pods.worker(&uid).map(|w| w.dry_run(clock::clocks().mono));
                 let _ = answer.send(plan);
+            }
+            Query::Retry { uid, answer } => {
+                let _ = answer.send(self.retry(uid, turns));
             }
             // The last place in the queue is for eviction.
             Query::Images { answer } if self.garbage.capacity() > 1 => {
@@ -192,6 +195,16 @@ impl Driver {
                 let _ = answer.send(self.pods.pressure_report(uses.as_ref(), clock::clocks()));
             }
         }
+    }
+
+    /// Ends all waits of a pod, and tells what they were; `None` for a pod that is gone.
+    fn retry(&mut self, uid: PodUid, turns: &mut Turns) -> Option<Vec<Wait>> {
+        let waits = self.pods.worker(&uid)?.waits(clock::clocks().mono);
+        self.recorder.stage(&uid, "Retry", None, RETRY_TOLD);
+        // A pull backs off by itself.
+        self.executor.images.retry(&uid);
+        self.handle(Input::Retry { uid }, turns);
+        Some(waits)
     }
 
     fn handle(&mut self, input: Input, turns: &mut Turns) {

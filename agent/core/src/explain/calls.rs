@@ -142,7 +142,7 @@ pub(crate) fn pulling(subject: &Subject<'_>) -> Option<Explanation> {
         Some((name, container.image.as_deref()?))
     });
     wanted.into_iter().find_map(|(name, image)| {
-        let of = |method| {
+        let of = |method: &str| {
             let mut calls = subject.calls.iter().filter(|call| call.method == method);
             calls.find(|call| same_image(&call.subject, image) && call.age >= PULL_AFTER)
         };
@@ -162,7 +162,7 @@ fn pulled(container: &str, pull: &RuntimeCall) -> Explanation {
 
 /// A pull that has not begun, because so many others are under way as there may be.
 fn queued(subject: &Subject<'_>, container: &str, turn: &RuntimeCall) -> Explanation {
-    let of = |method| subject.calls.iter().filter(move |call| call.method == method);
+    let of = |method: &'static str| subject.calls.iter().filter(move |call| call.method == method);
     let longest = of("PullImage").max_by_key(|pull| pull.age);
     let because = longest.map(|pull| {
         let (image, age) = (&pull.subject, span(pull.age));

@@ -41,8 +41,12 @@ fn crash_loop(subject: &Subject<'_>, status: &ContainerStatus, message: &str) ->
     let count = status.restart_count;
     let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
     let sentence = format!("{}; it is started again {again} (restarted {times})", capital(&how));
+    let pod = &subject.view.pod;
+    let of = (pintle_api_types::pod::namespace(pod), pintle_api_types::pod::name(pod));
+    let retry = format!("`pintle-agent retry {}/{}` once its cause is mended", of.0, of.1);
     let remedy = last.and_then(|end| end_remedy(subject, name, end));
-    Explanation { remedy, ..Explanation::trouble("CrashLoopBackOff", sentence) }
+    let remedy = remedy.map_or(retry.clone(), |remedy| format!("{remedy}, or {retry}"));
+    Explanation::trouble("CrashLoopBackOff", sentence).with_remedy(remedy)
 }
 
 /// When a crash-looping container may start, from its end and the wait that its message names.

@@ -295,10 +295,14 @@ fn the_remedy_of_a_crash_is_its_log_or_more_memory() {
     let mut with_log = dead(1);
     with_log.log_path = "/var/log/pods/x/c/0.log".to_owned();
     let remedy = crashed(1, "Error", "", 1).with(with_log).explain().remedy;
-    assert_eq!(remedy.as_deref(), Some("read what it said: /var/log/pods/x/c/0.log"));
+    let retry = "`pintle-agent retry ns/p` once its cause is mended";
+    let log = format!("read what it said: /var/log/pods/x/c/0.log, or {retry}");
+    assert_eq!(remedy, Some(log));
     let remedy = crashed(137, "OOMKilled", "", 1).with(dead(137)).explain().remedy;
     let memory = "raise resources.limits.memory of container c, or make it need less";
-    assert_eq!(remedy.as_deref(), Some(memory));
+    assert_eq!(remedy, Some(format!("{memory}, or {retry}")));
+    let remedy = crashed(1, "Error", "", 1).explain().remedy;
+    assert_eq!(remedy.as_deref(), Some(retry));
 }
 
 #[test]

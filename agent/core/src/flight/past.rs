@@ -18,7 +18,7 @@ use crate::source::{SourceKind, SourceUpdate};
 use crate::sync::plan::Action;
 use crate::timeline::Recorder;
 use crate::view::{PodView, Snapshot};
-use crate::worker::{Command, Failure, Hint, Input, Pods, Stage};
+use crate::worker::{Command, Failure, Hint, Input, Pods, RETRY_TOLD, Stage};
 use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 
@@ -192,6 +192,7 @@ impl Past {
             Input::Kill { uid, verdict, .. } => {
                 self.recorder.stage(uid, &verdict.reason, None, &verdict.message);
             }
+            Input::Retry { uid } => self.recorder.stage(uid, "Retry", None, RETRY_TOLD),
             Input::Progress { uid, ticket, index, outcome } => {
                 self.note_progress(uid, *ticket, *index, outcome);
             }

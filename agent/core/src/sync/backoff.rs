@@ -76,6 +76,15 @@ struct Entry {
     fingerprint: u64,
     wait: Duration,
     updated_at: Mono,
+    /// Ends up to then are not waited for.
+    #[serde(default)]
+    forgiven: Option<Mono>,
+}
+
+impl Entry {
+    fn new(key: Key<'_>, wait: Duration, updated_at: Mono) -> Self {
+        Self { fingerprint: key.fingerprint, wait, updated_at, forgiven: None }
+    }
 }
 
 /// The back-off state of one pod's containers.
@@ -97,8 +106,7 @@ impl CrashLoop {
             Some(entry) => (entry.wait * 2).min(self.curve.max),
             None => self.curve.initial,
         };
-        let entry = Entry { fingerprint: key.fingerprint, wait, updated_at: now };
-        self.entries.insert(key.name.to_owned(), entry);
+        self.entries.insert(key.name.to_owned(), Entry::new(key, wait, now));
     }
 
     /// Takes over a loop that an earlier run of the agent was in, from the gap that it kept
@@ -113,13 +121,20 @@ impl CrashLoop {
         while is_kept && wait <= gap && wait < self.curve.max {
             wait = (wait * 2).min(self.curve.max);
         }
-        let entry = Entry { fingerprint: key.fingerprint, wait, updated_at: started_at };
-        self.entries.insert(key.name.to_owned(), entry);
+        self.entries.insert(key.name.to_owned(), Entry::new(key, wait, started_at));
+    }
+
+    /// Ends the waits under way. They count as if they had passed: who crashes again waits longer.
+    pub fn forgive(&mut self, now: Mono) {
+        self.entries.values_mut().for_each(|entry| entry.forgiven = Some(now));
     }
 
     /// Until when the container has to wait, and the wait's length, or `None` when it may start.
     pub fn held_until(&self, key: Key<'_>, ended_at: Mono, now: Mono) -> Option<(Mono, Duration)> {
         let entry = self.live(key, ended_at)?;
+        if entry.forgiven.is_some_and(|at| ended_at <= at) {
+            return None;
+        }
         let until = ended_at.plus(entry.wait);
         (now < until).then_some((until, entry.wait))
     }
@@ -166,6 +181,22 @@ mod tests {
             now += 1;
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn a_wait_that_is_forgiven_is_over_and_the_next_one_is_longer() {
+        let mut table = CrashLoop::default();
+        table.started(C, at(0), at(0));
+        table.started(C, at(10), at(20));
+        let held = |table: &CrashLoop, ended| {
+            table.held_until(C, at(ended), at(ended + 5)).map(|h| h.1.as_secs())
+        };
+        assert_eq!(held(&table, 30), Some(20));
+        table.forgive(at(35));
+        assert_eq!(held(&table, 30), None);
+        assert_eq!(held(&table, 36), Some(20), "an end that came later");
+        table.started(C, at(30), at(35));
+        assert_eq!(held(&table, 36), Some(40));
     }
 
     #[test]

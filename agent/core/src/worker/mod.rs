@@ -41,6 +41,8 @@ pub mod reads;
 #[cfg(test)]
 mod replace_tests;
 mod resizes;
+#[cfg(test)]
+mod retry_tests;
 mod shown;
 mod shutdown;
 #[cfg(test)]
@@ -52,6 +54,7 @@ mod syncs;
 mod testing;
 #[cfg(test)]
 mod visits;
+mod waits;
 #[cfg(test)]
 mod waits_tests;
 
@@ -80,6 +83,7 @@ use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 pub use pods::Pods;
 pub use state::State;
 pub use step::{Stage, Worker};
+pub use waits::{RETRY_TOLD, Wait};
 
 /// What may happen to the set of pods.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -183,6 +187,11 @@ pub enum Input {
         uid: PodUid,
         /// Its volumes show it, and have to be written again.
         files: bool,
+    },
+    /// Somebody asks that the pod's waits end now.
+    Retry {
+        /// The pod's uid.
+        uid: PodUid,
     },
     /// Facts of the node changed.
     Node(NodeFacts),

@@ -150,6 +150,7 @@ impl Pods {
                 self.with(&uid, now, |w, _| w.probed(container, probe, healthy));
             }
             Input::Content { uid, files } => self.with(&uid, now, |w, _| w.content(files)),
+            Input::Retry { uid } => self.with(&uid, now, |w, _| w.retry(now.mono)),
             Input::Node(node) => {
                 self.know_node(node);
                 self.everyone(now);

@@ -41,6 +41,7 @@ pub(crate) enum Step {
     SyncDone { pod: usize, bogus: bool },
     Probed { pod: usize, container: u8, healthy: bool },
     Content { pod: usize, files: bool },
+    Retry { pod: usize },
     Node,
     Tick { after_ms: u64 },
 }
@@ -83,6 +84,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         1 => (pod(), 0..9_u8, any::<bool>())
             .prop_map(|(pod, container, healthy)| Step::Probed { pod, container, healthy }),
         2 => (pod(), any::<bool>()).prop_map(|(pod, files)| Step::Content { pod, files }),
+        2 => pod().prop_map(|pod| Step::Retry { pod }),
         1 => Just(Step::Node),
         5 => prop::sample::select(vec![0, 1, 50, 1_000, 11_000, 70_000, 700_000])
             .prop_map(|after_ms| Step::Tick { after_ms }),
@@ -266,6 +268,7 @@ impl Watch {
                 Input::Probed { uid: uid(*pod), container, probe, healthy: *healthy }
             }
             Step::Content { pod, files } => Input::Content { uid: uid(*pod), files: *files },
+            Step::Retry { pod } => Input::Retry { uid: uid(*pod) },
             Step::Node => Input::Node(NodeFacts::default()),
             Step::Tick { after_ms } => {
                 self.now = self.now.plus(Duration::from_millis(*after_ms));

@@ -44,9 +44,11 @@ pub enum Fault {
     Shutdown,
     /// Pods take more memory than there is.
     Memory,
+    /// Somebody ends the waits of pods.
+    Retries,
 }
 
-const ALL: [Fault; 17] = [
+const ALL: [Fault; 18] = [
     Fault::Calls,
     Fault::Hints,
     Fault::Crashes,
@@ -64,6 +66,7 @@ const ALL: [Fault; 17] = [
     Fault::Edits,
     Fault::Deadlines,
     Fault::Restored,
+    Fault::Retries,
 ];
 
 /// A set of faults.

@@ -109,6 +109,8 @@ pub enum Event {
     Deaf { on: bool },
     /// Files that a pod refers to change.
     Content,
+    /// Somebody asks that a pod's waits end.
+    Retry,
     /// The prober looks at a container.
     Probe { run: u64, uid: PodUid, id: String },
     /// What the agent learns of the node.
@@ -285,6 +287,12 @@ impl World {
                 self.at(when, Event::Content);
             }
         }
+        if faults.has(Fault::Retries) {
+            for _ in 0..self.rng.range(1, 8) {
+                let when = self.rng.range(0, BUSY);
+                self.at(when, Event::Retry);
+            }
+        }
     }
 
     /// Both clocks of the node.
@@ -389,6 +397,7 @@ impl World {
                 }
             }
             Event::Content => self.content(),
+            Event::Retry => self.retry(),
             Event::Probe { run, uid, id } => self.look_at(run, &uid, &id),
             Event::Node(news) => self.learn(news),
         }
@@ -507,14 +516,24 @@ impl World {
         }
     }
 
+    /// Some pod that is wanted.
+    fn any_wanted(&mut self) -> Option<PodUid> {
+        let uids: Vec<_> = self.manifests.values().map(|m| m.uid.clone()).collect();
+        (!uids.is_empty()).then(|| self.rng.pick(&uids).clone())
+    }
+
     /// Files that some pod refers to change.
     fn content(&mut self) {
-        let uids: Vec<_> = self.manifests.values().map(|m| m.uid.clone()).collect();
-        if uids.is_empty() {
-            return;
-        }
-        let (uid, files) = (self.rng.pick(&uids).clone(), self.rng.chance(70));
+        let Some(uid) = self.any_wanted() else { return };
+        let files = self.rng.chance(70);
         self.tell(Input::Content { uid, files });
+    }
+
+    /// Somebody has mended what some pod waits for, or believes so.
+    fn retry(&mut self) {
+        if let Some(uid) = self.any_wanted() {
+            self.tell(Input::Retry { uid });
+        }
     }
 
     /// A container has started: decides when it ends.

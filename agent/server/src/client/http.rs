@@ -1,4 +1,4 @@
-//! One GET request over a unix socket, blocking.
+//! One request without a body over a unix socket, blocking.
 //!
 //! HTTP/1.1 with `Connection: close`; the agent always says how long its answer is. Bounds:
 //! `ANSWER_WAIT` for each read, `ANSWER_BYTES_MAX` in all.
@@ -52,23 +52,23 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-/// Sends a GET and reads the whole answer.
-pub(super) fn get(socket: &Path, path: &str) -> Result<Answer, HttpError> {
+/// Sends a request and reads the whole answer.
+pub(super) fn ask(socket: &Path, method: &str, path: &str) -> Result<Answer, HttpError> {
     let connected = UnixStream::connect(socket).map_err(|source| match source.kind() {
         ErrorKind::PermissionDenied => HttpError::NotAllowed { path: socket.to_owned() },
         _ => HttpError::NoAgent { path: socket.to_owned(), source },
     })?;
-    exchange(connected, path)
+    exchange(connected, method, path)
 }
 
-fn exchange(mut stream: UnixStream, path: &str) -> Result<Answer, HttpError> {
+fn exchange(mut stream: UnixStream, method: &str, path: &str) -> Result<Answer, HttpError> {
     let broken = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => HttpError::Silent,
         _ => HttpError::Broken(error),
     };
     stream.set_read_timeout(Some(ANSWER_WAIT)).map_err(broken)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
-        .map_err(broken)?;
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).map_err(broken)?;
     let mut raw = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut raw).map_err(broken)?;
     parse(&raw).ok_or(HttpError::Garbled)

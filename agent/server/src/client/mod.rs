@@ -1,5 +1,5 @@
-//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`; and those
-//! that ask its record (`recorded`).
+//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `retry`, `dump`;
+//! and those that ask its record (`recorded`).
 //!
 //! Input: a `ClientCommand`. Output: a table or sentences for people, JSON for programs, on standard
 //! output; refusals on standard error with exit code 1. Blocking, in a process of its own: one
@@ -110,7 +110,7 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
     let mut value = match &command.question {
         Question::Replay(of) => return Ok(recorded::replayed(of, command)?.0),
         Question::Past(past) => recorded::answered(past)?,
-        question => ask(&command.socket, &path_of(question)).map_err(|error| match error {
+        question => ask(&command.socket, question).map_err(|error| match error {
             ClientError::Http(error @ http::HttpError::NoAgent { .. }) if is_of_past(question) => {
                 ClientError::NoAgent(error)
             }
@@ -131,6 +131,7 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
         (OutputFormat::Table, Question::Timeline(_)) => show::timeline(&value, &look),
         (OutputFormat::Table, Question::Pressure) => show::pressure(&value, &look),
         (OutputFormat::Table, Question::Plan(_)) => show::plan(&value),
+        (OutputFormat::Table, Question::Retry(_)) => show::retried(&value),
         (OutputFormat::Table, Question::Past(past)) => {
             let shown = if past.explain {
                 show::explanation(&value)
@@ -168,13 +169,16 @@ fn path_of(question: &Question) -> String {
         Question::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
         Question::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
         Question::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
+        Question::Retry(pod) => format!("/retry?pod={}", encoded(pod)),
         // No agent is asked.
         Question::Replay(_) | Question::Past(_) => String::new(),
     }
 }
 
-fn ask(socket: &Path, path: &str) -> Result<Value, ClientError> {
-    let answer = http::get(socket, path)?;
+fn ask(socket: &Path, question: &Question) -> Result<Value, ClientError> {
+    let changes = matches!(question, Question::Retry(_));
+    let method = if changes { "POST" } else { "GET" };
+    let answer = http::ask(socket, method, &path_of(question))?;
     let value: Value = serde_json::from_slice(&answer.body)?;
     if answer.status == 200 {
         return Ok(value);

@@ -131,6 +131,24 @@ pub(super) fn plan(answer: &Value) -> String {
     out
 }
 
+/// What a pod had waited for before it was to be tried again.
+pub(super) fn retried(answer: &Value) -> String {
+    let pod = text(&answer["pod"]);
+    let mut out = match items(&answer["waits"]).next() {
+        Some(_) => format!("{pod} is tried again now.\n"),
+        None => format!("{pod} had nothing to wait for.\n"),
+    };
+    for wait in items(&answer["waits"]) {
+        let left = span(Duration::from_secs(wait["leftSeconds"].as_u64().unwrap_or_default()));
+        let reason = match text(&wait["reason"]) {
+            reason if reason.is_empty() => reason,
+            reason => format!(" ({reason})"),
+        };
+        let _ = writeln!(out, "  {} would have waited {left}{reason}", text(&wait["what"]));
+    }
+    out
+}
+
 /// How far the node is from each threshold, who would go, and who went.
 pub(super) fn pressure(answer: &Value, look: &Look) -> String {
     let mut rows =
@@ -406,6 +424,23 @@ SINCE SEEN       WHAT        CONTAINER   TEXT
     1.234567 s   ! BackOff   c           Back-off (4 times, last at 9.000000 s)
 "
         );
+    }
+
+    #[test]
+    fn a_retry_says_what_had_been_waited_for() {
+        let answer = json!({"pod": "default/web", "waits": [
+            {"what": "all of the pod", "reason": "FailedMount", "leftSeconds": 8},
+            {"what": "container web", "reason": "CrashLoopBackOff", "leftSeconds": 252},
+            {"what": "its resize", "reason": "", "leftSeconds": 0},
+        ]});
+        assert_eq!(
+            retried(&answer),
+            "default/web is tried again now.\n  all of the pod would have waited 8 s (FailedMount)\n  \
+             container web would have waited 4 min 12 s (CrashLoopBackOff)\n  its resize would have \
+             waited 0.0 s\n"
+        );
+        let idle = json!({"pod": "default/web", "waits": []});
+        assert_eq!(retried(&idle), "default/web had nothing to wait for.\n");
     }
 
     #[test]

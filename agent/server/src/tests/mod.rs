@@ -24,6 +24,7 @@ use pintle_agent_core::source::{Problem, ProblemCause};
 use pintle_agent_core::sync::plan::{Action, Plan};
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::worker::Wait;
 use pintle_agent_metrics::Metrics;
 use pintle_cri::fake::FakeRuntime;
 use pintle_cri::{Client, Code, Deadlines, Method};
@@ -169,8 +170,12 @@ fn the_read_only_port_serves_what_needs_no_rights_and_nothing_else() {
     ] {
         assert_eq!(get(server.read_only, path).status, status, "{path}");
     }
-    let post = TcpStream::connect(server.read_only.expect("a port")).expect("connected");
-    assert_eq!(ask(post, "POST /pods").status, 405);
+    for path in ["/pods", "/retry?pod=web"] {
+        for address in [server.read_only, server.healthz] {
+            let post = TcpStream::connect(address.expect("a port")).expect("connected");
+            assert_eq!(ask(post, &format!("POST {path}")).status, 405, "{path}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -347,6 +352,37 @@ fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
 }
 
 #[test]
+fn a_retry_is_a_post_that_tells_what_had_been_waited_for() {
+    let mut world = World::new().with_pods(&[web()]);
+    let _server = world.spawn().expect("a server");
+    let (_, empty) = mpsc::channel(1);
+    let mut queries = std::mem::replace(&mut world.queries, empty);
+    let driver = std::thread::spawn(move || {
+        let Some(Query::Retry { uid, answer }) = queries.blocking_recv() else {
+            panic!("a question")
+        };
+        assert_eq!(uid.as_str(), "u1");
+        let (what, reason) = ("container c".to_owned(), "CrashLoopBackOff".to_owned());
+        let wait = Wait { what, reason, left: Duration::from_millis(252_900) };
+        answer.send(Some(vec![wait])).expect("asked");
+    });
+    let post = |path: &str| {
+        let stream = UnixStream::connect(world.socket()).expect("connected");
+        ask(stream, &format!("POST {path}"))
+    };
+    assert_eq!(local(&world, "/retry?pod=web").status, 405, "who reads changes nothing");
+    assert_eq!(post("/plan?pod=web").status, 405);
+    let missing = post("/retry?pod=wep");
+    let refusal =
+        json!({"error": "this node has no pod wep; did you mean default/web?", "more": []});
+    assert_eq!((missing.status, missing.json()), (404, refusal));
+    let told = post("/retry?pod=web");
+    let wait = json!({"what": "container c", "reason": "CrashLoopBackOff", "leftSeconds": 252});
+    assert_eq!((told.status, &told.json()["waits"]), (200, &json!([wait])));
+    driver.join().expect("no panic");
+}
+
+#[test]
 fn the_dump_shows_state_without_what_pods_keep_secret() {
     let mut pod = web();
     pod["spec"]["containers"][0]["env"] = json!([{"name": "TOKEN", "value": "hunter2"}]);
@@ -420,6 +456,7 @@ fn the_commands_print_what_the_agent_says_and_fail_when_it_refuses() {
     ));
     assert!(same(run(Question::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
     assert!(same(run(Question::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
+    assert!(same(run(Question::Retry("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
     assert!(world.dir.path().exists());
     let dir = tempfile::tempdir().expect("a folder");
     let replay = |dir: &Path| {

@@ -83,7 +83,7 @@ impl Answer {
         Self::of(404, "text/plain", b"404: Page Not Found".to_vec())
     }
 
-    /// Another method than GET or HEAD.
+    /// A method that is not taken there.
     pub fn not_allowed() -> Self {
         Self::of(405, "text/plain", b"405: Method Not Allowed".to_vec())
     }

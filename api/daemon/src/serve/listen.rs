@@ -62,6 +62,28 @@ pub struct Asked {
     pub query: String,
     /// The answer may be compressed.
     pub takes_gzip: bool,
+    /// Something is to be changed.
+    pub is_post: bool,
+}
+
+/// The methods that a listener takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// GET and HEAD: whoever may reach it can read.
+    Reads,
+    /// POST as well: whoever may reach it can do what the daemon's owner can. The service refuses it
+    /// where it changes nothing.
+    Changes,
+}
+
+impl Takes {
+    fn has(self, method: &Method) -> bool {
+        match *method {
+            Method::GET | Method::HEAD => true,
+            Method::POST => self == Self::Changes,
+            _ => false,
+        }
+    }
 }
 
 impl Asked {
@@ -74,6 +96,7 @@ impl Asked {
         Self {
             path: uri.path().to_owned(),
             query: uri.query().unwrap_or_default().to_owned(),
+            is_post: request.method() == Method::POST,
             // With any weight but none.
             takes_gzip: offered.any(|one| match one.trim().split_once(';') {
                 None => one.trim() == "gzip",
@@ -258,7 +281,12 @@ pub fn bind_socket(path: &Path, field: &'static str) -> Result<StdUnixListener, 
 }
 
 /// Accepts connections for as long as the runtime lives; `full` is told when one found no room.
-pub async fn accept(listener: Listener, service: Service, full: impl Fn() + Send + Sync + 'static) {
+pub async fn accept(
+    listener: Listener,
+    takes: Takes,
+    service: Service,
+    full: impl Fn() + Send + Sync + 'static,
+) {
     let opened = match listener {
         Listener::Tcp(listener, _) => TcpListener::from_std(listener).map(Open::Tcp),
         Listener::Unix(listener) => UnixListener::from_std(listener).map(Open::Unix),
@@ -272,7 +300,10 @@ pub async fn accept(listener: Listener, service: Service, full: impl Fn() + Send
         match open.next().await {
             Ok(Some((stream, peer))) => {
                 if let Some(place) = connections.open(peer) {
-                    tasks::serve("connection", connection(stream, place, Arc::clone(&service)));
+                    tasks::serve(
+                        "connection",
+                        connection(stream, place, takes, Arc::clone(&service)),
+                    );
                 }
             }
             Ok(None) => {}
@@ -311,13 +342,18 @@ impl Open {
     }
 }
 
-async fn connection(stream: Box<dyn Stream>, place: Arc<Connection>, service: Service) {
+async fn connection(
+    stream: Box<dyn Stream>,
+    place: Arc<Connection>,
+    takes: Takes,
+    service: Service,
+) {
     let asked = Arc::clone(&place);
     let answer = service_fn(move |request: Request<Incoming>| {
         let (service, mut busy) = (Arc::clone(&service), asked.ask());
         async move {
             busy.allow(); // whoever reaches this listener may ask
-            let answer = Reply::from(respond(&request, &service).await);
+            let answer = Reply::from(respond(&request, takes, &service).await);
             Ok::<_, std::convert::Infallible>(answer.map(|body| body::holding(body, busy)))
         }
     });
@@ -337,8 +373,8 @@ async fn connection(stream: Box<dyn Stream>, place: Arc<Connection>, service: Se
     let _ = tokio::time::timeout(CLOSE_WAIT, connection).await;
 }
 
-async fn respond(request: &Request<Incoming>, service: &Service) -> Answer {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+async fn respond(request: &Request<Incoming>, takes: Takes, service: &Service) -> Answer {
+    if !takes.has(request.method()) {
         return Answer::not_allowed();
     }
     service(Asked::of(request)).await
