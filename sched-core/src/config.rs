@@ -12,7 +12,7 @@ use crate::intern::Interner;
 use crate::names;
 use crate::program::node_terms::{is_empty_term, parse_term};
 
-/// A plugin of the default profile, in the order in which filters run.
+/// A plugin of the default profile, in the order in which its filters run.
 // k8s: pkg/scheduler/apis/config/v1/default_plugins.go getDefaultPlugins
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -35,7 +35,7 @@ pub enum Plugin {
     ImageLocality,
     NodeDeclaredFeatures,
     SchedulingGates,
-    /// All plugins that are none of upstream's: they come after those.
+    /// All plugins that are none of upstream's.
     OutOfTree,
     /// Whoever is asked over HTTP: no plugin of a profile, and after all of them.
     Extender,
@@ -46,11 +46,30 @@ pub enum Plugin {
 /// Number of plugins, those of others, extenders and gangs included.
 pub const PLUGINS: usize = 20;
 
+/// A place among the plugins of a point: of those that reject, the one with the lowest is told. Zero
+/// is before all of them.
+pub type Rank = u16;
+
+/// The place behind all others.
+pub const RANK_LAST: Rank = Rank::MAX;
+
+/// The places of upstream's plugins in this order of names; who is not named comes last.
+#[must_use]
+pub fn ranks<'a>(order: impl IntoIterator<Item = &'a str>) -> [Rank; PLUGINS] {
+    let mut ranks = [RANK_LAST; PLUGINS];
+    for (rank, name) in (1..RANK_LAST).zip(order) {
+        if let Some(plugin) = Plugin::from_name(name) {
+            ranks[plugin as usize] = rank;
+        }
+    }
+    ranks
+}
+
 impl Plugin {
-    /// Whoever is asked after all plugins of upstream's, in this order.
+    /// Whoever is none of upstream's plugins, or no plugin at all.
     pub(crate) const OTHERS: [Self; 2] = [Self::OutOfTree, Self::Extender];
 
-    /// All of upstream's plugins that look at nodes or pods alone, in filter order.
+    /// All of upstream's plugins that look at nodes or pods alone, in the default order of filters.
     pub const ALL: [Self; PLUGINS - 3] = [
         Self::NodeUnschedulable,
         Self::NodeName,
@@ -132,6 +151,10 @@ pub struct Profile {
     pub scheduler_name: String,
     /// Which plugins filter, by `Plugin as usize`.
     pub filters: [bool; PLUGINS],
+    /// The order of filters, by `Plugin as usize`.
+    pub filter_ranks: [Rank; PLUGINS],
+    /// The order in which it is asked whether nodes are looked at, by `Plugin as usize`.
+    pub pre_filter_ranks: [Rank; PLUGINS],
     /// Score weights, by `Plugin as usize`; zero is off.
     pub weights: [i64; PLUGINS],
     /// Utilisation strategy.
@@ -190,9 +213,12 @@ impl Default for Profile {
         ] {
             weights[plugin as usize] = weight;
         }
+        let ranks = ranks(Plugin::ALL.map(Plugin::name));
         Self {
             scheduler_name: "default-scheduler".into(),
             filters,
+            filter_ranks: ranks,
+            pre_filter_ranks: ranks,
             weights,
             strategy: Strategy::LeastAllocated,
             fit_resources: vec![("cpu".into(), 1), ("memory".into(), 1)],
@@ -236,6 +262,18 @@ impl Profile {
     #[must_use]
     pub fn filters(&self, plugin: Plugin) -> bool {
         self.filters[plugin as usize]
+    }
+
+    /// Where a plugin comes among the filters.
+    #[must_use]
+    pub fn filter_rank(&self, plugin: Plugin) -> Rank {
+        self.filter_ranks[plugin as usize]
+    }
+
+    /// Where a plugin comes among those who say whether nodes are looked at.
+    #[must_use]
+    pub fn pre_filter_rank(&self, plugin: Plugin) -> Rank {
+        self.pre_filter_ranks[plugin as usize]
     }
 
     /// Weight of a plugin's score; zero when it does not score.

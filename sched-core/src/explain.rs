@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use crate::bits::Bits;
 use crate::config::Plugin;
+use crate::filter;
 use crate::filter::status::{self, Status};
-use crate::filter::{self, COLUMN_FILTERS};
 use crate::program::Program;
 use crate::select::{self, Detail, Refusal, Rejector, RowPlugin, Scratch};
 use crate::snapshot::{Cluster, View};
@@ -39,7 +39,7 @@ pub fn statuses(
             found.push((row, detail.rejected[at].1.clone()));
             continue;
         }
-        let rejecting = COLUMN_FILTERS.iter().zip(&detail.passing).find(|(_, p)| !p.get(row));
+        let rejecting = detail.passing.iter().find(|(_, passing)| !passing.get(row));
         if let Some((plugin, _)) = rejecting {
             let spread = &scratch.spread;
             found.push((row, status::of(*plugin, view, program, spread, row, &added, text)));
@@ -49,7 +49,7 @@ pub fn statuses(
 }
 
 /// What the words of a status need of all rows: those that the profile's own affinity takes.
-fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
+pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
     let mut added = Bits::default();
     if program.added.is_some() {
         added.copy_from(&view.valid, view.rows);

@@ -15,10 +15,11 @@ use std::cmp::Reverse;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
-use crate::config::{Plugin, Profile};
-use crate::filter::interpod;
+use crate::bits::Bits;
+use crate::config::{Plugin, Profile, RANK_LAST, Rank};
 use crate::filter::spread::HardSpread;
 use crate::filter::status::{self, Code, PodRule, Status};
+use crate::filter::{self, interpod};
 use crate::intern::{Interner, Lease, Str};
 use crate::program::Program;
 use crate::select::Scratch;
@@ -138,12 +139,13 @@ pub fn dry_run(
     budgets: &[Budget],
     scratch: &mut Scratch,
 ) -> DryRun {
-    let trials = Trials { budgets, offset: 0, expected: &[], without: &|_, _, _| None };
+    let trials = Trials { budgets, offset: 0, expected: &[], without: &|_, _, _, _| None };
     dry_run_from(cluster, pod, program, statuses, &trials, scratch)
 }
 
-/// What plugins of single nodes say of a row that these pods have left.
-pub type Without<'a> = dyn Fn(&Cluster, u32, &[PodId]) -> Option<Status> + 'a;
+/// What plugins of single nodes say of a row that these pods have left, those that come before this
+/// place among the filters.
+pub type Without<'a> = dyn Fn(&Cluster, u32, &[PodId], Rank) -> Option<Status> + 'a;
 
 /// How nodes are tried.
 #[derive(Clone, Copy)]
@@ -197,15 +199,16 @@ pub fn dry_run_from(
         .filter(|(_, s)| s.code == Code::Unschedulable)
         .map(|(row, _)| *row)
         .collect();
-    if !program.spread_hard.is_empty() {
-        scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
+    if potential.is_empty() {
+        return DryRun::default();
     }
+    let fixed = Fixed::of(cluster.view(), program, scratch);
     let mut found = DryRun { potential, ..DryRun::default() };
     let wanted = candidates_wanted(&cluster.view().profile, found.potential.len());
     let (skipped, first) = found.potential.split_at(trials.offset % found.potential.len().max(1));
     let mut harmless = false;
     for row in first.iter().chain(skipped).copied() {
-        let mut trial = Trial::new(cluster, program, row, trials, &scratch.spread);
+        let mut trial = Trial::new(cluster, program, row, trials, (&scratch.spread, &fixed));
         match trial.victims(priority) {
             Ok(candidate) if candidate.victims.is_empty() => found.needless.push(row),
             Ok(candidate) => {
@@ -239,6 +242,41 @@ pub fn choose(cluster: &Cluster, candidates: &[Candidate]) -> Option<usize> {
     (0..candidates.len()).min_by_key(|at| rank(&candidates[*at]))
 }
 
+/// Filters that say the same whoever goes.
+const FIXED: [Plugin; 5] = [
+    Plugin::NodeUnschedulable,
+    Plugin::NodeName,
+    Plugin::TaintToleration,
+    Plugin::NodeAffinity,
+    Plugin::NodeDeclaredFeatures,
+];
+
+/// What is the same for all nodes that are tried.
+struct Fixed {
+    /// Column filters in the order of the profile; rows that pass, of those that say the same whoever
+    /// goes.
+    columns: Vec<(Plugin, Option<Bits>)>,
+    /// Rows that the profile's own affinity takes.
+    added: Bits,
+}
+
+impl Fixed {
+    fn of(view: &View, program: &Program, scratch: &mut Scratch) -> Self {
+        let added = crate::explain::prepare(view, program, scratch);
+        let on = filter::in_order(&view.profile).into_iter();
+        let columns = on.filter(|plugin| view.profile.filters(*plugin)).map(|plugin| {
+            let passing = FIXED.contains(&plugin).then(|| {
+                let mut passing = view.valid.as_ref().clone();
+                passing.grow(view.rows);
+                filter::apply(plugin, view, program, scratch, &mut passing);
+                passing
+            });
+            (plugin, passing)
+        });
+        Self { columns: columns.collect(), added }
+    }
+}
+
 /// One node with some of its pods taken away.
 struct Trial<'a> {
     cluster: &'a Cluster,
@@ -248,6 +286,7 @@ struct Trial<'a> {
     trials: &'a Trials<'a>,
     numbers: Numbers,
     removed: Vec<PodId>,
+    fixed: &'a Fixed,
     spread: HardSpread,
     counted: Vec<bool>,
 }
@@ -258,7 +297,7 @@ impl<'a> Trial<'a> {
         program: &'a Program,
         row: u32,
         trials: &'a Trials<'a>,
-        spread: &HardSpread,
+        (spread, fixed): (&HardSpread, &'a Fixed),
     ) -> Self {
         let view = cluster.view();
         let counted = program.spread_hard.iter().zip(&spread.counted);
@@ -270,6 +309,7 @@ impl<'a> Trial<'a> {
             trials,
             numbers: view.numbers(row),
             removed: Vec::new(),
+            fixed,
             spread: HardSpread::of_domains(spread.domains.clone()),
             counted: counted.map(|(_, rows)| rows.get(row)).collect(),
         }
@@ -379,54 +419,41 @@ impl<'a> Trial<'a> {
         alone
     }
 
-    /// Only what evictions can change is checked, the rest passed before.
+    /// Who rejects the pod first: a column, or a plugin of single nodes that comes before it.
+    // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPlugins
     fn rejection_now(&self) -> Option<Status> {
-        let on = |plugin| self.view.profile.filters(plugin);
-        if on(Plugin::NodePorts) && self.ports_conflict() {
-            let reason = "node(s) didn't have free ports for the requested pod ports";
-            return Some(Status {
-                plugin: Some(Plugin::NodePorts),
-                code: Code::Unschedulable,
-                reasons: vec![reason.to_owned()],
-            });
-        }
-        if on(Plugin::NodeResourcesFit) {
-            let text = |id| self.cluster.text(id).to_owned();
-            let scalar = |name| self.scalar(name);
-            if let Some(s) = status::resources(self.program, &self.numbers, scalar, text) {
-                return Some(s);
-            }
-        }
-        if let Some(status) = (self.trials.without)(self.cluster, self.row, &self.removed) {
-            return Some(status);
-        }
-        if on(Plugin::PodTopologySpread) && !self.program.spread_hard.is_empty() {
-            let value =
-                |at: usize| self.view.keys.column(self.program.spread_hard[at].key).value(self.row);
-            if let Some(s) = status::spread_status(self.program, &self.spread, value) {
-                return Some(s);
-            }
-        }
-        if on(Plugin::InterPodAffinity)
-            && let Some(rule) = self.pod_rule()
-        {
-            return Some(status::pod_rule(rule));
-        }
-        self.features_rejection()
+        let columns = self.fixed.columns.iter();
+        let mut columns = columns.map(|(plugin, passing)| (*plugin, passing.as_ref()));
+        let of_column = columns
+            .find_map(|(plugin, passing)| Some((plugin, self.rejection_of(plugin, passing)?)));
+        let rank = |plugin| self.view.profile.filter_rank(plugin);
+        let before = of_column.as_ref().map_or(RANK_LAST, |(plugin, _)| rank(*plugin));
+        let of_rows = (self.trials.without)(self.cluster, self.row, &self.removed, before);
+        of_rows.or_else(|| of_column.map(|(_, status)| status))
     }
 
-    /// Declared features come last in the profile; nodes that lack one were not resolvable only if
-    /// nothing before them failed.
-    fn features_rejection(&self) -> Option<Status> {
-        let lacks = |feature: &Str| {
-            !self.view.features.get(feature).is_some_and(|rows| rows.contains(self.row))
+    /// Why one column filter does not let the pod pass.
+    fn rejection_of(&self, plugin: Plugin, passing: Option<&Bits>) -> Option<Status> {
+        let text = |id| self.cluster.text(id).to_owned();
+        let of_column = || {
+            let (spread, added) = (&self.spread, &self.fixed.added);
+            status::of(plugin, self.view, self.program, spread, self.row, added, text)
         };
-        let on = self.view.profile.filters(Plugin::NodeDeclaredFeatures);
-        (on && self.program.features.iter().any(lacks)).then(|| Status {
-            plugin: Some(Plugin::NodeDeclaredFeatures),
-            code: Code::UnschedulableAndUnresolvable,
-            reasons: vec!["node(s) didn't match Pod's required features".to_owned()],
-        })
+        match plugin {
+            Plugin::NodePorts => self.ports_conflict().then(of_column),
+            Plugin::NodeResourcesFit => {
+                let scalar = |name| self.scalar(name);
+                status::resources(self.program, &self.numbers, scalar, text)
+            }
+            Plugin::PodTopologySpread => {
+                let keys = &self.view.keys;
+                let key = |at: usize| self.program.spread_hard[at].key;
+                let value = |at: usize| keys.column(key(at)).value(self.row);
+                status::spread_status(self.program, &self.spread, value)
+            }
+            Plugin::InterPodAffinity => self.pod_rule().map(status::pod_rule),
+            _ => (!passing?.get(self.row)).then(of_column),
+        }
     }
 
     fn scalar(&self, name: Str) -> (Option<i64>, i64) {
@@ -590,12 +617,56 @@ mod tests {
             assert_eq!(outcome.feasible, 0);
             let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
             let from =
-                Trials { budgets: &budgets, offset, expected: &[], without: &|_, _, _| None };
+                Trials { budgets: &budgets, offset, expected: &[], without: &|_, _, _, _| None };
             let run = dry_run_from(&cluster, &urgent, &program, &statuses, &from, &mut scratch);
             let rows: Vec<u32> = run.candidates.iter().map(|c| c.row).collect();
             assert_eq!(rows, want, "{percent} percent, {least} at least, from {offset}");
             let chosen = run.candidates[run.chosen.expect("candidates")].violations;
             assert_eq!(chosen, 0, "one without violation is there and preferred");
+        }
+    }
+
+    #[test]
+    fn a_node_whose_room_is_told_before_its_taint_is_tried_and_keeps_its_taint() {
+        use Plugin::{NodeResourcesFit as Fit, TaintToleration as Taint, VolumeBinding as Volumes};
+        let says = |plugin: Plugin| {
+            let code = Code::UnschedulableAndUnresolvable;
+            Status { plugin: Some(plugin), code, reasons: vec!["no".to_owned()] }
+        };
+        // the order, whether the node is tried, who rejects it then
+        for (order, is_tried, want) in [
+            ([Taint, Fit, Volumes], false, None),
+            ([Fit, Taint, Volumes], true, Some(Taint)),
+            ([Fit, Volumes, Taint], true, Some(Volumes)),
+            ([Volumes, Fit, Taint], true, Some(Volumes)),
+        ] {
+            let filter_ranks = crate::config::ranks(order.map(Plugin::name));
+            let mut cluster = Cluster::new(Profile { filter_ranks, ..Profile::default() });
+            let node = node_with("n", |n| {
+                n["status"]["allocatable"]["cpu"] = json!("1");
+                n["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+            });
+            cluster.set_node(&node).expect("node");
+            let asks = |priority: i32| {
+                pod_with(&format!("p{priority}"), |p| {
+                    p["spec"]["priority"] = json!(priority);
+                    p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1");
+                })
+            };
+            cluster.assume(&asks(0), "n").expect("room");
+            let program = cluster.compile(&asks(9)).expect("pod");
+            let mut scratch = Scratch::default();
+            let (_, detail) = select::decide_in_detail(cluster.view(), &program, &[], &mut scratch);
+            let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
+            let without = |cluster: &Cluster, _, _: &[PodId], before| {
+                let is_asked = cluster.view().profile.filter_rank(Volumes) < before;
+                is_asked.then(|| says(Volumes))
+            };
+            let trials = Trials { budgets: &[], offset: 0, expected: &[], without: &without };
+            let run = dry_run_from(&cluster, &asks(9), &program, &statuses, &trials, &mut scratch);
+            assert_eq!(run.potential.len(), usize::from(is_tried), "{order:?}");
+            let rejected = run.rejected.first().and_then(|(_, status)| status.plugin);
+            assert_eq!((rejected, run.candidates.len()), (want, 0), "{order:?}");
         }
     }
 }

@@ -246,8 +246,7 @@ pub fn nearest(
         scratch.spread.prepare(view, program, &mut scratch.node);
     }
     let failing = |row: u32| {
-        let passing = COLUMN_FILTERS.iter().zip(&detail.passing);
-        passing.filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
+        detail.passing.iter().filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
     };
     let rejected = |row: u32| {
         let at = detail.rejected.binary_search_by_key(&row, |(row, _)| *row).ok()?;

@@ -7,7 +7,7 @@
 //! Why the full tie set: upstream breaks ties by chance, so that the choice is the caller's.
 
 use crate::bits::{Bits, WORD_ROWS};
-use crate::config::{PLUGINS, Plugin, Profile};
+use crate::config::{PLUGINS, Plugin, Profile, Rank};
 use crate::filter::node::NodeScratch;
 use crate::filter::spread::HardSpread;
 use crate::filter::status::Status;
@@ -25,6 +25,7 @@ mod row;
 mod sample;
 mod shape;
 
+use self::row::Asked;
 pub use self::row::{Rejector, rejector};
 pub use self::sample::{Sample, sample_size};
 pub use self::shape::Handed;
@@ -44,8 +45,16 @@ pub trait RowPlugin {
     fn is_asked(&self, profile: &Profile) -> bool {
         self.always() || profile.filters(self.plugin())
     }
+    /// Where it comes among the filters; several places where it stands for several.
+    fn ranks(&self, profile: &Profile) -> Vec<Rank> {
+        vec![profile.filter_rank(self.plugin())]
+    }
     /// Why a node is rejected, if it is.
     fn filter(&self, view: &View, program: &Program, row: u32) -> Option<Status>;
+    /// Why it is by who has this one of its places.
+    fn filter_at(&self, _: Rank, view: &View, program: &Program, row: u32) -> Option<Status> {
+        self.filter(view, program, row)
+    }
     /// Called once all filters passed, with the rows that are left and before any is scored.
     fn prepare(&self, _view: &View, _feasible: &Bits) {}
     /// By what its score is multiplied; zero when it does not score.
@@ -94,8 +103,8 @@ pub struct PluginScores {
 /// Everything about one decision, for explanations and comparisons.
 #[derive(Debug, Default)]
 pub struct Detail {
-    /// Rows that pass each column filter, in the order of `COLUMN_FILTERS`.
-    pub passing: Vec<Bits>,
+    /// Rows that pass each column filter, in the order of the profile.
+    pub passing: Vec<(Plugin, Bits)>,
     /// Rejections of row plugins, where no plugin before them rejects; sorted by row.
     pub rejected: Vec<(u32, Status)>,
     /// Scores by `Plugin as usize`; `None` where PreScore skipped or nothing was scored.
@@ -301,14 +310,16 @@ fn filter_all(
             }
         }
         for plugin in plugins.iter().filter(|p| p.is_asked(&view.profile)) {
-            reject_rows(view, program, *plugin, &mut mask, &mut |_, _| ());
+            let says = |row| plugin.filter(view, program, row);
+            reject_rows(says, &mut mask, &mut |_, _| ());
         }
     }
     scratch.feasible = mask;
 }
 
-/// Every column filter over every node, and the plugins of single nodes in their place among them,
-/// so that a node is rejected by the plugin that upstream names.
+/// Every column filter over every node, and the plugins of single nodes in their places among them,
+/// in the order of the profile, so that a node is rejected by the plugin that upstream names.
+// k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPlugins
 fn filter_in_detail(
     view: &View,
     program: &Program,
@@ -317,18 +328,20 @@ fn filter_in_detail(
     mask: &mut Bits,
     detail: &mut Detail,
 ) {
-    for plugin in Plugin::ALL.into_iter().chain(Plugin::OTHERS) {
-        if COLUMN_FILTERS.contains(&plugin) {
-            let mut passing = view.valid.as_ref().clone();
-            passing.grow(view.rows);
-            filter::apply(plugin, view, program, scratch, &mut passing);
-            mask.and(&passing);
-            detail.passing.push(passing);
-        }
-        let asked = |p: &&&dyn RowPlugin| p.plugin() == plugin && p.is_asked(&view.profile);
-        for of_rows in plugins.iter().filter(asked) {
-            let keep = &mut |row, status| detail.rejected.push((row, status));
-            reject_rows(view, program, *of_rows, mask, keep);
+    for (rank, asked) in row::in_order(&view.profile, plugins) {
+        match asked {
+            Asked::Column(plugin) => {
+                let mut passing = view.valid.as_ref().clone();
+                passing.grow(view.rows);
+                filter::apply(plugin, view, program, scratch, &mut passing);
+                mask.and(&passing);
+                detail.passing.push((plugin, passing));
+            }
+            Asked::Rows(plugin) => {
+                let keep = &mut |row, status| detail.rejected.push((row, status));
+                let says = |row| plugin.filter_at(rank, view, program, row);
+                reject_rows(says, mask, keep);
+            }
         }
     }
     detail.rejected.sort_by_key(|(row, _)| *row);
@@ -336,9 +349,7 @@ fn filter_in_detail(
 
 /// Takes out the rows that one plugin rejects, a word of them at a time.
 fn reject_rows(
-    view: &View,
-    program: &Program,
-    plugin: &dyn RowPlugin,
+    says: impl Fn(u32) -> Option<Status>,
     mask: &mut Bits,
     rejected: &mut dyn FnMut(u32, Status),
 ) {
@@ -348,7 +359,7 @@ fn reject_rows(
             let bit = left.trailing_zeros();
             left &= left - 1;
             let row = at as u32 * WORD_ROWS as u32 + bit;
-            if let Some(status) = plugin.filter(view, program, row) {
+            if let Some(status) = says(row) {
                 *word &= !(1 << bit);
                 rejected(row, status);
             }

@@ -13,13 +13,14 @@ mod others;
 mod points;
 mod process;
 
+use pintle_sched_core::config::ranks;
 use pintle_sched_core::{Profile, names};
 use serde::Deserialize;
 use serde_json::Value;
 
 use self::points::{
     PREPARE_FILTERS, PREPARE_SCORES, Point, is_known, multi_point, one_point, other_points,
-    preparation, reorders_filters,
+    preparation,
 };
 pub use self::process::Process;
 use crate::extender::{self, Extender};
@@ -92,6 +93,11 @@ struct FileProfile {
     /// Plugins of upstream's in whose place others run.
     #[serde(skip)]
     replaced: Vec<&'static str>,
+    /// Who filters, and who prepares that, in the order in which they run, those of others among them.
+    #[serde(skip)]
+    filter_order: Vec<String>,
+    #[serde(skip)]
+    pre_filter_order: Vec<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -214,6 +220,9 @@ pub fn profiles_with(
     registry: &Registry,
 ) -> Result<(Vec<Profile>, Vec<Chosen>), ConfigError> {
     let mut file = read(text)?;
+    if file.profiles.is_empty() {
+        file.profiles.push(FileProfile::default());
+    }
     file.profiles.iter().enumerate().try_for_each(|(at, from)| no_arguments_twice(from, at))?;
     let chosen = file.profiles.iter_mut().map(|from| others::take(from, registry)).collect();
     if file.kind != "KubeSchedulerConfiguration" {
@@ -237,9 +246,6 @@ pub fn profiles_with(
     {
         let path = format!("profiles[{at}].schedulerName");
         return Err(field(&path, "must be given when there are several profiles"));
-    }
-    if all.is_empty() {
-        return Ok((vec![of_profile(&file, &FileProfile::default(), 0)?], vec![Chosen::default()]));
     }
     Ok((all, chosen))
 }
@@ -297,15 +303,8 @@ pub fn without_effect(text: &str, registry: &Registry) -> Result<Vec<String>, Co
     ];
     let found = found.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_owned());
     let profiles = file.profiles.iter().enumerate();
-    let reordered = profiles.clone().filter(|(_, profile)| reorders_filters(&profile.plugins));
-    let reordered = reordered.map(|(at, _)| {
-        format!(
-            "profiles[{at}].plugins: the order of filters has no effect: of several that reject a node \
-             the first in upstream's default order is told"
-        )
-    });
     let of_plugins = profiles.flat_map(|(at, profile)| of_nobody(profile, at, registry));
-    Ok(found.chain(reordered).chain(of_plugins).collect())
+    Ok(found.chain(of_plugins).collect())
 }
 
 /// What a profile says of plugins that are not there, or of arguments that nobody reads: most often it
@@ -451,6 +450,8 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
         }
         profile.scheduler_name.clone_from(name);
     }
+    profile.filter_ranks = ranks(from.filter_order.iter().map(String::as_str));
+    profile.pre_filter_ranks = ranks(from.pre_filter_order.iter().map(String::as_str));
     let path = format!("profiles[{at}].plugins");
     multi_point(&mut profile, from, &format!("{path}.multiPoint"))?;
     let filter = Point::Filter;

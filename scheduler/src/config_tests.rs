@@ -164,31 +164,58 @@ fn everything_may_be_disabled_where_what_is_needed_is_enabled_at_its_own_point()
 }
 
 #[test]
-fn another_order_of_filters_is_told_to_have_no_effect() {
-    let told = |plugins: &str| {
+fn filters_run_in_the_order_that_the_file_gives_them() {
+    use Plugin::{NodeName as Name, NodePorts as Ports, NodeUnschedulable as Shut};
+    let alone = "multiPoint: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}, \
+        {name: DefaultBinder}, {name: NodePorts}, {name: Mine}, {name: NodeName}]}";
+    // what is said, the first three filters of the order, whether preparation has the same order
+    for (plugins, want, prepares) in [
+        (String::new(), ["NodeUnschedulable", "NodeName", "TaintToleration"], true),
+        (
+            "filter: {enabled: [{name: NodePorts}, {name: NodeName}]}".to_owned(),
+            ["NodePorts", "NodeName", "NodeUnschedulable"],
+            false,
+        ),
+        (
+            "filter: {disabled: [{name: '*'}], enabled: [{name: NodePorts}, {name: Mine}, \
+             {name: NodeName}]}"
+                .to_owned(),
+            ["NodePorts", "Mine", "NodeName"],
+            false,
+        ),
+        (alone.to_owned(), ["NodePorts", "Mine", "NodeName"], true),
+        (
+            format!("{alone}, filter: {{enabled: [{{name: Mine}}, {{name: NodeUnschedulable}}]}}"),
+            ["Mine", "NodePorts", "NodeName"],
+            false,
+        ),
+        (
+            "multiPoint: {disabled: [{name: NodeUnschedulable}], enabled: \
+             [{name: NodeUnschedulable}, {name: TaintToleration}]}"
+                .to_owned(),
+            ["NodeName", "TaintToleration", "NodeAffinity"],
+            true,
+        ),
+        (
+            "filter: {disabled: [{name: NodeName}], enabled: [{name: NodeName}, \
+             {name: NodeUnschedulable}]}"
+                .to_owned(),
+            ["NodeUnschedulable", "TaintToleration", "NodeAffinity"],
+            false,
+        ),
+    ] {
         let file = format!("{HEAD}profiles:\n- plugins: {{{plugins}}}\n");
-        let all = without_effect(&file, &Registry::default()).expect("valid");
-        all.iter().any(|text| text.contains("the order of filters has no effect"))
-    };
-    for same in [
-        "",
-        "filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: NodePorts}]}",
-        "filter: {disabled: [{name: NodePorts}]}",
-        "filter: {enabled: [{name: NodeUnschedulable}, {name: NodeName}]}",
-        "multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: NodePorts}]}",
-        "multiPoint: {enabled: [{name: NodeResourcesFit, weight: 3}]}",
-        "score: {enabled: [{name: NodeResourcesFit}, {name: NodeAffinity}]}",
-    ] {
-        assert!(!told(same), "{same}");
-    }
-    for other in [
-        "filter: {enabled: [{name: NodeResourcesFit}]}",
-        "filter: {disabled: [{name: NodePorts}], enabled: [{name: NodePorts}]}",
-        "filter: {disabled: [{name: '*'}], enabled: [{name: NodePorts}, {name: NodeName}]}",
-        "multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodePorts}, {name: NodeName}]}",
-        "multiPoint: {disabled: [{name: NodeName}], enabled: [{name: NodeName}]}",
-    ] {
-        assert!(told(other), "{other}");
+        let mine = Registry::default().with("Mine", |_, _| Ok(Default::default()));
+        let (profiles, chosen) = profiles_with(&file, &mine).expect("valid");
+        let (order, profile) = (&chosen[0].orders["filter"], &profiles[0]);
+        let others = ["PrioritySort", "DefaultBinder"];
+        let filters = order.iter().filter(|name| !others.contains(&name.as_str()));
+        assert_eq!(filters.take(3).collect::<Vec<_>>(), want, "{plugins}");
+        assert_eq!(*order == chosen[0].orders["preFilter"], prepares, "{plugins}");
+        for plugin in [Shut, Name, Ports].into_iter().filter(|plugin| profile.filters(*plugin)) {
+            let at = order.iter().position(|name| name == plugin.name()).expect("it runs");
+            assert_eq!(usize::from(profile.filter_rank(plugin)), at + 1, "{plugins}");
+        }
     }
 }
 

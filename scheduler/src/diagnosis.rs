@@ -4,6 +4,8 @@
 //! for each node. Owner: pure but for the mirror's columns, which are as before at the end. Bounds:
 //! one decision, and the filters once more for each node on which room is kept for another pod.
 
+mod refusal;
+mod without;
 mod words;
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,17 +14,19 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use pintle_sched_core::config::Rank;
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::{self, DryRun};
 use pintle_sched_core::program::Program;
-use pintle_sched_core::select::{self, Detail, Outcome, Refusal, RowPlugin, Sample, Scratch};
+use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Sample, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile};
 
+use self::refusal::look;
 use self::words::{DISABLED, of_claims, with_preemption};
 pub use self::words::{without_candidate, without_preemption};
 use crate::devices::known::Devices;
@@ -50,8 +54,8 @@ pub struct Asking {
     claims: Option<Claims>,
     /// What its claims of devices leave it.
     devices: Option<DeviceClaims>,
-    /// Why they leave it nothing.
-    refused: Option<Refused>,
+    /// Why they leave it nothing, and the place of who says so.
+    refused: Option<(Rank, Refused)>,
     /// A plugin says so for which it may matter who goes.
     refused_for_now: bool,
     /// What extenders said of the nodes.
@@ -100,10 +104,7 @@ impl Asking {
             false => Rc::new(mirror.cluster.read_pod(&pod)?),
         };
         let program = mirror.cluster.compile(&pod)?;
-        let found = mirror.claims(&pod).and_then(|claims| {
-            mirror.device_claims(&pod, &spec, &profile).map(|devices| (claims, devices))
-        });
-        let (claims, devices, refused) = match found {
+        let (claims, devices, refused) = match look(&pod, &spec, &profile, mirror) {
             Ok((claims, devices)) => (claims, devices, None),
             Err(refused) => (None, None, Some(refused)),
         };
@@ -137,37 +138,6 @@ impl Asking {
         let attempt = self.attempt.as_deref().map(|attempt| attempt as &dyn RowPlugin);
         let placement = self.placement.as_deref().map(|placement| placement as &dyn RowPlugin);
         kept.into_iter().chain(placement).chain(claims).chain(attempt).chain(consulted).collect()
-    }
-
-    /// No node is looked at, for this reason, unless there is one already.
-    pub fn refuse(&mut self, plugin: Plugin, code: Code, reason: String) {
-        if self.refused.is_none() {
-            self.refused_for_now = code == Code::Unschedulable;
-            self.refused = Some(Refused { plugin, reason });
-        }
-    }
-
-    /// Why plugins of single nodes reject a row that these pods have left.
-    fn without(
-        &self,
-        (volumes, devices, pods): (&Volumes, &Devices, Option<&WholePods>),
-        cluster: &Cluster,
-        row: u32,
-        gone: &[PodId],
-    ) -> Option<Status> {
-        let of_claims = self.claims.as_ref().and_then(|claims| {
-            let uids = gone.iter().map(|id| cluster.text(cluster.pods().get(*id).key)).collect();
-            claims.rejection_without(volumes, cluster, row, &uids)
-        });
-        // Devices are looked at as they are: whoever goes.
-        let of_devices = || self.devices.as_ref()?.among(devices).rejection(row);
-        let of_others = || {
-            let text = |id: &PodId| cluster.text(cluster.pods().get(*id).key);
-            let whole = gone.iter().filter_map(|id| pods?.get(text(id))).collect::<Vec<_>>();
-            let numbers = cluster.numbers_without(row, gone);
-            self.attempt.as_ref()?.rejection_without(cluster.view(), (row, numbers), &whole)
-        };
-        of_claims.or_else(of_devices).or_else(of_others)
     }
 
     /// Why its volumes do not go with those of pods that room is kept for.
@@ -213,14 +183,6 @@ impl Asking {
     fn of_claims<'a>(&'a self, devices: &'a Devices) -> OfClaims<'a> {
         let volumes = self.claims.iter().flat_map(Claims::plugins).collect();
         (volumes, self.devices.as_ref().map(|claims| claims.among(devices)))
-    }
-
-    /// Why no node is looked at, where its volumes say so and nobody before them.
-    fn refusal(&self, view: &View) -> Option<Refusal> {
-        let refused = self.refused.as_ref()?;
-        let early = select::refusal(view, &self.program);
-        let own = || Refusal::PreFilter(refused.plugin, refused.reason.clone());
-        Some(early.unwrap_or_else(own))
     }
 }
 
@@ -489,8 +451,9 @@ impl Thinker {
             statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
         let whole = mirror.whole_pods.clone();
         let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
-        let without =
-            |cluster: &Cluster, row, gone: &[PodId]| asking.without(known, cluster, row, gone);
+        let without = |cluster: &Cluster, row, gone: &[PodId], before| {
+            asking.without(known, cluster, (row, gone), before)
+        };
         let (offset, expected) = (self.preempts_from, &[][..]);
         let trials = preempt::Trials { budgets, offset, expected, without: &without };
         let scratch = &mut self.scratch;
@@ -507,8 +470,8 @@ impl Thinker {
             asking.expects(&mirror.cluster, whole.as_deref(), one.0, &nominees[&node]);
             let users = mirror.expect_users(&node, &nominees[&node]);
             let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
-            let without = |cluster: &Cluster, row, gone: &[PodId]| {
-                let alone = asking.without(known, cluster, row, gone);
+            let without = |cluster: &Cluster, row, gone: &[PodId], before| {
+                let alone = asking.without(known, cluster, (row, gone), before);
                 let beside = || asking.beside_users(known.0, cluster, row, gone);
                 if users.is_empty() { alone } else { alone.or_else(beside) }
             };

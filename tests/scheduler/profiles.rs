@@ -1,4 +1,5 @@
-//! Generated configurations of the scheduler: every argument of the plugins that filter and score.
+//! Generated configurations of the scheduler: every argument of the plugins that filter and score, and
+//! filters in any order.
 //!
 //! Input: dice. Output: a KubeSchedulerConfiguration that upstream takes, the default one often.
 
@@ -27,6 +28,32 @@ const OPTIONAL: [&str; 9] = [
     "PodTopologySpread",
     "InterPodAffinity",
     "ImageLocality",
+];
+/// Plugins that filter.
+const FILTERING: [&str; 14] = [
+    "NodeUnschedulable",
+    "NodeName",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "VolumeRestrictions",
+    "NodeVolumeLimits",
+    "VolumeBinding",
+    "VolumeZone",
+    "PodTopologySpread",
+    "InterPodAffinity",
+    "DynamicResources",
+    "NodeDeclaredFeatures",
+];
+/// Plugins that do not, and are there by default.
+const OTHER: [&str; 6] = [
+    "SchedulingGates",
+    "PrioritySort",
+    "DefaultPreemption",
+    "NodeResourcesBalancedAllocation",
+    "ImageLocality",
+    "DefaultBinder",
 ];
 const RESOURCES: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "example.com/gpu"];
 
@@ -62,7 +89,56 @@ fn plugins(dice: &mut Dice) -> Value {
     if dice.chance(15) {
         points.insert("filter".to_owned(), json!({"disabled": [{"name": "TaintToleration"}]}));
     }
+    if dice.chance(40) {
+        reorder(dice, &mut points, without);
+    }
     Value::Object(points)
+}
+
+/// Has filters run in another order than by default, by each of the ways to say so.
+fn reorder(dice: &mut Dice, points: &mut Map<String, Value>, without: &str) {
+    let there = |name: &&&str| **name != without;
+    let filtering: Vec<&str> = FILTERING.iter().filter(there).copied().collect();
+    let named = |names: Vec<&str>| -> Value {
+        names.into_iter().map(|name| json!({"name": name})).collect()
+    };
+    match dice.below(4) {
+        // These first, or last where they are off everywhere else.
+        0 => {
+            let some = dice.below(filtering.len()) + 1;
+            let names = shuffled(dice, &filtering).into_iter().take(some).collect();
+            let point = points.entry("filter").or_insert_with(|| json!({}));
+            point["enabled"] = named(names);
+        }
+        1 => {
+            let names = named(shuffled(dice, &filtering));
+            let point = json!({"disabled": [{"name": "*"}], "enabled": names});
+            points.insert("filter".to_owned(), point);
+        }
+        2 => {
+            let all: Vec<&str> =
+                filtering.iter().chain(OTHER.iter().filter(there)).copied().collect();
+            let names = named(shuffled(dice, &all));
+            let point = json!({"disabled": [{"name": "*"}], "enabled": names});
+            points.insert("multiPoint".to_owned(), point);
+        }
+        _ => {
+            let last = filtering[dice.below(filtering.len())];
+            let off: Vec<&str> =
+                [last, without].into_iter().filter(|name| !name.is_empty()).collect();
+            let point = json!({"disabled": named(off), "enabled": [{"name": last}]});
+            points.insert("multiPoint".to_owned(), point);
+        }
+    }
+}
+
+pub(crate) fn shuffled<'a>(dice: &mut Dice, names: &[&'a str]) -> Vec<&'a str> {
+    let mut left = names.to_vec();
+    let mut found = Vec::new();
+    while !left.is_empty() {
+        found.push(left.swap_remove(dice.below(left.len())));
+    }
+    found
 }
 
 fn arguments(dice: &mut Dice) -> Value {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::generate::Dice;
 use crate::in_tree_worlds as in_tree;
+use crate::profiles::shuffled;
 
 /// Pods of a world.
 pub(crate) const PODS_OF_WORLD: u64 = 10;
@@ -83,13 +84,17 @@ pub(crate) fn world(seed: u64) -> Value {
         "attachments": attachments(dice, nodes)})
 }
 
-/// All of the plugins, or some.
+/// All of the plugins, or some, often in another order.
 fn config(dice: &mut Dice) -> String {
     let all = dice.chance(70);
-    let chosen = PLUGINS.iter().filter(|_| all || dice.chance(50));
+    let chosen = PLUGINS.iter().filter(|_| all || dice.chance(50)).copied();
+    let mut chosen: Vec<&str> = chosen.collect();
+    if dice.chance(50) {
+        chosen = shuffled(dice, &chosen);
+    }
     let enabled: Vec<Value> = ["PrioritySort", "DefaultBinder"]
         .iter()
-        .chain(chosen)
+        .chain(&chosen)
         .map(|name| json!({"name": name}))
         .collect();
     let plugins = json!({"multiPoint": {"disabled": [{"name": "*"}], "enabled": enabled}});

@@ -1,4 +1,4 @@
-//! Filters: each takes rows out of a mask, in the order of the default profile.
+//! Filters: each takes rows out of a mask.
 //!
 //! Input: a view, a program, a mask of candidate rows. Output: the rows that pass.
 //! Owner: pure functions over scratch memory. Bounds: a few words a node for bit filters, a few
@@ -12,12 +12,12 @@ pub mod spread;
 pub mod status;
 
 use crate::bits::Bits;
-use crate::config::Plugin;
+use crate::config::{Plugin, Profile};
 use crate::program::Program;
 use crate::select::Scratch;
 use crate::snapshot::view::View;
 
-/// Filters that work on columns, in profile order.
+/// Filters that work on columns, in the order of the default profile.
 pub const COLUMN_FILTERS: [Plugin; 9] = [
     Plugin::NodeUnschedulable,
     Plugin::NodeName,
@@ -29,6 +29,13 @@ pub const COLUMN_FILTERS: [Plugin; 9] = [
     Plugin::InterPodAffinity,
     Plugin::NodeDeclaredFeatures,
 ];
+
+/// The same in the order of a profile.
+pub(crate) fn in_order(profile: &Profile) -> [Plugin; COLUMN_FILTERS.len()] {
+    let mut all = COLUMN_FILTERS;
+    all.sort_by_key(|plugin| profile.filter_rank(*plugin));
+    all
+}
 
 /// Takes from `mask` the rows that one plugin rejects.
 pub(crate) fn apply(

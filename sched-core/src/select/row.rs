@@ -6,7 +6,7 @@
 
 use super::{RowPlugin, Scratch, refusal};
 use crate::bits::Bits;
-use crate::config::Plugin;
+use crate::config::{Plugin, Profile, Rank};
 use crate::filter::status::Status;
 use crate::filter::{self, COLUMN_FILTERS};
 use crate::program::Program;
@@ -43,18 +43,33 @@ pub fn rejector(
     if !mask.get(row) {
         return Some(Rejector::Nobody);
     }
-    for plugin in Plugin::ALL.into_iter().chain(Plugin::OTHERS) {
-        if COLUMN_FILTERS.contains(&plugin) {
+    in_order(&view.profile, plugins).into_iter().find_map(|(rank, asked)| match asked {
+        Asked::Column(plugin) => {
             filter::apply(plugin, view, program, scratch, &mut mask);
-            if !mask.get(row) {
-                return Some(Rejector::Column(plugin));
-            }
+            (!mask.get(row)).then_some(Rejector::Column(plugin))
         }
-        let asked = |p: &&&dyn RowPlugin| p.plugin() == plugin && p.is_asked(&view.profile);
-        let mut of_rows = plugins.iter().filter(asked);
-        if let Some(status) = of_rows.find_map(|p| p.filter(view, program, row)) {
-            return Some(Rejector::OfRows(status));
-        }
-    }
-    None
+        Asked::Rows(plugin) => plugin.filter_at(rank, view, program, row).map(Rejector::OfRows),
+    })
+}
+
+/// Whoever is asked about nodes.
+pub(super) enum Asked<'a> {
+    /// A filter that has a column.
+    Column(Plugin),
+    /// A plugin of single nodes, at one of its places.
+    Rows(&'a dyn RowPlugin),
+}
+
+/// All of them in the order of a profile; of equal places, columns first.
+pub(super) fn in_order<'a>(
+    profile: &Profile,
+    plugins: &[&'a dyn RowPlugin],
+) -> Vec<(Rank, Asked<'a>)> {
+    let columns = COLUMN_FILTERS.map(|plugin| (profile.filter_rank(plugin), Asked::Column(plugin)));
+    let of_rows = plugins.iter().filter(|plugin| plugin.is_asked(profile)).flat_map(|plugin| {
+        plugin.ranks(profile).into_iter().map(move |rank| (rank, Asked::Rows(*plugin)))
+    });
+    let mut all: Vec<(Rank, Asked<'a>)> = columns.into_iter().chain(of_rows).collect();
+    all.sort_by_key(|(rank, _)| *rank);
+    all
 }

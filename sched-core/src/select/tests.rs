@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 use serde_json::json;
 
 use super::*;
-use crate::config::SpreadDefaults;
+use crate::config::{SpreadDefaults, ranks};
 use crate::explain;
 use crate::filter::status::Code;
 use crate::snapshot::tests::{node_with, pod_with};
@@ -117,6 +117,61 @@ fn a_node_is_rejected_by_the_plugin_that_comes_first() {
     }
     let no_row = explain::status_of_row(&cluster, &program, &[], 10, &mut scratch);
     assert_eq!(no_row, Some(Status::absent()));
+}
+
+#[test]
+fn a_node_is_rejected_by_the_first_in_the_order_of_the_profile() {
+    use Plugin::{
+        NodeDeclaredFeatures as Features, NodeResourcesFit as Fit, PodTopologySpread as Spread,
+        TaintToleration as Taint, VolumeBinding as Volumes,
+    };
+    let rejects = |plugin, row: u32| match plugin {
+        Fit => row.is_multiple_of(5),
+        Taint => row < 5,
+        Volumes => row % 2 == 1,
+        Spread => row < 8,
+        _ => false,
+    };
+    for order in [
+        [Taint, Fit, Volumes, Spread, Features],
+        [Fit, Taint, Volumes, Spread, Features],
+        [Volumes, Spread, Taint, Fit, Features],
+        [Features, Spread, Fit, Volumes, Taint],
+    ] {
+        let filter_ranks = ranks(order.map(Plugin::name));
+        let mut cluster = Cluster::new(Profile { filter_ranks, ..Profile::default() });
+        for at in 0..10 {
+            let node = node_with(&format!("n{at}"), |n| {
+                n["status"]["allocatable"]["cpu"] = json!((at % 5 + 1).to_string());
+                if at >= 8 {
+                    n["metadata"]["labels"]["rack"] = json!("r");
+                }
+                if at < 5 {
+                    n["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+                }
+            });
+            cluster.set_node(&node).expect("node");
+        }
+        let pod = pod_with("p", |p| {
+            p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
+            p["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "rack",
+                "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}]);
+        });
+        let program = cluster.compile(&pod).expect("pod");
+        let volumes = Odd(Volumes, RefCell::default());
+        let mut scratch = Scratch::default();
+        let (found, detail) = decide_in_detail(cluster.view(), &program, &[&volumes], &mut scratch);
+        assert_eq!(found, decide_with(cluster.view(), &program, &[&volumes], &mut scratch));
+        let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
+        let said: Vec<_> = statuses.iter().map(|(row, s)| (*row, s.plugin)).collect();
+        let first = |row| order.into_iter().find(|plugin| rejects(*plugin, row));
+        let want: Vec<_> = (0..10).filter_map(|row| Some((row, Some(first(row)?)))).collect();
+        assert_eq!(said, want, "{order:?}");
+        for (row, status) in statuses {
+            let alone = explain::status_of_row(&cluster, &program, &[&volumes], row, &mut scratch);
+            assert_eq!(alone, Some(status), "row {row}, {order:?}");
+        }
+    }
 }
 
 /// Nodes that are looked at whatever plugins there are.

@@ -3,7 +3,7 @@
 //! Input: a profile of the file, the registry. Output: what the plugins need, and a profile that names
 //! upstream's alone. Pure.
 
-use super::points::weight;
+use super::points::{order, weight};
 use super::{FileProfile, PluginRef, PluginSet};
 use crate::framework::{Chosen, Registry};
 
@@ -13,6 +13,10 @@ const REPLACED: [(&str, &str); 2] = [("queueSort", "PrioritySort"), ("bind", "De
 pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> Chosen {
     let mut chosen = Chosen::default();
     let points = &mut from.plugins;
+    from.filter_order = order(&points.multi_point, &points.filter);
+    from.pre_filter_order = order(&points.multi_point, &points.pre_filter);
+    chosen.orders.insert("filter", from.filter_order.clone());
+    chosen.orders.insert("preFilter", from.pre_filter_order.clone());
     chosen.multi_point = enabled(&mut points.multi_point, registry);
     points.multi_point.disabled.retain(|plugin| !registry.has(&plugin.name));
     for (point, set) in [

@@ -69,30 +69,25 @@ pub(super) fn takes_arguments(name: &str, profile: &FileProfile) -> bool {
     !is_off || is_given || enabled.any(|plugin| plugin.name == name)
 }
 
-/// Whether upstream would run the filters of a profile in another order than we do, who always run them
-/// in that of its defaults.
+/// The plugins that run at a point, if they can, in their order: those that the point names and that run
+/// everywhere, in the point's order; then the others that run everywhere; then the rest of the point's.
 // k8s: pkg/scheduler/framework/runtime/framework.go expandMultiPointPlugins
-pub(super) fn reorders_filters(points: &Points) -> bool {
-    let (all, own) = (&points.multi_point, &points.filter);
+pub(super) fn order(everywhere: &PluginSet, point: &PluginSet) -> Vec<String> {
     let is_off = |set: &PluginSet, name: &str| {
         set.disabled.iter().any(|plugin| plugin.name == "*" || plugin.name == name)
     };
-    let defaults = Plugin::ALL.into_iter().map(Plugin::name).filter(|name| !is_off(all, name));
-    let mut everywhere: Vec<&str> = defaults.collect();
-    for plugin in &all.enabled {
-        if !everywhere.contains(&plugin.name.as_str()) {
-            everywhere.push(&plugin.name);
+    let defaults = Plugin::ALL.into_iter().map(Plugin::name);
+    let mut all: Vec<&str> = defaults.filter(|name| !is_off(everywhere, name)).collect();
+    for plugin in &everywhere.enabled {
+        if !all.contains(&plugin.name.as_str()) {
+            all.push(&plugin.name);
         }
     }
-    everywhere.retain(|name| !is_off(own, name));
-    let own = own.enabled.iter().map(|plugin| plugin.name.as_str());
-    let (first, last) = own.partition::<Vec<_>, _>(|name| everywhere.contains(name));
-    everywhere.retain(|name| !first.contains(name));
-    let filters = Profile::default().filters;
-    let order = first.iter().chain(&everywhere).chain(&last);
-    let place = |name: &&str| Plugin::ALL.into_iter().position(|plugin| plugin.name() == *name);
-    let places = order.filter_map(place).filter(|at| filters[Plugin::ALL[*at] as usize]);
-    !places.is_sorted()
+    all.retain(|name| !is_off(point, name));
+    let named = point.enabled.iter().map(|plugin| plugin.name.as_str());
+    let (first, last) = named.partition::<Vec<_>, _>(|name| all.contains(name));
+    all.retain(|name| !first.contains(name));
+    first.into_iter().chain(all).chain(last).map(str::to_owned).collect()
 }
 
 /// The points whose plugins can be chosen one by one.

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::config::RANK_LAST;
+use pintle_sched_core::filter::status::Code;
 use pintle_sched_core::preempt::Candidate;
 use pintle_sched_core::select::Refusal;
 use pintle_sched_core::snapshot::pods::PodId;
@@ -246,12 +248,16 @@ impl Scheduler {
     /// What plugins of others say before any node is looked at.
     fn begin_attempt(&mut self, asked: &Rc<Asked>, asking: &mut Asking) -> Result<(), Why> {
         asked.rejected_by.borrow_mut().clear();
-        match self.attempt(asked) {
+        let before = asking.refusal_rank(self.mirror.cluster.view());
+        match self.attempt(asked, before) {
             Some(Ok(attempt)) => asking.attempt = Some(attempt),
             Some(Err(Stopped::Failed(error))) => return Err(Why::error(error)),
             Some(Err(Stopped::Rejected(name, code, reason))) => {
-                *asked.rejected_by.borrow_mut() = vec![name];
-                asking.refuse(Plugin::OutOfTree, code, reason);
+                // Whoever says no for good is told, also behind others who say no for now.
+                if code == Code::UnschedulableAndUnresolvable || before == RANK_LAST {
+                    *asked.rejected_by.borrow_mut() = vec![name];
+                    asking.refuse(Plugin::OutOfTree, code, reason);
+                }
             }
             None => {}
         }

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pintle_api_types::duration::GoDuration;
+use pintle_sched_core::config::Rank;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::{Plugin, explain};
 
@@ -48,10 +49,14 @@ impl Scheduler {
     }
 
     /// What plugins of others say of a pod before nodes are looked at.
-    pub(super) fn attempt(&mut self, asked: &Rc<Asked>) -> Option<Result<Rc<Attempt>, Stopped>> {
+    pub(super) fn attempt(
+        &mut self,
+        asked: &Rc<Asked>,
+        before: Rank,
+    ) -> Option<Result<Rc<Attempt>, Stopped>> {
         let plugins = Rc::clone(self.plugins_of(asked.profile)?);
         let nodes = self.mirror.whole_rows();
-        Some(Attempt::begin(&plugins, &asked.pod.whole(), nodes).map(Rc::new))
+        Some(Attempt::begin(&plugins, &asked.pod.whole(), nodes, before).map(Rc::new))
     }
 
     /// A node was chosen: the pod counts as there, unless a plugin objects.

@@ -8,11 +8,13 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use pintle_sched_core::bits::Bits;
+use pintle_sched_core::config::Rank;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::select::RowPlugin;
@@ -102,11 +104,12 @@ impl PartialEq for Attempt {
 }
 
 impl Attempt {
-    /// Begins one.
+    /// Begins one; those are asked who come before this place.
     pub(crate) fn begin(
         plugins: &Rc<Plugins>,
         pod: &Rc<Pod>,
         nodes: WholeNodes,
+        before: Rank,
     ) -> Result<Self, Stopped> {
         let mut attempt = Self {
             plugins: Rc::clone(plugins),
@@ -122,13 +125,14 @@ impl Attempt {
             error: RefCell::default(),
             scores: RefCell::default(),
         };
-        attempt.pre_filter()?;
+        attempt.pre_filter(before)?;
         Ok(attempt)
     }
 
-    fn pre_filter(&mut self) -> Result<(), Stopped> {
+    fn pre_filter(&mut self, before: Rank) -> Result<(), Stopped> {
         let mut stopped = None;
-        for (name, _, plugin) in &self.plugins.pre_filters {
+        let all = self.plugins.pre_filters.iter().zip(&self.plugins.pre_filter_ranks);
+        for ((name, _, plugin), _) in all.take_while(|(_, rank)| **rank < before) {
             let run = || plugin.pre_filter(&self.state, &self.pod);
             self.evaluates("PreFilter", name, 1);
             match self.timed(name, "PreFilter", run, meter::of_nodes) {
@@ -183,21 +187,33 @@ impl Attempt {
         self.outside(info.name()).map_or(Ok(info), Err)
     }
 
-    fn run_filters(&self, view: &View, row: u32) -> Option<Status> {
+    fn run_filters(&self, view: &View, row: u32, run: Range<usize>) -> Option<Status> {
         let nodes = Rc::clone(&self.nodes.borrow());
         let info = match self.known(&nodes, view, row) {
             Ok(info) => info,
             Err(status) => return Some(status),
         };
         match self.state_at(&info, row) {
-            None => self.ask_filters(&self.state, &info),
-            Some(Ok(state)) => self.ask_filters(&state, &info),
+            None => self.ask_filters(&self.state, &info, run),
+            Some(Ok(state)) => self.ask_filters(&state, &info, run),
             Some(Err(status)) => Some(status),
         }
     }
 
-    pub(super) fn ask_filters(&self, state: &CycleState, info: &NodeInfo<'_>) -> Option<Status> {
-        let active = self.plugins.filters.iter().filter(|(name, ..)| !self.skipped.contains(name));
+    /// The filters that have this place.
+    pub(super) fn run_at(&self, rank: Rank) -> Range<usize> {
+        let mut runs = self.plugins.filter_runs.iter();
+        runs.find(|(first, _)| *first == rank).map_or(0..0, |(_, run)| run.clone())
+    }
+
+    pub(super) fn ask_filters(
+        &self,
+        state: &CycleState,
+        info: &NodeInfo<'_>,
+        run: Range<usize>,
+    ) -> Option<Status> {
+        let active = self.plugins.filters[run].iter();
+        let active = active.filter(|(name, ..)| !self.skipped.contains(name));
         for (name, _, plugin) in active {
             self.evaluates("Filter", name, 1);
             let run = || plugin.filter(state, &self.pod, info);
@@ -395,8 +411,18 @@ impl RowPlugin for Attempt {
         Plugin::OutOfTree
     }
 
+    /// Nodes that are not looked at come before all filters.
+    fn ranks(&self, _: &Profile) -> Vec<Rank> {
+        let runs = self.plugins.filter_runs.iter().map(|(rank, _)| *rank);
+        [0].into_iter().chain(runs).collect()
+    }
+
     fn filter(&self, view: &View, _: &Program, row: u32) -> Option<Status> {
-        self.run_filters(view, row)
+        self.run_filters(view, row, 0..self.plugins.filters.len())
+    }
+
+    fn filter_at(&self, rank: Rank, view: &View, _: &Program, row: u32) -> Option<Status> {
+        self.run_filters(view, row, self.run_at(rank))
     }
 
     fn prepare(&self, view: &View, feasible: &Bits) {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use pintle_sched_core::config::{RANK_LAST, Rank};
 use serde_json::Value;
 
 /// A plugin that is enabled, and its weight where it scores.
@@ -20,6 +21,9 @@ pub struct Chosen {
     pub enabled: BTreeMap<&'static str, Vec<(String, i64)>>,
     /// Not at these points; `*` is all of them.
     pub disabled: BTreeMap<&'static str, Vec<String>>,
+    /// Who runs at a point whose order matters, if it can, upstream's plugins among them, in the order in
+    /// which they run; by the point's name.
+    pub orders: BTreeMap<&'static str, Vec<String>>,
     /// Arguments by plugin.
     pub args: BTreeMap<String, Value>,
 }
@@ -52,10 +56,18 @@ impl Chosen {
         let disabled = self.disabled.get(point).map_or(&[][..], Vec::as_slice);
         let is_off = |name: &str| disabled.iter().any(|off| off == "*" || off == name);
         let is_named = |name: &str| named.iter().any(|(at, _)| at == name);
-        let everywhere = |name: &str| self.multi_point.iter().any(|(at, _)| at == name);
+        let is_among = |name: &str| self.multi_point.iter().any(|(at, _)| at == name);
+        let everywhere = |name: &str| is_among(name) && !is_off(name);
         let first = named.iter().filter(|(name, _)| everywhere(name));
         let rest = self.multi_point.iter().filter(|(name, _)| !is_off(name) && !is_named(name));
         let last = named.iter().filter(|(name, _)| !everywhere(name));
         first.chain(rest).chain(last).cloned().collect()
+    }
+
+    /// Its place among all plugins of a point whose order matters.
+    pub(super) fn rank(&self, point: &str, name: &str) -> Rank {
+        let order = self.orders.get(point).map_or(&[][..], Vec::as_slice);
+        let ranked = (1..RANK_LAST).zip(order).find(|(_, at)| *at == name);
+        ranked.map_or(RANK_LAST - 1, |(rank, _)| rank)
     }
 }

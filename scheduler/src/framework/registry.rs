@@ -7,10 +7,12 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::Plugin;
+use pintle_sched_core::config::Rank;
 use serde_json::Value;
 
 use super::meter::Meter;
@@ -102,6 +104,10 @@ macro_rules! points {
         pub struct Plugins {
             $(pub(crate) $many: Vec<(Name, i64, Rc<dyn $kind>)>,)*
             events: BTreeMap<String, Rc<dyn EnqueueExtensions>>,
+            /// Filters that come one after the other with none of upstream's between them, and where.
+            pub(super) filter_runs: Vec<(Rank, Range<usize>)>,
+            /// Where each comes among all who are asked before any node is looked at.
+            pub(super) pre_filter_ranks: Vec<Rank>,
             /// Who counts what they do, and how many attempts began.
             pub(super) meter: Option<Rc<dyn Meter>>,
             pub(super) attempts: Cell<u64>,
@@ -127,6 +133,7 @@ macro_rules! points {
                     };
                     plugins.$many.push((name.as_str().into(), weight, plugin));
                 })*
+                plugins.take_places(chosen);
                 for (name, points) in made {
                     plugins.events.extend(points.events.clone().map(|e| (name.clone(), e)));
                 }
@@ -165,6 +172,22 @@ impl fmt::Debug for Plugins {
 }
 
 impl Plugins {
+    /// Puts those whose order matters in their places among upstream's.
+    fn take_places(&mut self, chosen: &Chosen) {
+        self.filters.sort_by_key(|(name, ..)| chosen.rank("filter", name));
+        let ranks = self.filters.iter().map(|(name, ..)| chosen.rank("filter", name)).enumerate();
+        for (at, rank) in ranks {
+            match self.filter_runs.last_mut() {
+                Some((first, run)) if usize::from(rank - *first) <= run.len() => run.end = at + 1,
+                _ => self.filter_runs.push((rank, at..at + 1)),
+            }
+        }
+        self.pre_filters.sort_by_key(|(name, ..)| chosen.rank("preFilter", name));
+        let pre_filters = self.pre_filters.iter();
+        self.pre_filter_ranks =
+            pre_filters.map(|(name, ..)| chosen.rank("preFilter", name)).collect();
+    }
+
     /// What the sets of points say together.
     fn check(&mut self, chosen: &Chosen) -> Result<(), String> {
         let is_off = |point: &str, name: &str| {

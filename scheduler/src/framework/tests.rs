@@ -20,6 +20,7 @@ use crate::queue::Place;
 use crate::watch::{Thing, Told};
 
 mod metered;
+mod places;
 mod seats;
 
 /// A plugin whose answers a test sets.

@@ -8,6 +8,7 @@
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::config::Rank;
 use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::snapshot::View;
 use pintle_sched_core::snapshot::chunk::Numbers;
@@ -79,12 +80,14 @@ impl Attempt {
         Some(added.map(|()| state))
     }
 
-    /// Why a node does not take the pod that these have left, with the numbers that it has then.
+    /// Why those of one place do not let a node take the pod that these have left, with the numbers that it
+    /// has then.
     pub(crate) fn rejection_without(
         &self,
         view: &View,
         (row, numbers): (u32, Numbers),
         gone: &[Rc<Pod>],
+        rank: Rank,
     ) -> Option<Status> {
         let nodes = Rc::clone(&self.nodes.borrow());
         let info = match self.known(&nodes, view, row) {
@@ -103,7 +106,7 @@ impl Attempt {
         if let Err(status) = self.catch_up(&mut trial, &info, gone) {
             return Some(status);
         }
-        let found = self.ask_filters(&trial.state, &info);
+        let found = self.ask_filters(&trial.state, &info, self.run_at(rank));
         *self.trial.borrow_mut() = Some(trial);
         found
     }

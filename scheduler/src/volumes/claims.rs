@@ -35,7 +35,7 @@ pub struct Claims {
     pub(super) binding: Binding,
 }
 
-/// The plugins, in the order in which they run.
+/// The plugins.
 const PLUGINS: [Plugin; 4] = [
     Plugin::VolumeRestrictions,
     Plugin::NodeVolumeLimits,
@@ -48,7 +48,7 @@ const PLUGINS: [Plugin; 4] = [
 pub struct OfPlugin<'a>(Plugin, &'a Claims);
 
 impl Claims {
-    /// The plugins, in the order in which they run.
+    /// The plugins.
     pub fn plugins(&self) -> [OfPlugin<'_>; 4] {
         PLUGINS.map(|plugin| OfPlugin(plugin, self))
     }
@@ -82,16 +82,16 @@ impl Claims {
         }
     }
 
-    /// Why a plugin of the view's profile takes a node out that pods of these uids have left.
-    pub fn rejection_without(
+    /// Why a plugin takes a node out that pods of these uids have left.
+    fn rejection_without(
         &self,
-        volumes: &Volumes,
-        cluster: &Cluster,
+        plugin: Plugin,
+        (volumes, cluster): (&Volumes, &Cluster),
         row: u32,
         gone: &HashSet<&str>,
     ) -> Option<Status> {
         let node = cluster.node_name(row);
-        let stays = |plugin: Plugin| match plugin {
+        let stays = || match plugin {
             Plugin::VolumeRestrictions => {
                 let is_used = |claim| volumes.users.is_used(claim, cluster, gone);
                 let disks = restrictions::is_taken(&volumes.users, node, &self.own_disks, gone);
@@ -103,10 +103,7 @@ impl Claims {
             }
             _ => true,
         };
-        let on = PLUGINS.into_iter().filter(|p| cluster.view().profile().filters(*p));
-        let found = on.filter_map(|plugin| Some((plugin, self.rejection(plugin, row)?)));
-        let mut found = found.filter(|(plugin, _)| stays(*plugin));
-        found.next().map(|(_, status)| status)
+        self.rejection(plugin, row).filter(|_| stays())
     }
 
     /// Why its volumes do not go with those of all who use any on a node now, but these: pods that room
@@ -137,6 +134,18 @@ impl Claims {
 fn says(plugin: Plugin, code: Code, reasons: Vec<&str>) -> Status {
     let reasons = reasons.into_iter().map(str::to_owned).collect();
     Status { plugin: Some(plugin), code, reasons }
+}
+
+impl OfPlugin<'_> {
+    /// Why it takes a node out that pods of these uids have left.
+    pub fn rejection_without(
+        &self,
+        known: (&Volumes, &Cluster),
+        row: u32,
+        gone: &HashSet<&str>,
+    ) -> Option<Status> {
+        self.1.rejection_without(self.0, known, row, gone)
+    }
 }
 
 impl RowPlugin for OfPlugin<'_> {

@@ -38,20 +38,21 @@ impl Volumes {
         }
         let on = |plugin| cluster.view().profile().filters(plugin);
         let one_pod = match on(Plugin::VolumeRestrictions) {
-            true => self.taken(&named, cluster)?,
-            false => Vec::new(),
+            true => self.taken(&named, cluster),
+            false => Ok(Vec::new()),
         };
         let binds = on(Plugin::VolumeBinding);
-        if binds {
-            self.are_usable(pod, &named)?;
-        }
+        let usable = if binds { self.are_usable(pod, &named) } else { Ok(()) };
         let zoned = match on(Plugin::VolumeZone) {
-            true => self.zoned(&named).map_err(|reason| {
-                let plugin = Plugin::VolumeZone;
-                Refused { plugin, reason }
-            })?,
-            false => Vec::new(),
+            true => self.zoned(&named),
+            false => Ok(Vec::new()),
         };
+        let rank = |refused: &&Refused| cluster.view().profile().pre_filter_rank(refused.plugin);
+        let refused = [one_pod.as_ref().err(), usable.as_ref().err(), zoned.as_ref().err()];
+        if let Some(first) = refused.into_iter().flatten().min_by_key(rank) {
+            return Err(first.clone());
+        }
+        let (one_pod, zoned) = (one_pod?, zoned?);
         let keys: Vec<ObjectKey> = named.into_iter().map(|(key, _)| key).collect();
         let unknown = keys.iter().find(|key| self.claim(key).is_none());
         Ok(Some(Claims {
@@ -111,7 +112,12 @@ impl Volumes {
 
     /// The volumes of claims that have one.
     // k8s: volumezone/volume_zone.go getPVbyPod
-    fn zoned(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, String> {
+    fn zoned(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, Refused> {
+        let refused = |reason| Refused { plugin: Plugin::VolumeZone, reason };
+        self.volumes_of(named).map_err(refused)
+    }
+
+    fn volumes_of(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, String> {
         let mut volumes = Vec::new();
         for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
             let claim = self.claim(key);

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use pintle_sched_core::Plugin;
-use pintle_sched_core::filter::COLUMN_FILTERS;
 use pintle_sched_core::program::Program;
 use pintle_sched_core::remedy::amount;
 use pintle_sched_core::select::{self, Scratch};
@@ -81,9 +80,8 @@ fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratc
     let view = cluster.view();
     let (_, detail) = select::decide_in_detail(view, program, &[], scratch);
     let (mut more, mut nodes) = (0i64, 0);
-    let node_filters = COLUMN_FILTERS.iter().zip(&detail.passing);
     for row in view.valid_rows().iter() {
-        let passes = node_filters.clone().all(|(plugin, rows)| {
+        let passes = detail.passing.iter().all(|(plugin, rows)| {
             // How many fit is what is asked; spread and affinity change with every pod.
             *plugin == Plugin::NodeResourcesFit || rows.get(row)
         });

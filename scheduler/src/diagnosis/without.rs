@@ -1,0 +1,65 @@
+//! What plugins of single nodes say of a node that pods have left.
+//!
+//! Input: a pod that wants a node, the pods that would go. Output: why the node still does not take it.
+//! Owner: pure but for what plugins of others keep. Bounds: one node.
+
+use pintle_sched_core::config::Rank;
+use pintle_sched_core::filter::status::Status;
+use pintle_sched_core::select::RowPlugin;
+use pintle_sched_core::snapshot::Cluster;
+use pintle_sched_core::snapshot::pods::PodId;
+
+use super::Asking;
+use crate::devices::known::Devices;
+use crate::devices::row::OfDevices;
+use crate::framework::Attempt;
+use crate::framework::pods::WholePods;
+use crate::volumes::{Claims, OfPlugin, Volumes};
+
+/// A plugin of single nodes that is asked about one which pods have left.
+enum Looks<'a> {
+    AtVolumes(OfPlugin<'a>),
+    AtDevices(OfDevices<'a>),
+    OfOthers(&'a Attempt),
+}
+
+impl Asking {
+    /// Why plugins of single nodes reject a row that these pods have left: the first of them, of those
+    /// that come before this place among the filters.
+    pub(super) fn without(
+        &self,
+        (volumes, devices, pods): (&Volumes, &Devices, Option<&WholePods>),
+        cluster: &Cluster,
+        (row, gone): (u32, &[PodId]),
+        before: Rank,
+    ) -> Option<Status> {
+        let profile = cluster.view().profile();
+        let rank = |plugin: &dyn RowPlugin| profile.filter_rank(plugin.plugin());
+        let of_claims = self.claims.iter().flat_map(Claims::plugins);
+        let of_claims = of_claims.filter(|plugin| plugin.is_asked(profile));
+        let of_claims = of_claims.map(|plugin| (rank(&plugin), Looks::AtVolumes(plugin)));
+        let of_devices = self.devices.iter().map(|claims| claims.among(devices));
+        let of_devices = of_devices.map(|plugin| (rank(&plugin), Looks::AtDevices(plugin)));
+        let of_others = self.attempt.iter().flat_map(|attempt| {
+            attempt.ranks(profile).into_iter().map(move |rank| (rank, Looks::OfOthers(attempt)))
+        });
+        let mut all: Vec<(Rank, Looks<'_>)> =
+            of_claims.chain(of_devices).chain(of_others).collect();
+        all.retain(|(rank, _)| *rank < before);
+        all.sort_by_key(|(rank, _)| *rank);
+        let text = |id: &PodId| cluster.text(cluster.pods().get(*id).key);
+        all.into_iter().find_map(|(rank, looks)| match looks {
+            Looks::AtVolumes(plugin) => {
+                let uids = gone.iter().map(text).collect();
+                plugin.rejection_without((volumes, cluster), row, &uids)
+            }
+            // They are looked at as they are: whoever goes.
+            Looks::AtDevices(plugin) => plugin.rejection(row),
+            Looks::OfOthers(attempt) => {
+                let whole = gone.iter().filter_map(|id| pods?.get(text(id))).collect::<Vec<_>>();
+                let numbers = cluster.numbers_without(row, gone);
+                attempt.rejection_without(cluster.view(), (row, numbers), &whole, rank)
+            }
+        })
+    }
+}
