@@ -33,8 +33,8 @@ use crate::devices::known::Devices;
 use crate::devices::look::DeviceClaims;
 use crate::devices::row::OfDevices;
 use crate::extender::consulted;
-use crate::framework::Attempt;
 use crate::framework::pods::WholePods;
+use crate::framework::{Attempt, Name};
 use crate::mirror::Mirror;
 use crate::placement::Placement;
 use crate::volumes::{Claims, OfPlugin, Refused, Volumes};
@@ -211,16 +211,20 @@ impl RowPlugin for Kept {
 }
 
 /// What was found of a pod that fits nowhere.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
     /// Why each node was rejected, by row.
     pub statuses: Vec<(u32, Status)>,
     /// What preemption found.
     pub preemption: DryRun,
+    /// Plugins of others that rejected it.
+    pub rejected_by: Vec<Name>,
     /// A claim that might do better without its devices.
     pub gives_back: Option<Rc<ResourceClaim>>,
     /// A claim of its group might do better if that gave it up.
     pub unreserves: bool,
+    /// One of upstream's plugins failed to do anything about it, so that no other is asked to.
+    pub fails: bool,
     /// What is said of claims of devices.
     pub of_claims: &'static str,
     /// The sentence of why no node takes it.
@@ -377,26 +381,16 @@ impl Thinker {
 
     /// Why the pod fits nowhere; `None` when it does.
     pub fn diagnose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Diagnosis> {
-        let kept = self.kept(mirror, asking, false);
-        let budgets = mirror.budgets();
+        mirror.cluster.use_profile(&asking.profile);
         let placement = asking.placement.as_deref();
         let nodes = placement.map_or(mirror.cluster.view().node_count(), |p| p.nodes);
+        if let Some(refusal) = asking.any_refusal(mirror.cluster.view()) {
+            return Some(self.refused(mirror, asking, nodes, &refusal));
+        }
+        let kept = self.kept(mirror, asking, false);
         let (outcome, detail) = self.in_detail(mirror, asking, &kept);
         if let Some(refusal) = &outcome.refusal {
-            let preemption = self.preempt(mirror, asking, &[], &budgets);
-            let text = explain::refused(nodes, refusal);
-            let of_claims = of_claims(mirror.cluster.view(), None);
-            let message = with_preemption(&mirror.cluster, nodes, &text, of_claims, &preemption);
-            let (statuses, gives_back, unreserves) = (Vec::new(), None, false);
-            return Some(Diagnosis {
-                statuses,
-                preemption,
-                gives_back,
-                unreserves,
-                of_claims,
-                text,
-                message,
-            });
+            return Some(self.refused(mirror, asking, nodes, refusal));
         }
         if outcome.feasible > 0 {
             return None;
@@ -415,7 +409,21 @@ impl Thinker {
         }
         let statuses: Vec<(u32, Status)> = statuses.into_iter().collect();
         let text = explain::summary(nodes, statuses.iter().map(|(_, status)| status));
-        let preemption = self.preempt(mirror, asking, &statuses, &budgets);
+        Some(self.conclude(mirror, asking, nodes, text, statuses))
+    }
+
+    /// What is done about a pod that was rejected by all nodes, and what is said of it.
+    fn conclude(
+        &mut self,
+        mirror: &mut Mirror,
+        asking: &Asking,
+        nodes: usize,
+        text: String,
+        statuses: Vec<(u32, Status)>,
+    ) -> Diagnosis {
+        // Whoever rejects a node that is tried for preemption waits for nothing.
+        let rejected_by = asking.attempt.as_ref().map(|attempt| attempt.rejected_by());
+        let preemption = self.preempt(mirror, asking, &statuses);
         let devices = asking.devices.as_ref();
         let gives_back = devices.and_then(DeviceClaims::to_give_back);
         let unreserves = devices.is_some() && gives_back.is_none() && asking.unreserves;
@@ -427,7 +435,17 @@ impl Thinker {
             false => of_claims(view, devices),
         };
         let message = with_preemption(&mirror.cluster, nodes, &text, of_claims, &preemption);
-        Some(Diagnosis { statuses, preemption, gives_back, unreserves, of_claims, text, message })
+        Diagnosis {
+            statuses,
+            rejected_by: rejected_by.unwrap_or_default(),
+            preemption,
+            gives_back,
+            unreserves,
+            fails: false,
+            of_claims,
+            text,
+            message,
+        }
     }
 
     fn preempt(
@@ -435,7 +453,6 @@ impl Thinker {
         mirror: &mut Mirror,
         asking: &Asking,
         statuses: &[(u32, Status)],
-        budgets: &[preempt::Budget],
     ) -> DryRun {
         let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
         let never = asking.never_preempts.map(str::to_owned);
@@ -445,6 +462,8 @@ impl Thinker {
             return DryRun { ineligible: Some(ineligible), ..DryRun::default() };
         }
         let Asking { pod, program, .. } = asking;
+        let budgets = mirror.budgets();
+        let budgets = &budgets[..];
         let nominees = mirror.nominees(asking.uid(), asking.spec.priority);
         let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
         let (kept, free): (Vec<_>, Vec<_>) =
@@ -521,7 +540,7 @@ fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> O
     // k8s: schedule_one.go findNodesThatFitPod, framework/types.go NewDefaultNodeToStatus
     let is_hopeless =
         |(_, status): &(u32, Status)| status.code == Code::UnschedulableAndUnresolvable;
-    if status.map_or(!asking.refused_for_now, is_hopeless) {
+    if status.is_none_or(is_hopeless) {
         return None;
     }
     let leaving = cluster.pods().on_node(row).any(|id| {

@@ -232,9 +232,7 @@ impl Scheduler {
         self.thinker.preempts_from = self.random(usize::MAX);
         match self.thinker.diagnose(&mut self.mirror, &asking) {
             Some(diagnosis) => {
-                if let Some(attempt) = &asking.attempt {
-                    *asked.rejected_by.borrow_mut() = attempt.rejected_by();
-                }
+                asked.rejected_by.borrow_mut().extend(diagnosis.rejected_by.iter().cloned());
                 if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {
                     cycle.unreserved.extend(unreserves);
                 }
@@ -249,18 +247,19 @@ impl Scheduler {
     fn begin_attempt(&mut self, asked: &Rc<Asked>, asking: &mut Asking) -> Result<(), Why> {
         asked.rejected_by.borrow_mut().clear();
         let before = asking.refusal_rank(self.mirror.cluster.view());
-        match self.attempt(asked, before) {
-            Some(Ok(attempt)) => asking.attempt = Some(attempt),
-            Some(Err(Stopped::Failed(error))) => return Err(Why::error(error)),
-            Some(Err(Stopped::Rejected(name, code, reason))) => {
-                // Whoever says no for good is told, also behind others who say no for now.
-                if code == Code::UnschedulableAndUnresolvable || before == RANK_LAST {
-                    *asked.rejected_by.borrow_mut() = vec![name];
-                    asking.refuse(Plugin::OutOfTree, code, reason);
-                }
+        let Some((attempt, stopped)) = self.attempt(asked, before) else { return Ok(()) };
+        match stopped {
+            Some(Stopped::Failed(error)) => return Err(Why::error(error)),
+            // Whoever says no for good is told, also behind others who say no for now.
+            Some(Stopped::Rejected(name, code, reason))
+                if code == Code::UnschedulableAndUnresolvable || before == RANK_LAST =>
+            {
+                asking.refuse(attempt.pre_filter_rank(&name), code, reason);
+                *asked.rejected_by.borrow_mut() = vec![name];
             }
-            None => {}
+            Some(Stopped::Rejected(..)) | None => {}
         }
+        asking.attempt = Some(attempt);
         Ok(())
     }
 
@@ -282,7 +281,7 @@ impl Scheduler {
             // k8s: schedule_one.go findNodesThatFitPod
             rejectors.insert(Plugin::Extender);
         }
-        if self.mirror.profile(asked.profile).preemption {
+        if self.mirror.profile(asked.profile).preemption && !diagnosis.fails {
             self.facts.push(Fact::TriedToPreempt);
         }
         match (&diagnosis.gives_back, &mut self.group) {
@@ -299,14 +298,14 @@ impl Scheduler {
             let text = (diagnosis.message, diagnosis.of_claims);
             return Ok(self.ask_about_victims(uid, asked, (text, rejectors), &run.candidates));
         }
-        let mistake = run.mistake(&self.mirror.cluster);
-        let may_preempt = run.ineligible.is_none() && mistake.is_none();
+        let fails = diagnosis.fails || run.mistake(&self.mirror.cluster).is_some();
+        let may_preempt = run.ineligible.is_none() && !fails;
         let Diagnosis { text, message, .. } = diagnosis;
         let (message, nominated) = match (chosen, attempt) {
             (Some(candidate), _) => (message, Some(self.preempt(asked, &candidate, now))),
             // Whoever may not preempt keeps what is kept for it.
             (None, None) => (message, may_preempt.then(String::new)),
-            (None, Some(_)) if mistake.is_some() => (message, None),
+            (None, Some(_)) if fails => (message, None),
             (None, Some(attempt)) => with_others(text, message, attempt, may_preempt),
         };
         Err(Why { is_error: false, message, rejectors, nominated })

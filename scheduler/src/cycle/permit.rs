@@ -53,10 +53,11 @@ impl Scheduler {
         &mut self,
         asked: &Rc<Asked>,
         before: Rank,
-    ) -> Option<Result<Rc<Attempt>, Stopped>> {
+    ) -> Option<(Rc<Attempt>, Option<Stopped>)> {
         let plugins = Rc::clone(self.plugins_of(asked.profile)?);
         let nodes = self.mirror.whole_rows();
-        Some(Attempt::begin(&plugins, &asked.pod.whole(), nodes, before).map(Rc::new))
+        let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, before);
+        Some((Rc::new(attempt), stopped))
     }
 
     /// A node was chosen: the pod counts as there, unless a plugin objects.

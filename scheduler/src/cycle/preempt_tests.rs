@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::device_tests as devices;
 use super::tests::{
     answer, asking, at, binds_volumes, bound, condition, decide, knowing, node, nominated, pod,
-    question, volumes, with, with_claim, without_second_look, written,
+    question, tell_all, volumes, with, with_claim, without_second_look, written,
 };
 use super::wake_tests::node_like;
 use super::*;
@@ -387,19 +387,28 @@ fn who_has_nobody_go_takes_nobodys_nomination() {
 
 #[test]
 fn no_room_is_kept_for_a_pod_that_no_node_can_take_though_its_victim_is_still_there() {
-    let lacks = with("p", "1", |pod| {
-        pod["spec"]["priority"] = json!(10);
-        pod["spec"]["volumes"] =
-            json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
-        pod["status"] = json!({"nominatedNodeName": "a"});
-    });
-    let mut scheduler = knowing(vec![node("a", "1"), leaves("x", "a"), lacks]);
-    let commands = decide(&mut scheduler, 0);
-    let (_, message) = condition(&commands).expect("it is told why");
-    assert!(message.contains("persistentvolumeclaim \"c\" not found"), "{message}");
-    assert!(message.ends_with("1 Preemption is not helpful for scheduling."), "{message}");
-    assert_eq!(nominated(&commands)[0], "");
-    assert_eq!(scheduler.mirror.nominated_on("a"), []);
+    // Where DynamicResources was not asked before, it fails, and nothing is done about the pod.
+    for (devices, end, is_kept) in [
+        (false, "1 Preemption is not helpful for scheduling.", false),
+        (true, "persistentvolumeclaim \"c\" not found. not found", true),
+    ] {
+        let lacks = with("p", "1", |pod| {
+            pod["spec"]["priority"] = json!(10);
+            pod["spec"]["volumes"] =
+                json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+            pod["status"] = json!({"nominatedNodeName": "a"});
+        });
+        let mut profile = Profile::default();
+        profile.filters[Plugin::DynamicResources as usize] = devices;
+        let mut scheduler = Scheduler::new(vec![profile], without_second_look(), 1);
+        tell_all(&mut scheduler, &[node("a", "1"), leaves("x", "a"), lacks]);
+        let commands = decide(&mut scheduler, 0);
+        let (_, message) = condition(&commands).expect("it is told why");
+        assert!(message.contains("persistentvolumeclaim \"c\" not found"), "{message}");
+        assert!(message.ends_with(end), "{message}");
+        assert_eq!(nominated(&commands).is_empty(), is_kept);
+        assert_eq!(scheduler.mirror.nominated_on("a").len(), usize::from(is_kept));
+    }
 }
 
 #[test]

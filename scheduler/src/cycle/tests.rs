@@ -739,8 +739,7 @@ fn a_pod_waits_for_its_own_claim_and_for_no_other() {
     let pods = [node("a", "8"), with_claim("p")];
     let mut scheduler = knowing(pods.into_iter().chain(things).collect());
     let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
-    let why = "0/1 nodes are available: persistentvolumeclaim \"c\" not found. no new claims to \
-        deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    let why = "0/1 nodes are available: persistentvolumeclaim \"c\" not found. not found";
     assert_eq!(message, why);
     let other = Thing::PersistentVolumeClaim(object(json!({"metadata": {"name": "other",
         "namespace": "default", "resourceVersion": "2"}, "spec": {}})));

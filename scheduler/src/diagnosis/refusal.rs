@@ -6,22 +6,53 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::config::{RANK_LAST, Rank};
-use pintle_sched_core::filter::status::Code;
+use pintle_sched_core::explain;
+use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::select::{self, Refusal};
 use pintle_sched_core::snapshot::View;
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::{Plugin, Profile};
 
-use super::Asking;
+use super::words::NO_CLAIMS;
+use super::{Asking, Diagnosis, Thinker};
 use crate::devices::look::DeviceClaims;
 use crate::mirror::Mirror;
 use crate::volumes::{Claims, Refused};
 
 impl Asking {
-    /// No node is looked at, for this reason, whatever the reason was before.
-    pub fn refuse(&mut self, plugin: Plugin, code: Code, reason: String) {
+    /// No node is looked at, for this reason of a plugin of others, whatever the reason was before.
+    pub fn refuse(&mut self, rank: Rank, code: Code, reason: String) {
         self.refused_for_now = code == Code::Unschedulable;
-        self.refused = Some((0, Refused { plugin, reason }));
+        self.refused = Some((rank, Refused { plugin: Plugin::OutOfTree, reason }));
+    }
+
+    /// What is said of each node where none was looked at.
+    // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod, SetAbsentNodesStatus
+    pub(super) fn everywhere(&self, view: &View) -> Vec<(u32, Status)> {
+        let Some((_, refused)) = self.refused.as_ref().filter(|_| self.refused_for_now) else {
+            return Vec::new();
+        };
+        let (plugin, reasons) = (Some(refused.plugin), vec![refused.reason.clone()]);
+        let status = Status { plugin, code: Code::Unschedulable, reasons };
+        view.valid_rows().iter().map(|row| (row, status.clone())).collect()
+    }
+
+    /// Whether DynamicResources fails to say what it does for a pod that no node takes: it was not asked
+    /// before, because another plugin said no for good, and so does not know the pod's claims.
+    // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PostFilter, getStateData
+    pub(super) fn lacks_claims(&self, refusal: &Refusal) -> bool {
+        let profile = &self.profile;
+        let rank = match refusal {
+            Refusal::PreFilter(Plugin::OutOfTree, _) => {
+                self.refused.as_ref().map(|(rank, _)| *rank)
+            }
+            Refusal::PreFilter(plugin, _) => Some(profile.pre_filter_rank(*plugin)),
+            Refusal::Error(_) | Refusal::Stale => None,
+        };
+        let own = profile.pre_filter_rank(Plugin::DynamicResources);
+        profile.filters(Plugin::DynamicResources)
+            && !self.refused_for_now
+            && rank.is_some_and(|rank| rank < own)
     }
 
     /// Why no node is looked at, where another plugin than those of columns says so and none of these
@@ -35,13 +66,37 @@ impl Asking {
         if is_later { Some(own) } else { early }
     }
 
+    pub(super) fn any_refusal(&self, view: &View) -> Option<Refusal> {
+        self.refusal(view).or_else(|| select::refusal(view, &self.program))
+    }
+
     /// The place of the plugin of upstream's that says why no node is looked at, if one does.
     pub fn refusal_rank(&self, view: &View) -> Rank {
-        let refusal = self.refusal(view).or_else(|| select::refusal(view, &self.program));
-        match refusal {
+        match self.any_refusal(view) {
             Some(Refusal::PreFilter(plugin, _)) => view.profile().pre_filter_rank(plugin),
             Some(Refusal::Error(_) | Refusal::Stale) | None => RANK_LAST,
         }
+    }
+}
+
+impl Thinker {
+    /// What is done about a pod of which no node was looked at.
+    pub(super) fn refused(
+        &mut self,
+        mirror: &mut Mirror,
+        asking: &Asking,
+        nodes: usize,
+        refusal: &Refusal,
+    ) -> Diagnosis {
+        let text = explain::refused(nodes, refusal);
+        if asking.lacks_claims(refusal) {
+            let message = format!("{text} {NO_CLAIMS}");
+            return Diagnosis { text, message, fails: true, ..Diagnosis::default() };
+        }
+        let statuses = asking.everywhere(mirror.cluster.view());
+        let found = self.conclude(mirror, asking, nodes, text, statuses);
+        // Of single nodes nothing is known.
+        Diagnosis { statuses: Vec::new(), rejected_by: Vec::new(), ..found }
     }
 }
 

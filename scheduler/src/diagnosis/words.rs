@@ -8,6 +8,10 @@ use pintle_sched_core::{Plugin, explain};
 
 use crate::devices::extended::is_of_resources;
 
+/// What DynamicResources says of a pod that it was not asked about before.
+// k8s: staging/src/k8s.io/kube-scheduler/framework/cycle_state.go ErrNotFound
+pub(super) const NO_CLAIMS: &str = "not found";
+
 /// What is said of claims of devices that a pod has, and whether one of them gives some back.
 // k8s: dynamicresources/dynamicresources.go PostFilter
 pub(super) fn of_claims(view: &View, gives_back: Option<Option<&ResourceClaim>>) -> &'static str {

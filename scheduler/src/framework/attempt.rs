@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use pintle_sched_core::bits::Bits;
-use pintle_sched_core::config::Rank;
+use pintle_sched_core::config::{RANK_LAST, Rank};
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::select::RowPlugin;
@@ -104,13 +104,14 @@ impl PartialEq for Attempt {
 }
 
 impl Attempt {
-    /// Begins one; those are asked who come before this place.
+    /// Begins one; those are asked who come before this place. Whoever stopped it may have room made
+    /// all the same.
     pub(crate) fn begin(
         plugins: &Rc<Plugins>,
         pod: &Rc<Pod>,
         nodes: WholeNodes,
         before: Rank,
-    ) -> Result<Self, Stopped> {
+    ) -> (Self, Option<Stopped>) {
         let mut attempt = Self {
             plugins: Rc::clone(plugins),
             is_timed: plugins.is_sampled(),
@@ -125,8 +126,8 @@ impl Attempt {
             error: RefCell::default(),
             scores: RefCell::default(),
         };
-        attempt.pre_filter(before)?;
-        Ok(attempt)
+        let stopped = attempt.pre_filter(before).err();
+        (attempt, stopped)
     }
 
     fn pre_filter(&mut self, before: Rank) -> Result<(), Stopped> {
@@ -174,7 +175,7 @@ impl Attempt {
         Some(status(Code::UnschedulableAndUnresolvable, reason))
     }
 
-    /// A node, unless it is not looked at.
+    /// A node.
     pub(super) fn known<'a>(
         &self,
         nodes: &'a WholeNodes,
@@ -183,8 +184,7 @@ impl Attempt {
     ) -> Result<NodeInfo<'a>, Status> {
         // A node that is not there as a whole yet takes nobody.
         let unknown = || status(Code::Unschedulable, "node(s) were not known yet".to_owned());
-        let info = self.info(nodes, view, row).ok_or_else(unknown)?;
-        self.outside(info.name()).map_or(Ok(info), Err)
+        self.info(nodes, view, row).ok_or_else(unknown)
     }
 
     fn run_filters(&self, view: &View, row: u32, run: Range<usize>) -> Option<Status> {
@@ -193,6 +193,9 @@ impl Attempt {
             Ok(info) => info,
             Err(status) => return Some(status),
         };
+        if let Some(status) = self.outside(info.name()) {
+            return Some(status);
+        }
         match self.state_at(&info, row) {
             None => self.ask_filters(&self.state, &info, run),
             Some(Ok(state)) => self.ask_filters(&state, &info, run),
@@ -292,6 +295,12 @@ impl Attempt {
     /// What failed while nodes were looked at.
     pub(crate) fn error(&self) -> Option<String> {
         self.error.borrow().clone()
+    }
+
+    /// Where a plugin comes among those who are asked before any node is looked at.
+    pub(crate) fn pre_filter_rank(&self, name: &str) -> Rank {
+        let mut all = self.plugins.pre_filters.iter().zip(&self.plugins.pre_filter_ranks);
+        all.find(|((other, ..), _)| **other == *name).map_or(RANK_LAST, |(_, rank)| *rank)
     }
 
     /// Who rejected nodes.

@@ -110,7 +110,8 @@ pub trait PreFilter {
     /// Asked once an attempt.
     ///
     /// # Errors
-    /// Why no node would do. Preemption is not tried then, whatever kind of no it is.
+    /// Why no node would do. Preemption is tried where other pods that go may help: `Filter`, which was
+    /// not asked before, then says of each node whether they do.
     fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection>;
 
     /// Who follows pods that come and go in thought. Does nothing unless it is given.

@@ -21,6 +21,7 @@ use crate::watch::{Thing, Told};
 
 mod metered;
 mod places;
+mod refused;
 mod seats;
 
 /// A plugin whose answers a test sets.

@@ -1,0 +1,119 @@
+//! What is done for a pod that a plugin of others keeps from all nodes.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::{EVERYWHERE, Script, running};
+use crate::cycle::Command;
+use crate::cycle::tests::{condition, decide, node, nominated, with};
+use crate::framework::{Points, Rejection};
+use crate::watch::Thing;
+
+const HEAD: &str = "0/1 nodes are available: no licence.";
+
+fn of(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Thing {
+    with(name, cpu, |pod| {
+        pod["spec"]["priority"] = json!(priority);
+        pod["spec"]["nodeName"] = node.map_or(Value::Null, |node| json!(node));
+    })
+}
+
+fn tainted() -> Thing {
+    let Thing::Node(mut node) = node("a", "8") else { unreachable!("a node") };
+    let taint = json!([{"key": "k", "effect": "NoSchedule"}]);
+    node.spec.get_or_insert_default().taints = serde_json::from_value(taint).expect("a taint");
+    Thing::Node(node)
+}
+
+fn all(script: Rc<Script>) -> Points {
+    Points::default().pre_filter(script.clone()).filter(script.clone()).post_filter(script)
+}
+
+/// Who has to go.
+fn victims(commands: &[Command]) -> Vec<String> {
+    let of = |command: &Command| match command {
+        Command::Evict { victims, .. } => victims.iter().map(|v| v.key.name().to_owned()).collect(),
+        _ => Vec::new(),
+    };
+    commands.iter().flat_map(of).collect()
+}
+
+#[test]
+fn others_go_for_a_pod_that_is_refused_for_now_where_that_makes_room() {
+    let low = || of("low", "1", 1, Some("a"));
+    let helps_not = |why: &str| {
+        format!("{HEAD} no new claims to deallocate, preemption: 0/1 nodes are available: 1 {why}.")
+    };
+    // the node and who is there, what a filter says of it, who goes, what is told
+    for (things, says, goes, told) in [
+        (vec![node("a", "1"), low()], None, vec!["low"], HEAD.to_owned()),
+        (
+            vec![node("a", "1"), of("high", "1", 10, Some("a"))],
+            None,
+            vec![],
+            helps_not("No preemption victims found for incoming pod"),
+        ),
+        (vec![tainted(), low()], None, vec![], helps_not("node(s) had untolerated taint(s)")),
+        (vec![node("a", "1"), low()], Some("no seat"), vec![], helps_not("no seat")),
+        // Who rejected the pod is not asked again, and nobody is in the way.
+        (
+            vec![node("a", "8"), low()],
+            None,
+            vec![],
+            format!("{HEAD} preemption: expected at least one victim pod on node \"a\""),
+        ),
+    ] {
+        let script = Rc::<Script>::default();
+        *script.refuses.borrow_mut() = Some(Rejection::Unschedulable("no licence".to_owned()));
+        let says = says.map(|why: &str| ("a", Rejection::Unschedulable(why.to_owned())));
+        script.rejects.borrow_mut().extend(says);
+        let things: Vec<Thing> = things.into_iter().chain([of("p", "1", 9, None)]).collect();
+        let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
+        let commands = decide(&mut scheduler, 0);
+        assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), told)));
+        assert_eq!(victims(&commands), goes);
+        let kept = if goes.is_empty() { vec![] } else { vec!["a".to_owned()] };
+        assert_eq!(nominated(&commands), kept);
+    }
+}
+
+#[test]
+fn a_plugin_of_others_may_make_room_for_a_pod_that_no_node_was_looked_at_for() {
+    let no = || "no licence".to_owned();
+    // who else refuses, what is told, whether the plugin was asked for room
+    for (refuses, told, is_asked) in [
+        (Rejection::Unschedulable(no()), HEAD.to_owned(), true),
+        (Rejection::Unresolvable(no()), HEAD.to_owned(), true),
+    ] {
+        let script = Rc::<Script>::default();
+        *script.refuses.borrow_mut() = Some(refuses);
+        *script.room.borrow_mut() = Some(Ok(Some("a".to_owned())));
+        let things = [node("a", "1"), of("p", "1", 9, None)];
+        let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
+        let commands = decide(&mut scheduler, 0);
+        assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), told)));
+        assert_eq!(!scheduler.mirror.nominated_on("a").is_empty(), is_asked);
+    }
+}
+
+#[test]
+fn who_is_asked_about_devices_after_a_refusal_for_good_fails_to_do_anything() {
+    let first =
+        |point: &str| format!("plugins: {{multiPoint: {{enabled: [{{name: Script}}]}}{point}}}");
+    let hopeless = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is \
+        not helpful for scheduling.";
+    // the order of those who are asked first, what is said behind the reason
+    for (point, said) in [
+        ("", hopeless),
+        (", preFilter: {enabled: [{name: Script}]}", " not found"),
+        (", preFilter: {enabled: [{name: DynamicResources}, {name: Script}]}", hopeless),
+    ] {
+        let script = Rc::<Script>::default();
+        *script.refuses.borrow_mut() = Some(Rejection::Unresolvable("no licence".to_owned()));
+        let things = [node("a", "1"), of("p", "1", 9, None)];
+        let (mut scheduler, _) = running(&first(point), &things, &script, all);
+        let (_, message) = condition(&decide(&mut scheduler, 0)).expect("a condition");
+        assert_eq!(message, format!("{HEAD}{said}"), "{point}");
+    }
+}
