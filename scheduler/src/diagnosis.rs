@@ -359,24 +359,28 @@ impl Thinker {
         found.map(|status| (row, status))
     }
 
-    /// Whether the node that is kept for the pod takes it, beside those who come before it there.
+    /// The node that is kept for the pod, if it can be looked at, and whether it takes the pod beside
+    /// those who come before it there.
     // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
-    pub fn kept_node_fits(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Rc<str>> {
+    pub fn kept_node(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<(Rc<str>, bool)> {
         let node = Rc::clone(&mirror.nomination(asking.uid())?.node);
         let row = mirror.cluster.row(&node)?;
         mirror.cluster.use_profile(&asking.profile);
+        let is_elsewhere = asking.placement.as_ref().is_some_and(|p| !p.rows.get(row));
+        if is_elsewhere || asking.any_refusal(mirror.cluster.view()).is_some() {
+            return None;
+        }
         let (program, scratch) = (&asking.program, &mut self.scratch);
         let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
         let plugins = asking.of_rows(&kept, &claims);
         let view = mirror.cluster.view();
-        let is_rejected = asking.refused.is_some()
-            || select::rejector(view, program, &plugins, row, scratch).is_some();
-        if is_rejected {
-            return None;
+        if select::rejector(view, program, &plugins, row, scratch).is_some() {
+            return Some((node, false));
         }
         let others = mirror.nominees(asking.uid(), asking.spec.priority);
         let others = others.get(&node).map_or(&[][..], Vec::as_slice);
-        self.beside(mirror, asking, &node, others).is_none().then_some(node)
+        let fits = self.beside(mirror, asking, &node, others).is_none();
+        Some((node, fits))
     }
 
     /// Why the pod fits nowhere; `None` when it does.

@@ -204,12 +204,14 @@ fn seed() -> u64 {
     u64::try_from(since.as_nanos() & u128::from(u64::MAX)).unwrap_or(1)
 }
 
-/// What each of the pods that were decided has of the time.
-fn share(took: Duration, facts: &[Fact]) -> Duration {
+/// What each search and each of the pods that were decided has of the time: a pod whose own node did not
+/// take it has two searches.
+fn shares(took: Duration, facts: &[Fact]) -> (Duration, Duration) {
     let count = |is: fn(&&Fact) -> bool| facts.iter().filter(is).count();
     let searched = count(|fact| matches!(fact, Fact::Searched { .. }));
-    let decided = count(|fact| matches!(fact, Fact::Decided(_)));
-    took / u32::try_from(searched.max(decided).max(1)).unwrap_or(u32::MAX)
+    let decided = count(|fact| matches!(fact, Fact::Decided(_))).max(1);
+    let share = |parts| took / u32::try_from(parts).unwrap_or(u32::MAX);
+    (share(searched.max(decided)), share(decided))
 }
 
 /// Plugins of others, by profile.
@@ -496,7 +498,7 @@ impl Running {
         self.scheduler.take_commands().into_iter().for_each(|command| self.lanes.run(command));
         let metrics = &self.state.metrics;
         let facts = self.scheduler.take_facts();
-        let each = share(took, &facts);
+        let (of_search, of_decision) = shares(took, &facts);
         for fact in facts {
             match fact {
                 Fact::Bound { profile, took, all, attempts, was_flushed } => {
@@ -504,9 +506,9 @@ impl Running {
                 }
                 Fact::Searched { profile, failed } => {
                     let status = if failed { "Error" } else { "Success" };
-                    metrics.at_point("Filter", status, profile, each);
+                    metrics.at_point("Filter", status, profile, of_search);
                 }
-                Fact::Decided(waited) => metrics.decided(waited.saturating_add(each)),
+                Fact::Decided(waited) => metrics.decided(waited.saturating_add(of_decision)),
                 Fact::Refused { profile, is_error, since } => {
                     metrics.refused(profile, is_error, since.saturating_add(took));
                 }

@@ -165,10 +165,12 @@ impl Scheduler {
         let consults = self.consults(&pod);
         match said {
             Said::Nothing => {
-                if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
-                    let failed = asking.failed();
-                    self.count_search(asked.profile, said, failed.is_some());
-                    failed.map_or(Ok(()), |error| Err(Why::error(error)))?;
+                let kept = self.thinker.kept_node(&mut self.mirror, &asking);
+                if kept.is_some() {
+                    self.count_search(asked.profile, said, asking.failed().is_some());
+                }
+                if let Some((node, true)) = kept {
+                    asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
                     self.count_kept_node(asked.profile);
                     if !consults {
                         return Ok(Found::Node(node, asking.attempt));

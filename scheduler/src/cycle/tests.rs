@@ -477,6 +477,27 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
 }
 
 #[test]
+fn a_node_that_is_kept_for_a_pod_is_a_search_of_its_own() {
+    let search = Fact::Searched { profile: 0, failed: false };
+    // what the node has that is kept for the pod, how many searches there are
+    for (cpu, searches) in [("8", 1), ("1", 2)] {
+        let kept = with("p", "2", |pod| pod["status"] = json!({"nominatedNodeName": "a"}));
+        let mut scheduler = knowing(vec![node("a", cpu), node("b", "8"), kept]);
+        let commands = decide(&mut scheduler, 0);
+        let (_, at_node) = commands.iter().find_map(bound).expect("it is bound");
+        assert_eq!(&*at_node, if searches == 1 { "a" } else { "b" });
+        let mut want = vec![search.clone(); searches];
+        want.push(Fact::Decided(Duration::ZERO));
+        assert_eq!(searched(&mut scheduler), want);
+    }
+    // A node that is gone is not looked at.
+    let kept = with("p", "2", |pod| pod["status"] = json!({"nominatedNodeName": "gone"}));
+    let mut scheduler = knowing(vec![node("b", "8"), kept]);
+    decide(&mut scheduler, 0);
+    assert_eq!(searched(&mut scheduler), [search, Fact::Decided(Duration::ZERO)]);
+}
+
+#[test]
 fn a_search_counts_only_where_nodes_are_looked_at() {
     let lacks = with("p", "1", |pod| {
         pod["spec"]["volumes"] =
