@@ -15,11 +15,12 @@ use pintle_sched_core::preempt::{self, Candidate};
 use pintle_sched_core::snapshot::pods::PodId;
 
 use super::command::{Command, PodRef};
-use super::decide::{Found, Why, pod_ref, victim};
+use super::decide::{Found, Why, pod_ref, victim, with_others};
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis;
 use crate::extender::consulted::{Nodes, Rows};
 use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims};
+use crate::framework::Attempt;
 use crate::queue::Rejectors;
 
 /// What extenders said so far.
@@ -51,6 +52,9 @@ impl Said {
 /// Why a pod fits nowhere, and what is said of its claims.
 type Text = (String, &'static str);
 
+/// What is known of a pod while it is asked who goes for it; plugins of others may still make room.
+type Known = (Text, Rejectors, Option<Rc<Attempt>>);
+
 /// An attempt that waits for an answer.
 #[derive(Debug)]
 pub(super) struct Consulting {
@@ -62,7 +66,7 @@ pub(super) struct Consulting {
 enum Stage {
     Kept(Rc<str>),
     Nodes(usize),
-    Victims { text: Text, rejectors: Rejectors },
+    Victims(Known),
 }
 
 impl Scheduler {
@@ -98,7 +102,7 @@ impl Scheduler {
         &mut self,
         uid: &Uid,
         asked: &Asked,
-        (text, rejectors): (Text, Rejectors),
+        known: Known,
         candidates: &[Candidate],
     ) -> Found {
         let cluster = &self.mirror.cluster;
@@ -112,8 +116,7 @@ impl Scheduler {
             (node, Victims { pods, violations, others })
         };
         let all: BTreeMap<String, Victims> = candidates.iter().map(one).collect();
-        let stage = Stage::Victims { text, rejectors };
-        self.ask(uid, asked, Question::Victims(all), stage)
+        self.ask(uid, asked, Question::Victims(all), Stage::Victims(known))
     }
 
     fn ask(&mut self, uid: &Uid, asked: &Asked, question: Question, stage: Stage) -> Found {
@@ -148,7 +151,7 @@ impl Scheduler {
                 tracing::warn!(error, pod = asked.key.as_str(), "its node was not asked about");
                 self.place(&uid, asked, Said::OfKept(None), now);
             }
-            (Err(error), Stage::Victims { text, rejectors }) => {
+            (Err(error), Stage::Victims((text, rejectors, _))) => {
                 let message = diagnosis::without_preemption(&text.0, &error);
                 let why = Why { is_error: false, message, rejectors, nominated: None };
                 self.found_none(&uid, &asked, why, now);
@@ -163,8 +166,8 @@ impl Scheduler {
             (Ok(Answer::Nodes(nodes)), Stage::Nodes(count)) => {
                 self.place(&uid, asked, Said::OfAll(nodes, count), now);
             }
-            (Ok(Answer::Victims(victims)), Stage::Victims { text, rejectors }) => {
-                let why = self.make_room(&asked, (text, rejectors), &victims, now);
+            (Ok(Answer::Victims(victims)), Stage::Victims(known)) => {
+                let why = self.make_room(&asked, known, &victims, now);
                 self.found_none(&uid, &asked, why, now);
             }
             (Ok(_), _) => {
@@ -179,7 +182,7 @@ impl Scheduler {
     fn make_room(
         &mut self,
         asked: &Asked,
-        (text, rejectors): (Text, Rejectors),
+        ((text, of_claims), rejectors, attempt): Known,
         victims: &BTreeMap<String, Victims>,
         now: Duration,
     ) -> Why {
@@ -196,9 +199,15 @@ impl Scheduler {
         let candidates: Vec<Candidate> = victims.iter().filter_map(candidate).collect();
         let chosen = preempt::choose(cluster, &candidates);
         let (message, nominated) = match chosen {
-            Some(at) => (text.0, Some(self.preempt(asked, &candidates[at], now))),
-            // What is kept for it stays.
-            None => (diagnosis::without_candidate(&text.0, text.1), None),
+            Some(at) => (text, Some(self.preempt(asked, &candidates[at], now))),
+            // What is kept for it stays, unless a plugin of others makes room.
+            None => {
+                let message = diagnosis::without_candidate(&text, of_claims);
+                match &attempt {
+                    Some(attempt) => with_others(text, message, attempt, false),
+                    None => (message, None),
+                }
+            }
         };
         Why { is_error: false, message, rejectors, nominated }
     }

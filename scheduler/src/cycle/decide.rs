@@ -238,7 +238,7 @@ impl Scheduler {
                 if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {
                     cycle.unreserved.extend(unreserves);
                 }
-                let found = (refusal, diagnosis, asking.attempt.as_deref());
+                let found = (refusal, diagnosis, asking.attempt.as_ref());
                 self.rejected(uid, asked, said, found, now)
             }
             None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
@@ -271,7 +271,7 @@ impl Scheduler {
         uid: &Uid,
         asked: &Rc<Asked>,
         said: &Said,
-        (refusal, diagnosis, attempt): (Option<&Refusal>, Diagnosis, Option<&Attempt>),
+        (refusal, diagnosis, attempt): (Option<&Refusal>, Diagnosis, Option<&Rc<Attempt>>),
         now: Duration,
     ) -> Result<Found, Why> {
         let mut rejectors: Rejectors =
@@ -298,7 +298,8 @@ impl Scheduler {
         let chosen = run.chosen.map(|at| run.candidates[at].clone());
         if chosen.is_some() && self.consults_about_victims(&asked.pod.whole()) {
             let text = (diagnosis.message, diagnosis.of_claims);
-            return Ok(self.ask_about_victims(uid, asked, (text, rejectors), &run.candidates));
+            let known = (text, rejectors, attempt.cloned());
+            return Ok(self.ask_about_victims(uid, asked, known, &run.candidates));
         }
         let fails = diagnosis.fails || run.mistake(&self.mirror.cluster).is_some();
         let may_preempt = run.ineligible.is_none() && !fails;
@@ -508,7 +509,7 @@ impl Scheduler {
 
 /// The sentence with what plugins of others say of room for a pod, and the node that is kept for it.
 // k8s: schedule_one.go schedulingAlgorithm
-fn with_others(
+pub(super) fn with_others(
     text: String,
     mut message: String,
     attempt: &Attempt,

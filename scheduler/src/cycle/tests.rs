@@ -402,7 +402,7 @@ pub(super) fn asking(change: impl FnOnce(&mut Extender), things: &[Thing]) -> Sc
     scheduler
 }
 
-pub(super) fn question(commands: &[Command]) -> Option<extender::Consult> {
+pub(crate) fn question(commands: &[Command]) -> Option<extender::Consult> {
     commands.iter().find_map(|command| match command {
         Command::Consult(consult) => Some(consult.clone()),
         _ => None,

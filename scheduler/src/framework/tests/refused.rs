@@ -1,12 +1,14 @@
 //! What is done for a pod that a plugin of others keeps from all nodes.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
 
 use super::{EVERYWHERE, Script, running};
 use crate::cycle::Command;
-use crate::cycle::tests::{condition, decide, node, nominated, with};
+use crate::cycle::tests::{at, condition, decide, node, nominated, question, with};
+use crate::extender::{Answer, Consulted, Extender};
 use crate::framework::{Points, Rejection};
 use crate::watch::Thing;
 
@@ -115,5 +117,32 @@ fn who_is_asked_about_devices_after_a_refusal_for_good_fails_to_do_anything() {
         let (mut scheduler, _) = running(&first(point), &things, &script, all);
         let (_, message) = condition(&decide(&mut scheduler, 0)).expect("a condition");
         assert_eq!(message, format!("{HEAD}{said}"), "{point}");
+    }
+}
+
+#[test]
+fn a_plugin_of_others_may_make_room_where_extenders_have_nobody_go() {
+    let full = "0/1 nodes are available: 1 Insufficient cpu.";
+    let nobody =
+        format!("{full} no new claims to deallocate, preemption: no candidate node for preemption");
+    let no = |text: &str| text.to_owned();
+    for (answer, told, is_kept) in [
+        (Ok(None), nobody.clone(), false),
+        (Err(Rejection::Unschedulable(no("t"))), format!("{nobody}, t"), false),
+        (Err(Rejection::Unresolvable(no("t"))), format!("{full} t"), false),
+        (Ok(Some(no("a"))), no(full), true),
+    ] {
+        let script = Rc::<Script>::default();
+        *script.room.borrow_mut() = Some(answer);
+        let things = [node("a", "1"), of("low", "1", 1, Some("a")), of("p", "1", 9, None)];
+        let (scheduler, _) = running(EVERYWHERE, &things, &script, all);
+        let extender = Extender { preempt_verb: no("preempt"), ..Extender::default() };
+        let mut scheduler = scheduler.with_extenders(vec![extender]);
+        let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+        let answer = Ok(Answer::Victims(BTreeMap::new()));
+        scheduler.consulted(Consulted { about: consult.about, answer }, at(0));
+        let commands = scheduler.take_commands();
+        assert_eq!(condition(&commands), Some((no("Unschedulable"), told)));
+        assert_eq!(!scheduler.mirror.nominated_on("a").is_empty(), is_kept);
     }
 }
