@@ -411,6 +411,10 @@ impl Thinker {
         if let Some(placement) = placement {
             statuses.retain(|row, _| placement.rows.get(*row));
         }
+        if let Some(absent) = asking.attempt.as_ref().and_then(|attempt| attempt.absent()) {
+            let are_absent = statuses.values_mut().filter(|status| **status == Status::absent());
+            are_absent.for_each(|status| *status = absent.clone());
+        }
         let statuses: Vec<(u32, Status)> = statuses.into_iter().collect();
         let text = explain::summary(nodes, statuses.iter().map(|(_, status)| status));
         Some(self.conclude(mirror, asking, nodes, text, statuses))

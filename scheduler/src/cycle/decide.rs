@@ -249,15 +249,17 @@ impl Scheduler {
     fn begin_attempt(&mut self, asked: &Rc<Asked>, asking: &mut Asking) -> Result<(), Why> {
         asked.rejected_by.borrow_mut().clear();
         let before = asking.refusal_rank(self.mirror.cluster.view());
-        let Some((attempt, stopped)) = self.attempt(asked, before) else { return Ok(()) };
+        let own = asking.own_nodes(&self.mirror.cluster);
+        let Some((attempt, stopped)) = self.attempt(asked, (own, before)) else { return Ok(()) };
         match stopped {
             Some(Stopped::Failed(error)) => return Err(Why::error(error)),
             // Whoever says no for good is told, also behind others who say no for now.
-            Some(Stopped::Rejected(name, code, reason))
+            Some(Stopped::Rejected(names, code, reason))
                 if code == Code::UnschedulableAndUnresolvable || before == RANK_LAST =>
             {
-                asking.refuse(attempt.pre_filter_rank(&name), code, reason);
-                *asked.rejected_by.borrow_mut() = vec![name];
+                let rank = names.iter().map(|name| attempt.pre_filter_rank(name)).max();
+                asking.refuse(rank.unwrap_or(RANK_LAST), code, reason);
+                *asked.rejected_by.borrow_mut() = names;
             }
             Some(Stopped::Rejected(..)) | None => {}
         }

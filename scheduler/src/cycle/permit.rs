@@ -52,11 +52,11 @@ impl Scheduler {
     pub(super) fn attempt(
         &mut self,
         asked: &Rc<Asked>,
-        before: Rank,
+        known: (Option<BTreeSet<String>>, Rank),
     ) -> Option<(Rc<Attempt>, Option<Stopped>)> {
         let plugins = Rc::clone(self.plugins_of(asked.profile)?);
         let nodes = self.mirror.whole_rows();
-        let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, before);
+        let (attempt, stopped) = Attempt::begin(&plugins, &asked.pod.whole(), nodes, known);
         Some((Rc::new(attempt), stopped))
     }
 
@@ -157,10 +157,10 @@ impl Scheduler {
     pub(super) fn why(&self, asked: &Asked, stopped: Stopped) -> Why {
         match stopped {
             Stopped::Failed(error) => Why::error(error),
-            Stopped::Rejected(name, code, reason) => {
-                let is_gang = *name == *GANG;
+            Stopped::Rejected(names, code, reason) => {
+                let is_gang = names.iter().any(|name| **name == *GANG);
                 let by = if is_gang { Plugin::GangScheduling } else { Plugin::OutOfTree };
-                *asked.rejected_by.borrow_mut() = if is_gang { Vec::new() } else { vec![name] };
+                *asked.rejected_by.borrow_mut() = if is_gang { Vec::new() } else { names };
                 let status = Status { plugin: Some(by), code, reasons: vec![reason] };
                 Why::nowhere(explain::summary(1, std::iter::once(&status)), by)
             }
@@ -277,7 +277,7 @@ impl Scheduler {
         self.ends_waiting(uid, "Unschedulable", now);
         let Some(Assumed { asked, is_told, .. }) = self.assumed.get(uid) else { return };
         let (pod, is_told) = (super::decide::pod_ref(asked, uid), *is_told);
-        let stopped = Stopped::Rejected(Rc::clone(plugin), Code::Unschedulable, why);
+        let stopped = Stopped::Rejected(vec![Rc::clone(plugin)], Code::Unschedulable, why);
         let mut why = self.why(&Rc::clone(asked), stopped);
         if is_told {
             why.nominated = Some(String::new());
@@ -305,7 +305,7 @@ impl Scheduler {
         self.ends_waiting(uid, "Unschedulable", now);
         self.count_refusal(uid, &asked, false, now);
         let (nobody, why) = (NOBODY.into(), REMOVED.to_owned());
-        let why = self.why(&asked, Stopped::Rejected(nobody, Code::Unschedulable, why));
+        let why = self.why(&asked, Stopped::Rejected(vec![nobody], Code::Unschedulable, why));
         self.note(&asked, true, ("FailedScheduling", "Scheduling"), why.message);
         self.queue.done(uid);
     }

@@ -4,13 +4,15 @@
 //! plugins of a profile. Owner: pure functions. Bounds: the pod's volumes and claims.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::config::{RANK_LAST, Rank};
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::select::{self, Refusal};
-use pintle_sched_core::snapshot::View;
 use pintle_sched_core::snapshot::objects::PodSpec;
+use pintle_sched_core::snapshot::{Cluster, View};
 use pintle_sched_core::{Plugin, Profile};
 
 use super::words::NO_CLAIMS;
@@ -24,6 +26,12 @@ impl Asking {
     pub fn refuse(&mut self, rank: Rank, code: Code, reason: String) {
         self.refused_for_now = code == Code::Unschedulable;
         self.refused = Some((rank, Refused { plugin: Plugin::OutOfTree, reason }));
+    }
+
+    /// The nodes that its affinity leaves by name.
+    pub fn own_nodes(&self, cluster: &Cluster) -> Option<BTreeSet<String>> {
+        let names = self.program.subset.as_ref()?.iter();
+        Some(names.map(|name| cluster.text(*name).to_owned()).collect())
     }
 
     /// What is said of each node where none was looked at.

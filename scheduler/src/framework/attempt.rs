@@ -38,8 +38,8 @@ pub(crate) type WholeNodes = Rc<Vec<Option<Rc<Node>>>>;
 /// What was said of an attempt that goes no further.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// This plugin rejects it.
-    Rejected(Name, Code, String),
+    /// These plugins reject it.
+    Rejected(Vec<Name>, Code, String),
     /// One failed.
     Failed(String),
 }
@@ -48,10 +48,10 @@ impl Stopped {
     fn of(point: &str, name: &Name, rejection: Rejection) -> Self {
         match rejection {
             Rejection::Unschedulable(why) => {
-                Self::Rejected(Rc::clone(name), Code::Unschedulable, why)
+                Self::Rejected(vec![Rc::clone(name)], Code::Unschedulable, why)
             }
             Rejection::Unresolvable(why) => {
-                Self::Rejected(Rc::clone(name), Code::UnschedulableAndUnresolvable, why)
+                Self::Rejected(vec![Rc::clone(name)], Code::UnschedulableAndUnresolvable, why)
             }
             Rejection::Error(error) => {
                 Self::Failed(format!("running {point} plugin {name:?}: {error}"))
@@ -82,8 +82,10 @@ pub struct Attempt {
     /// Who counts as on a node that is tried, and who as gone from it.
     pub(super) expected: RefCell<Option<Expected>>,
     pub(super) trial: RefCell<Option<Trial>>,
-    /// The nodes that are left by name, and by whom.
-    only: Option<(BTreeSet<String>, Vec<Name>)>,
+    /// The nodes that the pod's own affinity leaves by name.
+    own: Option<BTreeSet<String>>,
+    /// Those of them that are left, and by whom.
+    only: Option<(BTreeSet<String>, BTreeSet<Name>)>,
     /// Filters that have nothing to say of this pod.
     skipped: BTreeSet<Name>,
     rejected_by: RefCell<BTreeSet<Name>>,
@@ -110,7 +112,7 @@ impl Attempt {
         plugins: &Rc<Plugins>,
         pod: &Rc<Pod>,
         nodes: WholeNodes,
-        before: Rank,
+        (own, before): (Option<BTreeSet<String>>, Rank),
     ) -> (Self, Option<Stopped>) {
         let mut attempt = Self {
             plugins: Rc::clone(plugins),
@@ -120,6 +122,7 @@ impl Attempt {
             nodes: RefCell::new(nodes),
             expected: RefCell::default(),
             trial: RefCell::default(),
+            own,
             only: None,
             skipped: BTreeSet::new(),
             rejected_by: RefCell::default(),
@@ -140,10 +143,10 @@ impl Attempt {
                 Ok(Nodes::All) => {}
                 Ok(Nodes::Skip) => _ = self.skipped.insert(Rc::clone(name)),
                 Ok(Nodes::Only(names)) => {
-                    let (left, by) = self.only.take().unwrap_or((names.clone(), Vec::new()));
-                    let left = left.intersection(&names).cloned().collect();
-                    let by = by.into_iter().chain([Rc::clone(name)]).collect();
-                    self.only = Some((left, by));
+                    let only = self.leaves(&names, name);
+                    let none = only.0.is_empty().then(|| nowhere(&only.1));
+                    self.only = Some(only);
+                    none.map_or(Ok(()), Err)?;
                 }
                 // Preemption may be tried later, for which all have to be prepared.
                 Err(why @ Rejection::Unschedulable(_)) => {
@@ -155,6 +158,18 @@ impl Attempt {
         stopped.map_or(Ok(()), Err)
     }
 
+    /// The nodes that are left beside those that other plugins leave, and all who leave them.
+    fn leaves(&self, names: &BTreeSet<String>, name: &Name) -> (BTreeSet<String>, BTreeSet<Name>) {
+        let own = || {
+            let by = Name::from(Plugin::NodeAffinity.name());
+            self.own.as_ref().map(|own| (own.clone(), [by].into()))
+        };
+        let (left, mut by) =
+            self.only.clone().or_else(own).unwrap_or_else(|| (names.clone(), BTreeSet::new()));
+        by.insert(Rc::clone(name));
+        (left.intersection(names).cloned().collect(), by)
+    }
+
     fn info<'a>(&self, nodes: &'a WholeNodes, view: &View, row: u32) -> Option<NodeInfo<'a>> {
         let node = nodes.get(row as usize)?.as_deref()?;
         Some(NodeInfo { node, numbers: view.numbers(row) })
@@ -163,15 +178,15 @@ impl Attempt {
     /// What a node outside of those that are left is told.
     fn outside(&self, node: &str) -> Option<Status> {
         let (_, by) = self.only.as_ref().filter(|(left, _)| !left.contains(node))?;
-        let reason = match &by[..] {
-            [one] => format!("node(s) didn't satisfy plugin {one}"),
-            many => {
-                let names: BTreeSet<&str> = many.iter().map(|name| &**name).collect();
-                let names: Vec<&str> = names.into_iter().collect();
-                format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", names.join(" "))
-            }
-        };
-        self.rejected_by.borrow_mut().extend(by.iter().cloned());
+        self.rejected_by.borrow_mut().extend(others(by));
+        self.absent()
+    }
+
+    /// What all nodes are told that are not looked at, where a plugin of others leaves some out.
+    // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
+    pub(crate) fn absent(&self) -> Option<Status> {
+        let (_, by) = self.only.as_ref()?;
+        let reason = format!("node(s) didn't satisfy plugin(s) {}", listed(by));
         Some(status(Code::UnschedulableAndUnresolvable, reason))
     }
 
@@ -230,8 +245,8 @@ impl Attempt {
     /// What a node is told that a plugin rejects, or fails to look at.
     pub(super) fn rejects(&self, point: &str, name: &Name, why: Rejection) -> Status {
         match Stopped::of(point, name, why) {
-            Stopped::Rejected(name, code, why) => {
-                self.rejected_by.borrow_mut().insert(name);
+            Stopped::Rejected(names, code, why) => {
+                self.rejected_by.borrow_mut().extend(names);
                 status(code, why)
             }
             Stopped::Failed(error) => {
@@ -409,6 +424,27 @@ impl Attempt {
             self.timed(name, "PostBind", run, |()| "Success");
         }
     }
+}
+
+/// What is said where plugins leave no node together.
+// k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins
+fn nowhere(by: &BTreeSet<Name>) -> Stopped {
+    let said = match by.len() {
+        1 => format!("plugin {}", by.iter().map(|name| &**name).collect::<String>()),
+        _ => format!("plugin(s) {} simultaneously", listed(by)),
+    };
+    let reason = format!("node(s) didn't satisfy {said}");
+    Stopped::Rejected(others(by).collect(), Code::UnschedulableAndUnresolvable, reason)
+}
+
+fn listed(names: &BTreeSet<Name>) -> String {
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    format!("[{}]", names.join(" "))
+}
+
+/// Those of them that are none of upstream's.
+fn others(names: &BTreeSet<Name>) -> impl Iterator<Item = Name> {
+    names.iter().filter(|name| Plugin::from_name(name).is_none()).cloned()
 }
 
 fn status(code: Code, reason: String) -> Status {

@@ -221,15 +221,37 @@ fn what_a_filter_of_others_says_is_in_the_sentence_and_wakes_by_its_word() {
 
 #[test]
 fn nodes_that_a_pre_filter_leaves_out_are_told_apart() {
-    let script = Rc::<Script>::default();
-    *script.only.borrow_mut() = Some(vec!["b"]);
-    let things = [node("a", "8"), node("b", "1"), pod("p", "2")];
-    let all = |s: Rc<Script>| Points::default().pre_filter(s);
-    let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
-    let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
-    let why =
-        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin Script.";
-    assert!(message.starts_with(why), "{message}");
+    let named = |names: &[&str]| {
+        let term = |name| {
+            json!({"matchFields": [{"key": "metadata.name", "operator": "In",
+            "values": [name]}]})
+        };
+        let terms: Vec<_> = names.iter().map(term).collect();
+        with("p", "2", |pod| {
+            pod["spec"]["affinity"] = json!({"nodeAffinity":
+                {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+        })
+    };
+    let both = "node(s) didn't satisfy plugin(s) [NodeAffinity Script]";
+    // the nodes that the plugin leaves, the pod, what is told
+    for (only, pod, want) in [
+        (
+            vec!["b"],
+            pod("p", "2"),
+            "1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [Script].".to_owned(),
+        ),
+        (vec!["b", "c"], named(&["a", "b"]), format!("1 Insufficient cpu, 2 {both}.")),
+        (vec!["c"], named(&["a", "b"]), format!("{both} simultaneously.")),
+        (vec![], pod("p", "2"), "node(s) didn't satisfy plugin Script.".to_owned()),
+    ] {
+        let script = Rc::<Script>::default();
+        *script.only.borrow_mut() = Some(only);
+        let things = [node("a", "8"), node("b", "1"), node("c", "1"), pod];
+        let all = |s: Rc<Script>| Points::default().pre_filter(s);
+        let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
+        let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
+        assert!(message.starts_with(&format!("0/3 nodes are available: {want} ")), "{message}");
+    }
 }
 
 #[test]
