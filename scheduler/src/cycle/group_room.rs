@@ -1,18 +1,19 @@
 //! Room for a whole group: who goes when too few of its pods have nodes.
 //!
 //! ```text
-//!   fits not ──> all of lower priority away ──fits──> each of them back, the most important first
-//!                          │ fits not                      │ it fits still: stays    │ else: goes
-//!                          v                               v                         v
-//!                       nobody goes                      .......... those who go are deleted
+//!   fits not ──> all of lower priority away ──fits──> some of them back, the most important first
+//!                          │ fits not                      │ it fits still: they stay
+//!                          v                               │ else: fewer of them, and one alone goes
+//!                       nobody goes                        v
+//!                                               those who go are deleted
 //! ```
 //! Input: a group that does not fit, pods and groups of lower priority. Output: victims, or why there
-//! are none. Owner: the scheduler. Bounds: one look at the group for each pod of lower priority, or
-//! group that goes as a whole.
+//! are none. Owner: the scheduler. Bounds: looks at the group as `reprieve` says.
 //! Those thought away are back wherever something else happens: while extenders are asked.
 // k8s: pkg/scheduler/schedule_one_podgroup.go runWorkloadAwarePreemption,
 //      pkg/scheduler/framework/preemption/podgrouppreemption.go
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use pintle_sched_core::preempt::units::{self, Unit};
 use super::command::{Command, Fact, PodRef, Related};
 use super::decide::{going, victim};
 use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE, WAITS};
+use super::reprieve::Reprieve;
 use super::{Asked, Scheduler};
 use crate::framework::Name;
 use crate::groups::Preemptor;
@@ -57,21 +59,13 @@ pub(super) struct Search {
     pub(super) preemptor: Preemptor,
     /// In the order in which they are asked whether they may stay.
     pub(super) all: Vec<InTheWay>,
-    /// Who is back to see whether the group fits beside him; nobody at first.
-    pub(super) at: Option<usize>,
+    /// Who is back to see whether the group fits beside them; nobody at first.
+    pub(super) back: Option<Range<usize>>,
+    pub(super) reprieve: Reprieve,
     /// What came of the group as things are.
     pub(super) before: (Vec<Tried>, Came),
     /// Which plugins of others rejected its pods then.
     pub(super) rejected_by: Vec<(Rc<Asked>, Vec<Name>)>,
-}
-
-impl Search {
-    /// Whom the next look at the group is with; `None` after the last.
-    fn next(&mut self) -> Option<usize> {
-        let next = self.at.map_or(0, |at| at + 1);
-        self.at = Some(next);
-        (next < self.all.len()).then_some(next)
-    }
 }
 
 impl Scheduler {
@@ -112,7 +106,8 @@ impl Scheduler {
         let rejected_by = rejected_by.collect();
         // Without constraints it is tried on all nodes.
         cycle.trials = None;
-        looks_again(cycle, Search { preemptor, all, at: None, before, rejected_by });
+        let reprieve = Reprieve::of(all.len());
+        looks_again(cycle, Search { preemptor, all, back: None, reprieve, before, rejected_by });
         true
     }
 
@@ -160,8 +155,9 @@ impl Scheduler {
     ) -> bool {
         cycle.tried.clear();
         let came = std::mem::replace(&mut cycle.came, Came::Nowhere);
-        match search.at {
-            None if came != Came::Fits => {
+        let fits = came == Came::Fits;
+        match search.back.take() {
+            None if !fits => {
                 self.ends_search(cycle, search);
                 let stop = match came {
                     Came::Failed(error) => Stop::Failed(error),
@@ -170,15 +166,21 @@ impl Scheduler {
                 stops(cycle, stop);
                 return false;
             }
-            Some(at) if came != Came::Fits => {
-                search.all[at].is_away = true;
-                self.hide(&mut search.all[at]);
+            None => {}
+            Some(back) => {
+                for one in search.all[back.clone()].iter_mut().filter(|_| !fits) {
+                    one.is_away = true;
+                    self.hide(one);
+                }
+                search.reprieve.saw(back, fits);
             }
-            _ => {}
         }
-        if let Some(next) = search.next() {
-            search.all[next].is_away = false;
-            self.show(&mut search.all[next]);
+        if let Some(back) = search.reprieve.next() {
+            for one in &mut search.all[back.clone()] {
+                one.is_away = false;
+                self.show(one);
+            }
+            search.back = Some(back);
             looks_again(cycle, search);
             return true;
         }

@@ -35,6 +35,7 @@ mod intake;
 mod permit;
 #[cfg(test)]
 mod preempt_tests;
+mod reprieve;
 #[cfg(test)]
 mod said_tests;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::cycle::command::{Command, Note, PodRef};
 use crate::cycle::consult::Said;
 use crate::cycle::group::{Came, GroupCycle};
 use crate::cycle::group_room::Search;
+use crate::cycle::reprieve::Reprieve;
 use crate::cycle::{Asked, Duration, Rc, Scheduler, Uid};
 use crate::groups::{OfGroup, Preemptor};
 use crate::mirror::{Nominee, Step};
@@ -191,7 +192,14 @@ fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
     kept.iter().for_each(|step| scheduler.mirror.make(step));
     let preemptor = room.preemptor.clone();
     let before = (Vec::new(), Came::Nowhere);
-    let search = Search { preemptor, all: Vec::new(), at: None, before, rejected_by: Vec::new() };
+    let search = Search {
+        preemptor,
+        all: Vec::new(),
+        back: None,
+        reprieve: Reprieve::of(0),
+        before,
+        rejected_by: Vec::new(),
+    };
     let group = room.pods[0].1.group.clone().expect("they have one");
     scheduler.group = Some(GroupCycle {
         group,
