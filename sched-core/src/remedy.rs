@@ -108,9 +108,14 @@ impl std::fmt::Display for Remedy {
         if let Some(node) = &self.node {
             write!(f, "on node {node}: ")?;
         }
-        let parts: Vec<String> = self.changes.iter().map(Change::text).collect();
-        f.write_str(&parts.join(", and "))
+        f.write_str(&text_of(&self.changes))
     }
+}
+
+/// Changes in words, all of which are needed.
+#[must_use]
+pub fn text_of(changes: &[Change]) -> String {
+    changes.iter().map(Change::text).collect::<Vec<_>>().join(", and ")
 }
 
 impl Change {
@@ -241,25 +246,14 @@ pub fn nearest(
     scratch: &mut Scratch,
     count: usize,
 ) -> Vec<Remedy> {
-    let view = cluster.view();
-    if !program.spread_hard.is_empty() {
-        scratch.spread.prepare(view, program, &mut scratch.node);
-    }
-    let failing = |row: u32| {
-        detail.passing.iter().filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
-    };
-    let rejected = |row: u32| {
-        let at = detail.rejected.binary_search_by_key(&row, |(row, _)| *row).ok()?;
-        of_status(&detail.rejected[at].1, failing(row))
-    };
-    let count_of = |row: u32| failing(row).count() + usize::from(rejected(row).is_some());
-    let fewest = view.valid_rows().iter().map(count_of).min().unwrap_or(0);
+    prepare(cluster, program, scratch);
+    let rows = cluster.view().valid_rows();
+    let count_of =
+        |row: u32| failing(detail, row).count() + usize::from(rejected(detail, row).is_some());
+    let fewest = rows.iter().map(count_of).min().unwrap_or(0);
     let mut found: Vec<((u32, f64), u32, Vec<Change>)> = Vec::new();
-    for row in view.valid_rows().iter().filter(|row| count_of(*row) <= fewest + 1) {
-        let mut changes: Vec<Change> = Vec::new();
-        failing(row)
-            .for_each(|plugin| obstacles(cluster, program, scratch, plugin, row, &mut changes));
-        changes.extend(rejected(row));
+    for row in rows.iter().filter(|row| count_of(*row) <= fewest + 1) {
+        let changes = changes_of(cluster, program, detail, scratch, row);
         if changes.is_empty() {
             continue;
         }
@@ -273,6 +267,50 @@ pub fn nearest(
     }
     let remedy = |(_, row, changes)| Remedy { node: Some(cluster.node_name(row).into()), changes };
     found.into_iter().map(remedy).collect()
+}
+
+/// The changes for this node; none where it takes the pod.
+#[must_use]
+pub fn of_row(
+    cluster: &Cluster,
+    program: &Program,
+    detail: &Detail,
+    scratch: &mut Scratch,
+    row: u32,
+) -> Vec<Change> {
+    prepare(cluster, program, scratch);
+    changes_of(cluster, program, detail, scratch, row)
+}
+
+fn prepare(cluster: &Cluster, program: &Program, scratch: &mut Scratch) {
+    if !program.spread_hard.is_empty() {
+        scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
+    }
+}
+
+fn changes_of(
+    cluster: &Cluster,
+    program: &Program,
+    detail: &Detail,
+    scratch: &Scratch,
+    row: u32,
+) -> Vec<Change> {
+    let mut changes = Vec::new();
+    failing(detail, row)
+        .for_each(|plugin| obstacles(cluster, program, scratch, plugin, row, &mut changes));
+    changes.extend(rejected(detail, row));
+    changes
+}
+
+/// Plugins with a column that reject a node.
+fn failing(detail: &Detail, row: u32) -> impl Iterator<Item = Plugin> {
+    detail.passing.iter().filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
+}
+
+/// What a plugin of single nodes that rejects this one would need.
+fn rejected(detail: &Detail, row: u32) -> Option<Change> {
+    let at = detail.rejected.binary_search_by_key(&row, |(row, _)| *row).ok()?;
+    of_status(&detail.rejected[at].1, failing(detail, row))
 }
 
 /// What a plugin of single nodes would need. One that has a column says so here of a node on which room

@@ -434,7 +434,10 @@ impl Running {
     /// Whoever asked may have gone.
     fn answer(&mut self, question: Question) {
         match question {
-            Question::Explain(pod, answer) => drop(answer.send(self.scheduler.explain(&pod))),
+            Question::Explain { pod, node, answer } => {
+                let now = self.now();
+                drop(answer.send(self.scheduler.explain(&pod, node.as_deref(), now)));
+            }
             Question::Declared(answer) => drop(answer.send(self.scheduler.mirror.declared())),
         }
     }

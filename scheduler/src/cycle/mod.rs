@@ -69,7 +69,7 @@ use crate::devices::DeviceGates;
 use crate::devices::known::Claims;
 use crate::devices::look;
 use crate::diagnosis::Thinker;
-use crate::explain::{self, Explanation};
+use crate::explain::{self, Explanation, Queued, Unexplained};
 use crate::extender::Extender;
 use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
 use crate::groups::{Groups, OfGroup};
@@ -432,10 +432,39 @@ impl Scheduler {
         lines
     }
 
-    /// Why a pod that waits has no node; `None` for one that does not wait.
-    pub fn explain(&mut self, pod: &ObjectKey) -> Option<Explanation> {
-        let waits = self.mirror.waiting(pod)?.whole();
-        explain::explain(&mut self.mirror, &mut self.thinker, &waits).ok()
+    /// Why a pod that waits has no node, why this node would take it or not, and when it is tried again.
+    ///
+    /// # Errors
+    /// When the pod does not wait or cannot be read, and when there is no such node.
+    pub fn explain(
+        &mut self,
+        pod: &ObjectKey,
+        node: Option<&str>,
+        now: Duration,
+    ) -> Result<Explanation, Unexplained> {
+        let waits = self.mirror.waiting(pod).map(|waits| waits.whole());
+        let waits = waits.ok_or_else(|| Unexplained::NotWaiting(pod.as_str().to_owned()))?;
+        let answer = explain::explain(&mut self.mirror, &mut self.thinker, &waits, node)?;
+        Ok(Explanation { queue: self.queued(pod, now), ..answer })
+    }
+
+    fn queued(&self, pod: &ObjectKey, now: Duration) -> Option<Queued> {
+        let waiting = self.queue.get(self.names.get(pod)?)?;
+        let mut rejected_by = Vec::new();
+        for by in waiting.rejectors.union(&waiting.pending) {
+            let others = waiting.pod.rejected_by.borrow();
+            match by {
+                // Its own plugins have names.
+                Plugin::OutOfTree if !others.is_empty() => {
+                    rejected_by.extend(others.iter().map(ToString::to_string));
+                }
+                by => rejected_by.push(by.name().to_owned()),
+            }
+        }
+        let (place, attempts) = (waiting.place, waiting.attempts);
+        let tried_again = self.queue.tried_again_at(waiting);
+        let tried_again = tried_again.map(|until| Queued::seconds(until, now));
+        Some(Queued { place, attempts, rejected_by, tried_again })
     }
 
     /// How many events of each name are kept for pods that are being decided, and these pods.

@@ -38,7 +38,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::SchedulerMetrics;
 use super::{Serving, Settings, Tolerates, resources};
-use crate::explain::Explanation;
+use crate::explain::{Explanation, Unexplained};
 use crate::mirror::declared::Row;
 
 const COMPONENT: &str = "kube-scheduler";
@@ -47,7 +47,8 @@ const COMPONENT: &str = "kube-scheduler";
 const MASTERS: &str = "system:masters";
 /// Paths that `/statusz` names: those of kube-scheduler, which does not name itself.
 const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"];
-/// Why a pod has no node: `?pod=NAMESPACE/NAME`, as text or, asked for by `Accept`, as JSON.
+/// Why a pod has no node: `?pod=NAMESPACE/NAME`, and why not this one: `&node=NAME`; as text or, asked
+/// for by `Accept`, as JSON.
 const EXPLAIN: &str = "/pintle/explain";
 /// What pods ask for and may use.
 const RESOURCES: &str = "/metrics/resources";
@@ -63,8 +64,15 @@ const LATE_MAX: Duration = Duration::from_secs(20);
 /// What the thread that decides is asked, and where the answer goes.
 #[derive(Debug)]
 pub enum Question {
-    /// Why has this pod no node? `None` for a pod that does not wait.
-    Explain(ObjectKey, oneshot::Sender<Option<Explanation>>),
+    /// Why has this pod no node, and why not this one?
+    Explain {
+        /// The pod.
+        pod: ObjectKey,
+        /// The node, if one is asked about.
+        node: Option<String>,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Result<Explanation, Unexplained>>,
+    },
     /// What do all pods declare?
     Declared(oneshot::Sender<Vec<Row>>),
 }
@@ -162,6 +170,41 @@ impl State {
                 Err("failed election to renew leadership on lease kube-scheduler".to_owned())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Answers [`EXPLAIN`].
+    pub(super) async fn explain(&self, query: &Query, accept: Option<&str>) -> Answer {
+        let Some((namespace, name)) = query.first("pod").and_then(|pod| pod.split_once('/')) else {
+            return Answer::text(400, "which pod? ask for ?pod=NAMESPACE/NAME\n");
+        };
+        let node = query.first("node").map(str::to_owned);
+        if node.as_ref().is_some_and(String::is_empty) {
+            return Answer::text(400, "which node? ask for &node=NAME\n");
+        }
+        let pod = ObjectKey::new(namespace, name);
+        match self.ask(|answer| Question::Explain { pod, node, answer }).await {
+            Err(answer) => answer,
+            Ok(Ok(found)) if accept.is_some_and(|a| a.contains("application/json")) => {
+                Answer::json(&found)
+            }
+            Ok(Ok(found)) => Answer::text(200, found.to_string()),
+            Ok(Err(why)) => Answer::text(404, format!("{why}\n")),
+        }
+    }
+
+    /// Asks the thread that decides.
+    async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Question,
+    ) -> Result<T, Answer> {
+        let (answer, answered) = oneshot::channel();
+        if self.questions.try_send(question(answer)).is_err() {
+            return Err(Answer::text(429, "too many questions wait, try again\n"));
+        }
+        match tokio::time::timeout(ANSWER_MAX, answered).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Err(Answer::text(503, "the scheduler has no time to answer\n")),
         }
     }
 }
@@ -396,7 +439,7 @@ impl Pages {
         if *method == Method::DELETE {
             return Answer::text(200, "metrics reset\n").into();
         }
-        let rows = match self.ask(Question::Declared).await {
+        let rows = match self.state.ask(Question::Declared).await {
             Ok(rows) => rows,
             Err(answer) => return answer.into(),
         };
@@ -406,21 +449,6 @@ impl Pages {
             let _ = resources::write(rows, &sink).await;
         });
         Reply::from(Answer::metrics(String::new())).map(|_| text)
-    }
-
-    /// Asks the thread that decides.
-    async fn ask<T>(
-        &self,
-        question: impl FnOnce(oneshot::Sender<T>) -> Question,
-    ) -> Result<T, Answer> {
-        let (answer, answered) = oneshot::channel();
-        if self.state.questions.try_send(question(answer)).is_err() {
-            return Err(Answer::text(429, "too many questions wait, try again\n"));
-        }
-        match tokio::time::timeout(ANSWER_MAX, answered).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => Err(Answer::text(503, "the scheduler has no time to answer\n")),
-        }
     }
 
     async fn page(&self, head: &hyper::http::request::Parts, path: &str) -> Answer {
@@ -446,26 +474,8 @@ impl Pages {
                 Flagz { component: COMPONENT, flags }.answer(accept, self.state.encodings)
             }
             "/statusz" => self.statusz().answer(accept, self.state.encodings),
-            EXPLAIN => self.explain(&query, accept).await,
+            EXPLAIN => self.state.explain(&query, accept).await,
             _ => Answer::not_found(),
-        }
-    }
-
-    async fn explain(&self, query: &Query, accept: Option<&str>) -> Answer {
-        let Some((namespace, name)) = query.first("pod").and_then(|pod| pod.split_once('/')) else {
-            return Answer::text(400, "which pod? ask for ?pod=NAMESPACE/NAME\n");
-        };
-        let pod = ObjectKey::new(namespace, name);
-        match self.ask(|answer| Question::Explain(pod, answer)).await {
-            Err(answer) => answer,
-            Ok(Some(found)) if accept.is_some_and(|a| a.contains("application/json")) => {
-                Answer::json(&found)
-            }
-            Ok(Some(found)) => Answer::text(200, found.to_string()),
-            Ok(None) => {
-                let text = format!("{namespace}/{name} does not wait for a node\n");
-                Answer::text(404, text)
-            }
         }
     }
 

@@ -4,7 +4,9 @@ use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
 use pintle_daemon::serve::secure::{Denial, Object, Wanted};
 
+use super::serve::{Question, State};
 use super::*;
+use crate::cycle::tests::{at, knowing, node, pod};
 use crate::devices::DeviceGates;
 use crate::groups::GroupGates;
 
@@ -329,4 +331,45 @@ fn assumed_pods_count_as_pods() {
         let line = format!("scheduler_cache_size{{type=\"{kind}\"}} {count}");
         assert!(text.contains(&line), "{line}\nis not in\n{text}");
     }
+}
+
+#[tokio::test]
+async fn a_question_without_a_pod_or_with_one_that_is_unknown_is_answered_in_a_sentence() {
+    let (state, mut questions) = State::new(&run(&[]).expect("defaults"));
+    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "2")]);
+    let not_waiting = "default/nobody does not wait for a node\n";
+    for (query, status, text) in [
+        ("", 400, "which pod? ask for ?pod=NAMESPACE/NAME\n"),
+        ("pod=p", 400, "which pod? ask for ?pod=NAMESPACE/NAME\n"),
+        ("pod=default/p&node=", 400, "which node? ask for &node=NAME\n"),
+        ("pod=default/nobody&node=n", 404, not_waiting),
+        ("pod=default/p&node=m", 404, "there is no node \"m\"\n"),
+        (
+            "pod=default/p&node=n",
+            200,
+            "\nn: no, Insufficient cpu (NodeResourcesFit); to fit there: ",
+        ),
+        (
+            "pod=default/p",
+            200,
+            "default/p has no node.\nIt is tried when its turn comes; 0 attempts.\n",
+        ),
+    ] {
+        let query = Query::parse(query);
+        let answer = async {
+            if status == 400 {
+                return;
+            }
+            let question = questions.recv().await.expect("it is asked");
+            let Question::Explain { pod, node, answer } = question else {
+                panic!("{question:?}");
+            };
+            answer.send(scheduler.explain(&pod, node.as_deref(), at(0))).expect("it waits");
+        };
+        let (answered, ()) = tokio::join!(state.explain(&query, None), answer);
+        let body = String::from_utf8(answered.body.to_vec()).expect("text");
+        assert_eq!(answered.status, status, "{body}");
+        assert!(body.contains(text) && (status == 200 || body == text), "{body}");
+    }
+    assert!(questions.try_recv().is_err(), "nobody is asked in vain");
 }

@@ -54,6 +54,9 @@ pub struct ExplainOptions {
     /// Its namespace.
     #[arg(long, short, value_name = "NAME", default_value = "default")]
     namespace: String,
+    /// Why this node would take it or not.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
     #[command(flatten)]
     at: Where,
 }
@@ -80,7 +83,7 @@ pub struct WhatIfOptions {
 /// Runs `explain`.
 ///
 /// # Errors
-/// When the cluster cannot be read, or has no such pod.
+/// When the cluster cannot be read, or has no such pod or node.
 pub fn explain(options: &ExplainOptions) -> Result<()> {
     let (namespace, name) = match options.pod.split_once('/') {
         Some((namespace, name)) => (namespace, name),
@@ -96,8 +99,9 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
         let pods: kube::Api<Pod> = kube::Api::namespaced(clients, namespace);
         pods.get(name).await.with_context(|| format!("pod {namespace}/{name}"))
     })?;
-    let answer = super::explain(&mut mirror, &mut Thinker::default(), &pod)
-        .with_context(|| ObjectKey::of(&pod).as_str().to_owned())?;
+    let answer =
+        super::explain(&mut mirror, &mut Thinker::default(), &pod, options.node.as_deref())
+            .with_context(|| ObjectKey::of(&pod).as_str().to_owned())?;
     let text = match options.at.output {
         Format::Json => serde_json::to_string_pretty(&answer)? + "\n",
         Format::Table => answer.to_string(),

@@ -1,26 +1,30 @@
 //! Why a pod of a live cluster is where it is, or has no place: which nodes reject it and why, which
-//! of them it misses least, what would make it fit, what preemption would do.
+//! of them it misses least, what would make it fit, what preemption would do; why not on a node that is
+//! asked about, and where in the queue it waits.
 //!
-//! Input: a mirror of the cluster, the pod. Output: an [`Explanation`], which is JSON as it is, and
-//! text by its `Display`. Owner: pure; the mirror is as before at the end. Bounds: `FITTING_MAX`
-//! nodes that fit, `NEAREST_MAX` near misses, `NAMED_MAX` names of a group.
+//! Input: a mirror of the cluster, the pod, a node's name perhaps. Output: an [`Explanation`], which is
+//! JSON as it is, and text by its `Display`. Owner: pure; the mirror is as before at the end. Bounds:
+//! `FITTING_MAX` nodes that fit, `NEAREST_MAX` near misses, `NAMED_MAX` names of a group.
 
 pub mod command;
 mod text;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::explain::{refused, statuses};
 use pintle_sched_core::filter::status::{Code, Status};
-use pintle_sched_core::remedy::{self, Remedy};
-use pintle_sched_core::select::Refusal;
-use pintle_sched_core::snapshot::DeltaError;
+use pintle_sched_core::remedy::{self, Change, Remedy};
+use pintle_sched_core::select::{Detail, Refusal, Scratch};
+use pintle_sched_core::snapshot::{Cluster, DeltaError};
 use serde::Serialize;
 
 use crate::diagnosis::{Asking, Thinker};
 use crate::mirror::{Aside, Mirror, Step, scheduler_name};
+use crate::queue::Place;
 
 /// Nodes that fit and are named, the best first.
 const FITTING_MAX: usize = 10;
@@ -29,10 +33,10 @@ const NEAREST_MAX: usize = 5;
 /// Names of nodes that are rejected for the same reason.
 const NAMED_MAX: usize = 5;
 
-/// Nodes that are rejected for the same reasons.
+/// Why a node is rejected.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Group {
+pub struct Rejection {
     /// In upstream's words.
     pub reasons: Vec<String>,
     /// The plugin that says so.
@@ -40,6 +44,24 @@ pub struct Group {
     pub plugin: Option<&'static str>,
     /// Whether room could be made by evictions, as far as this plugin is concerned.
     pub preemption_may_help: bool,
+}
+
+impl From<&Status> for Rejection {
+    fn from(status: &Status) -> Self {
+        Self {
+            reasons: status.reasons.clone(),
+            plugin: status.plugin.map(pintle_sched_core::Plugin::name),
+            preemption_may_help: status.code == Code::Unschedulable,
+        }
+    }
+}
+
+/// Nodes that are rejected for the same reasons.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    /// Which; whether evictions may help is that of any of them.
+    #[serde(flatten)]
+    pub why: Rejection,
     /// How many.
     pub count: usize,
     /// Some of them.
@@ -53,6 +75,48 @@ pub struct Fitting {
     pub node: String,
     /// Its total score.
     pub score: i32,
+}
+
+/// What is to be said of the node that was asked about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OneNode {
+    /// The node.
+    pub node: String,
+    /// Whether it would take the pod.
+    pub fits: bool,
+    /// Its total score, if it would.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<i32>,
+    /// Why it would not.
+    #[serde(flatten)]
+    pub why: Option<Rejection>,
+    /// What it lacks; all of it is needed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<Change>,
+}
+
+/// Where a pod waits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queued {
+    /// In which part of the queue.
+    pub place: Place,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Plugins that rejected it the last time, or keep it from being tried.
+    pub rejected_by: Vec<String>,
+    /// It is tried again after so long at the latest, in whole seconds; `None` where the time alone does
+    /// not bring it there.
+    #[serde(rename = "triedAgainInSeconds", skip_serializing_if = "Option::is_none")]
+    pub tried_again: Option<u64>,
+}
+
+impl Queued {
+    /// The whole seconds until then.
+    pub fn seconds(until: Duration, now: Duration) -> u64 {
+        let left = until.saturating_sub(now);
+        left.as_secs() + u64::from(left.subsec_nanos() > 0)
+    }
 }
 
 /// What preemption would do.
@@ -102,19 +166,44 @@ pub struct Explanation {
     /// Why it would do nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_preemption: Option<String>,
+    /// The node that was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_node: Option<OneNode>,
+    /// Where it waits, if whoever answers decides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queued>,
     /// What else is to be known.
     pub notes: Vec<String>,
 }
 
-/// Explains a pod as the API server has it. One that has a node is looked at without it there.
+/// Why there is nothing to say.
+#[derive(Debug, thiserror::Error)]
+pub enum Unexplained {
+    /// The pod has a node, or is not there.
+    #[error("{0} does not wait for a node")]
+    NotWaiting(String),
+    /// The node that was asked about is not there.
+    #[error("there is no node {0:?}")]
+    NoNode(String),
+    /// The pod cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] DeltaError),
+}
+
+/// Explains a pod as the API server has it, and why it does or does not fit this node. One that has a
+/// node is looked at without it there.
 ///
 /// # Errors
-/// When the pod cannot be read.
+/// When the pod cannot be read, or there is no such node.
 pub fn explain(
     mirror: &mut Mirror,
     thinker: &mut Thinker,
     pod: &Pod,
-) -> Result<Explanation, DeltaError> {
+    asked: Option<&str>,
+) -> Result<Explanation, Unexplained> {
+    let row =
+        |name: &str| mirror.cluster.row(name).ok_or_else(|| Unexplained::NoNode(name.to_owned()));
+    let asked = asked.map(row).transpose()?;
     let asking = Asking::new(pod, mirror)?;
     let node = crate::mirror::node_name(pod);
     let taken = node.map(|node| Step::Gone {
@@ -130,7 +219,7 @@ pub fn explain(
         Some(_) => Asking::with_spec(Rc::clone(&asking.pod), &asking.spec, mirror),
         None => Ok(asking),
     };
-    let answer = asking.map(|asking| look(mirror, thinker, &asking));
+    let answer = asking.map(|asking| look(mirror, thinker, &asking, asked));
     taken.iter().for_each(|step| mirror.turn(step, false, &mut aside));
     let mut answer = answer?;
     answer.pod = ObjectKey::of(pod).as_str().to_owned();
@@ -145,7 +234,12 @@ pub fn explain(
     Ok(answer)
 }
 
-fn look(mirror: &mut Mirror, thinker: &mut Thinker, asking: &Asking) -> Explanation {
+fn look(
+    mirror: &mut Mirror,
+    thinker: &mut Thinker,
+    asking: &Asking,
+    asked: Option<u32>,
+) -> Explanation {
     let (outcome, detail) = thinker.decide_in_detail(mirror, asking);
     let nominated = mirror.nomination(asking.spec.key).map(|n| n.node.to_string());
     let nodes = mirror.cluster.view().node_count();
@@ -159,6 +253,7 @@ fn look(mirror: &mut Mirror, thinker: &mut Thinker, asking: &Asking) -> Explanat
             (Refusal::PreFilter(_, reason), true) => Some(reason.clone()),
             _ => thinker.diagnose(mirror, asking).map(|d| d.message),
         };
+        answer.one_node = asked.map(|row| refused_everywhere(&mirror.cluster, refusal, row));
         return answer;
     }
     answer.feasible = outcome.feasible;
@@ -173,7 +268,7 @@ fn look(mirror: &mut Mirror, thinker: &mut Thinker, asking: &Asking) -> Explanat
         let name = |(score, row)| Fitting { node: mirror.cluster.node_name(row).into(), score };
         answer.fitting = named.map(name).collect();
         let program = &asking.program;
-        pintle_sched_core::explain::statuses(&mirror.cluster, program, &detail, scratch)
+        statuses(&mirror.cluster, program, &detail, scratch)
     } else {
         let program = &asking.program;
         answer.nearest = remedy::nearest(&mirror.cluster, program, &detail, scratch, NEAREST_MAX);
@@ -193,20 +288,57 @@ fn look(mirror: &mut Mirror, thinker: &mut Thinker, asking: &Asking) -> Explanat
         found.statuses
     };
     answer.rejected = groups(mirror, &statuses);
+    let scratch = &mut thinker.scratch;
+    answer.one_node = asked.map(|row| {
+        let status = statuses.iter().find(|(at, _)| *at == row).map(|(_, status)| status);
+        one_node((&mirror.cluster, asking), &detail, scratch, row, status)
+    });
     answer
+}
+
+fn one_node(
+    (cluster, asking): (&Cluster, &Asking),
+    detail: &Detail,
+    scratch: &mut Scratch,
+    row: u32,
+    status: Option<&Status>,
+) -> OneNode {
+    let node = cluster.node_name(row).to_owned();
+    let Some(status) = status else {
+        let score = Some(scratch.total[row as usize]);
+        return OneNode { node, fits: true, score, why: None, lacks: Vec::new() };
+    };
+    let lacks = remedy::of_row(cluster, &asking.program, detail, scratch, row);
+    OneNode { node, fits: false, score: None, why: Some(status.into()), lacks }
+}
+
+/// What is to be said of a node that was not looked at, as no other was.
+fn refused_everywhere(cluster: &Cluster, refusal: &Refusal, row: u32) -> OneNode {
+    let (plugin, reason) = match refusal {
+        Refusal::PreFilter(plugin, reason) => (Some(plugin.name()), reason.clone()),
+        other => (None, refused(0, other)),
+    };
+    let why = Rejection { reasons: vec![reason], plugin, preemption_may_help: false };
+    OneNode {
+        node: cluster.node_name(row).to_owned(),
+        fits: false,
+        score: None,
+        why: Some(why),
+        lacks: remedy::of_refusal(refusal).changes,
+    }
 }
 
 fn groups(mirror: &Mirror, statuses: &[(u32, Status)]) -> Vec<Group> {
     let mut by_reason: BTreeMap<&[String], Group> = BTreeMap::new();
     for (row, status) in statuses {
         let group = by_reason.entry(&status.reasons).or_insert_with(|| Group {
-            reasons: status.reasons.clone(),
-            plugin: status.plugin.map(pintle_sched_core::Plugin::name),
-            preemption_may_help: status.code == Code::Unschedulable,
+            why: status.into(),
             count: 0,
             nodes: Vec::new(),
         });
         group.count += 1;
+        // A node may be too small, and the next one full.
+        group.why.preemption_may_help |= status.code == Code::Unschedulable;
         if group.nodes.len() < NAMED_MAX {
             group.nodes.push(mirror.cluster.node_name(*row).to_owned());
         }

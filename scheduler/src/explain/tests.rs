@@ -1,6 +1,9 @@
 //! What is said of pods in clusters of a few nodes.
 
 use super::*;
+use crate::cycle::Scheduler;
+use crate::cycle::tests::{at, decide, tell_all, with};
+use crate::queue::Settings;
 use crate::watch::{Thing, Told};
 use pintle_sched_core::Profile;
 use serde_json::{Value, json};
@@ -46,7 +49,8 @@ fn a_pod_without_a_place_is_told_why_and_what_would_help() {
         bound("small", "1500m", "n1"),
     ]);
     let mut thinker = Thinker::default();
-    let answer = explain(&mut mirror, &mut thinker, &pod("p", "1800m", 5, None)).expect("read");
+    let answer =
+        explain(&mut mirror, &mut thinker, &pod("p", "1800m", 5, None), None).expect("read");
     let message = answer.message.as_deref().expect("it fits nowhere");
     assert!(message.starts_with("0/3 nodes are available: 1 node(s) had untolerated"), "{message}");
     assert_eq!(answer.rejected.iter().map(|g| g.count).sum::<usize>(), 3);
@@ -64,7 +68,7 @@ fn a_pod_with_a_node_is_looked_at_without_it_there_and_stays() {
     let mut mirror = mirror(vec![node("n1", "2", json!([])), bound("p", "1500m", "n1")]);
     let mut thinker = Thinker::default();
     let before = mirror.cluster.view().numbers(0);
-    let found = explain(&mut mirror, &mut thinker, &pod("p", "1500m", 0, Some("n1")));
+    let found = explain(&mut mirror, &mut thinker, &pod("p", "1500m", 0, Some("n1")), None);
     let answer = found.expect("read");
     assert_eq!((answer.feasible, answer.bound_to.as_deref()), (1, Some("n1")));
     assert_eq!(mirror.cluster.view().numbers(0), before);
@@ -78,7 +82,7 @@ fn room_that_is_kept_for_another_pod_is_no_room() {
     let mut thinker = Thinker::default();
     let mut asks = |mirror: &mut Mirror, cpu: &str, priority| {
         let asked = pod("second", cpu, priority, None);
-        explain(mirror, &mut thinker, &asked).expect("read")
+        explain(mirror, &mut thinker, &asked, None).expect("read")
     };
     // Whatever plugins there are.
     let mut without_node_names = Profile::default();
@@ -109,10 +113,10 @@ fn a_pod_that_was_looked_at_still_uses_its_disk() {
     let user = with_disk("p", Some("n1"));
     let mut mirror = mirror(vec![node("n1", "4", json!([])), Thing::Pod(Box::new(user.clone()))]);
     let mut thinker = Thinker::default();
-    let mut feasible = |pod| explain(&mut mirror, &mut thinker, pod).expect("read").feasible;
+    let mut feasible = |pod| explain(&mut mirror, &mut thinker, pod, None).expect("read").feasible;
     let other = with_disk("q", None);
     assert_eq!((feasible(&other), feasible(&user), feasible(&other)), (0, 1, 0));
-    let text = explain(&mut mirror, &mut thinker, &other).expect("read").to_string();
+    let text = explain(&mut mirror, &mut thinker, &other, None).expect("read").to_string();
     let advice = "It would fit on node n1: create or change what its volumes need (node(s) had no";
     assert!(text.contains(advice), "{text}");
 }
@@ -123,7 +127,7 @@ fn a_claim_that_is_not_there_is_to_be_made() {
     let mut asked = pod("p", "1", 0, None);
     let volumes = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]);
     asked.spec.as_mut().expect("a spec").volumes = serde_json::from_value(volumes).expect("read");
-    let answer = explain(&mut mirror, &mut Thinker::default(), &asked).expect("read");
+    let answer = explain(&mut mirror, &mut Thinker::default(), &asked, None).expect("read");
     let text = answer.to_string();
     let advice = "It would fit create or change what its volumes need (persistentvolumeclaim";
     assert!(text.contains(advice), "{text}");
@@ -139,7 +143,7 @@ fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
     let mut asks = |scheduler: &str| {
         let mut asked = pod("p", "2", 0, None);
         asked.spec.as_mut().expect("a spec").scheduler_name = Some(scheduler.to_owned());
-        explain(&mut mirror, &mut Thinker::default(), &asked).expect("read")
+        explain(&mut mirror, &mut Thinker::default(), &asked, None).expect("read")
     };
     for (scheduler, feasible, notes) in
         [("batch", 1, 0), ("default-scheduler", 0, 0), ("", 0, 0), ("bacth", 0, 1)]
@@ -149,4 +153,172 @@ fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
     }
     let text = asks("bacth").to_string();
     assert!(text.contains("Note: it asks for the scheduler \"bacth\", and no profile"), "{text}");
+}
+
+/// Nodes of a few sizes and zones, some tainted, some cordoned, some with a pod.
+fn generated(count: u32) -> Vec<Thing> {
+    let mut random = 7_u32;
+    let mut below = |end: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 16) % end
+    };
+    let mut things = Vec::new();
+    for at in 0..count {
+        let name = format!("n{at}");
+        let cpu = (1 + below(4)).to_string();
+        let taint = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
+        let taints = if below(4) == 0 { taint } else { json!([]) };
+        let Thing::Node(mut made) = node(&name, &cpu, taints) else { unreachable!("a node") };
+        made.spec.as_mut().expect("a spec").unschedulable = (below(6) == 0).then_some(true);
+        let zone = ("zone".to_owned(), format!("z{}", below(3)));
+        made.metadata.labels = Some(BTreeMap::from([zone]));
+        things.push(Thing::Node(made));
+        if below(2) == 0 {
+            things.push(bound(&format!("b{at}"), "500m", &name));
+        }
+    }
+    things
+}
+
+#[test]
+fn of_a_node_that_is_asked_about_the_same_is_said_as_of_its_group() {
+    const NODES: u32 = 60;
+    let mut picky = pod("picky", "500m", 5, None);
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+        {"nodeSelectorTerms": [{"matchFields":
+            [{"key": "metadata.name", "operator": "In", "values": ["n1", "n2"]}]}]}}});
+    let spec = picky.spec.as_mut().expect("a spec");
+    spec.affinity = serde_json::from_value(affinity).expect("an affinity");
+    let zone = Some(BTreeMap::from([("zone".to_owned(), "z1".to_owned())]));
+    let mut in_zone = pod("zone", "3800m", 5, None);
+    in_zone.spec.as_mut().expect("a spec").node_selector = zone;
+    let mut mirror = mirror(generated(NODES));
+    let mut thinker = Thinker::default();
+    let (mut fit, mut do_not) = (0, 0);
+    for asked in [pod("small", "1500m", 0, None), pod("large", "8", 5, None), picky, in_zone] {
+        let name = asked.metadata.name.clone().expect("a name");
+        let mut of =
+            |node: Option<&str>| explain(&mut mirror, &mut thinker, &asked, node).expect("read");
+        let all = of(None);
+        let mut feasible = 0;
+        let mut tally = all.rejected.clone();
+        for group in &mut tally {
+            (group.count, group.why.preemption_may_help) = (0, false);
+        }
+        for at in 0..NODES {
+            let node = format!("n{at}");
+            let answer = of(Some(&node));
+            let one = answer.one_node.clone().expect("it was asked about");
+            assert_eq!(Explanation { one_node: None, ..answer }, all, "{name}: nothing else");
+            assert_eq!(
+                (&one.node, one.fits, one.score.is_some()),
+                (&node, one.why.is_none(), one.fits)
+            );
+            let named = all.fitting.iter().find(|fitting| fitting.node == node);
+            assert!(named.is_none_or(|named| one.score == Some(named.score)), "{name}: {one:?}");
+            let near = all.nearest.iter().find(|near| near.node.as_deref() == Some(&*node));
+            assert!(near.is_none_or(|near| one.lacks == near.changes), "{name}: {one:?}");
+            assert_eq!(one.lacks.is_empty(), one.fits, "{name}: {one:?}");
+            let Some(why) = one.why else {
+                feasible += 1;
+                continue;
+            };
+            let is_its = |group: &&mut Group| group.why.reasons == why.reasons;
+            let group = tally.iter_mut().find(is_its).expect("it is in a group");
+            group.count += 1;
+            group.why.preemption_may_help |= why.preemption_may_help;
+            assert_eq!(group.why.plugin, why.plugin, "{name}: {node}");
+            let named = all.rejected.iter().find(|group| group.nodes.contains(&node));
+            assert!(named.is_none_or(|named| named.why.reasons == why.reasons), "{name}: {node}");
+        }
+        assert_eq!((feasible, &tally), (all.feasible, &all.rejected), "{name}");
+        (fit, do_not) = (fit + feasible, do_not + tally.len());
+    }
+    assert!(fit > 10 && do_not > 8, "{fit} nodes fit, {do_not} reasons");
+}
+
+#[test]
+fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
+    let things = vec![node("n1", "2", json!([])), bound("b", "1500m", "n1")];
+    let mut mirror = mirror(things);
+    let mut thinker = Thinker::default();
+    let mut gated = pod("gated", "1", 0, None);
+    let gates = json!([{"name": "g"}]);
+    gated.spec.as_mut().expect("a spec").scheduling_gates =
+        serde_json::from_value(gates).expect("gates");
+    for (asked, line) in [
+        (pod("fits", "500m", 0, None), "n1: yes, its score is "),
+        (
+            pod("p", "1", 0, None),
+            "n1: no, Insufficient cpu (NodeResourcesFit); to fit there: free 500m cpu or ask for that \
+             much less; preemption may help.\n",
+        ),
+        (
+            pod("huge", "3", 0, None),
+            "n1: no, Insufficient cpu (NodeResourcesFit); to fit there: ask for 2500m less cpu (more \
+             than the node has).\n",
+        ),
+        (gated, "(SchedulingGates); to fit there: remove the scheduling gates ("),
+    ] {
+        let text =
+            explain(&mut mirror, &mut thinker, &asked, Some("n1")).expect("read").to_string();
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let unknown = explain(&mut mirror, &mut thinker, &pod("p", "1", 0, None), Some("n9"));
+    assert_eq!(unknown.expect_err("there is none").to_string(), "there is no node \"n9\"");
+}
+
+#[test]
+fn a_pod_says_where_it_waits_and_when_it_is_tried_again() {
+    let large = |name: &str, cpu: &str| with(name, cpu, |_| {});
+    let gated = with("gated", "1", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}]));
+    let things = [node("n", "1", json!([])), large("p", "3"), large("q", "2"), gated];
+    let mut scheduler = Scheduler::new(Vec::new(), Settings::default(), 1);
+    tell_all(&mut scheduler, &things);
+    decide(&mut scheduler, 0);
+    // Enough for one of them.
+    scheduler.tell(Told::Set(node("n", "2", json!([]))), at(0));
+    let mut of = |name: &str, now| {
+        let key = ObjectKey::new("default", name);
+        let answer = scheduler.explain(&key, None, at(now)).expect("it waits");
+        let lines = answer.to_string();
+        (answer.queue.expect("it is in the queue"), lines.lines().nth(1).map(str::to_owned))
+    };
+    let queued = |place, attempts, by: &str, tried_again| Queued {
+        place,
+        attempts,
+        rejected_by: vec![by.to_owned()],
+        tried_again,
+    };
+    for (name, now, wanted, line) in [
+        (
+            "gated",
+            0,
+            queued(Place::Gated, 0, "SchedulingGates", None),
+            "It is not tried before what holds it back is gone; 0 attempts; last rejected by \
+             SchedulingGates.",
+        ),
+        (
+            "q",
+            0,
+            queued(Place::Backoff, 1, "NodeResourcesFit", Some(2)),
+            "In backoff, tried again within 2 s; 1 attempt; last rejected by NodeResourcesFit.",
+        ),
+        (
+            "p",
+            10,
+            queued(Place::Unschedulable, 1, "NodeResourcesFit", Some(291)),
+            "It waits for something that may help it, tried again within 291 s; 1 attempt; last \
+             rejected by NodeResourcesFit.",
+        ),
+    ] {
+        assert_eq!(of(name, now), (wanted, Some(line.to_owned())), "{name}");
+    }
+    let (queue, _) = of("q", 1);
+    let json = serde_json::to_value(&queue).expect("JSON");
+    let by = ["NodeResourcesFit"];
+    assert_eq!(
+        json,
+        json!({"place": "backoff", "attempts": 1, "rejectedBy": by, "triedAgainInSeconds": 1})
+    );
 }

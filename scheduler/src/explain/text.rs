@@ -2,13 +2,22 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{Explanation, Group};
+use pintle_sched_core::remedy;
+
+use super::{Explanation, Group, OneNode, Queued};
+use crate::queue::Place;
 
 impl Display for Explanation {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         match &self.bound_to {
             Some(node) => writeln!(out, "{} is on {node}. Without it there:", self.pod)?,
             None => writeln!(out, "{} has no node.", self.pod)?,
+        }
+        if let Some(queue) = &self.queue {
+            writeln!(out, "{queue}")?;
+        }
+        if let Some(one) = &self.one_node {
+            writeln!(out, "{one}")?;
         }
         if let Some(node) = &self.nominated {
             writeln!(out, "{node} is kept for it until the pods that make room are gone.")?;
@@ -58,6 +67,45 @@ impl Display for Explanation {
 
 fn one_group(group: &Group, out: &mut Formatter<'_>) -> fmt::Result {
     let more = if group.count > group.nodes.len() { ", .." } else { "" };
-    let reasons = group.reasons.join(", ");
+    let reasons = group.why.reasons.join(", ");
     writeln!(out, "  {:>6}  {reasons}: {}{more}", group.count, group.nodes.join(", "))
+}
+
+impl Display for OneNode {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Some(why) = &self.why else {
+            let score = self.score.unwrap_or_default();
+            return write!(out, "{}: yes, its score is {score}.", self.node);
+        };
+        write!(out, "{}: no, {}", self.node, why.reasons.join(", "))?;
+        if let Some(plugin) = why.plugin {
+            write!(out, " ({plugin})")?;
+        }
+        if !self.lacks.is_empty() {
+            write!(out, "; to fit there: {}", remedy::text_of(&self.lacks))?;
+        }
+        out.write_str(if why.preemption_may_help { "; preemption may help." } else { "." })
+    }
+}
+
+impl Display for Queued {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str(match self.place {
+            Place::Active => "It is tried when its turn comes",
+            Place::Backoff | Place::ErrorBackoff => "In backoff",
+            Place::Unschedulable => "It waits for something that may help it",
+            Place::Gated => "It is not tried before what holds it back is gone",
+            Place::InFlight => "It is being decided",
+            Place::Binding => "It is being bound",
+        })?;
+        if let Some(seconds) = self.tried_again {
+            write!(out, ", tried again within {seconds} s")?;
+        }
+        let plural = if self.attempts == 1 { "" } else { "s" };
+        write!(out, "; {} attempt{plural}", self.attempts)?;
+        if !self.rejected_by.is_empty() {
+            write!(out, "; last rejected by {}", self.rejected_by.join(", "))?;
+        }
+        out.write_str(".")
+    }
 }

@@ -26,6 +26,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pintle_sched_core::Plugin;
+use serde::Serialize;
 
 pub use self::backoff::Backoff;
 
@@ -82,7 +83,8 @@ pub trait Hints {
 pub type Rejectors = BTreeSet<Plugin>;
 
 /// Where a pod is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Place {
     /// It is decided when its turn comes.
     Active,
@@ -522,10 +524,22 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub fn next_flush(&self) -> Option<Duration> {
         let ends = [self.backoff.first().map(|b| b.0), self.error_backoff.first().map(|b| b.0)];
         let ends = ends.into_iter().flatten().map(|until| self.settings.backoff.over_at(until));
-        let stays = self.stays.first();
-        let stays = stays.map(|(since, _)| {
-            since.saturating_add(self.settings.stay_max) + Duration::from_millis(1)
-        });
+        let stays = self.stays.first().map(|(since, _)| self.stays_until(*since));
         ends.chain(stays).min()
+    }
+
+    /// When a pod is tried again at the latest, by the time alone; `None` for one that waits for its
+    /// turn or for something to happen, and for one that is being decided.
+    pub fn tried_again_at(&self, waiting: &Waiting<P>) -> Option<Duration> {
+        let backoff = self.backoff_of(waiting).map(|until| self.settings.backoff.over_at(until));
+        match waiting.place {
+            Place::Backoff | Place::ErrorBackoff => backoff,
+            Place::Unschedulable => backoff.max(Some(self.stays_until(waiting.since))),
+            Place::Active | Place::Gated | Place::InFlight | Place::Binding => None,
+        }
+    }
+
+    fn stays_until(&self, since: Duration) -> Duration {
+        since.saturating_add(self.settings.stay_max) + Duration::from_millis(1)
     }
 }

@@ -104,7 +104,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     /// When the pod's backoff ends, if it has one.
-    fn backoff_of(&self, waiting: &Waiting<P>) -> Option<Duration> {
+    pub(super) fn backoff_of(&self, waiting: &Waiting<P>) -> Option<Duration> {
         let count = if waiting.errors > 0 { waiting.errors } else { waiting.unschedulable };
         self.settings.backoff.until(waiting.since, count)
     }
