@@ -8,6 +8,7 @@
 //! of its own domains only, which a small overlay holds.
 // k8s: pkg/scheduler/framework/preemption/preemption.go, plugins/defaultpreemption/
 
+mod choice;
 pub mod units;
 
 use std::cmp::Reverse;
@@ -15,6 +16,7 @@ use std::cmp::Reverse;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
+pub use self::choice::{Rule, choose, decided_by};
 use crate::bits::Bits;
 use crate::config::{Plugin, Profile, RANK_LAST, Rank};
 use crate::filter::spread::HardSpread;
@@ -27,7 +29,7 @@ use crate::selector::Selector;
 use crate::snapshot::Cluster;
 use crate::snapshot::chunk::Numbers;
 use crate::snapshot::counters::TermKind;
-use crate::snapshot::pods::{NO_START, PodId};
+use crate::snapshot::pods::PodId;
 use crate::snapshot::view::{HostPort, View};
 
 /// A disruption budget as preemption reads it.
@@ -223,23 +225,6 @@ pub fn dry_run_from(
     }
     found.chosen = choose(cluster, &found.candidates);
     found
-}
-
-/// Upstream's order of preference: fewest budget violations, lowest highest priority, smallest sum
-/// of priorities, fewest victims, latest start of the most important ones, first.
-// k8s: preemption.go pickOneNodeForPreemption
-#[must_use]
-pub fn choose(cluster: &Cluster, candidates: &[Candidate]) -> Option<usize> {
-    let rank = |candidate: &Candidate| {
-        let pods = candidate.victims.iter().map(|id| cluster.pods.get(*id));
-        let highest = pods.clone().map(|p| p.priority).max().unwrap_or(i32::MIN);
-        let sum: i64 = pods.clone().map(|p| i64::from(p.priority) + i64::from(i32::MAX) + 1).sum();
-        let start = pods.filter(|p| p.priority == highest).map(|p| p.start_ns).min();
-        let latest = Reverse(start.unwrap_or(NO_START));
-        let first = candidate.victims.first().map_or(i32::MIN, |id| cluster.pods.get(*id).priority);
-        (candidate.violations, first, sum, candidate.victims.len(), latest)
-    };
-    (0..candidates.len()).min_by_key(|at| rank(&candidates[*at]))
 }
 
 /// Filters that say the same whoever goes.

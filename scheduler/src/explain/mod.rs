@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::explain::{refused, statuses};
 use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::preempt::{self, DryRun, Rule};
 use pintle_sched_core::remedy::{self, Change, Remedy};
 use pintle_sched_core::select::{Detail, Refusal, Scratch};
 use pintle_sched_core::snapshot::{Cluster, DeltaError};
@@ -131,6 +132,23 @@ pub struct Eviction {
     pub violations: usize,
     /// On how many nodes evictions would help.
     pub candidates: usize,
+    /// The rule by which this node comes before the best of the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<Rule>,
+    /// The best of the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner_up: Option<RunnerUp>,
+}
+
+/// What preemption would do if the chosen node were not there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunnerUp {
+    /// The node.
+    pub node: String,
+    /// Who would go, the most important first.
+    pub victims: Vec<String>,
+    /// How many of them against a disruption budget.
+    pub violations: usize,
 }
 
 /// The answer.
@@ -274,17 +292,8 @@ fn look(
         answer.nearest = remedy::nearest(&mirror.cluster, program, &detail, scratch, NEAREST_MAX);
         let Some(found) = thinker.diagnose(mirror, asking) else { return answer };
         answer.message = Some(found.message);
+        answer.preemption = eviction(&mirror.cluster, &found.preemption);
         answer.no_preemption = found.preemption.ineligible;
-        answer.preemption = found.preemption.chosen.map(|at| {
-            let chosen = &found.preemption.candidates[at];
-            let cluster = &mirror.cluster;
-            Eviction {
-                node: cluster.node_name(chosen.row).to_owned(),
-                victims: chosen.victims.iter().map(|id| cluster.pod_name(*id)).collect(),
-                violations: chosen.violations,
-                candidates: found.preemption.candidates.len(),
-            }
-        });
         found.statuses
     };
     answer.rejected = groups(mirror, &statuses);
@@ -294,6 +303,22 @@ fn look(
         one_node((&mirror.cluster, asking), &detail, scratch, row, status)
     });
     answer
+}
+
+fn eviction(cluster: &Cluster, run: &DryRun) -> Option<Eviction> {
+    let chosen = run.chosen?;
+    let of = |at: usize| {
+        let one = &run.candidates[at];
+        RunnerUp {
+            node: cluster.node_name(one.row).to_owned(),
+            victims: one.victims.iter().map(|id| cluster.pod_name(*id)).collect(),
+            violations: one.violations,
+        }
+    };
+    let RunnerUp { node, victims, violations } = of(chosen);
+    let (decided_by, second) = preempt::decided_by(cluster, &run.candidates, chosen).unzip();
+    let (candidates, runner_up) = (run.candidates.len(), second.map(of));
+    Some(Eviction { node, victims, violations, candidates, decided_by, runner_up })
 }
 
 fn one_node(

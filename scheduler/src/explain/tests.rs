@@ -155,6 +155,28 @@ fn a_pod_is_looked_at_by_the_profile_that_it_asks_for() {
     assert!(text.contains("Note: it asks for the scheduler \"bacth\", and no profile"), "{text}");
 }
 
+#[test]
+fn whoever_would_be_evicted_is_told_with_the_rule_and_the_next_best_node() {
+    let mut things: Vec<Thing> = ["n1", "n2"].map(|name| node(name, "2", json!([]))).into();
+    things.extend([bound("b1", "1", "n1"), bound("b2", "1", "n1"), bound("b3", "2", "n2")]);
+    let asked = pod("p", "2", 5, None);
+    let of = |things| explain(&mut mirror(things), &mut Thinker::default(), &asked, None);
+    let answer = of(things).expect("read");
+    let text = answer.to_string();
+    let line = "n2 before n1: a smaller sum of priorities, 2^31 added for each victim.\n";
+    assert!(text.contains(line), "{text}");
+    let eviction = serde_json::to_value(answer.preemption).expect("JSON");
+    let victims = ["default/b1", "default/b2"];
+    let wanted = json!({"node": "n2", "victims": ["default/b3"], "violations": 0, "candidates": 2,
+        "decidedBy": "sumOfPriorities",
+        "runnerUp": {"node": "n1", "victims": victims, "violations": 0}});
+    assert_eq!(eviction, wanted);
+    // With one node there is nothing to decide.
+    let answer = of(vec![node("n2", "2", json!([])), bound("b3", "2", "n2")]).expect("read");
+    let eviction = answer.preemption.expect("room can be made");
+    assert_eq!((eviction.candidates, eviction.decided_by, eviction.runner_up), (1, None, None));
+}
+
 /// Nodes of a few sizes and zones, some tainted, some cordoned, some with a pod.
 fn generated(count: u32) -> Vec<Thing> {
     let mut random = 7_u32;

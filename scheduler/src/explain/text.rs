@@ -57,6 +57,10 @@ impl Display for Explanation {
             let victims = eviction.victims.join(", ");
             writeln!(out, "\nPreemption would evict from {}: {victims}{budget}", eviction.node)?;
             writeln!(out, "({} nodes to choose from)", eviction.candidates)?;
+            if let Some((rule, second)) = eviction.decided_by.zip(eviction.runner_up.as_ref()) {
+                let rule = rule.text();
+                writeln!(out, "{} before {}: {rule}.", eviction.node, second.node)?;
+            }
         }
         if let Some(why) = &self.no_preemption {
             writeln!(out, "\nNo preemption: {why}")?;
