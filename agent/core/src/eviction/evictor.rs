@@ -65,6 +65,9 @@ enum Doing {
         emergency: u64,
         #[serde(default)]
         freed: u64,
+        /// What there can be with all of it, where it is known how much that is.
+        #[serde(default)]
+        most: Option<u64>,
     },
     /// Somebody has to go: what pods use is being asked for.
     Weighing { signal: Signal },
@@ -293,14 +296,17 @@ impl Evictor {
             return;
         }
         // Of inodes nobody tells how many there were: some more have to be seen.
-        let some = freed.containers > 0 || freed.images > 0;
+        let containers = freed.containers;
+        let some = containers > 0 || freed.images > 0;
         let (more, freed) = match signal.starved() {
             Starved::Inodes if some => (1, u64::MAX),
             Starved::Inodes => (0, 0),
             _ => (freed.bytes / 10 * SEEN_TENTHS, freed.bytes),
         };
         let (expected, emergency) = (before.saturating_add(more), before / 2);
-        self.now_does(Doing::Settling { signal, expected, emergency, freed }, now);
+        // Nobody tells what dead containers had.
+        let most = (some && containers == 0).then(|| before.saturating_add(freed));
+        self.now_does(Doing::Settling { signal, expected, emergency, freed, most }, now);
     }
 
     /// The answer to a look; nothing when it is none that was asked for.
@@ -332,8 +338,8 @@ impl Evictor {
         match self.doing.clone() {
             Doing::Watching => self.watch(scene, &asked),
             Doing::Reclaiming { .. } => Vec::new(),
-            Doing::Settling { signal, expected, emergency, freed } => {
-                self.settle(scene, signal, (expected, emergency, freed));
+            Doing::Settling { signal, expected, emergency, freed, most } => {
+                self.settle(scene, signal, (expected, emergency, freed, most));
                 Vec::new()
             }
             Doing::Weighing { .. } => self.weigh(scene, &asked),
@@ -401,8 +407,8 @@ impl Evictor {
 
     /// Whether what was freed can be seen, and whether it was enough. Pods go only for thresholds that
     /// are still met: a soft one whose grace period is not over does not make them go for another.
-    fn settle(&mut self, scene: &Scene<'_>, signal: Signal, bounds: (u64, u64, u64)) {
-        let (now, (expected, emergency, freed)) = (scene.now.mono, bounds);
+    fn settle(&mut self, scene: &Scene<'_>, signal: Signal, bounds: (u64, u64, u64, Option<u64>)) {
+        let (now, (expected, emergency, freed, most)) = (scene.now.mono, bounds);
         if !met::is_short(scene.settings, scene.observation) {
             self.rest(now);
             return;
@@ -411,7 +417,9 @@ impl Evictor {
         let reading = scene.observation.readings.get(&signal).copied().unwrap_or_default();
         let available = reading.available;
         // Who writes meanwhile hides what was freed; where not even all of that would do, nobody waits.
-        let best = Reading { available: available.saturating_add(freed), ..reading };
+        // Some of it may be shown already.
+        let best = available.saturating_add(freed).min(most.unwrap_or(u64::MAX));
+        let best = Reading { available: best, ..reading };
         let is_lacking =
             fresh.first().is_some_and(|of| of.signal == signal && of.is_met(&best, true));
         let is_seen = available >= expected || available < emergency || is_lacking;

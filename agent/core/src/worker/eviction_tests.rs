@@ -356,6 +356,16 @@ fn who_goes_on_writing_does_not_put_the_decision_off() {
 }
 
 #[test]
+fn what_was_freed_is_not_hoped_for_again_once_the_disk_shows_it() {
+    let mut node = Scarce::with(hard());
+    node.want(pod("a", 0), 1, 8_950);
+    // 50 MiB are left, 950 with all of it, and 1,000 are wanted.
+    (node.garbage, node.writes) = (900 * MI, 100 * MI);
+    node.pass(3);
+    assert_eq!(node.victims(), ["a"], "{:?}", node.evicted);
+}
+
+#[test]
 fn a_reading_is_acted_upon_once_however_often_it_comes() {
     let mut node = Scarce::with(hard());
     for uid in ["a", "b", "c"] {
