@@ -14,7 +14,9 @@ use pintle_tests::{LONG, TestNode, until};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::support::{assert_order, ended, explained, lines, lines_until, remove_all, sharing};
+use crate::support::{
+    assert_order, ended, explained, lines, lines_until, remove_all, shared, sharing,
+};
 
 pub(crate) const CRITICAL: i32 = 2_000_001_000;
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
@@ -71,8 +73,14 @@ impl World {
         self.node.put(&format!("{name}.json"), &sharing(manifest, &self.node));
     }
 
+    /// The pod once it is ready and has said that it hears signals.
     fn ready(&self, name: &str) -> Pod {
-        self.node.pod_until(name, "is ready", |p| condition(p, "Ready"))
+        let pod = self.node.pod_until(name, "is ready", |p| condition(p, "Ready"));
+        until(LONG, &format!("{name} hears signals"), || {
+            ensure!(shared(&self.node).join(name).exists(), "it has not said so");
+            Ok(())
+        });
+        pod
     }
 
     fn state(&self) -> Value {
@@ -193,7 +201,7 @@ fn an_agent_that_is_killed_in_the_middle_goes_on_and_starts_nothing_again() {
     let slow = script(
         "c",
         "trap 'echo middle stops >> /shared/order; sleep 8; echo middle ends >> /shared/order; \
-         exit 0' TERM; while :; do sleep 0.1; done",
+         exit 0' TERM; touch /shared/middle; while :; do sleep 0.1; done",
     );
     let slow = pod("middle", &[slow]).with_spec("terminationGracePeriodSeconds", json!(60));
     world.put("least", 0, says("least", 0));
@@ -233,7 +241,8 @@ fn a_hook_that_hangs_does_not_outlast_its_groups_time() {
     let world = World::start([4, 30, 30]);
     let node = &world.node;
     let hang = json!({"preStop": {"exec": {"command": ["sh", "-c", "sleep 3600"]}}});
-    let stubborn = script("c", "while :; do sleep 0.1; done").with("lifecycle", hang);
+    let stubborn =
+        script("c", "touch /shared/stubborn; while :; do sleep 0.1; done").with("lifecycle", hang);
     let stubborn =
         pod("stubborn", &[stubborn]).with_spec("terminationGracePeriodSeconds", json!(600));
     world.put("stubborn", 0, stubborn);

@@ -96,6 +96,12 @@ pub fn waiting_reason<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
     state.waiting.as_ref()?.reason.as_deref()
 }
 
+/// What the container's wait says of itself, if it waits.
+pub fn waiting_message<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
+    let state = status_of(pod, container)?.state.as_ref()?;
+    state.waiting.as_ref()?.message.as_deref()
+}
+
 /// Exit code and reason of the container's last end, whether it runs again or not.
 pub fn last_end<'a>(pod: &'a Pod, container: &str) -> Option<(i32, &'a str)> {
     let status = status_of(pod, container)?;

@@ -138,7 +138,7 @@ impl Sweeper {
         let metrics = Arc::clone(&self.metrics);
         let work = move || {
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().knows(uid);
-            let (removed, dirs) = match volume::orphan::sweep_unless(&root, &is_kept) {
+            let (removed, dirs) = match volume::orphan::sweep_unless(&root, is_kept) {
                 Ok(swept) => {
                     metrics.orphan_dirs(swept.removed.len(), swept.kept.len());
                     let warning = swept.warning();
@@ -148,7 +148,7 @@ impl Sweeper {
                     (Vec::new(), Some(format!("orphaned pod directories: cannot look: {error}")))
                 }
             };
-            let swept = Executor::sweep_logs(&logs, &is_kept, since);
+            let swept = Executor::sweep_logs(&logs, is_kept, since);
             Executor::sweep_log_links(&logs, &live, since);
             let text = |error| format!("failed to read podLogsDirectory {logs:?}: {error}");
             let logs = swept.map(|kept| told::stays("orphaned log folders", &kept));
