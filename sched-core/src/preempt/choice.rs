@@ -99,11 +99,13 @@ mod tests {
 
     /// A victim: its priority and the second in which it started.
     type Victim = (i32, u32);
+    /// A node: how many budgets it costs, and who would go.
+    type Found = (usize, &'static [Victim]);
 
     #[test]
     fn each_rule_decides_where_those_before_it_find_no_difference() {
-        // the rule, the better one and the other: violations and victims
-        let table: [(Rule, (usize, &[Victim]), (usize, &[Victim])); 6] = [
+        // the rule, the better one and the other
+        let table: [(Rule, Found, Found); 6] = [
             (Rule::Budgets, (0, &[(9, 1), (9, 1)]), (1, &[(1, 5)])),
             (Rule::HighestPriority, (1, &[(3, 1), (3, 1)]), (1, &[(4, 5)])),
             (Rule::SumOfPriorities, (0, &[(4, 1), (2, 1)]), (0, &[(4, 5), (3, 5)])),
@@ -114,7 +116,7 @@ mod tests {
         for (rule, better, other) in table {
             for is_first in [true, false] {
                 let mut cluster = Cluster::new(Profile::default());
-                let mut candidate = |(violations, victims): (usize, &[Victim]), node: &str| {
+                let mut candidate = |(violations, victims): Found, node: &str| {
                     cluster.set_node(&node_with(node, |_| ())).expect("a node");
                     let place = |(at, (priority, start)): (usize, &Victim)| {
                         let pod = pod_with(&format!("{node}-{at}"), |pod| {
