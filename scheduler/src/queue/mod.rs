@@ -107,7 +107,7 @@ pub enum Place {
 pub struct Settings {
     /// podInitialBackoffSeconds and podMaxBackoffSeconds.
     pub backoff: Backoff,
-    /// After so long an unschedulable pod is tried again, whatever happened; [`STAY_MIN`] at least.
+    /// After so long an unschedulable pod is tried again, whatever happened; half a minute at least.
     pub stay_max: Duration,
 }
 
