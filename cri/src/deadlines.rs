@@ -43,14 +43,10 @@ pub const DEADLINE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Deadline of each class of call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Calls that answer from memory.
-    pub read: Duration,
-    /// Calls that gather statistics.
-    pub stats: Duration,
-    /// Calls that build or tear down a pod's network: twice a change, as the kubelet does.
+    /// Calls that answer from memory, gather statistics, or change something.
+    pub call: Duration,
+    /// Calls that build or tear down a pod's network: twice as long, as with the kubelet.
     pub sandbox: Duration,
-    /// Calls that start, create, remove or update something.
-    pub change: Duration,
     /// Added to a command's own timeout, so that the runtime's answer wins over ours.
     pub exec_margin: Duration,
 }
@@ -70,25 +66,17 @@ impl Deadlines {
     /// Deadlines that follow from `runtimeRequestTimeout`.
     // k8s: cri-client/pkg/remote_runtime.go (all calls), RunPodSandbox (twice the timeout)
     pub fn from_request_timeout(timeout: Duration) -> Self {
-        Self {
-            read: timeout,
-            stats: timeout,
-            sandbox: timeout.saturating_mul(2),
-            change: timeout,
-            exec_margin: EXEC_MARGIN,
-        }
+        Self { call: timeout, sandbox: timeout.saturating_mul(2), exec_margin: EXEC_MARGIN }
     }
 
     /// The deadline of one call, or none.
     // k8s: cri-client/pkg/remote_runtime.go StopContainer, ExecSync, CheckpointContainer
     pub fn of(&self, class: Class) -> Option<Duration> {
         let wanted = match class {
-            Class::Read => Some(self.read),
-            Class::Stats => Some(self.stats),
+            Class::Read | Class::Stats | Class::Change => Some(self.call),
             Class::Sandbox => Some(self.sandbox),
-            Class::Change => Some(self.change),
-            Class::Stop(grace) => Some(self.change.saturating_add(seconds(grace))),
-            Class::Checkpoint(timeout) => Some(self.change.max(seconds(timeout))),
+            Class::Stop(grace) => Some(self.call.saturating_add(seconds(grace))),
+            Class::Checkpoint(timeout) => Some(self.call.max(seconds(timeout))),
             Class::Exec(timeout) if timeout > 0 => {
                 Some(seconds(timeout).saturating_add(self.exec_margin))
             }

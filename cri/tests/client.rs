@@ -18,7 +18,7 @@ fn version() -> VersionRequest {
 async fn a_call_without_an_answer_ends_at_its_deadline_and_is_cancelled_at_the_runtime() {
     let world = World::new().await;
     world.fake.on(Method::Version).hang();
-    let deadlines = Deadlines { read: Duration::from_millis(50), ..Deadlines::default() };
+    let deadlines = Deadlines { call: Duration::from_millis(50), ..Deadlines::default() };
     let client = world.client.with_deadlines(deadlines);
     let error = patiently(client.version(version())).await.expect_err("it hangs");
     assert!(error.is_deadline() && error.origin == Origin::Client, "{error:?}");

@@ -195,7 +195,7 @@ async fn told_status(client: &Client) -> Option<v1::StatusResponse> {
     let mut tries = 1;
     loop {
         let asked = v1::StatusRequest { verbose: true };
-        match client.call_within(asked, Some(client.deadlines().read.min(ASK_MAX))).await {
+        match client.call_within(asked, Some(client.deadlines().call.min(ASK_MAX))).await {
             Ok(status) => return Some(status),
             // One that hangs is not waited for again.
             Err(error) if tries == ASK_TRIES || error.code == Code::DeadlineExceeded => {
