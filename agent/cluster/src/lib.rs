@@ -15,6 +15,8 @@ pub mod node;
 pub mod objects;
 pub mod pods;
 pub mod status;
+#[cfg(test)]
+mod testing;
 
 use std::error::Error;
 use std::sync::Arc;

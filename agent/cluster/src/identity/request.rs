@@ -256,6 +256,7 @@ fn answer(request: &CertificateSigningRequest) -> Option<Result<String, String>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
     use serde_json::json;
 
     fn wanted() -> Wanted {
@@ -343,14 +344,8 @@ mod tests {
                 axum::Json(list).into_response()
             }
         };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let router = axum::Router::new().fallback(answer);
-        tokio::spawn(async move {
-            let _ = axum::serve(listener, router).await;
-        });
-        let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
-        (kube::Client::try_from(kube::Config::new(url)).expect("a client"), asked)
+        let port = testing::served(axum::Router::new().fallback(answer)).await;
+        (testing::client_at(port), asked)
     }
 
     #[tokio::test]

@@ -103,6 +103,7 @@ fn annotate(node: &mut CSINode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
     use axum::http::{Method, Request, StatusCode};
     use axum::response::{IntoResponse as _, Response};
     use std::sync::{Arc, Mutex};
@@ -145,14 +146,8 @@ mod tests {
             let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");
             server.lock().expect("not poisoned").answer(method, &body)
         };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let router = axum::Router::new().fallback(answer);
-        tokio::spawn(async move {
-            let _ = axum::serve(listener, router).await;
-        });
-        let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
-        kube::Client::try_from(kube::Config::new(url)).expect("a client")
+        let port = testing::served(axum::Router::new().fallback(answer)).await;
+        testing::client_at(port)
     }
 
     #[tokio::test]

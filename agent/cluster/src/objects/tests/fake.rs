@@ -8,9 +8,11 @@ use axum::extract::State;
 use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use kube::{Client, Config};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+
+use crate::testing;
 
 /// What happened, for watches: version, type, path, object.
 type Happened = (u64, &'static str, String, Value);
@@ -55,21 +57,16 @@ pub(super) struct Fake {
 
 impl Fake {
     pub(super) async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
         let world = World { version: 100, token_seconds: 3600, cached: true, ..World::default() };
-        let fake =
-            Self { world: Arc::new(Mutex::new(world)), ticks: watch::channel((0, 0)).0, port };
+        let (world, ticks) = (Arc::new(Mutex::new(world)), watch::channel((0, 0)).0);
+        let mut fake = Self { world, ticks, port: 0 };
         let router = axum::Router::new().fallback(serve).with_state(fake.clone());
-        tokio::spawn(async move {
-            let _ = axum::serve(listener, router).await;
-        });
+        fake.port = testing::served(router).await;
         fake
     }
 
     pub(super) fn client(&self) -> Client {
-        let url = format!("http://127.0.0.1:{}", self.port).parse().expect("a URL");
-        Client::try_from(Config::new(url)).expect("a client")
+        testing::client_at(self.port)
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
