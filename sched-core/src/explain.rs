@@ -55,9 +55,7 @@ pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> 
         added.copy_from(&view.valid, view.rows);
         filter::node::added_affinity(view, program, &mut scratch.node, &mut added);
     }
-    if !program.spread_hard.is_empty() {
-        scratch.spread.prepare(view, program, &mut scratch.node);
-    }
+    scratch.spread.prepare(view, program, &mut scratch.node);
     added
 }
 

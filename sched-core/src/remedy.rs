@@ -246,7 +246,7 @@ pub fn nearest(
     scratch: &mut Scratch,
     count: usize,
 ) -> Vec<Remedy> {
-    prepare(cluster, program, scratch);
+    scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
     let rows = cluster.view().valid_rows();
     let count_of =
         |row: u32| failing(detail, row).count() + usize::from(rejected(detail, row).is_some());
@@ -278,14 +278,8 @@ pub fn of_row(
     scratch: &mut Scratch,
     row: u32,
 ) -> Vec<Change> {
-    prepare(cluster, program, scratch);
+    scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
     changes_of(cluster, program, detail, scratch, row)
-}
-
-fn prepare(cluster: &Cluster, program: &Program, scratch: &mut Scratch) {
-    if !program.spread_hard.is_empty() {
-        scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
-    }
 }
 
 fn changes_of(

@@ -65,11 +65,14 @@ impl HardSpread {
         Self { domains, ..Self::default() }
     }
 
-    /// Counts domains for every constraint.
+    /// Counts domains for every constraint, if there are any.
     pub fn prepare(&mut self, view: &View, program: &Program, scratch: &mut NodeScratch) {
         let constraints = &program.spread_hard;
         self.domains.resize_with(constraints.len(), Domains::default);
         self.counted.resize_with(constraints.len(), Bits::default);
+        if constraints.is_empty() {
+            return;
+        }
         self.all_keys.copy_from(&view.valid, view.rows);
         for c in constraints {
             self.all_keys.and(&view.keys.column(c.key).present);

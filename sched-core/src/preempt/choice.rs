@@ -78,15 +78,15 @@ pub fn decided_by(
     let of = |at: usize| merits(cluster, &candidates[at]);
     let second = (0..candidates.len()).filter(|at| *at != chosen).min_by_key(|at| of(*at))?;
     let (best, other) = (of(chosen), of(second));
-    let rule = match () {
-        () if best.0 != other.0 => Rule::Budgets,
-        () if best.1 != other.1 => Rule::HighestPriority,
-        () if best.2 != other.2 => Rule::SumOfPriorities,
-        () if best.3 != other.3 => Rule::NumberOfVictims,
-        () if best.4 != other.4 => Rule::LatestStart,
-        () => Rule::Order,
-    };
-    Some((rule, second))
+    let rules = [
+        (best.0 != other.0, Rule::Budgets),
+        (best.1 != other.1, Rule::HighestPriority),
+        (best.2 != other.2, Rule::SumOfPriorities),
+        (best.3 != other.3, Rule::NumberOfVictims),
+        (best.4 != other.4, Rule::LatestStart),
+    ];
+    let first = rules.into_iter().find(|(differs, _)| *differs);
+    Some((first.map_or(Rule::Order, |(_, rule)| rule), second))
 }
 
 #[cfg(test)]
