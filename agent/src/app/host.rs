@@ -285,10 +285,7 @@ pub(super) fn dead_containers(config: &Config) -> Limits {
 }
 
 /// What removes images that nobody uses.
-pub(super) fn start_collector(
-    config: &Config,
-    executor: &Executor,
-) -> mpsc::Sender<garbage::Request> {
+pub(super) fn start_collector(config: &Config, executor: &Executor) -> garbage::Requests {
     let kubelet = &config.kubelet;
     let percent = |percent: i32| u8::try_from(percent.clamp(0, 100)).unwrap_or(100);
     let policy = Policy {
@@ -298,9 +295,10 @@ pub(super) fn start_collector(
         max_age: kubelet.image_maximum_gc_age.to_std(),
     };
     let collector = Collector::new(executor, policy, &config.flags.root_dir);
-    let (requests, queue) = mpsc::channel(garbage::REQUESTS_MAX);
-    tasks::singleton("image collector", collector.run(queue));
-    requests
+    let steps = collector.steps();
+    let (queue, requests) = mpsc::channel(garbage::REQUESTS_MAX);
+    tasks::singleton("image collector", collector.run(requests));
+    garbage::Requests { queue, steps }
 }
 
 fn pull_records(

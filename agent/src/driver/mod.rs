@@ -92,7 +92,7 @@ pub(crate) struct Driver {
     /// Has the node looked at; `None` where that cannot be.
     pub looks: Option<mpsc::Sender<Order>>,
     /// Removes what nobody uses.
-    pub garbage: mpsc::Sender<garbage::Request>,
+    pub garbage: garbage::Requests,
     /// What the node is short of, for its object.
     pub pressure: watch::Sender<Pressure>,
     /// The loop's pulse.
@@ -187,8 +187,8 @@ impl Driver {
                 let _ = answer.send(self.retry(uid, turns));
             }
             // The last place in the queue is for eviction.
-            Query::Images { answer } if self.garbage.capacity() > 1 => {
-                drop(self.garbage.try_send(garbage::Request::Report(answer)));
+            Query::Images { answer } if self.garbage.queue.capacity() > 1 => {
+                drop(self.garbage.queue.try_send(garbage::Request::Report(answer)));
             }
             Query::Images { .. } => {}
             Query::Pressure { uses, answer } => {
@@ -295,9 +295,10 @@ impl Driver {
     /// Has unused images removed; dead containers went before, with syncs of their pods.
     fn reclaim(&self, ticket: u64, images: bool) {
         let (answer, mut answered) = oneshot::channel();
-        let (step, mut steps) = mpsc::channel(1);
-        let request = garbage::Request::Images(answer, step);
-        let asked = images && self.garbage.try_send(request).is_ok();
+        let mut steps = self.garbage.steps.clone();
+        steps.mark_unchanged();
+        let request = garbage::Request::Images(answer);
+        let asked = images && self.garbage.queue.try_send(request).is_ok();
         if !asked {
             return self.answer_later(Input::Reclaimed { ticket, freed: Freed::default() });
         }
@@ -308,7 +309,7 @@ impl Driver {
                 tokio::select! {
                     freed = &mut answered => break freed.unwrap_or_default(),
                     // Nobody may take inputs any more; then the answer is not taken either.
-                    Some(()) = steps.recv() => drop(back.send(Input::Reclaiming { ticket }).await),
+                    Ok(()) = steps.changed() => drop(back.send(Input::Reclaiming { ticket }).await),
                 }
             };
             owed.settle(Input::Reclaimed { ticket, freed }).await;

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use pintle_agent_core::garbage::images::Image;
 use pintle_cri::{Client, Code, v1};
 
+use super::Steps;
 use crate::observed::all_containers;
 
 /// An image that the runtime has.
@@ -24,11 +25,11 @@ pub(super) struct Found {
 }
 
 /// All images; containers are listed after them, so that none is used that is not seen.
-pub(super) async fn look(client: &Client, goes_on: &dyn Fn()) -> Result<Vec<Found>, String> {
+pub(super) async fn look(client: &Client, steps: &Steps) -> Result<Vec<Found>, String> {
     let images = client.list_images(v1::ListImagesRequest { filter: None }).await;
     let images = images.map_err(|error| error.rpc_text())?.images;
-    goes_on();
-    let used = used(client, goes_on).await?;
+    steps.one_more();
+    let used = used(client, steps).await?;
     let found = images.into_iter().map(|image| {
         let mut names = vec![image.id.clone()];
         names.extend(image.repo_digests);
@@ -41,7 +42,7 @@ pub(super) async fn look(client: &Client, goes_on: &dyn Fn()) -> Result<Vec<Foun
 }
 
 /// By what containers name their images.
-async fn used(client: &Client, goes_on: &dyn Fn()) -> Result<BTreeSet<String>, String> {
+async fn used(client: &Client, steps: &Steps) -> Result<BTreeSet<String>, String> {
     let containers = all_containers(client).await;
     let mut used = BTreeSet::new();
     for container in containers.map_err(|error| error.rpc_text())? {
@@ -54,7 +55,7 @@ async fn used(client: &Client, goes_on: &dyn Fn()) -> Result<BTreeSet<String>, S
             Err(error) if error.code == Code::NotFound => continue,
             Err(error) => return Err(format!("get container status: {}", error.rpc_text())),
         };
-        goes_on();
+        steps.one_more();
         let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
         used.extend(mounted.map(|spec| spec.image));
     }

@@ -1,9 +1,10 @@
 //! Removes images that nobody uses: when their disk is too full, when they are too old, on request.
 //!
 //! Owner: one task, `Collector::run`. Input: the clock, and `Request`s on a channel, each with the
-//! place for its answer: `Request::Images(answer, step)` removes every unused image that is older than
-//! the minimum age, tells each step of that and answers with a `Freed`, `Request::Report(answer)` tells
-//! what would become of each image. Output: events about the node, metrics, the answer.
+//! place for its answer: `Request::Images(answer)` removes every unused image that is older than the
+//! minimum age and answers with a `Freed`, `Request::Report(answer)` tells what would become of each
+//! image. Output: events about the node, metrics, the answer; `steps`, so that who waits hears that
+//! something is done, be it for himself or for who came before.
 //!
 //! Every `EVERY` the disk is looked at; the runtime is asked for images and containers only when
 //! the disk is too full, a maximum age is set, something was started or removed since, or for
@@ -34,7 +35,7 @@ use pintle_cri::{Client, v1};
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 use pintle_daemon::clock;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use self::holds::Holds;
@@ -59,10 +60,29 @@ pub const REQUESTS_MAX: usize = 4;
 /// Something to do now.
 #[derive(Debug)]
 pub enum Request {
-    /// Remove all images that nobody uses, whatever the disk has. Who asked hears that it goes on.
-    Images(oneshot::Sender<Freed>, mpsc::Sender<()>),
+    /// Remove all images that nobody uses, whatever the disk has.
+    Images(oneshot::Sender<Freed>),
     /// Tell what would become of each image.
     Report(oneshot::Sender<Report>),
+}
+
+/// Where a collector is asked, and where it is heard that it comes further.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    /// What is to be done.
+    pub queue: mpsc::Sender<Request>,
+    /// Changes with each answer of a look and each image that goes.
+    pub steps: watch::Receiver<u64>,
+}
+
+/// How often a collector came further.
+#[derive(Debug, Default)]
+struct Steps(watch::Sender<u64>);
+
+impl Steps {
+    fn one_more(&self) {
+        self.0.send_modify(|steps| *steps = steps.wrapping_add(1));
+    }
 }
 
 /// How much an image goes for.
@@ -86,6 +106,7 @@ pub struct Collector {
     began: Instant,
     failed_before: bool,
     disk: fn(&Path) -> Option<FileSystem>,
+    steps: Steps,
 }
 
 impl Collector {
@@ -105,7 +126,13 @@ impl Collector {
             began: Instant::now(),
             failed_before: false,
             disk: disk::file_system,
+            steps: Steps::default(),
         }
+    }
+
+    /// Its step counter, for whoever waits.
+    pub fn steps(&self) -> watch::Receiver<u64> {
+        self.steps.0.subscribe()
     }
 
     /// Collects until nobody asks any more.
@@ -120,13 +147,9 @@ impl Collector {
                     self.tell(result);
                 }
                 request = requests.recv() => match request {
-                    Some(Request::Images(answer, step)) => {
-                        // Who asked may have given up; the room is there all the same. One word of
-                        // progress that waits to be heard is enough.
-                        let goes_on = || {
-                            let _ = step.try_send(());
-                        };
-                        let _ = answer.send(self.free_unused_images(&goes_on).await);
+                    Some(Request::Images(answer)) => {
+                        // Who asked may have given up; the room is there all the same.
+                        let _ = answer.send(self.free_unused_images().await);
                     }
                     Some(Request::Report(answer)) => {
                         let _ = answer.send(self.report().await);
@@ -166,7 +189,7 @@ impl Collector {
             self.past.still(&self.found);
             return Ok(());
         }
-        let looked = self.look(&|| {}).await;
+        let looked = self.look().await;
         if !self.policy.is_on() {
             // The look is for what people ask and for the day it is switched on: nothing has failed.
             return Ok(());
@@ -175,7 +198,7 @@ impl Collector {
         let judged = self.judge();
         let old: Vec<_> = of(&judged, Verdict::TooOld).collect();
         if !old.is_empty() {
-            let removed = self.remove(&old, u64::MAX, Reason::Age, &|| {}).await;
+            let removed = self.remove(&old, u64::MAX, Reason::Age).await;
             removed.into_result(|_, errors| {
                 let age = pintle_api_types::duration::GoDuration::from_std(self.policy.max_age);
                 format!(
@@ -187,7 +210,7 @@ impl Collector {
         let full = if old.is_empty() { full? } else { self.too_full().await? };
         let Some(full) = full else { return Ok(()) };
         let spare: Vec<_> = of(&judged, Verdict::Spare).collect();
-        let removed = self.remove(&spare, full.to_free, Reason::Space, &|| {}).await;
+        let removed = self.remove(&spare, full.to_free, Reason::Space).await;
         let freed = removed.into_result(|freed, errors| {
             format!(
                 "wanted to free {} bytes, but freed {freed} bytes space with errors in image \
@@ -205,14 +228,14 @@ impl Collector {
 
     /// Removes every image that nobody uses and that is not too young.
     // k8s: pkg/kubelet/images/image_gc_manager.go DeleteUnusedImages
-    async fn free_unused_images(&mut self, goes_on: &dyn Fn()) -> Freed {
-        if let Err(error) = self.look(goes_on).await {
+    async fn free_unused_images(&mut self) -> Freed {
+        if let Err(error) = self.look().await {
             return Freed { error: Some(error), ..Freed::default() };
         }
         let judged = self.judge();
         let unused = [Verdict::TooOld, Verdict::Spare];
         let spare: Vec<_> = judged.iter().filter(|j| unused.contains(&j.verdict)).collect();
-        let removed = self.remove(&spare, u64::MAX, Reason::Space, goes_on).await;
+        let removed = self.remove(&spare, u64::MAX, Reason::Space).await;
         let (bytes, images) = (removed.bytes, removed.images);
         let error = removed.into_result(|freed, errors| {
             format!(
@@ -231,14 +254,14 @@ impl Collector {
     }
 
     /// Asks the runtime what there is and who uses it.
-    async fn look(&mut self, goes_on: &dyn Fn()) -> Result<(), String> {
+    async fn look(&mut self) -> Result<(), String> {
         self.holds.look();
         // Until the end of this look nothing is known to be seen.
         self.looked_at = None;
         let began = jiff::Timestamp::now();
         // What was in use until now is found unused only by this look.
         self.past.still(&self.found);
-        self.found = look::look(&self.client, goes_on).await?;
+        self.found = look::look(&self.client, &self.steps).await?;
         self.past.see(&self.found).await;
         self.forget_removed(began).await;
         self.looked_at = Some(Instant::now());
@@ -247,7 +270,7 @@ impl Collector {
 
     /// What would become of each image; what was seen last when the runtime does not answer now.
     async fn report(&mut self) -> Report {
-        if let Err(error) = self.look(&|| {}).await {
+        if let Err(error) = self.look().await {
             tracing::debug!(error, "images cannot be looked at: they are told as they were");
         }
         let disk = self.image_disk().await.ok();
@@ -308,13 +331,7 @@ impl Collector {
     }
 
     /// Removes images one after the other until so much is free.
-    async fn remove(
-        &self,
-        judged: &[&Judged],
-        enough: u64,
-        reason: Reason,
-        goes_on: &dyn Fn(),
-    ) -> Removed {
+    async fn remove(&self, judged: &[&Judged], enough: u64, reason: Reason) -> Removed {
         let mut done = Removed::default();
         for image in judged {
             if done.bytes >= enough {
@@ -322,7 +339,7 @@ impl Collector {
             }
             match self.remove_one(image, reason).await {
                 Ok(true) => {
-                    goes_on();
+                    self.steps.one_more();
                     done.bytes = done.bytes.saturating_add(image.bytes);
                     done.images = done.images.saturating_add(1);
                 }

@@ -61,6 +61,7 @@ impl Scene {
             began: Instant::now(),
             failed_before: false,
             disk,
+            steps: Steps::default(),
         }
     }
 
@@ -93,7 +94,7 @@ fn a_full_disk_loses_its_unused_images_but_not_those_that_are_held() {
         let expected = ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"];
         assert_eq!(reasons, expected, "the second failure in a row is told");
         drop(hold);
-        let freed = collector.free_unused_images(&|| {}).await;
+        let freed = collector.free_unused_images().await;
         assert_eq!((freed.images, freed.error), (1, None));
         assert_eq!(scene.left(&collector).await, Vec::<String>::new());
         let text = collector.metrics.scraped();
@@ -161,10 +162,20 @@ fn a_collector_that_removes_nothing_by_itself_fails_at_nothing() {
         }
         assert!(scene.events.borrow().is_empty(), "{:?}", scene.events.borrow());
         down.lift();
-        let steps = std::cell::Cell::new(0);
-        let goes_on = || steps.set(steps.get() + 1);
-        assert_eq!(collector.free_unused_images(&goes_on).await.images, 1, "on request it does");
-        assert_eq!(steps.get(), 2, "the list and the removal");
+        let steps = collector.steps();
+        assert_eq!(collector.free_unused_images().await.images, 1, "on request it does");
+        assert_eq!(*steps.borrow(), 2, "the list and the removal");
+    });
+}
+
+#[test]
+fn who_waits_behind_a_turn_of_the_collectors_own_hears_that_it_comes_further() {
+    locally(async {
+        let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
+        let mut collector = scene.collector(POLICY, full).await;
+        let steps = collector.steps();
+        collector.turn().await.expect_err("the disk stays full");
+        assert_eq!(*steps.borrow(), 3, "the list and both removals");
     });
 }
 
@@ -174,7 +185,7 @@ fn a_young_image_stays_whoever_asks() {
         let scene = Scene::new(&["reg.example/a:1"]).await;
         let policy = Policy { min_age: Duration::from_secs(120), ..POLICY };
         let mut collector = scene.collector(policy, full).await;
-        assert_eq!(collector.free_unused_images(&|| {}).await, Freed::default());
+        assert_eq!(collector.free_unused_images().await, Freed::default());
         assert_eq!(scene.left(&collector).await.len(), 1);
     });
 }
@@ -230,7 +241,7 @@ fn the_record_of_a_pull_that_came_while_its_image_was_being_removed_stays() {
         let ids = scene.left(&of).await;
         let records = [(&*ids[0], "2020-01-01T00:00:00Z"), (&*ids[1], "2999-01-01T00:00:00Z")];
         let mut collector = with_records(&scene, &records).await;
-        assert_eq!(collector.free_unused_images(&|| {}).await.images, 2);
+        assert_eq!(collector.free_unused_images().await.images, 2);
         let left = |image: &str| record(&scene, image).exists();
         assert!(!left(&ids[0]), "of the image that was removed");
         assert!(left(&ids[1]), "without it whoever finds the image may use it");
