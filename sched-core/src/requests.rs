@@ -8,7 +8,9 @@
 
 pub mod declared;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, NodeAllocatableResourceClaimStatus, Pod, PodSpec,
+};
 
 use pintle_api_types::quantity::{self, Amount, Amounts, QuantityError};
 
@@ -38,6 +40,8 @@ struct Options {
     pod_level: bool,
     default_cpu: bool,
     default_mem: bool,
+    /// What devices of its claims take of its node, by the pod's status.
+    devices: bool,
 }
 
 /// Requests in the form of the columns.
@@ -65,6 +69,8 @@ pub struct PodRequests {
     pub nonzero_mem_bytes: i64,
     /// What an incoming pod adds in the utilisation score: without pod level and status.
     pub score: Resources,
+    /// What it asks for itself, where devices of its claims are part of `plain`.
+    own: Option<Box<Resources>>,
 }
 
 impl PodRequests {
@@ -74,16 +80,47 @@ impl PodRequests {
     /// When a quantity of the pod cannot be read.
     pub fn of(pod: &Pod) -> Result<Self, RequestError> {
         let plain_options = Options { status: true, pod_level: true, ..Options::default() };
-        let plain = pod_amounts(pod, plain_options)?;
         if says_all(pod) {
-            let plain = Resources::of(&plain);
+            let plain = Resources::of(&pod_amounts(pod, plain_options)?);
             return Ok(Self {
                 nonzero_cpu_milli: plain.cpu_milli,
                 nonzero_mem_bytes: plain.mem_bytes,
                 score: plain.clone(),
                 plain,
+                own: None,
             });
         }
+        Self::read(pod, plain_options)
+    }
+
+    /// The same of a pod for which devices of its claims take of its node what its status says.
+    ///
+    /// # Errors
+    /// When a quantity of the pod cannot be read.
+    // k8s: pkg/scheduler/framework/types.go CalculateResource
+    pub fn with_devices(pod: &Pod) -> Result<Self, RequestError> {
+        let own = Self::of(pod)?;
+        if node_claims(pod).is_empty() {
+            return Ok(own);
+        }
+        let all = Options { status: true, pod_level: true, devices: true, ..Options::default() };
+        Ok(Self { own: Some(Box::new(own.plain)), ..Self::read(pod, all)? })
+    }
+
+    /// Whether devices of its claims take of its node.
+    #[must_use]
+    pub fn has_devices(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// What it asks for itself, whatever devices of its claims take of its node.
+    #[must_use]
+    pub fn own(&self) -> &Resources {
+        self.own.as_deref().unwrap_or(&self.plain)
+    }
+
+    fn read(pod: &Pod, plain_options: Options) -> Result<Self, RequestError> {
+        let plain = pod_amounts(pod, plain_options)?;
         // k8s: pkg/scheduler/framework/types.go getNonMissingContainerRequests
         let pod_level = pod_level_requests(pod)?.is_some();
         let bound = pod_amounts(
@@ -104,8 +141,26 @@ impl PodRequests {
             nonzero_mem_bytes: of(&bound, "memory").units(),
             plain: Resources::of(&plain),
             score: Resources::of(&score),
+            own: None,
         })
     }
+}
+
+/// What a pod without a node wants of one with what devices of its claims take there, by its status;
+/// with what it asks for at its own level, or without.
+///
+/// # Errors
+/// When a quantity of the pod cannot be read.
+// k8s: dynamicresources/nodeallocatabledynamicresources.go getPodNodeAllocatableResourceFootprint
+pub fn demand(pod: &Pod, pod_level: bool) -> Result<Amounts, RequestError> {
+    pod_amounts(pod, Options { pod_level, devices: true, ..Options::default() })
+}
+
+/// What a pod's status says that devices of its claims take of its node.
+fn node_claims(pod: &Pod) -> &[NodeAllocatableResourceClaimStatus] {
+    let status = pod.status.as_ref();
+    let all = status.and_then(|s| s.node_allocatable_resource_claim_statuses.as_deref());
+    all.unwrap_or_default()
 }
 
 impl Resources {
@@ -228,6 +283,14 @@ fn raise(into: &mut Amounts, from: &Amounts) {
 
 fn pod_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestError> {
     let mut total = container_amounts(pod, options)?;
+    if options.devices {
+        for claim in node_claims(pod) {
+            let name = &claim.resource_claim_name;
+            let field =
+                || format!("status.nodeAllocatableResourceClaimStatuses[{name:?}].resources");
+            add(&mut total, &amounts_of(Some(&claim.resources), field)?);
+        }
+    }
     if options.pod_level
         && let Some(requests) = pod_level_requests(pod)?
     {
@@ -373,6 +436,35 @@ mod tests {
     fn requests(spec: &str) -> PodRequests {
         let json = format!(r#"{{"metadata":{{}},"spec":{spec}}}"#);
         PodRequests::of(&serde_json::from_str(&json).expect("pod")).expect("quantities")
+    }
+
+    #[test]
+    fn devices_count_where_the_pod_asks_for_nothing_at_its_own_level() {
+        let of = |spec: &str| {
+            let claims = r#"[{"resourceClaimName":"a","resources":{"cpu":"1500u","memory":"1Gi"}},
+                {"resourceClaimName":"b","resources":{"cpu":"1500u","hugepages-2Mi":"2Mi"}}]"#;
+            let status = format!(r#"{{"nodeAllocatableResourceClaimStatuses":{claims}}}"#);
+            let json = format!(r#"{{"metadata":{{}},"spec":{spec},"status":{status}}}"#);
+            let pod: Pod = serde_json::from_str(&json).expect("a pod");
+            let all = PodRequests::with_devices(&pod).expect("quantities");
+            (pod, all)
+        };
+        let container = r#"{"name":"c","resources":{"requests":{"cpu":"1","memory":"1Gi"}}}"#;
+        let (pod, all) = of(&format!(r#"{{"containers":[{container}]}}"#));
+        // Sums are rounded, not what is summed.
+        assert_eq!((all.plain.cpu_milli, all.plain.mem_bytes), (1003, 2 << 30));
+        assert_eq!((all.nonzero_cpu_milli, all.nonzero_mem_bytes), (1003, 2 << 30));
+        assert_eq!((all.own().cpu_milli, all.own().mem_bytes), (1000, 1 << 30));
+        assert_eq!(all.score, PodRequests::of(&pod).expect("quantities").score);
+        assert!(all.has_devices() && !PodRequests::of(&pod).expect("quantities").has_devices());
+        let level = r#""resources":{"requests":{"cpu":"2"}},"overhead":{"cpu":"1"}"#;
+        let (pod, all) = of(&format!(r#"{{"containers":[{{"name":"c"}}],{level}}}"#));
+        assert_eq!((all.plain.cpu_milli, all.plain.mem_bytes), (3000, 1 << 30));
+        // No container counts for the usual memory, for devices take some.
+        assert_eq!((all.nonzero_cpu_milli, all.nonzero_mem_bytes), (3000, 1 << 30));
+        let wants = |pod_level| Resources::of(&demand(&pod, pod_level).expect("quantities"));
+        assert_eq!((wants(true).cpu_milli, wants(false).cpu_milli), (3000, 1003));
+        assert_eq!(wants(true).scalars, [("hugepages-2Mi".to_owned(), 2 << 20)]);
     }
 
     #[test]

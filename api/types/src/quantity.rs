@@ -210,6 +210,19 @@ impl Amount {
         }
     }
 
+    /// As many times this amount as that one is units, in this amount's notation. What of the product is
+    /// finer than a nano-unit counts as one more.
+    pub fn times(self, factor: Self) -> Self {
+        let (whole, part) = (self.nanos / NANO, self.nanos % NANO);
+        let whole = whole.saturating_mul(factor.nanos);
+        // A factor that leaves no room beside a part is so large that its own part does not matter.
+        let part = match part.checked_mul(factor.nanos) {
+            Some(product) => div_away(product, NANO),
+            None => (factor.nanos / NANO) * part,
+        };
+        Self { nanos: cap(whole.saturating_add(part)), notation: self.notation }
+    }
+
     /// Difference, keeping this amount's notation.
     pub fn minus(self, other: Self) -> Self {
         Self { nanos: cap(self.nanos - other.nanos), notation: self.notation }

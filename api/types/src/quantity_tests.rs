@@ -133,6 +133,31 @@ fn a_sum_keeps_the_notation_of_its_first_term() {
 }
 
 #[test]
+fn a_product_keeps_the_notation_of_what_is_multiplied() {
+    let times = |a: &str, b: &str| {
+        Amount::parse(a).expect("a").times(Amount::parse(b).expect("b")).canonical()
+    };
+    for (amount, factor, want) in [
+        ("4Gi", "1.5", "6Gi"),
+        ("3", "500m", "1500m"),
+        ("3M", "2Ki", "6144M"),
+        ("1Ki", "500m", "512"),
+        ("2e3", "2", "4e3"),
+        ("0", "5Gi", "0"),
+        ("1n", "1m", "1n"),
+        ("-1n", "1m", "-1n"),
+        ("8E", "8E", "10000000000E"),
+        // Where a part is multiplied with what only just is a number.
+        ("1500m", "1000000000E", "1500000000E"),
+    ] {
+        assert_eq!(times(amount, factor), want, "{amount} times {factor}");
+    }
+    let text = "9223372036854775807";
+    assert_eq!(times(text, "1"), text);
+    assert_eq!(times("1500m", "2E"), "3E");
+}
+
+#[test]
 fn fractions_are_summed_before_they_are_rounded() {
     let third = Amount::parse("333m").expect("quantity");
     assert_eq!((third + third + third).units(), 1);

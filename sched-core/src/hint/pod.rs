@@ -26,7 +26,7 @@ pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
 pub(super) fn change(old: &PodFacts, new: &PodFacts) -> &'static str {
     if old.counters != new.counters {
         "AssignedPodUpdatePodLabel"
-    } else if new.requests.plain.is_less_than(&old.requests.plain) {
+    } else if new.requests.own().is_less_than(old.requests.own()) {
         "AssignedPodUpdatePodScaleDown"
     } else {
         "AssignedPodUpdate"
@@ -91,7 +91,7 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
 // k8s: noderesources/fit.go isSchedulableAfterPodScaleDown
 fn gives_back(old: &PodFacts, new: &PodFacts, pod: &Rejected) -> bool {
     let asked = &pod.program.requests.plain;
-    let (was, is) = (&old.requests.plain, &new.requests.plain);
+    let (was, is) = (old.requests.own(), new.requests.own());
     let of = |all: &Resources, name: &str| all.scalar(name).unwrap_or(0);
     let mut scalars = asked.scalars.iter().filter(|(_, amount)| *amount != 0);
     (asked.cpu_milli > 0 && was.cpu_milli > is.cpu_milli)

@@ -229,6 +229,12 @@ impl Cluster {
         (named, some)
     }
 
+    /// The id of an extended resource or a size of huge pages, if any node or pod ever named it.
+    #[must_use]
+    pub fn scalar(&self, resource: &str) -> Option<Str> {
+        self.interner.find(resource)
+    }
+
     /// Row of a node.
     #[must_use]
     pub fn row(&self, node: &str) -> Option<u32> {
