@@ -339,6 +339,7 @@ impl Thinker {
     ) -> Option<(u32, Status)> {
         let row = mirror.cluster.row(node)?;
         let scratch = &mut self.scratch;
+        let shares = mirror.expect_shares(node, pods);
         let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
         let plugins = asking.of_rows(&kept, &claims);
         asking.expects(&mirror.cluster, mirror.whole_pods.as_deref(), row, pods);
@@ -346,6 +347,7 @@ impl Thinker {
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
         });
         asking.expects_nobody();
+        mirror.expect_no_shares(shares);
         let found = found.or_else(|| {
             asking.claims.as_ref()?;
             let users = mirror.expect_users(node, pods);
@@ -496,6 +498,7 @@ impl Thinker {
             let node: Rc<str> = mirror.cluster.node_name(one.0).into();
             asking.expects(&mirror.cluster, whole.as_deref(), one.0, &nominees[&node]);
             let users = mirror.expect_users(&node, &nominees[&node]);
+            let shares = mirror.expect_shares(&node, &nominees[&node]);
             let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
             let without = |cluster: &Cluster, row, gone: &[PodId], before| {
                 let alone = asking.without(known, cluster, (row, gone), before);
@@ -508,6 +511,7 @@ impl Thinker {
                 preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
             });
             mirror.expect_no_users(users);
+            mirror.expect_no_shares(shares);
             run.needless.extend(others.needless);
             run.potential.extend(others.potential);
             run.candidates.extend(others.candidates);

@@ -12,9 +12,10 @@ use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, Affinity, AzureDiskVolumeSource, CinderVolumeSource,
     Container, ContainerPort, ContainerRestartRule, ContainerStatus, EphemeralVolumeSource,
     GCEPersistentDiskVolumeSource, ISCSIVolumeSource, ImageVolumeSource,
-    PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodResourceClaim, PodResourceClaimStatus,
-    PodSchedulingGate, PodSchedulingGroup, PodSpec, PodStatus, PortworxVolumeSource,
-    RBDVolumeSource, ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
+    NodeAllocatableResourceClaimStatus, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
+    PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate, PodSchedulingGroup, PodSpec,
+    PodStatus, PortworxVolumeSource, RBDVolumeSource, ResourceRequirements, Toleration,
+    TopologySpreadConstraint, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
@@ -273,6 +274,7 @@ struct Status {
     init_container_statuses: Option<Vec<OneStatus>>,
     conditions: Option<Vec<Condition>>,
     resource_claim_statuses: Option<Vec<PodResourceClaimStatus>>,
+    node_allocatable_resource_claim_statuses: Option<Vec<NodeAllocatableResourceClaimStatus>>,
 }
 
 impl From<Status> for PodStatus {
@@ -290,6 +292,7 @@ impl From<Status> for PodStatus {
             init_container_statuses: statuses(read.init_container_statuses),
             conditions: read.conditions.map(|all| all.into_iter().filter_map(kept).collect()),
             resource_claim_statuses: read.resource_claim_statuses,
+            node_allocatable_resource_claim_statuses: read.node_allocatable_resource_claim_statuses,
             ..Self::default()
         }
     }
@@ -386,6 +389,8 @@ mod tests {
             "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "1"},
             "resize": "Proposed",
             "resourceClaimStatuses": [{"name": "r", "resourceClaimName": "x"}],
+            "nodeAllocatableResourceClaimStatuses":
+                [{"resourceClaimName": "x", "containers": ["a"], "resources": {"cpu": "2"}}],
             "conditions": [{"type": "PodScheduled", "status": "False", "reason": "r", "message": "m",
                 "observedGeneration": 2, "lastTransitionTime": "2024-01-01T00:00:00Z"}],
         });

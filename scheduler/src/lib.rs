@@ -44,4 +44,4 @@ pub mod volumes;
 pub mod watch;
 
 pub use self::command_line::command_line;
-pub use self::devices::alone;
+pub use self::devices::{alone, alone_shared};

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod, PodCondition};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api::informer::ObjectKey;
@@ -88,6 +88,8 @@ pub enum Command {
         number: u64,
         /// The claims.
         claims: Vec<Reserve>,
+        /// What the pod's status is to say then of what its devices take of the node, if anything.
+        statuses: Vec<NodeAllocatableResourceClaimStatus>,
     },
     /// A pod, or a group of pods, uses these claims no longer; that it was done is owed.
     ReleaseDevices {
@@ -95,6 +97,8 @@ pub enum Command {
         pod: PodRef,
         /// The claims.
         claims: Vec<Rc<ResourceClaim>>,
+        /// The pod's status is to say no more what devices take of its node.
+        clears: bool,
     },
     /// A claim gives its devices back, for a pod that waits; whether it did, and what it is then, is
     /// owed.

@@ -70,7 +70,7 @@ pub(super) fn user(name: &str, claim: &str) -> Thing {
 /// What is to be written of claims, and by which number.
 pub(super) fn reserves(commands: &[Command]) -> Option<(PodRef, u64, Vec<Reserve>)> {
     commands.iter().find_map(|command| match command {
-        Command::ReserveDevices { pod, number, claims } => {
+        Command::ReserveDevices { pod, number, claims, .. } => {
             Some((pod.clone(), *number, claims.clone()))
         }
         _ => None,
@@ -247,7 +247,7 @@ fn devices_are_let_go_once_their_reservation_ended() {
     assert!(reserves(&decide(&mut scheduler, 1)).is_none(), "it may still be given away");
     let commands = answer(&mut scheduler, &asked, 2);
     let released = |command: &Command| match command {
-        Command::ReleaseDevices { pod, claims } => Some((pod.uid.clone(), claims.len())),
+        Command::ReleaseDevices { pod, claims, .. } => Some((pod.uid.clone(), claims.len())),
         _ => None,
     };
     assert_eq!(commands.iter().find_map(released), Some(("p".into(), 1)));

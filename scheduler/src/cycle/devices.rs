@@ -13,18 +13,22 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
+use k8s_openapi::api::core::v1::{
+    ContainerExtendedResourceRequest, NodeAllocatableResourceClaimStatus,
+};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, ResourceClaim, ResourceClaimConsumerReference,
 };
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
+use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Asked, Scheduler, Uid};
+use crate::devices::allocatable::{on_node, statuses_of};
 use crate::devices::extended::is_of_resources;
 use crate::devices::groups::reserved;
 use crate::devices::known::{Devices, allocation, uid as uid_of};
@@ -86,6 +90,9 @@ pub(super) struct Reserving {
     group: Option<String>,
     /// When the wait ends before its time, and the claim that was given its devices before.
     late: Option<(Duration, String)>,
+    /// What its devices take of its node, which the pod's status is to say; whether it may say any such.
+    statuses: Vec<NodeAllocatableResourceClaimStatus>,
+    is_said: bool,
 }
 
 /// How often upstream looks whether devices are ready.
@@ -194,6 +201,7 @@ impl Scheduler {
         let row = self.mirror.cluster.row(node).ok_or("the node is gone")?;
         let given = claims.among(&self.mirror.devices).at(row);
         let given = given.map_err(|status| status.reasons.join(", "))?;
+        let statuses = given.share.as_ref().map(|share| share.statuses.clone()).unwrap_or_default();
         let all = claims.reserves(given);
         if all.is_empty() {
             return Ok(());
@@ -208,9 +216,24 @@ impl Scheduler {
         let group = asked.group.as_ref().filter(|group| group.has_claims());
         let group = group.map(|group| group.key.name().to_owned());
         let (stage, late) = (Stage::Chosen, None);
-        let reserving = Reserving { pod, number, stage, all, group, late };
+        let is_said = !statuses_of(&asked.pod.whole()).is_empty();
+        let reserving = Reserving { pod, number, stage, all, group, late, statuses, is_said };
         self.devices.of_pods.insert(Rc::clone(uid), reserving);
         Ok(())
+    }
+
+    /// Counts what a pod's devices take of its node as used there: the pod as it counts from now on.
+    // k8s: pkg/scheduler/schedule_one.go assume
+    pub(super) fn count_devices(&mut self, uid: &Uid, asked: &Asked, node: &str) -> Rc<PodSpec> {
+        if !self.mirror.devices.takes_of_nodes() {
+            return Rc::clone(&asked.spec);
+        }
+        let statuses = self.devices.of_pods.get(uid).map_or(&[][..], |one| &one.statuses);
+        if statuses.is_empty() && !asked.spec.requests.has_devices() {
+            return Rc::clone(&asked.spec);
+        }
+        self.mirror.devices.users.put((uid, asked.key.namespace()), statuses, node);
+        on_node(&asked.pod.whole(), &asked.spec, statuses)
     }
 
     /// Has them written; whether the binding has to wait.
@@ -220,8 +243,9 @@ impl Scheduler {
         let group = one.group.as_deref();
         let is_new = |reserve: &&Reserve| !is_reserved(&reserve.claim, uid, group);
         let claims = one.all.iter().filter(is_new).cloned().collect();
-        let (pod, number) = (one.pod.clone(), one.number);
-        self.commands.push(Command::ReserveDevices { pod, number, claims });
+        let (pod, number, statuses) = (one.pod.clone(), one.number, one.statuses.clone());
+        one.is_said |= !statuses.is_empty();
+        self.commands.push(Command::ReserveDevices { pod, number, claims, statuses });
         true
     }
 
@@ -449,10 +473,12 @@ impl Scheduler {
                 false => is_reserved(claim, uid, None),
             };
             let claims: Vec<_> = all.filter(is_to_go).collect();
-            if !claims.is_empty() {
+            // k8s: nodeallocatabledynamicresources.go clearNodeAllocatableResourceClaimStatus
+            let clears = one.is_said && !one.statuses.is_empty();
+            if !claims.is_empty() || clears {
                 writes = true;
                 self.hold(uid);
-                self.commands.push(Command::ReleaseDevices { pod: one.pod, claims });
+                self.commands.push(Command::ReleaseDevices { pod: one.pod, claims, clears });
             }
         }
         self.happened(&FREED, now);
@@ -485,7 +511,7 @@ impl Scheduler {
         if !claims.is_empty() {
             let pod = PodRef { key: of.key, uid: of.uid };
             self.mirror.groups.iter().for_each(|groups| groups.releases(&pod.key, &pod.uid));
-            self.commands.push(Command::ReleaseDevices { pod, claims });
+            self.commands.push(Command::ReleaseDevices { pod, claims, clears: false });
         }
     }
 

@@ -268,7 +268,8 @@ impl Scheduler {
         self.choose_volumes(uid, asked, &node);
         let pod = asked.spec.key;
         let kept = self.mirror.nomination(pod).cloned();
-        self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(&node)));
+        let spec = self.count_devices(uid, asked, &node);
+        self.mirror.make(&Step::Bound(spec, Rc::clone(&node)));
         if kept.is_some() {
             self.mirror.make(&Step::Nominated { pod, old: kept.clone(), new: None });
         }

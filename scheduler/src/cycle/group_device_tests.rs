@@ -66,7 +66,7 @@ fn pair(group: Thing) -> Vec<Thing> {
 /// What is to be written of claims, a pod each.
 fn all_reserves(commands: &[Command]) -> Vec<(PodRef, u64, Vec<Reserve>)> {
     let all = commands.iter().filter_map(|command| match command {
-        Command::ReserveDevices { pod, number, claims } => {
+        Command::ReserveDevices { pod, number, claims, .. } => {
             Some((pod.clone(), *number, claims.clone()))
         }
         _ => None,
@@ -85,7 +85,7 @@ fn users(all: &[(PodRef, u64, Vec<Reserve>)]) -> Vec<String> {
 
 fn releases(commands: &[Command]) -> Vec<String> {
     let all = commands.iter().filter_map(|command| match command {
-        Command::ReleaseDevices { pod, claims } => {
+        Command::ReleaseDevices { pod, claims, .. } => {
             Some(format!("{} {}", pod.uid, claims[0].metadata.name.as_deref().expect("a name")))
         }
         _ => None,

@@ -349,7 +349,7 @@ fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
         labels: was_told.metadata.labels != pod.metadata.labels,
         tolerations: tolerations(&was_told) != tolerations(pod),
         gates: known.is_gated && !is_gated(pod),
-        requests: spec.requests.plain.is_less_than(&known.spec.requests.plain),
+        requests: spec.requests.own().is_less_than(known.spec.requests.own()),
         claims: made(&was_told) != made(pod),
     }
 }

@@ -11,6 +11,8 @@
 //! Bounds: what the API server has; what happened is kept only while a pod is being decided.
 // k8s: pkg/scheduler/{scheduler,schedule_one,eventhandlers}.go
 
+#[cfg(test)]
+mod allocatable_tests;
 pub mod command;
 mod consult;
 mod decide;

@@ -70,7 +70,8 @@ impl Scheduler {
         self.choose_volumes(uid, &asked, node);
         let pod = asked.spec.key;
         let kept = self.mirror.nomination(pod).cloned();
-        self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
+        let spec = self.count_devices(uid, &asked, node);
+        self.mirror.make(&Step::Bound(spec, Rc::clone(node)));
         if kept.as_ref().is_some_and(|kept| kept.node == *node) {
             // It takes the room that was kept for it: nobody else gets any.
             self.mirror.make(&Step::Nominated { pod, old: kept, new: None });

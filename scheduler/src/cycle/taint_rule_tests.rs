@@ -8,7 +8,8 @@ use super::*;
 use crate::devices::DeviceGates;
 use crate::watch::{Kind, Thing, Told};
 
-pub(super) const RULES: DeviceGates = DeviceGates { taint_rules: true, lists: false };
+pub(super) const RULES: DeviceGates =
+    DeviceGates { taint_rules: true, lists: false, allocatable: false };
 
 fn rule(name: &str, selector: &Value) -> Thing {
     Thing::DeviceTaintRule(read(json!({

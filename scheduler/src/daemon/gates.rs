@@ -97,7 +97,7 @@ pub const GATES: &[Gate] = &[
     on("DRADeviceTaints", Stage::Beta, ALWAYS),
     on("DRAExtendedResource", Stage::Beta, ALWAYS),
     off("DRAListTypeAttributes", Stage::Alpha, DONE),
-    off("DRANodeAllocatableResources", Stage::Alpha, NOT_YET),
+    off("DRANodeAllocatableResources", Stage::Alpha, DONE),
     on("DRAPartitionableDevices", Stage::Beta, ALWAYS),
     on("DRAPrioritizedList", Stage::Ga, ALWAYS),
     on("DRAResourceClaimDeviceStatus", Stage::Beta, ALWAYS),

@@ -273,6 +273,7 @@ fn device_gates(gates: &FeatureGates<KubeScheduler>) -> DeviceGates {
     DeviceGates {
         taint_rules: gates.enabled("DRADeviceTaintRules"),
         lists: gates.enabled("DRAListTypeAttributes"),
+        allocatable: gates.enabled("DRANodeAllocatableResources"),
     }
 }
 

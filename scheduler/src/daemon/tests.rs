@@ -189,6 +189,7 @@ fn each_gate_of_devices_changes_what_it_is_about() {
     for (text, devices) in [
         ("DRADeviceTaintRules=true", DeviceGates { taint_rules: true, ..off }),
         ("DRAListTypeAttributes=true", DeviceGates { lists: true, ..off }),
+        ("DRANodeAllocatableResources=true", DeviceGates { allocatable: true, ..off }),
         ("DRADeviceTaintRules=false,DRAListTypeAttributes=false", off),
     ] {
         let settings = run(text).expect("what it needs is on");

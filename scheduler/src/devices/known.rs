@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::api::core::v1::{NodeSelector, Pod};
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api::informer::ObjectKey;
@@ -19,10 +19,12 @@ use pintle_sched_core::bits::Bits;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::{Cluster, Plugin};
 
+use super::allocatable::statuses_of;
 use super::offer::{Offers, Slice};
 use super::rules::Rule;
 use super::selectors::Selectors;
 use super::usage::Usage;
+use super::users::Users;
 use super::{DeviceGates, extended};
 use crate::watch::{Kind, Thing};
 
@@ -87,6 +89,8 @@ pub struct Devices {
     /// Names of classes by the extended resource that they offer.
     pub(super) extended: BTreeMap<String, String>,
     pub(super) usage: Usage,
+    /// Pods whose devices take of their nodes.
+    pub(crate) users: Users,
     pub(super) selectors: Selectors,
     reachable: HashMap<*const NodeSelector, Reachable>,
     /// Names by row, of nodes as they were at that count.
@@ -106,6 +110,7 @@ impl Default for Devices {
             classes: BTreeMap::new(),
             extended: BTreeMap::new(),
             usage: Usage::default(),
+            users: Users::default(),
             selectors: Selectors::default(),
             reachable: HashMap::new(),
             names: (0, Rc::new([])),
@@ -163,6 +168,19 @@ impl Devices {
     /// Whether rules that taint devices are told as well.
     pub(crate) fn has_rules(&self) -> bool {
         self.gates.taint_rules
+    }
+
+    /// Whether devices may take of the allocatable resources of their nodes.
+    pub(crate) fn takes_of_nodes(&self) -> bool {
+        self.gates.allocatable
+    }
+
+    /// A pod is on a node, with what its status says of what its devices take there.
+    pub(crate) fn uses(&mut self, uid: &str, pod: &Pod, node: &str) {
+        if self.takes_of_nodes() {
+            let namespace = ObjectKey::of(pod);
+            self.users.put((uid, namespace.namespace()), statuses_of(pod), node);
+        }
     }
 
     /// A group is being decided from now on, or no longer.

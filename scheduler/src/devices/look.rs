@@ -15,6 +15,7 @@ use pintle_api::informer::ObjectKey;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::{Cluster, Plugin};
 
+use super::allocatable::Sharer;
 use super::extended::Extended;
 use super::known::{Claims, Devices, allocation};
 use super::request::{name, requests};
@@ -62,6 +63,8 @@ pub struct DeviceClaims {
     pub(super) times: Times,
     /// The pod.
     pub(super) uid: String,
+    /// The same, where devices take of their nodes.
+    pub(super) sharer: Option<Rc<Sharer>>,
     /// What was found so far.
     pub(super) memory: RefCell<Memory>,
 }
@@ -167,6 +170,7 @@ impl Devices {
             return Ok(None);
         }
         let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let sharer = self.sharer(pod, &claims, resources, cluster);
         let (mut all, mut wanted) = (Vec::new(), Vec::new());
         for (named, claim) in claims {
             let (mut reach, mut is_broken) = (None, false);
@@ -196,7 +200,30 @@ impl Devices {
         };
         let names = self.names(cluster, nodes);
         let (reachable, memory) = (Rc::new(reachable), RefCell::default());
-        Ok(Some(DeviceClaims { all, wanted, extended, names, reachable, times, uid, memory }))
+        Ok(Some(DeviceClaims {
+            all,
+            wanted,
+            extended,
+            names,
+            reachable,
+            times,
+            uid,
+            sharer,
+            memory,
+        }))
+    }
+
+    /// A pod whose devices may take of its node.
+    fn sharer(
+        &self,
+        pod: &Pod,
+        claims: &[NamedClaim],
+        resources: &[(String, i64)],
+        cluster: &Cluster,
+    ) -> Option<Rc<Sharer>> {
+        let takes = self.takes_of_nodes() && self.offers.all().any(|slice| !slice.takes.is_empty());
+        let claims = claims.iter().map(|(named, claim)| (&named.name, claim));
+        takes.then(|| Rc::new(Sharer::new(pod, claims, resources, (&self.offers, cluster))))
     }
 
     /// Whether a claim may be given devices at all.

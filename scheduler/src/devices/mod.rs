@@ -3,13 +3,18 @@
 //! ```text
 //!   slices, classes, rules ─> offer ─┐
 //!   claims ─> known ────────────────┼─ look(pod) ─> DeviceClaims ─row─> allocate (search, answer)
-//!                 ^           │
+//!                 ^           │                                       │
 //!                 └─ give, take back: what is decided and not written yet
+//!                                                                     └─> allocatable: the node's share
 //! ```
 // k8s: pkg/scheduler/framework/plugins/dynamicresources
 
+pub(crate) mod allocatable;
+#[cfg(test)]
+mod allocatable_tests;
 pub(crate) mod allocate;
 pub mod alone;
+pub mod alone_shared;
 mod answer;
 mod capacity;
 pub(crate) mod cel;
@@ -33,6 +38,7 @@ pub(crate) mod selectors;
 #[cfg(test)]
 mod tests;
 pub(crate) mod usage;
+pub(crate) mod users;
 
 /// Which of the gates of devices that are off where nobody asks for them are on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,4 +47,6 @@ pub struct DeviceGates {
     pub taint_rules: bool,
     /// Attributes may have several values (DRAListTypeAttributes).
     pub lists: bool,
+    /// Devices may take of the allocatable resources of their node (DRANodeAllocatableResources).
+    pub allocatable: bool,
 }

@@ -4,7 +4,7 @@
 //! selectors see it. Owner: the devices; pure. Bounds: what the API has; 128 devices a slice.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/{api/types.go,cel/compile.go}
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
 
@@ -15,6 +15,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::quantity::Amount;
 
+use super::allocatable::{Take, Takes};
 use super::cel::{self, Map, Value, Version};
 use super::request::Request;
 use super::rules::{Rule, Rules};
@@ -91,6 +92,8 @@ pub(crate) struct Slice {
     /// Sets of counters, in a slice that has these instead of devices.
     pub(super) shared: Vec<(String, Counters)>,
     pub(super) devices: Vec<Device>,
+    /// Resources of nodes that its devices take.
+    pub(super) takes: BTreeSet<String>,
 }
 
 /// A device.
@@ -112,6 +115,8 @@ pub(super) struct Device {
     pub(super) failures: Option<Vec<String>>,
     /// Several claims may have parts of it.
     pub(super) is_shareable: bool,
+    /// What it takes of the node.
+    pub(super) takes: Takes,
     /// As selectors see it, or why they cannot.
     pub(super) value: Result<Value, String>,
 }
@@ -158,13 +163,16 @@ impl Slice {
             Device::read(device, value, (&driver, &pool), per_device)
         };
         let shared = spec.shared_counters.iter().flatten();
+        let devices: Vec<Device> = spec.devices.iter().flatten().map(read).collect();
+        let takes = devices.iter().flat_map(|device| device.takes.keys().cloned()).collect();
         Self {
             name: slice.metadata.name.clone().unwrap_or_default(),
             generation: spec.pool.generation,
             count: spec.pool.resource_slice_count,
             reach,
             shared: shared.map(|set| (set.name.clone(), counters(&set.counters))).collect(),
-            devices: spec.devices.iter().flatten().map(read).collect(),
+            devices,
+            takes,
             driver,
             pool,
         }
@@ -210,6 +218,7 @@ impl Device {
             conditions: device.binding_conditions.clone(),
             failures: device.binding_failure_conditions.clone(),
             is_shareable: device.allow_multiple_allocations == Some(true),
+            takes: Take::read(device),
         }
     }
 

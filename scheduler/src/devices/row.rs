@@ -11,13 +11,16 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceClaim};
+use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::select::RowPlugin;
-use pintle_sched_core::snapshot::View;
+use pintle_sched_core::snapshot::pods::PodId;
+use pintle_sched_core::snapshot::{Cluster, View};
 
+use super::allocatable::{Share, Sharer, Unfit};
 use super::allocate::{Failure, World, allocate};
 use super::extended::Made;
 use super::known::{Devices, allocation};
@@ -41,6 +44,18 @@ pub(crate) struct Given {
     pub(super) devices: Vec<AllocationResult>,
     /// The claim that is made for extended resources, whose devices come last.
     pub(super) extended: Option<Rc<Made>>,
+    /// What of the node they take with the pod.
+    pub(crate) share: Option<Rc<Share>>,
+}
+
+/// A node that has the devices.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// How good they are.
+    score: i64,
+    share: Option<Rc<Share>>,
+    /// Devices that claims have already are no good there.
+    is_unavailable: bool,
 }
 
 /// What they get, or why nothing.
@@ -49,8 +64,8 @@ type Found = Result<Given, Status>;
 /// What was found of rows in one decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// How good its devices are, or why it has none.
-    rows: HashMap<u32, Result<i64, Status>>,
+    /// What was seen there, or why it has no devices.
+    rows: HashMap<u32, Result<Seen, Status>>,
     scores: HashMap<u32, i64>,
     /// Claims whose devices are no good on some node, by number.
     unavailable: BTreeSet<usize>,
@@ -154,33 +169,121 @@ impl DeviceClaims {
 }
 
 impl OfDevices<'_> {
-    /// Why a node is rejected, if it is. No claim is given back for it: preemption may be only trying.
+    /// Why a node is rejected that some pods have left, if it is; by `lack` where too little is left of the
+    /// node itself. No claim is given back for it: preemption may be only trying.
     // k8s: default_plugins.go applyDynamicResources, whose PostFilter is before that of DefaultPreemption
-    pub(crate) fn rejection(&self, row: u32) -> Option<Status> {
-        if let Some(known) = self.claims.memory.borrow().rows.get(&row) {
-            return known.clone().err();
+    fn rejection(
+        &self,
+        row: u32,
+        is_gone: impl Fn(&str) -> bool,
+        lack: impl FnOnce(&Sharer, &Share) -> Option<Status>,
+    ) -> Option<Status> {
+        if let Some(status) = self.used_by_others(row, is_gone) {
+            return Some(status);
         }
-        let found = self.at(row).map(|given| self.raw_score(&given));
-        let status = found.clone().err();
-        self.claims.memory.borrow_mut().rows.insert(row, found);
-        status
+        let known = self.claims.memory.borrow().rows.get(&row).cloned();
+        let found = known.unwrap_or_else(|| {
+            let found = self.look_at(row);
+            self.claims.memory.borrow_mut().rows.insert(row, found.clone());
+            found
+        });
+        let seen = match found {
+            Ok(seen) => seen,
+            Err(status) => return Some(status),
+        };
+        let share = self.claims.sharer.as_deref().zip(seen.share.as_deref());
+        let lacks = share.and_then(|(sharer, share)| lack(sharer, share));
+        lacks.or_else(|| seen.is_unavailable.then(|| rejected(UNAVAILABLE)))
+    }
+
+    /// Why it is once these pods have gone from there.
+    pub(crate) fn rejection_without(
+        &self,
+        cluster: &Cluster,
+        row: u32,
+        gone: &[PodId],
+    ) -> Option<Status> {
+        let text = |id: &PodId| cluster.text(cluster.pods().get(*id).key);
+        let is_gone = |uid: &str| gone.iter().any(|id| text(id) == uid);
+        self.rejection(row, is_gone, |sharer, share| {
+            sharer.lack_without(share, cluster, (row, gone))
+        })
+    }
+
+    fn look_at(&self, row: u32) -> Result<Seen, Status> {
+        let given = self.get(row)?;
+        let (score, is_unavailable) =
+            (self.raw_score(&given), self.unavailable(row).next().is_some());
+        Ok(Seen { score, share: given.share, is_unavailable })
     }
 
     /// The devices of the claims that want some on a node.
     pub(crate) fn at(&self, row: u32) -> Found {
+        let given = self.get(row)?;
+        match self.unavailable(row).next() {
+            Some(_) => Err(rejected(UNAVAILABLE)),
+            None => Ok(given),
+        }
+    }
+
+    /// The same whether the claims that have some can be used there or not.
+    fn get(&self, row: u32) -> Found {
         if let Some(error) = self.claims.error() {
             return Err(rejected(&error));
         }
+        let extended = self.made(row)?;
+        let devices = self.allocate(row, extended.as_deref())?;
+        let given = Given { devices, extended, share: None };
+        let share = self.share(row, &given)?;
+        Ok(Given { share, ..given })
+    }
+
+    /// The claim that is made there for extended resources.
+    fn made(&self, row: u32) -> Result<Option<Rc<Made>>, Status> {
         let extended = self.claims.extended.as_ref();
-        let made = match extended.map(|extended| extended.at(row)) {
-            None => None,
-            Some(made) => made.map_err(rejected)?,
-        };
-        let devices = self.allocate(row, made.as_deref())?;
-        match self.unavailable(row).next() {
-            Some(_) => Err(rejected(UNAVAILABLE)),
-            None => Ok(Given { devices, extended: made }),
+        extended.map_or(Ok(None), |extended| extended.at(row).map_err(rejected))
+    }
+
+    /// Why a claim with devices that take of their node cannot be used there: other pods use it.
+    fn used_by_others(&self, row: u32, is_gone: impl Fn(&str) -> bool) -> Option<Status> {
+        if !self.devices.takes_of_nodes() {
+            return None;
         }
+        let is_near = |own: &&Own| own.reach.as_ref().is_none_or(|rows| rows.get(row));
+        let has = |own: &&Own| own.shared.is_none() && allocation(&own.claim).is_some();
+        let mut claims = self.claims.all.iter().filter(is_near).filter(has);
+        let why = claims.find_map(|own| {
+            let known = (&*self.claims.uid, &ObjectKey::of(&*own.claim));
+            self.devices.users.refusal(known, self.name(row), &is_gone)
+        })?;
+        // Extended resources are looked at before.
+        Some(self.made(row).err().unwrap_or_else(|| rejected(&why)))
+    }
+
+    /// What of the node the pod takes with these devices.
+    fn share(&self, row: u32, given: &Given) -> Result<Option<Rc<Share>>, Status> {
+        let Some(sharer) = &self.claims.sharer else { return Ok(None) };
+        let own = self.claims.with(given);
+        let own = own.iter().filter_map(|(claim, has)| Some((claim, has.as_ref()?)));
+        let made =
+            given.extended.as_ref().and_then(|made| Some((&made.claim, given.devices.last()?)));
+        let gets: Vec<_> = own.chain(made).collect();
+        match sharer.share(&gets, &self.devices.offers, self.name(row)) {
+            Ok(share) => Ok(share.map(Rc::new)),
+            Err(Unfit::Here(why)) => Err(rejected(&why)),
+            Err(Unfit::Anywhere(error)) => Err(self.fails(&error)),
+        }
+    }
+
+    fn name(&self, row: u32) -> &str {
+        self.claims.names.get(row as usize).map_or("", |name| name)
+    }
+
+    /// Nobody is looked at any more.
+    fn fails(&self, error: &str) -> Status {
+        let error = format!("running {:?} filter plugin: {error}", "DynamicResources");
+        self.claims.memory.borrow_mut().error.get_or_insert_with(|| error.clone());
+        rejected(&error)
     }
 
     /// Claims whose devices are no good on a node, by number.
@@ -198,7 +301,7 @@ impl OfDevices<'_> {
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        let name = claims.names.get(row as usize).map_or("", |name| &**name);
+        let name = self.name(row);
         let place = At { name, row, reachable: &claims.reachable };
         let (began, most) = (Instant::now(), claims.times.filter);
         let world = World {
@@ -216,9 +319,7 @@ impl OfDevices<'_> {
             Err(Failure::Late) => format!("node {name}: timed out trying to allocate devices"),
             Err(Failure::Error(error)) => error,
         };
-        let error = format!("running {:?} filter plugin: {error}", "DynamicResources");
-        claims.memory.borrow_mut().error.get_or_insert_with(|| error.clone());
-        Err(rejected(&error))
+        Err(self.fails(&error))
     }
 
     /// How good the alternatives are that a node's devices are of: the earlier, the better.
@@ -263,8 +364,9 @@ impl RowPlugin for OfDevices<'_> {
         Plugin::DynamicResources
     }
 
-    fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
-        let status = self.rejection(row);
+    fn filter(&self, view: &View, _: &Program, row: u32) -> Option<Status> {
+        let lack = |sharer: &Sharer, share: &Share| sharer.lack(share, view, row);
+        let status = self.rejection(row, |_| false, lack);
         if status.as_ref().is_some_and(|status| status.reasons == [UNAVAILABLE]) {
             self.claims.memory.borrow_mut().unavailable.extend(self.unavailable(row));
         }
@@ -273,7 +375,8 @@ impl RowPlugin for OfDevices<'_> {
 
     fn prepare(&self, _: &View, feasible: &Bits) {
         let mut memory = self.claims.memory.borrow_mut();
-        let raw = |row| memory.rows.get(&row).and_then(|found| found.clone().ok()).unwrap_or(0);
+        let raw =
+            |row| memory.rows.get(&row).and_then(|f| f.as_ref().ok()).map_or(0, |seen| seen.score);
         let raw: Vec<(u32, i64)> = feasible.iter().map(|row| (row, raw(row))).collect();
         // k8s: plugins/helper/normalize_score.go DefaultNormalizeScore
         let most = raw.iter().map(|(_, score)| *score).max().unwrap_or(0).max(1);

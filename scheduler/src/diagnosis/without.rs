@@ -53,8 +53,7 @@ impl Asking {
                 let uids = gone.iter().map(text).collect();
                 plugin.rejection_without((volumes, cluster), row, &uids)
             }
-            // They are looked at as they are: whoever goes.
-            Looks::AtDevices(plugin) => plugin.rejection(row),
+            Looks::AtDevices(plugin) => plugin.rejection_without(cluster, row, gone),
             Looks::OfOthers(attempt) => {
                 let whole = gone.iter().filter_map(|id| pods?.get(text(id))).collect::<Vec<_>>();
                 let numbers = cluster.numbers_without(row, gone);

@@ -20,6 +20,7 @@ mod bind_tests;
 mod devices;
 mod groups;
 pub mod notes;
+mod shares;
 mod status;
 mod volumes;
 
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, Preconditions};
 use pintle_api::Clients;
@@ -193,15 +194,10 @@ impl Lanes {
             Command::BindVolumes { pod, number, writes, is_wanted } => {
                 self.bind_volumes(pod, number, writes, is_wanted);
             }
-            Command::ReserveDevices { pod, number, claims } => self.reserve(pod, number, claims),
-            Command::ReleaseDevices { pod, claims } => {
-                let owed = self.owes(End::Released(Rc::clone(&pod.uid), Vec::new()));
-                let client = self.later.clone();
-                tokio::task::spawn_local(async move {
-                    let claims = devices::release(&client, &pod, &claims).await;
-                    owed.pay(End::Released(pod.uid, claims));
-                });
+            Command::ReserveDevices { pod, number, claims, statuses } => {
+                self.reserve(pod, number, claims, statuses);
             }
+            Command::ReleaseDevices { pod, claims, clears } => self.release(pod, claims, clears),
             Command::GiveDevicesBack { pod, claim } => {
                 let owed = self.owes(End::GaveBack(Rc::clone(&pod.uid), false, Vec::new()));
                 let client = self.later.clone();
@@ -257,14 +253,35 @@ impl Lanes {
         });
     }
 
-    fn reserve(&self, pod: PodRef, number: u64, claims: Vec<Reserve>) {
+    fn reserve(
+        &self,
+        pod: PodRef,
+        number: u64,
+        claims: Vec<Reserve>,
+        statuses: Vec<NodeAllocatableResourceClaimStatus>,
+    ) {
         let error = Some("the task that reserved it ended without an answer".to_owned());
         let end = Reserved { pod: pod.clone(), number, claims: Vec::new(), error, made: None };
         let owed = self.prepares(End::Devices(end));
         let (client, turns) = (self.client.clone(), Rc::clone(&self.turns));
         tokio::task::spawn_local(async move {
-            let (claims, error, made) = devices::reserve(&client, &turns, &pod, claims).await;
+            let (claims, mut error, made) = devices::reserve(&client, &turns, &pod, claims).await;
+            if error.is_none() && !statuses.is_empty() {
+                error = shares::say(&client, &pod, &statuses).await.err();
+            }
             owed.pay(End::Devices(Reserved { pod, number, claims, error, made }));
+        });
+    }
+
+    fn release(&self, pod: PodRef, claims: Vec<Rc<ResourceClaim>>, clears: bool) {
+        let owed = self.owes(End::Released(Rc::clone(&pod.uid), Vec::new()));
+        let client = self.later.clone();
+        tokio::task::spawn_local(async move {
+            let claims = devices::release(&client, &pod, &claims).await;
+            if clears {
+                shares::clear(&client, &pod).await;
+            }
+            owed.pay(End::Released(pod.uid, claims));
         });
     }
 
@@ -467,7 +484,8 @@ mod tests {
                 let pod = PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() };
                 let (writes, is_wanted) = (Vec::new(), Rc::default());
                 lanes.run(Command::BindVolumes { pod: pod.clone(), number: 1, writes, is_wanted });
-                lanes.run(Command::ReserveDevices { pod, number: 1, claims: Vec::new() });
+                let (claims, statuses) = (Vec::new(), Vec::new());
+                lanes.run(Command::ReserveDevices { pod, number: 1, claims, statuses });
                 assert_eq!((lanes.ahead(), lanes.under_way()), (2, 0));
                 for _ in 0..2 {
                     ended.recv().await.expect("it ends");

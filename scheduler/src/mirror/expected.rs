@@ -52,6 +52,29 @@ impl Mirror {
         expected
     }
 
+    /// The same of what their status says that devices take of the node, until
+    /// [`Mirror::expect_no_shares`] is told whose.
+    pub fn expect_shares(&mut self, node: &str, pods: &[Rc<PodSpec>]) -> Vec<Str> {
+        let mut expected = Vec::new();
+        let is_new = |pod: &&Rc<PodSpec>| self.cluster.pods().find(pod.key).is_none();
+        for pod in pods.iter().filter(|pod| pod.requests.has_devices()).filter(is_new) {
+            let text = |id| self.cluster.text(id);
+            let key = ObjectKey::new(text(pod.namespace), text(pod.name));
+            if let Some(waits) = self.waiting.get(&key).filter(|w| w.spec().key == pod.key) {
+                self.devices.uses(self.cluster.text(pod.key), &waits.whole(), node);
+                expected.push(pod.key);
+            }
+        }
+        expected
+    }
+
+    /// They count no more.
+    pub fn expect_no_shares(&mut self, expected: Vec<Str>) {
+        for pod in expected {
+            self.devices.users.take(self.cluster.text(pod));
+        }
+    }
+
     /// They count no more.
     pub fn expect_no_users(&mut self, expected: Vec<Str>) {
         for pod in expected {

@@ -12,6 +12,7 @@ use pintle_api::informer::ObjectKey;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::Mirror;
+use crate::devices::allocatable::with_devices;
 use crate::watch::Kind;
 
 /// Those that are there now.
@@ -59,9 +60,12 @@ impl Flawed {
 
 impl Mirror {
     /// What of a pod can be read; nothing of one without a name.
-    pub(super) fn spec_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<Rc<PodSpec>> {
+    pub(crate) fn spec_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<Rc<PodSpec>> {
         let left_out = "what cannot be read counts for nothing, all else of it counts";
         let (spec, error) = match self.cluster.read_pod_as_it_is(pod) {
+            Ok((spec, error)) if self.devices.takes_of_nodes() => {
+                (Some(with_devices(pod, Rc::new(spec))), error)
+            }
             Ok((spec, error)) => (Some(Rc::new(spec)), error),
             Err(error) => (None, Some(error)),
         };

@@ -408,6 +408,7 @@ impl Mirror {
             Some(node) => {
                 self.waiting.remove(&key);
                 self.volumes.users.put(self.cluster.text(spec.key), &pod, node);
+                self.devices.uses(self.cluster.text(spec.key), &pod, node);
                 let (uid, node) = (spec.key, Symbol::of(node));
                 self.bound.insert(key, BoundPod { uid, node, declares });
             }

@@ -11,6 +11,7 @@ use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 use super::{Mirror, Nominee};
+use crate::devices::users::Away;
 use crate::volumes::users::Lifted;
 
 /// A change of one pod or one node.
@@ -62,6 +63,7 @@ pub(crate) type Aside = HashMap<Str, Lifted>;
 pub struct Hidden {
     pod: Str,
     used: Option<Lifted>,
+    shares: Option<Away>,
 }
 
 impl Step {
@@ -142,7 +144,8 @@ impl Mirror {
         let id = self.cluster.pods().find(pod)?;
         self.cluster.hide(id);
         let used = self.volumes.users.lift(self.cluster.text(pod));
-        Some(Hidden { pod, used })
+        let shares = self.devices.users.take(self.cluster.text(pod));
+        Some(Hidden { pod, used, shares })
     }
 
     /// Puts a pod back that was hidden, of which nothing was told meanwhile.
@@ -151,6 +154,7 @@ impl Mirror {
             self.cluster.show(id);
         }
         hidden.used.into_iter().for_each(|used| self.volumes.users.put_back(used));
+        hidden.shares.into_iter().for_each(|shares| self.devices.users.put_back(shares));
     }
 
     fn place(&mut self, pod: &PodSpec, node: &str) {
@@ -165,6 +169,7 @@ impl Mirror {
             self.cluster.remove(id);
         }
         self.volumes.users.take(self.cluster.text(pod));
+        self.devices.users.take(self.cluster.text(pod));
         if let Some(whole) = &self.whole_pods {
             whole.take_away(self.cluster.text(pod));
         }

@@ -112,10 +112,10 @@ impl World {
     pub(super) fn take_claims(&mut self, command: Command) {
         let all = &mut self.of_claims;
         match command {
-            Command::ReserveDevices { pod, number, claims } => {
+            Command::ReserveDevices { pod, number, claims, .. } => {
                 all.reservations.push((pod, number, claims));
             }
-            Command::ReleaseDevices { pod, claims } => {
+            Command::ReleaseDevices { pod, claims, .. } => {
                 let uid = |claim: &Rc<ResourceClaim>| claim.metadata.uid.clone().expect("a uid");
                 all.releases.push((pod, claims.iter().map(uid).collect()));
             }

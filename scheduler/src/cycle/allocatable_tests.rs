@@ -1,0 +1,266 @@
+//! Devices that take of the allocatable resources of their node, from the decision to the binding.
+
+use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
+use serde_json::{Value, json};
+
+use super::device_tests::{answer, claim, class, has, read, reserves, user};
+use super::tests::{at, bound, condition, decide, node, pod, tell_all, with, without_second_look};
+use super::*;
+use crate::devices::DeviceGates;
+use crate::watch::{Thing, Told};
+
+const ON: DeviceGates = DeviceGates { taint_rules: false, lists: false, allocatable: true };
+
+/// Devices of a node that take so many CPUs each.
+fn cards(node: &str, cpu: &str, names: &[&str]) -> Thing {
+    let takes = json!({"cpu": {"allocationMultiplier": cpu}});
+    let one = |name: &&str| json!({"name": name, "nodeAllocatableResourceMappings": takes});
+    let devices: Vec<Value> = names.iter().map(one).collect();
+    Thing::ResourceSlice(read(json!({
+        "metadata": {"name": format!("slice-{node}")},
+        "spec": {"driver": "d.example", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
+    })))
+}
+
+/// A pod whose container uses a claim.
+fn uses(name: &str, claim: &str, change: impl FnOnce(&mut Value)) -> Thing {
+    with(name, "1", |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": claim}]);
+        pod["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "c"}]);
+        change(pod);
+    })
+}
+
+fn status(claim: &str, cpu: &str) -> Value {
+    json!([{"resourceClaimName": claim, "containers": ["c"], "resources": {"cpu": cpu}}])
+}
+
+fn knowing(gates: DeviceGates, things: &[Thing]) -> Scheduler {
+    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    let mut scheduler = scheduler.with_device_gates(gates);
+    tell_all(&mut scheduler, things);
+    scheduler
+}
+
+/// What a pod's status is to say, as JSON.
+fn said(commands: &[Command]) -> Option<Value> {
+    commands.iter().find_map(|command| match command {
+        Command::ReserveDevices { statuses, .. } => Some(json!(statuses)),
+        _ => None,
+    })
+}
+
+/// Whether claims and a status are given up: how many, and whether it is cleared.
+fn released(commands: &[Command]) -> Option<(usize, bool)> {
+    commands.iter().find_map(|command| match command {
+        Command::ReleaseDevices { claims, clears, .. } => Some((claims.len(), *clears)),
+        _ => None,
+    })
+}
+
+/// CPUs in use on the only node.
+fn used(scheduler: &Scheduler) -> i64 {
+    scheduler.mirror.cluster.view().numbers(0).cpu_used
+}
+
+fn base() -> Vec<Thing> {
+    vec![class(), node("a", "4"), cards("a", "2", &["g0", "g1"]), claim("c")]
+}
+
+#[test]
+fn devices_of_a_pod_count_on_its_node_before_it_is_bound_and_afterwards() {
+    let mut things = base();
+    things.extend([uses("p", "c", |_| ()), pod("q", "2")]);
+    let mut scheduler = knowing(ON, &things);
+    let commands = decide(&mut scheduler, 0);
+    // One CPU of its own and two of the device leave no room for another one of two.
+    assert_eq!(said(&commands), Some(status("c", "2")));
+    assert_eq!(used(&scheduler), 3000);
+    let why = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+        preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.";
+    assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
+    assert!(commands.iter().all(|command| bound(command).is_none()), "not before it is written");
+    let asked = reserves(&commands).expect("it is reserved");
+    let commands = answer(&mut scheduler, &asked, 1);
+    let (of, node) = commands.iter().find_map(bound).expect("it is bound");
+    scheduler.ended(&of, &node, Ended::Bound, at(1));
+    // As the API tells of it then.
+    let told = uses("p", "c", |pod| {
+        pod["spec"]["nodeName"] = json!("a");
+        pod["metadata"]["resourceVersion"] = json!("9");
+        pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("c", "2")});
+    });
+    scheduler.tell(Told::Set(told.clone()), at(2));
+    assert_eq!((scheduler.assumed(), used(&scheduler)), (0, 3000));
+    scheduler.tell(Told::Gone(told), at(3));
+    assert_eq!(used(&scheduler), 0);
+    assert!(decide(&mut scheduler, 10).iter().any(|command| bound(command).is_some()));
+}
+
+#[test]
+fn without_the_gate_devices_take_nothing_and_statuses_count_for_nothing() {
+    let mut things = base();
+    let other = uses("other", "d", |pod| {
+        pod["spec"]["nodeName"] = json!("a");
+        pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "2")});
+    });
+    things.extend([uses("p", "c", |_| ()), other]);
+    let mut scheduler = knowing(DeviceGates::default(), &things);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!((said(&commands), used(&scheduler)), (Some(json!([])), 2000));
+}
+
+#[test]
+fn what_pods_have_of_their_node_is_known_after_a_restart_by_their_status() {
+    let mut things = base();
+    let other = uses("other", "d", |pod| {
+        pod["spec"]["nodeName"] = json!("a");
+        pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "2")});
+    });
+    things.extend([has("d", 1, ("a", "g0"), &["other"]), other, uses("p", "c", |_| ())]);
+    let mut scheduler = knowing(ON, &things);
+    assert_eq!(used(&scheduler), 3000);
+    // Its own CPU would fit.
+    let why = "0/1 nodes are available: 1 Insufficient cpu. still not schedulable, preemption: 0/1 \
+        nodes are available: 1 No preemption victims found for incoming pod.";
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
+}
+
+#[test]
+fn a_claim_that_another_pod_of_the_node_uses_so_cannot_be_shared() {
+    let mut things = base();
+    let other = uses("other", "d", |pod| {
+        pod["spec"]["nodeName"] = json!("a");
+        pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("d", "500m")});
+    });
+    things.extend([has("d", 1, ("a", "g0"), &["other"]), other, uses("p", "d", |_| ())]);
+    let mut scheduler = knowing(ON, &things);
+    let why = "0/1 nodes are available: 1 node allocatable resource claim d is already used by \
+        another pod. still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is \
+        not helpful for scheduling.";
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
+    let mut scheduler = knowing(DeviceGates::default(), &things);
+    assert!(reserves(&decide(&mut scheduler, 0)).is_some(), "without the gate it can");
+}
+
+#[test]
+fn a_pod_that_may_never_have_them_says_why() {
+    let idle = |pod: &mut Value| {
+        pod["spec"]["containers"][0]["resources"]["claims"] = Value::Null;
+    };
+    let little = |pod: &mut Value| pod["spec"]["resources"] = json!({"requests": {"cpu": "2"}});
+    let of_pod = "pod level request for cpu is insufficient to cover the aggregated container and \
+        node-allocatable DRA requests";
+    let unused =
+        "claim c: node-allocatable resource claim not referenced by any container within the pod";
+    for (change, why) in [(&idle as &dyn Fn(&mut Value), unused), (&little, of_pod)] {
+        let mut things = base();
+        things.push(uses("p", "c", change));
+        let mut scheduler = knowing(ON, &things);
+        let commands = decide(&mut scheduler, 0);
+        let (_, text) = condition(&commands).expect("it is told");
+        let all = format!("0/1 nodes are available: 1 {why}.");
+        assert!(text.starts_with(&all) && text.ends_with("not helpful for scheduling."), "{text}");
+    }
+}
+
+/// Whoever goes from a node leaves room for what devices take there, which NodeResourcesFit does not see.
+#[test]
+fn pods_of_lower_priority_make_room_for_devices() {
+    let mut things = base();
+    let other = with("other", "2", |pod| {
+        pod["spec"]["nodeName"] = json!("a");
+        pod["spec"]["priority"] = json!(-1);
+    });
+    let stays = with("stays", "1", |pod| pod["spec"]["nodeName"] = json!("a"));
+    things.extend([other, stays, uses("p", "c", |pod| pod["spec"]["priority"] = json!(5))]);
+    let mut scheduler = knowing(ON, &things);
+    let commands = decide(&mut scheduler, 0);
+    let evicted = commands.iter().find_map(|command| match command {
+        Command::Evict { victims, .. } => Some(victims.clone()),
+        _ => None,
+    });
+    let names: Vec<_> = evicted.expect("one goes").iter().map(|v| v.uid.to_string()).collect();
+    assert_eq!(names, ["other"], "the one of the lowest priority is enough");
+    let (_, text) = condition(&commands).expect("it is told");
+    assert!(text.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{text}");
+}
+
+#[test]
+fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
+    let mut things = base();
+    things.push(uses("p", "c", |_| ()));
+    let mut scheduler = knowing(ON, &things);
+    let (of, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    let why = "updating pod default/p NodeAllocatableResourceClaimStatuses: no";
+    let reserved = Reserved {
+        pod: of.clone(),
+        number,
+        claims: Vec::new(),
+        error: Some(why.to_owned()),
+        made: None,
+    };
+    scheduler.devices_reserved(reserved, at(1));
+    let commands = scheduler.take_commands();
+    let text = format!("running PreBind plugin \"DynamicResources\": {why}");
+    assert_eq!(condition(&commands), Some(("SchedulerError".to_owned(), text)));
+    assert_eq!((released(&commands), used(&scheduler)), (Some((0, true)), 0));
+    assert_eq!(decide(&mut scheduler, 20), [], "not before it is cleared");
+    scheduler.devices_released(&of.uid, Vec::new(), at(21));
+    let asked = reserves(&decide(&mut scheduler, 40)).expect("it is tried again");
+    // A binding that fails gives the claim up as well.
+    let commands = answer(&mut scheduler, &asked, 41);
+    let (of, node) = commands.iter().find_map(bound).expect("it is bound");
+    scheduler.ended(&of, &node, Ended::Failed("no".to_owned()), at(42));
+    assert_eq!(released(&scheduler.take_commands()), Some((1, true)));
+    assert_eq!(used(&scheduler), 0);
+}
+
+/// What an attempt of an earlier life left in the status counts for nothing, and goes with the binding.
+#[test]
+fn what_a_status_says_of_a_pod_without_a_node_is_replaced_by_what_is_chosen() {
+    let left = |pod: &mut Value| {
+        pod["status"] = json!({"nodeAllocatableResourceClaimStatuses": status("c", "3")});
+    };
+    let mut things = base();
+    things.push(uses("p", "c", left));
+    let mut scheduler = knowing(ON, &things);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!((said(&commands), used(&scheduler)), (Some(status("c", "2")), 3000));
+    // With its claim written nothing is chosen any more: upstream counts what it asks for itself.
+    let mut things = base();
+    things[3] = has("c", 1, ("a", "g0"), &["p"]);
+    things.push(uses("p", "c", left));
+    let mut scheduler = knowing(ON, &things);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!((said(&commands), used(&scheduler)), (Some(json!([])), 1000));
+}
+
+/// A device of which nothing was consumed though it says that this counts: the cycle ends.
+#[test]
+fn a_device_without_consumed_capacity_is_a_mistake() {
+    let takes = json!({"cpu": {"capacityKey": "cores"}});
+    let devices = json!([{"name": "g0", "nodeAllocatableResourceMappings": takes}]);
+    let offered = Thing::ResourceSlice(read(json!({
+        "metadata": {"name": "s"},
+        "spec": {"driver": "d.example", "nodeName": "a", "devices": devices,
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}},
+    })));
+    let things = [class(), node("a", "4"), offered, claim("c"), user("p", "c")];
+    let mut scheduler = knowing(ON, &things);
+    let why = "running \"DynamicResources\" filter plugin: claim default/c, device g0: \
+        ConsumedCapacity is nil, but Capacity key 'cores' is set in NodeAllocatableResourceMappings \
+        for resource cpu";
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(condition(&commands), Some(("SchedulerError".to_owned(), why.to_owned())));
+}
+
+#[test]
+fn statuses_are_read_as_the_api_has_them() {
+    let read: Vec<NodeAllocatableResourceClaimStatus> =
+        serde_json::from_value(status("c", "2")).expect("statuses");
+    assert_eq!(json!(read), status("c", "2"));
+}

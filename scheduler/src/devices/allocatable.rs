@@ -1,0 +1,361 @@
+//! What devices take of the allocatable resources of their node: CPUs, memory, huge pages.
+//!
+//! Input: a pod, the devices that its claims get on a node, what is left there. Output: what the pod's
+//! status is to say of each claim, what the pod wants of the node with all of it, why it does not fit.
+//! Owner: one decision; pure. Bounds: the devices of a pod. Only behind the gate
+//! DRANodeAllocatableResources.
+// k8s: pkg/scheduler/framework/plugins/dynamicresources/nodeallocatabledynamicresources.go
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Container, NodeAllocatableResourceClaimStatus, Pod};
+use k8s_openapi::api::resource::v1::{
+    self as api, AllocationResult, DeviceRequestAllocationResult, ResourceClaim,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use pintle_api_types::quantity::{Amount, Amounts};
+use pintle_sched_core::Plugin;
+use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::intern::Str;
+use pintle_sched_core::requests::{PodRequests, Resources, demand};
+use pintle_sched_core::snapshot::chunk::Numbers;
+use pintle_sched_core::snapshot::objects::PodSpec;
+use pintle_sched_core::snapshot::pods::PodId;
+use pintle_sched_core::snapshot::{Cluster, View};
+
+use super::known::uid;
+use super::offer::{Device, Offers, Slice, amount};
+use super::request::name;
+
+/// What a device takes of its node, by the resource.
+pub(super) type Takes = BTreeMap<String, Take>;
+
+/// How much a device takes of a resource of its node.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Take {
+    /// As much as was consumed of this capacity of the device.
+    capacity: Option<String>,
+    /// So many times that; or so much, where there is no capacity.
+    multiplier: Option<Amount>,
+}
+
+impl Take {
+    /// Reads what a device says.
+    pub(super) fn read(device: &api::Device) -> Takes {
+        let all = device.node_allocatable_resource_mappings.iter().flatten();
+        let one = |(resource, take): (&String, &api::NodeAllocatableResourceMapping)| {
+            let capacity = take.capacity_key.clone().filter(|key| !key.is_empty());
+            let multiplier = take.allocation_multiplier.as_ref().map(amount);
+            (resource.clone(), Self { capacity, multiplier })
+        };
+        all.map(one).collect()
+    }
+
+    /// How much that is of a device that was given so; `None` where nothing of the capacity was.
+    ///
+    /// # Errors
+    /// When no capacity is consumed at all.
+    fn of(&self, given: &DeviceRequestAllocationResult) -> Result<Option<Amount>, &str> {
+        let Some(capacity) = &self.capacity else {
+            return Ok(Some(self.multiplier.unwrap_or_default()));
+        };
+        let consumed = given.consumed_capacity.as_ref().ok_or(&**capacity)?;
+        let base = consumed.get(capacity).map(amount);
+        Ok(base.map(|base| self.multiplier.map_or(base, |multiplier| base.times(multiplier))))
+    }
+}
+
+/// What a pod wants of a node, and what of it devices take.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Share {
+    /// What its status says of its claims, by their names.
+    pub(crate) statuses: Vec<NodeAllocatableResourceClaimStatus>,
+    /// All that it wants.
+    total: Resources,
+}
+
+/// Why devices do not go with a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// On this node.
+    Here(String),
+    /// On any: nobody is looked at any more.
+    Anywhere(String),
+}
+
+/// A pod whose devices may take of its node.
+#[derive(Clone, Debug)]
+pub(super) struct Sharer {
+    pod: Pod,
+    /// Uids of its claims by the names that its containers use.
+    claims: BTreeMap<String, String>,
+    /// Ids of the sizes of huge pages that it may want.
+    sizes: BTreeMap<String, Option<Str>>,
+}
+
+/// What a claim is called that is to be made for extended resources. No container names it.
+// k8s: extendeddynamicresources.go specialClaimInMemName
+const UNMADE: &str = "<extended-resources>";
+
+/// Whether a resource is a size of huge pages.
+// k8s: pkg/apis/core/v1/helper/helpers.go IsHugePageResourceName
+fn is_pages(resource: &str) -> bool {
+    resource.starts_with("hugepages-")
+}
+
+/// The devices of an allocation.
+fn results(allocation: &AllocationResult) -> &[DeviceRequestAllocationResult] {
+    let devices = allocation.devices.as_ref();
+    devices.and_then(|devices| devices.results.as_deref()).unwrap_or_default()
+}
+
+/// A claim and the devices that it gets.
+type Gets<'a> = (&'a Rc<ResourceClaim>, &'a AllocationResult);
+
+impl Sharer {
+    /// A pod with these claims, by the names that it has for them.
+    pub(super) fn new<'a>(
+        pod: &Pod,
+        claims: impl Iterator<Item = (&'a String, &'a Rc<ResourceClaim>)>,
+        asks: &[(String, i64)],
+        (offers, cluster): (&Offers, &Cluster),
+    ) -> Self {
+        let claims = claims.map(|(name, claim)| (name.clone(), uid(claim).to_owned())).collect();
+        let of_devices = offers.all().flat_map(|slice| &slice.takes);
+        let all = of_devices.chain(asks.iter().map(|(name, _)| name)).filter(|name| is_pages(name));
+        let sizes = all.map(|name| (name.clone(), cluster.scalar(name))).collect();
+        Self { pod: pod.clone(), claims, sizes }
+    }
+
+    /// What the pod wants of a node where its claims get these devices; `None` where those take nothing.
+    ///
+    /// # Errors
+    /// Why the pod cannot have them so.
+    // k8s: calculateAndCheckNodeAllocatableResources, getPodNodeAllocatableResourceFootprint
+    pub(super) fn share(
+        &self,
+        gets: &[Gets],
+        offers: &Offers,
+        node: &str,
+    ) -> Result<Option<Share>, Unfit> {
+        let takes = |given: &DeviceRequestAllocationResult| {
+            device(offers, node, given).is_some_and(|device| !device.takes.is_empty())
+        };
+        // Of a claim that the pod has several names for, what it gets last counts.
+        let is_last =
+            |at: usize| !gets[at + 1..].iter().any(|(other, _)| uid(other) == uid(gets[at].0));
+        let last = (0..gets.len()).filter(|at| is_last(*at)).map(|at| &gets[at]);
+        let taking: Vec<&Gets> = last.filter(|(_, has)| results(has).iter().any(takes)).collect();
+        if taking.is_empty() {
+            return Ok(None);
+        }
+        let mut statuses = Vec::new();
+        for (claim, has) in taking {
+            let resources = taken(claim, has, offers, node).map_err(Unfit::Anywhere)?;
+            statuses.extend(resources.map(|resources| self.status(claim, &resources)));
+        }
+        statuses.sort_by(|a, b| a.resource_claim_name.cmp(&b.resource_claim_name));
+        let is_idle = |status: &&NodeAllocatableResourceClaimStatus| {
+            status.containers.as_ref().is_none_or(Vec::is_empty)
+        };
+        if let Some(idle) = statuses.iter().find(is_idle) {
+            let why =
+                "node-allocatable resource claim not referenced by any container within the pod";
+            return Err(Unfit::Here(format!("claim {}: {why}", idle.resource_claim_name)));
+        }
+        self.total(statuses).map(Some)
+    }
+
+    /// What the pod's status says of a claim.
+    fn status(
+        &self,
+        claim: &ResourceClaim,
+        resources: &Amounts,
+    ) -> NodeAllocatableResourceClaimStatus {
+        let spec = self.pod.spec.as_ref();
+        let init = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten());
+        let all = init.chain(spec.into_iter().flat_map(|spec| &spec.containers));
+        let is_its = |name: &String| self.claims.get(name).is_some_and(|known| known == uid(claim));
+        let uses = |container: &Container| {
+            let named = container.resources.as_ref().and_then(|r| r.claims.as_ref());
+            let count = named.into_iter().flatten().filter(|named| is_its(&named.name)).count();
+            // Once for each request of the claim that it names.
+            std::iter::repeat_n(container.name.clone(), count)
+        };
+        let quantity =
+            |(name, amount): (&String, &Amount)| (name.clone(), Quantity(amount.canonical()));
+        NodeAllocatableResourceClaimStatus {
+            containers: Some(all.flat_map(uses).collect()),
+            resource_claim_name: claim.metadata.name.as_deref().unwrap_or(UNMADE).to_owned(),
+            resources: resources.iter().map(quantity).collect(),
+        }
+    }
+
+    // k8s: validatePodLevelRequestsCoverDRA
+    fn total(&self, statuses: Vec<NodeAllocatableResourceClaimStatus>) -> Result<Share, Unfit> {
+        let mut pod = self.pod.clone();
+        pod.status.get_or_insert_default().node_allocatable_resource_claim_statuses =
+            Some(statuses.clone());
+        let read = |pod_level| demand(&pod, pod_level);
+        let unread = |error: &dyn std::error::Error| Unfit::Anywhere(error.to_string());
+        let total = read(true).map_err(|error| unread(&error))?;
+        let of_pod = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+        if of_pod.is_some() {
+            let sums = read(false).map_err(|error| unread(&error))?;
+            let is_less =
+                |(name, has): &(&String, &Amount)| sums.get(*name).is_some_and(|sum| sum > has);
+            if let Some((name, _)) = total.iter().find(is_less) {
+                return Err(Unfit::Here(format!(
+                    "pod level request for {name} is insufficient to cover the aggregated container \
+                     and node-allocatable DRA requests"
+                )));
+            }
+        }
+        Ok(Share { statuses, total: Resources::of(&total) })
+    }
+
+    /// Why a node has too little left for all that the pod wants.
+    pub(super) fn lack(&self, share: &Share, view: &View, row: u32) -> Option<Status> {
+        let of_size = |name: &str| self.pages(name, view, row);
+        lack(&share.total, &view.numbers(row), of_size)
+    }
+
+    /// The same once these pods of it have gone.
+    pub(super) fn lack_without(
+        &self,
+        share: &Share,
+        cluster: &Cluster,
+        (row, gone): (u32, &[PodId]),
+    ) -> Option<Status> {
+        let of_size = |name: &str| {
+            let (all, used) = self.pages(name, cluster.view(), row);
+            let freed = gone.iter().map(|id| cluster.pod_requests(*id).plain.amount(name));
+            (all, freed.fold(used, i64::wrapping_sub))
+        };
+        lack(&share.total, &cluster.numbers_without(row, gone), of_size)
+    }
+
+    /// Huge pages of a size that a node has, and how much of that is asked for.
+    fn pages(&self, name: &str, view: &View, row: u32) -> (i64, i64) {
+        let size = self.sizes.get(name).copied().flatten();
+        size.map_or((0, 0), |size| view.extended(size, row))
+    }
+}
+
+/// A device that was given on a node, as its driver offers it now.
+fn device<'a>(
+    offers: &'a Offers,
+    node: &str,
+    given: &DeviceRequestAllocationResult,
+) -> Option<&'a Device> {
+    // A claim that a group shares may have devices of another node.
+    newest(offers.near(node), given).or_else(|| newest(offers.all(), given))
+}
+
+/// The same among these slices: what is left of an older state of its pool may have it as well.
+fn newest<'a>(
+    slices: impl Iterator<Item = &'a Rc<Slice>>,
+    given: &DeviceRequestAllocationResult,
+) -> Option<&'a Device> {
+    let slices =
+        slices.filter(|slice| *slice.pool == *given.pool && *slice.driver == *given.driver);
+    let all =
+        slices.flat_map(|slice| slice.devices.iter().map(|device| (slice.generation, device)));
+    let all = all.filter(|(_, device)| *device.id.device == *given.device);
+    all.max_by_key(|(generation, _)| *generation).map(|(_, device)| device)
+}
+
+/// What the devices of a claim take of their node; `None` where that is nothing that counts.
+// k8s: buildNodeAllocatableDRAInfo
+fn taken(
+    claim: &ResourceClaim,
+    has: &AllocationResult,
+    offers: &Offers,
+    node: &str,
+) -> Result<Option<Amounts>, String> {
+    let mut taken = None;
+    for given in results(has) {
+        let whose = format!("claim {}, device {}", name(claim), given.device);
+        let device = device(offers, node, given).ok_or_else(|| {
+            format!("{whose}: device {} not found in pool {}", given.device, given.pool)
+        })?;
+        for (resource, take) in &device.takes {
+            let amount = take.of(given).map_err(|key| {
+                format!(
+                    "{whose}: ConsumedCapacity is nil, but Capacity key '{key}' is set in \
+                     NodeAllocatableResourceMappings for resource {resource}"
+                )
+            })?;
+            if let Some(amount) = amount {
+                let all: &mut Amounts = taken.get_or_insert_default();
+                let sum = all.entry(resource.clone()).or_default();
+                *sum = *sum + amount;
+            }
+        }
+    }
+    Ok(taken)
+}
+
+/// Why there is too little of what a pod wants; `pages` knows how much there is of a size of huge pages,
+/// and how much of that is asked for.
+// k8s: nodeFitsResources
+fn lack(wants: &Resources, has: &Numbers, pages: impl Fn(&str) -> (i64, i64)) -> Option<Status> {
+    let plain = [
+        ("cpu", wants.cpu_milli, (has.cpu, has.cpu_used)),
+        ("memory", wants.mem_bytes, (has.mem, has.mem_used)),
+        ("ephemeral-storage", wants.eph_bytes, (has.eph, has.eph_used)),
+    ];
+    let plain = plain.into_iter().filter(|(_, wants, _)| *wants > 0);
+    let sizes = wants.scalars.iter().filter(|(name, _)| is_pages(name));
+    let sizes = sizes.map(|(name, wants)| (&**name, *wants, pages(name)));
+    let lacks =
+        plain.chain(sizes).filter(|(_, wants, (all, used))| *wants > all.wrapping_sub(*used));
+    let (mut reasons, mut code) = (Vec::new(), Code::Unschedulable);
+    for (name, wants, (all, _)) in lacks {
+        reasons.push(format!("Insufficient {name}"));
+        if wants > all {
+            // Whoever goes, it never has as much.
+            code = Code::UnschedulableAndUnresolvable;
+        }
+    }
+    let plugin = Some(Plugin::DynamicResources);
+    (!reasons.is_empty()).then_some(Status { plugin, code, reasons })
+}
+
+/// A pod with what devices of its claims take of its node, and nothing else that its status said of that.
+// k8s: pkg/scheduler/schedule_one.go assume
+pub(crate) fn on_node(
+    pod: &Pod,
+    spec: &Rc<PodSpec>,
+    statuses: &[NodeAllocatableResourceClaimStatus],
+) -> Rc<PodSpec> {
+    if statuses == statuses_of(pod) {
+        return Rc::clone(spec);
+    }
+    let mut pod = pod.clone();
+    pod.status.get_or_insert_default().node_allocatable_resource_claim_statuses =
+        (!statuses.is_empty()).then(|| statuses.to_vec());
+    counted(&pod, spec)
+}
+
+/// A pod with what devices of its claims take of its node, by its status.
+pub(crate) fn with_devices(pod: &Pod, spec: Rc<PodSpec>) -> Rc<PodSpec> {
+    if statuses_of(pod).is_empty() { spec } else { counted(pod, &spec) }
+}
+
+fn counted(pod: &Pod, spec: &Rc<PodSpec>) -> Rc<PodSpec> {
+    match PodRequests::with_devices(pod) {
+        Ok(requests) if requests != spec.requests => {
+            Rc::new(PodSpec { requests, ..PodSpec::clone(spec) })
+        }
+        // What cannot be read of it counts for nothing.
+        _ => Rc::clone(spec),
+    }
+}
+
+/// What a pod's status says of what devices of its claims take of its node.
+pub(crate) fn statuses_of(pod: &Pod) -> &[NodeAllocatableResourceClaimStatus] {
+    let all = pod.status.as_ref().map(|status| &status.node_allocatable_resource_claim_statuses);
+    all.and_then(|all| all.as_deref()).unwrap_or_default()
+}

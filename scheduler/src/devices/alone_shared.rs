@@ -1,0 +1,66 @@
+//! Whether one node takes a pod whose devices take of it, by objects alone.
+//!
+//! Input: a node, the pods on it, what drivers offer, claims. Output: what the plugin says, what the pod's
+//! status is to say, and what the pod counts for there then. Owner: a test that compares the same with
+//! upstream's plugin. Bounds: the objects. The daemon does not come here.
+
+use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod};
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Profile;
+use pintle_sched_core::filter::status::Status;
+use pintle_sched_core::requests::PodRequests;
+use pintle_sched_core::select::RowPlugin as _;
+
+use super::DeviceGates;
+use super::allocatable::on_node;
+use crate::mirror::Mirror;
+use crate::watch::Thing;
+
+/// A cluster of one node, where devices may take of it.
+#[derive(Debug)]
+pub struct Shared(Mirror);
+
+/// What becomes of a pod there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Why the node does not take it, if it does not.
+    pub status: Option<Status>,
+    /// What failed.
+    pub error: Option<String>,
+    /// What its status is to say.
+    pub statuses: Vec<NodeAllocatableResourceClaimStatus>,
+    /// What it counts for on the node.
+    pub requests: PodRequests,
+}
+
+impl Shared {
+    /// A cluster of these objects.
+    pub fn new(things: Vec<Thing>) -> Self {
+        let mut mirror = Mirror::new(Profile::default());
+        mirror.devices.use_gates(DeviceGates { allocatable: true, ..DeviceGates::default() });
+        for thing in things {
+            let steps = mirror.set(thing);
+            steps.iter().for_each(|step| mirror.make(step));
+        }
+        Self(mirror)
+    }
+
+    /// What becomes of a pod without a node.
+    ///
+    /// # Errors
+    /// Why it cannot be read, or is looked at nowhere.
+    pub fn ask(&mut self, pod: &Pod) -> Result<Answer, String> {
+        let mirror = &mut self.0;
+        let spec = mirror.spec_of(pod, &ObjectKey::of(pod)).ok_or("it cannot be read")?;
+        let program = mirror.cluster.compile(pod).map_err(|error| error.to_string())?;
+        let claims = mirror.device_claims(pod, &spec, &Profile::default());
+        let claims = claims.map_err(|refused| refused.reason)?.ok_or("it has no claims")?;
+        let plugin = claims.among(&mirror.devices);
+        let status = plugin.filter(mirror.cluster.view(), &program, 0);
+        let at = |_: ()| plugin.at(0).ok().and_then(|given| given.share);
+        let given = status.is_none().then_some(()).and_then(at);
+        let statuses = given.map(|share| share.statuses.clone()).unwrap_or_default();
+        let requests = on_node(pod, &spec, &statuses).requests.clone();
+        Ok(Answer { status, error: claims.error(), statuses, requests })
+    }
+}

@@ -1,0 +1,141 @@
+//! Pods on nodes whose claims have devices that take of the node: no other pod there may use such a claim.
+//!
+//! Input: pods that have a node, or are assumed to have one, with what their status says of such claims.
+//! Output: who else uses a claim on a node. Owner: what is known of devices. Bounds: such pods. Only
+//! behind the gate DRANodeAllocatableResources.
+// k8s: pkg/scheduler/framework/types.go updateNodeAllocatableDRAClaimState
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
+use pintle_api::informer::ObjectKey;
+
+/// A pod on a node, and its claims.
+#[derive(Clone, Debug, PartialEq)]
+struct User {
+    node: Rc<str>,
+    claims: Vec<ObjectKey>,
+}
+
+/// A pod that is thought away.
+#[derive(Debug)]
+pub(crate) struct Away(Rc<str>, User);
+
+/// All such pods.
+#[derive(Debug, Default)]
+pub(crate) struct Users {
+    pods: HashMap<Rc<str>, User>,
+    by_claim: HashMap<ObjectKey, BTreeSet<Rc<str>>>,
+}
+
+impl Users {
+    /// A pod is on a node, and this is what it says of its claims, which are in its namespace.
+    pub(crate) fn put(
+        &mut self,
+        (uid, namespace): (&str, &str),
+        statuses: &[NodeAllocatableResourceClaimStatus],
+        node: &str,
+    ) {
+        self.take(uid);
+        let claims = statuses.iter();
+        let claims = claims.map(|status| ObjectKey::new(namespace, &status.resource_claim_name));
+        let user = User { node: node.into(), claims: claims.collect() };
+        if !user.claims.is_empty() {
+            self.put_back(Away(uid.into(), user));
+        }
+    }
+
+    /// A pod is on no node any more.
+    pub(crate) fn take(&mut self, uid: &str) -> Option<Away> {
+        let (uid, user) = self.pods.remove_entry(uid)?;
+        for claim in &user.claims {
+            if let Some(uids) = self.by_claim.get_mut(claim) {
+                uids.remove(&uid);
+                if uids.is_empty() {
+                    self.by_claim.remove(claim);
+                }
+            }
+        }
+        Some(Away(uid, user))
+    }
+
+    /// Puts it back.
+    pub(crate) fn put_back(&mut self, Away(uid, user): Away) {
+        for claim in &user.claims {
+            self.by_claim.entry(claim.clone()).or_default().insert(Rc::clone(&uid));
+        }
+        self.pods.insert(uid, user);
+    }
+
+    /// Why a pod may not use a claim on a node, once some have gone from there.
+    // k8s: nodeallocatabledynamicresources.go validateNodeAllocatableDRAClaimSharing
+    pub(super) fn refusal(
+        &self,
+        (pod, claim): (&str, &ObjectKey),
+        node: &str,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let is_here = |uid: &&Rc<str>| {
+            self.pods.get(*uid).is_some_and(|user| *user.node == *node) && !is_gone(uid)
+        };
+        let users = self.by_claim.get(claim)?.iter().filter(is_here).collect::<Vec<_>>();
+        let name = claim.name();
+        match &users[..] {
+            [] => None,
+            [only] if ***only == *pod => None,
+            [_] => {
+                let why = "is already used by another pod";
+                Some(format!("node allocatable resource claim {name} {why}"))
+            }
+            _ => Some(format!("node allocatable resource claim {name} shared by multiple pods")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statuses(claims: &[&str]) -> Vec<NodeAllocatableResourceClaimStatus> {
+        let one = |name: &&str| NodeAllocatableResourceClaimStatus {
+            resource_claim_name: (*name).to_owned(),
+            ..NodeAllocatableResourceClaimStatus::default()
+        };
+        claims.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_claim_is_for_one_pod_of_a_node() {
+        let mut users = Users::default();
+        users.put(("p", "ns"), &statuses(&["c", "d"]), "a");
+        users.put(("q", "ns"), &statuses(&["e"]), "b");
+        let says = |users: &Users, pod: &str, (namespace, claim): (&str, &str), node: &str| {
+            users.refusal((pod, &ObjectKey::new(namespace, claim)), node, |_| false)
+        };
+        let used =
+            Some("node allocatable resource claim c is already used by another pod".to_owned());
+        for (pod, claim, node, want) in [
+            ("q", ("ns", "c"), "a", used.clone()),
+            ("p", ("ns", "c"), "a", None),
+            ("q", ("ns", "c"), "b", None),
+            ("q", ("other", "c"), "a", None),
+            ("q", ("ns", "e"), "b", None),
+        ] {
+            assert_eq!(says(&users, pod, claim, node), want, "{pod} {claim:?} {node}");
+        }
+        let key = ObjectKey::new("ns", "c");
+        assert_eq!(users.refusal(("q", &key), "a", |uid| uid == "p"), None, "it goes");
+        users.put(("r", "ns"), &statuses(&["c"]), "a");
+        let several = "node allocatable resource claim c shared by multiple pods";
+        assert_eq!(says(&users, "p", ("ns", "c"), "a").as_deref(), Some(several));
+        let away = users.take("p").expect("it was there");
+        assert_eq!(says(&users, "q", ("ns", "c"), "a"), used, "the other one is");
+        users.put_back(away);
+        users.put(("r", "ns"), &[], "a");
+        users.put(("p", "ns"), &statuses(&["d"]), "a");
+        assert_eq!(says(&users, "q", ("ns", "c"), "a"), None, "nobody says so any more");
+        ["p", "q"].iter().for_each(|uid| _ = users.take(uid));
+        assert!(users.pods.is_empty() && users.by_claim.is_empty());
+    }
+}
