@@ -6,6 +6,7 @@
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
+mod allocatable_vectors;
 mod binds;
 #[path = "../tests/sched/compare.rs"]
 mod compare;

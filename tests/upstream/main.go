@@ -1,7 +1,8 @@
 // Command upstream is every component of a Kubernetes cluster in one program. The name it is called
 // under chooses the component, so one link step and one file in the cache serve all of them.
 // Beside them, `scheduler-vectors` asks the scheduling framework alone, `device-vectors` the allocator of
-// devices, `volume-vectors` the plugins of volumes.
+// devices, `allocatable-vectors` the plugin of devices that take of their node, `volume-vectors` the plugins of
+// volumes.
 package main
 
 import (
@@ -52,12 +53,15 @@ func main() {
 	if name == "device-vectors" {
 		os.Exit(vectors.DevicesMain())
 	}
+	if name == "allocatable-vectors" {
+		os.Exit(vectors.AllocatableMain())
+	}
 	if name == "volume-vectors" {
 		os.Exit(vectors.VolumesMain())
 	}
 	command, known := components[name]
 	if !known {
-		names := []string{"etcd", "scheduler-vectors", "device-vectors", "volume-vectors"}
+		names := []string{"etcd", "scheduler-vectors", "device-vectors", "allocatable-vectors", "volume-vectors"}
 		for each := range components {
 			names = append(names, each)
 		}

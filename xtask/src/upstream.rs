@@ -32,17 +32,19 @@ const GO_MIN: u32 = 21;
 /// What every program of the module is made from; for upstream's own programs, that is all.
 const MODULE_FILES: [&str; 2] = ["go.mod", "go.sum"];
 /// The same for the components and what asks some of them alone.
-const COMPONENT_FILES: [&str; 7] = [
+const COMPONENT_FILES: [&str; 8] = [
     "go.mod",
     "go.sum",
     "main.go",
     "vectors/vectors.go",
     "vectors/preemption.go",
     "vectors/devices.go",
+    "vectors/allocatable.go",
     "vectors/volumes.go",
 ];
 /// The components that the multi-call program is linked under.
-const COMPONENTS: [&str; 10] = [
+const COMPONENTS: [&str; 11] = [
+    "allocatable-vectors",
     "device-vectors",
     "etcd",
     "kube-apiserver",

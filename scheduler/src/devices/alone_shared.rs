@@ -57,9 +57,12 @@ impl Shared {
         let claims = claims.map_err(|refused| refused.reason)?.ok_or("it has no claims")?;
         let plugin = claims.among(&mirror.devices);
         let status = plugin.filter(mirror.cluster.view(), &program, 0);
-        let at = |_: ()| plugin.at(0).ok().and_then(|given| given.share);
-        let given = status.is_none().then_some(()).and_then(at);
-        let statuses = given.map(|share| share.statuses.clone()).unwrap_or_default();
+        let share = match status {
+            None => plugin.at(0).ok().and_then(|given| given.share),
+            // Nobody asks for devices then.
+            Some(_) => None,
+        };
+        let statuses = share.map(|share| share.statuses.clone()).unwrap_or_default();
         let requests = on_node(pod, &spec, &statuses).requests.clone();
         Ok(Answer { status, error: claims.error(), statuses, requests })
     }

@@ -57,6 +57,8 @@ type cluster struct {
 	// Preempt asks what preemption would do for pods that fit nowhere.
 	Preempt bool      `json:"preempt,omitempty"`
 	Cases   []*answer `json:"cases"`
+	// more is what else the API server has.
+	more []runtime.Object
 }
 
 // answer is a case.
@@ -195,6 +197,7 @@ type decider struct {
 	framework framework.Framework
 	snapshot  *internalcache.Snapshot
 	instances map[string]fwk.Plugin
+	devices   fwk.SharedDRAManager
 	budgets   []*policy.PodDisruptionBudget
 	preempts  bool
 }
@@ -208,6 +211,7 @@ func newDecider(ctx context.Context, c *cluster, profile *config.KubeSchedulerPr
 	if err != nil {
 		return nil, fmt.Errorf("devices: %w", err)
 	}
+	d.devices = devices
 	made, err := frameworkruntime.NewFramework(ctx, d.registry(), profile,
 		frameworkruntime.WithClientSet(client),
 		frameworkruntime.WithInformerFactory(factory),
@@ -235,7 +239,7 @@ func newDecider(ctx context.Context, c *cluster, profile *config.KubeSchedulerPr
 	return d, cache.UpdateSnapshot(logger, d.snapshot)
 }
 
-// newDRAManager knows of no device and no claim.
+// newDRAManager knows of the devices and claims that the API server has.
 func newDRAManager(ctx context.Context, client *fake.Clientset, factory informers.SharedInformerFactory) (fwk.SharedDRAManager, error) {
 	resources := factory.Resource().V1()
 	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), resources.ResourceClaims().Informer(), "ResourceClaim", "", nil)
@@ -248,7 +252,7 @@ func newDRAManager(ctx context.Context, client *fake.Clientset, factory informer
 
 // listed is what plugins ask the API server for.
 func (c *cluster) listed() []runtime.Object {
-	var objects []runtime.Object
+	objects := append([]runtime.Object{}, c.more...)
 	for _, o := range c.Namespaces {
 		objects = append(objects, o)
 	}
