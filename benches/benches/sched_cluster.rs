@@ -8,7 +8,8 @@
 //! row of its own. Then pods come at a steady rate, half of what kube-scheduler bound a
 //! second, and each one's wait is from its creation to its binding; so it is for a client that binds
 //! whatever comes and tells of it without deciding anything, which is what the API server needs. kube-scheduler is
-//! built alone and has its default configuration, so that it samples nodes; ours looks at all of them.
+//! built alone and has its default configuration, so that it samples nodes; ours looks at all of them. At last
+//! leaders are killed, and what is measured is how soon the standby binds once it has the lease.
 //! `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`, `PINTLE_BENCH_WORKLOAD` (a part of a name).
 
 use std::collections::HashMap;
@@ -37,6 +38,8 @@ use xtask::upstream::Program;
 
 #[path = "sched/binder.rs"]
 mod binder;
+#[path = "sched/hand_over.rs"]
+mod hand_over;
 
 /// Requests at the same time.
 const AT_ONCE: usize = 32;
@@ -73,6 +76,9 @@ const WORKLOADS: [(Workload, &str); 6] = [
     (Workload::Misfits, "one of three fits"),
     (Workload::Preemption, "preemption"),
 ];
+
+/// The workload in which leaders are killed.
+const HAND_OVER: &str = "hand-over";
 
 /// A scheduler.
 #[derive(Clone, Debug)]
@@ -118,6 +124,9 @@ fn main() -> Result<()> {
             println!("{name}: without a decision: {least:.2?}");
             rows.extend(rows_of_waits(name, ours, theirs, least));
         }
+    }
+    if HAND_OVER.contains(&only) {
+        rows.extend(hand_over::rows(&ours, &theirs, nodes)?);
     }
     println!("{nodes} nodes, {pods} pods");
     bench_report::show("sched_cluster", "kube-scheduler", &rows)?;
@@ -204,9 +213,13 @@ impl Drop for Running {
 
 impl Running {
     fn start(cluster: &Cluster, side: &Side) -> Result<Self> {
+        Self::start_with(cluster, side, &[])
+    }
+
+    fn start_with(cluster: &Cluster, side: &Side, flags: &[&str]) -> Result<Self> {
         let mut cmd = cluster.control_command(&side.program)?;
         let config = cluster.layout().scheduler_config();
-        cmd.arg(format!("--config={}", config.display()));
+        cmd.arg(format!("--config={}", config.display())).args(flags);
         let log = cluster.layout().dir().join(format!("{}.log", side.name));
         cmd.stderr(fs::File::create(log)?);
         Ok(Self(cmd.spawn()?))
@@ -240,14 +253,19 @@ impl Running {
 }
 
 /// A new cluster without a scheduler.
-fn new_cluster() -> Result<Own> {
+fn new_cluster(election: &Value) -> Result<Own> {
     let own = Own(Cluster::of_this_run("sched")?);
     own.0.down()?;
     own.0.up_for_scheduler(&json!({
-        "leaderElection": {"leaderElect": false},
+        "leaderElection": election,
         "clientConnection": {"qps": 5000, "burst": 5000},
     }))?;
     Ok(own)
+}
+
+/// No other scheduler is there.
+fn alone() -> Value {
+    json!({"leaderElect": false})
 }
 
 /// One side; `rate` is that of the pods that come later, by default half of what it can do.
@@ -257,7 +275,7 @@ fn measure(
     (nodes, pods): (usize, usize),
     rate: Option<usize>,
 ) -> Result<Found> {
-    let own = new_cluster()?;
+    let own = new_cluster(&alone())?;
     let cluster = &own.0;
     let pods = if workload == Workload::Preemption { PREEMPTIONS } else { pods };
     with_client(cluster, async |client| {
@@ -317,7 +335,7 @@ fn steady(cluster: &Cluster, rate: usize) -> Result<Steady> {
 /// The same by a client that binds what comes to one node after the other, on a cluster without the pods
 /// that the schedulers have bound before.
 fn undecided(nodes: usize, rate: usize) -> Result<Steady> {
-    let own = new_cluster()?;
+    let own = new_cluster(&alone())?;
     let cluster = &own.0;
     with_client(cluster, async |client| set_up(&client, nodes).await)?;
     std::thread::scope(|scope| {
