@@ -55,10 +55,10 @@ fn longest(side: &Side, nodes: usize) -> Result<f64> {
         let bound = log.bound.iter().filter(|(name, _)| name.starts_with(&prefix));
         let bound: Vec<f64> = bound.map(|(_, at)| *at).collect();
         ensure!(bound.len() == PODS, "{} of {PODS} bindings are in the audit log", bound.len());
-        took.push((Spread::of(bound.into_iter()).min() - held.at) * 1e3);
+        took.push((Spread::of(bound).min() - held.at) * 1e3);
     }
     println!("hand-over: {}: {took:.1?} ms", side.name);
-    Ok(Spread::of(took.into_iter()).max())
+    Ok(Spread::of(took).max())
 }
 
 /// Who has the lease, since when in seconds.

@@ -98,13 +98,14 @@ fn a_fast_writer_stays_below_a_fifth_over_the_limit_and_loses_nothing() {
         let writer = Writer::new(dir.path());
         let policy = RotatePolicy { max_bytes: 2 * MIB, max_files: 100 };
         beside(&writer, policy, async {
-            // 6 MB/s: 60 kB each 10 ms. On a stalled host both sides stall: what was missed is not
-            // written in one go.
+            // 20 kB each 10 ms: the limit in a second, so that a twelfth of it, which is what is
+            // left to a busy host, is 80 ms. On a stalled host both sides stall: what was missed is
+            // not written in one go.
             let mut tick = tokio::time::interval(Duration::from_millis(10));
             tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             while writer.reopened.get() < 5 {
                 tick.tick().await;
-                writer.write(60_000);
+                writer.write(20_000);
             }
             until("compressed", || {
                 rotated(&writer.path).iter().filter(|p| is_gzip(p)).count() >= 4
