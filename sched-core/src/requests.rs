@@ -157,7 +157,8 @@ pub fn demand(pod: &Pod, pod_level: bool) -> Result<Amounts, RequestError> {
 }
 
 /// What a pod's status says that devices of its claims take of its node.
-fn node_claims(pod: &Pod) -> &[NodeAllocatableResourceClaimStatus] {
+#[must_use]
+pub fn node_claims(pod: &Pod) -> &[NodeAllocatableResourceClaimStatus] {
     let status = pod.status.as_ref();
     let all = status.and_then(|s| s.node_allocatable_resource_claim_statuses.as_deref());
     all.unwrap_or_default()

@@ -26,7 +26,7 @@ const FIRST_PORT: usize = 10259;
 /// milliseconds, the longest of some times; both schedulers.
 pub(crate) fn rows(ours: &Side, theirs: &Side, nodes: usize) -> Result<[Row; 1]> {
     let (theirs, ours) = (longest(theirs, nodes)?, longest(ours, nodes)?);
-    let measure = "hand-over: from the lease to the first binding, longest of 5".to_owned();
+    let measure = format!("hand-over: from the lease to the first binding, longest of {ROUNDS}");
     Ok([Row { measure, unit: "ms", goal: Goal::Limit(1e3), ours, bound: Some(theirs) }])
 }
 

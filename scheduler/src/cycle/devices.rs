@@ -22,13 +22,14 @@ use k8s_openapi::api::resource::v1::{
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
+use pintle_sched_core::requests::node_claims;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::command::{Command, Fact, PodRef};
 use super::decide::pod_ref;
 use super::permit::PREEMPTED;
 use super::{Asked, Scheduler, Uid};
-use crate::devices::allocatable::{on_node, statuses_of};
+use crate::devices::allocatable::on_node;
 use crate::devices::extended::is_of_resources;
 use crate::devices::groups::reserved;
 use crate::devices::known::{Devices, allocation, uid as uid_of};
@@ -216,7 +217,7 @@ impl Scheduler {
         let group = asked.group.as_ref().filter(|group| group.has_claims());
         let group = group.map(|group| group.key.name().to_owned());
         let (stage, late) = (Stage::Chosen, None);
-        let is_said = !statuses_of(&asked.pod.whole()).is_empty();
+        let is_said = !node_claims(&asked.pod.whole()).is_empty();
         let reserving = Reserving { pod, number, stage, all, group, late, statuses, is_said };
         self.devices.of_pods.insert(Rc::clone(uid), reserving);
         Ok(())

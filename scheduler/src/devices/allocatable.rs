@@ -18,7 +18,7 @@ use pintle_api_types::quantity::{Amount, Amounts};
 use pintle_sched_core::Plugin;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
-use pintle_sched_core::requests::{PodRequests, Resources, demand};
+use pintle_sched_core::requests::{PodRequests, Resources, demand, node_claims};
 use pintle_sched_core::snapshot::chunk::Numbers;
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::pods::PodId;
@@ -330,7 +330,7 @@ pub(crate) fn on_node(
     spec: &Rc<PodSpec>,
     statuses: &[NodeAllocatableResourceClaimStatus],
 ) -> Rc<PodSpec> {
-    if statuses == statuses_of(pod) {
+    if statuses == node_claims(pod) {
         return Rc::clone(spec);
     }
     let mut pod = pod.clone();
@@ -341,7 +341,7 @@ pub(crate) fn on_node(
 
 /// A pod with what devices of its claims take of its node, by its status.
 pub(crate) fn with_devices(pod: &Pod, spec: Rc<PodSpec>) -> Rc<PodSpec> {
-    if statuses_of(pod).is_empty() { spec } else { counted(pod, &spec) }
+    if node_claims(pod).is_empty() { spec } else { counted(pod, &spec) }
 }
 
 fn counted(pod: &Pod, spec: &Rc<PodSpec>) -> Rc<PodSpec> {
@@ -352,10 +352,4 @@ fn counted(pod: &Pod, spec: &Rc<PodSpec>) -> Rc<PodSpec> {
         // What cannot be read of it counts for nothing.
         _ => Rc::clone(spec),
     }
-}
-
-/// What a pod's status says of what devices of its claims take of its node.
-pub(crate) fn statuses_of(pod: &Pod) -> &[NodeAllocatableResourceClaimStatus] {
-    let all = pod.status.as_ref().map(|status| &status.node_allocatable_resource_claim_statuses);
-    all.and_then(|all| all.as_deref()).unwrap_or_default()
 }

@@ -339,7 +339,7 @@ fn a_pod_counts_for_what_its_status_says_and_waits_for_what_it_asks_for_itself()
     assert!(Rc::ptr_eq(&with_devices(&bare, Rc::clone(&spec)), &spec));
     assert!(Rc::ptr_eq(&on_node(&bare, &spec, &[]), &spec));
     assert_eq!(on_node(&told, &counted, &[]).requests, spec.requests);
-    let statuses = super::allocatable::statuses_of(&told);
+    let statuses = pintle_sched_core::requests::node_claims(&told);
     assert_eq!(on_node(&bare, &spec, statuses).requests, counted.requests);
     assert!(Rc::ptr_eq(&on_node(&told, &counted, statuses), &counted));
 }

@@ -17,9 +17,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::hint::Event;
+use pintle_sched_core::requests::node_claims;
 use pintle_sched_core::{Cluster, Plugin};
 
-use super::allocatable::statuses_of;
 use super::offer::{Offers, Slice};
 use super::rules::Rule;
 use super::selectors::Selectors;
@@ -179,7 +179,7 @@ impl Devices {
     pub(crate) fn uses(&mut self, uid: &str, pod: &Pod, node: &str) {
         if self.takes_of_nodes() {
             let namespace = ObjectKey::of(pod);
-            self.users.put((uid, namespace.namespace()), statuses_of(pod), node);
+            self.users.put((uid, namespace.namespace()), node_claims(pod), node);
         }
     }
 
