@@ -18,8 +18,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use pintle_sched_core::snapshot::objects::OWN_KEYS;
 use serde_json::{Value, json};
 
-use super::taint_rule_tests::RULES;
-use super::tests::{knowing, object};
+use super::tests::object;
 use super::*;
 use crate::cycle::command::PodRef;
 use crate::diagnosis::Asking;
@@ -82,6 +81,8 @@ struct World {
     has_groups: bool,
     /// Rules taint devices.
     has_rules: bool,
+    /// CPUs of their node that some devices take.
+    takes: Option<&'static str>,
     /// Others go for groups as a whole.
     preempts_whole: bool,
     known: groups::KnownPods,
@@ -127,6 +128,7 @@ impl World {
             rules: BTreeMap::new(),
             has_groups: seed.is_multiple_of(3),
             has_rules: seed.is_multiple_of(4),
+            takes: seed.is_multiple_of(7).then_some("500m"),
             preempts_whole: seed.is_multiple_of(6),
             known: BTreeMap::new(),
             of_claims: claims::UnderWay::default(),
@@ -196,7 +198,7 @@ impl World {
         });
         self.set(Kind::Node, &name, value);
         let count = self.chance.below(3);
-        self.set(Kind::ResourceSlice, &name, claims::slice(&name, count));
+        self.set(Kind::ResourceSlice, &name, claims::slice(&name, count, self.takes));
     }
 
     fn change_node(&mut self) {
@@ -266,6 +268,10 @@ impl World {
             _ => {}
         }
         self.join(&mut spec);
+        if self.takes.is_some() && spec["resourceClaims"].is_array() {
+            // Only what a container uses may take of the node.
+            spec["containers"][0]["resources"]["claims"] = json!([{"name": "c"}]);
+        }
         let uid = format!("u{}", self.numbered);
         let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid,
             "labels": {"app": app, OWN_KEYS[0]: name}}, "spec": spec});
@@ -537,20 +543,6 @@ impl World {
             }
             self.now += LONG;
         }
-    }
-
-    /// A scheduler that knows what never changes.
-    fn newcomer(&self) -> Scheduler {
-        let mut scheduler = knowing(vec![claims::class()]);
-        if self.has_groups {
-            scheduler = scheduler.with_groups(groups::groups(self.preempts_whole));
-            scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
-        }
-        if self.has_rules {
-            scheduler = scheduler.with_device_gates(RULES);
-            scheduler.tell(Told::Complete(Kind::DeviceTaintRule), Duration::ZERO);
-        }
-        scheduler
     }
 }
 

@@ -53,6 +53,10 @@ impl World {
                 let of = used.entry(node).or_default();
                 of.0 += milli(cpu.as_str().expect("it asks"));
                 of.1 += 1;
+                // See says_what_is_taken.
+                for share in claims::shares(pod).filter(|_| !self.has_successors) {
+                    of.0 += milli(share["resources"]["cpu"].as_str().expect("of CPUs"));
+                }
             }
         }
         for (name, (cpu, pods)) in used {
@@ -77,7 +81,7 @@ impl World {
         let devices = claims.chain(slices).chain([claims::class()]);
         let things: Vec<Thing> = nodes.chain(pods).chain(devices).collect();
         self.no_group_fits(things.clone());
-        let mut fresh = knowing(things);
+        let mut fresh = self.knowing(&things);
         self.tell_rules(&mut fresh);
         for value in self.pods.values() {
             let is_free = value["spec"]["nodeName"].is_null()

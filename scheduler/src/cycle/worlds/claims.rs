@@ -1,15 +1,19 @@
 //! Claims of devices in a world: the API server's part, and that of their controller.
 
+use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 
 use super::*;
 use crate::cycle::{Reserve, Reserved};
 
+/// Claims that are to be used by a pod with this number, and what its status is to say.
+type Reservation = (PodRef, u64, Vec<Reserve>, Vec<NodeAllocatableResourceClaimStatus>);
+
 /// What is under way of claims.
 #[derive(Default)]
 pub(super) struct UnderWay {
-    reservations: Vec<(PodRef, u64, Vec<Reserve>)>,
-    releases: Vec<(PodRef, Vec<String>)>,
+    reservations: Vec<Reservation>,
+    releases: Vec<(PodRef, Vec<String>, bool)>,
     gives: Vec<(PodRef, Rc<ResourceClaim>)>,
     reserved: Vec<Reserved>,
     released: Vec<(Rc<str>, Vec<ResourceClaim>)>,
@@ -26,12 +30,21 @@ pub(super) fn class() -> Thing {
     Thing::DeviceClass(object(json!({"metadata": {"name": "gpu"}, "spec": {}})))
 }
 
-/// A node's devices.
-pub(super) fn slice(node: &str, count: usize) -> Value {
-    let devices: Vec<Value> = (0..count).map(|at| json!({"name": format!("g{at}")})).collect();
+/// A node's devices, the first of which may take of the node.
+pub(super) fn slice(node: &str, count: usize, takes: Option<&str>) -> Value {
+    let mut devices: Vec<Value> = (0..count).map(|at| json!({"name": format!("g{at}")})).collect();
+    if let (Some(device), Some(cpu)) = (devices.first_mut(), takes) {
+        let takes = json!({"cpu": {"allocationMultiplier": cpu}});
+        device["nodeAllocatableResourceMappings"] = takes;
+    }
     json!({"metadata": {"name": format!("s-{node}")},
         "spec": {"driver": "d", "nodeName": node, "devices": devices,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
+}
+
+/// What a pod's status says of what its devices take of its node.
+pub(super) fn shares(pod: &Value) -> impl Iterator<Item = &Value> {
+    pod["status"]["nodeAllocatableResourceClaimStatuses"].as_array().into_iter().flatten()
 }
 
 fn users(claim: &Value) -> Vec<Value> {
@@ -112,12 +125,12 @@ impl World {
     pub(super) fn take_claims(&mut self, command: Command) {
         let all = &mut self.of_claims;
         match command {
-            Command::ReserveDevices { pod, number, claims, .. } => {
-                all.reservations.push((pod, number, claims));
+            Command::ReserveDevices { pod, number, claims, statuses } => {
+                all.reservations.push((pod, number, claims, statuses));
             }
-            Command::ReleaseDevices { pod, claims, .. } => {
+            Command::ReleaseDevices { pod, claims, clears } => {
                 let uid = |claim: &Rc<ResourceClaim>| claim.metadata.uid.clone().expect("a uid");
-                all.releases.push((pod, claims.iter().map(uid).collect()));
+                all.releases.push((pod, claims.iter().map(uid).collect(), clears));
             }
             Command::GiveDevicesBack { pod, claim } => all.gives.push((pod, claim)),
             other => panic!("{other:?} is not of claims"),
@@ -132,13 +145,16 @@ impl World {
         }
         let at = self.chance.below(all.writes());
         if at < all.reservations.len() {
-            let (pod, number, claims) = all.reservations.swap_remove(at);
-            self.reserve(pod, number, &claims);
+            let reservation = all.reservations.swap_remove(at);
+            self.reserve(reservation);
         } else if let at = at - all.reservations.len()
             && at < all.releases.len()
         {
-            let (pod, claims) = all.releases.swap_remove(at);
+            let (pod, claims, clears) = all.releases.swap_remove(at);
             let claims = claims.iter().filter_map(|uid| self.release(&pod, uid)).collect();
+            if clears && let Some(value) = self.is_there(&pod) {
+                self.say_shares(&pod, value, Value::Null);
+            }
             self.of_claims.released.push((pod.uid, claims));
         } else {
             let at = at - all.reservations.len() - all.releases.len();
@@ -154,9 +170,9 @@ impl World {
         true
     }
 
-    fn reserve(&mut self, pod: PodRef, number: u64, wanted: &[Reserve]) {
+    fn reserve(&mut self, (pod, number, wanted, statuses): Reservation) {
         let (mut claims, mut error) = (Vec::new(), None);
-        for reserve in wanted {
+        for reserve in &wanted {
             match self.reserve_one(&pod, reserve) {
                 Ok(claim) => claims.push(claim),
                 Err(why) => {
@@ -165,11 +181,23 @@ impl World {
                 }
             }
         }
+        if error.is_none() && !statuses.is_empty() {
+            match self.is_there(&pod).filter(|_| !self.chance.one_in(10)) {
+                Some(value) => self.say_shares(&pod, value, json!(statuses)),
+                None => error = Some("not found".to_owned()),
+            }
+        }
         // It was written, and its answer lost.
         if error.is_none() && self.chance.one_in(12) {
             error = Some("no answer".to_owned());
         }
         self.of_claims.reserved.push(Reserved { pod, number, claims, error, made: None });
+    }
+
+    /// Writes what a pod's status says of what its devices take of its node.
+    fn say_shares(&mut self, pod: &PodRef, mut value: Value, statuses: Value) {
+        value["status"]["nodeAllocatableResourceClaimStatuses"] = statuses;
+        self.set(Kind::Pod, pod.key.name(), value);
     }
 
     fn reserve_one(&mut self, pod: &PodRef, reserve: &Reserve) -> Result<ResourceClaim, String> {
@@ -264,7 +292,21 @@ impl World {
             let is_its = is_user(claim, uid) || group.is_some_and(|group| is_user(claim, group));
             assert!(is_its, "{claim} is not reserved for {uid}");
             assert_eq!(place(claim).as_deref(), Some(node), "{claim}");
+            self.says_what_is_taken(pod, claim);
         }
+    }
+
+    /// What a pod's status says of a claim is what its devices take. Who takes over from a scheduler
+    /// that died before a binding may find what that wrote, and leaves it.
+    fn says_what_is_taken(&self, pod: &Value, claim: &Value) {
+        let name = &claim["metadata"]["name"];
+        let mut said = shares(pod).filter(|status| status["resourceClaimName"] == *name);
+        let Some(said) = said.next().filter(|_| !self.has_successors) else { return };
+        let taken = self.takes.filter(|_| {
+            let given = &claim["status"]["allocation"]["devices"]["results"][0];
+            given["device"] == "g0"
+        });
+        assert_eq!(said["resources"]["cpu"].as_str(), taken, "{pod} {claim}");
     }
 
     fn devices_are_given_once(&self) {

@@ -177,9 +177,7 @@ impl World {
         }
         let groups = self.groups.values().map(|group| thing(Kind::PodGroup, group));
         let things: Vec<Thing> = others.into_iter().chain(groups).collect();
-        let settings = crate::cycle::tests::without_second_look();
-        let mut fresh =
-            Scheduler::new(Vec::new(), settings, 1).with_groups(self::groups(self.preempts_whole));
+        let mut fresh = self.knows_nothing().with_groups(self::groups(self.preempts_whole));
         for kind in KINDS.into_iter().chain([Kind::PodGroup]) {
             fresh.tell(Told::Begun(kind), at(0));
             for thing in things.iter().filter(|thing| thing.kind() == kind) {

@@ -1,6 +1,8 @@
 //! Schedulers that die in a world, and those who take over from them.
 
 use super::*;
+use crate::cycle::tests::{tell_all, without_second_look};
+use crate::devices::DeviceGates;
 
 impl World {
     /// Whoever leads dies, and a successor goes on: what was under way arrives or does not, and no
@@ -54,5 +56,34 @@ impl World {
                 successor.tell(told, now);
             }
         }
+    }
+
+    /// A scheduler that knows what never changes.
+    pub(super) fn newcomer(&self) -> Scheduler {
+        let mut scheduler = self.knowing(&[claims::class()]);
+        if self.has_groups {
+            scheduler = scheduler.with_groups(groups::groups(self.preempts_whole));
+            scheduler.tell(Told::Complete(Kind::PodGroup), Duration::ZERO);
+        }
+        if self.has_rules {
+            scheduler.tell(Told::Complete(Kind::DeviceTaintRule), Duration::ZERO);
+        }
+        scheduler
+    }
+
+    /// One with the gates of this world that knows these.
+    pub(super) fn knowing(&self, things: &[Thing]) -> Scheduler {
+        let mut scheduler = self.knows_nothing();
+        tell_all(&mut scheduler, things);
+        scheduler
+    }
+
+    /// One with the gates of this world.
+    pub(super) fn knows_nothing(&self) -> Scheduler {
+        Scheduler::new(Vec::new(), without_second_look(), 1).with_device_gates(DeviceGates {
+            taint_rules: self.has_rules,
+            lists: false,
+            allocatable: self.takes.is_some(),
+        })
     }
 }
