@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use pintle_cri::v1::{
     Container, ContainerFilter, ContainerState, ListContainersRequest, ListPodSandboxRequest,
@@ -119,11 +119,15 @@ fn a_crash_loop_keeps_as_many_dead_containers_as_it_may_and_no_sandbox_that_was_
     std::fs::write(&stay, "").expect("the folder can be written");
     lines_until(&node, "up", 1);
     let cri = RawCri::connect(&node).expect("connected");
-    let running = cri.block(cri.client.list_containers(ListContainersRequest::default()));
-    let mut running = running.expect("a list").containers;
-    running.retain(|container| container.state == ContainerState::ContainerRunning as i32);
+    // Its process may be ahead of what the runtime says of it.
+    let running = until(LONG, "the runtime knows that it runs", || {
+        let list = cri.client.list_containers(ListContainersRequest::default());
+        let mut all = cri.block(list)?.containers.into_iter();
+        let running = all.find(|c| c.state == ContainerState::ContainerRunning as i32);
+        Ok(running.context("none does")?.id)
+    });
     let stays = node.pod_until("loop", "stays up", |p| {
-        condition(p, "Ready") && container_id(p, "c").ends_with(&running[0].id)
+        condition(p, "Ready") && container_id(p, "c").ends_with(&running)
     });
     let dead = records(&cri, "loop").expect("a list").1;
     assert_eq!(dead.len(), 3, "{dead:#?}");

@@ -151,6 +151,8 @@ impl Drop for Namespace {
 fn chains_of_the_node_are_made_and_made_again_when_the_tables_are_flushed() {
     let namespace = Namespace::new();
     let enter = namespace.enter();
+    // Whoever keeps them ends with the test.
+    let (_ends, ended) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
@@ -158,7 +160,11 @@ fn chains_of_the_node_are_made_and_made_again_when_the_tables_are_flushed() {
             let v4 = Tables::new("iptables", true).behind(enter.clone());
             let v6 = Tables::new("ip6tables", false).behind(enter);
             assert!(v4.is_there().await && v6.is_there().await);
-            tokio::join!(v4.keep(every), v6.keep(every));
+            let keep = async { tokio::join!(v4.keep(every), v6.keep(every)) };
+            tokio::select! {
+                _ = keep => {}
+                _ = ended => {}
+            }
         });
     });
     let is_complete = |program: &str| -> Result<()> {

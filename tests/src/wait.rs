@@ -11,7 +11,7 @@ use anyhow::Result;
 
 /// Enough for anything a pod does on a busy host with two cores.
 pub const LONG: Duration = Duration::from_secs(90);
-/// How often a condition is asked.
+/// How often a condition is asked, unless asking takes long.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Asks until the answer is `Ok`; panics with the last error when `limit` has passed.
@@ -21,12 +21,14 @@ pub fn until<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<T>)
     let limit = limit * patience();
     let deadline = Instant::now() + limit;
     loop {
+        let begin = Instant::now();
         match ask() {
             Ok(answer) => return answer,
             Err(error) if Instant::now() > deadline => {
                 panic!("not within {limit:?}: {what}\nlast seen: {error:#}")
             }
-            Err(_) => thread::sleep(PERIOD),
+            // Whoever asks leaves the machine to those who are asked.
+            Err(_) => thread::sleep(PERIOD.max(begin.elapsed() * 2)),
         }
     }
 }
