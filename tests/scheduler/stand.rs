@@ -6,15 +6,16 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pintle_api::{Access, ClientOptions};
 use pintle_tests::wait::{LONG, until};
 use serde_json::{Value, json};
 use xtask::cluster::Cluster;
+use xtask::node::agent::build;
 use xtask::shell;
 
 /// Where kube-scheduler serves, and ours in its place.
@@ -291,15 +292,4 @@ fn program() -> PathBuf {
         return path.into();
     }
     build("pintle-scheduler").expect("the scheduler builds")
-}
-
-/// Builds the program of this package and name.
-fn build(name: &str) -> Result<PathBuf> {
-    let mut cmd = Command::new(env!("CARGO"));
-    cmd.args(["build", "--quiet", "--offline", "-p", name]);
-    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    shell::capture(&mut cmd)?;
-    let test = std::env::current_exe()?;
-    let profile = test.ancestors().nth(2).context("a folder of the build")?;
-    Ok(profile.join(name))
 }

@@ -357,7 +357,7 @@ pub fn agent_binary() -> &'static Path {
         if let Some(path) = std::env::var_os("PINTLE_AGENT") {
             return path.into();
         }
-        agent::build().expect("the agent builds")
+        agent::build("pintle-agent").expect("the agent builds")
     })
 }
 

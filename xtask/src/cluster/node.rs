@@ -64,7 +64,7 @@ impl Agent {
             Self::Pintle(Some(path)) => Ok(path.clone()),
             Self::Pintle(None) => {
                 say("build", "pintle-agent, development profile");
-                agent::build()
+                agent::build("pintle-agent")
             }
         }
     }

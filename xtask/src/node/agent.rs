@@ -113,10 +113,10 @@ impl Layout {
     }
 }
 
-/// Builds the agent in the development profile and returns its path; with the selection that the
-/// test stages use, so that what they compiled serves.
-pub fn build() -> Result<PathBuf> {
-    build_with(&["build", "--workspace", "--bin", "pintle-agent"])
+/// Builds a program of the workspace in the development profile and returns its path; with the
+/// selection that the test stages use, so that what they compiled serves.
+pub fn build(program: &str) -> Result<PathBuf> {
+    build_with(&["build", "--workspace", "--bin", program])
 }
 
 /// Builds the agent as it is shipped and returns its path.
@@ -124,15 +124,10 @@ pub fn build_release() -> Result<PathBuf> {
     build_with(&["build", "--release", "--package", "pintle-agent", "--bin", "pintle-agent"])
 }
 
-/// Builds the scheduler for development and returns its path.
-pub fn build_scheduler() -> Result<PathBuf> {
-    build_with(&["build", "--workspace", "--bin", "pintle-scheduler"])
-}
-
 fn build_with(args: &[&str]) -> Result<PathBuf> {
     let mut cargo = cargo(args);
     cargo.arg("--message-format=json-render-diagnostics");
-    let text = capture_shown(&mut cargo).context("build the agent")?;
+    let text = capture_shown(&mut cargo).context("build the program")?;
     let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
     let built = messages.filter_map(|m| m["executable"].as_str().map(PathBuf::from)).next_back();
     built.context("cargo names the program that it built")

@@ -89,7 +89,7 @@ impl Scheduler {
     fn parse(text: &str) -> Result<Self> {
         Ok(match text {
             "kube-scheduler" => Self::Upstream,
-            "pintle" => Self::Ours(agent::build_scheduler()?),
+            "pintle" => Self::Ours(agent::build("pintle-scheduler")?),
             path if path.contains('/') => {
                 Self::Ours(fs::canonicalize(path).with_context(|| format!("find {path}"))?)
             }

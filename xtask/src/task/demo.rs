@@ -60,7 +60,7 @@ pub(super) fn run() -> Result<ExitCode> {
     prepare::build_tools()?;
     prepare::node_tools()?;
     say("build", "pintle-agent, development profile");
-    let binary = agent::build()?;
+    let binary = agent::build("pintle-agent")?;
     let mut demo = Demo::start(binary)?;
     let settled = demo.show();
     let stopped = demo.stop();

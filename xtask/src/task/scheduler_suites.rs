@@ -73,7 +73,7 @@ pub(super) fn run(mut args: &[&str]) -> Result<ExitCode> {
 fn program(text: &str) -> Result<Option<PathBuf>> {
     Ok(match text {
         "kube-scheduler" => None,
-        "pintle" => Some(agent::build_scheduler()?),
+        "pintle" => Some(agent::build("pintle-scheduler")?),
         path if path.contains('/') => {
             Some(fs::canonicalize(path).with_context(|| format!("find {path}"))?)
         }

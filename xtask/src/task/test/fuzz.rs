@@ -1,4 +1,4 @@
-//! The fuzz targets of `tests/fuzz`, for twenty seconds each, as many at a time as there are cores.
+//! The fuzz targets of `tests/fuzz`, for ten seconds each, as many at a time as there are cores.
 //!
 //! One program, a process for each target. libFuzzer with the compiler's own coverage and no
 //! sanitizer: that needs no nightly compiler, and safe Rust needs none. Each begins
@@ -22,7 +22,7 @@ use crate::shell::{self, capture, capture_shown, cargo, tail};
 /// Names the target that the program is to run.
 const CHOICE: &str = "PINTLE_FUZZ";
 /// How long each target runs, in seconds.
-const SECONDS: &str = "20";
+const SECONDS: &str = "10";
 /// What is too long for one input, in seconds, on a machine that does other things, too.
 const INPUT_SECONDS_MAX: &str = "20";
 /// What is too much memory, in MiB.

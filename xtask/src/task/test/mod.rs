@@ -7,6 +7,7 @@
 //! counted as flaky, which is a bug to be looked at. The last line is the summary, with the exit
 //! code to match.
 
+mod beside;
 mod fuzz;
 mod programs;
 mod skips;
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::programs::{Outcome, Program};
+use self::beside::Beside;
+use self::programs::{Choice, Outcome, Program};
 use self::skips::Skips;
 use super::{demo, prepare, tidy};
 use crate::cluster::{Agent, Cluster};
@@ -53,18 +55,15 @@ const STAGES: [Stage; 16] = [
 const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo }];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 7] = ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
-/// What cargo is told when the simulator is built.
-const OPTIMISED_DECISIONS: &str = "profile.dev.package.pintle-agent-core.opt-level=2";
 /// How the simulator is told where its fresh worlds begin.
 const FRESH_WORLDS: &str = "PINTLE_FRESH";
 /// Digits of a tree's name that become a number.
 const FRESH_DIGITS: usize = 12;
-/// Stages made of test targets of their own.
-const INTEGRATION: [&str; 6] = ["parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
-
 /// Failed tests of a stage that are worth a second try; more of them are no accident.
 const RETRIED_MAX: usize = 4;
 
+/// Half of the tests of the stage `cluster`, by their names.
+const EVICTION: &str = "eviction";
 /// How the tests of the stage `cluster` are told of the cluster they share.
 const NAMED_CLUSTER: &str = "PINTLE_TEST_CLUSTER";
 /// Tests of upstream's suite that run at once: they wait for most of their time.
@@ -82,6 +81,8 @@ struct Run {
     skips: Skips,
     /// The agent as it is shipped, once it was needed.
     agent: OnceLock<PathBuf>,
+    /// The test programs, once all of them were built.
+    built: OnceLock<Vec<Program>>,
 }
 
 impl Run {
@@ -95,6 +96,14 @@ impl Run {
             None => agent::build_release()?,
         };
         Ok(self.agent.get_or_init(|| path))
+    }
+
+    /// The test programs of a stage, built now or with all others.
+    fn programs(&self, choice: Choice) -> Result<Vec<Program>> {
+        let Some(built) = self.built.get() else { return programs::build(&choice.args()?) };
+        let chosen: Vec<Program> = built.iter().filter(|p| choice.has(p)).cloned().collect();
+        ensure!(!chosen.is_empty(), "there is no test program of {choice:?}");
+        Ok(chosen)
     }
 }
 
@@ -136,29 +145,39 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
         [filter] => (FILTERED.to_vec(), Some((*filter).to_owned())),
         _ => bail!("`cargo xtask test` takes names of stages, or one part of a test's name"),
     };
-    let chosen: Vec<&Stage> = match named.is_empty() {
-        true => STAGES.iter().collect(),
+    let is_everything = named.is_empty();
+    let chosen: Vec<&Stage> = match is_everything {
+        true => STAGES.iter().filter(|s| !beside::STAGES.contains(&s.name)).collect(),
         false => all().filter(|s| named.contains(&s.name)).collect(),
     };
     if chosen.iter().any(|s| s.needs_tools) {
         prepare::build_tools()?;
     }
-    if chosen.len() == STAGES.len() {
+    if is_everything {
         thread::spawn(build_upstream);
     }
-    let skips = Skips::new(repository().join("target/skipped-tests"));
-    let run = Run { filter, skips, agent: OnceLock::new() };
-    let mut total = Counts::default();
+    let run =
+        Run { filter, skips: Skips::of("tests"), agent: OnceLock::new(), built: OnceLock::new() };
     let mut times = Vec::new();
+    let mut lane = None;
     for stage in chosen {
-        let (counts, took) = one(stage, &run);
-        times.push((stage.name, counts, took));
-        total.add(counts);
+        times.push(timed(stage.name, || (stage.run)(&run)));
+        if is_everything && stage.name == beside::AFTER {
+            lane = Some(Beside::start());
+        }
     }
+    times.extend(lane.map(|lane| timed("beside", || lane?.end())));
     report(&times);
+    let mut total = Counts::default();
+    times.iter().for_each(|(_, counts, _)| total.add(*counts));
+    println!("{}", summary(&total));
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The last line of a run.
+fn summary(total: &Counts) -> String {
     let Counts { passed, failed, skipped, flaky } = total;
-    println!("{passed} passed ({flaky} of them flaky), {failed} failed, {skipped} skipped");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    format!("{passed} passed ({flaky} of them flaky), {failed} failed, {skipped} skipped")
 }
 
 /// Builds upstream's programs beside the stages that come before those that need them and leave
@@ -182,14 +201,18 @@ fn usage() -> String {
     )
 }
 
-fn one(stage: &Stage, run: &Run) -> (Counts, Duration) {
-    shell::say("stage", stage.name);
+/// What a stage comes to and how long it takes; one that cannot be run has failed.
+fn timed(
+    name: &'static str,
+    stage: impl FnOnce() -> Result<Counts>,
+) -> (&'static str, Counts, Duration) {
+    shell::say("stage", name);
     let begin = Instant::now();
-    let counts = (stage.run)(run).unwrap_or_else(|error| {
-        shell::say("failed", &format!("{}: {error:#}", stage.name));
+    let counts = stage().unwrap_or_else(|error| {
+        shell::say("failed", &format!("{name}: {error:#}"));
         Counts { failed: 1, ..Counts::default() }
     });
-    (counts, begin.elapsed())
+    (name, counts, begin.elapsed())
 }
 
 fn report(times: &[(&str, Counts, Duration)]) {
@@ -226,20 +249,18 @@ fn doc(_: &Run) -> Result<Counts> {
     check(cmd)
 }
 
-fn build(_: &Run) -> Result<Counts> {
-    check(cargo(&["build", "--locked", "--quiet", "--workspace"]))
+/// All programs and all tests, so that later stages find them built.
+fn build(run: &Run) -> Result<Counts> {
+    shell::run(&mut cargo(&["build", "--locked", "--quiet", "--workspace"]))?;
+    let programs = programs::build(&Choice::All.args()?)?;
+    run.built.get_or_init(|| programs);
+    Ok(Counts::PASSED)
 }
 
 /// Every test that no later stage runs. All stages select the whole workspace, because cargo
 /// unites the features of what is selected: another selection would compile half of it again.
 fn unit(run: &Run) -> Result<Counts> {
-    let mut args = vec!["--lib".to_owned(), "--bins".to_owned()];
-    for target in super::targets("test")? {
-        if !INTEGRATION.iter().any(|stage| is_of(&target, stage)) {
-            args.extend(["--test".to_owned(), target]);
-        }
-    }
-    let mut counts = each(&args, run)?;
+    let mut counts = each(Choice::Unit, run)?;
     let mut docs = cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--doc"]);
     if let Some(filter) = &run.filter {
         docs.args(["--", filter]);
@@ -249,18 +270,15 @@ fn unit(run: &Run) -> Result<Counts> {
 }
 
 fn parity(run: &Run) -> Result<Counts> {
-    integration("parity", run)
+    each(Choice::Stage("parity"), run)
 }
 
-/// Thousands of worlds: the decisions are optimised for it, everything else just has to be there.
-/// The fresh ones are others for each version of the agent and the same for all who test that one:
-/// what is found once is found again.
+/// Thousands of worlds. The fresh ones are others for each version of the agent and the same for all
+/// who test that one: what is found once is found again.
 fn sim(run: &Run) -> Result<Counts> {
-    let mut args = targets_of("sim")?;
-    args.extend(["--config".to_owned(), OPTIMISED_DECISIONS.to_owned()]);
     let first = first_fresh_world().to_string();
     shell::say("sim", &format!("fresh worlds from {first}; {FRESH_WORLDS}={first} repeats them"));
-    running(&programs::build(&args)?, run, &[(FRESH_WORLDS, &first)])
+    running(&run.programs(Choice::Stage("sim"))?, run, &[(FRESH_WORLDS, &first)])
 }
 
 /// Where the fresh worlds begin: where the caller says, else where the tree does, else anywhere.
@@ -295,28 +313,39 @@ fn demo(_: &Run) -> Result<Counts> {
 }
 
 fn e2e(run: &Run) -> Result<Counts> {
-    twice("e2e", run, &[])
+    twice("e2e", run)
 }
 
 fn hostile(run: &Run) -> Result<Counts> {
-    twice("hostile", run, &[])
+    twice("hostile", run)
 }
 
-/// The agent in a real cluster, which all the tests share: one at a time has it, and leaves it as
-/// it found it.
+/// The agent in a real cluster, which tests share: one at a time has it, and leaves it as it found
+/// it. As they wait for most of their time, there are two, for half of the tests each.
 fn cluster(run: &Run) -> Result<Counts> {
     if run.filter.is_some() {
         // Perhaps none is chosen; those that are start their own.
-        return twice("cluster", run, &[]);
+        return twice("cluster", run);
     }
-    let cluster = Cluster::of_this_run("test")?.with_nodes(1)?;
-    let name = cluster.layout().name().to_owned();
-    on(&cluster, run, || twice("cluster", run, &[(NAMED_CLUSTER, &name)]))
+    run.programs(Choice::Stage("cluster"))?;
+    let half = |purpose: &str, args: &[&str]| {
+        let cluster = Cluster::of_this_run(purpose)?.with_nodes(1)?;
+        let name = cluster.layout().name().to_owned();
+        let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of(purpose));
+        on(&cluster, run, || tried_again("cluster", run, (args, &env), &skips))
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| half("eviction", &[EVICTION]));
+        let mut counts = half("test", &["--skip", EVICTION])?;
+        let other = other.join().map_err(|_| anyhow::anyhow!("the other half panicked"))?;
+        counts.add(other?);
+        Ok(counts)
+    })
 }
 
 /// The scheduler beside an API server and kube-scheduler, without any node.
 fn scheduler(run: &Run) -> Result<Counts> {
-    twice("scheduler", run, &[])
+    twice("scheduler", run)
 }
 
 /// Upstream's tests of a node that end soon, on a cluster of our agent.
@@ -359,22 +388,32 @@ fn fast(cluster: &Cluster) -> Result<Counts> {
     Ok(counts)
 }
 
-/// A stage whose failed tests are tried again; `env` is for the test programs.
-fn twice(stage: &str, run: &Run, env: &[(&str, &str)]) -> Result<Counts> {
+/// A stage whose failed tests are tried again.
+fn twice(stage: &'static str, run: &Run) -> Result<Counts> {
+    let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
+    tried_again(stage, run, (&filter, &[]), &run.skips)
+}
+
+/// The same with arguments and variables of the environment for the test programs.
+fn tried_again(
+    stage: &'static str,
+    run: &Run,
+    (args, env): (&[&str], &[(&str, &str)]),
+    skips: &Skips,
+) -> Result<Counts> {
     prepare::node_tools()?;
-    let programs = programs::build(&targets_of(stage)?)?;
+    let programs = run.programs(Choice::Stage(stage))?;
     let agent = run.agent()?.to_string_lossy().into_owned();
     let mut env = env.to_vec();
     env.push(("PINTLE_AGENT", &agent));
-    let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
     let mut total = Counts::default();
     for program in &programs {
-        let first = program.run(&filter, &env, &run.skips)?;
+        let first = program.run(args, &env, skips)?;
         let mut counts = first.counts;
         if first.is_whole && !first.failed.is_empty() && first.failed.len() <= RETRIED_MAX {
             let mut args = vec!["--exact", "--test-threads=1"];
             args.extend(first.failed.iter().map(String::as_str));
-            let again = program.run(&args, &env, &run.skips)?;
+            let again = program.run(&args, &env, skips)?;
             forgive(&mut counts, &first.failed, &again.passed);
         }
         total.add(counts);
@@ -392,27 +431,10 @@ fn forgive(counts: &mut Counts, failed: &[String], passed: &[String]) {
     }
 }
 
-/// Whether a target such as `sched_parity` belongs to a stage such as `parity`.
-fn is_of(target: &str, stage: &str) -> bool {
-    target.split('_').any(|word| word == stage)
-}
-
-/// The test targets that belong to the stage; there must be one.
-fn integration(stage: &str, run: &Run) -> Result<Counts> {
-    each(&targets_of(stage)?, run)
-}
-
-fn targets_of(stage: &str) -> Result<Vec<String>> {
-    let targets = super::targets("test")?;
-    let targets: Vec<_> = targets.into_iter().filter(|t| is_of(t, stage)).collect();
-    ensure!(!targets.is_empty(), "there is no test target {stage}");
-    Ok(targets.into_iter().flat_map(|t| ["--test".to_owned(), t]).collect())
-}
-
 /// Builds the selected programs and runs each once: what they test gives the same answer each
 /// time, or is wrong.
-fn each(args: &[String], run: &Run) -> Result<Counts> {
-    running(&programs::build(args)?, run, &[])
+fn each(choice: Choice, run: &Run) -> Result<Counts> {
+    running(&run.programs(choice)?, run, &[])
 }
 
 /// Runs each program once; `env` is for them.
@@ -483,12 +505,6 @@ fn ended_well(code: ExitCode, otherwise: &str) -> Result<Counts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_target_belongs_to_the_stage_that_one_of_its_words_names() {
-        assert!(is_of("parity_status", "parity") && is_of("sched_parity", "parity"));
-        assert!(!is_of("simple", "sim"));
-    }
 
     #[test]
     fn the_fresh_worlds_of_a_tree_begin_where_its_name_says() {

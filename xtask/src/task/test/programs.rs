@@ -18,14 +18,63 @@ use super::skips::Skips;
 use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;
 
+/// Stages made of test targets of their own.
+const INTEGRATION: [&str; 6] = ["parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
+
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     /// Its package and target, such as `pintle-agent lib`.
     pub(super) name: String,
+    /// Its target, where that is one of tests; libraries and programs have their tests inside.
+    target: Option<String>,
     path: PathBuf,
     /// The package's folder, where cargo runs it.
     dir: PathBuf,
+}
+
+/// Which test programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    All,
+    /// Those that are of no stage of their own.
+    Unit,
+    /// Those of a stage, of whose name each has a word.
+    Stage(&'static str),
+}
+
+impl Choice {
+    /// What cargo is told to choose the same; there must be something.
+    pub(super) fn args(self) -> Result<Vec<String>> {
+        let targets = crate::task::targets("test")?;
+        let chosen = targets.into_iter().filter(|target| self.has_target(target));
+        let tests: Vec<String> = chosen.flat_map(|t| ["--test".to_owned(), t]).collect();
+        ensure!(!tests.is_empty(), "there is no test target of {self:?}");
+        let inside: &[&str] = if self.has_inside() { &["--lib", "--bins"] } else { &[] };
+        Ok(inside.iter().map(|arg| (*arg).to_owned()).chain(tests).collect())
+    }
+
+    pub(super) fn has(self, program: &Program) -> bool {
+        program.target.as_ref().map_or_else(|| self.has_inside(), |target| self.has_target(target))
+    }
+
+    /// Whether it has the tests inside of libraries and programs.
+    fn has_inside(self) -> bool {
+        matches!(self, Self::All | Self::Unit)
+    }
+
+    fn has_target(self, target: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Unit => !INTEGRATION.iter().any(|stage| is_of(target, stage)),
+            Self::Stage(stage) => is_of(target, stage),
+        }
+    }
+}
+
+/// Whether a target such as `sched_parity` belongs to a stage such as `parity`.
+fn is_of(target: &str, stage: &str) -> bool {
+    target.split('_').any(|word| word == stage)
 }
 
 /// What one run of a program came to.
@@ -58,11 +107,12 @@ fn named(messages: &str) -> Vec<Program> {
         let dir = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
         let package = dir.file_name()?.to_string_lossy().into_owned();
         let target = message["target"]["name"].as_str()?;
-        let name = match message["target"]["kind"][0].as_str()? {
-            "lib" => format!("{package} lib"),
-            _ => format!("{package} {target}"),
+        let (name, target) = match message["target"]["kind"][0].as_str()? {
+            "lib" => (format!("{package} lib"), None),
+            "test" => (format!("{package} {target}"), Some(target.to_owned())),
+            _ => (format!("{package} {target}"), None),
         };
-        Some(Program { name, path, dir })
+        Some(Program { name, target, path, dir })
     };
     messages.filter_map(program).collect()
 }
@@ -224,7 +274,20 @@ mod tests {
             built("/t/agent-1", true, "agent", "pintle_agent", "lib"),
         ];
         let messages = messages.map(|message| message.to_string()).join("\n");
-        let names: Vec<String> = named(&messages).into_iter().map(|p| p.name).collect();
+        let programs = named(&messages);
+        let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["tests e2e", "agent lib"]);
+        let chosen = |choice: Choice| programs.iter().map(|p| choice.has(p)).collect::<Vec<_>>();
+        assert_eq!(chosen(Choice::All), [true, true]);
+        assert_eq!(chosen(Choice::Unit), [false, true]);
+        assert_eq!(chosen(Choice::Stage("e2e")), [true, false]);
+    }
+
+    #[test]
+    fn a_target_belongs_to_the_stage_that_one_of_its_words_names() {
+        assert!(is_of("parity_status", "parity") && is_of("sched_parity", "parity"));
+        assert!(!is_of("simple", "sim"));
+        assert!(Choice::Unit.has_target("connection") && !Choice::Unit.has_target("sim"));
+        assert!(Choice::All.has_target("e2e") && Choice::All.has_target("connection"));
     }
 }

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell;
+use crate::{repository, shell};
 
 /// Tests that CI's hosts cannot run: the beginning of the name, and why.
 const ALLOWED: [(&str, &str); 6] = [
@@ -38,7 +38,9 @@ pub(super) struct Skipped {
 }
 
 impl Skips {
-    pub(super) fn new(file: PathBuf) -> Self {
+    /// Those of some tests of this run, beside which others may run.
+    pub(super) fn of(tests: &str) -> Self {
+        let file = repository().join(format!("target/skipped-{tests}-{}", std::process::id()));
         let is_ci = std::env::var_os("CI").is_some_and(|v| !v.is_empty());
         Self { file, is_ci }
     }
@@ -47,9 +49,10 @@ impl Skips {
         &self.file
     }
 
-    /// Prints why tests were skipped since the file was removed.
+    /// Prints why tests were skipped since it did so last.
     pub(super) fn take(&self) -> Skipped {
         let text = fs::read_to_string(&self.file).unwrap_or_default();
+        let _ = fs::remove_file(&self.file);
         let mut skipped = Skipped::default();
         for line in text.lines() {
             if self.is_ci && !is_allowed(line) {
@@ -80,6 +83,8 @@ mod tests {
         assert_eq!(skips(true).take(), Skipped::default());
         fs::write(&file, "a::b: no BTF\nsystemd::c: no systemd\n").expect("written");
         assert_eq!(skips(false).take(), Skipped { allowed: 2, failed: 0 });
+        assert_eq!(skips(false).take(), Skipped::default(), "told already");
+        fs::write(&file, "a::b: no BTF\nsystemd::c: no systemd\n").expect("written");
         assert_eq!(skips(true).take(), Skipped { allowed: 1, failed: 1 });
     }
 }
