@@ -31,7 +31,8 @@ impl Beside {
         let log = repository().join("target/beside.log");
         let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let mut cmd = Command::new("nice");
-        cmd.args(["-n", "19"]).arg(std::env::current_exe().context("this program")?);
+        // As it runs: an earlier stage has built its file anew.
+        cmd.args(["-n", "19"]).arg(format!("/proc/{}/exe", std::process::id()));
         cmd.arg("test").args(STAGES).stdin(Stdio::null());
         cmd.stdout(out.try_clone()?).stderr(out);
         let child = cmd.spawn().with_context(|| format!("start {}", shell::line(&cmd)))?;
