@@ -61,6 +61,12 @@ impl PodFacts {
         self.volumes.as_deref()
     }
 
+    /// Whether both count for as much on a node.
+    #[must_use]
+    pub fn asks_as(&self, other: &Self) -> bool {
+        self.requests == other.requests
+    }
+
     /// The same of one for which room is kept.
     #[must_use]
     pub fn kept_for(mut self, priority: i32) -> Self {

@@ -189,6 +189,20 @@ fn pods_of_lower_priority_make_room_for_devices() {
     assert!(text.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{text}");
 }
 
+/// Upstream's plugin does not hear of pods that go, and its pods wait for the look at all.
+#[test]
+fn who_goes_or_takes_less_leaves_the_node_to_devices() {
+    let other = |cpu: &str| with("other", cpu, |pod| pod["spec"]["nodeName"] = json!("a"));
+    let mut things = base();
+    things.extend([other("2"), uses("p", "c", |_| ())]);
+    for told in [Told::Gone(other("2")), Told::Set(other("1"))] {
+        let mut scheduler = knowing(ON, &things);
+        assert_eq!(reserves(&decide(&mut scheduler, 0)), None, "three CPUs where two are left");
+        scheduler.tell(told, at(1));
+        assert!(reserves(&decide(&mut scheduler, 20)).is_some(), "it is tried again");
+    }
+}
+
 #[test]
 fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
     let mut things = base();

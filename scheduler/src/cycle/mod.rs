@@ -203,6 +203,19 @@ impl<'a> Happens<'a> {
         let changes = new.as_ref().is_none_or(|new| new.taints != old.taints);
         changes && self.mirror.nomination(pod.spec.key).is_some_and(is_it)
     }
+
+    /// Whether a pod that goes or asks for less leaves its node to devices that take of it, or a claim
+    /// of such devices to others. Upstream's plugin hears of neither, so that pods wait for the look at
+    /// all, also those for whom others went.
+    // k8s: dynamicresources/dynamicresources.go EventsToRegister
+    fn leaves_room_for_devices(&self, event: &Event, rejector: Plugin) -> bool {
+        let leaves = match event {
+            Event::PodGone(..) => true,
+            Event::PodChanged(old, new) => !new.asks_as(old),
+            _ => false,
+        };
+        leaves && rejector == Plugin::DynamicResources && self.mirror.devices.takes_of_nodes()
+    }
 }
 
 impl Hints for Happens<'_> {
@@ -214,7 +227,7 @@ impl Hints for Happens<'_> {
     }
 
     fn may_help(&self, event: &Event, rejector: Plugin) -> bool {
-        event.may_help(rejector)
+        event.may_help(rejector) || self.leaves_room_for_devices(event, rejector)
     }
 
     fn helps(&self, event: &Event, pod: &Asked, rejector: Plugin) -> bool {
@@ -224,7 +237,9 @@ impl Hints for Happens<'_> {
         if rejector == Plugin::OutOfTree {
             return may_help_others(event, pod);
         }
-        if event.may_help(rejector) && self.is_of_kept_node(event, pod) {
+        if event.may_help(rejector) && self.is_of_kept_node(event, pod)
+            || self.leaves_room_for_devices(event, rejector)
+        {
             return true;
         }
         if let Event::Group(group, _) = event {
