@@ -235,6 +235,26 @@ fn what_could_not_be_written_is_free_again() {
     assert_eq!(devices_of(&again.2), ["a/g0"]);
 }
 
+/// Upstream takes it from them, and may give one device to two claims.
+// k8s: dynamicresources.go Unreserve, dra_manager.go MaybeRemoveClaimPendingAllocation
+#[test]
+fn who_is_not_bound_takes_nothing_from_whom_its_claim_is_given_to_by_then() {
+    let things = vec![class(), node("a", "9"), slice("a", &["g0"]), claim("c"), user("p", "c")];
+    let mut scheduler = knowing(things);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("it is reserved");
+    let (pod, node) = answer(&mut scheduler, &asked, 1).iter().find_map(bound).expect("bound");
+    // Its claim loses the device before the answer comes, and is wanted by another pod.
+    let mut free = claim_value("c", 20);
+    free["status"] = json!({});
+    for thing in [Thing::ResourceClaim(read(free)), claim("d"), user("q", "c"), user("r", "d")] {
+        scheduler.tell(Told::Set(thing), at(2));
+    }
+    let (of, _, claims) = reserves(&decide(&mut scheduler, 2)).expect("it is reserved again");
+    assert_eq!((&*of.uid, devices_of(&claims)), ("q", vec!["a/g0".to_owned()]));
+    scheduler.ended(&pod, &node, Ended::Failed("no".to_owned()), at(3));
+    assert_eq!(reserves(&decide(&mut scheduler, 60)), None, "the device is being given to c");
+}
+
 /// Nobody else gets devices of a pod that went away while they were being written.
 #[test]
 fn devices_are_let_go_once_their_reservation_ended() {

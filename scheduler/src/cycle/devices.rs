@@ -87,6 +87,8 @@ pub(super) struct Reserving {
     number: u64,
     stage: Stage,
     all: Vec<Reserve>,
+    /// What its claims are given for it, by their uids and the numbers of that.
+    given: Vec<(String, u64)>,
     /// The name of its group, if claims may be reserved for that.
     group: Option<String>,
     /// When the wait ends before its time, and the claim that was given its devices before.
@@ -207,18 +209,20 @@ impl Scheduler {
         if all.is_empty() {
             return Ok(());
         }
-        for Reserve { claim, allocation, .. } in &all {
-            if let Some(allocation) = allocation {
-                self.mirror.devices.give(claim, allocation.clone());
-            }
-        }
+        let devices = &mut self.mirror.devices;
+        let give = |Reserve { claim, allocation, .. }: &Reserve| {
+            let number = devices.give(claim, allocation.clone()?);
+            Some((uid_of(claim).to_owned(), number))
+        };
+        let given = all.iter().filter_map(give).collect();
         self.devices.last += 1;
         let (pod, number) = (pod_ref(asked, uid), self.devices.last);
         let group = asked.group.as_ref().filter(|group| group.has_claims());
         let group = group.map(|group| group.key.name().to_owned());
         let (stage, late) = (Stage::Chosen, None);
         let is_said = !node_claims(&asked.pod.whole()).is_empty();
-        let reserving = Reserving { pod, number, stage, all, group, late, statuses, is_said };
+        let reserving =
+            Reserving { pod, number, stage, all, given, group, late, statuses, is_said };
         self.devices.of_pods.insert(Rc::clone(uid), reserving);
         Ok(())
     }
@@ -451,8 +455,8 @@ impl Scheduler {
     }
 
     fn take_back_choices(&mut self, one: &Reserving) {
-        for reserve in one.all.iter().filter(|reserve| reserve.allocation.is_some()) {
-            self.mirror.devices.take_back(uid_of(&reserve.claim));
+        for (claim, number) in &one.given {
+            self.mirror.devices.take_back(claim, *number);
         }
     }
 

@@ -40,7 +40,7 @@ const KINDS: [Kind; 6] = [
 /// So much time is enough for every backoff.
 const LONG: u64 = 60;
 /// Worlds in which something went wrong once.
-const SEEN: [u64; 6] = [70_878, 74_370, 602_052, 602_244, 701_910, 806_532];
+const SEEN: [u64; 8] = [3_017, 24_553, 70_878, 74_370, 602_052, 602_244, 701_910, 806_532];
 /// After so many of these without a change a gang waits for nothing any more.
 const QUIET: usize = 12;
 /// After so many of these everything is written before the next decision. A group has the turn of its

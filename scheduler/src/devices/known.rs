@@ -63,6 +63,8 @@ struct Given {
     pods: usize,
     /// The number of the cycle of a group in which it was.
     cycle: Option<u64>,
+    /// Its own number: a claim may be given devices, lose them, and be given others for another pod.
+    number: u64,
 }
 
 /// Rows of nodes that meet a selector, and of which nodes: the selector is kept, so that its place in
@@ -80,6 +82,7 @@ pub struct Devices {
     claims: Claims,
     /// By uid of the claim: decided, and not known to be written.
     given: HashMap<String, Given>,
+    last_given: u64,
     /// Groups that were decided, and whether one is being decided.
     cycles: u64,
     is_of_group: bool,
@@ -103,6 +106,7 @@ impl Default for Devices {
         Self {
             claims: Claims::default(),
             given: HashMap::new(),
+            last_given: 0,
             cycles: 0,
             is_of_group: false,
             gates: DeviceGates::default(),
@@ -311,19 +315,24 @@ impl Devices {
         }
     }
 
-    /// A claim is being given these devices.
+    /// A claim is being given these devices; the number by which that is taken back.
     // k8s: dra_manager.go SignalClaimPendingAllocation
-    pub(crate) fn give(&mut self, claim: &ResourceClaim, allocation: AllocationResult) {
-        if self.shared(claim).is_some() {
-            let given = self.given.get_mut(uid(claim));
-            return given.into_iter().for_each(|given| given.pods += 1);
+    pub(crate) fn give(&mut self, claim: &ResourceClaim, allocation: AllocationResult) -> u64 {
+        if self.shared(claim).is_some()
+            && let Some(given) = self.given.get_mut(uid(claim))
+        {
+            given.pods += 1;
+            return given.number;
         }
         self.is_written(uid(claim));
         self.count(claim, false);
         self.usage.add(&allocation);
         let (key, cycle) = (ObjectKey::of(claim), self.cycle());
-        let given = Given { key, allocation, pods: 1, cycle };
+        self.last_given += 1;
+        let number = self.last_given;
+        let given = Given { key, allocation, pods: 1, cycle, number };
         self.given.insert(uid(claim).to_owned(), given);
+        number
     }
 
     /// Whether it has no devices and nobody gives it any: they were given back.
@@ -331,13 +340,14 @@ impl Devices {
         allocation(claim).is_none() && !self.given.contains_key(uid(claim))
     }
 
-    /// A pod does not want a claim to be given anything any more. When nobody does, what it says itself
-    /// counts.
+    /// A pod does not want a claim to be given what has this number any more. When nobody does, what it
+    /// says itself counts. What the claim is given for others meanwhile stays.
     // k8s: dra_manager.go MaybeRemoveClaimPendingAllocation
-    pub(crate) fn take_back(&mut self, uid_of_claim: &str) {
-        match self.given.get_mut(uid_of_claim) {
+    pub(crate) fn take_back(&mut self, uid_of_claim: &str, number: u64) {
+        match self.given.get_mut(uid_of_claim).filter(|given| given.number == number) {
             Some(given) if given.pods > 1 => given.pods -= 1,
-            _ => self.is_written(uid_of_claim),
+            Some(_) => self.is_written(uid_of_claim),
+            None => {}
         }
     }
 
