@@ -42,8 +42,9 @@ fn bootstrap(staging: &Path) -> Result<()> {
     let home = unpacked.join("debootstrap");
     let root = staging.join("root");
     // In mounts of its own: it mounts /proc and /sys inside, and may be stopped half way.
-    let mut cmd = Command::new("unshare");
-    cmd.args(["-m", "--propagation", "private"]).arg(home.join("usr/sbin/debootstrap"));
+    let mut cmd = Command::new("nice");
+    cmd.args(["unshare", "-m", "--propagation", "private"]);
+    cmd.arg(home.join("usr/sbin/debootstrap"));
     cmd.args(["--variant=minbase", &format!("--include={PACKAGES}"), "bookworm"]);
     cmd.arg(&root).arg(apt::mirror()?);
     cmd.env("DEBOOTSTRAP_DIR", home.join("usr/share/debootstrap"));

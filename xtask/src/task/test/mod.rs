@@ -27,6 +27,7 @@ use self::skips::Skips;
 use super::{demo, prepare, tidy};
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{self, Selection};
+use crate::image;
 use crate::node::agent;
 use crate::repository;
 use crate::shell::{self, cargo};
@@ -180,14 +181,14 @@ fn summary(total: &Counts) -> String {
     format!("{passed} passed ({flaky} of them flaky), {failed} failed, {skipped} skipped")
 }
 
-/// Builds upstream's programs beside the stages that come before those that need them and leave
-/// processors idle. Whoever needs one waits for it.
+/// Builds upstream's programs and the images of its suites beside the stages that come before those
+/// that need them. Whoever needs one waits for it.
 fn build_upstream() {
-    for program in UpstreamProgram::TESTED {
-        if let Err(error) = program.ensure() {
-            // It is tried again, and counts, where it is needed.
-            return shell::say("", &format!("not built yet: {error:#}"));
-        }
+    let programs = || UpstreamProgram::TESTED.iter().try_for_each(|p| p.ensure().map(drop));
+    let images = || image::e2e::layout().map(drop);
+    if let Err(error) = programs().and_then(|()| images()) {
+        // It is tried again, and counts, where it is needed.
+        shell::say("", &format!("not built yet: {error:#}"));
     }
 }
 
