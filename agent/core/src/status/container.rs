@@ -87,9 +87,14 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
     };
     let older =
         older.and_then(|older| seen(input, &Subject { old: None, ..*subject }, older).state);
-    // An end that nobody saw, of the newest attempt itself, is later than that of the one before.
+    // An end of the newest attempt itself, of which nobody knows more now, or which nobody saw, is
+    // later than that of the one before.
+    let is_its = |last: &ContainerState| {
+        let end = last.terminated.as_ref();
+        is_lost(last) || end.is_some_and(|end| end.container_id == status.container_id)
+    };
     let newer = newest.is_some_and(|newest| newest.state == RunState::Unknown)
-        && status.last_state.as_ref().is_some_and(is_lost);
+        && status.last_state.as_ref().is_some_and(is_its);
     if let Some(end) = older.filter(|state| state.terminated.is_some() && !newer) {
         status.last_state = Some(end);
     }

@@ -248,6 +248,21 @@ fn an_end_that_nobody_saw_is_later_than_that_of_the_attempt_before() {
 }
 
 #[test]
+fn an_end_of_which_nobody_knows_any_more_is_later_than_that_of_the_attempt_before() {
+    let why = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+    let newest = ObservedContainer { restart_count: 1, ..exited("a", "2", 0) };
+    let mut world = World::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
+    world.derive();
+    world.waiting.insert("a".into(), why);
+    let newest = &mut world.observed.as_mut().expect("observed").containers[0];
+    (newest.state, newest.finished_at) = (RunState::Unknown, UnixNanos(0));
+    let status = world.derive();
+    let last = main_status(&status, "a").last_state.clone().and_then(|last| last.terminated);
+    assert_eq!(last.expect("an end").container_id.as_deref(), Some("containerd://2"));
+    assert_eq!(world.derive(), status, "it stays so");
+}
+
+#[test]
 fn a_number_that_is_given_twice_counts_twice_as_it_does_for_the_kubelet() {
     let attempt = |id: &str, restart_count| ObservedContainer {
         restart_count,
