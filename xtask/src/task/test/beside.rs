@@ -4,13 +4,12 @@
 //! prints goes to a file, because two runs that print in turns can be read by nobody, and is shown
 //! when it has ended.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::Counts;
+use super::logged::Logged;
 use crate::repository;
 use crate::shell;
 
@@ -21,41 +20,28 @@ pub(super) const STAGES: [&str; 5] = ["clippy", "doc", "sim", "loom", "fuzz"];
 pub(super) const AFTER: &str = "release";
 
 /// The process that runs them.
-pub(super) struct Beside {
-    child: Child,
-    log: PathBuf,
-}
+pub(super) struct Beside(Logged);
 
 impl Beside {
     pub(super) fn start() -> Result<Self> {
         let log = repository().join("target/beside.log");
-        let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let mut cmd = Command::new("nice");
         // As it runs: an earlier stage has built its file anew.
         cmd.args(["-n", "19"]).arg(format!("/proc/{}/exe", std::process::id()));
-        cmd.arg("test").args(STAGES).stdin(Stdio::null());
-        cmd.stdout(out.try_clone()?).stderr(out);
-        let child = cmd.spawn().with_context(|| format!("start {}", shell::line(&cmd)))?;
+        cmd.arg("test").args(STAGES);
+        let process = Logged::start(&mut cmd, &log)?;
         shell::say("beside", &format!("{}: {}", STAGES.join(", "), log.display()));
-        Ok(Self { child, log })
+        Ok(Self(process))
     }
 
     /// Waits for its end, shows what it printed, and returns what its last line counts.
     pub(super) fn end(mut self) -> Result<Counts> {
-        let status = self.child.wait()?;
-        let text = fs::read_to_string(&self.log).context("read what was printed beside")?;
+        let (status, text) = self.0.end()?;
         print!("{text}");
         let counts = text.lines().next_back().and_then(counts);
         let counts = counts.with_context(|| format!("{status}, and no counts at its end"))?;
-        anyhow::ensure!(status.success() == (counts.failed == 0), "{status}, and {counts:?}");
+        ensure!(status.success() == (counts.failed == 0), "{status}, and {counts:?}");
         Ok(counts)
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -9,12 +9,13 @@
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::logged::Logged;
 use super::{Counts, Run, prepare};
 use crate::repository;
 use crate::shell::{self, capture, capture_shown, cargo, tail};
@@ -86,43 +87,31 @@ fn build(dir: &Path) -> Result<PathBuf> {
 /// A target at work.
 struct Running {
     name: String,
-    child: Child,
-    log: PathBuf,
+    process: Logged,
 }
 
 impl Running {
     fn start(program: &Path, name: &str, dir: &Path, finds: &Path) -> Result<Self> {
         let (corpus, seeds) = (dir.join("corpus").join(name), dir.join("seeds").join(name));
         fs::create_dir_all(&corpus)?;
-        let log = finds.join(format!("{name}.log"));
-        let out = fs::File::create(&log)?;
         let mut cmd = Command::new(program);
         cmd.env(CHOICE, name).arg(format!("-max_total_time={SECONDS}"));
         cmd.arg(format!("-timeout={INPUT_SECONDS_MAX}"));
         cmd.arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}")).arg("-print_final_stats=1");
         cmd.arg(format!("-artifact_prefix={}/{name}-", finds.display()));
-        cmd.arg(corpus).arg(seeds).current_dir(dir).stdin(Stdio::null());
-        let child = cmd.stdout(out.try_clone()?).stderr(out).spawn();
-        let child = child.with_context(|| format!("start {}", shell::line(&cmd)))?;
-        Ok(Self { name: name.to_owned(), child, log })
+        cmd.arg(corpus).arg(seeds).current_dir(dir);
+        let process = Logged::start(&mut cmd, &finds.join(format!("{name}.log")))?;
+        Ok(Self { name: name.to_owned(), process })
     }
 
     /// Waits for its end and says how many inputs it has tried; none is as bad as one that broke
     /// something.
     fn end(&mut self) -> Result<u64> {
-        let status = self.child.wait()?;
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let (status, text) = self.process.end()?;
         ensure!(status.success(), "{status}\n{}", tail(&text, 30));
         let inputs = inputs(&text).with_context(|| tail(&text, 30))?;
         ensure!(inputs > 0, "it tried nothing");
         Ok(inputs)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest.
+//! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest. What
+//! only computes runs beside the stages that mostly wait, see `beside`.
 //!
 //! A failed stage does not stop the next: one run shows all that is wrong. What counts is what
 //! ran: a program that crashed, a test that was chosen and did not run, a test that was skipped
@@ -9,6 +10,7 @@
 
 mod beside;
 mod fuzz;
+mod logged;
 mod programs;
 mod skips;
 
