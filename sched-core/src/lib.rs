@@ -8,6 +8,7 @@
 //! Parity: Kubernetes 1.36, default profile; what differs is listed in docs/COMPAT.md.
 #![deny(unsafe_code)]
 
+pub mod attempt_budget;
 pub mod bits;
 pub mod config;
 pub mod explain;

@@ -23,6 +23,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use pintle_api::informer::{ObjectKey, Symbol};
 use pintle_sched_core::Profile;
+use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::Budget;
@@ -103,6 +104,8 @@ pub struct Mirror {
     missed: HashMap<Kind, HashSet<ObjectKey>>,
     complete: HashSet<Kind>,
     flawed: Flawed,
+    /// What the attempt that is under way may spend; without limits between attempts.
+    pub attempt_budget: Rc<AttemptBudget>,
 }
 
 impl Mirror {
@@ -141,6 +144,7 @@ impl Mirror {
             missed: HashMap::new(),
             complete: HashSet::new(),
             flawed: Flawed::default(),
+            attempt_budget: Rc::default(),
         }
     }
 
