@@ -38,7 +38,7 @@ impl Backoff {
 
     /// A wait that ends in this window is not over yet.
     pub(super) fn is_before_its_end(&self, until: Duration, now: Duration) -> bool {
-        !self.max.is_zero() && until >= aligned(now)
+        until >= aligned(now)
     }
 
     /// From when on it is.
@@ -47,7 +47,7 @@ impl Backoff {
     }
 }
 
-fn aligned(time: Duration) -> Duration {
+pub(super) fn aligned(time: Duration) -> Duration {
     Duration::from_secs(time.as_secs())
 }
 

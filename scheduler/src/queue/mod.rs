@@ -18,6 +18,8 @@ mod backoff;
 mod places;
 #[cfg(test)]
 mod proptests;
+mod setback;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +31,8 @@ use pintle_sched_core::Plugin;
 use serde::Serialize;
 
 pub use self::backoff::Backoff;
+pub use self::setback::Setback;
+use self::tenants::Tenants;
 
 /// What an event is worth to a pod that was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +58,10 @@ pub trait Candidate {
     /// The number of its profile.
     fn profile(&self) -> usize {
         0
+    }
+    /// The tenant that pays for its attempts; empty for none.
+    fn namespace(&self) -> &str {
+        ""
     }
     /// Whether it is not decided until [`Queue::released`] says so.
     fn is_held(&self) -> bool {
@@ -146,6 +154,7 @@ pub struct Waiting<P> {
     number: u64,
     unschedulable: u32,
     errors: u32,
+    setback: Setback,
     /// Of the events, the first that it did not see when it was popped.
     sees_from: u64,
     /// It was deleted while it was in flight.
@@ -192,6 +201,9 @@ pub struct Queue<P, E> {
     moved: BTreeMap<Moved, u64>,
     /// How many of those that wait each plugin of a profile has rejected.
     rejected: BTreeMap<(Plugin, usize), usize>,
+    tenants: Tenants,
+    /// Setbacks of pods that were not added again yet, from a queue before this one.
+    inherited: HashMap<Uid, Setback>,
 }
 
 /// To which of upstream's queues, and why.
@@ -228,6 +240,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             cause: cause::ADDED,
             moved: BTreeMap::new(),
             rejected: BTreeMap::new(),
+            tenants: Tenants::default(),
+            inherited: HashMap::new(),
         }
     }
 
@@ -295,6 +309,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             number: self.numbered,
             unschedulable: 0,
             errors: 0,
+            setback: self.inherited.remove(uid).unwrap_or_default(),
             sees_from: 0,
             is_gone: false,
             is_wanted: false,
@@ -303,7 +318,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let uid: Uid = uid.into();
         self.cause = cause::ADDED;
         self.pods.insert(Rc::clone(&uid), waiting);
-        self.enter(&uid, Place::Active, now);
+        self.requeue(&uid, Worth::TryNow, now);
     }
 
     /// A pod that waits is another one than before, which is this event.
@@ -339,13 +354,14 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.leave(&uid);
     }
 
-    /// The pod that is decided next: the first active one, or else the one whose backoff is over
-    /// soonest. It is in flight until `done` or `back`.
+    /// The pod that is decided next: the first active one whose namespace is within its share of the
+    /// time, or else any active one, or else the one whose backoff is over soonest. It is in flight
+    /// until `done` or `back`.
     pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         loop {
-            let active = self.active.first().map(|(_, uid)| uid);
-            let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid));
-            let (uid, is_early) = (Rc::clone(uid?), active.is_none());
+            let active = self.next_active(now);
+            let is_early = active.is_none();
+            let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| Rc::clone(uid)))?;
             // It may be held since it came here, as those of its group are.
             if self.pods[&uid].pod.is_held() {
                 self.take_out(&uid);
@@ -365,7 +381,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub fn pop_this(&mut self, uid: &str, now: Duration) -> Option<Rc<P>> {
         let (uid, waiting) = self.pods.get_key_value(uid)?;
         let flies = matches!(waiting.place, Place::InFlight | Place::Binding);
-        if flies || waiting.pod.gate().is_some() || waiting.pod.is_held() {
+        let is_kept = flies || waiting.setback.holds(now);
+        if is_kept || waiting.pod.gate().is_some() || waiting.pod.is_held() {
             return None;
         }
         let uid = Rc::clone(uid);
@@ -407,6 +424,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 
     /// A pod in flight has no node: these plugins rejected it, some of which wait for something;
     /// nobody did where an error came between. One that was being bound is tried again in any case.
+    /// An attempt that ends in this way is no setback.
     pub fn back(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -428,6 +446,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let was_binding = waiting.place == Place::Binding;
         self.take_out(&uid);
         self.change(&uid, |waiting| {
+            waiting.setback = Setback::default();
             if rejectors.is_empty() && pending.is_empty() {
                 waiting.errors += 1;
             } else {

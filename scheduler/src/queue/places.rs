@@ -68,6 +68,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     /// Puts a pod that was taken out where it belongs.
     pub(super) fn requeue(&mut self, uid: &Uid, worth: Worth, now: Duration) {
         let waiting = &self.pods[uid];
+        if waiting.setback.holds(now) {
+            return self.enter(uid, Place::ErrorBackoff, now);
+        }
         let until = self.backoff_of(waiting);
         let is_early = until.is_some_and(|u| self.settings.backoff.is_before_its_end(u, now));
         match worth {
@@ -106,7 +109,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     /// When the pod's backoff ends, if it has one.
     pub(super) fn backoff_of(&self, waiting: &Waiting<P>) -> Option<Duration> {
         let count = if waiting.errors > 0 { waiting.errors } else { waiting.unschedulable };
-        self.settings.backoff.until(waiting.since, count)
+        self.settings.backoff.until(waiting.since, count).max(waiting.setback.until())
     }
 
     fn turn(waiting: &Waiting<P>) -> Turn {
@@ -168,7 +171,10 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let until = self.backoff_of(waiting).unwrap_or_default();
         let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
         match waiting.place {
-            Place::Active => self.active.remove(&(turn, uid)),
+            Place::Active => {
+                let is_here = self.active.remove(&(turn, Rc::clone(&uid)));
+                is_here || self.tenants.take(waiting.pod.namespace(), &(turn, uid))
+            }
             Place::Backoff => self.backoff.remove(&(until, turn, uid)),
             Place::ErrorBackoff => self.error_backoff.remove(&(until, number, uid)),
             Place::Unschedulable | Place::Gated => self.unpark(number, &uid),

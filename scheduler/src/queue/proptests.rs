@@ -43,7 +43,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// Everybody is where the queue says, and nowhere else.
 fn check(queue: &Queue<Pod, Helps>) {
     let heaps = [
-        queue.active.iter().map(|(_, uid)| uid).collect::<Vec<_>>(),
+        queue.active.iter().chain(queue.tenants.deferred()).map(|(_, uid)| uid).collect::<Vec<_>>(),
         queue.backoff.iter().map(|(_, _, uid)| uid).collect(),
         queue.error_backoff.iter().map(|(_, _, uid)| uid).collect(),
         queue.parked.iter().map(|(_, uid)| uid).collect(),

@@ -14,6 +14,7 @@ pub(super) type Helps = Vec<Plugin>;
 pub(super) struct Pod {
     priority: i32,
     gated: bool,
+    namespace: &'static str,
 }
 
 impl Candidate for Pod {
@@ -23,6 +24,10 @@ impl Candidate for Pod {
 
     fn gate(&self) -> Option<Plugin> {
         self.gated.then_some(Plugin::SchedulingGates)
+    }
+
+    fn namespace(&self) -> &str {
+        self.namespace
     }
 }
 
@@ -44,7 +49,12 @@ impl Hints for Fake {
 }
 
 pub(super) fn pod(priority: i32, gated: bool) -> Rc<Pod> {
-    Rc::new(Pod { priority, gated })
+    Rc::new(Pod { priority, gated, namespace: "" })
+}
+
+/// A pod of a namespace.
+pub(super) fn pod_of(namespace: &'static str, priority: i32) -> Rc<Pod> {
+    Rc::new(Pod { priority, gated: false, namespace })
 }
 
 const FIT: Plugin = Plugin::NodeResourcesFit;
