@@ -293,7 +293,9 @@ impl Attempt {
             });
             let scored: Result<Vec<i64>, String> = scored.collect();
             let mut scored = scored.map_err(|e| format!("running Score plugin {name:?}: {e}"))?;
-            plugin.normalize(&self.state, &self.pod, &mut scored);
+            let run = || plugin.normalize(&self.state, &self.pod, &mut scored);
+            meter::asked(name, "NormalizeScore", run)
+                .map_err(|panic| format!("running NormalizeScore plugin {name:?}: {panic}"))?;
             for (sum, score) in sums.iter_mut().zip(scored) {
                 if !(0..=SCORE_MAX).contains(&score) {
                     return Err(format!(

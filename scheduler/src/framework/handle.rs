@@ -107,6 +107,13 @@ impl Handle {
         self.0.waiting.borrow_mut().remove(uid);
     }
 
+    /// Whoever follows the cluster begins anew.
+    pub(crate) fn forget_pods(&self) {
+        self.0.waiting.borrow_mut().clear();
+        self.0.requests.borrow_mut().clear();
+        self.0.pods.forget_all();
+    }
+
     pub(crate) fn take_requests(&self) -> Vec<Request> {
         std::mem::take(&mut *self.0.requests.borrow_mut())
     }

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use pintle_daemon::tasks::{self, Panicked};
+
 use super::attempt::Attempt;
 use super::points::{Nodes, Permission, Rejection};
 use super::{Name, Plugins};
@@ -31,14 +33,44 @@ impl Plugins {
     }
 }
 
+/// What a plugin that panicked counts as having said.
+pub(super) trait Failed {
+    fn failed(panic: Panicked) -> Self;
+}
+
+impl<T> Failed for Result<T, Rejection> {
+    fn failed(panic: Panicked) -> Self {
+        Err(Rejection::Error(panic.to_string()))
+    }
+}
+
+impl<T> Failed for Result<T, String> {
+    fn failed(panic: Panicked) -> Self {
+        Err(panic.to_string())
+    }
+}
+
+impl Failed for () {
+    fn failed(_: Panicked) {}
+}
+
+/// Asks a plugin; its panic is its error, and counted.
+pub(super) fn asked<T>(plugin: &str, point: &str, run: impl FnOnce() -> T) -> Result<T, Panicked> {
+    tasks::catch(run).inspect_err(|panic| {
+        tasks::counted("plugin");
+        tracing::error!("running {point} plugin {plugin:?}: {panic}");
+    })
+}
+
 impl Attempt {
-    pub(super) fn timed<T>(
+    pub(super) fn timed<T: Failed>(
         &self,
         plugin: &Name,
         point: &'static str,
         run: impl FnOnce() -> T,
         status: impl FnOnce(&T) -> &'static str,
     ) -> T {
+        let run = || asked(plugin, point, run).unwrap_or_else(T::failed);
         if !self.is_timed {
             return run();
         }

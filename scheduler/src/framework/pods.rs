@@ -27,6 +27,12 @@ impl WholePods {
         }
     }
 
+    /// Whoever follows the cluster begins anew.
+    pub(crate) fn forget_all(&self) {
+        self.known.borrow_mut().clear();
+        self.placed.borrow_mut().clear();
+    }
+
     /// A pod is gone.
     pub(crate) fn forget(&self, uid: &str) {
         self.known.borrow_mut().remove(uid);

@@ -15,7 +15,7 @@ use pintle_sched_core::Plugin;
 use pintle_sched_core::config::Rank;
 use serde_json::Value;
 
-use super::meter::Meter;
+use super::meter::{self, Meter};
 use super::points::{
     Bind, EnqueueExtensions, Filter, Happened, Permit, PostBind, PostFilter, PreBind, PreEnqueue,
     PreFilter, PreScore, QueueSort, Reserve, Score,
@@ -229,14 +229,16 @@ impl Plugins {
     /// Who keeps a pod from being decided, if anybody does.
     pub(crate) fn gate(&self, pod: &Pod) -> Option<Name> {
         let refuses = |(name, _, plugin): &(Name, i64, Rc<dyn PreEnqueue>)| {
-            plugin.pre_enqueue(pod).is_err().then(|| Rc::clone(name))
+            let said = meter::asked(name, "PreEnqueue", || plugin.pre_enqueue(pod));
+            (!matches!(said, Ok(Ok(())))).then(|| Rc::clone(name))
         };
         self.pre_enqueues.iter().find_map(refuses)
     }
 
     /// Where a pod is in the queue.
     pub(crate) fn rank(&self, pod: &Pod) -> Option<i64> {
-        self.queue_sorts.first().map(|(_, _, plugin)| plugin.rank(pod))
+        let (name, _, plugin) = self.queue_sorts.first()?;
+        meter::asked(name, "QueueSort", || plugin.rank(pod)).ok()
     }
 
     /// Whether something that happened may help a pod that these rejected; all of them, where it is
@@ -244,7 +246,11 @@ impl Plugins {
     pub(crate) fn may_help(&self, by: &[Name], pod: &Pod, happened: Happened) -> bool {
         let helps = |name: &str| {
             let events = self.events.get(name);
-            events.is_none_or(|events| events.may_help(pod, happened))
+            let asks = |events: &Rc<dyn EnqueueExtensions>| {
+                let run = || events.may_help(pod, happened);
+                meter::asked(name, "EventsToRegister", run).unwrap_or(true)
+            };
+            events.is_none_or(asks)
         };
         by.is_empty() || by.iter().any(|name| helps(name))
     }

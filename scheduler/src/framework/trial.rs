@@ -14,6 +14,7 @@ use pintle_sched_core::snapshot::View;
 use pintle_sched_core::snapshot::chunk::Numbers;
 
 use super::Attempt;
+use super::meter::{Failed, asked};
 use super::points::{CycleState, NodeInfo};
 
 /// Pods that count as on one node.
@@ -51,7 +52,8 @@ impl Attempt {
     /// A pod counts as on a node.
     fn comes(&self, state: &CycleState, other: &Pod, info: &NodeInfo<'_>) -> Result<(), Status> {
         for (name, plugin) in self.followers() {
-            let added = plugin.add_pod(state, &self.pod, other, info);
+            let run = || plugin.add_pod(state, &self.pod, other, info);
+            let added = asked(name, "AddPod", run).unwrap_or_else(Failed::failed);
             added.map_err(|why| self.rejects("AddPod", name, why))?;
         }
         Ok(())
@@ -60,7 +62,8 @@ impl Attempt {
     /// A pod counts as gone from it.
     fn goes(&self, state: &CycleState, other: &Pod, info: &NodeInfo<'_>) -> Result<(), Status> {
         for (name, plugin) in self.followers() {
-            let removed = plugin.remove_pod(state, &self.pod, other, info);
+            let run = || plugin.remove_pod(state, &self.pod, other, info);
+            let removed = asked(name, "RemovePod", run).unwrap_or_else(Failed::failed);
             removed.map_err(|why| self.rejects("RemovePod", name, why))?;
         }
         Ok(())
