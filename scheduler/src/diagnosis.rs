@@ -8,7 +8,9 @@ mod refusal;
 mod without;
 mod words;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -265,6 +267,7 @@ impl Thinker {
         }
         let claims = asking.of_claims(&mirror.devices);
         let plugins = asking.of_rows(kept, &claims);
+        crate::fault::pass("filter");
         select::decide_with(view, &asking.program, &plugins, &mut self.scratch)
     }
 
@@ -343,20 +346,24 @@ impl Thinker {
         let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
         let plugins = asking.of_rows(&kept, &claims);
         asking.expects(&mirror.cluster, mirror.whole_pods.as_deref(), row, pods);
-        let found = with_pods(&mut mirror.cluster, node, pods, |cluster, _| {
+        let known = (&mut mirror.cluster, &mirror.is_changing);
+        let found = with_pods(known, node, pods, |cluster, _| {
+            crate::fault::pass("beside");
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
         });
         asking.expects_nobody();
         mirror.expect_no_shares(shares);
+        let found = found.unwrap_or_else(|panic| resume_unwind(panic));
         let found = found.or_else(|| {
             asking.claims.as_ref()?;
             let users = mirror.expect_users(node, pods);
             if users.is_empty() {
                 return None;
             }
-            let beside = asking.beside_users(&mirror.volumes, &mirror.cluster, row, &[]);
+            let look = || asking.beside_users(&mirror.volumes, &mirror.cluster, row, &[]);
+            let beside = catch_unwind(AssertUnwindSafe(look));
             mirror.expect_no_users(users);
-            beside
+            beside.unwrap_or_else(|panic| resume_unwind(panic))
         });
         found.map(|status| (row, status))
     }
@@ -401,6 +408,7 @@ impl Thinker {
         if outcome.feasible > 0 {
             return None;
         }
+        crate::fault::pass("score");
         let program = &asking.program;
         let found = explain::statuses(&mirror.cluster, program, &detail, &mut self.scratch);
         let mut statuses: BTreeMap<u32, Status> = found.into_iter().collect();
@@ -481,6 +489,7 @@ impl Thinker {
         let whole = mirror.whole_pods.clone();
         let known = (&mirror.volumes, &mirror.devices, whole.as_deref());
         let without = |cluster: &Cluster, row, gone: &[PodId], before| {
+            crate::fault::pass("dry run");
             asking.without(known, cluster, (row, gone), before)
         };
         let (offset, expected) = (self.preempts_from, &[][..]);
@@ -505,13 +514,15 @@ impl Thinker {
                 let beside = || asking.beside_users(known.0, cluster, row, gone);
                 if users.is_empty() { alone } else { alone.or_else(beside) }
             };
-            let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster, ids| {
+            let columns = (&mut mirror.cluster, &mirror.is_changing);
+            let others = with_pods(columns, &node, &nominees[&node], |cluster, ids| {
                 let trials =
                     preempt::Trials { budgets, offset: 0, expected: ids, without: &without };
                 preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
             });
             mirror.expect_no_users(users);
             mirror.expect_no_shares(shares);
+            let others = others.unwrap_or_else(|panic| resume_unwind(panic));
             run.needless.extend(others.needless);
             run.potential.extend(others.potential);
             run.candidates.extend(others.candidates);
@@ -523,18 +534,21 @@ impl Thinker {
     }
 }
 
-/// Runs `look` while these pods are on the node, those left out that are bound already.
+/// Runs `look` while these pods are on the node, those left out that are bound already. They are
+/// removed also when it panics.
 fn with_pods<T>(
-    cluster: &mut Cluster,
+    (cluster, is_changing): (&mut Cluster, &Cell<bool>),
     node: &str,
     pods: &[Rc<PodSpec>],
     look: impl FnOnce(&Cluster, &[PodId]) -> T,
-) -> T {
+) -> std::thread::Result<T> {
     let new = pods.iter().filter(|pod| cluster.pods().find(pod.key).is_none());
     let new: Vec<&Rc<PodSpec>> = new.collect();
+    is_changing.set(true);
     let ids: Vec<_> = new.iter().map(|pod| cluster.place_spec(pod, node, true)).collect();
-    let seen = look(cluster, &ids);
+    let seen = catch_unwind(AssertUnwindSafe(|| look(cluster, &ids)));
     ids.into_iter().for_each(|id| cluster.remove(id));
+    is_changing.set(false);
     seen
 }
 

@@ -7,14 +7,14 @@
 
 mod herald;
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use pintle_api::leader::Elector;
 use pintle_api::{Access, ClientOptions};
 use pintle_daemon::tasks;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::herald::Herald;
 use crate::config::Process;
@@ -37,8 +37,65 @@ pub(crate) struct Lead {
     words: mpsc::UnboundedReceiver<Word>,
     /// Until it is taken nobody asks for the lease.
     stand: Option<oneshot::Sender<()>>,
-    release: oneshot::Sender<()>,
+    keeper: LeaseKeeper,
     released: oneshot::Receiver<()>,
+}
+
+/// What is wanted of the thread that has the lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wish {
+    #[default]
+    Hold,
+    /// Others begin at once.
+    Release,
+    /// It is renewed no more: others begin when it is over.
+    Abandon,
+}
+
+/// The end of the lease in the hands of other threads than that which decides.
+#[derive(Clone)]
+pub(crate) struct LeaseKeeper {
+    wish: Arc<watch::Sender<Wish>>,
+    is_over: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl LeaseKeeper {
+    fn new() -> (Self, watch::Receiver<Wish>) {
+        let (wish, asked) = watch::channel(Wish::Hold);
+        (Self { wish: Arc::new(wish), is_over: Arc::default() }, asked)
+    }
+
+    /// Releases the lease, and blocks until that is done or took too long.
+    pub(crate) fn release_within(&self, most: Duration) {
+        self.wish.send_replace(Wish::Release);
+        let (is_over, changes) = &*self.is_over;
+        let is_over = is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        // The lease is over some time later, whatever becomes of the request.
+        drop(changes.wait_timeout_while(is_over, most, |is_over| !*is_over));
+    }
+
+    /// Renews it no more.
+    pub(crate) fn abandon(&self) {
+        self.wish.send_replace(Wish::Abandon);
+    }
+
+    fn is_over(&self) {
+        let (is_over, changes) = &*self.is_over;
+        *is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changes.notify_all();
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.keeper.wish.send_if_modified(|wish| {
+            let holds = *wish == Wish::Hold;
+            if holds {
+                *wish = Wish::Abandon;
+            }
+            holds
+        });
+    }
 }
 
 impl Lead {
@@ -63,7 +120,8 @@ impl Lead {
         };
         let (tell, words) = mpsc::unbounded_channel();
         let (stand, stands) = oneshot::channel();
-        let (release, asked) = oneshot::channel();
+        let (keeper, asked) = LeaseKeeper::new();
+        let over = keeper.clone();
         let (done, released) = oneshot::channel();
         let (lease, state) = (process.timing.lease, Arc::clone(state));
         tasks::thread("lease", move || {
@@ -77,11 +135,17 @@ impl Lead {
                 };
                 lead((elector, &herald), &tell, asked, told).await;
             });
+            over.is_over();
             // Whoever waited for it may have gone.
             let _ = done.send(());
         })
         .context("the thread of the lease")?;
-        Ok(Some(Self { words, stand: Some(stand), release, released }))
+        Ok(Some(Self { words, stand: Some(stand), keeper, released }))
+    }
+
+    /// The end of the lease in other hands.
+    pub(crate) fn keeper(&self) -> LeaseKeeper {
+        self.keeper.clone()
     }
 
     /// Wants the lease from now on, until this process leads. May be dropped and called again.
@@ -97,9 +161,9 @@ impl Lead {
     }
 
     /// Gives the lease up, so that another one can begin at once.
-    pub(crate) async fn release(self) {
-        let _ = self.release.send(());
-        if tokio::time::timeout(RELEASE_MAX, self.released).await.is_err() {
+    pub(crate) async fn release(mut self) {
+        self.keeper.wish.send_replace(Wish::Release);
+        if tokio::time::timeout(RELEASE_MAX, &mut self.released).await.is_err() {
             tracing::warn!("the lease could not be given up: others begin when it is over");
         }
     }
@@ -111,12 +175,12 @@ impl Lead {
 async fn lead(
     (mut elector, herald): (Elector, &Herald),
     words: &mpsc::UnboundedSender<Word>,
-    mut asked: oneshot::Receiver<()>,
+    mut asked: watch::Receiver<Wish>,
     tell: impl Fn(bool),
 ) {
     tokio::select! {
         () = elector.acquire() => {}
-        _ = &mut asked => return,
+        _ = ends(&mut asked) => return,
     }
     tell(false);
     // Nobody hears it only when the process is about to end.
@@ -125,8 +189,8 @@ async fn lead(
     tokio::select! {
         () = elector.hold(|| tell(true)) => {}
         () = herald.proclaim(&became) => {}
-        is_asked = &mut asked => {
-            if is_asked.is_ok() {
+        wish = ends(&mut asked) => {
+            if wish == Wish::Release {
                 let stopped = herald.event(elector.lease(), "stopped leading");
                 elector.release().await;
                 herald.last_words(&stopped, LAST_WORDS).await;
@@ -140,6 +204,14 @@ async fn lead(
     futures_util::future::join(wait, herald.last_words(&stopped, LAST_WORDS)).await;
     tracing::error!("the lease was lost: another scheduler may work now");
     std::process::exit(1);
+}
+
+/// Waits until the lease is not to be held any more.
+async fn ends(asked: &mut watch::Receiver<Wish>) -> Wish {
+    match asked.wait_for(|wish| *wish != Wish::Hold).await {
+        Ok(wish) => *wish,
+        Err(_) => Wish::Abandon,
+    }
 }
 
 // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
@@ -191,8 +263,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn an_event_tells_that_this_process_leads_and_that_it_does_not_any_more() {
+    /// A server, and a client of it.
+    fn served() -> (Arc<Mutex<Server>>, kube::Client) {
         let server = Arc::new(Mutex::new(Server::default()));
         let shared = Arc::clone(&server);
         let service = tower::service_fn(move |request: hyper::Request<Body>| {
@@ -206,22 +278,46 @@ mod tests {
                 Ok::<_, tower::BoxError>(Response::builder().status(code).body(answer)?)
             }
         });
-        let client = kube::Client::new(service, "default");
+        (server, kube::Client::new(service, "default"))
+    }
+
+    /// Holds the lease until this is wished; what the server has then.
+    async fn held_until(wish: Wish) -> Arc<Mutex<Server>> {
+        let (server, client) = served();
         let herald = Herald::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
         let lease = ("kube-system", "lock");
         let elector = Elector::new(client, lease, "host_1".to_owned(), Timing::default());
         let elector = elector.expect("good timings");
         let (tell, mut words) = mpsc::unbounded_channel();
-        let (release, asked) = oneshot::channel();
+        let (keeper, asked) = LeaseKeeper::new();
         let told = || server.lock().expect("no panic").events.clone();
         let asks = async {
             assert_eq!(words.recv().await, Some(Word::Leads));
             while told().is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            release.send(()).expect("it holds the lease");
+            keeper.wish.send_replace(wish);
         };
         futures_util::future::join(lead((elector, &herald), &tell, asked, |_| {}), asks).await;
+        server
+    }
+
+    #[tokio::test]
+    async fn lease_that_is_abandoned_is_not_renewed_and_expires() {
+        let server = held_until(Wish::Abandon).await;
+        let server = server.lock().expect("no panic");
+        assert_eq!(server.events.len(), 1, "{:?}", server.events);
+        let spec = &server.lease.as_ref().expect("it was taken")["spec"];
+        assert_eq!(spec["holderIdentity"], "host_1");
+    }
+
+    #[tokio::test]
+    async fn an_event_tells_that_this_process_leads_and_that_it_does_not_any_more() {
+        let server = held_until(Wish::Release).await;
+        let told = || server.lock().expect("no panic").events.clone();
+        let spec =
+            server.lock().expect("no panic").lease.as_ref().expect("it was taken")["spec"].clone();
+        assert_ne!(spec["holderIdentity"], "host_1", "others begin at once");
         let messages: Vec<Value> = told().iter().map(|event| event["message"].clone()).collect();
         assert_eq!(messages, ["host_1 became leader", "host_1 stopped leading"]);
         let event = &told()[0];

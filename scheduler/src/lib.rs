@@ -25,6 +25,7 @@ mod devices;
 pub mod diagnosis;
 pub mod explain;
 pub mod extender;
+mod fault;
 pub mod framework;
 pub mod groups;
 pub mod kept;

@@ -9,29 +9,33 @@
 //! is known. Bounds: `AHEAD_MAX` pods are assumed and not bound; until some are, nobody else is
 //! decided; `TAKE_MAX` for what is told before anything else is looked at.
 
-use std::path::Path;
+mod ending;
+mod rebuild;
+mod start;
+pub mod watchdog;
+
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use futures_util::FutureExt as _;
 use pintle_api::{Access, ClientOptions, Observer};
 use pintle_daemon::{logging, own_code, tasks};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
-use crate::config::Process;
+use self::ending::Ending;
+use self::rebuild::{Rebuilds, Watches};
+use self::start::{OfOthers, access, plugins};
 use crate::cycle::{Ended, Fact, Scheduler};
 use crate::daemon::Settings;
-use crate::daemon::plugin_metrics::OfProfile;
 use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
-use crate::framework::{Handle, Plugins, Registry};
-use crate::groups::Groups;
+use crate::framework::{Handle, Registry};
 use crate::lanes::{BoundBy, End, Lanes};
 use crate::lead::Lead;
-use crate::watch::{self, TOLD_MAX, Told};
+use crate::watch::Told;
 
 /// Pods that have a node of which the API server does not know yet.
 const AHEAD_MAX: usize = 4096;
@@ -63,6 +67,7 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
         let text = serde_json::to_string_pretty(&settings.configuration)?;
         return std::fs::write(path, text + "\n").context("--write-config-to");
     }
+    let (ending, signals) = ending::listen()?;
     let access = access(&settings.process, settings.master.as_deref())?;
     let handle = Handle::default();
     let (state, questions) = State::new(settings);
@@ -70,108 +75,47 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     let plugins = plugins(settings, registry, &handle, &state)?;
     serve::start(&settings.serving, settings.process.leader_elect, &state)?;
     let lead = Lead::begin(&access, &settings.process, &state)?;
+    let lease = lead.as_ref().map(Lead::keeper);
+    signals.guard(&state, lease.clone());
+    watchdog::start(Arc::clone(&state), lease)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        work(Running::new(&access, settings, &state, questions, (plugins, handle))?, lead).await
+        let running = Running::new(&access, settings, &state, questions, (plugins, handle))?;
+        work(running, lead, ending).await
     })
 }
 
-/// The plugins of others that each profile runs.
-fn plugins(
-    settings: &Settings,
-    registry: &Registry,
-    handle: &Handle,
-    state: &Arc<State>,
-) -> Result<OfOthers> {
-    let made = settings.chosen.iter().enumerate().map(|(at, chosen)| {
-        if chosen.is_empty() {
-            return Ok(None);
-        }
-        let plugins = registry.plugins(chosen, handle);
-        let meter = Rc::new(OfProfile(Arc::clone(state), at));
-        plugins.map(|plugins| Some(Rc::new(plugins.metered(meter)))).map_err(|error| {
-            anyhow::anyhow!("--config: configuration: profiles[{at}].{error}: correct the file")
-        })
-    });
-    let made = made.collect::<Result<OfOthers>>()?;
-    let sorts =
-        |plugins: &Option<Rc<Plugins>>| plugins.as_ref().and_then(|p| p.sorts_by().cloned());
-    let first = made.first().and_then(sorts);
-    if let Some(at) = made.iter().position(|plugins| sorts(plugins) != first) {
-        anyhow::bail!(
-            "--config: configuration: profiles[{at}].plugins.queueSort: all profiles must sort the \
-             queue by the same plugin: correct the file"
-        );
-    }
-    Ok(made)
-}
-
-/// The credentials that were named, or else, where no server is, those of the pod that it runs in.
-// k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go BuildConfigFromFlags
-fn access(process: &Process, master: Option<&str>) -> Result<Access> {
-    match (&process.kubeconfig, master) {
-        (Some(path), None) => return Ok(Access::read(path)?),
-        (Some(path), Some(master)) => {
-            let access = Access::read_for(path, Some(master));
-            return access.with_context(|| format!("--master={master}"));
-        }
-        (None, Some(master)) => return Ok(Access::anonymous(Path::new("--master"), master)?),
-        (None, None) => {}
-    }
-    let of_pod = Access::of_pod().context(
-        "no credentials, and this is no pod: give --kubeconfig, or clientConnection.kubeconfig in \
-         the file of --config",
-    )?;
-    Ok(of_pod?)
-}
-
 /// Schedules until the process is told to end or does not lead any more.
-async fn work(mut running: Running, mut lead: Option<Lead>) -> Result<()> {
+async fn work(mut running: Running, mut lead: Option<Lead>, mut ending: Ending) -> Result<()> {
     own_code::start(pintle_heap::code::forget);
-    let mut end = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
     let state = Arc::clone(&running.state);
     // Whoever cannot know the cluster leaves the lease to those who do.
     // k8s: cmd/kube-scheduler/app/server.go Run
     let leads = async {
-        running.learn().await;
-        running.follow(leads(&mut lead)).await;
+        running.learn().await?;
+        running.follow(leads(&mut lead)).await
     };
     tokio::select! {
-        () = leads => {}
-        () = any_of(&mut end, &mut interrupt) => return Ok(()),
+        is_known = leads => is_known?,
+        () = ending.requested() => return Ok(()),
     }
     tokio::select! {
-        () = running.schedule() => {}
+        ended = running.schedule() => ended?,
         () = is_lost(&mut lead) => {
             anyhow::bail!("the lease was lost: another scheduler may work now")
         }
-        () = any_of(&mut end, &mut interrupt) => {}
+        () = ending.requested() => {}
     }
+    ending.acknowledge();
     state.is_ending();
-    let ends = async {
-        // A binding without an answer may still be made: others wait until the lease is over.
-        if running.end().await
-            && let Some(lead) = lead
-        {
-            lead.release().await;
-        }
-    };
-    tokio::select! {
-        () = ends => Ok(()),
-        // k8s: staging/src/k8s.io/apiserver/pkg/server/signal.go SetupSignalContext
-        () = any_of(&mut end, &mut interrupt) => {
-            anyhow::bail!("told to end a second time: bindings may have no answer yet")
-        }
+    // A binding without an answer may still be made: others wait until the lease is over. A second
+    // signal ends the process meanwhile.
+    if running.end().await
+        && let Some(lead) = lead
+    {
+        lead.release().await;
     }
-}
-
-/// Until one of the two is heard.
-async fn any_of(end: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = end.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    Ok(())
 }
 
 async fn leads(lead: &mut Option<Lead>) {
@@ -214,13 +158,14 @@ fn shares(took: Duration, facts: &[Fact]) -> (Duration, Duration) {
     (share(searched.max(decided)), share(decided))
 }
 
-/// Plugins of others, by profile.
-type OfOthers = Vec<Option<Rc<Plugins>>>;
-
 /// The scheduler with what it hears and whom it tells.
 struct Running {
     scheduler: Scheduler,
+    /// Makes one that knows nothing yet.
+    make: Box<dyn Fn() -> Scheduler>,
     lanes: Lanes,
+    watches: Watches,
+    rebuilds: Rebuilds,
     told: mpsc::Receiver<Told>,
     ended: mpsc::UnboundedReceiver<End>,
     questions: mpsc::Receiver<Question>,
@@ -254,33 +199,21 @@ impl Running {
         // Events have a limit of their own, as upstream's.
         // k8s: cmd/kube-scheduler/app/options/options.go createClients
         let events = access.client(options(observer));
-        let (tell, told) = mpsc::channel(TOLD_MAX);
-        let whole = !settings.extenders.is_empty() || plugins.iter().any(Option::is_some);
-        for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, whole) {
-            tasks::singleton(name, follows);
-        }
-        if settings.groups.is_some() {
-            let (name, follows) = watch::follow_groups(clients.urgent(), &tell);
-            tasks::singleton(name, follows);
-        }
-        if settings.devices.taint_rules {
-            let (name, follows) = watch::follow_rules(clients.urgent(), &tell);
-            tasks::singleton(name, follows);
-        }
         let (lanes, ended) = Lanes::new(&clients, events);
         let callers = settings.extenders.iter().cloned().map(Caller::new);
         let callers: Result<Vec<Caller>, String> = callers.collect();
         let asked_for = Rc::new(Notify::new());
         let wake = Rc::clone(&asked_for);
         handle.connect(clients.urgent(), Box::new(move || wake.notify_one()));
-        let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed());
-        let scheduler = scheduler.with_device_gates(settings.devices);
-        let mut scheduler = scheduler.with_extenders(settings.extenders.clone());
-        if let Some(gates) = settings.groups {
-            scheduler = scheduler.with_groups(Groups::new(gates));
-        }
+        let whole = !settings.extenders.is_empty() || plugins.iter().any(Option::is_some);
+        let make = rebuild::maker(settings, plugins, handle, seed());
+        let begun = Instant::now();
+        let (watches, told) = Watches::begin(clients, settings, whole);
         Ok(Self {
-            scheduler: scheduler.with_plugins(plugins, handle),
+            scheduler: make().with_clock(Rc::new(move || begun.elapsed())),
+            make,
+            watches,
+            rebuilds: Rebuilds::default(),
             lanes: lanes.with_extenders(callers.map_err(anyhow::Error::msg)?),
             told,
             ended,
@@ -290,7 +223,7 @@ impl Running {
             dump: signal(SignalKind::user_defined2())?,
             counted: Duration::ZERO,
             is_counted: false,
-            begun: Instant::now(),
+            begun,
             state: Arc::clone(state),
         })
     }
@@ -300,12 +233,12 @@ impl Running {
     }
 
     /// Takes what is told until the cluster is known.
-    async fn learn(&mut self) {
+    async fn learn(&mut self) -> Result<()> {
         let first = tokio::time::Instant::now() + SAY_MISSING_EVERY;
         let mut says = tokio::time::interval_at(first, SAY_MISSING_EVERY);
         while !self.scheduler.mirror.is_complete() {
             tokio::select! {
-                is_told = self.hear() => if !is_told { return },
+                is_told = self.hear() => if !is_told? { return Ok(()) },
                 _ = says.tick() => {
                     let missing: Vec<_> = self.scheduler.mirror.missing().collect();
                     tracing::warn!("not ready to schedule: no list yet of {missing:?}");
@@ -316,38 +249,53 @@ impl Running {
         self.state.is_synced();
         // The start is over: what only it needed makes room for those who wait.
         pintle_heap::code::forget();
+        Ok(())
     }
 
     /// Takes what is told until it leads.
-    async fn follow(&mut self, leads: impl Future<Output = ()>) {
+    async fn follow(&mut self, leads: impl Future<Output = ()>) -> Result<()> {
         let mut leads = std::pin::pin!(leads);
         loop {
             tokio::select! {
-                () = &mut leads => return,
-                is_told = self.hear() => if !is_told { return },
+                () = &mut leads => return Ok(()),
+                is_told = self.hear() => if !is_told? { return Ok(()) },
             }
         }
     }
 
     /// Takes one thing that was told or asked; false when nothing will be told any more.
-    async fn hear(&mut self) -> bool {
+    async fn hear(&mut self) -> Result<bool> {
+        self.begin_turn().await?;
         tokio::select! {
             told = self.told.recv() => match told {
                 Some(told) => self.tell(told),
-                None => return false,
+                None => return Ok(false),
             },
             Some(question) = self.questions.recv() => self.answer(question),
             Some(()) = self.dump.recv() => self.dump(),
+            () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        true
+        Ok(true)
+    }
+
+    /// The thread is not stuck. A cache that a panic has torn is replaced before anything is done.
+    async fn begin_turn(&mut self) -> Result<()> {
+        let turns = &self.state.turns;
+        turns.mark();
+        if turns.is_given_up() {
+            // Another scheduler may work now: nothing that was decided before counts.
+            anyhow::bail!("this process was given up: its deciding thread was stuck");
+        }
+        if self.scheduler.is_torn() { self.rebuild().await } else { Ok(()) }
     }
 
     /// Decides for ever.
-    async fn schedule(&mut self) {
+    async fn schedule(&mut self) -> Result<()> {
         self.state.works();
         let (waiting, bound, nodes) = self.scheduler.mirror.counts();
         tracing::info!("scheduling: {nodes} nodes, {bound} pods on them, {waiting} without");
         loop {
+            self.begin_turn().await?;
             let knows_all = self.take_told();
             // What was told may have been what a pod with a node waited for.
             self.scheduler.attend(self.now());
@@ -370,7 +318,7 @@ impl Running {
             tokio::select! {
                 told = self.told.recv() => match told {
                     Some(told) => self.tell(told),
-                    None => return,
+                    None => return Ok(()),
                 },
                 Some(end) = self.ended.recv() => self.has_ended(end),
                 Some(question) = self.questions.recv() => self.answer(question),
@@ -426,7 +374,7 @@ impl Running {
         tracing::info!(
             "dump: {nodes} nodes, {bound} pods on them, {waiting} without, {assumed} assumed"
         );
-        for line in self.scheduler.queue_lines(DUMPED_MAX) {
+        for line in self.scheduler.queue_lines(DUMPED_MAX, self.now()) {
             tracing::info!("dump: {line}");
         }
     }
@@ -444,6 +392,7 @@ impl Running {
 
     fn has_ended(&mut self, end: End) {
         let now = self.now();
+        self.state.turns.set_ahead(self.lanes.ahead());
         match end {
             End::Bind(end) => {
                 let status = if end.ended == Ended::Bound { "Success" } else { "Error" };
@@ -498,7 +447,12 @@ impl Running {
 
     /// Carries out what was decided within `took`.
     fn carry_out(&mut self, took: Duration) {
+        let turns = &self.state.turns;
+        if turns.is_given_up() {
+            return;
+        }
         self.scheduler.take_commands().into_iter().for_each(|command| self.lanes.run(command));
+        turns.set_ahead(self.lanes.ahead());
         let metrics = &self.state.metrics;
         let facts = self.scheduler.take_facts();
         let (of_search, of_decision) = shares(took, &facts);
@@ -515,6 +469,7 @@ impl Running {
                 Fact::Refused { profile, is_error, since } => {
                     metrics.refused(profile, is_error, since.saturating_add(took));
                 }
+                Fact::Exhausted(limit) => metrics.net.exhausted(limit),
                 Fact::Group { profile, result } => metrics.group(profile, result, took),
                 Fact::TriedToPreempt => metrics.tried_to_preempt(),
                 Fact::Preempted(victims) => metrics.preempted(victims),
@@ -543,6 +498,7 @@ impl Running {
         let moved = self.scheduler.queue.take_moved();
         metrics.queue(moved, self.scheduler.queue.rejected(), self.lanes.under_way());
         metrics.batches(&self.scheduler.take_batches());
+        metrics.net.over_share(self.scheduler.queue.namespaces_over_share(now));
     }
 
     /// Nobody else may begin before what was decided is bound or given up; whether it is.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod, PodCon
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::attempt_budget::Limit;
 
 use super::Reserve;
 use crate::extender::Consult;
@@ -195,6 +196,8 @@ pub enum Fact {
         /// Since its attempt began, up to the decision that it is refused by.
         since: Duration,
     },
+    /// An attempt exceeded this limit.
+    Exhausted(Limit),
     /// The pods of a group were decided.
     Group {
         /// The number of their profile.

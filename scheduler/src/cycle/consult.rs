@@ -15,7 +15,8 @@ use pintle_sched_core::preempt::{self, Candidate};
 use pintle_sched_core::snapshot::pods::PodId;
 
 use super::command::{Command, PodRef};
-use super::decide::{Found, Why, pod_ref, victim, with_others};
+use super::decide::{Found, Why, pod_ref, with_others};
+use super::evict::victim;
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis;
 use crate::extender::consulted::{Nodes, Rows};
@@ -136,10 +137,18 @@ impl Scheduler {
 
     /// Takes what extenders said.
     pub fn consulted(&mut self, consulted: Consulted, now: Duration) {
+        self.in_attempt(now, |scheduler| scheduler.take_consulted(consulted, now));
+    }
+
+    fn take_consulted(&mut self, consulted: Consulted, now: Duration) {
         let is_it = |waiting: &mut Consulting| waiting.uid == consulted.about.uid;
         let Some(Consulting { uid, stage }) = self.consulting.take_if(is_it) else { return };
         let Some(waiting) = self.queue.get(&uid) else { return };
         let asked = Rc::clone(&waiting.pod);
+        self.attempts(&uid, &asked);
+        if let Some(cycle) = &self.group {
+            self.attempts_all(cycle.pods());
+        }
         if !self.still_waits(&uid, &asked) {
             self.queue.done(&uid);
             return self.go_on(now);

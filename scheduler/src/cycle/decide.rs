@@ -7,15 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use pintle_api::informer::ObjectKey;
 use pintle_sched_core::config::RANK_LAST;
 use pintle_sched_core::filter::status::Code;
-use pintle_sched_core::preempt::Candidate;
 use pintle_sched_core::select::Refusal;
-use pintle_sched_core::snapshot::pods::PodId;
-use pintle_sched_core::{Cluster, Plugin, explain};
+use pintle_sched_core::{Plugin, explain};
 
-use super::command::{Command, Fact, Note, PodRef, Related};
+use super::command::{Command, Fact, Note, PodRef};
 use super::consult::Said;
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
@@ -69,6 +66,10 @@ impl Why {
 impl Scheduler {
     /// Decides the pod whose turn it is; whether there was one. What comes of it are commands.
     pub fn decide_next(&mut self, now: Duration) -> bool {
+        self.in_attempt(now, |scheduler| scheduler.decide_one(now))
+    }
+
+    fn decide_one(&mut self, now: Duration) -> bool {
         if self.is_blocked() {
             return false;
         }
@@ -88,6 +89,7 @@ impl Scheduler {
             self.queue.done(&uid);
             return true;
         }
+        self.attempts(&uid, &asked);
         self.decides_since = now;
         self.place(&uid, asked, Said::Nothing, now);
         true
@@ -162,10 +164,11 @@ impl Scheduler {
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
         *asked.rejected.borrow_mut() = rejected.ok();
         self.begin_attempt(asked, &mut asking)?;
+        self.within_budget()?;
         let consults = self.consults(&pod);
         match said {
             Said::Nothing => {
-                let kept = self.thinker.kept_node(&mut self.mirror, &asking);
+                let kept = self.evaluate(|thinker, mirror| thinker.kept_node(mirror, &asking))?;
                 if kept.is_some() {
                     self.count_search(asked.profile, said, asking.failed().is_some());
                 }
@@ -183,7 +186,7 @@ impl Scheduler {
             }
             Said::OfKept(None) | Said::OfAll(..) => {}
         }
-        let outcome = self.thinker.choose(&mut self.mirror, &asking);
+        let outcome = self.evaluate(|thinker, mirror| thinker.choose(mirror, &asking))?;
         self.count_batch(asked.profile, said);
         if let Some(Refusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
@@ -232,7 +235,7 @@ impl Scheduler {
             return Err(Why::nowhere(message, Plugin::NodeName));
         }
         self.thinker.preempts_from = self.random(usize::MAX);
-        match self.thinker.diagnose(&mut self.mirror, &asking) {
+        match self.evaluate(|thinker, mirror| thinker.diagnose(mirror, &asking))? {
             Some(diagnosis) => {
                 asked.rejected_by.borrow_mut().extend(diagnosis.rejected_by.iter().cloned());
                 if let Some(cycle) = self.group.as_mut().filter(|_| diagnosis.unreserves) {
@@ -316,79 +319,6 @@ impl Scheduler {
         Err(Why { is_error: false, message, rejectors, nominated })
     }
 
-    /// Makes room; returns the node's name.
-    // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
-    pub(super) fn preempt(
-        &mut self,
-        asked: &Asked,
-        candidate: &Candidate,
-        now: Duration,
-    ) -> String {
-        let cluster = &self.mirror.cluster;
-        let node = cluster.node_name(candidate.row).to_owned();
-        // Those that are going already are not asked again.
-        let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
-        let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
-        let uid: Uid = cluster.text(asked.spec.key).into();
-        let all = candidate.victims.iter();
-        *asked.victims.borrow_mut() = all.map(|id| victim(cluster, *id).uid).collect();
-        let pod = pod_ref(asked, &uid);
-        let said = format!("Preempted by pod {uid} on node {node}");
-        let name = self.reporter(asked.profile);
-        let related = Related::Pod(pod.clone());
-        let makes_go = !victims.is_empty();
-        if makes_go {
-            self.facts.push(Fact::Preempted(candidate.victims.len()));
-        }
-        self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
-        let notes = going(&victims, &name, &related, &said);
-        let message = format!("{name}: preempting to accommodate a higher priority pod");
-        // Whoever has nobody go takes nothing from anybody.
-        // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
-        if makes_go {
-            self.unseat(asked, &node, now);
-        }
-        if !victims.is_empty() {
-            asked.preempts.set(true);
-            self.commands.push(Command::Evict { victims, pod, message, notes });
-        }
-        node
-    }
-
-    /// Of these, those that are not being bound yet go without being deleted.
-    // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
-    pub(super) fn preempt_in_memory(
-        &mut self,
-        victims: &mut Vec<PodRef>,
-        (reporter, related, said): (&Rc<str>, &Related, &str),
-        now: Duration,
-    ) {
-        let gone: Vec<PodRef> =
-            victims.extract_if(.., |victim| self.preempt_unbound(&victim.uid, now)).collect();
-        let said = format!("{said} (in kube-scheduler memory).");
-        let notes = going(&gone, reporter, related, &said);
-        self.commands.extend(notes.into_iter().map(Command::Tell));
-    }
-
-    /// Pods of lower priority for which room is kept there look for another place.
-    // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
-    fn unseat(&mut self, asked: &Asked, node: &str, now: Duration) {
-        for (key, nominee) in self.mirror.nominated_on(node) {
-            if nominee.spec.priority >= asked.spec.priority || key == asked.spec.key {
-                continue;
-            }
-            self.make(&Step::Nominated { pod: key, old: Some(nominee), new: None }, now);
-            let uid = self.mirror.cluster.text(key);
-            if let Some(waiting) = self.queue.get(uid) {
-                self.commands.push(Command::Status {
-                    pod: Rc::clone(&waiting.pod.pod),
-                    condition: None,
-                    nominated: Some(String::new()),
-                });
-            }
-        }
-    }
-
     /// Plugins of others may have something to do once the pod has a node.
     pub(super) fn keep_attempt(&mut self, uid: &Uid, attempt: Option<Rc<Attempt>>, node: &Rc<str>) {
         if let Some(attempt) = attempt.filter(|attempt| attempt.acts_late()) {
@@ -426,10 +356,16 @@ impl Scheduler {
 
     // k8s: schedule_one.go handleSchedulingFailure
     pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
+        // Whatever was found: a search that was not finished says nothing of the cluster.
+        let why = self.within_budget().err().unwrap_or(why);
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
         self.count_refusal(uid, asked, why.is_error, now);
-        let hints = super::Happens::new(&self.mirror);
-        self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
+        if self.is_set_back() {
+            self.queue.set_back(uid, now);
+        } else {
+            let hints = super::Happens::new(&self.mirror);
+            self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
+        }
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         // The API may still be about to hear of the node that was kept before.
         let said = asked.pod.nominated_node().unwrap_or_default();
@@ -546,34 +482,6 @@ fn digest(condition: &PodCondition) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&condition.reason, &condition.message).hash(&mut hasher);
     hasher.finish()
-}
-
-/// What those are told who go.
-pub(super) fn going(
-    victims: &[PodRef],
-    reporter: &Rc<str>,
-    related: &Related,
-    said: &str,
-) -> Vec<Note> {
-    let note = |victim: &PodRef| Note {
-        about: victim.clone(),
-        reporter: Rc::clone(reporter),
-        version: None,
-        related: Some(related.clone()),
-        warning: false,
-        reason: "Preempted",
-        action: "Preempting",
-        note: said.to_owned(),
-    };
-    victims.iter().map(note).collect()
-}
-
-/// A pod on a node.
-pub(super) fn victim(cluster: &Cluster, id: PodId) -> PodRef {
-    let full = cluster.pod_name(id);
-    let (namespace, name) = full.split_once('/').unwrap_or(("", &full));
-    let uid = cluster.text(cluster.pods().get(id).key).into();
-    PodRef { key: ObjectKey::new(namespace, name), uid }
 }
 
 pub(super) fn pod_ref(asked: &Asked, uid: &Uid) -> PodRef {

@@ -209,12 +209,15 @@ impl Scheduler {
         if all.is_empty() {
             return Ok(());
         }
+        // What was found with less than all of the search is no allocation.
+        self.within_budget().map_err(|why| why.message)?;
         let devices = &mut self.mirror.devices;
         let give = |Reserve { claim, allocation, .. }: &Reserve| {
             let number = devices.give(claim, allocation.clone()?);
             Some((uid_of(claim).to_owned(), number))
         };
         let given = all.iter().filter_map(give).collect();
+        crate::fault::pass("devices");
         self.devices.last += 1;
         let (pod, number) = (pod_ref(asked, uid), self.devices.last);
         let group = asked.group.as_ref().filter(|group| group.has_claims());
@@ -256,6 +259,10 @@ impl Scheduler {
 
     /// Takes how writing ended.
     pub fn devices_reserved(&mut self, reserved: Reserved, now: Duration) {
+        self.netted(now, |scheduler| scheduler.take_reserved(reserved, now));
+    }
+
+    fn take_reserved(&mut self, reserved: Reserved, now: Duration) {
         let uid = &reserved.pod.uid;
         let made = reserved.claims.iter().find(|claim| is_of_resources(claim));
         let wanted = self
@@ -307,7 +314,7 @@ impl Scheduler {
         if let Some(mut one) = self.devices.leaving.remove(&reserved.number) {
             take_newer(&mut one.all, reserved.claims);
             if !self.let_go(one, now) {
-                self.devices_released(&reserved.pod.uid, Vec::new(), now);
+                self.take_released(&reserved.pod.uid, Vec::new(), now);
             }
         }
     }
@@ -315,6 +322,10 @@ impl Scheduler {
     /// A pod or a group uses claims no longer that it gave up, and this is what they are now: the pod,
     /// or those of the group, may be decided again.
     pub fn devices_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
+        self.netted(now, |scheduler| scheduler.take_released(uid, claims, now));
+    }
+
+    fn take_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
         let told = claims.into_iter().filter_map(|claim| self.mirror.devices.set_written(claim));
         told.collect::<Vec<_>>().iter().for_each(|event| self.happened(event, now));
         let of_group = self.mirror.groups.as_ref().and_then(|groups| groups.has_released(uid));
@@ -537,10 +548,12 @@ impl Scheduler {
     /// Takes how it ended that a claim was to give devices back, and what it is now. A pod whose claim
     /// did not is tried again.
     pub fn gave_back(&mut self, uid: &Uid, did: bool, claims: Vec<ResourceClaim>, now: Duration) {
-        self.devices_released(uid, claims, now);
-        if !did {
-            self.queue.later(uid, now);
-        }
+        self.netted(now, |scheduler| {
+            scheduler.take_released(uid, claims, now);
+            if !did {
+                scheduler.queue.later(uid, now);
+            }
+        });
     }
 }
 

@@ -11,6 +11,10 @@ use super::decide::Why;
 impl Scheduler {
     /// Takes how a binding ended.
     pub fn ended(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
+        self.netted(now, |scheduler| scheduler.take_end(pod, node, ended, now));
+    }
+
+    fn take_end(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
         match ended {
             Ended::Bound => {
                 // Whoever is being bound stays in the queue until this moment.
@@ -42,6 +46,10 @@ impl Scheduler {
     /// at once when some victim stayed, since nobody will tell that one went.
     // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
     pub fn evicted(&mut self, evicted: &Evicted, now: Duration) {
+        self.netted(now, |scheduler| scheduler.take_evicted(evicted, now));
+    }
+
+    fn take_evicted(&mut self, evicted: &Evicted, now: Duration) {
         let Evicted { pod: PodRef { key, uid }, .. } = evicted;
         let groups = self.mirror.groups.as_ref();
         if let Some(pods) = groups.and_then(|groups| groups.has_preempted(key, uid)) {

@@ -80,6 +80,14 @@ pub(super) struct GroupCycle {
     pub(super) had_node: HashSet<Uid>,
 }
 
+impl GroupCycle {
+    /// Returns the pods that are decided with it, but for the one whose turn it is.
+    pub(super) fn pods(&self) -> Vec<(Uid, Rc<Asked>)> {
+        let tried = self.tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
+        tried.chain(self.left.iter().cloned()).collect()
+    }
+}
+
 /// A pod of it that was looked at.
 #[derive(Debug)]
 pub(super) struct Tried {
@@ -140,6 +148,7 @@ impl Scheduler {
         if all.is_empty() {
             return;
         }
+        self.attempts_all(all.iter().cloned());
         let never_preempts = group.preempts_whole().then_some(NOT_ONE_BY_ONE);
         let mut cycle = GroupCycle {
             group,
@@ -186,7 +195,10 @@ impl Scheduler {
                 None => {
                     let Some(mut cycle) = self.group.take() else { return };
                     self.take_all_back(&mut cycle.tried);
-                    if self.tries_elsewhere(&mut cycle) || self.makes_room(&mut cycle, now) {
+                    if self.is_set_back() {
+                        self.fail_group(&mut cycle);
+                        self.submit(cycle, now);
+                    } else if self.tries_elsewhere(&mut cycle) || self.makes_room(&mut cycle, now) {
                         self.group = Some(cycle);
                     } else {
                         self.submit(cycle, now);
@@ -195,6 +207,20 @@ impl Scheduler {
             }
         }
         self.show_those_away();
+    }
+
+    /// The attempt was ended by force: nothing that was found of the group counts.
+    fn fail_group(&mut self, cycle: &mut GroupCycle) {
+        let came = cycle.came.clone();
+        if let Some(search) = cycle.search.take() {
+            self.end_search(cycle, search);
+        }
+        let spent = self.within_budget().err().map(|why| why.message);
+        cycle.came = match (spent, came) {
+            (Some(spent), _) => Came::Failed(spent),
+            (None, failed @ Came::Failed(_)) => failed,
+            (None, _) => Came::Failed(OTHER_FAILED.to_owned()),
+        };
     }
 
     /// Takes what was found of a pod of the group, and looks at the next one.
@@ -266,6 +292,10 @@ impl Scheduler {
             return Err(Why::error(error));
         }
         self.choose_volumes(uid, asked, &node);
+        if let Err(why) = self.within_budget() {
+            self.give_up_choices(uid, now);
+            return Err(why);
+        }
         let pod = asked.spec.key;
         let kept = self.mirror.nomination(pod).cloned();
         let spec = self.count_devices(uid, asked, &node);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use pintle_sched_core::preempt::units::{self, Unit};
 
 use super::command::{Command, Fact, PodRef, Related};
-use super::decide::{going, victim};
+use super::evict::{going, victim};
 use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE, WAITS};
 use super::reprieve::Reprieve;
 use super::{Asked, Scheduler};
@@ -158,7 +158,7 @@ impl Scheduler {
         let fits = came == Came::Fits;
         match search.back.take() {
             None if !fits => {
-                self.ends_search(cycle, search);
+                self.end_search(cycle, search);
                 let stop = match came {
                     Came::Failed(error) => Stop::Failed(error),
                     _ => Stop::Rejected(unschedulable(cycle).to_owned()),
@@ -187,7 +187,7 @@ impl Scheduler {
         let away = search.all.iter().filter(|one| one.is_away);
         let victims: Vec<Unit> = away.map(|one| one.unit.clone()).collect();
         let preemptor = search.preemptor.clone();
-        self.ends_search(cycle, search);
+        self.end_search(cycle, search);
         self.make_room_for_group(cycle.profile, &preemptor, victims, now);
         if cycle.came == Came::Nowhere {
             cycle.said.get_or_insert_with(|| UNSCHEDULABLE.to_owned());
@@ -197,7 +197,7 @@ impl Scheduler {
     }
 
     /// Everything is as it was before the search.
-    fn ends_search(&mut self, cycle: &mut GroupCycle, mut search: Search) {
+    pub(super) fn end_search(&mut self, cycle: &mut GroupCycle, mut search: Search) {
         search.all.iter_mut().for_each(|one| self.show(one));
         for (asked, by) in search.rejected_by {
             *asked.rejected_by.borrow_mut() = by;

@@ -23,6 +23,10 @@ use crate::watch::{Kind, Thing, Told};
 impl Scheduler {
     /// Takes what a watch told; upstream's name of what happened, of pods and nodes.
     pub fn tell(&mut self, told: Told, now: Duration) -> Option<&'static str> {
+        self.apply(told, now, |scheduler, told| scheduler.take_told(told, now))
+    }
+
+    fn take_told(&mut self, told: Told, now: Duration) -> Option<&'static str> {
         let key = match &told {
             Told::Listed(thing) | Told::Set(thing) | Told::Gone(thing)
                 if thing.kind() == Kind::Pod =>
@@ -50,6 +54,7 @@ impl Scheduler {
             }
             self.make(&step, now);
         }
+        crate::fault::pass("event");
         let happened = self.mirror.take_happened();
         happened.iter().for_each(|event| self.happened(event, now));
         if looks || !happened.is_empty() {

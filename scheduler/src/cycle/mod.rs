@@ -20,6 +20,7 @@ mod decide;
 mod device_tests;
 mod devices;
 mod ended;
+mod evict;
 #[cfg(test)]
 mod flaw_tests;
 #[cfg(test)]
@@ -34,6 +35,9 @@ mod group_room_tests;
 mod group_tests;
 mod handed;
 mod intake;
+mod net;
+#[cfg(test)]
+mod net_tests;
 mod permit;
 #[cfg(test)]
 mod preempt_tests;
@@ -66,12 +70,13 @@ pub use self::command::{Command, Ended, Evicted, Fact};
 use self::consult::Consulting;
 pub use self::devices::{Reserve, Reserved};
 pub use self::handed::Batches;
+pub use self::net::Clock;
 pub use self::volumes::Written;
 use crate::devices::DeviceGates;
 use crate::devices::known::Claims;
 use crate::devices::look;
 use crate::diagnosis::Thinker;
-use crate::explain::{self, Explanation, Queued, Unexplained};
+use crate::explain::{Explanation, Queued, Unexplained};
 use crate::extender::Extender;
 use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
 use crate::groups::{Groups, OfGroup};
@@ -125,6 +130,10 @@ impl Candidate for Asked {
 
     fn profile(&self) -> usize {
         self.profile
+    }
+
+    fn namespace(&self) -> &str {
+        self.key.namespace()
     }
 
     // k8s: schedulinggates/scheduling_gates.go PreEnqueue
@@ -345,6 +354,7 @@ pub struct Scheduler {
     /// How often volumes were chosen for a pod.
     volumes_chosen: u64,
     random: u64,
+    net: net::Net,
 }
 
 impl Scheduler {
@@ -372,6 +382,7 @@ impl Scheduler {
             batches,
             volumes_chosen: 0,
             random: seed | 1,
+            net: net::Net::default(),
         }
     }
 
@@ -437,12 +448,16 @@ impl Scheduler {
     }
 
     /// A line for each pod of the queue, at most so many.
-    pub fn queue_lines(&self, most: usize) -> Vec<String> {
+    pub fn queue_lines(&self, most: usize, now: Duration) -> Vec<String> {
         let line = |waiting: &Waiting<Asked>| {
             let rejectors: Vec<_> = waiting.rejectors.iter().map(|by| by.name()).collect();
             let (pod, place) = (waiting.pod.key.as_str(), waiting.place);
             let (attempts, by) = (waiting.attempts, rejectors.join(","));
-            format!("{pod} {place:?} attempts={attempts} rejectedBy={by}")
+            let over = self.queue.over_share(waiting.pod.key.namespace(), now);
+            let over = over.map_or_else(String::new, |over| {
+                format!(" namespaceOverShare={:.1}s", over.as_secs_f64())
+            });
+            format!("{pod} {place:?} attempts={attempts} rejectedBy={by}{over}")
         };
         let mut lines: Vec<String> = self.queue.iter().map(line).take(most).collect();
         lines.sort_unstable();
@@ -461,7 +476,7 @@ impl Scheduler {
     ) -> Result<Explanation, Unexplained> {
         let waits = self.mirror.waiting(pod).map(|waits| waits.whole());
         let waits = waits.ok_or_else(|| Unexplained::NotWaiting(pod.as_str().to_owned()))?;
-        let answer = explain::explain(&mut self.mirror, &mut self.thinker, &waits, node)?;
+        let answer = self.explain_pod(&waits, node, now)?;
         Ok(Explanation { queue: self.queued(pod, now), ..answer })
     }
 
@@ -481,7 +496,8 @@ impl Scheduler {
         let (place, attempts) = (waiting.place, waiting.attempts);
         let tried_again = self.queue.tried_again_at(waiting);
         let tried_again = tried_again.map(|until| Queued::seconds(until, now));
-        Some(Queued { place, attempts, rejected_by, tried_again })
+        let over_share = self.queue.over_share(pod.namespace(), now).map(|over| over.as_secs_f64());
+        Some(Queued { place, attempts, rejected_by, tried_again, over_share })
     }
 
     /// How many events of each name are kept for pods that are being decided, and these pods.

@@ -68,6 +68,10 @@ impl Scheduler {
             return self.refuse(uid, &asked, Why::error(error), now);
         }
         self.choose_volumes(uid, &asked, node);
+        if let Err(why) = self.within_budget() {
+            self.give_up_choices(uid, now);
+            return self.refuse(uid, &asked, why, now);
+        }
         let pod = asked.spec.key;
         let kept = self.mirror.nomination(pod).cloned();
         let spec = self.count_devices(uid, &asked, node);
@@ -106,6 +110,13 @@ impl Scheduler {
         }
     }
 
+    /// What was chosen for a pod counts no more, since not all could be.
+    pub(super) fn give_up_choices(&mut self, uid: &Uid, now: Duration) {
+        self.forget_volumes(uid);
+        self.forget_devices(uid, now);
+        self.unreserve(uid);
+    }
+
     /// Reserve and Permit of those who want to know.
     pub(super) fn permission(
         &self,
@@ -113,6 +124,7 @@ impl Scheduler {
         asked: &Asked,
         node: &str,
     ) -> Result<BTreeMap<Name, Duration>, Stopped> {
+        crate::fault::pass("permit");
         let mut pending = BTreeMap::new();
         if let Some((attempt, _)) = self.attempts.get(uid) {
             attempt.reserve(node)?;
@@ -215,6 +227,10 @@ impl Scheduler {
 
     /// Does what plugins have asked for since.
     pub fn attend(&mut self, now: Duration) {
+        self.netted(now, |scheduler| scheduler.do_requests(now));
+    }
+
+    fn do_requests(&mut self, now: Duration) {
         // What is done may make them ask for more.
         loop {
             let requests = self.handle.take_requests();

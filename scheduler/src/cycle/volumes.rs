@@ -72,6 +72,11 @@ impl Bindings {
         Some(binding)
     }
 
+    /// Nothing more is written for any pod.
+    pub(super) fn stop_all(&self) {
+        self.of_pods.values().for_each(|binding| binding.is_wanted.set(false));
+    }
+
     fn about(&self, about: &About) -> Vec<Uid> {
         match about {
             About::Nothing => Vec::new(),
@@ -165,6 +170,10 @@ impl Scheduler {
     /// Takes how writing ended. What was written for a node that the pod has no more says nothing of the
     /// one that it has.
     pub fn volumes_written(&mut self, written: Written, now: Duration) {
+        self.netted(now, |scheduler| scheduler.take_written(written, now));
+    }
+
+    fn take_written(&mut self, written: Written, now: Duration) {
         let uid = &written.pod.uid;
         let is_it = |binding: &&mut Binding| binding.number == written.number;
         let Some(binding) = self.binding_volumes.of_pods.get_mut(uid).filter(is_it) else { return };

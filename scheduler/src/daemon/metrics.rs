@@ -24,6 +24,7 @@ use pintle_sched_core::{Plugin, Profile};
 use super::batch_metrics::OfBatches;
 use super::device_metrics::OfConditions;
 use super::group_metrics::OfGroups;
+pub use super::net_metrics::NetMetrics;
 use super::plugin_metrics::OfPlugins;
 use crate::cycle::Batches;
 use crate::daemon::GateState;
@@ -253,6 +254,8 @@ pub struct SchedulerMetrics {
     conditions: OfConditions,
     groups: Option<OfGroups>,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
+    /// Those of attempts that were ended by force.
+    pub net: NetMetrics,
     requests: ApiRequests,
 }
 
@@ -273,6 +276,7 @@ impl SchedulerMetrics {
             process: Process::register(&mut at),
             requests: ApiRequests::register(&mut at),
             profiles: profiles.iter().map(|p| p.scheduler_name.as_str().into()).collect(),
+            net: NetMetrics::register(&mut at),
             attempts: at.add(
                 "scheduler_schedule_attempts",
                 "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could \
@@ -522,6 +526,7 @@ impl SchedulerMetrics {
     /// What a scraper reads.
     pub fn text(&self) -> String {
         self.process.read();
+        self.net.read();
         exposition(&self.registry, &[])
     }
 }

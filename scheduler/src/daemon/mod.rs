@@ -14,6 +14,7 @@ pub mod flags;
 pub mod gates;
 mod group_metrics;
 pub mod metrics;
+mod net_metrics;
 pub(crate) mod plugin_metrics;
 mod resources;
 pub mod serve;

@@ -40,6 +40,7 @@ use super::metrics::SchedulerMetrics;
 use super::{Serving, Settings, Tolerates, resources};
 use crate::explain::{Explanation, Unexplained};
 use crate::mirror::declared::Row;
+use crate::run::watchdog::Turns;
 
 const COMPONENT: &str = "kube-scheduler";
 /// Its members may do everything.
@@ -81,6 +82,8 @@ pub enum Question {
 #[derive(Debug)]
 pub struct State {
     questions: mpsc::Sender<Question>,
+    /// What the deciding thread lets others know of itself.
+    pub turns: Turns,
     /// What scrapers read.
     pub metrics: SchedulerMetrics,
     /// Who tells of the lease: the name of the first profile.
@@ -120,6 +123,7 @@ impl State {
         let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
         let state = Self {
             questions: ask,
+            turns: Turns::default(),
             metrics: SchedulerMetrics::new(
                 &settings.profiles,
                 &settings.gates,
@@ -317,6 +321,10 @@ pub(super) fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
         checks.with("leaderElection", move || state.leader_is_well())
     };
     let with_ping = |checks: Checks| checks.with("ping", || Ok(()));
+    let with_turns = |checks: Checks| {
+        let state = Arc::clone(state);
+        checks.with("deciding-thread", move || state.turns.check())
+    };
     let [healthz, livez, readyz] = ["healthz", "livez", "readyz"].map(Checks::new);
     let (healthz, readyz) = match elects {
         true => (with_leader(healthz), with_leader(readyz)),
@@ -333,7 +341,7 @@ pub(super) fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
             true => Ok(()),
             false => Err("handlers are not fully synchronized".to_owned()),
         });
-    [healthz, with_ping(livez), readyz]
+    [with_turns(healthz), with_turns(with_ping(livez)), readyz]
 }
 
 /// Tokens and rights may be looked up with different credentials.

@@ -271,10 +271,10 @@ fn each_path_of_health_has_upstreams_checks() {
         ["/healthz", "/livez", "/readyz"].into_iter().zip(&checks).map(page).collect::<Vec<_>>()
     };
     let readyz = "[+]shutdown [+]sched-handler-sync readyz check passed\n";
-    let livez = "[+]ping livez check passed\n".to_owned();
-    let healthz = "[+]leaderElection healthz check passed\n".to_owned();
+    let livez = "[+]ping [+]deciding-thread livez check passed\n".to_owned();
+    let healthz = "[+]leaderElection [+]deciding-thread healthz check passed\n".to_owned();
     assert_eq!(pages(true), [healthz, livez.clone(), format!("[+]leaderElection {readyz}")]);
-    let healthz = "[+]ping healthz check passed\n".to_owned();
+    let healthz = "[+]ping [+]deciding-thread healthz check passed\n".to_owned();
     assert_eq!(pages(false), [healthz, livez, readyz.to_owned()]);
     let [_, livez, _] = serve::checks(true, &state);
     assert!(livez.answer("/livez/leaderElection", &Query::parse("")).is_none());

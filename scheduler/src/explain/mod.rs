@@ -110,6 +110,10 @@ pub struct Queued {
     /// not bring it there.
     #[serde(rename = "triedAgainInSeconds", skip_serializing_if = "Option::is_none")]
     pub tried_again: Option<u64>,
+    /// Seconds of the scheduler's time that the pod's namespace has spent beyond its share, if its pods
+    /// go behind those of other namespaces for that.
+    #[serde(rename = "namespaceOverShareSeconds", skip_serializing_if = "Option::is_none")]
+    pub over_share: Option<f64>,
 }
 
 impl Queued {
@@ -200,6 +204,9 @@ pub enum Unexplained {
     /// The pod has a node, or is not there.
     #[error("{0} does not wait for a node")]
     NotWaiting(String),
+    /// The answer is not complete, and why.
+    #[error("no complete answer: {0}")]
+    NotFinished(String),
     /// The node that was asked about is not there.
     #[error("there is no node {0:?}")]
     NoNode(String),

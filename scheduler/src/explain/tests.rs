@@ -311,6 +311,7 @@ fn a_pod_says_where_it_waits_and_when_it_is_tried_again() {
         attempts,
         rejected_by: vec![by.to_owned()],
         tried_again,
+        over_share: None,
     };
     for (name, now, wanted, line) in [
         (

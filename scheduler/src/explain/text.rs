@@ -110,6 +110,14 @@ impl Display for Queued {
         if !self.rejected_by.is_empty() {
             write!(out, "; last rejected by {}", self.rejected_by.join(", "))?;
         }
-        out.write_str(".")
+        out.write_str(".")?;
+        if let Some(over) = self.over_share {
+            write!(
+                out,
+                " Its namespace has used {over:.1} s of the scheduler's time beyond its share: pods of \
+                 other namespaces go first."
+            )?;
+        }
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ mod says;
 mod step;
 mod whole;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
@@ -106,6 +107,8 @@ pub struct Mirror {
     flawed: Flawed,
     /// What the attempt that is under way may spend; without limits between attempts.
     pub attempt_budget: Rc<AttemptBudget>,
+    /// A dry run adds pods, or removes what it added: after a panic meanwhile they stay.
+    pub(crate) is_changing: Cell<bool>,
 }
 
 impl Mirror {
@@ -145,6 +148,7 @@ impl Mirror {
             complete: HashSet::new(),
             flawed: Flawed::default(),
             attempt_budget: Rc::default(),
+            is_changing: Cell::default(),
         }
     }
 
@@ -277,6 +281,21 @@ impl Mirror {
             Told::Set(thing) => self.set(thing),
             Told::Gone(thing) => self.gone(thing.kind(), &thing.key(), Some(&thing)),
             Told::Lost(kind, key) => self.gone(kind, &key, None),
+        }
+    }
+
+    /// An object cannot be applied; in a list it is there all the same.
+    pub(crate) fn put_flawed(&mut self, kind: Kind, key: &ObjectKey, is_listed: bool) {
+        self.flawed.put_undecoded(kind, key);
+        if is_listed {
+            self.lists.entry(kind).or_default().seen.insert(key.clone());
+        }
+    }
+
+    /// A later version of such an object could be applied. What of it cannot be read counts as before.
+    pub(crate) fn is_applied(&mut self, kind: Kind, key: &ObjectKey) {
+        if !matches!(kind, Kind::Pod | Kind::Node) {
+            self.flawed.take(kind, key);
         }
     }
 

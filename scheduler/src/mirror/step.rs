@@ -99,6 +99,7 @@ impl Step {
 impl Mirror {
     /// Makes the change.
     pub fn make(&mut self, step: &Step) {
+        crate::fault::pass("make");
         match step {
             Step::Bound(pod, node) | Step::Changed { new: pod, node, .. } => self.place(pod, node),
             Step::Gone { pod, .. } => self.take_away(*pod),

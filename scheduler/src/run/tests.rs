@@ -7,7 +7,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::config::Process;
 use crate::daemon::{Command, parse};
+use crate::watch;
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -18,6 +20,9 @@ struct Server {
     asked: RefCell<Vec<String>>,
     /// Slices may be listed.
     is_allowed: Cell<bool>,
+    /// Nodes and pods that there are.
+    nodes: RefCell<Vec<serde_json::Value>>,
+    pods: RefCell<Vec<serde_json::Value>>,
 }
 
 impl Server {
@@ -46,7 +51,7 @@ impl Server {
                 _ if line.starts_with("GET") => (
                     200,
                     json!({"kind": "List", "apiVersion": "v1",
-                        "metadata": {"resourceVersion": "1"}, "items": []}),
+                        "metadata": {"resourceVersion": "1"}, "items": self.items(&line)}),
                 ),
                 _ => (201, json!({"metadata": {"name": "made", "resourceVersion": "2"}})),
             };
@@ -56,6 +61,14 @@ impl Server {
                 text.len()
             );
             peer.write_all((head + &text).as_bytes()).await.expect("the peer listens");
+        }
+    }
+
+    fn items(&self, line: &str) -> Vec<serde_json::Value> {
+        match line {
+            _ if line.starts_with("GET /api/v1/nodes?") => self.nodes.borrow().clone(),
+            _ if line.starts_with("GET /api/v1/pods?") => self.pods.borrow().clone(),
+            _ => Vec::new(),
         }
     }
 
@@ -107,6 +120,26 @@ fn settings(args: &[&str]) -> Settings {
     }
 }
 
+/// A scheduler of this server, and what is known of it.
+async fn begin(
+    server: &Rc<Server>,
+    args: &[&str],
+) -> (impl Future<Output = Result<()>> + use<>, Arc<State>) {
+    let cluster = kube::config::Cluster {
+        server: Some(Rc::clone(server).serve().await),
+        ..Default::default()
+    };
+    let user = kube::config::AuthInfo::default();
+    let access = Access::to_server("test".as_ref(), &cluster, &user).expect("an address");
+    let settings = settings(args);
+    let (state, questions) = State::new(&settings);
+    let state = Arc::new(state);
+    let plugins = (vec![None], Handle::default());
+    let running = Running::new(&access, &settings, &state, questions, plugins);
+    let lead = Lead::begin(&access, &settings.process, &state).expect("good timings");
+    (work(running.expect("good settings"), lead, Ending::never()), state)
+}
+
 #[test]
 fn a_server_that_is_named_alone_is_asked_by_nobody_in_particular() {
     let process = Process { kubeconfig: None, ..Process::default() };
@@ -126,19 +159,7 @@ async fn who_may_not_list_all_of_the_cluster_leaves_the_lease_to_others() {
     let tasks = tokio::task::LocalSet::new();
     let shared = Rc::clone(&server);
     let test = tasks.run_until(async move {
-        let cluster = kube::config::Cluster {
-            server: Some(Rc::clone(&shared).serve().await),
-            ..Default::default()
-        };
-        let user = kube::config::AuthInfo::default();
-        let access = Access::to_server("test".as_ref(), &cluster, &user).expect("an address");
-        let settings = settings(&[]);
-        let (state, questions) = State::new(&settings);
-        let state = Arc::new(state);
-        let plugins = (vec![None], Handle::default());
-        let running = Running::new(&access, &settings, &state, questions, plugins);
-        let lead = Lead::begin(&access, &settings.process, &state).expect("good timings");
-        let work = work(running.expect("good settings"), lead);
+        let (work, _) = begin(&shared, &[]).await;
         let looks = async {
             // All is known but the slices, which were refused again.
             shared.until("watch=true", watch::KINDS.len() - 1).await;
@@ -146,6 +167,41 @@ async fn who_may_not_list_all_of_the_cluster_leaves_the_lease_to_others() {
             assert_eq!(shared.count(LEASES), 0, "{:?}", shared.asked);
             shared.is_allowed.set(true);
             shared.until(&format!("POST {LEASES}"), 1).await;
+        };
+        tokio::select! {
+            ended = work => panic!("it ended: {ended:?}"),
+            () = looks => {}
+        }
+    });
+    test.await;
+}
+
+#[tokio::test]
+async fn cluster_is_read_again_after_a_panic_that_tore_the_cache_and_good_pods_are_bound() {
+    let server = Rc::new(Server::default());
+    server.is_allowed.set(true);
+    server.nodes.borrow_mut().push(json!({"metadata": {"name": "n", "resourceVersion": "1"},
+        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}}));
+    for name in ["bad", "good"] {
+        let priority = i32::from(name == "bad");
+        server.pods.borrow_mut().push(json!({
+            "metadata": {"name": name, "namespace": "d", "uid": name, "resourceVersion": "1"},
+            "spec": {"schedulerName": "default-scheduler", "priority": priority,
+                "containers": [{"name": "c", "image": "i"}]}}));
+    }
+    let tasks = tokio::task::LocalSet::new();
+    let shared = Rc::clone(&server);
+    let test = tasks.run_until(async move {
+        let (work, state) = begin(&shared, &["--leader-elect=false"]).await;
+        crate::fault::arm("permit", 0);
+        let looks = async {
+            shared.until("POST /api/v1/namespaces/d/pods/good/binding", 1).await;
+            assert!(!crate::fault::disarm(), "it panicked");
+            assert_eq!(shared.count("POST /api/v1/namespaces/d/pods/bad/binding"), 0);
+            assert_eq!(shared.count("GET /api/v1/nodes? "), 2, "{:?}", shared.asked);
+            assert!(state.metrics.text().contains("pintle_scheduler_cache_rebuilds_total 1"));
+            // The pod that panicked waits, and is bound as well.
+            shared.until("POST /api/v1/namespaces/d/pods/bad/binding", 1).await;
         };
         tokio::select! {
             ended = work => panic!("it ended: {ended:?}"),

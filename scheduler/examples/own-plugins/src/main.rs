@@ -15,6 +15,8 @@
 
 mod gang;
 mod licence;
+#[cfg(debug_assertions)]
+mod stuck;
 
 use std::process::ExitCode;
 
@@ -22,5 +24,7 @@ use pintle_scheduler::framework::Registry;
 
 fn main() -> ExitCode {
     let registry = Registry::default().with("Gang", gang::make).with("Licence", licence::make);
+    #[cfg(debug_assertions)]
+    let registry = registry.with("Stuck", stuck::make);
     pintle_scheduler::command_line(registry)
 }

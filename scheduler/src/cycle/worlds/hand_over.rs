@@ -39,7 +39,7 @@ impl World {
     }
 
     /// Reads all there is.
-    fn list(&mut self, successor: &mut Scheduler) {
+    pub(super) fn list(&mut self, successor: &mut Scheduler) {
         let now = Duration::from_secs(self.now);
         self.told.clear();
         self.known.clear();

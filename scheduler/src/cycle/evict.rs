@@ -1,0 +1,121 @@
+//! Victims of preemption: those not bound yet lose their node at once, the others are deleted.
+//!
+//! Input: a candidate of the dry run. Output: commands, and the node that is nominated. Owner: the
+//! scheduler. Bounds: the victims of one candidate.
+// k8s: pkg/scheduler/framework/preemption/executor.go
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Cluster;
+use pintle_sched_core::preempt::Candidate;
+use pintle_sched_core::snapshot::pods::PodId;
+
+use super::command::{Command, Fact, Note, PodRef, Related};
+use super::decide::pod_ref;
+use super::{Asked, Scheduler, Uid};
+use crate::mirror::Step;
+
+impl Scheduler {
+    /// Makes room; returns the node's name.
+    // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
+    pub(super) fn preempt(
+        &mut self,
+        asked: &Asked,
+        candidate: &Candidate,
+        now: Duration,
+    ) -> String {
+        let cluster = &self.mirror.cluster;
+        let node = cluster.node_name(candidate.row).to_owned();
+        // Those that are going already are not asked again.
+        let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
+        let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
+        let uid: Uid = cluster.text(asked.spec.key).into();
+        let all = candidate.victims.iter();
+        *asked.victims.borrow_mut() = all.map(|id| victim(cluster, *id).uid).collect();
+        let pod = pod_ref(asked, &uid);
+        let said = format!("Preempted by pod {uid} on node {node}");
+        let name = self.reporter(asked.profile);
+        let related = Related::Pod(pod.clone());
+        let makes_go = !victims.is_empty();
+        if makes_go {
+            self.facts.push(Fact::Preempted(candidate.victims.len()));
+        }
+        self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
+        let notes = going(&victims, &name, &related, &said);
+        let message = format!("{name}: preempting to accommodate a higher priority pod");
+        // Whoever has nobody go takes nothing from anybody.
+        // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
+        if makes_go {
+            self.unseat(asked, &node, now);
+        }
+        if !victims.is_empty() {
+            asked.preempts.set(true);
+            self.commands.push(Command::Evict { victims, pod, message, notes });
+        }
+        node
+    }
+
+    /// Of these, those that are not being bound yet go without being deleted.
+    // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
+    pub(super) fn preempt_in_memory(
+        &mut self,
+        victims: &mut Vec<PodRef>,
+        (reporter, related, said): (&Rc<str>, &Related, &str),
+        now: Duration,
+    ) {
+        let gone: Vec<PodRef> =
+            victims.extract_if(.., |victim| self.preempt_unbound(&victim.uid, now)).collect();
+        let said = format!("{said} (in kube-scheduler memory).");
+        let notes = going(&gone, reporter, related, &said);
+        self.commands.extend(notes.into_iter().map(Command::Tell));
+    }
+
+    /// Pods of lower priority for which room is kept there look for another place.
+    // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
+    fn unseat(&mut self, asked: &Asked, node: &str, now: Duration) {
+        for (key, nominee) in self.mirror.nominated_on(node) {
+            if nominee.spec.priority >= asked.spec.priority || key == asked.spec.key {
+                continue;
+            }
+            self.make(&Step::Nominated { pod: key, old: Some(nominee), new: None }, now);
+            let uid = self.mirror.cluster.text(key);
+            if let Some(waiting) = self.queue.get(uid) {
+                self.commands.push(Command::Status {
+                    pod: Rc::clone(&waiting.pod.pod),
+                    condition: None,
+                    nominated: Some(String::new()),
+                });
+            }
+        }
+    }
+}
+
+/// What those are told who go.
+pub(super) fn going(
+    victims: &[PodRef],
+    reporter: &Rc<str>,
+    related: &Related,
+    said: &str,
+) -> Vec<Note> {
+    let note = |victim: &PodRef| Note {
+        about: victim.clone(),
+        reporter: Rc::clone(reporter),
+        version: None,
+        related: Some(related.clone()),
+        warning: false,
+        reason: "Preempted",
+        action: "Preempting",
+        note: said.to_owned(),
+    };
+    victims.iter().map(note).collect()
+}
+
+/// A pod on a node.
+pub(super) fn victim(cluster: &Cluster, id: PodId) -> PodRef {
+    let full = cluster.pod_name(id);
+    let (namespace, name) = full.split_once('/').unwrap_or(("", &full));
+    let uid = cluster.text(cluster.pods().get(id).key).into();
+    PodRef { key: ObjectKey::new(namespace, name), uid }
+}

@@ -1,0 +1,376 @@
+//! The net below decisions: what one attempt may cost, and what a panic costs.
+//!
+//! ```text
+//!   decide ──> in_attempt: budget, charge of the tenant
+//!                  └──> netted: a panic leaves the cache torn: nothing is decided or taken any more
+//!                          └──> evaluate: reads of the cache; a panic is the pod's error, nothing is torn
+//! ```
+//! Input: work of the scheduler. Output: the same, or a pod that is refused and put aside. Owner: the
+//! scheduler; the clock is a function that it was given, and without one there is no deadline.
+//! Bounds: `DEADLINE`, `WORK_MAX`, `BYTES_MAX` an attempt, `GROUP_DEADLINE` for a whole group.
+//! Why two nets: evaluating filters, scores and dry runs only reads the cache, and what a dry run adds
+//! is removed on the way out; a panic anywhere else may have left one half of a change. A torn
+//! scheduler is replaced by one that reads everything again, as a standby would: see `succeed`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_api::informer::ObjectKey;
+use pintle_daemon::tasks::{self, Panicked};
+use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted, Limits};
+
+use super::command::Fact;
+use super::decide::Why;
+use super::{Asked, Scheduler, Uid};
+use crate::diagnosis::Thinker;
+use crate::explain::{self, Explanation, Unexplained};
+use crate::mirror::Mirror;
+use crate::queue::Setback;
+use crate::watch::{Kind, Told};
+
+/// Time for one pod: a thousand times what a plain decision among 5,000 nodes takes, and short enough
+/// for every other pod to wait for.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// Time for all pods of a group, which are decided in one attempt.
+const GROUP_DEADLINE: Duration = Duration::from_secs(2);
+/// Work, in units of about ten nanoseconds: twice what the deadline allows, because prices are
+/// estimates. It ends attempts also where nothing reads a clock.
+const WORK_MAX: u64 = 200_000_000;
+/// Bytes, in sum: a quarter of the memory that the scheduler of a small cluster is given.
+const BYTES_MAX: u64 = 256 << 20;
+/// A panic counts as this much time of the pod's namespace: reading the cluster again may follow.
+const PANIC_CHARGE: Duration = Duration::from_secs(5);
+/// Characters of a panic's message that a pod's condition has.
+const PANIC_CHARS_MAX: usize = 300;
+/// Versions of one object that may panic before no later one is tried.
+const FLAWS_MAX: u32 = 3;
+
+/// A monotonic clock.
+pub type Clock = Rc<dyn Fn() -> Duration>;
+
+/// An object whose watch event ended in a panic.
+#[derive(Clone, Debug, Default)]
+struct Suspect {
+    version: Option<String>,
+    count: u32,
+}
+
+/// The state of the net.
+pub(super) struct Net {
+    clock: Option<Clock>,
+    limits: Limits,
+    /// The budget between attempts.
+    unlimited: Rc<AttemptBudget>,
+    /// The pods of the attempt that is under way.
+    under_way: Vec<(Uid, Rc<Asked>)>,
+    /// A panic ended an evaluation of this attempt.
+    has_panicked: bool,
+    is_torn: bool,
+    /// Setbacks of pods whose attempt tore the cache.
+    setbacks: HashMap<Uid, Setback>,
+    suspects: HashMap<(Kind, ObjectKey), Suspect>,
+    /// Each evaluation pays something.
+    #[cfg(test)]
+    pub(super) pays: bool,
+}
+
+impl fmt::Debug for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_torn, under_way, .. } = self;
+        f.debug_struct("Net")
+            .field("is_torn", is_torn)
+            .field("under_way", &under_way.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Net {
+    fn default() -> Self {
+        Self {
+            clock: None,
+            limits: Limits { work: WORK_MAX, bytes: BYTES_MAX },
+            unlimited: Rc::default(),
+            under_way: Vec::new(),
+            has_panicked: false,
+            is_torn: false,
+            setbacks: HashMap::new(),
+            suspects: HashMap::new(),
+            #[cfg(test)]
+            pays: false,
+        }
+    }
+}
+
+impl Net {
+    fn budget(&self, deadline: Duration) -> Rc<AttemptBudget> {
+        Rc::new(match &self.clock {
+            None => AttemptBudget::new(self.limits, || false),
+            Some(clock) => {
+                let (clock, end) = (Rc::clone(clock), clock().saturating_add(deadline));
+                AttemptBudget::new(self.limits, move || clock() >= end)
+            }
+        })
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.clock.as_ref().map_or(Duration::ZERO, |clock| clock())
+    }
+
+    /// Whether no attempt is under way.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && !self.has_panicked
+    }
+
+    /// Whether an object is skipped because applying it has panicked before.
+    fn skips(&self, key: &(Kind, ObjectKey), version: Option<&str>) -> bool {
+        self.suspects.get(key).is_some_and(|suspect| {
+            suspect.count >= FLAWS_MAX || suspect.version.as_deref() == version
+        })
+    }
+}
+
+impl Scheduler {
+    /// Gives attempts a deadline on this monotonic clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.net.clock = Some(clock);
+        self
+    }
+
+    /// Replaces the limits of attempts.
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn with_limits(mut self, limits: Limits) -> Self {
+        self.net.limits = limits;
+        self
+    }
+
+    /// Whether a panic has left the cache torn: everything has to be read again, by a successor.
+    pub fn is_torn(&self) -> bool {
+        self.net.is_torn
+    }
+
+    /// Does the work of one attempt within a budget, and charges the namespace of its pods.
+    pub(super) fn in_attempt<T: Default>(
+        &mut self,
+        now: Duration,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let began = self.net.elapsed();
+        self.mirror.attempt_budget = self.net.budget(DEADLINE);
+        let done = self.netted(now, work);
+        if let Some(spent) = self.exhausted() {
+            self.facts.push(Fact::Exhausted(spent.limit));
+        }
+        self.mirror.attempt_budget = Rc::clone(&self.net.unlimited);
+        let took = self.net.elapsed().saturating_sub(began);
+        let has_panicked = std::mem::take(&mut self.net.has_panicked) || self.net.is_torn;
+        let took = if has_panicked { took.max(PANIC_CHARGE) } else { took };
+        if let Some((_, asked)) = self.net.under_way.first() {
+            self.queue.charge(asked.key.namespace(), took, now);
+        }
+        self.net.under_way.clear();
+        done
+    }
+
+    /// A pod is decided in the attempt that is under way.
+    pub(super) fn attempts(&mut self, uid: &Uid, asked: &Rc<Asked>) {
+        self.net.under_way.push((Rc::clone(uid), Rc::clone(asked)));
+    }
+
+    /// All pods of a group are decided in the attempt that is under way.
+    pub(super) fn attempts_all(&mut self, pods: impl IntoIterator<Item = (Uid, Rc<Asked>)>) {
+        self.net.under_way.extend(pods);
+        self.mirror.attempt_budget = self.net.budget(GROUP_DEADLINE);
+    }
+
+    /// Does work that changes the cache or the queue. After a panic in it neither can be relied on:
+    /// nothing more is done, and of what it wanted done only that is kept which was complete before.
+    pub(super) fn netted<T: Default>(
+        &mut self,
+        now: Duration,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        if self.net.is_torn {
+            return T::default();
+        }
+        let (commands, facts) = (self.commands.len(), self.facts.len());
+        match tasks::catch(|| work(self)) {
+            Ok(done) => done,
+            Err(panic) => {
+                self.commands.truncate(commands);
+                self.facts.truncate(facts);
+                self.tear(&panic, now);
+                T::default()
+            }
+        }
+    }
+
+    fn tear(&mut self, panic: &Panicked, now: Duration) {
+        self.net.is_torn = true;
+        tasks::counted("scheduling");
+        let pods: Vec<_> = self.net.under_way.iter().map(|(_, of)| of.key.as_str()).collect();
+        let pods = if pods.is_empty() { "no pod".to_owned() } else { pods.join(", ") };
+        tracing::error!("{panic}; scheduling {pods}; the cluster is read again");
+        for (uid, asked) in self.net.under_way.clone() {
+            let setback = self.queue.setback(&uid).after_another(now);
+            self.net.setbacks.insert(uid, setback);
+            let message = of_panic(panic);
+            // If not even that can be said, the pod is put aside all the same.
+            let _ = tasks::catch(|| self.say(&asked, "SchedulerError", message, None));
+        }
+    }
+
+    /// Evaluates a pod, which changes neither the cache nor the queue.
+    ///
+    /// # Errors
+    /// When it panicked, or the budget of the attempt was exhausted: what was found is incomplete then.
+    pub(super) fn evaluate<T>(
+        &mut self,
+        evaluate: impl FnOnce(&mut Thinker, &mut Mirror) -> T,
+    ) -> Result<T, Why> {
+        #[cfg(test)]
+        if self.net.pays {
+            let budget = &self.mirror.attempt_budget;
+            let _ = budget.pay_at_once(1, "testing").and(budget.pay_bytes(1, "testing"));
+        }
+        match tasks::catch(|| evaluate(&mut self.thinker, &mut self.mirror)) {
+            Ok(found) => self.within_budget().map(|()| found),
+            // A dry run was under way whose pods could not be removed.
+            Err(panic) if self.mirror.is_changing.get() => {
+                std::panic::resume_unwind(Box::new(panic.0))
+            }
+            Err(panic) => {
+                self.thinker = Thinker::default();
+                self.net.has_panicked = true;
+                tasks::counted("scheduling");
+                let pods = self.net.under_way.iter().map(|(_, asked)| asked.key.as_str());
+                let pods: Vec<_> = pods.collect();
+                tracing::error!("{panic}; evaluating {}", pods.join(", "));
+                Err(Why::error(of_panic(&panic)))
+            }
+        }
+    }
+
+    /// Checks that the budget of the attempt is not exhausted.
+    ///
+    /// # Errors
+    /// The sentence for the pod.
+    pub(super) fn within_budget(&self) -> Result<(), Why> {
+        self.exhausted().map_or(Ok(()), |spent| Err(Why::error(of_exhausted(spent))))
+    }
+
+    pub(super) fn exhausted(&self) -> Option<Exhausted> {
+        self.mirror.attempt_budget.exhausted()
+    }
+
+    /// Explains a pod within the budget of an attempt.
+    ///
+    /// # Errors
+    /// As [`explain::explain`], and when the budget does not suffice.
+    pub(super) fn explain_pod(
+        &mut self,
+        pod: &Pod,
+        node: Option<&str>,
+        now: Duration,
+    ) -> Result<Explanation, Unexplained> {
+        self.mirror.attempt_budget = self.net.budget(DEADLINE);
+        let found = self.netted(now, |scheduler| {
+            let (mirror, thinker) = (&mut scheduler.mirror, &mut scheduler.thinker);
+            Some(explain::explain(mirror, thinker, pod, node))
+        });
+        let spent = self.exhausted();
+        self.mirror.attempt_budget = Rc::clone(&self.net.unlimited);
+        match (found, spent) {
+            (_, Some(spent)) => Err(Unexplained::NotFinished(spent.to_string())),
+            (None, None) => Err(Unexplained::NotFinished("the scheduler failed on it".to_owned())),
+            (Some(found), None) => found,
+        }
+    }
+
+    /// Whether pods of the attempt that is under way are put aside, whatever it found.
+    pub(super) fn is_set_back(&self) -> bool {
+        self.net.has_panicked || self.exhausted().is_some()
+    }
+
+    /// Applies a watch event. After a panic the object counts among those that cannot be read, and this
+    /// version of it is not tried again.
+    pub(super) fn apply(
+        &mut self,
+        told: Told,
+        now: Duration,
+        apply: impl FnOnce(&mut Self, Told) -> Option<&'static str>,
+    ) -> Option<&'static str> {
+        let (about, is_end) = match &told {
+            Told::Listed(thing) | Told::Set(thing) => {
+                let key = (thing.kind(), thing.key());
+                (Some((key, thing.metadata().resource_version.clone())), false)
+            }
+            Told::Gone(thing) => (Some(((thing.kind(), thing.key()), None)), true),
+            Told::Lost(kind, key) => (Some(((*kind, key.clone()), None)), true),
+            _ => (None, false),
+        };
+        let Some((key, version)) = about else { return self.netted(now, |s| apply(s, told)) };
+        if is_end {
+            self.net.suspects.remove(&key);
+        } else if self.net.skips(&key, version.as_deref()) {
+            let (kind, key) = key;
+            self.mirror.put_flawed(kind, &key, matches!(told, Told::Listed(_)));
+            return None;
+        }
+        let was_torn = self.net.is_torn;
+        let event = self.netted(now, |s| apply(s, told));
+        if self.net.is_torn && !was_torn {
+            tracing::error!("applying {:?} {} ended in this panic", key.0, key.1.as_str());
+            let suspect = self.net.suspects.entry(key).or_default();
+            *suspect = Suspect { version, count: suspect.count + 1 };
+        } else if !self.net.is_torn && self.net.suspects.remove(&key).is_some() {
+            self.mirror.is_applied(key.0, &key.1);
+        }
+        event
+    }
+
+    /// Hands over what must not be forgotten to a scheduler that reads everything again. What this one
+    /// has under way has to be over.
+    pub fn succeed(&mut self, successor: &mut Self, now: Duration) {
+        // What it has is torn: whatever fails here is lost, and no more.
+        let retired = tasks::catch(|| self.retire());
+        let setbacks = tasks::catch(|| {
+            let mut setbacks = self.queue.setbacks();
+            setbacks.extend(std::mem::take(&mut self.net.setbacks));
+            setbacks
+        });
+        for panic in [retired.err(), setbacks.as_ref().err().cloned()].into_iter().flatten() {
+            tracing::error!("{panic}; handing over");
+        }
+        successor.queue.inherit(setbacks.unwrap_or_default(), &mut self.queue, now);
+        successor.net.suspects = std::mem::take(&mut self.net.suspects);
+        successor.net.clock = self.net.clock.take();
+        successor.net.limits = self.net.limits;
+        successor.random = self.random;
+    }
+
+    /// Plugins keep no account of its pods any more, and nothing more is written for them.
+    fn retire(&mut self) {
+        for (uid, (attempt, node)) in std::mem::take(&mut self.attempts) {
+            self.handle.waits_no_more(&uid);
+            attempt.unreserve(&node);
+        }
+        self.handle.forget_pods();
+        self.binding_volumes.stop_all();
+    }
+}
+
+/// A panic may say anything, at any length.
+fn of_panic(panic: &Panicked) -> String {
+    let says: String = panic.to_string().chars().take(PANIC_CHARS_MAX).collect();
+    format!("the scheduler failed on this pod and tries it again later: {says}")
+}
+
+fn of_exhausted(spent: Exhausted) -> String {
+    format!("the pod was not scheduled: {spent}")
+}

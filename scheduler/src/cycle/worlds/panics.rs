@@ -1,0 +1,77 @@
+//! Schedulers that panic in a world: within an attempt, or while an event is applied.
+
+use super::*;
+use crate::fault;
+
+impl World {
+    fn panics(&mut self, one_in: usize) -> bool {
+        self.has_panics && self.chance.one_in(one_in)
+    }
+
+    /// One decision, in which something may panic. Nothing is left of an attempt that did.
+    pub(super) fn decide_with_panics(&mut self, scheduler: &mut Scheduler, now: Duration) -> bool {
+        if !self.panics(8) {
+            return scheduler.decide_next(now);
+        }
+        let point = self.chance.of(&fault::POINTS);
+        let point = fault::POINTS.into_iter().find(|known| *known == point).expect("a point");
+        fault::arm(point, self.chance.below(4));
+        let decided = scheduler.decide_next(now);
+        let panicked = !fault::disarm();
+        self.panicked += usize::from(panicked);
+        assert!(scheduler.is_torn() || scheduler.is_sound(), "after a panic at {point}");
+        // A decision that panicked was one.
+        decided || panicked
+    }
+
+    /// Applies an event, which may panic, once an object.
+    pub(super) fn apply(&mut self, scheduler: &mut Scheduler, told: Told) {
+        let now = Duration::from_secs(self.now);
+        let about = match &told {
+            Told::Set(thing) => Some((thing.kind(), thing.key().name().to_owned())),
+            _ => None,
+        };
+        let Some(about) = about.filter(|about| self.panics(40) && !self.flawed.contains(about))
+        else {
+            scheduler.tell(told, now);
+            return;
+        };
+        fault::arm("event", 0);
+        scheduler.tell(told, now);
+        fault::disarm();
+        if scheduler.is_torn() {
+            self.flawed.push(about);
+            scheduler.take_commands().into_iter().for_each(|command| self.carry_out(command));
+            self.read_again(scheduler);
+        }
+    }
+
+    /// What a torn scheduler began ends, then its successor reads all there is.
+    pub(super) fn read_again(&mut self, scheduler: &mut Scheduler) {
+        while !self.binds.is_empty() {
+            self.bind();
+        }
+        // The rest of what it wrote has no order.
+        for _ in 0..self.chance.below(8) {
+            self.write();
+        }
+        (self.statuses, self.evictions, self.answers) = (Vec::new(), Vec::new(), Vec::new());
+        (self.evicted, self.of_claims) = (Vec::new(), claims::UnderWay::default());
+        self.hand_overs += 1;
+        let mut successor = self.newcomer();
+        scheduler.succeed(&mut successor, Duration::from_secs(self.now));
+        self.untold.clear();
+        self.list(&mut successor);
+        *scheduler = successor;
+    }
+
+    /// Nothing panics any more, and there is a later version of each object that did.
+    pub(super) fn end_panics(&mut self) {
+        self.has_panics = false;
+        for (kind, name) in std::mem::take(&mut self.flawed) {
+            if let Some(value) = self.all(kind).get(&name).cloned() {
+                self.set(kind, &name, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Points at which tests make the scheduler panic.
+//!
+//! Input: a point and how often it is passed before. Output: a panic there, once. Owner: tests, by
+//! thread; in a build without tests nothing is here.
+
+/// Points, in the order in which an attempt passes them.
+#[cfg(test)]
+pub(crate) const POINTS: [&str; 8] =
+    ["filter", "beside", "score", "dry run", "devices", "permit", "make", "event"];
+
+#[cfg(test)]
+thread_local! {
+    static ARMED: std::cell::Cell<Option<(&'static str, usize)>> =
+        const { std::cell::Cell::new(None) };
+}
+
+/// Makes the point panic when it has been passed so often.
+#[cfg(test)]
+pub(crate) fn arm(point: &'static str, after: usize) {
+    ARMED.set(Some((point, after)));
+}
+
+/// Ends that; whether the panic has not happened.
+#[cfg(test)]
+pub(crate) fn disarm() -> bool {
+    ARMED.take().is_some()
+}
+
+/// A point is passed.
+#[inline]
+pub(crate) fn pass(_point: &str) {
+    #[cfg(test)]
+    match ARMED.get() {
+        Some((point, 0)) if point == _point => {
+            ARMED.set(None);
+            panic!("injected at {point}");
+        }
+        Some((point, left)) if point == _point => ARMED.set(Some((point, left - 1))),
+        _ => {}
+    }
+}

@@ -1,0 +1,153 @@
+//! A scheduler whose cache a panic has torn is replaced by one that reads the cluster again.
+//!
+//! ```text
+//!   torn ──> bindings under way end ──> watches end ──> successor: lists again, knows who was put aside
+//! ```
+//! Input: settings, watches. Output: a scheduler that is as a standby that has just become the leader.
+//! Owner: the deciding thread. Bounds: `DRAIN_MAX` for bindings, at most one rebuild each `WAIT_MAX`
+//! when they follow each other. Why not an exit: the same pod or object would end the next process,
+//! and each standby, too; only this one knows which it was.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Result;
+use pintle_api::Clients;
+use pintle_daemon::tasks;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::{Running, start};
+use crate::cycle::Scheduler;
+use crate::daemon::Settings;
+use crate::framework::Handle;
+use crate::groups::Groups;
+use crate::watch::{self, TOLD_MAX, Told};
+
+/// Longest wait for bindings under way. Answers that come later would count as the successor's.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// The first wait before a rebuild that follows another one, and the longest.
+const WAIT_FIRST: Duration = Duration::from_secs(1);
+const WAIT_MAX: Duration = Duration::from_secs(30);
+/// A rebuild so long after the last one is the first again.
+const APART: Duration = Duration::from_secs(300);
+
+/// How long rebuilds wait that follow each other.
+#[derive(Debug, Default)]
+pub(super) struct Rebuilds {
+    last: Option<Duration>,
+    wait: Duration,
+}
+
+impl Rebuilds {
+    /// Returns how long the rebuild that is due now waits.
+    fn wait(&mut self, now: Duration) -> Duration {
+        let follows = self.last.is_some_and(|last| now.saturating_sub(last) < APART);
+        let next = self.wait.saturating_mul(2).clamp(WAIT_FIRST, WAIT_MAX);
+        self.wait = if follows { next } else { Duration::ZERO };
+        self.last = Some(now.saturating_add(self.wait));
+        self.wait
+    }
+}
+
+/// Returns what makes a scheduler with these settings that knows nothing.
+pub(super) fn maker(
+    settings: &Settings,
+    plugins: start::OfOthers,
+    handle: Handle,
+    seed: u64,
+) -> Box<dyn Fn() -> Scheduler> {
+    let (profiles, queue) = (settings.profiles.clone(), settings.queue);
+    let (devices, groups) = (settings.devices, settings.groups);
+    let extenders = settings.extenders.clone();
+    Box::new(move || {
+        let scheduler = Scheduler::new(profiles.clone(), queue, seed);
+        let scheduler = scheduler.with_device_gates(devices);
+        let scheduler = scheduler.with_extenders(extenders.clone());
+        let scheduler = match groups {
+            Some(gates) => scheduler.with_groups(Groups::new(gates)),
+            None => scheduler,
+        };
+        scheduler.with_plugins(plugins.clone(), handle.clone())
+    })
+}
+
+/// The watches of one scheduler.
+pub(super) struct Watches {
+    clients: Rc<Clients>,
+    has_groups: bool,
+    has_rules: bool,
+    whole: bool,
+    all: Vec<JoinHandle<()>>,
+}
+
+impl Watches {
+    /// Begins to follow the cluster, within a `LocalSet`.
+    pub(super) fn begin(
+        clients: Clients,
+        settings: &Settings,
+        whole: bool,
+    ) -> (Self, mpsc::Receiver<Told>) {
+        let (has_groups, has_rules) = (settings.groups.is_some(), settings.devices.taint_rules);
+        let clients = Rc::new(clients);
+        let mut watches = Self { clients, has_groups, has_rules, whole, all: Vec::new() };
+        let told = watches.again();
+        (watches, told)
+    }
+
+    /// Ends all watches and begins new ones: what they deliver first are lists.
+    fn again(&mut self) -> mpsc::Receiver<Told> {
+        self.all.drain(..).for_each(|watch| watch.abort());
+        let (tell, told) = mpsc::channel(TOLD_MAX);
+        let client = || self.clients.urgent();
+        let mut all = watch::follow_all(client, &tell, self.whole);
+        all.extend(self.has_groups.then(|| watch::follow_groups(client(), &tell)));
+        all.extend(self.has_rules.then(|| watch::follow_rules(client(), &tell)));
+        self.all = all.into_iter().map(|(name, follows)| tasks::singleton(name, follows)).collect();
+        told
+    }
+}
+
+impl Running {
+    /// Replaces a torn scheduler.
+    ///
+    /// # Errors
+    /// When bindings of the old one have no answer in time: another process may begin with all that
+    /// came of them.
+    pub(super) async fn rebuild(&mut self) -> Result<()> {
+        // What was complete before the panic is carried out, and what was said of the pod.
+        self.carry_out(Duration::ZERO);
+        let drains = async { while self.lanes.ahead() > 0 && self.ended.recv().await.is_some() {} };
+        if tokio::time::timeout(DRAIN_MAX, drains).await.is_err() {
+            let left = self.lanes.ahead();
+            anyhow::bail!("the cache has to be read again, and {left} bindings have no answer");
+        }
+        while self.ended.try_recv().is_ok() {}
+        self.state.turns.mark();
+        let wait = self.rebuilds.wait(self.now());
+        tokio::time::sleep(wait).await;
+        self.state.turns.mark();
+        let now = self.now();
+        let mut successor = (self.make)();
+        self.scheduler.succeed(&mut successor, now);
+        self.told = self.watches.again();
+        self.scheduler = successor;
+        self.state.metrics.net.rebuilt();
+        tracing::warn!("the cluster is read again after a panic");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rebuilds_that_follow_each_other_wait_ever_longer() {
+        let mut rebuilds = Rebuilds::default();
+        let mut waits = |at: u64| rebuilds.wait(Duration::from_secs(at)).as_secs();
+        assert_eq!([10, 11, 13, 20, 30, 60, 100].map(&mut waits), [0, 1, 2, 4, 8, 16, 30]);
+        assert_eq!(waits(131), 30);
+        assert_eq!(waits(1_000), 0, "long after the last one");
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether the deciding thread still makes turns, on a thread of its own.
+//!
+//! ```text
+//!   deciding thread ── mark, each turn ──> Turns <── look, each second ── watchdog
+//!                                            │                             │ no turn for STALL_MAX
+//!                    /livez, /healthz fail <─┴── given up <────────────────┴──> lease ends, exit 1
+//! ```
+//! Input: turns. Output: health, the end of the lease and of the process. Owner: [`Turns`] is shared
+//! atomics; the thread. Bounds: `STALL_MAX`. The deciding thread makes a turn each five seconds when it
+//! has nothing to do, so that no turn means that something holds it.
+//! Time in which the whole process did not run does not count: a look counts `LOOK_EVERY` twice at most.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use pintle_daemon::tasks;
+
+use crate::daemon::serve::State;
+use crate::lead::LeaseKeeper;
+
+/// A thread that made no turn for so long is stuck: an attempt has a second or two.
+const STALL_MAX: Duration = Duration::from_secs(60);
+/// How often it is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a process that gave up goes on, so that its health check is seen to fail.
+const LAST_LOOK: Duration = Duration::from_secs(5);
+/// Longest wait for the lease to be released.
+pub(super) const LEASE_MAX: Duration = Duration::from_secs(3);
+
+/// What the deciding thread lets others know of itself.
+#[derive(Debug, Default)]
+pub struct Turns {
+    count: AtomicU64,
+    /// Pods with a node that the API server is being told of.
+    ahead: AtomicUsize,
+    is_given_up: AtomicBool,
+}
+
+impl Turns {
+    /// The thread begins another turn.
+    pub fn mark(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many pods with a node are known to the API server only in part.
+    pub fn set_ahead(&self, ahead: usize) {
+        self.ahead.store(ahead, Ordering::SeqCst);
+    }
+
+    /// Whether the process is about to end because the thread is stuck: nothing may be written any more.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::SeqCst)
+    }
+
+    /// The health of the thread.
+    ///
+    /// # Errors
+    /// When it was given up.
+    pub fn check(&self) -> Result<(), String> {
+        if self.is_given_up() {
+            return Err(format!("the deciding thread is stuck: no turn for {STALL_MAX:?}"));
+        }
+        Ok(())
+    }
+
+    /// Ends the lease because the thread may be stuck for ever. It is released only if no binding is
+    /// under way: one without an answer may still be made. Otherwise it expires.
+    pub(super) fn give_up(&self, lease: Option<&LeaseKeeper>) {
+        self.is_given_up.store(true, Ordering::SeqCst);
+        let Some(lease) = lease else { return };
+        match self.ahead.load(Ordering::SeqCst) {
+            0 => lease.release_within(LEASE_MAX),
+            _ => lease.abandon(),
+        }
+    }
+}
+
+/// What was seen of a thread.
+#[derive(Debug, Default)]
+struct Watchdog {
+    turns: u64,
+    stalled: Duration,
+}
+
+impl Watchdog {
+    /// Whether the thread is stuck, by the turns that it has made and the time since the last look. One
+    /// that has not begun is not.
+    fn look(&mut self, turns: u64, passed: Duration) -> bool {
+        if turns == 0 || turns != self.turns {
+            *self = Self { turns, stalled: Duration::ZERO };
+            return false;
+        }
+        self.stalled = self.stalled.saturating_add(passed.min(LOOK_EVERY * 2));
+        self.stalled >= STALL_MAX
+    }
+}
+
+/// Watches the deciding thread until the process ends.
+///
+/// # Errors
+/// When there is no thread to be had.
+pub(super) fn start(state: Arc<State>, lease: Option<LeaseKeeper>) -> Result<()> {
+    let watches = move || {
+        let (mut watchdog, mut last) = (Watchdog::default(), Instant::now());
+        loop {
+            std::thread::sleep(LOOK_EVERY);
+            let passed = last.elapsed();
+            last = Instant::now();
+            if watchdog.look(state.turns.count.load(Ordering::Relaxed), passed) {
+                break;
+            }
+        }
+        tracing::error!(
+            "the deciding thread is stuck: no turn for {STALL_MAX:?}; the lease and this process end"
+        );
+        let began = Instant::now();
+        state.turns.give_up(lease.as_ref());
+        std::thread::sleep(LAST_LOOK.saturating_sub(began.elapsed()));
+        std::process::exit(1);
+    };
+    tasks::thread("watchdog", watches).context("the thread of the watchdog")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds until a thread that makes these turns, one entry a look, is stuck.
+    fn stuck_after(turns: impl IntoIterator<Item = (u64, u64)>) -> Option<usize> {
+        let mut watchdog = Watchdog::default();
+        let mut looks = turns.into_iter();
+        looks.position(|(turns, passed)| watchdog.look(turns, Duration::from_secs(passed)))
+    }
+
+    #[test]
+    fn thread_without_a_turn_for_a_minute_is_stuck() {
+        let same = |turns: u64, looks: usize| std::iter::repeat_n((turns, 1), looks);
+        assert_eq!(stuck_after(same(0, 500)), None, "it has not begun");
+        assert_eq!(stuck_after(same(7, 60)), None, "59 s after the first look");
+        assert_eq!(stuck_after(same(7, 100)), Some(60));
+        assert_eq!(stuck_after(same(7, 59).chain(same(8, 60))), None, "a turn begins it again");
+        assert_eq!(stuck_after((1..500).map(|at| (at / 50, 1))), None, "one turn in 50 s");
+    }
+
+    #[test]
+    fn time_in_which_the_process_did_not_run_does_not_count() {
+        assert_eq!(stuck_after([(7, 1), (7, 3_600), (7, 1), (8, 1), (8, 3_600)]), None);
+    }
+
+    #[test]
+    fn health_fails_once_the_thread_was_given_up() {
+        let turns = Turns::default();
+        assert_eq!(turns.check(), Ok(()));
+        turns.give_up(None);
+        assert!(turns.check().is_err_and(|error| error.contains("deciding thread")));
+    }
+}
