@@ -79,7 +79,7 @@ impl LeaseKeeper {
         self.wish.send_replace(Wish::Abandon);
     }
 
-    fn is_over(&self) {
+    fn mark_over(&self) {
         let (is_over, changes) = &*self.is_over;
         *is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         changes.notify_all();
@@ -135,7 +135,7 @@ impl Lead {
                 };
                 lead((elector, &herald), &tell, asked, told).await;
             });
-            over.is_over();
+            over.mark_over();
             // Whoever waited for it may have gone.
             let _ = done.send(());
         })

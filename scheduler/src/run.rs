@@ -47,7 +47,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Pods that a dump tells of.
 const DUMPED_MAX: usize = 1000;
-/// How long it takes what is told before it looks at anything else.
+/// How long it takes what is told, or decides, before it looks at anything else.
 const TAKE_MAX: Duration = Duration::from_millis(50);
 /// How often it says what it waits for before it may lead.
 const SAY_MISSING_EVERY: Duration = Duration::from_secs(30);
@@ -431,9 +431,13 @@ impl Running {
 
     /// Decides some; whether there were any.
     fn decide(&mut self) -> bool {
-        let mut any = false;
+        let (mut any, first) = (false, self.now());
         for _ in 0..DECISIONS_AT_ONCE {
             let began = self.now();
+            // Long attempts one after the other would keep a pod out that has just come.
+            if began.saturating_sub(first) >= TAKE_MAX {
+                break;
+            }
             if self.is_blocked() || !self.scheduler.decide_next(began) {
                 // Nobody's turn: but who has waited for too long may have been told so.
                 self.carry_out(Duration::ZERO);

@@ -22,6 +22,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api::informer::{
     FollowSpec, InformerObserver, Object, ObjectKey, ObjectSink, UnreadableObject, follow,
 };
+use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -364,6 +365,16 @@ impl Tell {
         }
     }
 
+    /// An object without what no decision reads; nothing of one that has this panic.
+    fn stripped<T: Followed>(&self, object: T) -> Option<Thing> {
+        let stripped = tasks::catch(|| object.thing(self.whole));
+        let stripped = stripped.inspect_err(|panic| {
+            tasks::counted("watch");
+            tracing::error!("{panic}; an object of {} is left out", T::NAME);
+        });
+        stripped.ok()
+    }
+
     async fn send(&mut self, told: Told) {
         self.send_kept().await;
         // Nobody takes it only when the process is about to end.
@@ -384,7 +395,8 @@ impl<T: Followed> ObjectSink<T> for Tell {
     }
 
     fn listed(&mut self, object: T) {
-        self.offer(Told::Listed(object.thing(self.whole)));
+        let listed = self.stripped(object).map(Told::Listed);
+        self.offer(listed.unwrap_or(Told::Unreadable(T::KIND, None)));
     }
 
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
@@ -400,11 +412,15 @@ impl<T: Followed> ObjectSink<T> for Tell {
     }
 
     async fn applied(&mut self, object: T) {
-        self.send(Told::Set(object.thing(self.whole))).await;
+        if let Some(thing) = self.stripped(object) {
+            self.send(Told::Set(thing)).await;
+        }
     }
 
     async fn deleted(&mut self, object: T) {
-        self.send(Told::Gone(object.thing(self.whole))).await;
+        if let Some(thing) = self.stripped(object) {
+            self.send(Told::Gone(thing)).await;
+        }
     }
 
     async fn deleted_unreadable(&mut self, lost: UnreadableObject) {

@@ -356,7 +356,7 @@ impl Scheduler {
 
     // k8s: schedule_one.go handleSchedulingFailure
     pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
-        // Whatever was found: a search that was not finished says nothing of the cluster.
+        // The reasons that an unfinished search has found are not the whole reason.
         let why = self.within_budget().err().unwrap_or(why);
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
         self.count_refusal(uid, asked, why.is_error, now);

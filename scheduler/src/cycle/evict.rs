@@ -1,4 +1,4 @@
-//! Victims of preemption: those not bound yet lose their node at once, the others are deleted.
+//! Victims of preemption: those that are not bound yet lose their node at once, the others are deleted.
 //!
 //! Input: a candidate of the dry run. Output: commands, and the node that is nominated. Owner: the
 //! scheduler. Bounds: the victims of one candidate.
@@ -45,7 +45,7 @@ impl Scheduler {
         self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
         let notes = going(&victims, &name, &related, &said);
         let message = format!("{name}: preempting to accommodate a higher priority pod");
-        // Whoever has nobody go takes nothing from anybody.
+        // An attempt without victims takes no nomination from others.
         // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
         if makes_go {
             self.unseat(asked, &node, now);
@@ -92,7 +92,7 @@ impl Scheduler {
     }
 }
 
-/// What those are told who go.
+/// Events of the victims.
 pub(super) fn going(
     victims: &[PodRef],
     reporter: &Rc<str>,

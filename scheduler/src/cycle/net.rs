@@ -51,7 +51,7 @@ const FLAWS_MAX: u32 = 3;
 /// A monotonic clock.
 pub type Clock = Rc<dyn Fn() -> Duration>;
 
-/// An object whose watch event ended in a panic.
+/// An object with a watch event that ended in a panic.
 #[derive(Clone, Debug, Default)]
 struct Suspect {
     version: Option<String>,
@@ -69,7 +69,7 @@ pub(super) struct Net {
     /// A panic ended an evaluation of this attempt.
     has_panicked: bool,
     is_torn: bool,
-    /// Setbacks of pods whose attempt tore the cache.
+    /// Setbacks of the pods in the attempt that tore the cache.
     setbacks: HashMap<Uid, Setback>,
     suspects: HashMap<(Kind, ObjectKey), Suspect>,
     /// Each evaluation pays something.
@@ -220,7 +220,7 @@ impl Scheduler {
             let setback = self.queue.setback(&uid).after_another(now);
             self.net.setbacks.insert(uid, setback);
             let message = of_panic(panic);
-            // If not even that can be said, the pod is put aside all the same.
+            // The pod is put aside even if its condition cannot be reported.
             let _ = tasks::catch(|| self.say(&asked, "SchedulerError", message, None));
         }
     }
@@ -329,7 +329,7 @@ impl Scheduler {
             let suspect = self.net.suspects.entry(key).or_default();
             *suspect = Suspect { version, count: suspect.count + 1 };
         } else if !self.net.is_torn && self.net.suspects.remove(&key).is_some() {
-            self.mirror.is_applied(key.0, &key.1);
+            self.mirror.mark_applied(key.0, &key.1);
         }
         event
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::fault;
 use crate::watch::{Kind, Thing, Told};
 
-/// A plugin of others that pays for work, or takes time, or panics, as each test says.
+/// An out-of-tree plugin that calls a function of the test at each point.
 mod plugin {
     use crate::framework::{
         Chosen, CycleState, Filter, Handle, NodeInfo, Permission, Permit, Plugins, Points,
@@ -81,7 +81,7 @@ mod plugin {
     }
 }
 
-/// A scheduler with these objects, and a plugin that does what the test says.
+/// A scheduler with these objects and the plugin.
 fn scheduler_with_plugin(
     things: &[Thing],
     call: impl Fn(&str, &k8s_openapi::api::core::v1::Pod) + 'static,
@@ -110,7 +110,7 @@ fn things() -> Vec<Thing> {
     vec![node("n", "8"), pod("bad", "1"), pod("good", "1")]
 }
 
-/// A scheduler whose clock goes on by what `bad` takes in its filter.
+/// A scheduler with a clock that advances when `bad` is filtered.
 fn scheduler_with_slow_pod(took: u64) -> Scheduler {
     let clock = Rc::new(Cell::new(Duration::ZERO));
     let passed = Rc::clone(&clock);
@@ -124,7 +124,6 @@ fn scheduler_with_slow_pod(took: u64) -> Scheduler {
 
 #[test]
 fn attempt_that_exceeds_its_work_is_refused_with_a_sentence_and_put_aside() {
-    // What is paid for is charged by whoever loops: the smallest limit ends the first that pays.
     for (limits, limit) in [
         (Limits { work: 0, bytes: u64::MAX }, Limit::Work),
         (Limits { work: u64::MAX, bytes: 0 }, Limit::Memory),
@@ -251,7 +250,7 @@ fn panic_while_a_pod_is_evaluated_leaves_the_cache_as_it_was() {
     }
 }
 
-/// Hands over to a scheduler that is told these, as a torn one does.
+/// Hands over to a successor that lists these objects.
 fn succeeded(mut torn: Scheduler, things: &[Thing], now: u64) -> Scheduler {
     let mut successor = Scheduler::new(Vec::new(), without_second_look(), 1);
     torn.succeed(&mut successor, at(now));
@@ -329,7 +328,7 @@ impl Scheduler {
         cluster.pods().on_node(row).map(|id| cluster.pod_name(id).to_string()).collect()
     }
 
-    /// Nobody is in flight without being decided, and nothing is left of an attempt.
+    /// Whether nothing is left of an attempt.
     pub(super) fn is_sound(&self) -> bool {
         !self.is_torn()
             && self.count(Place::InFlight) == 0

@@ -107,7 +107,7 @@ impl Handle {
         self.0.waiting.borrow_mut().remove(uid);
     }
 
-    /// Whoever follows the cluster begins anew.
+    /// Forgets all pods, because the cluster is read again.
     pub(crate) fn forget_pods(&self) {
         self.0.waiting.borrow_mut().clear();
         self.0.requests.borrow_mut().clear();

@@ -33,7 +33,7 @@ impl Plugins {
     }
 }
 
-/// What a plugin that panicked counts as having said.
+/// The result of a plugin that panicked.
 pub(super) trait Failed {
     fn failed(panic: Panicked) -> Self;
 }

@@ -27,7 +27,7 @@ impl WholePods {
         }
     }
 
-    /// Whoever follows the cluster begins anew.
+    /// Forgets all pods, because the cluster is read again.
     pub(crate) fn forget_all(&self) {
         self.known.borrow_mut().clear();
         self.placed.borrow_mut().clear();

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pintle_api::informer::ObjectKey;
+use pintle_daemon::tasks;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -53,7 +54,13 @@ impl GroupLane {
             let path = format!(
                 "/apis/scheduling.k8s.io/v1alpha2/namespaces/{namespace}/podgroups/{name}/status"
             );
-            if let Err(error) = send(&self.client, &path, &patch(&group, &condition)).await {
+            let write = async { send(&self.client, &path, &patch(&group, &condition)).await };
+            let written = tasks::caught(write).await.unwrap_or_else(|panic| {
+                tasks::counted("group status");
+                tracing::error!(%panic, group = key.as_str(), "its status was not written");
+                Ok(())
+            });
+            if let Err(error) = written {
                 let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
                 if !gone {
                     tracing::warn!(%error, group = key.as_str(), "its status was not written");

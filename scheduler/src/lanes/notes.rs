@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use pintle_daemon::tasks;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -101,7 +102,12 @@ impl Sink {
             }
             let next = shared.book.borrow_mut().next(*number, now);
             if let Some(request) = next {
-                let written = self.write(&request).await;
+                let written = tasks::caught(self.write(&request)).await;
+                let written = written.unwrap_or_else(|panic| {
+                    tasks::counted("events");
+                    tracing::error!(%panic, "an event was not written");
+                    Written::Settled
+                });
                 shared.book.borrow_mut().ended(&request, written, Instant::now());
                 shared.say_lost();
                 continue;

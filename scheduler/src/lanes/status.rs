@@ -11,6 +11,7 @@ use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_api::informer::ObjectKey;
+use pintle_daemon::tasks;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
@@ -97,12 +98,17 @@ impl StatusLane {
                 self.wake.notified().await;
                 continue;
             };
-            let written = self.write(&uid, &said).await;
+            let written = tasks::caught(self.write(&uid, &said)).await;
             let awaited = self.busy.borrow_mut().remove(&uid).flatten();
             if let Some(ended) = &awaited {
                 ended.notify_one();
             }
             let is_late = awaited.is_some();
+            let written = written.unwrap_or_else(|panic| {
+                tasks::counted("status");
+                tracing::error!(%panic, pod = &*uid, "the pod's status was not written");
+                Ok(())
+            });
             if let Err(error) = written {
                 let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
                 let pod = ObjectKey::of(&*said.pod.whole());

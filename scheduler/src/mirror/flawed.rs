@@ -59,6 +59,21 @@ impl Flawed {
 }
 
 impl Mirror {
+    /// An object cannot be applied; in a list it is there all the same.
+    pub(crate) fn put_flawed(&mut self, kind: Kind, key: &ObjectKey, is_listed: bool) {
+        self.flawed.put_undecoded(kind, key);
+        if is_listed {
+            self.lists.entry(kind).or_default().seen.insert(key.clone());
+        }
+    }
+
+    /// A later version of such an object could be applied. What of it cannot be read counts as before.
+    pub(crate) fn mark_applied(&mut self, kind: Kind, key: &ObjectKey) {
+        if !matches!(kind, Kind::Pod | Kind::Node) {
+            self.flawed.take(kind, key);
+        }
+    }
+
     /// What of a pod can be read; nothing of one without a name.
     pub(crate) fn spec_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<Rc<PodSpec>> {
         let left_out = "what cannot be read counts for nothing, all else of it counts";

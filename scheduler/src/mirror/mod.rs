@@ -284,21 +284,6 @@ impl Mirror {
         }
     }
 
-    /// An object cannot be applied; in a list it is there all the same.
-    pub(crate) fn put_flawed(&mut self, kind: Kind, key: &ObjectKey, is_listed: bool) {
-        self.flawed.put_undecoded(kind, key);
-        if is_listed {
-            self.lists.entry(kind).or_default().seen.insert(key.clone());
-        }
-    }
-
-    /// A later version of such an object could be applied. What of it cannot be read counts as before.
-    pub(crate) fn is_applied(&mut self, kind: Kind, key: &ObjectKey) {
-        if !matches!(kind, Kind::Pod | Kind::Node) {
-            self.flawed.take(kind, key);
-        }
-    }
-
     fn end_of_list(&mut self, kind: Kind) -> Vec<Step> {
         self.complete.insert(kind);
         let list = self.lists.remove(&kind).unwrap_or_default();

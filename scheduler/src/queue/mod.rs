@@ -354,9 +354,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.leave(&uid);
     }
 
-    /// The pod that is decided next: the first active one whose namespace is within its share of the
-    /// time, or else any active one, or else the one whose backoff is over soonest. It is in flight
-    /// until `done` or `back`.
+    /// Pops the next pod: the first active one of a namespace within its share of the time, else the
+    /// first active one, else the one with the earliest end of its backoff. It is in flight until `done`
+    /// or `back`.
     pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         loop {
             let active = self.next_active(now);

@@ -1,4 +1,4 @@
-//! Shares of the deciding thread: a namespace whose attempts take long goes behind the others.
+//! Shares of the deciding thread: pods of a namespace with long attempts go behind all others.
 //!
 //! ```text
 //!   active ── head of a namespace in debt ──> deferred (by namespace)
@@ -101,7 +101,7 @@ impl Tenants {
         was_here
     }
 
-    /// Returns the first deferred pod of a namespace whose debt is paid, and the first of all.
+    /// Returns the first deferred pod of namespaces without a debt, and the first of all.
     fn first(&mut self, now: Duration) -> [Option<(Turn, Uid)>; 2] {
         if self.deferred.is_empty() {
             return [None, None];

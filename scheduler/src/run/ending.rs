@@ -55,14 +55,14 @@ impl Signals {
         tokio::select! {
             () = patience => {}
             () = either(end, interrupt) => {
-                tracing::error!("told to end a second time: bindings may have no answer yet");
+                tracing::error!("second signal: ending at once; bindings may have no answer yet");
                 return 1;
             }
         }
         match self.is_acknowledged.load(Ordering::SeqCst) {
             true => tracing::error!("ending: what was under way did not end within {END_MAX:?}"),
             false => {
-                tracing::error!("ending: the deciding thread is stuck, and was not asked twice");
+                tracing::error!("ending: the deciding thread is stuck");
                 state.turns.give_up(lease.as_ref());
             }
         }
@@ -81,12 +81,12 @@ async fn either(end: &mut Signal, interrupt: &mut Signal) {
 pub(super) struct Ending {
     requested: watch::Receiver<bool>,
     signals: Arc<Signals>,
-    /// Where no thread listens, nobody asks.
+    /// Keeps the channel open where no thread listens.
     _tell: Option<watch::Sender<bool>>,
 }
 
 impl Ending {
-    /// Waits until the process was told to end.
+    /// Waits for the first signal.
     pub(super) async fn requested(&mut self) {
         if self.requested.wait_for(|is_requested| *is_requested).await.is_err() {
             std::future::pending().await
@@ -98,7 +98,7 @@ impl Ending {
         self.signals.is_acknowledged.store(true, Ordering::SeqCst);
     }
 
-    /// An end that nobody asks for.
+    /// An end that is never requested.
     #[cfg(test)]
     pub(super) fn never() -> Self {
         let (tell, requested) = watch::channel(false);

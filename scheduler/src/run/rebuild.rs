@@ -1,7 +1,7 @@
-//! A scheduler whose cache a panic has torn is replaced by one that reads the cluster again.
+//! Replaces a scheduler with a torn cache by one that reads the cluster again.
 //!
 //! ```text
-//!   torn ──> bindings under way end ──> watches end ──> successor: lists again, knows who was put aside
+//!   torn ──> bindings under way end ──> watches end ──> successor lists again, keeps setbacks
 //! ```
 //! Input: settings, watches. Output: a scheduler that is as a standby that has just become the leader.
 //! Owner: the deciding thread. Bounds: `DRAIN_MAX` for bindings, at most one rebuild each `WAIT_MAX`
@@ -115,7 +115,7 @@ impl Running {
     /// When bindings of the old one have no answer in time: another process may begin with all that
     /// came of them.
     pub(super) async fn rebuild(&mut self) -> Result<()> {
-        // What was complete before the panic is carried out, and what was said of the pod.
+        // Commands from before the panic, and the pod's condition.
         self.carry_out(Duration::ZERO);
         let drains = async { while self.lanes.ahead() > 0 && self.ended.recv().await.is_some() {} };
         if tokio::time::timeout(DRAIN_MAX, drains).await.is_err() {

@@ -33,7 +33,7 @@ pub(super) const LEASE_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub struct Turns {
     count: AtomicU64,
-    /// Pods with a node that the API server is being told of.
+    /// Pods with a node whose binding is not confirmed.
     ahead: AtomicUsize,
     is_given_up: AtomicBool,
 }

@@ -4,7 +4,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -29,10 +29,11 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let (tell, asked) = mpsc::channel();
+        let lease = Arc::new(Mutex::new(None));
         std::thread::spawn(move || {
             for peer in listener.incoming().map_while(Result::ok) {
-                let (tell, pods) = (tell.clone(), pods.clone());
-                std::thread::spawn(move || talk(peer, &tell, &pods));
+                let (tell, pods, lease) = (tell.clone(), pods.clone(), Arc::clone(&lease));
+                std::thread::spawn(move || talk(peer, &tell, (&pods, &lease)));
             }
         });
         Self { url, asked }
@@ -52,7 +53,11 @@ impl Server {
 }
 
 /// One request after the other; a watch is never answered.
-fn talk(peer: TcpStream, tell: &mpsc::Sender<(String, Value)>, pods: &[Value]) {
+fn talk(
+    peer: TcpStream,
+    tell: &mpsc::Sender<(String, Value)>,
+    (pods, lease): (&[Value], &Mutex<Option<Value>>),
+) {
     let mut writer = peer.try_clone().expect("a socket");
     let mut reader = BufReader::new(peer);
     while let Some((line, body)) = request(&mut reader) {
@@ -67,11 +72,12 @@ fn talk(peer: TcpStream, tell: &mpsc::Sender<(String, Value)>, pods: &[Value]) {
             _ => Vec::new(),
         };
         let (code, answer) = match line.as_str() {
-            _ if line.contains("/leases/") && line.starts_with("GET") => (
-                404,
-                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-                    "message": "no", "reason": "NotFound", "code": 404}),
-            ),
+            _ if line.contains("/leases/") && line.starts_with("GET") => {
+                let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "no", "reason": "NotFound", "code": 404});
+                let lease = lease.lock().expect("no panic").clone();
+                lease.map_or((404, missing), |lease| (200, lease))
+            }
             _ if line.starts_with("GET") => (
                 200,
                 json!({"kind": "List", "apiVersion": "v1",
@@ -80,6 +86,9 @@ fn talk(peer: TcpStream, tell: &mpsc::Sender<(String, Value)>, pods: &[Value]) {
             _ => {
                 let mut made = body;
                 made["metadata"]["resourceVersion"] = json!("2");
+                if line.contains("/leases") {
+                    *lease.lock().expect("no panic") = Some(made.clone());
+                }
                 (201, made)
             }
         };
