@@ -9,17 +9,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pintle_tests::TestNode;
+use pintle_tests::attacks;
 use pintle_tests::manifest::{container, pod, script};
 use pintle_tests::node::NODE_NAME;
 use xtask::node::agent::{HEALTH_PORT, READ_ONLY_PORT};
 use xtask::node::http::{self, Request};
 
-use crate::attacks;
 use crate::ground::Ground;
 use crate::port::{H2_PREFACE, Port, Stream, Who};
 use crate::support::{Flood, running};
 
-attacks!("clients":
+attacks!(Ground, "clients":
     seven_hundred_that_say_nothing,
     seven_hundred_idle_with_h2,
     heads_that_drip,

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::ensure;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use pintle_tests::attacks;
 use pintle_tests::manifest::{
     With, condition, container, container_id, is_running, last_end, pod, restarts, script,
     status_of,
@@ -17,14 +18,13 @@ use serde_json::json;
 use xtask::node::agent::READ_ONLY_PORT;
 use xtask::shell;
 
-use crate::attacks;
 use crate::ground::Ground;
 use crate::support::{goes, host, kill, log_file, running, with_host};
 
 /// How often the agent is killed on a full disk.
 const KILLS: usize = 4;
 
-attacks!("files":
+attacks!(Ground, "files":
     logs_that_are_something_else,
     last_words_that_are_something_else,
     a_huge_fragmented_hosts_file,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use nix::errno::Errno;
+use pintle_tests::attacks;
 use pintle_tests::manifest::{With, condition, container, pod};
 use pintle_tests::{LONG, until};
 use serde_json::json;
@@ -15,11 +16,10 @@ use xtask::disk::{Fault, Faulty, Operation, mount_fuse};
 use xtask::node::agent::READ_ONLY_PORT;
 use xtask::shell;
 
-use crate::attacks;
 use crate::ground::Ground;
 use crate::support::{host, kill, running, with_host};
 
-attacks!("hung":
+attacks!(Ground, "hung":
     host_paths_on_a_dead_server,
     a_dead_server_inside_of_a_volume,
     a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs,

@@ -7,10 +7,10 @@ use std::os::unix::fs::symlink;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::attacks;
 use crate::ground::Ground;
+use pintle_tests::attacks;
 
-attacks!("manifests":
+attacks!(Ground, "manifests":
     five_thousand_files,
     files_that_are_something_else,
     text_that_grows_when_it_is_read,

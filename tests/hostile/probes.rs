@@ -5,16 +5,16 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use anyhow::ensure;
+use pintle_tests::attacks;
 use pintle_tests::manifest::{With, container, pod};
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use xtask::shell;
 
-use crate::attacks;
 use crate::ground::Ground;
 use crate::support::running;
 
-attacks!("probes":
+attacks!(Ground, "probes":
     never_answered_and_never_given_up,
     of_names_that_hang,
     answered_without_end,

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use pintle_tests::attacks;
 use pintle_tests::manifest::{
     With, condition, container, is_running, pod, restarts, waiting_reason,
 };
@@ -13,12 +14,11 @@ use serde_json::{Value, json};
 use xtask::node::process;
 use xtask::shell;
 
-use crate::attacks;
 use crate::bystander::healthy;
 use crate::ground::Ground;
 use crate::support::{goes, kill, running};
 
-attacks!("runtime":
+attacks!(Ground, "runtime":
     a_frozen_shim,
     a_frozen_containerd,
     containerd_killed_while_pods_start,

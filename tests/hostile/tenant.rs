@@ -3,17 +3,17 @@
 use std::fs;
 
 use anyhow::ensure;
+use pintle_tests::attacks;
 use pintle_tests::manifest::{
     With, condition, container, is_running, pod, restarts, script, status_of,
 };
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 
-use crate::attacks;
 use crate::ground::Ground;
 use crate::support::{goes, host, running, stubborn, with_host};
 
-attacks!("tenant":
+attacks!(Ground, "tenant":
     a_grace_of_twelve_thousand_years,
     numbers_at_their_limits,
     numbers_beyond_their_limits,

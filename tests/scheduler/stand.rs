@@ -31,6 +31,18 @@ pub struct Stand {
 pub struct Ours(Child);
 
 impl Ours {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Whether it has not ended.
+    pub fn runs(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        // A process that ended is there as a zombie until it is waited for.
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    }
+
     /// Sends it a signal; whether it ended as it should.
     pub fn end(mut self, with: Signal) -> bool {
         let pid = i32::try_from(self.0.id()).expect("a pid");
@@ -78,6 +90,11 @@ impl Stand {
             })
         };
         self.cluster.in_control_network(run).expect("a thread").expect("the API server answers")
+    }
+
+    /// Runs `work` on a thread in the cluster's network; threads and sockets made there stay there.
+    pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.cluster.in_control_network(work).expect("a thread")
     }
 
     /// Starts `pintle-scheduler run` with the rights of kube-scheduler.

@@ -1,5 +1,6 @@
 //! What the end-to-end tests stand on: real containerd, real kernel, real agent.
 //!
+//! - `attacks`: the order of things of a program whose tests are attacks
 //! - `manifest`: building pods, and reading what became of them
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out
@@ -16,6 +17,7 @@
 #![deny(unsafe_code)]
 
 pub mod apiserver;
+pub mod attacks;
 pub mod cluster;
 pub mod cri;
 pub mod disks;
