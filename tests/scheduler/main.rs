@@ -30,6 +30,7 @@ mod recorded;
 mod reference;
 mod selector_vectors;
 mod shadow;
+#[allow(dead_code, reason = "what attacks on the scheduler use besides")]
 mod stand;
 mod vectors;
 mod volume_vectors;
