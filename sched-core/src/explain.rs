@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::bits::Bits;
 use crate::config::Plugin;
 use crate::filter;
-use crate::filter::status::{self, Status};
+use crate::filter::status::{self, PassingParts, Status};
 use crate::program::Program;
 use crate::select::{self, Detail, Refusal, Rejector, RowPlugin, Scratch};
 use crate::snapshot::{Cluster, View};
@@ -26,7 +25,7 @@ pub fn statuses(
     if let Some(names) = &program.subset {
         filter::node::keep_named(view, names, &mut inside);
     }
-    let added = prepare(view, program, scratch);
+    let passing = prepare(view, program, scratch);
     let text = |id| cluster.text(id).to_owned();
     let mut found = Vec::new();
     for row in view.valid.iter() {
@@ -41,22 +40,28 @@ pub fn statuses(
         }
         let rejecting = detail.passing.iter().find(|(_, passing)| !passing.get(row));
         if let Some((plugin, _)) = rejecting {
-            let spread = &scratch.spread;
-            found.push((row, status::of(*plugin, view, program, spread, row, &added, text)));
+            let known = (&scratch.spread, &passing);
+            found.push((row, status::of(*plugin, view, program, known, row, text)));
         }
     }
     found
 }
 
-/// What the words of a status need of all rows: those that the profile's own affinity takes.
-pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
-    let mut added = Bits::default();
+/// Computes what the words of a status need of all rows.
+pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> PassingParts {
+    let mut passing = PassingParts::default();
     if program.added.is_some() {
-        added.copy_from(&view.valid, view.rows);
-        filter::node::added_affinity(view, program, &mut scratch.node, &mut added);
+        passing.added_affinity.copy_from(&view.valid, view.rows);
+        let added = &mut passing.added_affinity;
+        filter::node::added_affinity(view, program, &mut scratch.node, added);
+    }
+    if !program.anti.is_empty() {
+        passing.anti_affinity.copy_from(&view.valid, view.rows);
+        let anti = &mut passing.anti_affinity;
+        filter::interpod::reject_anti(view, program, &mut scratch.node, anti);
     }
     scratch.spread.prepare(view, program, &mut scratch.node);
-    added
+    passing
 }
 
 /// Why one row is rejected, if it is: what [`statuses`] says of it, without the others.
@@ -74,9 +79,9 @@ pub fn status_of_row(
         Rejector::Nobody => Status::absent(),
         Rejector::OfRows(status) => status,
         Rejector::Column(plugin) => {
-            let added = prepare(view, program, scratch);
+            let passing = prepare(view, program, scratch);
             let text = |id| cluster.text(id).to_owned();
-            status::of(plugin, view, program, &scratch.spread, row, &added, text)
+            status::of(plugin, view, program, (&scratch.spread, &passing), row, text)
         }
     })
 }

@@ -468,9 +468,9 @@ fn requirement_text(cluster: &Cluster, r: &crate::program::NodeRequirement) -> S
 
 fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str> {
     let view = cluster.view();
-    let here = |key, counts: &[u32]| {
+    let here = |key, counts: &crate::snapshot::domain_counts::DomainCounts| {
         let value = view.keys.column(key).value(row);
-        (value != 0).then(|| counts.get(value as usize).copied().unwrap_or(0))
+        (value != 0).then(|| counts.get(value))
     };
     let mut rules = Vec::new();
     if let Some((counter, keys)) = &program.affinity {
@@ -491,7 +491,7 @@ fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str
         rules.push("its pod anti-affinity, or move the pods it avoids");
     }
     let mut existing = interpod::forbidding(view, program);
-    if existing.any(|t| here(t.topology, &t.domains).is_some_and(|n| n > 0)) {
+    if existing.any(|(_, t)| here(t.topology, &t.domains).is_some_and(|n| n > 0)) {
         rules.push("the anti-affinity of pods already there");
     }
     rules

@@ -433,9 +433,8 @@ impl Domains {
     fn count(&mut self, view: &View, c: &Spread) {
         let counter = view.counters.get(c.counter.0);
         if self.whole {
-            for (count, sum) in self.counts.iter_mut().zip(counter.domain(c.key)) {
-                *count = (*sum).into();
-            }
+            let values = self.counts.len();
+            counter.domain(c.key).write(&mut self.counts, values);
             return;
         }
         self.seen.resize(view.rows, 0);
@@ -448,8 +447,7 @@ impl Domains {
         let counter = view.counters.get(c.counter.0);
         let value = canonical(view, column, column.value(row)) as usize;
         if self.whole {
-            let count = counter.domain(c.key).get(value).copied().unwrap_or(0);
-            self.counts[value] = count.into();
+            self.counts[value] = counter.domain(c.key).get(value as u32).into();
         } else if self.counted.get(row) {
             let now = counter.nodes.get(row);
             let before = std::mem::replace(&mut self.seen[row as usize], now);

@@ -493,7 +493,9 @@ impl Thinker {
             asking.without(known, cluster, (row, gone), before)
         };
         let (offset, expected) = (self.preempts_from, &[][..]);
-        let trials = preempt::Trials { budgets, offset, expected, without: &without };
+        let attempt = Rc::clone(&mirror.attempt_budget);
+        let spent = &*attempt;
+        let trials = preempt::Trials { budgets, offset, expected, without: &without, spent };
         let scratch = &mut self.scratch;
         let mut run = preempt::dry_run_from(&mirror.cluster, pod, program, &free, &trials, scratch);
         let is_soft = |(_, status): &&(u32, Status)| status.code == Code::Unschedulable;
@@ -501,7 +503,9 @@ impl Thinker {
         let wanted = preempt::candidates_wanted(&asking.profile, potential);
         for one in kept {
             // k8s: pkg/scheduler/framework/preemption/preemption.go DryRunPreemption
-            if run.candidates.len() >= wanted && run.candidates.iter().any(|c| c.violations == 0) {
+            let is_enough =
+                run.candidates.len() >= wanted && run.candidates.iter().any(|c| c.violations == 0);
+            if is_enough || run.ineligible.is_some() {
                 break;
             }
             let node: Rc<str> = mirror.cluster.node_name(one.0).into();
@@ -517,7 +521,7 @@ impl Thinker {
             let columns = (&mut mirror.cluster, &mirror.is_changing);
             let others = with_pods(columns, &node, &nominees[&node], |cluster, ids| {
                 let trials =
-                    preempt::Trials { budgets, offset: 0, expected: ids, without: &without };
+                    preempt::Trials { budgets, offset: 0, expected: ids, without: &without, spent };
                 preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
             });
             mirror.expect_no_users(users);
@@ -527,6 +531,11 @@ impl Thinker {
             run.potential.extend(others.potential);
             run.candidates.extend(others.candidates);
             run.rejected.extend(others.rejected);
+            run.ineligible = others.ineligible;
+        }
+        // A search that was cut off evicts no pod.
+        if run.ineligible.is_some() {
+            run.candidates.clear();
         }
         asking.expects_nobody();
         run.chosen = preempt::choose(&mirror.cluster, &run.candidates);

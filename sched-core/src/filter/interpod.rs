@@ -1,14 +1,15 @@
 //! Required affinity between pods, in both directions.
 //!
 //! Input: view, program, mask. Output: the mask without rows whose domain is forbidden or lacks the
-//! pods asked for. Owner: pure functions. Bounds: the terms that select the pod, and the domains of
-//! their keys.
+//! pods asked for. Owner: pure functions. Bounds: the terms that select the pod, the domains where
+//! pods of these are, and the rows once a key.
 // k8s: pkg/scheduler/framework/plugins/interpodaffinity/filtering.go
 
 use super::node::NodeScratch;
 use crate::bits::Bits;
 use crate::program::Program;
-use crate::snapshot::counters::{Term, TermKind};
+use crate::snapshot::counters::{Counter, Term, TermId, TermKind};
+use crate::snapshot::domain_counts::DomainCounts;
 use crate::snapshot::keys::KeyId;
 use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
@@ -17,9 +18,9 @@ use crate::snapshot::view::View;
 pub(crate) fn forbidding<'a>(
     view: &'a View,
     program: &'a Program,
-) -> impl Iterator<Item = &'a Term> {
-    let terms = view.class_terms.get(program.class).iter().map(|t| view.terms.get(t.0));
-    terms.filter(|t| t.key.kind == TermKind::RequiredAnti && t.total > 0)
+) -> impl Iterator<Item = (TermId, &'a Term)> {
+    let terms = view.class_terms.get(program.class).iter().map(|t| (*t, view.terms.get(t.0)));
+    terms.filter(|(_, t)| t.key.kind == TermKind::RequiredAnti && t.total > 0)
 }
 
 /// Whether the filter has nothing to do.
@@ -33,7 +34,7 @@ pub(crate) fn skips(view: &View, program: &Program) -> bool {
 pub(crate) fn nobody_matches(view: &View, program: &Program) -> bool {
     let Some((counter, keys)) = &program.affinity else { return true };
     let counter = view.counters.get(counter.0);
-    keys.iter().all(|key| counter.domain(*key).iter().all(|n| *n == 0))
+    keys.iter().all(|key| counter.domain(*key).is_empty())
 }
 
 pub(crate) fn filter(view: &View, program: &Program, scratch: &mut NodeScratch, mask: &mut Bits) {
@@ -44,40 +45,87 @@ pub(crate) fn filter(view: &View, program: &Program, scratch: &mut NodeScratch, 
             if first {
                 mask.and(&view.keys.column(*key).present);
             } else {
-                select(view, *key, (counter.domain(*key), Some(&counter.nodes)), scratch);
+                select(view, *key, std::iter::once(place(counter, *key)), scratch);
                 mask.and(&scratch.requirement);
             }
         }
     }
-    for (counter, key) in &program.anti {
-        let counter = view.counters.get(counter.0);
-        select(view, *key, (counter.domain(*key), Some(&counter.nodes)), scratch);
-        mask.and_not(&scratch.requirement);
+    reject_anti(view, program, scratch, mask);
+    reject_existing(view, program, scratch, mask);
+}
+
+/// Keeps the rows that the pod's own anti-affinity admits.
+pub(crate) fn reject_anti(
+    view: &View,
+    program: &Program,
+    scratch: &mut NodeScratch,
+    mask: &mut Bits,
+) {
+    // Terms of one key are joined before any row is looked at: a pod may have very many.
+    for terms in program.anti.chunk_by(|a, b| a.1 == b.1) {
+        let key = terms[0].1;
+        let counters = terms.iter().map(|(counter, _)| view.counters.get(counter.0));
+        let places = counters.filter(|c| !c.nodes.is_empty()).map(|c| place(c, key));
+        reject(view, key, places, scratch, mask);
     }
-    for term in forbidding(view, program) {
-        select(view, term.topology, (&term.domains, term.nodes.as_ref()), scratch);
+}
+
+/// Keeps the rows that the anti-affinity of existing pods admits.
+fn reject_existing(view: &View, program: &Program, scratch: &mut NodeScratch, mask: &mut Bits) {
+    let mut terms = forbidding(view, program).map(|(_, term)| term).peekable();
+    while let Some(first) = terms.next() {
+        let key = first.topology;
+        let more = std::iter::from_fn(|| terms.next_if(|term| term.topology == key));
+        let places = std::iter::once(first).chain(more);
+        reject(view, key, places.map(|t| (&t.domains, t.nodes.as_ref())), scratch, mask);
+    }
+}
+
+/// Where pods are: by value of a key and, where that is known, by row.
+type Places<'a> = (&'a DomainCounts, Option<&'a RowCounts>);
+
+fn place(counter: &Counter, key: KeyId) -> Places<'_> {
+    (counter.domain(key), Some(&counter.nodes))
+}
+
+/// Takes out the rows in a domain of `key` with a count in any of these.
+fn reject<'a>(
+    view: &View,
+    key: KeyId,
+    places: impl Iterator<Item = Places<'a>>,
+    scratch: &mut NodeScratch,
+    mask: &mut Bits,
+) {
+    let mut places = places.peekable();
+    if places.peek().is_some() {
+        select(view, key, places, scratch);
         mask.and_not(&scratch.requirement);
     }
 }
 
-/// Puts into `scratch.requirement` the rows in a domain with a count, given the counts by value and,
-/// where they are known, by row.
-fn select(
+/// Puts into `scratch.requirement` the rows in a domain of `key` with a count in any of these.
+fn select<'a>(
     view: &View,
     key: KeyId,
-    (counts, nodes): (&[u32], Option<&RowCounts>),
+    places: impl Iterator<Item = Places<'a>>,
     scratch: &mut NodeScratch,
 ) {
     let column = view.keys.column(key);
+    let is_by_row = column.is_by_row();
     scratch.requirement.reset(view.rows);
-    if let Some(nodes) = nodes.filter(|_| column.is_by_row()) {
-        nodes.add_to(&mut scratch.requirement);
-        scratch.requirement.and(&column.present);
-        return;
-    }
     scratch.wanted.clear();
-    scratch.wanted.extend(counts.iter().take(column.value_ids()).map(|n| *n > 0));
-    scratch.wanted.resize(column.value_ids(), false);
-    scratch.wanted[0] = false;
-    column.rows_where(&scratch.wanted, &mut scratch.requirement);
+    for (counts, nodes) in places {
+        if let Some(nodes) = nodes.filter(|_| is_by_row) {
+            nodes.add_to(&mut scratch.requirement);
+            continue;
+        }
+        scratch.wanted.resize(column.value_ids(), false);
+        counts.mark(&mut scratch.wanted);
+    }
+    if is_by_row {
+        scratch.requirement.and(&column.present);
+    }
+    if !scratch.wanted.is_empty() {
+        column.rows_where(&scratch.wanted, &mut scratch.requirement);
+    }
 }

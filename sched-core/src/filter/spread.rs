@@ -13,7 +13,7 @@ use crate::snapshot::keys::KeyColumn;
 use crate::snapshot::view::View;
 
 /// What upstream starts the minimum with.
-const NO_MINIMUM: i64 = i32::MAX as i64;
+pub(crate) const NO_MINIMUM: i64 = i32::MAX as i64;
 
 /// Counts of one constraint.
 #[derive(Clone, Debug, Default)]
@@ -59,12 +59,6 @@ pub struct HardSpread {
 }
 
 impl HardSpread {
-    /// A state that only knows its domains: what a dry run on one node changes.
-    #[must_use]
-    pub fn of_domains(domains: Vec<Domains>) -> Self {
-        Self { domains, ..Self::default() }
-    }
-
     /// Counts domains for every constraint, if there are any.
     pub fn prepare(&mut self, view: &View, program: &Program, scratch: &mut NodeScratch) {
         let constraints = &program.spread_hard;
@@ -156,9 +150,7 @@ fn count(view: &View, c: &Spread, counted: &Bits, domains: &mut Domains) {
     // Every node with the key counts: the sums that deltas maintain are the answer.
     if column.present.is_subset_of(counted) {
         domains.present.extend(column.counts.iter().enumerate().map(|(v, n)| v != 0 && *n > 0));
-        let sums = counter.domain(c.key);
-        domains.counts.extend(sums.iter().map(|n| i64::from(*n)));
-        domains.counts.resize(column.value_ids(), 0);
+        counter.domain(c.key).write(&mut domains.counts, column.value_ids());
         return;
     }
     domains.counts.resize(column.value_ids(), 0);

@@ -10,6 +10,7 @@ use crate::config::Plugin;
 use crate::intern::Str;
 use crate::program::Program;
 use crate::snapshot::chunk::Numbers;
+use crate::snapshot::domain_counts::DomainCounts;
 use crate::snapshot::view::View;
 
 /// Kind of a rejection.
@@ -50,15 +51,22 @@ impl Status {
 
 use Code::{Unschedulable as Soft, UnschedulableAndUnresolvable as Hard};
 
-/// What a plugin says about a row that it rejects; `added` are the rows that the profile's own
-/// affinity takes.
+/// Rows that pass parts of a filter whose parts say different things, where the pod has such parts.
+#[derive(Debug, Default)]
+pub(crate) struct PassingParts {
+    /// The affinity of the profile.
+    pub(crate) added_affinity: Bits,
+    /// The anti-affinity of the pod itself.
+    pub(crate) anti_affinity: Bits,
+}
+
+/// What a plugin says about a row that it rejects.
 pub(crate) fn of(
     plugin: Plugin,
     view: &View,
     program: &Program,
-    spread: &HardSpread,
+    (spread, passing): (&HardSpread, &PassingParts),
     row: u32,
-    added: &Bits,
     text: impl Fn(Str) -> String,
 ) -> Status {
     match plugin {
@@ -68,7 +76,7 @@ pub(crate) fn of(
         }
         Plugin::TaintToleration => Status::new(plugin, Hard, "node(s) had untolerated taint(s)"),
         // The profile's is looked at first.
-        Plugin::NodeAffinity if program.added.is_some() && !added.get(row) => {
+        Plugin::NodeAffinity if program.added.is_some() && !passing.added_affinity.get(row) => {
             Status::new(plugin, Hard, "node(s) didn't match scheduler-enforced node affinity")
         }
         Plugin::NodeAffinity => {
@@ -78,15 +86,18 @@ pub(crate) fn of(
             Status::new(plugin, Soft, "node(s) didn't have free ports for the requested pod ports")
         }
         Plugin::NodeResourcesFit => {
-            let scalar = |name| view.scalar(name, row);
+            let scalar = |_, name| view.scalar(name, row);
             resources(program, &view.numbers(row), scalar, text)
                 .expect("the filter rejected this row")
         }
         Plugin::PodTopologySpread => {
             let value = |at: usize| view.keys.column(program.spread_hard[at].key).value(row);
-            spread_status(program, spread, value).expect("the filter rejected this row")
+            let allows = |at: usize, value: u32| {
+                spread.domains[at].allows(&program.spread_hard[at], value as usize)
+            };
+            spread_status(program, value, allows).expect("the filter rejected this row")
         }
-        Plugin::InterPodAffinity => interpod_status(view, program, row),
+        Plugin::InterPodAffinity => interpod_status(view, program, row, &passing.anti_affinity),
         Plugin::NodeDeclaredFeatures => {
             Status::new(plugin, Hard, "node(s) didn't match Pod's required features")
         }
@@ -94,12 +105,13 @@ pub(crate) fn of(
     }
 }
 
-/// What the resource filter says about numbers.
+/// What the resource filter says about numbers, and of extended resources by their place in the program:
+/// `scalars` first, then `delegated`.
 // k8s: noderesources/fit.go fitsRequest
 pub(crate) fn resources(
     program: &Program,
     n: &Numbers,
-    scalar: impl Fn(Str) -> (Option<i64>, i64),
+    scalar: impl Fn(usize, Str) -> (Option<i64>, i64),
     text: impl Fn(Str) -> String,
 ) -> Option<Status> {
     let r = &program.requests.plain;
@@ -118,12 +130,12 @@ pub(crate) fn resources(
     check(r.cpu_milli, n.cpu, n.cpu_used, &|| "cpu".into());
     check(r.mem_bytes, n.mem, n.mem_used, &|| "memory".into());
     check(r.eph_bytes, n.eph, n.eph_used, &|| "ephemeral-storage".into());
-    for (name, amount) in &program.scalars {
-        let (all, used) = scalar(*name);
+    for (at, (name, amount)) in program.scalars.iter().enumerate() {
+        let (all, used) = scalar(at, *name);
         check(*amount, all.unwrap_or(0), used, &|| text(*name));
     }
-    for (name, amount) in &program.delegated {
-        if let (Some(all @ 1..), used) = scalar(*name) {
+    for (at, (name, amount)) in program.delegated.iter().enumerate() {
+        if let (Some(all @ 1..), used) = scalar(program.scalars.len() + at, *name) {
             check(*amount, all, used, &|| text(*name));
         }
     }
@@ -131,21 +143,22 @@ pub(crate) fn resources(
     (!reasons.is_empty()).then_some(Status { plugin, code, reasons })
 }
 
-/// What the spread filter says about a row whose value for each constraint is known.
+/// What the spread filter says about a row whose value for each constraint is known, and whether the
+/// constraint allows the pod there.
 pub(crate) fn spread_status(
     program: &Program,
-    spread: &HardSpread,
     value: impl Fn(usize) -> u32,
+    allows: impl Fn(usize, u32) -> bool,
 ) -> Option<Status> {
     let plugin = Plugin::PodTopologySpread;
-    for (at, (c, domains)) in program.spread_hard.iter().zip(&spread.domains).enumerate() {
+    for at in 0..program.spread_hard.len() {
         let value = value(at);
         if value == 0 {
             let reason =
                 "node(s) didn't match pod topology spread constraints (missing required label)";
             return Some(Status::new(plugin, Hard, reason));
         }
-        if !domains.allows(c, value as usize) {
+        if !allows(at, value) {
             let reason = "node(s) didn't match pod topology spread constraints";
             return Some(Status::new(plugin, Soft, reason));
         }
@@ -172,10 +185,10 @@ pub(crate) fn pod_rule(rule: PodRule) -> Status {
     }
 }
 
-fn interpod_status(view: &View, program: &Program, row: u32) -> Status {
-    let count = |key, counts: &[u32]| {
+fn interpod_status(view: &View, program: &Program, row: u32, unrepelled: &Bits) -> Status {
+    let count = |key, counts: &DomainCounts| {
         let value = view.keys.column(key).value(row);
-        (value != 0).then(|| counts.get(value as usize).copied().unwrap_or(0))
+        (value != 0).then(|| counts.get(value))
     };
     if let Some((counter, keys)) = &program.affinity {
         let counter = view.counters.get(counter.0);
@@ -186,10 +199,8 @@ fn interpod_status(view: &View, program: &Program, row: u32) -> Status {
             return pod_rule(PodRule::Affinity);
         }
     }
-    for (counter, key) in &program.anti {
-        if count(*key, view.counters.get(counter.0).domain(*key)).is_some_and(|c| c > 0) {
-            return pod_rule(PodRule::Anti);
-        }
+    if !program.anti.is_empty() && !unrepelled.get(row) {
+        return pod_rule(PodRule::Anti);
     }
     pod_rule(PodRule::Existing)
 }

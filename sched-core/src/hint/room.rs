@@ -26,7 +26,7 @@ impl Cluster {
             numbers.mem_used = numbers.mem_used.wrapping_add(plain.mem_bytes);
             numbers.eph_used = numbers.eph_used.wrapping_add(plain.eph_bytes);
         }
-        let scalar = |name: Str| {
+        let scalar = |_, name: Str| {
             let (all, used) = self.view.scalar(name, row);
             let text = self.interner.text(name);
             let taken = expected.clone().filter_map(|other| other.requests.plain.scalar(text));

@@ -9,6 +9,8 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::Budget;
+use super::disruption::{Allowances, Guards};
+use crate::attempt_budget::{AttemptBudget, Exhausted};
 use crate::intern::Str;
 use crate::snapshot::Cluster;
 use crate::snapshot::pods::{NONE, PodId};
@@ -75,17 +77,28 @@ pub fn sort(units: &mut [Unit]) {
 
 /// Units whose end would violate a budget, and the others, in their order. Of a unit and of a pod the
 /// first violation counts: what comes behind it takes nothing from any budget.
+///
+/// # Errors
+/// When the attempt has exceeded a limit.
 // k8s: preemption/preemption.go filterVictimsWithPDBViolation
-#[must_use]
-pub fn split(cluster: &Cluster, units: Vec<Unit>, budgets: &[Budget]) -> (Vec<Unit>, Vec<Unit>) {
-    let mut allowed: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
-    let mut violates = |key: &Str| {
-        let Some(id) = cluster.pods.find(*key) else { return false };
-        budgets.iter().zip(&mut allowed).any(|(budget, left)| {
-            let guards = budget.guards(cluster, id);
-            *left -= i64::from(guards);
-            guards && *left < 0
-        })
-    };
-    units.into_iter().partition(|unit| unit.pods.iter().any(&mut violates))
+pub fn split(
+    cluster: &Cluster,
+    units: Vec<Unit>,
+    budgets: &[Budget],
+    spent: &AttemptBudget,
+) -> Result<(Vec<Unit>, Vec<Unit>), Exhausted> {
+    let mut guards = Guards::new(cluster, budgets, spent);
+    let mut allowances = Allowances::of(budgets);
+    let (mut violating, mut others) = (Vec::new(), Vec::new());
+    for unit in units {
+        let mut violates = false;
+        for id in unit.pods.iter().filter_map(|key| cluster.pods.find(*key)) {
+            violates = guards.of(id)?.into_iter().any(|at| allowances.take(at));
+            if violates {
+                break;
+            }
+        }
+        if violates { violating.push(unit) } else { others.push(unit) }
+    }
+    Ok((violating, others))
 }

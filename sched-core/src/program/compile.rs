@@ -471,7 +471,9 @@ impl<'a> Compiler<'a> {
         let labels = Arc::clone(self.cluster.interner.labels(self.labels));
         let matches_self = matches.iter().all(|m| m.matches(self.namespace, &labels));
         let key = CounterKey { all: matches.into(), live_only: false };
-        let keys: Vec<KeyId> = terms.iter().map(|t| self.topology(&t.topology_key)).collect();
+        let mut keys: Vec<KeyId> = terms.iter().map(|t| self.topology(&t.topology_key)).collect();
+        keys.sort_unstable();
+        keys.dedup();
         let mut counter = self.cluster.counter(&key, None);
         for topology in &keys {
             counter = self.cluster.counter(&key, Some(*topology));
@@ -486,7 +488,12 @@ impl<'a> Compiler<'a> {
         let terms = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
         let terms =
             terms.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-        terms.into_iter().flatten().map(|t| self.term_counter(t)).collect()
+        let terms = terms.into_iter().flatten().map(|t| self.term_counter(t));
+        let mut terms = terms.collect::<Result<Vec<_>, _>>()?;
+        // The order means nothing; terms of one key are evaluated together.
+        terms.sort_unstable_by_key(|(counter, key)| (*key, *counter));
+        terms.dedup();
+        Ok(terms.into())
     }
 
     fn term_counter(&mut self, term: &PodAffinityTerm) -> Result<(CounterId, KeyId), ObjectError> {

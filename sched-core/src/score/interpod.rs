@@ -11,6 +11,7 @@ use crate::bits::Bits;
 use crate::program::Program;
 use crate::simd::{self, NarrowTable};
 use crate::snapshot::counters::{CounterId, TermId, TermKind};
+use crate::snapshot::domain_counts::DomainCounts;
 use crate::snapshot::keys::{KeyId, Values};
 use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
@@ -40,7 +41,7 @@ struct Pull<'a> {
     /// A pod.
     weight: i64,
     /// By value id of the key.
-    domains: &'a [u32],
+    domains: &'a DomainCounts,
     /// By row, where that is known.
     nodes: Option<&'a RowCounts>,
 }
@@ -62,7 +63,7 @@ fn pulls<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item = Pull<
             TermKind::RequiredAnti => return None,
         };
         let off = term.key.kind == TermKind::RequiredAffinity && weight == 0;
-        let (domains, nodes) = (term.domains.as_slice(), term.nodes.as_ref());
+        let (domains, nodes) = (&term.domains, term.nodes.as_ref());
         let pull = Pull { of: Of::Term(*id), key: term.topology, weight, domains, nodes };
         (!off && term.total > 0).then_some(pull)
     });
@@ -110,7 +111,7 @@ impl PodScore {
                 Some(nodes) if nodes.is_empty() => {}
                 Some(nodes) => by_row = Some((pull, nodes)),
                 None if column.is_narrow() => any |= self.add(view, &pull),
-                None if simd::all_zero(pull.domains) => {}
+                None if pull.domains.is_empty() => {}
                 None => return Found::TooMany,
             }
         }
@@ -165,7 +166,7 @@ impl PodScore {
 
     /// Adds what each pod gives; returns whether there was one.
     fn add(&mut self, view: &View, pull: &Pull<'_>) -> bool {
-        if simd::all_zero(pull.domains) {
+        if pull.domains.is_empty() {
             return false;
         }
         let at = self.tables.iter().position(|(k, _)| *k == pull.key).unwrap_or_else(|| {
@@ -175,8 +176,7 @@ impl PodScore {
             self.tables.push((pull.key, table));
             self.tables.len() - 1
         });
-        let (sums, rest) = (self.tables[at].1.get_mut(1..), pull.domains.get(1..));
-        simd::add_counts(sums.unwrap_or_default(), rest.unwrap_or_default(), pull.weight as f64);
+        pull.domains.add_to(&mut self.tables[at].1, pull.weight as f64);
         true
     }
 }

@@ -258,8 +258,7 @@ impl SoftSpread {
             include(program, c, &self.affine, &self.tolerated, &mut self.counted);
         }
         if empty.is_none() && (!restricted || column.present.is_subset_of(&self.counted)) {
-            self.counts.extend(counter.domain(c.key).iter().map(|n| i64::from(*n)));
-            self.counts.resize(column.value_ids(), 0);
+            counter.domain(c.key).write(&mut self.counts, column.value_ids());
             return;
         }
         self.counts.resize(column.value_ids(), 0);

@@ -8,14 +8,20 @@ use serde_json::{from_value, json};
 
 use super::Shared;
 use crate::snapshot::View;
+use crate::snapshot::domain_counts::DomainCounts;
 use crate::{Cluster, Profile, Scratch, decide};
+
+fn by_domain(counts: &DomainCounts) -> BTreeMap<u32, u32> {
+    counts.iter().collect()
+}
 
 /// Everything that pods change in a view, in an order of its own.
 fn contents(view: &View) -> String {
     let rows: Vec<_> =
         (0..view.rows as u32).map(|row| (view.numbers(row), view.version(row))).collect();
     let sorted = |c: &crate::snapshot::counters::Counter| {
-        (c.nodes.iter().collect::<BTreeMap<_, _>>(), c.domains.clone())
+        let domains = c.domains.iter().map(|(key, counts)| (*key, by_domain(counts)));
+        (c.nodes.iter().collect::<BTreeMap<_, _>>(), domains.collect::<Vec<_>>())
     };
     let counters: Vec<_> = view.counters.iter().map(sorted).collect();
     let terms: Vec<_> = view
@@ -23,7 +29,7 @@ fn contents(view: &View) -> String {
         .iter()
         .map(|t| {
             let nodes = t.nodes.iter().flat_map(|n| n.iter()).collect::<BTreeMap<_, _>>();
-            (t.total, t.domains.clone(), nodes)
+            (t.total, by_domain(&t.domains), nodes)
         })
         .collect();
     let used = |name| (0..view.rows as u32).map(|row| view.scalar(name, row)).collect::<Vec<_>>();

@@ -420,17 +420,6 @@ pub fn add_counts(sums: &mut [f64], counts: &[u32], weight: f64) {
     }
 }
 
-/// Whether no count is there.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
-    "x86_64+avx2+bmi2",
-    "aarch64+neon"
-))]
-#[must_use]
-pub fn all_zero(counts: &[u32]) -> bool {
-    counts.chunks(WORD_ROWS).all(|some| some.iter().fold(0, |any, n| any | n) == 0)
-}
-
 /// Adds to `words` the rows whose value id is wanted.
 pub fn rows_in_table(values: &[u32], wanted: &[bool], words: &mut [u64]) {
     for (rows, word) in values.chunks(WORD_ROWS).zip(words) {

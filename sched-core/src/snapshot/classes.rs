@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::cluster::{Class, Cluster};
 use super::counters::{Counter, CounterId, CounterKey, Term, TermId, TermKey};
+use super::domain_counts::DomainCounts;
 use super::keys::{HOSTNAME, KeyId};
 use super::objects::OwnLabels;
 use super::pods::{NONE, PodId};
@@ -135,7 +136,8 @@ impl Cluster {
         let topology = self.key(key.topology);
         let by_row = self.interner.text(key.topology) == HOSTNAME;
         let nodes = by_row.then(RowCounts::default);
-        let term = Term { key: key.clone(), topology, domains: Vec::new(), total: 0, nodes };
+        let domains = DomainCounts::default();
+        let term = Term { key: key.clone(), topology, domains, total: 0, nodes };
         let id = TermId(self.view.terms.put(term, &mut self.free.terms));
         self.term_ids.insert(key.clone(), id);
         for class in 0..self.classes.len() as u32 {
@@ -174,7 +176,9 @@ impl Cluster {
             if !class.namespace.is_some_and(|namespace| key.matches(namespace, &class.labels)) {
                 continue;
             }
-            class.counters.push(id);
+            if let Err(at) = class.counters.binary_search(&id) {
+                class.counters.insert(at, id);
+            }
             for pod in self.pods.in_class(at as u32).map(|p| self.pods.get(p)) {
                 if pod.row != NONE && !(key.live_only && pod.terminating) {
                     counter.add((pod.row, self.view.rows), 1, &self.view.keys);
@@ -192,12 +196,12 @@ impl Cluster {
         let nodes = self.view.heap_bytes() + self.digests.capacity() * 8;
         let counters = self.view.counters.iter();
         let counters = counters.map(|c| {
-            let domains = c.domains.iter().map(|(_, d)| d.capacity() * 4 + 32);
+            let domains = c.domains.iter().map(|(_, d)| d.heap_bytes() + 48);
             c.nodes.heap_bytes() + domains.sum::<usize>() + 128
         });
         let terms = self.view.terms.iter().map(|t| {
             let nodes = t.nodes.as_ref().map_or(0, RowCounts::heap_bytes);
-            nodes + t.domains.capacity() * 4 + 200
+            nodes + t.domains.heap_bytes() + 200
         });
         let classes = self.classes.capacity() * size_of::<Class>() + self.class_ids.capacity() * 17;
         (nodes, self.pods.heap_bytes() + counters.chain(terms).sum::<usize>() + classes)

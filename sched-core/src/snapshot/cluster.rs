@@ -56,7 +56,7 @@ pub(crate) struct Class {
     pub(crate) labels: Arc<[(Str, Str)]>,
     /// Whether the pods have labels at all, those included that `labels` leaves out.
     pub(crate) labelled: bool,
-    /// Counters that count these pods.
+    /// Counters that count these pods, ascending.
     pub(crate) counters: Vec<CounterId>,
 }
 

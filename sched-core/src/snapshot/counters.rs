@@ -2,12 +2,13 @@
 //!
 //! Input: a pod appears on or leaves a node. Output: counts by node and by value of a topology key.
 //! Owner: the writer of the cluster. Bounds: a counter holds one entry a node with a match and one
-//! number a domain of the keys asked for.
+//! a domain with a match, of the keys asked for.
 //! Why: upstream walks every pod for every pod it places; here a decision reads sums that each
 //! placement changed in a handful of places.
 
 use std::sync::Arc;
 
+use super::domain_counts::DomainCounts;
 use super::keys::{KeyColumn, KeyId, KeyTable};
 use super::row_counts::RowCounts;
 use crate::bits::Bits;
@@ -37,7 +38,7 @@ impl Scope {
     pub fn contains(&self, namespace: Str) -> bool {
         match self {
             Self::All => true,
-            Self::These(list) => list.contains(&namespace),
+            Self::These(list) => list.binary_search(&namespace).is_ok(),
         }
     }
 }
@@ -84,7 +85,7 @@ pub struct Counter {
     /// Matching pods by row.
     pub nodes: RowCounts,
     /// Matching pods by value id of each topology key asked for.
-    pub domains: Vec<(KeyId, Vec<u32>)>,
+    pub domains: Vec<(KeyId, DomainCounts)>,
 }
 
 impl Counter {
@@ -96,7 +97,7 @@ impl Counter {
 
     /// Matching pods by value id of `key`, which must have been tracked.
     #[must_use]
-    pub fn domain(&self, key: KeyId) -> &[u32] {
+    pub fn domain(&self, key: KeyId) -> &DomainCounts {
         let found = self.domains.iter().find(|(k, _)| *k == key);
         &found.expect("the compiler tracks every key it counts by").1
     }
@@ -128,11 +129,10 @@ impl Counter {
             return;
         }
         let column = keys.column(key);
-        let mut counts = vec![0; column.value_ids()];
+        let mut counts = DomainCounts::default();
         for (row, count) in self.nodes.iter() {
-            counts[column.value(row) as usize] += count;
+            add_to_domain(&mut counts, column, row, count.cast_signed());
         }
-        counts[0] = 0;
         self.domains.push((key, counts));
     }
 
@@ -140,20 +140,16 @@ impl Counter {
     pub fn add(&mut self, (row, rows): (u32, usize), delta: i32, keys: &KeyTable) {
         self.nodes.add(row, delta, rows);
         for (key, counts) in &mut self.domains {
-            add_to_domain(counts, keys.column(*key).value(row), delta);
+            add_to_domain(counts, keys.column(*key), row, delta);
         }
     }
 }
 
-fn add_to_domain(counts: &mut Vec<u32>, value: u32, delta: i32) {
-    if value == 0 {
-        return;
+fn add_to_domain(counts: &mut DomainCounts, column: &KeyColumn, row: u32, delta: i32) {
+    let value = column.value(row);
+    if value != 0 {
+        counts.add(value, delta, column.value_ids());
     }
-    if counts.len() <= value as usize {
-        counts.resize(value as usize + 1, 0);
-    }
-    let count = &mut counts[value as usize];
-    *count = count.checked_add_signed(delta).expect("a pod leaves where it was counted");
 }
 
 /// What an affinity term of existing pods does to an incoming pod it selects.
@@ -190,7 +186,7 @@ pub struct Term {
     /// Its topology key.
     pub topology: KeyId,
     /// Pods with the term by value id.
-    pub domains: Vec<u32>,
+    pub domains: DomainCounts,
     /// Sum of `domains`.
     pub total: u32,
     /// The same pods by row, where the topology is the hostname.
@@ -200,12 +196,12 @@ pub struct Term {
 impl Term {
     /// One pod more (or less) with the term on `row`, of a table of `rows`.
     pub fn add(&mut self, (row, rows): (u32, usize), delta: i32, keys: &KeyTable) {
-        let value = keys.column(self.topology).value(row);
-        if value != 0 {
+        let column = keys.column(self.topology);
+        if column.value(row) != 0 {
             if let Some(nodes) = &mut self.nodes {
                 nodes.add(row, delta, rows);
             }
-            add_to_domain(&mut self.domains, value, delta);
+            add_to_domain(&mut self.domains, column, row, delta);
             self.total = self.total.checked_add_signed(delta).expect("sum of domains");
         }
     }

@@ -10,6 +10,7 @@ mod classes;
 pub mod cluster;
 mod counter_index;
 pub mod counters;
+pub mod domain_counts;
 pub(crate) mod index;
 pub mod keys;
 pub mod objects;

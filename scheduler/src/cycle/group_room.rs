@@ -140,7 +140,8 @@ impl Scheduler {
             return rejected(NO_VICTIMS);
         }
         units::sort(&mut all);
-        let (violating, others) = units::split(cluster, all, &budgets);
+        let (violating, others) = units::split(cluster, all, &budgets, &self.mirror.attempt_budget)
+            .map_err(|exhausted| Stop::Rejected(exhausted.to_string()))?;
         let all = violating.into_iter().chain(others);
         let all = all.map(|unit| InTheWay { unit, is_away: true, hidden: Vec::new() });
         Ok((preemptor, all.collect()))
