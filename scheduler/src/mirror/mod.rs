@@ -222,7 +222,7 @@ impl Mirror {
     /// # Errors
     /// When they leave it none.
     pub fn claims(&mut self, pod: &Pod) -> Result<Option<Claims>, Refused> {
-        self.volumes.look(pod, &mut self.cluster)
+        self.volumes.look(pod, &mut self.cluster, &self.attempt_budget)
     }
 
     /// What a pod's claims of devices leave it of the nodes.
@@ -250,10 +250,7 @@ impl Mirror {
     /// The disruption budgets.
     pub fn budgets(&mut self) -> Rc<[Budget]> {
         let (budgets, cluster) = (&self.budgets, &mut self.cluster);
-        let read = || {
-            let all: Vec<PodDisruptionBudget> = budgets.values().cloned().collect();
-            cluster.budgets(&all).into()
-        };
+        let read = || cluster.budgets(budgets.values()).into();
         Rc::clone(self.read_budgets.get_or_insert_with(read))
     }
 

@@ -2,10 +2,10 @@
 //!
 //! Input: the claims of a pod. Output: for a node the volumes that would be bound and the claims that
 //! would be provisioned there, or why there are none. Bounds: the volumes of the claims' classes; the
-//! nodes of each volume are a set, so that a node costs a bit a volume.
+//! nodes of each volume are a set, so that a node costs a bit a volume, once for all claims that share it.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/binder.go FindPodVolumes
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{
@@ -17,10 +17,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use pintle_api::informer::ObjectKey;
 use pintle_api_types::quantity::Amount;
 use pintle_sched_core::Cluster;
+use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;
 
+use super::candidates::{Candidate, Candidates, Matcher, PURPOSE};
 use super::in_tree::{self, InTree};
-use super::{Volumes, annotation, class_of_claim, class_of_volume, is_bound, version, volume_name};
+use super::{Volumes, annotation, class_of_claim, is_bound, version, volume_name};
 
 const BIND_CONFLICT: &str = "node(s) didn't find available persistent volumes to bind";
 const NODE_CONFLICT: &str = "node(s) didn't match PersistentVolume's node affinity";
@@ -36,13 +38,14 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 pub(super) struct Binding {
     /// Nodes of the volumes that claims have; `None` for a volume that is not there.
     bound: Vec<Option<Rc<Bits>>>,
-    /// Claims that get their volumes with a node: those that are being provisioned in the pod's
-    /// order, then the others, the smallest first.
-    wanted: Vec<Wanted>,
+    /// Claims that get their volumes with a node, and how often they are named in a row: those that are
+    /// being provisioned in the pod's order, then the others, the smallest first.
+    wanted: Vec<(Rc<Wanted>, usize)>,
+    /// Volumes that would do, by the place that claims name.
+    lists: Vec<Candidates>,
+    /// What the attempt may spend: no node takes a pod whose attempt has spent it.
+    spent: Rc<AttemptBudget>,
 }
-
-/// A volume and its nodes.
-type Candidate = (String, Rc<Bits>);
 
 /// Nodes that a volume can be on: of its version, and of the nodes as they were.
 #[derive(Debug)]
@@ -56,18 +59,30 @@ pub(super) struct Reach {
 }
 
 /// A claim that gets its volume with a node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Wanted {
     key: ObjectKey,
+    size: Amount,
     /// It is being provisioned on this node; there may be no node of that name any more.
     selected: Option<Option<u32>>,
     /// The volume that somebody gave to it, with its nodes: no other will do, unless it is chosen
     /// for the same claim already, which a pod may name twice.
-    given: Option<Candidate>,
-    /// Volumes that would do, the best first, with their nodes.
-    candidates: Vec<Candidate>,
+    given: Option<(Rc<str>, Rc<Bits>)>,
+    /// The list of volumes that would do, and the first of it that is large enough.
+    list: (usize, usize),
     /// Nodes where one can be made, and of these those with room for it.
     provision: Option<(Bits, Option<Bits>)>,
+}
+
+/// What was chosen on a node so far.
+struct Chosen<'a> {
+    row: u32,
+    taken: HashSet<&'a str>,
+    /// The first volume of each list that was not passed by: those before are taken, elsewhere, or too
+    /// small for the claims to come.
+    next: Vec<usize>,
+    bindings: Vec<(String, ObjectKey)>,
+    made: Vec<&'a Wanted>,
 }
 
 /// Volumes of a pod on a node.
@@ -82,6 +97,9 @@ pub struct Choice {
 impl Binding {
     /// The volumes on a node, or why there are none.
     pub(super) fn at(&self, row: u32) -> Result<Choice, Vec<&'static str>> {
+        if self.pay(self.bound.len() as u64).is_err() {
+            return Err(vec![BIND_CONFLICT]);
+        }
         let mut reasons = Vec::new();
         let first = self.bound.iter().find(|rows| rows.as_ref().is_none_or(|r| !r.get(row)));
         if matches!(first, Some(Some(_))) {
@@ -100,26 +118,68 @@ impl Binding {
         }
     }
 
+    /// Charges the attempt.
+    pub(super) fn pay(&self, work: u64) -> Result<(), Exhausted> {
+        self.spent.pay(work, PURPOSE)
+    }
+
     fn choose(&self, row: u32) -> Result<Choice, &'static str> {
-        let mut choice = Choice::default();
-        if self.wanted.iter().any(|w| w.selected.is_some_and(|selected| selected != Some(row))) {
+        let all = self.wanted.iter().map(|(wanted, _)| wanted);
+        if all.clone().any(|w| w.selected.is_some_and(|selected| selected != Some(row))) {
             return Err(BIND_CONFLICT);
         }
-        let (mut made, found): (Vec<&Wanted>, Vec<&Wanted>) =
-            self.wanted.iter().partition(|wanted| wanted.selected.is_some());
-        for wanted in found {
-            let bindings = &choice.bindings;
-            let is_free = |(name, _): &&Candidate| bindings.iter().all(|(taken, _)| taken != name);
-            let is_there = |(_, rows): &&Candidate| rows.get(row);
-            let found = match wanted.given.as_ref().filter(is_free) {
-                Some(given) => Some(given).filter(is_there),
-                None => wanted.candidates.iter().filter(is_there).find(is_free),
-            };
-            match found {
-                Some((name, _)) => choice.bindings.push((name.clone(), wanted.key.clone())),
-                None => made.push(wanted),
+        let mut chosen = Chosen {
+            row,
+            taken: HashSet::new(),
+            next: vec![0; self.lists.len()],
+            bindings: Vec::new(),
+            made: all.filter(|w| w.selected.is_some()).map(|w| &**w).collect(),
+        };
+        for (wanted, times) in self.wanted.iter().filter(|(w, _)| w.selected.is_none()) {
+            for _ in 0..*times {
+                // Once there is none for a claim, there will not be one when it is named again.
+                if !self.choose_one(wanted, &mut chosen).map_err(|_| BIND_CONFLICT)? {
+                    chosen.made.push(wanted);
+                    break;
+                }
             }
         }
+        self.provisioned(chosen)
+    }
+
+    /// Chooses a volume for a claim; whether there is one.
+    fn choose_one<'a>(
+        &'a self,
+        wanted: &'a Wanted,
+        chosen: &mut Chosen<'a>,
+    ) -> Result<bool, Exhausted> {
+        self.pay(2)?;
+        let found = match wanted.given.as_ref().filter(|(name, _)| !chosen.taken.contains(&**name))
+        {
+            Some((name, rows)) => rows.get(chosen.row).then_some(name),
+            None => {
+                let (list, first) = wanted.list;
+                let from = chosen.next[list].max(first);
+                let rest = self.lists[list].get(from..).unwrap_or_default();
+                let is_it =
+                    |c: &Candidate| c.rows.get(chosen.row) && !chosen.taken.contains(&*c.name);
+                let at = rest.iter().position(is_it);
+                chosen.next[list] = from + at.map_or(rest.len(), |at| at + 1);
+                self.pay((chosen.next[list] - from) as u64)?;
+                at.map(|at| &rest[at].name)
+            }
+        };
+        let Some(name) = found else { return Ok(false) };
+        chosen.taken.insert(name);
+        chosen.bindings.push((name.to_string(), wanted.key.clone()));
+        Ok(true)
+    }
+
+    /// The choice, if the claims without a volume can have one made.
+    fn provisioned(&self, chosen: Chosen<'_>) -> Result<Choice, &'static str> {
+        let Chosen { row, bindings, made, .. } = chosen;
+        self.pay(made.len() as u64).map_err(|_| BIND_CONFLICT)?;
+        let (mut provisions, mut seen) = (Vec::new(), HashSet::new());
         for wanted in made {
             let Some((nodes, roomy)) = &wanted.provision else { return Err(BIND_CONFLICT) };
             if !nodes.get(row) {
@@ -128,9 +188,12 @@ impl Binding {
             if roomy.as_ref().is_some_and(|roomy| !roomy.get(row)) {
                 return Err(NOT_ENOUGH);
             }
-            choice.provisions.push(wanted.key.clone());
+            // One is made, however often the pod names the claim.
+            if seen.insert(&wanted.key) {
+                provisions.push(wanted.key.clone());
+            }
         }
-        Ok(choice)
+        Ok(Choice { bindings, provisions })
     }
 }
 
@@ -142,46 +205,68 @@ pub(super) fn limit(capacity: &CSIStorageCapacity) -> Option<i64> {
 }
 
 impl Volumes {
-    /// What these claims allow.
-    pub(super) fn binding(&mut self, cluster: &mut Cluster, claims: &[ObjectKey]) -> Binding {
-        let mut binding = Binding::default();
+    /// What these claims allow, which a pod names in this order.
+    pub(super) fn binding(
+        &mut self,
+        cluster: &mut Cluster,
+        (claims, order): (&[ObjectKey], &[usize]),
+        spent: &Rc<AttemptBudget>,
+    ) -> Result<Binding, Exhausted> {
+        let (mut bound, mut wanted) = (Vec::new(), Vec::with_capacity(claims.len()));
+        let mut matcher: Option<Matcher> = None;
         for key in claims {
-            let Some(claim) = self.claim(key).cloned() else { continue };
-            if is_bound(&claim) {
-                let volume = volume_name(&claim).and_then(|name| self.volume(name)).cloned();
-                binding.bound.push(volume.map(|volume| self.usable(cluster, &volume)));
-            } else if self.waits_for_consumer(&claim) {
-                binding.wanted.push(self.wanted(cluster, key, &claim));
+            let mut found = None;
+            if let Some(claim) = self.claim(key).cloned() {
+                if is_bound(&claim) {
+                    let volume = volume_name(&claim).and_then(|name| self.volume(name)).cloned();
+                    bound.push(volume.map(|volume| self.usable(cluster, &volume)));
+                } else if self.waits_for_consumer(&claim) {
+                    let known = match &mut matcher {
+                        Some(known) => known,
+                        None => matcher.insert(Matcher::of(self, spent)?),
+                    };
+                    found = Some(Rc::new(self.wanted((key, &claim), cluster, known, spent)?));
+                }
             }
+            wanted.push(found);
         }
-        let size = |key: &ObjectKey| self.claims.get(key).map(|claim| asked(claim));
-        binding.wanted.sort_by_key(|w| w.selected.is_none().then(|| size(&w.key)));
-        binding
+        let mut named: Vec<Rc<Wanted>> =
+            order.iter().filter_map(|at| wanted[*at].clone()).collect();
+        named.sort_by_key(|w| w.selected.is_none().then_some(w.size));
+        let in_a_row = named.chunk_by(Rc::ptr_eq).map(|all| (Rc::clone(&all[0]), all.len()));
+        let lists = matcher.map(|matcher| matcher.lists).unwrap_or_default();
+        Ok(Binding { bound, wanted: in_a_row.collect(), lists, spent: Rc::clone(spent) })
     }
 
     fn wanted(
         &mut self,
+        (key, claim): (&ObjectKey, &PersistentVolumeClaim),
         cluster: &mut Cluster,
-        key: &ObjectKey,
-        claim: &PersistentVolumeClaim,
-    ) -> Wanted {
+        matcher: &mut Matcher,
+        spent: &AttemptBudget,
+    ) -> Result<Wanted, Exhausted> {
         let selected = annotation(&claim.metadata, SELECTED).map(|node| cluster.row(node));
-        let (given, candidates) = self.candidates(claim);
-        let mut with_nodes = |volume: Rc<PersistentVolume>| {
-            let name = volume.metadata.name.clone().unwrap_or_default();
-            (name, self.reachable(cluster, &volume))
-        };
-        let given = given.map(&mut with_nodes);
-        let candidates = candidates.into_iter().map(with_nodes).collect();
+        let given = matcher.given(claim).map(|volume| {
+            let name = volume.metadata.name.as_deref().unwrap_or_default();
+            (name.into(), self.reachable(cluster, &volume))
+        });
+        let list = matcher.list(claim, (self, cluster), spent)?;
         let class = self.classes.get(class_of_claim(claim)).cloned();
+        let capacities = self.capacities.len() as u64;
+        spent.pay(8 + if class.is_some() { capacities } else { 0 }, PURPOSE)?;
         let provision = class.and_then(|class| self.provision(cluster, claim, &class));
-        Wanted { key: key.clone(), selected, given, candidates, provision }
+        let size = self.claims.get(key).map(|claim| asked(claim)).unwrap_or_default();
+        Ok(Wanted { key: key.clone(), size, selected, given, list, provision })
     }
 
     /// Nodes where a claim can have this volume. Their labels alone count: what a term says of a
     /// node's name is not asked.
     // k8s: component-helpers/storage/volume/helpers.go CheckNodeAffinity
-    fn reachable(&mut self, cluster: &mut Cluster, volume: &PersistentVolume) -> Rc<Bits> {
+    pub(super) fn reachable(
+        &mut self,
+        cluster: &mut Cluster,
+        volume: &PersistentVolume,
+    ) -> Rc<Bits> {
         Rc::clone(&self.reach(cluster, volume).own)
     }
 
@@ -234,45 +319,6 @@ impl Volumes {
             used.or(&of_driver);
         }
         used
-    }
-
-    /// The volume that was given to a claim, and others that it could have, the best first.
-    // k8s: component-helpers/storage/volume/pv_helpers.go FindMatchingVolume
-    fn candidates(
-        &self,
-        claim: &PersistentVolumeClaim,
-    ) -> (Option<Rc<PersistentVolume>>, Vec<Rc<PersistentVolume>>) {
-        let size = asked(claim);
-        let class = class_of_claim(claim);
-        let (mut given, mut found) = (None, Vec::new());
-        for name in self.volumes.keys() {
-            let Some(volume) = self.volume(name) else { continue };
-            let room = capacity(volume);
-            if class_of_volume(volume) != class
-                || room < size
-                || modes(claim, volume).is_none()
-                || volume.metadata.deletion_timestamp.is_some()
-            {
-                continue;
-            }
-            match belongs(volume, claim) {
-                Some(false) => continue,
-                Some(true) => {
-                    given.get_or_insert_with(|| Rc::clone(volume));
-                    continue;
-                }
-                None => {}
-            }
-            let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-            let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-            let labels = volume.metadata.labels.as_ref();
-            let is_wanted = selector.is_none_or(|selector| matches(selector, labels));
-            if phase == Some("Available") && is_wanted && modes(claim, volume) == Some(true) {
-                found.push((room, Rc::clone(volume)));
-            }
-        }
-        found.sort_by_key(|(room, _)| *room);
-        (given, found.into_iter().map(|(_, volume)| volume).collect())
     }
 
     /// Where a volume can be made, and of these the nodes with room for it.
@@ -347,7 +393,7 @@ fn requirements(selector: &LabelSelector) -> Vec<NodeSelectorRequirement> {
     labels.chain(more).collect()
 }
 
-fn matches(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
+pub(super) fn matches(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
     let value = |key: &String| labels.and_then(|labels| labels.get(key));
     let meets = |r: NodeSelectorRequirement| {
         let among = |value: &String| r.values.iter().flatten().any(|v| v == value);
@@ -367,18 +413,18 @@ fn requests(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
 }
 
 /// What a claim asks for.
-fn asked(claim: &PersistentVolumeClaim) -> Amount {
+pub(super) fn asked(claim: &PersistentVolumeClaim) -> Amount {
     requests(claim).and_then(|size| Amount::parse(&size.0)).unwrap_or_default()
 }
 
-fn capacity(volume: &PersistentVolume) -> Amount {
+pub(super) fn capacity(volume: &PersistentVolume) -> Amount {
     let all = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
     all.and_then(|all| Amount::parse(&all.get("storage")?.0)).unwrap_or_default()
 }
 
 /// Whether a volume is of the claim's mode and attributes, and then whether it can be accessed as the
 /// claim wants.
-fn modes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<bool> {
+pub(super) fn modes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<bool> {
     let (claim, volume) = (claim.spec.as_ref()?, volume.spec.as_ref()?);
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
     let class = |class: &Option<String>| class.clone().unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::attempt_budget::Exhausted;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::program::Program;
@@ -11,21 +12,21 @@ use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Cluster, Plugin};
 
 use super::binding::{Binding, Choice};
-use super::in_tree::Handle;
-use super::restrictions::Disk;
+use super::limits::Attached;
+use super::restrictions::Disks;
+use super::users::User;
 use super::{Volumes, limits, restrictions, zone};
 
 /// Rows that the plugins take out.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// Its claims, and those of them that are for one pod and have one.
-    pub(super) keys: Vec<ObjectKey>,
+    /// Claims that are for one pod and have one.
     pub(super) one_pod: Vec<ObjectKey>,
     /// Its disks, and nodes with pods that have them.
-    pub(super) own_disks: Vec<Disk>,
+    pub(super) own_disks: Disks,
     pub(super) disks: Bits,
-    /// Volumes of plugins that have moved to drivers, which it names itself.
-    pub(super) in_tree: Vec<Handle>,
+    /// Volumes that drivers attach for it.
+    pub(super) wanted: Attached,
     /// A claim that is not there, where nobody asked before what volumes are attached.
     pub(super) unknown: Option<String>,
     /// Nodes that cannot attach as many.
@@ -92,18 +93,24 @@ impl Claims {
     ) -> Option<Status> {
         let node = cluster.node_name(row);
         let stays = || match plugin {
+            _ if self.pay_for_node(volumes, node).is_err() => true,
             Plugin::VolumeRestrictions => {
                 let is_used = |claim| volumes.users.is_used(claim, cluster, gone);
                 let disks = restrictions::is_taken(&volumes.users, node, &self.own_disks, gone);
                 disks || self.one_pod.iter().any(is_used)
             }
             Plugin::NodeVolumeLimits => {
-                let wanted = (&self.keys[..], &self.in_tree[..]);
-                self.unknown.is_some() || volumes.is_too_many(node, wanted, gone)
+                self.unknown.is_some() || volumes.is_too_many(node, &self.wanted, gone)
             }
             _ => true,
         };
         self.rejection(plugin, row).filter(|_| stays())
+    }
+
+    /// Pays for a comparison of its volumes with those on a node.
+    fn pay_for_node(&self, volumes: &Volumes, node: &str) -> Result<(), Exhausted> {
+        let there = volumes.users.on_node(node, &HashSet::new()).map(User::len).sum::<usize>();
+        self.binding.pay((1 + self.wanted.len() + there) as u64)
     }
 
     /// Why its volumes do not go with those of all who use any on a node now, but these: pods that room
@@ -123,8 +130,7 @@ impl Claims {
         if on(Plugin::VolumeRestrictions) && disks() {
             return says(Plugin::VolumeRestrictions, restrictions::DISK_CONFLICT);
         }
-        let wanted = (&self.keys[..], &self.in_tree[..]);
-        if on(Plugin::NodeVolumeLimits) && volumes.is_too_many(node, wanted, gone) {
+        if on(Plugin::NodeVolumeLimits) && volumes.is_too_many(node, &self.wanted, gone) {
             return says(Plugin::NodeVolumeLimits, limits::TOO_MANY);
         }
         None

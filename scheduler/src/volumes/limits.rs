@@ -1,22 +1,27 @@
 //! How many volumes of a driver a node can attach.
 // k8s: pkg/scheduler/framework/plugins/nodevolumelimits/csi.go
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSINode;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Cluster;
+use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;
 
+use super::candidates::PURPOSE;
 use super::in_tree::{self, Handle};
-use super::users::Gone;
+use super::users::{Gone, User};
 use super::{Volumes, class_of_claim, volume_name};
 
 pub(super) const TOO_MANY: &str = "node(s) exceed max volume count";
 
+/// Work that a volume on a node costs: its name is formatted and hashed.
+const WORK_A_VOLUME: u64 = 16;
+
 /// Volumes by their unique name, with their drivers.
-type Attached = HashMap<String, String>;
+pub(super) type Attached = HashMap<String, String>;
 
 /// Volumes that a pod has by its claims, and those that it names itself.
 pub(super) type Wanted<'a> = (&'a [ObjectKey], &'a [Handle]);
@@ -47,66 +52,64 @@ pub(super) fn raises(old: &CSINode, new: &CSINode) -> bool {
 }
 
 impl Volumes {
-    /// Nodes where these volumes would be too many.
-    pub(super) fn too_many(&self, cluster: &Cluster, wanted: Wanted) -> Bits {
-        let mut rows = Bits::default();
-        rows.reset(cluster.all_rows().words().len() * 64);
+    /// The volumes that drivers attach for a pod.
+    pub(super) fn attached_by(&self, wanted: Wanted) -> Attached {
         let mut new = Attached::new();
         self.attach(wanted, &mut new);
+        new
+    }
+
+    /// Nodes where these volumes would be too many.
+    pub(super) fn too_many(
+        &self,
+        cluster: &Cluster,
+        new: &Attached,
+        spent: &AttemptBudget,
+    ) -> Result<Bits, Exhausted> {
+        let mut rows = Bits::default();
+        rows.reset(cluster.all_rows().words().len() * 64);
         if new.is_empty() {
-            return rows;
+            return Ok(rows);
         }
-        let attachments = self.attached(None);
+        let drivers: HashSet<&str> = new.values().map(String::as_str).collect();
         for (node, csi) in &self.csi_nodes {
-            let is_over =
-                || self.is_over((node, csi), &new, attachments.get(&**node), &Gone::new());
-            if let Some(row) = cluster.row(node)
-                && is_limited(csi, &new)
-                && is_over()
-            {
+            let Some(row) = cluster.row(node) else { continue };
+            if !limits(csi).any(|(driver, _)| drivers.contains(driver)) {
+                continue;
+            }
+            let attachments = self.attachments.on_node(node).count();
+            let there = self.users.on_node(node, &Gone::new()).map(User::len).sum::<usize>();
+            spent.pay((new.len() + attachments + there) as u64 * WORK_A_VOLUME, PURPOSE)?;
+            if self.is_over((node, csi), new, &Gone::new()) {
                 rows.set(row);
             }
         }
-        rows
+        Ok(rows)
     }
 
     /// Whether these volumes would be too many on a node that these pods have left.
-    pub(super) fn is_too_many(&self, node: &str, wanted: Wanted, gone: &Gone<'_>) -> bool {
-        let Some(csi) = self.csi_nodes.get(node) else { return false };
-        let mut new = Attached::new();
-        self.attach(wanted, &mut new);
-        if !is_limited(csi, &new) {
-            return false;
-        }
-        let attachments = self.attached(Some(node));
-        self.is_over((node, csi), &new, attachments.get(node), gone)
+    pub(super) fn is_too_many(&self, node: &str, new: &Attached, gone: &Gone<'_>) -> bool {
+        let csi = self.csi_nodes.get(node).filter(|csi| is_limited(csi, new));
+        csi.is_some_and(|csi| self.is_over((node, csi), new, gone))
     }
 
-    /// What is attached by node, or to this one alone.
-    fn attached(&self, node: Option<&str>) -> HashMap<&str, Attached> {
-        let mut found: HashMap<&str, Attached> = HashMap::new();
-        for attachment in self.attachments.values() {
+    /// What is attached to a node.
+    fn attached(&self, node: &str) -> Attached {
+        let mut found = Attached::new();
+        for attachment in self.attachments.on_node(node) {
             let spec = &attachment.spec;
-            if node.is_some_and(|node| node != spec.node_name) {
-                continue;
-            }
             let volume = spec.source.persistent_volume_name.as_deref();
             let volume = volume.and_then(|name| self.volume(name));
             let csi = volume.and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
             let Some(csi) = csi.filter(|_| !spec.attacher.is_empty()) else { continue };
             let name = format!("{}/{}", spec.attacher, csi.volume_handle);
-            found.entry(&spec.node_name).or_default().insert(name, spec.attacher.clone());
+            found.insert(name, spec.attacher.clone());
         }
         found
     }
 
-    fn is_over(
-        &self,
-        (node, csi): (&str, &CSINode),
-        new: &Attached,
-        attached: Option<&Attached>,
-        gone: &Gone<'_>,
-    ) -> bool {
+    fn is_over(&self, (node, csi): (&str, &CSINode), new: &Attached, gone: &Gone<'_>) -> bool {
+        let attached = self.attached(node);
         let mut there = Attached::new();
         for user in self.users.on_node(node, gone) {
             self.attach((&user.claims, &user.in_tree), &mut there);
@@ -116,8 +119,7 @@ impl Volumes {
             fresh.filter(|(_, d)| *d == driver).count()
         };
         let used = |driver: &str| {
-            let unused = attached.into_iter().flatten();
-            let unused = unused.filter(|(name, _)| !there.contains_key(*name));
+            let unused = attached.iter().filter(|(name, _)| !there.contains_key(*name));
             let unused = unused.filter(|(_, d)| *d == driver).count();
             there.values().filter(|d| *d == driver).count() + unused
         };

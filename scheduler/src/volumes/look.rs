@@ -1,14 +1,17 @@
 //! A pod's volumes before any node is looked at.
 // k8s: the PreFilter functions of volumerestrictions, volumebinding and volumezone
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::{Cluster, Plugin};
 
 use super::binding::Binding;
 use super::claims::Claims;
+use super::restrictions::Disks;
 use super::users::{Gone, claim_of, volumes};
 use super::{Volumes, class_of_claim, in_tree, is_bound, restrictions, volume_name};
 
@@ -28,9 +31,14 @@ impl Volumes {
     /// What a pod's volumes leave it of the nodes; `None` for a pod whose volumes tie it to none.
     ///
     /// # Errors
-    /// When they leave it none.
-    pub fn look(&mut self, pod: &Pod, cluster: &mut Cluster) -> Result<Option<Claims>, Refused> {
-        let named: Vec<Named> = volumes(pod).filter_map(|v| claim_of(pod, v)).collect();
+    /// When they leave it none, or the attempt has exceeded a limit.
+    pub fn look(
+        &mut self,
+        pod: &Pod,
+        cluster: &mut Cluster,
+        spent: &Rc<AttemptBudget>,
+    ) -> Result<Option<Claims>, Refused> {
+        let (named, order) = names(pod);
         let disks: Vec<_> = volumes(pod).filter_map(restrictions::disk).collect();
         let in_tree: Vec<_> = volumes(pod).filter_map(in_tree::of_pod).collect();
         if named.is_empty() && disks.is_empty() && in_tree.is_empty() {
@@ -55,23 +63,33 @@ impl Volumes {
         let (one_pod, zoned) = (one_pod?, zoned?);
         let keys: Vec<ObjectKey> = named.into_iter().map(|(key, _)| key).collect();
         let unknown = keys.iter().find(|key| self.claim(key).is_none());
+        let exceeded = |exhausted: Exhausted| Refused {
+            plugin: Plugin::VolumeBinding,
+            reason: exhausted.to_string(),
+        };
+        let disks = Disks::of(disks);
+        let taken = restrictions::taken(cluster, &self.users, &disks, spent).map_err(exceeded)?;
+        let binding = match binds {
+            true => self.binding(cluster, (&keys, &order), spent).map_err(exceeded)?,
+            false => Binding::default(),
+        };
+        let wanted = self.attached_by((&keys, &in_tree));
         Ok(Some(Claims {
             one_pod,
-            disks: restrictions::taken(cluster, &self.users, &disks),
+            disks: taken,
             own_disks: disks,
             unknown: unknown.map(|key| {
                 let (name, key) = (key.name(), key.as_str());
                 format!("looking up PVC {key}: persistentvolumeclaim {name:?} not found")
             }),
-            too_many: self.too_many(cluster, (&keys, &in_tree)),
-            in_tree,
+            too_many: self.too_many(cluster, &wanted, spent).map_err(exceeded)?,
+            wanted,
             outside: super::zone::outside(cluster, zoned.iter().map(|volume| &**volume)),
-            binding: if binds { self.binding(cluster, &keys) } else { Binding::default() },
-            keys,
+            binding,
         }))
     }
 
-    /// Claims that are for one pod and have one.
+    /// Claims that are for one pod and have one, of those that the pod names.
     fn taken(&self, named: &[Named], cluster: &Cluster) -> Result<Vec<ObjectKey>, Refused> {
         let (mut taken, nobody) = (Vec::new(), Gone::new());
         for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
@@ -157,6 +175,20 @@ impl Volumes {
         let mode = class.and_then(|class| class.volume_binding_mode.as_deref());
         volume_name(claim).is_none() && mode == Some("WaitForFirstConsumer")
     }
+}
+
+/// The claims of a pod, each once, and the order in which its volumes name them.
+fn names(pod: &Pod) -> (Vec<Named>, Vec<usize>) {
+    let (mut named, mut order) = (Vec::new(), Vec::new());
+    let mut places: HashMap<Named, usize> = HashMap::new();
+    for claim in volumes(pod).filter_map(|v| claim_of(pod, v)) {
+        let at = *places.entry(claim).or_insert_with_key(|claim| {
+            named.push(claim.clone());
+            named.len() - 1
+        });
+        order.push(at);
+    }
+    (named, order)
 }
 
 fn unusable(

@@ -9,8 +9,10 @@
 //! Bounds: what the API server has. Rows of a volume are kept until it or a node changes.
 // k8s: pkg/scheduler/framework/plugins/{volumebinding,volumerestrictions,nodevolumelimits,volumezone}
 
+mod attachments;
 pub mod bind;
 mod binding;
+mod candidates;
 mod claims;
 mod in_tree;
 mod limits;
@@ -25,14 +27,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{
-    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
-};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Plugin::{self, NodeVolumeLimits, VolumeBinding, VolumeZone};
 use pintle_sched_core::hint::Event;
 
+use self::attachments::Attachments;
 pub use self::binding::Choice;
 use self::binding::Reach;
 pub use self::claims::{Claims, OfPlugin};
@@ -54,7 +55,7 @@ pub struct Volumes {
     csi_nodes: HashMap<String, Rc<CSINode>>,
     drivers: HashMap<String, Rc<CSIDriver>>,
     capacities: BTreeMap<ObjectKey, Rc<CSIStorageCapacity>>,
-    attachments: HashMap<String, Rc<VolumeAttachment>>,
+    attachments: Attachments,
     /// Pods on nodes that have volumes.
     pub users: Users,
     /// Nodes that the affinity of a volume allows.
@@ -112,7 +113,7 @@ impl Volumes {
                 more.then_some(Event::Other(&[VolumeBinding], label))
             }
             Thing::VolumeAttachment(attachment) => {
-                self.attachments.insert(name(&attachment.metadata), Rc::new(*attachment));
+                self.attachments.insert(*attachment);
                 None
             }
             _ => None,
@@ -225,7 +226,9 @@ impl Volumes {
             Kind::CSINode => self.csi_nodes.keys().map(unspaced).collect(),
             Kind::CSIDriver => self.drivers.keys().map(unspaced).collect(),
             Kind::CSIStorageCapacity => self.capacities.keys().cloned().collect(),
-            Kind::VolumeAttachment => self.attachments.keys().map(unspaced).collect(),
+            Kind::VolumeAttachment => {
+                self.attachments.keys().map(|name| ObjectKey::new("", name)).collect()
+            }
             _ => Vec::new(),
         }
     }

@@ -1,12 +1,14 @@
 //! Disks that one node alone may write to, and claims that one pod alone may use.
 // k8s: pkg/scheduler/framework/plugins/volumerestrictions/volume_restrictions.go
 
-use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Volume};
 use pintle_sched_core::Cluster;
+use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use pintle_sched_core::bits::Bits;
 
+use super::candidates::PURPOSE;
 use super::users::{Gone, Users};
 
 pub(super) const DISK_CONFLICT: &str = "node(s) had no available disk";
@@ -19,7 +21,7 @@ pub(super) enum Disk {
     Gce(String, bool),
     Aws(String),
     Iscsi(String, bool),
-    /// Monitors are in order: there may be a million, and two lists are walked side by side.
+    /// There may be a million monitors.
     Rbd {
         monitors: Vec<String>,
         pool: String,
@@ -40,6 +42,16 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// Whether it is only read; a disk of Amazon's never is.
+    fn is_read_only(&self) -> bool {
+        match self {
+            Self::Gce(_, reads) | Self::Iscsi(_, reads) | Self::Rbd { reads, .. } => *reads,
+            Self::Aws(_) => false,
+        }
+    }
+}
+
 /// The disk of a volume.
 pub(super) fn disk(volume: &Volume) -> Option<Disk> {
     if let Some(gce) = &volume.gce_persistent_disk {
@@ -52,64 +64,96 @@ pub(super) fn disk(volume: &Volume) -> Option<Disk> {
         return Some(Disk::Iscsi(iscsi.iqn.clone(), iscsi.read_only.unwrap_or(false)));
     }
     let rbd = volume.rbd.as_ref()?;
-    let mut monitors = rbd.monitors.clone();
-    monitors.sort_unstable();
     Some(Disk::Rbd {
-        monitors,
+        monitors: rbd.monitors.clone(),
         pool: rbd.pool.clone().unwrap_or_default(),
         image: rbd.image.clone(),
         reads: rbd.read_only.unwrap_or(false),
     })
 }
 
-/// Whether two pods on a node cannot both have them.
-// k8s: volume_restrictions.go isVolumeConflict
-fn conflict(a: &Disk, b: &Disk) -> bool {
-    match (a, b) {
-        (Disk::Gce(a, a_reads), Disk::Gce(b, b_reads))
-        | (Disk::Iscsi(a, a_reads), Disk::Iscsi(b, b_reads)) => a == b && !(*a_reads && *b_reads),
-        (Disk::Aws(a), Disk::Aws(b)) => a == b,
-        (
-            Disk::Rbd { monitors, pool, image, reads },
-            Disk::Rbd { monitors: m, pool: p, image: i, reads: r },
-        ) => pool == p && image == i && !(*reads && *r) && overlap(monitors, m),
-        _ => false,
-    }
+/// Monitors of an image: of all disks, and of those that are written to.
+#[derive(Clone, Debug, Default)]
+struct Monitors {
+    all: HashSet<String>,
+    written: HashSet<String>,
 }
 
-/// Whether two lists in order have one in common.
-// k8s: volume_restrictions.go haveOverlap
-fn overlap(mut a: &[String], mut b: &[String]) -> bool {
-    while let ([first, rest @ ..], [other, others @ ..]) = (a, b) {
-        match first.cmp(other) {
-            Ordering::Less => a = rest,
-            Ordering::Greater => b = others,
-            Ordering::Equal => return true,
+/// Disks of a pod, by what others that conflict with them have in common with them: each of two pods may
+/// name very many.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disks {
+    /// By name, whether it is written to.
+    plain: HashMap<String, bool>,
+    rbd: HashMap<String, Monitors>,
+}
+
+impl Disks {
+    pub(super) fn of(disks: Vec<Disk>) -> Self {
+        let mut found = Self::default();
+        for disk in disks {
+            let (name, writes) = (disk.name(), !disk.is_read_only());
+            let Disk::Rbd { monitors, .. } = disk else {
+                *found.plain.entry(name).or_default() |= writes;
+                continue;
+            };
+            let known = found.rbd.entry(name).or_default();
+            if writes {
+                known.written.extend(monitors.iter().cloned());
+            }
+            known.all.extend(monitors);
         }
+        found
     }
-    false
+
+    fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.rbd.is_empty()
+    }
+
+    /// Whether a pod on the same node cannot have this disk.
+    // k8s: volume_restrictions.go isVolumeConflict, haveOverlap
+    fn conflict_with(&self, other: &Disk) -> bool {
+        let reads = other.is_read_only();
+        let Disk::Rbd { monitors, .. } = other else {
+            return self.plain.get(&other.name()).is_some_and(|writes| *writes || !reads);
+        };
+        self.rbd.get(&other.name()).is_some_and(|own| {
+            let own = if reads { &own.written } else { &own.all };
+            monitors.iter().any(|monitor| own.contains(monitor))
+        })
+    }
 }
 
 /// Nodes where pods have disks that these cannot be used beside.
-pub(super) fn taken(cluster: &Cluster, users: &Users, disks: &[Disk]) -> Bits {
+pub(super) fn taken(
+    cluster: &Cluster,
+    users: &Users,
+    disks: &Disks,
+    spent: &AttemptBudget,
+) -> Result<Bits, Exhausted> {
     let mut rows = Bits::default();
     rows.reset(cluster.all_rows().words().len() * 64);
     if disks.is_empty() {
-        return rows;
+        return Ok(rows);
     }
     for user in users.all() {
-        let clash = disks.iter().any(|disk| user.disks.iter().any(|other| conflict(disk, other)));
-        if clash && let Some(row) = cluster.row(&user.node) {
+        spent.pay(1 + 16 * user.disks.len() as u64, PURPOSE)?;
+        if user.disks.iter().any(|other| disks.conflict_with(other))
+            && let Some(row) = cluster.row(&user.node)
+        {
             rows.set(row);
         }
     }
-    rows
+    Ok(rows)
 }
 
 /// Whether a pod on a node, other than these, has a disk that these cannot be used beside.
-pub(super) fn is_taken(users: &Users, node: &str, disks: &[Disk], gone: &Gone<'_>) -> bool {
+pub(super) fn is_taken(users: &Users, node: &str, disks: &Disks, gone: &Gone<'_>) -> bool {
+    if disks.is_empty() {
+        return false;
+    }
     let mut there = users.on_node(node, gone).flat_map(|user| &user.disks);
-    there.any(|other| disks.iter().any(|disk| conflict(disk, other)))
+    there.any(|other| disks.conflict_with(other))
 }
 
 /// Whether one pod alone may use a claim.
@@ -120,9 +164,10 @@ pub(super) fn is_for_one_pod(claim: &PersistentVolumeClaim) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use k8s_openapi::api::core::v1::RBDVolumeSource;
+    use pintle_sched_core::Profile;
+    use pintle_sched_core::attempt_budget::Limits;
+    use serde_json::json;
 
     use super::*;
 
@@ -142,18 +187,49 @@ mod tests {
             (vec!["a", "a"], vec!["b", "b"], false),
             (vec![], vec!["a"], false),
         ] {
-            assert_eq!(conflict(&of(&a), &of(&b)), want, "{a:?} {b:?}");
+            let own = Disks::of(vec![of(&a)]);
+            assert_eq!(own.conflict_with(&of(&b)), want, "{a:?} {b:?}");
         }
     }
 
     #[test]
-    fn long_lists_of_monitors_are_compared_in_about_the_time_that_it_takes_to_read_them() {
-        let list = |letter: char| (0..20_000).map(move |n| format!("{n:05}{letter}"));
-        let began = Instant::now();
-        let (a, b) = (rbd(list('a')), rbd(list('b')));
-        let read = began.elapsed();
-        let began = Instant::now();
-        assert!(!conflict(&a, &b));
-        assert!(began.elapsed() < read * 10);
+    fn disks_conflict_unless_both_are_only_read() {
+        for (own_reads, other_reads) in [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let rbd = |reads| Disk::Rbd {
+                monitors: vec!["m".to_owned()],
+                pool: String::new(),
+                image: "i".to_owned(),
+                reads,
+            };
+            let gce = |reads| Disk::Gce("d".to_owned(), reads);
+            let want = !(own_reads && other_reads);
+            assert_eq!(Disks::of(vec![rbd(own_reads)]).conflict_with(&rbd(other_reads)), want);
+            assert_eq!(Disks::of(vec![gce(own_reads)]).conflict_with(&gce(other_reads)), want);
+            let both = Disks::of(vec![gce(true), gce(own_reads)]);
+            assert_eq!(both.conflict_with(&gce(other_reads)), want, "one of two writes");
+        }
+        let aws = |id: &str| Disk::Aws(id.to_owned());
+        assert!(Disks::of(vec![aws("a")]).conflict_with(&aws("a")));
+        assert!(!Disks::of(vec![aws("a")]).conflict_with(&aws("b")));
+        assert!(!Disks::of(vec![aws("a")]).conflict_with(&Disk::Gce("a".to_owned(), false)));
+    }
+
+    #[test]
+    fn disks_of_two_pods_are_compared_once_each() {
+        let (mut users, cluster) = (Users::default(), Cluster::new(Profile::default()));
+        let volume = |at: usize| {
+            json!({"name": format!("v{at}"), "awsElasticBlockStore":
+            {"volumeID": format!("d{at}")}})
+        };
+        let volumes: Vec<_> = (0..2_000).map(volume).collect();
+        let pod =
+            json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": volumes}});
+        users.put("uid", &serde_json::from_value(pod).expect("a pod"), "n");
+        let own = Disks::of((2_000..4_000).map(|at| Disk::Aws(format!("d{at}"))).collect());
+        let spent = AttemptBudget::new(Limits { work: 2_000 * 20, bytes: u64::MAX }, || false);
+        assert!(taken(&cluster, &users, &own, &spent).is_ok_and(|rows| rows.is_empty()));
+        let spent = AttemptBudget::new(Limits { work: 1_000, bytes: u64::MAX }, || false);
+        assert!(taken(&cluster, &users, &own, &spent).is_err(), "each of theirs is paid for");
     }
 }

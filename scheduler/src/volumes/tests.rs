@@ -1,5 +1,6 @@
 //! Which nodes volumes leave a pod, in upstream's words.
 
+use pintle_sched_core::attempt_budget::{AttemptBudget, Limits};
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::{Cluster, Profile};
 use serde_json::{Value, json};
@@ -88,7 +89,7 @@ fn known(things: Vec<Thing>) -> Volumes {
 /// Why each of the nodes is taken out; empty for one that is not.
 fn reasons(volumes: &mut Volumes, claims: &[&str]) -> [String; 3] {
     let mut cluster = cluster();
-    let found = volumes.look(&pod(claims), &mut cluster).expect("some node may do");
+    let found = volumes.look(&pod(claims), &mut cluster, &Rc::default()).expect("some node may do");
     let claims = found.expect("it has volumes");
     let program = cluster.compile(&pod(&[])).expect("a pod");
     [0, 1, 2].map(|row| {
@@ -104,13 +105,15 @@ const NO_MATCH: &str = "node(s) didn't find available persistent volumes to bind
 const AFFINITY: &str = "node(s) didn't match PersistentVolume's node affinity";
 
 fn refused(volumes: &mut Volumes, claims: &[&str]) -> String {
-    let found = volumes.look(&pod(claims), &mut cluster());
+    let found = volumes.look(&pod(claims), &mut cluster(), &Rc::default());
     found.expect_err("no node can do").reason
 }
 
 #[test]
 fn a_pod_without_volumes_is_left_alone() {
-    assert!(known(vec![]).look(&pod(&[]), &mut cluster()).expect("nothing").is_none());
+    assert!(
+        known(vec![]).look(&pod(&[]), &mut cluster(), &Rc::default()).expect("nothing").is_none()
+    );
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn a_claim_that_is_made_for_a_pod_has_to_be_its_own() {
     let volume = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]);
     pod.spec.as_mut().expect("a spec").volumes = serde_json::from_value(volume).expect("volumes");
     let mut volumes = known(vec![]);
-    let look = |volumes: &mut Volumes| volumes.look(&pod, &mut cluster());
+    let look = |volumes: &mut Volumes| volumes.look(&pod, &mut cluster(), &Rc::default());
     let waiting = "waiting for ephemeral volume controller to create the persistentvolumeclaim \
         \"p-v\"";
     assert_eq!(look(&mut volumes).expect_err("none").reason, waiting);
@@ -190,7 +193,10 @@ fn the_smallest_volume_that_does_is_chosen() {
     // The smaller claim takes the one of 20 on b, which leaves none for the larger.
     assert_eq!(reasons(&mut volumes, &["large", "small"]), ["", NO_MATCH, NO_MATCH]);
     let mut cluster = cluster();
-    let claims = volumes.look(&pod(&["large", "small"]), &mut cluster).expect("some").expect("it");
+    let claims = volumes
+        .look(&pod(&["large", "small"]), &mut cluster, &Rc::default())
+        .expect("some")
+        .expect("it");
     let choice = claims.choice(0).expect("it fits");
     let chosen: Vec<&str> = choice.bindings.iter().map(|(volume, _)| volume.as_str()).collect();
     assert_eq!(chosen, ["v10", "v20"]);
@@ -273,7 +279,8 @@ fn a_claim_for_one_pod_and_a_disk_for_one_node_are_not_shared() {
     };
     let mut taken = |there: bool, wanted: bool| {
         volumes.users.put("other", &disk(there), "b");
-        let claims = volumes.look(&disk(wanted), &mut cluster()).expect("some").expect("it");
+        let claims =
+            volumes.look(&disk(wanted), &mut cluster(), &Rc::default()).expect("some").expect("it");
         claims.disks.iter().collect::<Vec<_>>()
     };
     assert_eq!((taken(true, true), taken(true, false)), (vec![], vec![1]));
@@ -334,7 +341,8 @@ fn what_was_chosen_counts_until_it_is_told_or_taken_back() {
     let mut volumes =
         known(vec![claim("c", |_| ()), claim("d", |_| ()), volume("v", "5Gi", &["a"], |_| ())]);
     let mut cluster = cluster();
-    let claims = volumes.look(&pod(&["c"]), &mut cluster).expect("some").expect("it");
+    let claims =
+        volumes.look(&pod(&["c"]), &mut cluster, &Rc::default()).expect("some").expect("it");
     let choice = claims.choice(0).expect("it fits");
     let mut writes = volumes.assume(&choice, "a");
     let Target::Volume { name, claim: to, marks } = &writes[0].target else { panic!("{writes:?}") };
@@ -378,7 +386,8 @@ fn names_of_nodes_in_the_affinity_of_a_volume_say_nothing() {
 }
 
 fn chosen(volumes: &mut Volumes, claims: &[&str]) -> (Vec<String>, Vec<String>) {
-    let found = volumes.look(&pod(claims), &mut cluster()).expect("some").expect("it");
+    let found =
+        volumes.look(&pod(claims), &mut cluster(), &Rc::default()).expect("some").expect("it");
     let choice = found.choice(0).expect("it fits");
     let bindings = choice.bindings.into_iter().map(|(volume, _)| volume).collect();
     (bindings, choice.provisions.iter().map(|key| key.name().to_owned()).collect())
@@ -470,7 +479,7 @@ fn told(volumes: &mut Volumes, plugins: &[&str], claims: &[&str]) -> String {
     let profile = crate::config::profile(&file.to_string(), None).expect("a configuration");
     let mut cluster = cluster();
     cluster.use_profile(&std::sync::Arc::new(profile));
-    match volumes.look(&pod(claims), &mut cluster) {
+    match volumes.look(&pod(claims), &mut cluster, &Rc::default()) {
         Err(refused) => refused.reason,
         Ok(claims) => {
             let claims = claims.expect("it has volumes");
@@ -569,4 +578,40 @@ fn a_disk_counts_once_for_the_driver_however_it_is_named() {
     volumes.users.put("q", &object(by_itself), "c");
     assert_eq!(reasons(&mut volumes, &["one"])[2], "");
     assert_eq!(reasons(&mut volumes, &["two"])[2], "node(s) exceed max volume count");
+}
+
+/// What it takes to choose on three nodes for a pod that names these claims, in units of work.
+fn choose_within(volumes: &mut Volumes, claims: &[&str], work: u64) -> Result<(), String> {
+    let limits = Limits { work, bytes: u64::MAX };
+    let spent = Rc::new(AttemptBudget::new(limits, || false));
+    let found = volumes.look(&pod(claims), &mut cluster(), &spent);
+    let claims = found.map_err(|refused| refused.reason)?.expect("it has claims");
+    (0..3).for_each(|row| _ = claims.choice(row));
+    spent.exhausted().map_or(Ok(()), |exhausted| Err(exhausted.to_string()))
+}
+
+#[test]
+fn claim_that_is_named_a_thousand_times_is_paid_for_once() {
+    let mut things = vec![claim("c", |_| ())];
+    things.extend((0..1_000).map(|at| volume(&format!("v{at}"), "5Gi", &["z"], |_| ())));
+    let mut volumes = known(things);
+    let once = 1_000 * 12 + 3 * 1_100;
+    assert_eq!(choose_within(&mut volumes, &["c"], once), Ok(()));
+    assert_eq!(choose_within(&mut volumes, &["c"; 1_000], once), Ok(()));
+    let why =
+        "the work limit of one scheduling attempt was exceeded while matching volumes to claims";
+    assert_eq!(choose_within(&mut volumes, &["c"; 1_000], 13_000), Err(why.to_owned()));
+}
+
+#[test]
+fn claims_that_ask_alike_share_their_volumes_and_pass_by_each_once() {
+    let names: Vec<String> = (0..500).map(|at| format!("c{at}")).collect();
+    let mut things: Vec<Thing> = names.iter().map(|name| claim(name, |_| ())).collect();
+    things.extend((0..1_000).map(|at| volume(&format!("v{at:04}"), "5Gi", &["a"], |_| ())));
+    let mut volumes = known(things);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (bindings, _) = chosen(&mut volumes, &names);
+    let want: Vec<String> = (0..500).map(|at| format!("v{at:04}")).collect();
+    assert_eq!(bindings, want, "the first of equals, each once");
+    assert_eq!(choose_within(&mut volumes, &names, 1_000 * 12 + 500 * 40), Ok(()));
 }

@@ -28,9 +28,12 @@ impl User {
     fn of(pod: &Pod, node: &str) -> (Self, Vec<ObjectKey>) {
         let (claims, disks, in_tree) = (Vec::new(), Vec::new(), Vec::new());
         let mut user = Self { node: node.into(), claims, disks, in_tree };
-        let mut own = Vec::new();
+        let (mut own, mut seen) = (Vec::new(), HashSet::new());
         for volume in volumes(pod) {
-            if let Some((claim, is_made)) = claim_of(pod, volume) {
+            // A pod may name one claim very often.
+            if let Some((claim, is_made)) = claim_of(pod, volume)
+                && seen.insert((claim.clone(), is_made))
+            {
                 if !is_made {
                     own.push(claim.clone());
                 }
@@ -42,6 +45,11 @@ impl User {
         (user, own)
     }
 
+    /// Volumes that it uses.
+    pub(super) fn len(&self) -> usize {
+        self.claims.len() + self.disks.len() + self.in_tree.len()
+    }
+
     fn names(&self) -> impl Iterator<Item = String> {
         let claims = self.claims.iter().map(|claim| claim.as_str().to_owned());
         let in_tree = self.in_tree.iter().map(|(driver, handle)| format!("{driver} {handle}"));
@@ -51,6 +59,7 @@ impl User {
 
 /// Whether a pod uses any of the claims and disks of these names.
 pub fn shares(pod: &Pod, names: &[String]) -> bool {
+    let names: HashSet<&String> = names.iter().collect();
     !names.is_empty() && User::of(pod, "").0.names().any(|name| names.contains(&name))
 }
 
