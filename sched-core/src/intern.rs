@@ -1,8 +1,9 @@
 //! Interning: every string, and every set of labels, is stored once and named by a small number.
 //!
 //! Input: strings of the API objects. Output: `Str` and `LabelsId`, equal if and only if the text is.
-//! Owner: the writer of the cluster. Bounds: 2^32 strings in the life of a process: a number is never
-//! given twice, so that a copy of one never means another text.
+//! Owner: the writer of the cluster. Bounds: 2^32 strings at a time. A number is not given twice within
+//! the first 2^30, and later not before `QUARANTINE` sweeps, so that a copy of one never means another
+//! text: no copy without a lease lives as long.
 //! What nothing refers to is freed by `sweep`. Its caller marks what the tables hold; whoever holds
 //! numbers outside of them (programs, pods that were read, budgets) holds a `Lease`, which protects
 //! everything that was asked for until it was taken and after what it protects was first seen.
@@ -91,6 +92,48 @@ struct Known<I> {
     asked: u32,
 }
 
+/// Numbers after which freed ones are given again: labels that come and go would use up all in weeks.
+const REUSE_FROM: u32 = 1 << 30;
+/// Sweeps before a freed number is given again.
+const QUARANTINE: u32 = 8;
+/// Freed numbers that are remembered: four bytes each.
+const FREED_MAX: usize = 1 << 24;
+
+/// Numbers to give.
+#[derive(Clone, Debug, Default)]
+struct Supply {
+    next: u32,
+    /// Freed numbers by the era in which they were freed, the oldest first.
+    freed: VecDeque<(u32, Vec<u32>)>,
+    freed_len: usize,
+}
+
+impl Supply {
+    fn give(&mut self, era: u32) -> u32 {
+        if self.next >= REUSE_FROM
+            && let Some((freed, numbers)) = self.freed.front_mut()
+            && era - *freed >= QUARANTINE
+            && let Some(number) = numbers.pop()
+        {
+            self.freed_len -= 1;
+            if numbers.is_empty() {
+                self.freed.pop_front();
+            }
+            return number;
+        }
+        let number = self.next;
+        self.next = number.checked_add(1).expect("so many strings at a time exceed any memory");
+        number
+    }
+
+    fn take_back(&mut self, numbers: Vec<u32>, era: u32) {
+        if self.next >= REUSE_FROM && !numbers.is_empty() && self.freed_len < FREED_MAX {
+            self.freed_len += numbers.len();
+            self.freed.push_back((era, numbers));
+        }
+    }
+}
+
 /// All strings and label sets.
 #[derive(Clone, Debug, Default)]
 pub struct Interner {
@@ -98,7 +141,8 @@ pub struct Interner {
     texts: FastMap<Str, Arc<str>>,
     label_ids: HashMap<Arc<[(Str, Str)]>, Known<LabelsId>>,
     labels: FastMap<LabelsId, Arc<[(Str, Str)]>>,
-    next: (u32, u32),
+    text_numbers: Supply,
+    set_numbers: Supply,
     era: u32,
     current: Option<Arc<u32>>,
     /// Eras that somebody may hold a lease of, this one excepted, ascending.
@@ -119,8 +163,7 @@ impl Interner {
             known.asked = self.era;
             return known.id;
         }
-        let id = Str(self.next.0);
-        self.next.0 = self.next.0.checked_add(1).expect("fewer than 2^32 strings");
+        let id = Str(self.text_numbers.give(self.era));
         let text: Arc<str> = text.into();
         self.texts.insert(id, Arc::clone(&text));
         self.ids.insert(text, Known { id, born: self.era, asked: self.era });
@@ -155,8 +198,7 @@ impl Interner {
             known.asked = self.era;
             return known.id;
         }
-        let id = LabelsId(self.next.1);
-        self.next.1 = self.next.1.checked_add(1).expect("fewer than 2^32 label sets");
+        let id = LabelsId(self.set_numbers.give(self.era));
         let pairs: Arc<[(Str, Str)]> = pairs.into();
         self.labels.insert(id, Arc::clone(&pairs));
         self.label_ids.insert(pairs, Known { id, born: self.era, asked: self.era });
@@ -200,12 +242,14 @@ impl Interner {
             let first = eras.partition_point(|era| *era < born);
             eras.get(first).is_some_and(|era| *era <= asked)
         };
+        let (mut texts, mut sets) = (Vec::new(), Vec::new());
         self.label_ids.retain(|pairs, known| {
             let kept = marks.labels.contains(&known.id) || leased(known.born, known.asked);
             if kept {
                 marks.texts.extend(pairs.iter().flat_map(|(k, v)| [*k, *v]));
             } else {
                 self.labels.remove(&known.id);
+                sets.push(known.id.0);
             }
             kept
         });
@@ -213,9 +257,12 @@ impl Interner {
             let kept = marks.texts.contains(&known.id) || leased(known.born, known.asked);
             if !kept {
                 self.texts.remove(&known.id);
+                texts.push(known.id.0);
             }
             kept
         });
+        self.set_numbers.take_back(sets, self.era);
+        self.text_numbers.take_back(texts, self.era);
         self.era = self.era.checked_add(1).expect("fewer than 2^32 sweeps");
     }
 }
@@ -257,6 +304,30 @@ mod tests {
         assert_eq!((interner.find("asked for by the holder"), interner.len()), (None, 1));
         let again = interner.intern("young");
         assert!(again != young && interner.text(young).is_empty(), "no number is given twice");
+    }
+
+    #[test]
+    fn numbers_of_freed_strings_are_given_again_before_all_are_used_up() {
+        let mut interner = Interner::default();
+        let kept = interner.intern("kept");
+        let lease = interner.lease();
+        interner.sweep(&mut Marks::default());
+        interner.text_numbers.next = u32::MAX - 90;
+        interner.set_numbers.next = u32::MAX - 90;
+        let mut seen = std::collections::HashMap::new();
+        for sweep in 0..1_000 {
+            let (key, value) = (format!("k{sweep}"), format!("v{sweep}"));
+            let id = interner.intern_labels([(&key, &value)].into_iter());
+            assert_eq!(interner.text(interner.labels(id)[0].0), key);
+            let number = interner.find(&key).expect("interned");
+            if let Some(before) = seen.insert(number, sweep) {
+                assert!(sweep - before >= QUARANTINE, "{number:?} in sweeps {before} and {sweep}");
+            }
+            assert!(number != kept);
+            interner.sweep(&mut Marks::default());
+        }
+        assert_eq!((interner.text(kept), interner.len()), ("kept", 1));
+        drop(lease);
     }
 
     #[test]
