@@ -4,8 +4,9 @@
 //! the topology domain of a node, which is nothing but the value id of the topology key.
 //! Owner: the writer of the cluster. Bounds: a bitset a value up to `NARROW_VALUES` values a key;
 //! a key with more (hostname) keeps the column alone. A value costs a byte a node, four then. A key
-//! that few nodes carry (`RARE_ROWS`, or one node of 64) is a list of these, unless pods count by it:
-//! a node may have very many keys of its own.
+//! that few nodes carry (`RARE_ROWS`, or one node of 64) is a list of these, unless pods ask for it:
+//! a node may have very many keys of its own. So is any key that no pod asks for once `COLUMNS_MAX` of
+//! them have columns: a few nodes may have very many keys in common.
 //! Why inverted: a requirement over 5,000 nodes is then 79 ORs instead of 5,000 map lookups.
 
 use std::sync::Arc;
@@ -21,6 +22,9 @@ pub const NARROW_VALUES: usize = 64;
 
 /// Nodes with a key up to which it has no column, however many nodes there are.
 const RARE_ROWS: usize = 8;
+
+/// Columns of keys that no pod asks for.
+const COLUMNS_MAX: usize = 512;
 
 /// Label of a node's own name, a key whose values mostly are of one node each.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -96,6 +100,8 @@ pub struct KeyColumn {
     pub counts: Vec<u32>,
     /// Rows that carry the key.
     carriers: u32,
+    /// It was made for a pod, and not because many nodes carry the key.
+    is_asked_for: bool,
     /// Rows by value, while the key is narrow; empty afterwards.
     pub rows: Vec<Bits>,
 }
@@ -112,6 +118,7 @@ impl KeyColumn {
             numbers: FastMap::default(),
             counts: vec![0],
             carriers: 0,
+            is_asked_for: true,
             rows: vec![Bits::default()],
         }
     }
@@ -201,6 +208,11 @@ impl KeyColumn {
     }
 }
 
+/// How many of so many rows may carry a key that has no column.
+fn rare_rows(rows: usize) -> usize {
+    (rows / WORD_ROWS).max(RARE_ROWS)
+}
+
 /// A label of a node whose key few nodes carry.
 #[derive(Clone, Copy, Debug)]
 pub struct RareLabel {
@@ -223,6 +235,8 @@ pub struct KeyTable {
     rare_keys: CowMap<u32, Vec<Str>>,
     /// Keys that nobody refers to any more.
     free: Vec<KeyId>,
+    /// Columns that were made because many nodes carry the key.
+    unasked: usize,
 }
 
 impl KeyTable {
@@ -284,11 +298,13 @@ impl KeyTable {
             return self.fill(key, &label);
         }
         let carriers = self.rare.entry(key);
-        assert!(carriers.iter().all(|other| other.row != row), "a row is cleared before it is set");
+        debug_assert!(carriers.iter().all(|other| other.row != row), "a row is cleared first");
         carriers.reserve_exact(usize::from(carriers.is_empty()));
         carriers.push(label);
-        if carriers.len() > (rows / WORD_ROWS).max(RARE_ROWS) {
-            self.intern(key);
+        if carriers.len() > rare_rows(rows) && self.unasked < COLUMNS_MAX {
+            let key = self.intern(key);
+            Arc::make_mut(&mut self.columns[key.0 as usize]).is_asked_for = false;
+            self.unasked += 1;
         } else {
             self.rare_keys.entry(row).push(key);
         }
@@ -341,16 +357,45 @@ impl KeyTable {
         }
     }
 
-    /// Forgets keys that no node carries and nobody else refers to.
-    pub(crate) fn sweep(&mut self, in_use: impl Fn(KeyId) -> bool) {
+    /// Forgets columns that are not in use, of keys that few of so many rows carry, or that no node
+    /// carries.
+    pub(crate) fn sweep(&mut self, rows: usize, in_use: impl Fn(KeyId) -> bool) {
         for at in 0..self.columns.len() {
             let key = KeyId(at as u32);
             let column = &self.columns[at];
             let named = self.ids.get(&column.name) == Some(&key);
-            if named && column.counts.iter().all(|n| *n == 0) && !in_use(key) {
-                self.ids.remove(&column.name);
-                self.free.push(key);
+            let is_rare = column.carriers as usize <= rare_rows(rows);
+            // One that was made for a pod does not count as one that many nodes need.
+            let is_spare = column.is_asked_for && self.unasked >= COLUMNS_MAX;
+            if named && (is_rare || is_spare) && !in_use(key) {
+                self.forget_column(key);
             }
+        }
+    }
+
+    /// Replaces a column by a list of the rows that carry its key.
+    fn forget_column(&mut self, key: KeyId) {
+        let at = key.0 as usize;
+        let name = self.columns[at].name;
+        let column = std::mem::replace(&mut self.columns[at], Arc::new(KeyColumn::new(name)));
+        self.unasked -= usize::from(!column.is_asked_for);
+        self.ids.remove(&name);
+        self.free.push(key);
+        let label = |row: u32| {
+            let id = column.value(row);
+            let number = column.numbers.get(&id).copied();
+            RareLabel { row, value: column.texts[id as usize], number }
+        };
+        let labels: Vec<RareLabel> = column.present.iter().map(label).collect();
+        for row in labels.iter().map(|label| label.row) {
+            let keys = self.rare_keys.entry(row);
+            // The row may have got the key before it had a column.
+            if !keys.contains(&name) {
+                keys.push(name);
+            }
+        }
+        if !labels.is_empty() {
+            *self.rare.entry(name) = labels;
         }
     }
 
@@ -377,5 +422,64 @@ impl KeyTable {
         let rare = self.rare.iter().map(|(_, labels)| 64 + labels.capacity() * 24);
         let keys = self.rare_keys.iter().map(|(_, keys)| 64 + keys.capacity() * 4);
         self.columns.iter().map(of).chain(rare).chain(keys).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Str = Str(7);
+
+    /// So many rows with so many labels each, the same on all.
+    fn labelled(rows: u32, labels: u32) -> KeyTable {
+        let mut table = KeyTable::default();
+        for row in 0..rows {
+            for key in 0..labels {
+                table.set((row, 5_000), Str(1_000 + key), Str(row), Some(row.into()));
+            }
+        }
+        table
+    }
+
+    #[test]
+    fn few_nodes_with_many_labels_in_common_do_not_make_columns_of_all() {
+        let mut table = labelled(100, 3_000);
+        assert_eq!(table.columns().count(), COLUMNS_MAX);
+        assert!(table.heap_bytes() < 100 * 3_000 * 40, "{}", table.heap_bytes());
+        // Each label is found, with a column or without.
+        let without = (0..3_000).map(|key| Str(1_000 + key)).find(|key| table.find(*key).is_none());
+        let without = without.expect("not all have one");
+        assert_eq!(table.rare(without).len(), 100);
+        let asked = table.intern(without);
+        assert_eq!(table.column(asked).value_ids(), 101);
+        (0..100).for_each(|row| table.clear(row));
+        assert!(table.columns().all(|(_, column)| column.carriers == 0));
+        assert!(table.rare.iter().next().is_none());
+    }
+
+    #[test]
+    fn column_that_no_pod_asks_for_any_more_becomes_a_list_again() {
+        let mut table = labelled(5, 3);
+        let key = table.intern(Str(1_001));
+        table.intern(KEY);
+        table.set((5, 5_000), Str(1_001), Str(99), None);
+        table.sweep(5_000, |used| used == key);
+        assert_eq!((table.find(Str(1_001)), table.find(KEY)), (Some(key), None));
+        table.sweep(5_000, |_| false);
+        assert_eq!(table.find(Str(1_001)), None);
+        let mut rows: Vec<_> =
+            table.rare(Str(1_001)).iter().map(|l| (l.row, l.value, l.number)).collect();
+        rows.sort_unstable();
+        let mut want: Vec<_> = (0..5).map(|row| (row, Str(row), Some(i64::from(row)))).collect();
+        want.push((5, Str(99), None));
+        assert_eq!(rows, want);
+        // As a list it is cleared and filled as any other.
+        table.clear(5);
+        table.clear(2);
+        table.set((2, 5_000), Str(1_001), Str(8), None);
+        let again = table.intern(Str(1_001));
+        let values = (0..6).map(|row| table.column(again).value(row) != 0).collect::<Vec<_>>();
+        assert_eq!(values, [true, true, true, true, true, false]);
     }
 }

@@ -7,6 +7,7 @@
 //! bytes a row, or 32 bytes a row that has anything while these are few.
 //! Why not plain maps behind a pointer: a placement with a GPU or a host port would clone them all.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash};
 use std::sync::Arc;
 
@@ -332,64 +333,58 @@ pub struct Image {
     pub rows: RowSet,
 }
 
-/// Who uses one port of a protocol: rows by address.
+/// Who uses one port of a protocol: rows by address. A pod may name very many addresses.
 #[derive(Clone, Debug, Default)]
 pub struct PortUse {
-    by_ip: Vec<(Str, RowSet)>,
+    by_ip: BTreeMap<Str, RowSet>,
     /// Users beyond the first of an address and row; only static pods get that far.
-    more: Vec<(Str, u32, u32)>,
+    more: BTreeMap<(Str, u32), u32>,
 }
 
 impl PortUse {
     /// One user more; `rows` is the size of the table.
     pub fn take(&mut self, ip: Str, row: u32, rows: usize) {
-        let at = self.by_ip.iter().position(|(of, _)| *of == ip).unwrap_or_else(|| {
-            self.by_ip.push((ip, RowSet::default()));
-            self.by_ip.len() - 1
-        });
-        if self.by_ip[at].1.insert(row, rows) {
-            return;
-        }
-        match self.more.iter_mut().find(|(of, r, _)| (*of, *r) == (ip, row)) {
-            Some((_, _, count)) => *count += 1,
-            None => self.more.push((ip, row, 1)),
+        if !self.by_ip.entry(ip).or_default().insert(row, rows) {
+            *self.more.entry((ip, row)).or_default() += 1;
         }
     }
 
     /// One user fewer.
     pub fn free(&mut self, ip: Str, row: u32) {
-        if let Some(at) = self.more.iter().position(|(of, r, _)| (*of, *r) == (ip, row)) {
-            self.more[at].2 -= 1;
-            if self.more[at].2 == 0 {
-                self.more.swap_remove(at);
+        if let Some(count) = self.more.get_mut(&(ip, row)) {
+            *count -= 1;
+            if *count == 0 {
+                self.more.remove(&(ip, row));
             }
             return;
         }
-        let at = self.by_ip.iter().position(|(of, _)| *of == ip);
-        let at = at.expect("a port is freed where it was taken");
-        assert!(self.by_ip[at].1.remove(row), "a port is freed where it was taken");
-        if self.by_ip[at].1.is_empty() {
-            self.by_ip.swap_remove(at);
+        let rows = self.by_ip.get_mut(&ip).expect("a port is freed where it was taken");
+        assert!(rows.remove(row), "a port is freed where it was taken");
+        if rows.is_empty() {
+            self.by_ip.remove(&ip);
         }
     }
 
     /// Row sets of the addresses that clash with one.
     pub fn clashing(&self, ip: Str, wildcard: Str) -> impl Iterator<Item = (Str, &RowSet)> {
-        let clashes = move |of: Str| of == ip || of == wildcard || ip == wildcard;
-        self.by_ip.iter().filter(move |(of, _)| clashes(*of)).map(|(of, rows)| (*of, rows))
+        let is_any = ip == wildcard;
+        let all = is_any.then_some(&self.by_ip).into_iter().flatten();
+        let all = all.map(|(of, rows)| (*of, rows));
+        let some = [ip, wildcard].into_iter().filter(move |_| !is_any);
+        all.chain(some.filter_map(|of| Some((of, self.by_ip.get(&of)?))))
     }
 
     /// Users of an address on a row.
     #[must_use]
     pub fn count(&self, ip: Str, row: u32) -> usize {
-        let first = self.by_ip.iter().any(|(of, rows)| *of == ip && rows.contains(row));
-        let more = self.more.iter().find(|(of, r, _)| (*of, *r) == (ip, row));
-        usize::from(first) + more.map_or(0, |(_, _, count)| *count as usize)
+        let first = self.by_ip.get(&ip).is_some_and(|rows| rows.contains(row));
+        let more = self.more.get(&(ip, row)).copied().unwrap_or(0);
+        usize::from(first) + more as usize
     }
 
     /// The addresses.
     pub fn ips(&self) -> impl Iterator<Item = Str> + '_ {
-        self.by_ip.iter().map(|(ip, _)| *ip)
+        self.by_ip.keys().copied()
     }
 
     /// Whether nobody uses the port.

@@ -176,8 +176,8 @@ impl Cluster {
         }
         let terms = self.term_ids.values().map(|id| self.view.terms.get(id.0).topology.0);
         terms.for_each(|key| used.set(key));
-        let free = |key: KeyId| used.get(key.0);
-        Arc::make_mut(&mut self.view.keys).sweep(free);
+        let in_use = |key: KeyId| used.get(key.0);
+        Arc::make_mut(&mut self.view.keys).sweep(self.view.rows, in_use);
     }
 
     /// Strings and label sets that the tables refer to.
