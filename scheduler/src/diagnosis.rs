@@ -105,7 +105,7 @@ impl Asking {
             // Its terms may have been forgotten since: they are known again from now on.
             false => Rc::new(mirror.cluster.read_pod(&pod)?),
         };
-        let program = mirror.cluster.compile(&pod)?;
+        let program = mirror.cluster.compile_within(&pod, &mirror.attempt_budget)?;
         let (claims, devices, refused) = match look(&pod, &spec, &profile, mirror) {
             Ok((claims, devices)) => (claims, devices, None),
             Err(refused) => (None, None, Some(refused)),

@@ -65,8 +65,8 @@ impl<W: Ord + Clone> Requirement<W> {
     /// Whether the value of the key is as required; `None` when no label has the key.
     fn holds(&self, value: Option<&W>) -> bool {
         match (self.op, value) {
-            (LabelOp::In, value) => value.is_some_and(|v| self.values.contains(v)),
-            (LabelOp::NotIn, value) => !value.is_some_and(|v| self.values.contains(v)),
+            (LabelOp::In, value) => value.is_some_and(|v| self.values.binary_search(v).is_ok()),
+            (LabelOp::NotIn, value) => !value.is_some_and(|v| self.values.binary_search(v).is_ok()),
             (LabelOp::Exists, value) => value.is_some(),
             (LabelOp::NotExists, value) => value.is_none(),
         }

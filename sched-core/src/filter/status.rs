@@ -105,8 +105,8 @@ pub(crate) fn of(
     }
 }
 
-/// What the resource filter says about numbers, and of extended resources by their place in the program:
-/// `scalars` first, then `delegated`.
+/// Evaluates the resource filter. Extended resources are named with their place in the program: `scalars`
+/// first, then `delegated`.
 // k8s: noderesources/fit.go fitsRequest
 pub(crate) fn resources(
     program: &Program,
@@ -143,8 +143,8 @@ pub(crate) fn resources(
     (!reasons.is_empty()).then_some(Status { plugin, code, reasons })
 }
 
-/// What the spread filter says about a row whose value for each constraint is known, and whether the
-/// constraint allows the pod there.
+/// Evaluates the spread filter for a row, given its value for each constraint and whether the constraint
+/// allows the pod there.
 pub(crate) fn spread_status(
     program: &Program,
     value: impl Fn(usize) -> u32,

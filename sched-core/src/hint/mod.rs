@@ -55,6 +55,11 @@ impl PodFacts {
         self
     }
 
+    #[cfg(test)]
+    pub(crate) fn counters_len(&self) -> usize {
+        self.counters.len()
+    }
+
     /// Names of the claims and disks that it uses, where these are known.
     #[must_use]
     pub fn volumes(&self) -> Option<&[String]> {
@@ -185,7 +190,7 @@ impl Event {
     /// look at the pod.
     #[must_use]
     pub fn may_help(&self, rejector: Plugin) -> bool {
-        use Plugin::{InterPodAffinity, NodePorts, NodeResourcesFit, PodTopologySpread};
+        use Plugin::{NodePorts, NodeResourcesFit};
         // Nobody here knows what these wait for.
         if Plugin::OTHERS.contains(&rejector) {
             return true;
@@ -193,13 +198,12 @@ impl Event {
         if rejector == Plugin::GangScheduling {
             return matches!(self, Self::Group(..));
         }
-        let counts_pods = matches!(rejector, PodTopologySpread | InterPodAffinity);
         match self {
             Self::Node { .. } => rejector != Plugin::SchedulingGates,
-            Self::PodAdded(_) => counts_pods,
-            Self::PodChanged(..) => counts_pods || rejector == NodeResourcesFit,
+            Self::PodAdded(_) => counts_pods(rejector),
+            Self::PodChanged(..) => counts_pods(rejector) || rejector == NodeResourcesFit,
             Self::PodGone(..) => {
-                counts_pods
+                counts_pods(rejector)
                     || matches!(rejector, NodeResourcesFit | NodePorts)
                     || pod::waits_for_users(rejector)
             }
@@ -228,13 +232,16 @@ pub struct Rejected {
     namespace_labels: Labels,
     /// Keeps what its labels refer to.
     _lease: Lease,
-    /// Topology keys by number.
+    /// Topology keys by number, ascending.
     topology: Vec<(KeyId, Str)>,
+    /// The program lacks the counters of pods, because they are not kept: any change of pods may help.
+    is_coarse: bool,
 }
 
 impl Rejected {
     fn topology(&self, key: KeyId) -> Option<Str> {
-        self.topology.iter().find(|(id, _)| *id == key).map(|(_, name)| *name)
+        let at = self.topology.binary_search_by_key(&key, |(id, _)| *id).ok()?;
+        Some(self.topology[at].1)
     }
 }
 
@@ -291,16 +298,25 @@ impl Cluster {
         let spread = program.spread_hard.iter().map(|s| s.key);
         let attracted = program.affinity.iter().flat_map(|(_, keys)| keys.iter().copied());
         let repelled = program.anti.iter().map(|(_, key)| *key);
-        let keys = spread.chain(attracted).chain(repelled);
-        let topology = keys.map(|key| (key, self.view.keys.column(key).name)).collect();
+        let mut keys: Vec<KeyId> = spread.chain(attracted).chain(repelled).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let named = |key: KeyId| (key, self.view.keys.column(key).name);
+        let is_coarse = program.is_passing;
+        let topology = keys.into_iter().filter(|_| !is_coarse).map(named).collect();
+        let program = match is_coarse {
+            true => Arc::new(program.without_counters()),
+            false => Arc::clone(program),
+        };
         Ok(Rejected {
             key: spec.key,
-            program: Arc::clone(program),
+            program,
             namespace: spec.namespace,
             labels,
             namespace_labels,
             _lease: self.interner.lease(),
             topology,
+            is_coarse,
         })
     }
 
@@ -310,6 +326,7 @@ impl Cluster {
         match event {
             _ if Plugin::OTHERS.contains(&rejector) => true,
             _ if rejector == Plugin::GangScheduling => event.may_help(rejector),
+            _ if pod.is_coarse && counts_pods(rejector) => event.may_help(rejector),
             Event::Node { old, new } => {
                 node::helps(self, (old.as_deref(), new.as_deref()), pod, rejector)
             }
@@ -324,6 +341,11 @@ impl Cluster {
             Event::Other(waiting, _) => waiting.contains(&rejector),
         }
     }
+}
+
+/// Whether a plugin counts pods by labels.
+fn counts_pods(plugin: Plugin) -> bool {
+    matches!(plugin, Plugin::PodTopologySpread | Plugin::InterPodAffinity)
 }
 
 fn required_anti(terms: &[TermKey]) -> impl Iterator<Item = &TermKey> {

@@ -74,7 +74,8 @@ fn tolerates(program: &Program, node: &NodeSpec) -> bool {
 }
 
 fn label(node: &NodeSpec, key: Str) -> Option<Str> {
-    node.labels.iter().find(|(k, _)| *k == key).map(|(_, value)| *value)
+    let at = node.labels.binary_search_by_key(&key, |(k, _)| *k).ok()?;
+    Some(node.labels[at].1)
 }
 
 fn matches(cluster: &Cluster, program: &Program, node: &NodeSpec) -> bool {

@@ -34,7 +34,7 @@ pub(super) fn change(old: &PodFacts, new: &PodFacts) -> &'static str {
 }
 
 fn counted(pod: &PodFacts, counter: CounterId) -> bool {
-    pod.counters.contains(&counter)
+    pod.counters.binary_search(&counter).is_ok()
 }
 
 fn spread_counts(other: &PodFacts, pod: &Rejected) -> bool {

@@ -4,7 +4,7 @@
 //! Output: a `Program`; counters that it reads are begun. Owner: the writer of the cluster.
 //! Bounds: the pod's own size. One method a family of constraints, each in upstream's order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
@@ -12,16 +12,18 @@ use k8s_openapi::api::core::v1::{
     TopologySpreadConstraint,
 };
 
+use super::cost::PodCost;
 use super::node_terms::{is_empty_term, parse_term};
 use super::{
     Attraction, NodeOp, NodeRequirement, NodeTerms, Program, Pull, Spread, Toleration,
     TolerationOp, WeightedTerms,
 };
+use crate::attempt_budget::AttemptBudget;
 use crate::config::{Plugin, Profile, SpreadDefaults};
 use crate::intern::{Interner, LabelsId, Str};
 use crate::requests::PodRequests;
 use crate::selector::Selector;
-use crate::snapshot::cluster::Cluster;
+use crate::snapshot::cluster::{Cluster, DeltaError};
 use crate::snapshot::counters::{CounterId, CounterKey, PodMatch, Scope};
 use crate::snapshot::keys::{HOSTNAME, KeyId};
 use crate::snapshot::objects::{
@@ -38,14 +40,39 @@ const TAINT_UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 // k8s: podtopologyspread/plugin.go systemDefaultConstraints
 const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
 
+/// What the attempt pays for here.
+const PURPOSE: &str = "compiling the terms of the pod";
+
 /// Compiles a pod that asks for this, whatever was compiled before.
 pub(super) fn compile(
     cluster: &mut Cluster,
     pod: &Pod,
     requests: PodRequests,
-) -> Result<Arc<Program>, ObjectError> {
-    let program = Compiler::new(cluster, pod).program(requests)?;
-    Ok(cluster.share(program))
+    spent: &AttemptBudget,
+) -> Result<Arc<Program>, DeltaError> {
+    let cost = PodCost::of(pod);
+    spent.pay(cost.work(cluster), PURPOSE)?;
+    spent.pay_bytes(cost.bytes(cluster), PURPOSE)?;
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    if cost.counted > 0
+        && let Some(id) = cluster.interner.find(namespace)
+        && cluster.counter_budget.is_full(id)
+    {
+        return Err(DeltaError::TermsOfNamespace(namespace.to_owned()));
+    }
+    let compiler = Compiler::new(cluster, pod);
+    compiler.cluster.counter_budget.begin(compiler.namespace, cost.counted);
+    match compiler.program(requests) {
+        Ok(program) => Ok(match cluster.counter_budget.hold(program) {
+            Ok(program) => cluster.share(program),
+            Err(program) => program,
+        }),
+        Err(error) => {
+            let unused = cluster.counter_budget.abandon();
+            cluster.free_counters(&unused);
+            Err(error.into())
+        }
+    }
 }
 
 struct Compiler<'a> {
@@ -54,8 +81,8 @@ struct Compiler<'a> {
     namespace: Str,
     labels: LabelsId,
     profile: Arc<Profile>,
-    /// Namespaces of the last term.
-    namespaces: Arc<[Str]>,
+    /// Lists of namespaces, each once.
+    namespaces: HashSet<Arc<[Str]>>,
 }
 
 impl<'a> Compiler<'a> {
@@ -64,7 +91,7 @@ impl<'a> Compiler<'a> {
         let namespace = cluster.interner.intern(namespace);
         let labels = cluster.interner.intern_labels(pod.metadata.labels.iter().flatten());
         let profile = Arc::clone(&cluster.view.profile);
-        Self { cluster, pod, namespace, labels, profile, namespaces: Arc::default() }
+        Self { cluster, pod, namespace, labels, profile, namespaces: HashSet::new() }
     }
 
     fn interner(&mut self) -> &mut Interner {
@@ -134,6 +161,7 @@ impl<'a> Compiler<'a> {
                 .is_some_and(|a| a.pod_affinity.is_some() || a.pod_anti_affinity.is_some()),
             preferred_pods,
             features,
+            is_passing: self.cluster.counter_budget.is_passing(),
         })
     }
 
@@ -453,10 +481,15 @@ impl<'a> Compiler<'a> {
         );
         list.sort_unstable();
         list.dedup();
-        if *self.namespaces != *list {
-            self.namespaces = list.into();
-        }
-        Ok(PodMatch { scope: Scope::These(Arc::clone(&self.namespaces)), selector })
+        let list = match self.namespaces.get(&list[..]) {
+            Some(same) => Arc::clone(same),
+            None => {
+                let list: Arc<[Str]> = list.into();
+                self.namespaces.insert(Arc::clone(&list));
+                list
+            }
+        };
+        Ok(PodMatch { scope: Scope::These(list), selector })
     }
 
     fn required_affinity(

@@ -7,6 +7,7 @@
 //! Why: names are looked up once, and a decision is arithmetic on columns only.
 
 mod compile;
+mod cost;
 pub(crate) mod node_terms;
 mod prepare;
 pub(crate) mod template;
@@ -187,10 +188,27 @@ pub struct Program {
     pub carries_terms: bool,
     /// Features the node must declare.
     pub features: Box<[Str]>,
+    /// Its counters are gone once nobody holds it any more.
+    pub(crate) is_passing: bool,
     /// As `View::own_keys_version` when it was compiled.
     pub(crate) own_keys_version: u32,
     /// Keeps the strings that it refers to.
     pub(crate) lease: Lease,
+}
+
+impl Program {
+    /// The same as far as it does without counters of pods.
+    pub(crate) fn without_counters(&self) -> Self {
+        Self {
+            spread_hard: Box::default(),
+            spread_soft: Box::default(),
+            affinity: None,
+            anti: Box::default(),
+            preferred_pods: Box::default(),
+            is_passing: false,
+            ..self.clone()
+        }
+    }
 }
 
 #[cfg(test)]

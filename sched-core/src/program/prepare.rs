@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use super::cost::PodCost;
 use super::template::{self, Template};
 use super::{Program, compile};
+use crate::attempt_budget::AttemptBudget;
 use crate::requests::PodRequests;
 use crate::snapshot::cluster::{Cluster, DeltaError};
 use crate::snapshot::objects::{ObjectError, PodSpec};
@@ -19,7 +21,20 @@ impl Cluster {
     /// # Errors
     /// When a quantity or a selector of the pod cannot be read.
     pub fn compile(&mut self, pod: &Pod) -> Result<Arc<Program>, DeltaError> {
+        self.compile_within(pod, &AttemptBudget::unlimited())
+    }
+
+    /// As [`Cluster::compile`], paid for by an attempt.
+    ///
+    /// # Errors
+    /// As of [`Cluster::compile`], and when the attempt has exceeded a limit.
+    pub fn compile_within(
+        &mut self,
+        pod: &Pod,
+        spent: &AttemptBudget,
+    ) -> Result<Arc<Program>, DeltaError> {
         self.sweep_if_due();
+        self.release_counters();
         let print = self.print(pod);
         if let Some(found) = self.template(print, pod)
             && let Some(program) = found.program(&self.view.profile)
@@ -28,7 +43,7 @@ impl Cluster {
             return Ok(Arc::clone(program));
         }
         let requests = PodRequests::of(pod).map_err(ObjectError::from)?;
-        let program = compile::compile(self, pod, requests)?;
+        let program = compile::compile(self, pod, requests, spent)?;
         if let Ok(spec) = self.read_anew(pod) {
             self.keep(pod, &spec, Some(&program));
         }
@@ -56,6 +71,7 @@ impl Cluster {
     /// As `compile` and `read_pod`.
     pub fn prepare(&mut self, pod: &Pod) -> Result<(Arc<Program>, PodSpec), DeltaError> {
         self.sweep_if_due();
+        self.release_counters();
         let print = self.print(pod);
         let found = self.template(print, pod).and_then(|t| t.program(&self.view.profile));
         if let Some(program) = found.filter(|_| !is_named(pod)).cloned()
@@ -65,7 +81,8 @@ impl Cluster {
         }
         // Its terms first: they may ask for labels that tell single pods apart.
         let spec = self.read_anew(pod)?;
-        let program = compile::compile(self, pod, spec.requests.clone())?;
+        let spent = AttemptBudget::unlimited();
+        let program = compile::compile(self, pod, spec.requests.clone(), &spent)?;
         self.keep(pod, &spec, Some(&program));
         Ok((program, spec))
     }
@@ -90,18 +107,23 @@ impl Cluster {
 
     fn read_anew(&mut self, pod: &Pod) -> Result<PodSpec, ObjectError> {
         let spec = PodSpec::of(pod, &mut self.interner)?;
-        // Its terms become known now, so that a view published after this shows whom they select.
+        // Its terms are counted once it is placed. What they ask of labels is known from now on, so that
+        // programs that are compiled after this tell pods apart by it.
         for term in spec.terms.iter() {
-            self.term(term);
+            self.mention(&term.selector);
         }
         Ok(spec)
     }
 
     /// Keeps what a pod was read as for those that are like it.
     fn keep(&mut self, pod: &Pod, spec: &PodSpec, program: Option<&Arc<Program>>) {
+        if PodCost::of(pod).is_heavy() {
+            return;
+        }
         // What is asked for may just have become more.
         let Some(print) = self.print(pod) else { return };
-        let program = program.filter(|_| !is_named(pod)).map(|p| (&self.view.profile, p));
+        let program =
+            program.filter(|p| !is_named(pod) && !p.is_passing).map(|p| (&self.view.profile, p));
         let workloads = self.owners.changed(spec.namespace);
         self.templates.keep(print, pod, (workloads, spec), program);
     }

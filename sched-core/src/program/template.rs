@@ -25,7 +25,7 @@ use crate::intern::{FastHasher, FastMap};
 use crate::snapshot::objects::{OWN_KEYS, PodSpec, own_key};
 use crate::snapshot::workloads::Owners;
 
-/// Templates that are kept; a few hundred bytes to some kilobytes each.
+/// Templates that are kept; a few hundred bytes to some tens of kilobytes each.
 const TEMPLATES_MAX: usize = 4096;
 
 /// Which labels of single pods anybody asks for, by position in `OWN_KEYS`.

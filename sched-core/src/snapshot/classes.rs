@@ -15,8 +15,12 @@ use super::keys::{HOSTNAME, KeyId};
 use super::objects::OwnLabels;
 use super::pods::{NONE, PodId};
 use super::row_counts::RowCounts;
+use crate::bits::Bits;
 use crate::intern::{LabelsId, Str};
 use crate::selector::Selector;
+
+/// Bytes of a counter of no pod, with its selector in the index.
+const COUNTER_BYTES: usize = 512;
 
 impl Cluster {
     /// The class of a pod: its namespace, the labels that others may have as well, and those of its
@@ -54,6 +58,7 @@ impl Cluster {
         let list = Arc::clone(self.interner.labels(labels));
         let counts = |id: &CounterId| self.view.counters.get(id.0).key.matches(namespace, &list);
         let candidates = self.counter_ids.candidates(namespace, &list);
+        let candidates = candidates.chain(self.counter_budget.passing_counters());
         let mut counters: Vec<CounterId> = candidates.filter(counts).collect();
         counters.sort_unstable();
         let class = Class { namespace: Some(namespace), labels: list, labelled, counters };
@@ -69,6 +74,7 @@ impl Cluster {
         };
         self.class_ids.insert(key, id);
         let terms = self.terms_selecting(id);
+        self.counter_budget.select(&terms);
         *self.view.class_terms.get_mut(id) = terms;
         id
     }
@@ -128,7 +134,8 @@ impl Cluster {
         within && term.selector.matches(&class.labels)
     }
 
-    pub(crate) fn term(&mut self, key: &TermKey) -> TermId {
+    /// The id of a term, begun for a pod of this namespace if no pod had it before.
+    pub(crate) fn term(&mut self, key: &TermKey, namespace: Str) -> TermId {
         if let Some(id) = self.term_ids.get(key) {
             return *id;
         }
@@ -140,9 +147,11 @@ impl Cluster {
         let term = Term { key: key.clone(), topology, domains, total: 0, nodes };
         let id = TermId(self.view.terms.put(term, &mut self.free.terms));
         self.term_ids.insert(key.clone(), id);
+        self.counter_budget.own_term(id, namespace);
         for class in 0..self.classes.len() as u32 {
             if self.term_selects(key, class) {
                 self.view.class_terms.get_mut(class).push(id);
+                self.counter_budget.select(&[id]);
             }
         }
         id
@@ -156,14 +165,15 @@ impl Cluster {
 
     /// A counter of these pods that also counts by `topology`, begun if nobody asked before.
     pub(crate) fn counter(&mut self, key: &CounterKey, topology: Option<KeyId>) -> CounterId {
-        let id = match self.counter_ids.get(key) {
-            Some(id) => id,
-            None => self.new_counter(key),
-        };
+        let known = self.counter_ids.get(key).or_else(|| self.counter_budget.find(key));
+        let id = known.unwrap_or_else(|| self.new_counter(key));
         if let Some(topology) = topology
             && !self.view.counters.get(id.0).domains.iter().any(|(k, _)| *k == topology)
         {
-            self.view.counters.get_mut(id.0).track(topology, &self.view.keys);
+            let counter = self.view.counters.get_mut(id.0);
+            counter.track(topology, &self.view.keys);
+            let bytes = self.view.keys.column(topology).value_ids() * size_of::<u32>();
+            self.counter_budget.grow(id, bytes);
         }
         id
     }
@@ -186,8 +196,36 @@ impl Cluster {
             }
         }
         *self.view.counters.get_mut(id.0) = counter;
-        self.counter_ids.insert(key.clone(), id);
+        // Counts by row become a bit a row and plane.
+        let bytes = COUNTER_BYTES + self.view.rows / 2;
+        if self.counter_budget.keeps(key, id, bytes) {
+            self.counter_ids.insert(key.clone(), id);
+        }
         id
+    }
+
+    /// Frees the counters of programs that are not held any more, of those that are not kept.
+    pub(crate) fn release_counters(&mut self) {
+        let released = self.counter_budget.take_released();
+        self.free_counters(&released);
+    }
+
+    /// Frees counters; their places are used again.
+    pub(crate) fn free_counters(&mut self, all: &[CounterId]) {
+        if all.is_empty() {
+            return;
+        }
+        let mut freed = Bits::default();
+        for id in all {
+            freed.set(id.0);
+            let nothing = CounterKey { all: Box::default(), live_only: false };
+            *self.view.counters.get_mut(id.0) = Counter::new(nothing);
+            self.free.counters.push(id.0);
+            self.counter_budget.freed(*id);
+        }
+        for class in &mut self.classes {
+            class.counters.retain(|counter| !freed.get(counter.0));
+        }
     }
 
     /// Bytes beyond interned strings: what grows with the nodes, and what grows with the pods.

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::changes::Changes;
 use super::chunk::{CHUNK_ROWS, Numbers};
+use super::counter_budget::{CounterBudget, CounterLimits};
 use super::counter_index::CounterIndex;
 use super::counters::{CounterId, CowVec, TermId, TermKey};
 use super::index;
@@ -25,6 +26,7 @@ use super::sparse::CowMap;
 use super::sweep::Free;
 use super::view::View;
 use super::workloads::Owners;
+use crate::attempt_budget::Exhausted;
 use crate::bits::Bits;
 use crate::config::{Profile, Strategy};
 use crate::intern::{FastMap, Interner, LabelsId, Str};
@@ -47,6 +49,12 @@ pub enum DeltaError {
     /// The pod is there already.
     #[error("pod {0:?} is already on node {1:?}")]
     PodExists(String, String),
+    /// Terms of pods on nodes are kept with the pods that they select.
+    #[error("the affinity terms of pods in namespace {0:?} select too many other pods")]
+    TermsOfNamespace(String),
+    /// The attempt may not spend as much as the pod costs.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
 }
 
 /// Pods of one namespace with the same labels, as far as selectors can tell them apart.
@@ -69,6 +77,7 @@ pub struct Cluster {
     pub(crate) classes: Vec<Class>,
     pub(super) class_ids: FastMap<(Str, LabelsId, bool), u32>,
     pub(super) counter_ids: CounterIndex,
+    pub(crate) counter_budget: CounterBudget,
     pub(super) term_ids: HashMap<TermKey, TermId>,
     /// `OWN_KEYS`, and which of them a selector ever mentioned.
     pub(crate) own_keys: [(Str, bool); OWN_KEYS.len()],
@@ -108,6 +117,11 @@ impl Cluster {
         }
         (self.view.fit_is_default, self.view.balance_is_default) = kernels_cover(profile);
         self.view.profile = Arc::clone(profile);
+    }
+
+    /// From now on so many counters are kept for pods that wait; others are made for each attempt.
+    pub fn limit_counters(&mut self, limits: CounterLimits) {
+        self.counter_budget.limits = limits;
     }
 
     /// An empty cluster.
@@ -154,6 +168,7 @@ impl Cluster {
             classes: Vec::new(),
             class_ids: FastMap::default(),
             counter_ids: CounterIndex::default(),
+            counter_budget: CounterBudget::default(),
             term_ids: HashMap::new(),
             own_keys,
             namespaces: FastMap::default(),

@@ -8,6 +8,7 @@ pub(crate) mod changes;
 pub mod chunk;
 mod classes;
 pub mod cluster;
+pub mod counter_budget;
 mod counter_index;
 pub mod counters;
 pub mod domain_counts;
@@ -27,6 +28,8 @@ pub(crate) mod workloads;
 pub use cluster::{Cluster, DeltaError};
 pub use view::View;
 
+#[cfg(test)]
+mod counter_budget_tests;
 #[cfg(test)]
 mod own_names_tests;
 #[cfg(test)]

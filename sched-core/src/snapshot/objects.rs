@@ -42,7 +42,7 @@ pub enum ObjectError {
 pub struct NodeSpec {
     /// Name.
     pub name: Str,
-    /// Labels.
+    /// Labels, sorted by the number of the key.
     pub labels: Box<[(Str, Str)]>,
     /// Taints in their order.
     pub taints: Vec<Taint>,
@@ -73,11 +73,14 @@ impl NodeSpec {
             .map_err(|(name, error)| ObjectError::Allocatable(name, error))?;
         let taints = spec.and_then(|s| s.taints.as_ref()).into_iter().flatten();
         let labels = node.metadata.labels.iter().flatten();
+        let mut labels: Vec<(Str, Str)> =
+            labels.map(|(k, v)| (interner.intern(k), interner.intern(v))).collect();
+        labels.sort_unstable();
         let images = status.and_then(|s| s.images.as_ref()).into_iter().flatten();
         let features = status.and_then(|s| s.declared_features.as_ref()).into_iter().flatten();
         Ok(Self {
             name: interner.intern(name.ok_or(ObjectError::NoName)?),
-            labels: labels.map(|(k, v)| (interner.intern(k), interner.intern(v))).collect(),
+            labels: labels.into(),
             taints: taints
                 .map(|t| Taint {
                     key: interner.intern(&t.key),
@@ -323,18 +326,26 @@ pub(crate) fn existing_terms(
                 .map(|t| (TermKind::Preferred(t.weight.saturating_neg()), &t.pod_affinity_term)),
         );
     }
-    found.into_iter().map(|(kind, term)| term_key(kind, term, own, interner)).collect()
+    let mut last: Arc<[Str]> = Arc::default();
+    let read = |(kind, term): (TermKind, &PodAffinityTerm)| {
+        let namespaces = term_namespaces(term, own, interner);
+        if *last != *namespaces {
+            last = namespaces.into();
+        }
+        term_key(kind, term, Arc::clone(&last), interner)
+    };
+    found.into_iter().map(read).collect()
 }
 
 fn term_key(
     kind: TermKind,
     term: &PodAffinityTerm,
-    own: Str,
+    namespaces: Arc<[Str]>,
     interner: &mut Interner,
 ) -> Result<TermKey, SelectorError> {
     Ok(TermKey {
         kind,
-        scope: Scope::These(term_namespaces(term, own, interner).into()),
+        scope: Scope::These(namespaces),
         namespaces: Selector::from_api(term.namespace_selector.as_ref(), interner)?,
         selector: Selector::from_api(term.label_selector.as_ref(), interner)?,
         topology: interner.intern(&term.topology_key),

@@ -137,7 +137,7 @@ impl Cluster {
             }
             self.remove(id);
         }
-        let terms: Vec<TermId> = spec.terms.iter().map(|t| self.term(t)).collect();
+        let terms: Vec<TermId> = spec.terms.iter().map(|t| self.term(t, spec.namespace)).collect();
         // A term may have been the first to mention a label of this pod.
         let class = self.class_of(spec.namespace, spec.labels, &spec.own);
         let mut row = PodRow::new(spec.key, spec.name, node_name, class);

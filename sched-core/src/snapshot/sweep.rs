@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::cluster::{Class, Cluster};
-use super::counters::{Counter, CounterKey, Scope, TermKey};
+use super::counters::{CounterKey, Scope, TermKey};
 use super::keys::KeyId;
 use crate::bits::Bits;
 use crate::intern::{Marks, Str};
@@ -73,8 +73,11 @@ impl Cluster {
     /// Sweeps when enough has come since the last time. Called before an object is read: what is
     /// being read is not yet referred to.
     pub(crate) fn sweep_if_due(&mut self) {
-        if self.vocabulary() >= self.free.due.max(SWEEP_MIN) {
+        // Counters that are not kept may be made where those of gone pods take up a namespace's share.
+        let came = self.vocabulary() + self.counter_budget.passing();
+        if came >= self.free.due.max(SWEEP_MIN) {
             let in_use = self.sweep_all();
+            self.counter_budget.forget_passing();
             self.free.due = self.vocabulary() + in_use.max(SWEEP_MIN);
         }
     }
@@ -112,6 +115,8 @@ impl Cluster {
             !same.is_empty()
         });
         self.programs_len = self.programs.values().map(Vec::len).sum();
+        self.release_counters();
+        self.counter_budget.programs().for_each(|program| used.program(program));
         used
     }
 
@@ -127,34 +132,27 @@ impl Cluster {
             }
             kept
         });
-        if freed.is_empty() {
-            return;
-        }
-        for class in 0..self.classes.len() as u32 {
-            if self.view.class_terms.get(class).iter().any(|term| freed.get(term.0)) {
-                self.view.class_terms.get_mut(class).retain(|term| !freed.get(term.0));
+        if !freed.is_empty() {
+            for class in 0..self.classes.len() as u32 {
+                if self.view.class_terms.get(class).iter().any(|term| freed.get(term.0)) {
+                    self.view.class_terms.get_mut(class).retain(|term| !freed.get(term.0));
+                }
             }
         }
+        let lists = self.view.class_terms.iter();
+        self.counter_budget.count_selected(|id| freed.get(id), lists);
     }
 
     fn sweep_counters(&mut self, used: &Bits) {
-        let mut freed = Bits::default();
-        let counters = &mut self.view.counters;
+        let mut freed = Vec::new();
         self.counter_ids.retain(|id| {
             let kept = used.get(id.0);
             if !kept {
-                freed.set(id.0);
-                let nothing = CounterKey { all: Box::default(), live_only: false };
-                *counters.get_mut(id.0) = Counter::new(nothing);
-                self.free.counters.push(id.0);
+                freed.push(id);
             }
             kept
         });
-        if !freed.is_empty() {
-            for class in &mut self.classes {
-                class.counters.retain(|counter| !freed.get(counter.0));
-            }
-        }
+        self.free_counters(&freed);
     }
 
     fn sweep_classes(&mut self, used: &Bits) {

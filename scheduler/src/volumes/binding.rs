@@ -209,7 +209,8 @@ impl Volumes {
     pub(super) fn binding(
         &mut self,
         cluster: &mut Cluster,
-        (claims, order): (&[ObjectKey], &[usize]),
+        claims: &[ObjectKey],
+        order: &[usize],
         spent: &Rc<AttemptBudget>,
     ) -> Result<Binding, Exhausted> {
         let (mut bound, mut wanted) = (Vec::new(), Vec::with_capacity(claims.len()));
@@ -225,7 +226,7 @@ impl Volumes {
                         Some(known) => known,
                         None => matcher.insert(Matcher::of(self, spent)?),
                     };
-                    found = Some(Rc::new(self.wanted((key, &claim), cluster, known, spent)?));
+                    found = Some(Rc::new(self.wanted(&claim, cluster, known, spent)?));
                 }
             }
             wanted.push(found);
@@ -240,7 +241,7 @@ impl Volumes {
 
     fn wanted(
         &mut self,
-        (key, claim): (&ObjectKey, &PersistentVolumeClaim),
+        claim: &PersistentVolumeClaim,
         cluster: &mut Cluster,
         matcher: &mut Matcher,
         spent: &AttemptBudget,
@@ -250,13 +251,14 @@ impl Volumes {
             let name = volume.metadata.name.as_deref().unwrap_or_default();
             (name.into(), self.reachable(cluster, &volume))
         });
-        let list = matcher.list(claim, (self, cluster), spent)?;
+        let list = matcher.list(claim, self, cluster, spent)?;
         let class = self.classes.get(class_of_claim(claim)).cloned();
         let capacities = self.capacities.len() as u64;
         spent.pay(8 + if class.is_some() { capacities } else { 0 }, PURPOSE)?;
         let provision = class.and_then(|class| self.provision(cluster, claim, &class));
-        let size = self.claims.get(key).map(|claim| asked(claim)).unwrap_or_default();
-        Ok(Wanted { key: key.clone(), size, selected, given, list, provision })
+        let key = ObjectKey::of(claim);
+        let size = self.claims.get(&key).map(|claim| asked(claim)).unwrap_or_default();
+        Ok(Wanted { key, size, selected, given, list, provision })
     }
 
     /// Nodes where a claim can have this volume. Their labels alone count: what a term says of a

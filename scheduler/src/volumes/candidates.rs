@@ -102,14 +102,15 @@ impl Matcher {
     pub(super) fn list(
         &mut self,
         claim: &PersistentVolumeClaim,
-        (volumes, cluster): (&mut Volumes, &mut Cluster),
+        volumes: &mut Volumes,
+        cluster: &mut Cluster,
         spent: &AttemptBudget,
     ) -> Result<(usize, usize), Exhausted> {
         let kind = kind(claim);
         let at = match self.kinds.get(&kind) {
             Some(at) => *at,
             None => {
-                let list = self.new_list(claim, (volumes, cluster), spent)?;
+                let list = self.new_list(claim, volumes, cluster, spent)?;
                 self.lists.push(list);
                 self.kinds.insert(kind, self.lists.len() - 1);
                 self.lists.len() - 1
@@ -122,7 +123,8 @@ impl Matcher {
     fn new_list(
         &self,
         claim: &PersistentVolumeClaim,
-        (volumes, cluster): (&mut Volumes, &mut Cluster),
+        volumes: &mut Volumes,
+        cluster: &mut Cluster,
         spent: &AttemptBudget,
     ) -> Result<Candidates, Exhausted> {
         let of_class = self.classes.get(class_of_claim(claim));

@@ -70,7 +70,7 @@ impl Volumes {
         let disks = Disks::of(disks);
         let taken = restrictions::taken(cluster, &self.users, &disks, spent).map_err(exceeded)?;
         let binding = match binds {
-            true => self.binding(cluster, (&keys, &order), spent).map_err(exceeded)?,
+            true => self.binding(cluster, &keys, &order, spent).map_err(exceeded)?,
             false => Binding::default(),
         };
         let wanted = self.attached_by((&keys, &in_tree));
