@@ -45,4 +45,8 @@ pub mod volumes;
 pub mod watch;
 
 pub use self::command_line::command_line;
+#[doc(hidden)]
+pub use self::devices::cel::fuzz::fuzz as fuzz_cel;
 pub use self::devices::{alone, alone_shared};
+// For the evaluator of expressions, whose files the fuzz targets compile alone.
+use pintle_daemon::metrics::go_float;

@@ -14,6 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
 use super::metrics::{Doubling, Histograms};
+use crate::devices::cel::panics;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Waited {
@@ -30,6 +31,11 @@ pub(super) struct OfConditions {
 
 impl OfConditions {
     pub(super) fn register(at: &mut Names<'_>) -> Self {
+        at.put(
+            "pintle_scheduler_cel_panics",
+            "Number of evaluations of CEL expressions that ended in a panic",
+            panics(),
+        );
         Self {
             allocations: at.add(
                 "scheduler_dra_bindingconditions_allocations",

@@ -6,13 +6,15 @@
 //! ```
 //! Input: claims without devices, a node, what is offered and what is taken. Output: an allocation
 //! for each claim, or why there is none. Owner: pure. Bounds: [`RESULTS_MAX`] devices a claim; the
-//! search tries every combination until one fits, or until its caller says that it is late.
+//! search tries every combination until one fits, or until its caller says that it is late or the
+//! attempt has spent its budget.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
+use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 
 use super::answer;
 use super::constraint::Constraint;
@@ -34,7 +36,9 @@ pub(crate) struct World<'a> {
     pub(crate) usage: &'a Usage,
     pub(crate) classes: &'a BTreeMap<String, Rc<DeviceClass>>,
     pub(crate) selectors: &'a Selectors,
-    /// Whether the search has taken too long.
+    /// What the attempt may spend.
+    pub(crate) budget: &'a AttemptBudget,
+    /// Whether this node has taken too long.
     pub(crate) is_late: &'a dyn Fn() -> bool,
 }
 
@@ -47,6 +51,8 @@ pub(crate) enum Failure {
     OnNode(String),
     /// Nobody knows: the search took too long.
     Late,
+    /// The same, of the attempt.
+    Exhausted(Exhausted),
     /// Something is wrong with a claim, a class or a device.
     Error(String),
 }
@@ -79,6 +85,7 @@ pub(crate) fn allocate(
 fn failure(stop: Stop) -> Failure {
     match stop {
         Stop::Late => Failure::Late,
+        Stop::Exhausted(exhausted) => Failure::Exhausted(exhausted),
         Stop::TooMany => Failure::Error("allocation max size exceeded".to_owned()),
         Stop::Error(error) => Failure::Error(error),
     }
@@ -89,13 +96,14 @@ fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> 
     let mut least = 0;
     search.requests.push(Vec::new());
     for (number, request) in requests(claim).iter().enumerate() {
+        search.pace()?;
         search.requests[at].push(Vec::new());
         let mut of_request = usize::MAX;
         for (sub, request) in Request::all(request).into_iter().enumerate() {
             let key = Key { claim: at, request: number, sub };
             let asked = read(search, claim, request, key)?;
             of_request = of_request.min(asked.count);
-            search.requests[at][number].push(asked);
+            search.requests[at][number].push(Rc::new(asked));
         }
         least += if search.requests[at][number].is_empty() { 0 } else { of_request };
     }

@@ -8,11 +8,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector};
-use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice,
+};
+use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::{Cluster, Profile};
 
 use super::allocate::{Failure, World, allocate};
-use super::offer::{Offers, Place, Slice};
+use super::cel::{Limits, Patterns, Selector, Unanswered};
+use super::offer::{Offers, Place, Slice, value};
 use super::selectors::Selectors;
 use super::usage::Usage;
 
@@ -97,6 +101,7 @@ impl Alone {
             usage: &self.usage,
             classes: &self.classes,
             selectors: &self.selectors,
+            budget: &AttemptBudget::unlimited(),
             is_late: &|| false,
         };
         let claims: Vec<_> = claims.into_iter().map(Rc::new).collect();
@@ -104,7 +109,35 @@ impl Alone {
         found.map_err(|failure| match failure {
             Failure::Nothing | Failure::Late => NoDevices::Here(String::new()),
             Failure::OnNode(why) => NoDevices::Here(why),
+            Failure::Exhausted(why) => NoDevices::Anywhere(why.to_string()),
             Failure::Error(why) => NoDevices::Anywhere(why),
         })
     }
+}
+
+/// What a selector says of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selected {
+    /// Whether it fits, or why that cannot be said.
+    pub fits: Result<bool, String>,
+    /// What upstream counts for that.
+    pub cost: u64,
+}
+
+/// Evaluates a selector once, within no limits but its own.
+///
+/// # Errors
+/// When the text is no selector.
+pub fn selected(text: &str, driver: &str, device: &Device) -> Result<Selected, String> {
+    let selector = Selector::compile(text, false)?;
+    let value = value(device, driver, false)?;
+    let budget = AttemptBudget::unlimited();
+    let limits = Limits { budget: &budget, is_late: &|| false };
+    let (fits, cost) = selector.priced(&value, &Patterns::default(), limits);
+    let fits = fits.map_err(|why| match why {
+        Unanswered::Error(error) => error,
+        Unanswered::Exhausted(exhausted) => exhausted.to_string(),
+        Unanswered::Late => "late".to_owned(),
+    });
+    Ok(Selected { fits, cost })
 }

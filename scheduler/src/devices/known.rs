@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Deref;
 use std::rc::Rc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::{NodeSelector, Pod};
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
@@ -46,6 +46,16 @@ pub(crate) struct KnownClaims {
     pub(super) of_groups: bool,
 }
 
+/// A version of a claim that was written here, and when: a list may be older than the write.
+#[derive(Debug)]
+struct Written {
+    version: u64,
+    at: SystemTime,
+}
+
+/// How long what was written here outlives a list that does not have it.
+const WRITTEN_KEPT: Duration = Duration::from_secs(60);
+
 impl Deref for KnownClaims {
     type Target = HashMap<ObjectKey, Rc<ResourceClaim>>;
 
@@ -80,6 +90,9 @@ struct Reachable {
 #[derive(Debug)]
 pub struct Devices {
     claims: Claims,
+    written: HashMap<ObjectKey, Written>,
+    /// What lists said of claims that had been written here a moment before.
+    outlived: HashMap<ObjectKey, ResourceClaim>,
     /// By uid of the claim: decided, and not known to be written.
     given: HashMap<String, Given>,
     last_given: u64,
@@ -105,6 +118,8 @@ impl Default for Devices {
     fn default() -> Self {
         Self {
             claims: Claims::default(),
+            written: HashMap::new(),
+            outlived: HashMap::new(),
             given: HashMap::new(),
             last_given: 0,
             cycles: 0,
@@ -125,6 +140,10 @@ impl Default for Devices {
 
 fn version(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn is_recent(written: &Written, now: SystemTime) -> bool {
+    now.duration_since(written.at).is_ok_and(|age| age < WRITTEN_KEPT)
 }
 
 /// The uid of a claim.
@@ -243,7 +262,52 @@ impl Devices {
         if old.as_ref().is_some_and(|old| version(&old.metadata) > version(&claim.metadata)) {
             return None;
         }
+        self.replace_claim(key, old, claim)
+    }
+
+    /// Takes a claim of a list of all claims: it replaces what is known, also by an older version, because
+    /// a restored etcd counts from an earlier number. What was written here a moment ago stays.
+    pub(crate) fn set_listed(&mut self, claim: ResourceClaim) -> Option<Event> {
+        let key = ObjectKey::of(&claim);
+        let old = self.claim(&key);
+        let is_newer =
+            old.as_ref().is_some_and(|old| version(&old.metadata) > version(&claim.metadata));
+        match is_newer && self.is_written_here(&key) {
+            true => {
+                self.outlived.insert(key, claim);
+                None
+            }
+            false => self.replace_claim(key, old, claim),
+        }
+    }
+
+    /// Takes what lists said of claims that were written here, once that is a while ago and nothing
+    /// newer came: a write that a restored etcd does not have was undone.
+    pub(super) fn end_outlived(&mut self) {
+        let is_over = |key: &&ObjectKey| !self.is_written_here(key);
+        let over: Vec<ObjectKey> = self.outlived.keys().filter(is_over).cloned().collect();
+        for key in over {
+            if let (Some(listed), Some(old)) = (self.outlived.remove(&key), self.claim(&key)) {
+                self.replace_claim(key, Some(old), listed);
+            }
+        }
+    }
+
+    /// Whether the known version of a claim was written here a moment ago.
+    fn is_written_here(&self, key: &ObjectKey) -> bool {
+        let known = self.claim(key).map(|claim| version(&claim.metadata));
+        let written = self.written.get(key).filter(|written| Some(written.version) == known);
+        written.is_some_and(|written| is_recent(written, self.now()))
+    }
+
+    fn replace_claim(
+        &mut self,
+        key: ObjectKey,
+        old: Option<Rc<ResourceClaim>>,
+        claim: ResourceClaim,
+    ) -> Option<Event> {
         let new = Rc::new(claim);
+        self.outlived.remove(&key);
         old.as_deref().into_iter().for_each(|old| self.count(old, false));
         self.count(&new, true);
         self.claims.borrow_mut().all.insert(key.clone(), Rc::clone(&new));
@@ -260,8 +324,15 @@ impl Devices {
     /// gone: nobody would tell of its end again.
     // k8s: pkg/scheduler/util/assumecache/assume_cache.go Assume
     pub(crate) fn set_written(&mut self, claim: ResourceClaim) -> Option<Event> {
-        let known = self.claim(&ObjectKey::of(&claim))?;
-        if uid(&known) == uid(&claim) { self.set_claim(claim) } else { None }
+        let key = ObjectKey::of(&claim);
+        let known = self.claim(&key)?;
+        if uid(&known) != uid(&claim) {
+            return None;
+        }
+        let now = self.now();
+        self.written.retain(|_, written| is_recent(written, now));
+        self.written.insert(key, Written { version: version(&claim.metadata), at: now });
+        self.set_claim(claim)
     }
 
     /// Counts what a claim says that it has, unless it counts as being given already.
@@ -278,6 +349,7 @@ impl Devices {
     pub(crate) fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
         match kind {
             Kind::ResourceClaim => {
+                self.outlived.remove(key);
                 let old = self.claims.borrow_mut().all.remove(key)?;
                 self.count(&old, false);
                 // It gave them back before, if all was told.
@@ -390,5 +462,78 @@ impl Devices {
         // Those of slices that are gone are forgotten.
         self.reachable = all;
         self.reachable.iter().map(|(at, known)| (*at, Rc::clone(&known.rows))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use serde_json::json;
+
+    use super::super::offer::DeviceId;
+    use super::*;
+
+    thread_local! {
+        static NOW: Cell<SystemTime> = const { Cell::new(SystemTime::UNIX_EPOCH) };
+    }
+
+    /// A claim that has this device, or none.
+    fn claim(version: u64, device: Option<&str>) -> ResourceClaim {
+        let result = |device| json!({"driver": "d", "pool": "p", "device": device, "request": "r"});
+        let devices = device.map(|device| json!({"results": [result(device)]}));
+        let allocation = devices.map(|devices| json!({"devices": devices}));
+        let claim = json!({
+            "metadata": {"name": "c", "namespace": "ns", "uid": "u",
+                "resourceVersion": version.to_string()},
+            "spec": {}, "status": {"allocation": allocation},
+        });
+        serde_json::from_value(claim).expect("a claim")
+    }
+
+    fn is_taken(devices: &Devices, device: &str) -> bool {
+        let (driver, pool, device) = ("d".into(), "p".into(), device.into());
+        devices.usage.is_taken(&DeviceId { driver, pool, device })
+    }
+
+    fn devices() -> Devices {
+        Devices { clock: || NOW.get(), ..Devices::default() }
+    }
+
+    #[test]
+    fn list_replaces_newer_versions_of_claims_after_a_restore() {
+        let mut devices = devices();
+        devices.set_claim(claim(1000, Some("x")));
+        assert!(devices.set_claim(claim(10, None)).is_none(), "an event that comes late");
+        assert!(is_taken(&devices, "x"));
+        devices.set_listed(claim(10, None));
+        assert!(!is_taken(&devices, "x"));
+        devices.set_claim(claim(11, Some("y")));
+        assert!(is_taken(&devices, "y"), "what follows the list counts from its number");
+    }
+
+    #[test]
+    fn own_write_outlives_an_older_list_for_a_while() {
+        let mut devices = devices();
+        devices.set_claim(claim(10, None));
+        devices.set_written(claim(12, Some("x")));
+        devices.set_listed(claim(10, None));
+        devices.end_outlived();
+        assert!(is_taken(&devices, "x"));
+        NOW.set(SystemTime::UNIX_EPOCH + WRITTEN_KEPT);
+        devices.end_outlived();
+        assert!(!is_taken(&devices, "x"), "the write was undone");
+    }
+
+    #[test]
+    fn own_write_that_the_watch_confirms_stays() {
+        let mut devices = devices();
+        devices.set_claim(claim(10, None));
+        devices.set_written(claim(12, Some("x")));
+        devices.set_listed(claim(10, None));
+        devices.set_claim(claim(12, Some("x")));
+        NOW.set(SystemTime::UNIX_EPOCH + WRITTEN_KEPT);
+        devices.end_outlived();
+        assert!(is_taken(&devices, "x"));
     }
 }

@@ -2,7 +2,7 @@
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PreEnqueue, PreFilter
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::{Cluster, Plugin};
 
@@ -27,13 +28,20 @@ use crate::volumes::Refused;
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceClaimReservedForMaxSize
 const USERS_MAX: usize = 256;
 
-/// What a profile says of the time that devices may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+/// Work of reading a claim.
+const CLAIM_WORK: u64 = 64;
+/// What reading claims is for.
+const READING: &str = "reading the pod's claims of devices";
+
+/// What devices may take: by the profile, and of the attempt.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceLimits {
     /// Looking for devices on one node; zero for as long as it takes.
     pub filter: Duration,
     /// Until a node is ready to use devices.
     pub binding: Duration,
+    /// What the attempt may spend on all nodes.
+    pub budget: Rc<AttemptBudget>,
 }
 
 /// A claim of a pod.
@@ -60,7 +68,7 @@ pub struct DeviceClaims {
     pub(super) extended: Option<Extended>,
     pub(super) names: Rc<[Rc<str>]>,
     pub(super) reachable: Rc<HashMap<*const NodeSelector, Rc<Bits>>>,
-    pub(super) times: Times,
+    pub(super) limits: DeviceLimits,
     /// The pod.
     pub(super) uid: String,
     /// The same, where devices take of their nodes.
@@ -105,19 +113,29 @@ fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, boo
 /// When one is not there, or is no longer or not its.
 // k8s: dynamicresources.go foreachPodResourceClaim
 pub(crate) fn claims_of(pod: &Pod, known: &Claims) -> Result<Vec<Rc<ResourceClaim>>, String> {
-    named_claims_of(pod, known).map(|all| all.into_iter().map(|(_, claim)| claim).collect())
+    let all = named_claims_of(pod, known, &AttemptBudget::unlimited())?;
+    Ok(all.into_iter().map(|(_, claim)| claim).collect())
 }
 
 /// A claim as a pod names it, and it.
 type NamedClaim<'a> = (&'a PodResourceClaim, Rc<ResourceClaim>);
 
-fn named_claims_of<'a>(pod: &'a Pod, known: &Claims) -> Result<Vec<NamedClaim<'a>>, String> {
+/// Each claim once, by the first name that the pod has for it: it is given devices once.
+fn named_claims_of<'a>(
+    pod: &'a Pod,
+    known: &Claims,
+    budget: &AttemptBudget,
+) -> Result<Vec<NamedClaim<'a>>, String> {
     let known = known.borrow();
-    let mut found = Vec::new();
+    let (mut found, mut seen) = (Vec::new(), HashSet::new());
     for named in named(pod) {
+        budget.pay(CLAIM_WORK, READING).map_err(|exhausted| exhausted.to_string())?;
         let Some((key, is_made)) = name_of(pod, named)? else { continue };
         let missing = || format!("could not find ResourceClaim {:?}", key.as_str());
         let claim = known.get(&key).ok_or_else(missing)?;
+        if !seen.insert(Rc::as_ptr(claim)) {
+            continue;
+        }
         if claim.metadata.deletion_timestamp.is_some() {
             return Err(format!("resourceclaim {:?} is being deleted", key.name()));
         }
@@ -152,7 +170,7 @@ impl Devices {
         &mut self,
         (pod, resources): (&Pod, &[(String, i64)]),
         cluster: &mut Cluster,
-        (nodes, times): (u64, Times),
+        (nodes, limits): (u64, DeviceLimits),
         group: Option<Result<Rc<PodGroup>, String>>,
     ) -> Result<Option<DeviceClaims>, Refused> {
         let on = cluster.view().profile().filters(Plugin::DynamicResources);
@@ -162,8 +180,9 @@ impl Devices {
         if !(has_claims(pod) || is_extended) || !on {
             return Ok(None);
         }
+        self.end_outlived();
         let refused = |reason| Refused { plugin: Plugin::DynamicResources, reason };
-        let claims = named_claims_of(pod, self.claims()).map_err(refused)?;
+        let claims = named_claims_of(pod, self.claims(), &limits.budget).map_err(refused)?;
         let group = group.transpose().map_err(refused)?;
         let group_name = group.as_ref().and_then(|group| group.metadata.name.as_deref());
         if claims.is_empty() && !is_extended {
@@ -183,7 +202,7 @@ impl Devices {
                     let selector = has.node_selector.as_ref();
                     let mut rows = |s: &NodeSelector| cluster.rows_matching(&s.node_selector_terms);
                     reach = selector.map(|selector| Rc::new(rows(selector)));
-                    is_broken = ready::is_broken(&claim, times.binding, (self.clock)());
+                    is_broken = ready::is_broken(&claim, limits.binding, (self.clock)());
                 }
                 None => {
                     self.is_possible(&claim).map_err(refused)?;
@@ -206,7 +225,7 @@ impl Devices {
             extended,
             names,
             reachable,
-            times,
+            limits,
             uid,
             sharer,
             memory,
@@ -258,4 +277,38 @@ impl Devices {
 fn users(claim: &ResourceClaim) -> usize {
     let status = claim.status.as_ref();
     status.and_then(|status| status.reserved_for.as_ref()).map_or(0, Vec::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use pintle_sched_core::attempt_budget;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn claim_that_a_pod_names_many_times_is_its_claim_once() {
+        let mut devices = Devices::default();
+        for name in ["a", "b"] {
+            let claim = json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {}});
+            devices.set_claim(serde_json::from_value(claim).expect("a claim"));
+        }
+        let name = |at: usize| if at == 7 { "b" } else { "a" };
+        let named = |at| json!({"name": format!("n{at}"), "resourceClaimName": name(at)});
+        let claims: Vec<_> = (0..5_000).map(named).collect();
+        let pod = json!({"metadata": {"name": "p", "namespace": "ns"},
+            "spec": {"containers": [], "resourceClaims": claims}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let budget = AttemptBudget::unlimited();
+        let found = named_claims_of(&pod, devices.claims(), &budget).expect("its claims");
+        let found: Vec<_> = found.iter().map(|(named, _)| named.name.as_str()).collect();
+        assert_eq!(found, ["n0", "n7"]);
+        let few = attempt_budget::Limits { work: 1_000, bytes: 0 };
+        let few = AttemptBudget::new(few, || false);
+        let refused = named_claims_of(&pod, devices.claims(), &few).expect_err("it is long");
+        assert!(
+            refused.ends_with("exceeded while reading the pod's claims of devices"),
+            "{refused}"
+        );
+    }
 }

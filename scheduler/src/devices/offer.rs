@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
@@ -96,9 +97,17 @@ pub(crate) struct Slice {
     pub(super) takes: BTreeSet<String>,
 }
 
+/// A state of a device, unlike any other since the program started: what was found of it holds for as
+/// long as the device has this number.
+pub(super) type DeviceNumber = u64;
+
+/// The next one. Devices of a slice follow each other.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
 /// A device.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
+    pub(super) number: DeviceNumber,
     pub(super) id: DeviceId,
     /// Where it can be used, as far as it is the device that says it.
     pub(super) reach: Reach,
@@ -206,6 +215,7 @@ impl Device {
         let consumes = device.consumes_counters.iter().flatten();
         let capacity = capacity.collect();
         Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             value,
             id: DeviceId { driver, pool, device: device.name.as_str().into() },
             reach,
@@ -256,7 +266,7 @@ impl Capacity {
 
 /// What selectors see under `device`.
 // k8s: cel/compile.go DeviceMatches, getAttributeValue
-fn value(device: &api::Device, driver: &str, lists: bool) -> Result<Value, String> {
+pub(super) fn value(device: &api::Device, driver: &str, lists: bool) -> Result<Value, String> {
     let attribute = |(name, attribute): (&String, &DeviceAttribute)| {
         let wrong = |error| format!("attribute {name}: {error}");
         if let Some(all) = list(attribute).filter(|_| lists) {

@@ -2,7 +2,8 @@
 //!
 //! Input: what is known of devices, a pod's claims, rows that other plugins left. Output: statuses,
 //! scores, and the devices of the node that is chosen. Owner: one decision. Bounds: each row is looked at
-//! once a decision, for `Times::filter` at most; the first that takes longer ends the attempt.
+//! once a decision, for `DeviceLimits::filter` at most, and all of them for the budget of the attempt;
+//! the first that takes more ends the attempt.
 // k8s: dynamicresources.go Filter, PostFilter, Score
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -303,12 +304,13 @@ impl OfDevices<'_> {
         }
         let name = self.name(row);
         let place = At { name, row, reachable: &claims.reachable };
-        let (began, most) = (Instant::now(), claims.times.filter);
+        let (began, most) = (Instant::now(), claims.limits.filter);
         let world = World {
             offers: &devices.offers,
             usage: &devices.usage,
             classes: &devices.classes,
             selectors: &devices.selectors,
+            budget: &claims.limits.budget,
             is_late: &|| !most.is_zero() && began.elapsed() >= most,
         };
         let mut share_id = uuid;
@@ -317,6 +319,7 @@ impl OfDevices<'_> {
             Err(Failure::Nothing) => return Err(rejected("cannot allocate all claims")),
             Err(Failure::OnNode(why)) => return Err(rejected(&why)),
             Err(Failure::Late) => format!("node {name}: timed out trying to allocate devices"),
+            Err(Failure::Exhausted(exhausted)) => exhausted.to_string(),
             Err(Failure::Error(error)) => error,
         };
         Err(self.fails(&error))

@@ -4,7 +4,7 @@
 //! was found: the first full solution wins, as upstream's does, and what is tried in which order is
 //! upstream's too.
 //! Input: what claims ask for, pools. Output: the devices of each claim. Owner: one allocation.
-//! Bounds: exhaustive; [`World::is_late`] ends it.
+//! Bounds: exhaustive; [`World::is_late`] and the budget of the attempt end it.
 // k8s: structured/internal/incubating/allocator_incubating.go allocateOne, allocateDevice
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,17 +12,24 @@ use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use pintle_api_types::quantity::Amount;
+use pintle_sched_core::attempt_budget::Exhausted;
 
 use super::allocate::{RESULTS_MAX, World};
 use super::capacity;
+use super::cel::Limits;
 use super::constraint::Constraint;
 use super::offer::{Counters, Device, DeviceId, Place, Reach, Slice};
 use super::pools::{Pool, State};
 use super::request::{ALL, Request, name};
+use super::selectors::Origin;
 use super::usage::Parts;
 
-/// Steps between two looks at the time.
+/// Steps between two looks at the time of the node.
 const STEPS_UNSEEN: u64 = 64;
+/// Work of a step.
+const STEP_WORK: u64 = 32;
+/// What steps are for.
+pub(super) const SEARCHING: &str = "searching for devices";
 
 /// A request, or an alternative of one, of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +72,8 @@ pub(super) enum Stop {
     /// The claim would have too many devices whatever is tried next.
     TooMany,
     Late,
+    /// The attempt has spent its budget.
+    Exhausted(Exhausted),
     Error(String),
 }
 
@@ -106,7 +115,7 @@ pub(super) struct Search<'a> {
     pub(super) claims: &'a [Rc<ResourceClaim>],
     pub(super) pools: Vec<Pool>,
     /// By claim, request and alternative.
-    pub(super) requests: Vec<Vec<Vec<Asked<'a>>>>,
+    pub(super) requests: Vec<Vec<Vec<Rc<Asked<'a>>>>>,
     pub(super) constraints: Vec<Vec<Constraint>>,
     /// Which alternative was chosen, by claim and request.
     pub(super) selected: HashMap<(usize, usize), usize>,
@@ -285,6 +294,7 @@ impl<'a> Search<'a> {
     /// Counts a step; ends the search when it has taken too long.
     pub(super) fn pace(&mut self) -> Result<(), Stop> {
         self.steps += 1;
+        self.world.budget.pay(STEP_WORK, SEARCHING).map_err(Stop::Exhausted)?;
         match self.steps.is_multiple_of(STEPS_UNSEEN) && (self.world.is_late)() {
             true => Err(Stop::Late),
             false => Ok(()),
@@ -295,7 +305,7 @@ impl<'a> Search<'a> {
         if self.is_in_use(key, spot) {
             return Ok(false);
         }
-        let asked = self.requests[key.claim][key.request][key.sub].clone();
+        let asked = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
         Ok(self.fits(&asked, key, spot)? && self.has_capacity(&asked, spot))
     }
 
@@ -322,10 +332,18 @@ impl<'a> Search<'a> {
         let device = self.device(spot);
         let class = asked.class.metadata.name.as_deref().unwrap_or_default();
         let of_class = asked.class.spec.selectors.as_deref().unwrap_or_default();
-        let (selectors, is_late) = (self.world.selectors, self.world.is_late);
-        let claim = || format!("claim {}", name(&self.claims[key.claim]));
-        let found = selectors.all_match(of_class, device, is_late, || format!("class {class}"))?
-            && selectors.all_match(asked.request.selectors, device, is_late, claim)?
+        let World { selectors, budget, is_late, .. } = self.world;
+        if is_late() {
+            return Err(Stop::Late);
+        }
+        budget.pay_at_once(STEP_WORK, SEARCHING).map_err(Stop::Exhausted)?;
+        let claim = &self.claims[key.claim];
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let class = Origin { namespace: "", whose: &|| format!("class {class}") };
+        let claim = Origin { namespace, whose: &|| format!("claim {}", name(claim)) };
+        let limits = Limits { budget, is_late };
+        let found = selectors.all_match(of_class, device, limits, &class)?
+            && selectors.all_match(asked.request.selectors, device, limits, &claim)?
             && (self.slice(spot).reach != Reach::PerDevice || device.reach.is(self.place));
         self.fits.insert((key, spot), found);
         Ok(found)
@@ -341,7 +359,7 @@ impl<'a> Search<'a> {
 
     /// Takes a device for a request, if nothing is against it.
     fn take(&mut self, key: Key, spot: Spot) -> Result<bool, Stop> {
-        let asked = self.requests[key.claim][key.request][key.sub].clone();
+        let asked = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
         let (slice, request) = (Rc::clone(self.slice(spot)), asked.request);
         let device = &slice.devices[spot.device];
         let is_busy = self.is_in_use(key, spot) && !(device.is_shareable && request.is_admin);

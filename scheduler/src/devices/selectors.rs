@@ -1,28 +1,109 @@
-//! Expressions that were read once.
+//! Expressions that were read once, and what they said of devices.
 //!
-//! Input: the text of selectors. Output: what they say of a device. Owner: the devices. Bounds:
-//! `KEPT_MAX` expressions are kept, and the patterns in them as [`Patterns`] says.
+//! Input: the text of selectors, and of which namespace they are. Output: what they say of a device. An
+//! answer depends on the expression and the device alone: it is kept, so that neither another node nor
+//! the next attempt pays for it again, and an attempt that spent its budget gets further at its next
+//! try. Owner: the devices. Bounds: a namespace has [`OF_NAMESPACE`] expressions of
+//! [`TEXT_OF_NAMESPACE`] bytes, all have `KEPT_MAX` of `TEXT_MAX`, and answers take `BLOCKS_MAX` words.
+//! A namespace that is over its share loses its own oldest one, so that none drives out another's.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/cache.go
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use k8s_openapi::api::resource::v1::DeviceSelector;
 
-use super::cel::{Patterns, Selector, Unanswered};
-use super::offer::Device;
+use super::cel::{Limits, Patterns, Selector, Unanswered};
+use super::offer::{Device, DeviceNumber};
 use super::search::Stop;
 
-/// Expressions that are kept; once there are more, all are forgotten.
-const KEPT_MAX: usize = 256;
+/// Expressions of a namespace that are kept; those of classes have a share like one.
+const OF_NAMESPACE: usize = 64;
+/// Bytes of their texts.
+const TEXT_OF_NAMESPACE: usize = 1 << 16;
+/// Expressions that are kept.
+const KEPT_MAX: usize = 2_048;
+/// Bytes of their texts; what is read of a text may be a hundred times as large.
+const TEXT_MAX: usize = 1 << 19;
+/// Words of 64 bits with the answers for 32 devices each.
+const BLOCKS_MAX: usize = 1 << 17;
+/// Errors of an expression that are kept.
+const ERRORS_MAX: usize = 16;
+/// Longest error that is kept, in bytes.
+const ERROR_BYTES: usize = 1 << 12;
+/// Work of reading a byte of an expression.
+const READ_WORK: u64 = 100;
+/// What reading one is for.
+const COMPILING: &str = "compiling CEL expressions";
 
-/// Expressions by their text.
+/// An expression, and what it said.
+#[derive(Debug)]
+struct Known {
+    selector: Result<Selector, String>,
+    /// When it was used last, in uses of all.
+    used: Cell<u64>,
+    answers: RefCell<Answers>,
+}
+
+/// Answers by the number of the device: two bits each, devices of a slice side by side.
+#[derive(Debug, Default)]
+struct Answers {
+    blocks: HashMap<u64, u64>,
+    errors: HashMap<DeviceNumber, Box<str>>,
+}
+
+const NO: u64 = 1;
+const YES: u64 = 2;
+/// Devices of a word.
+const OF_BLOCK: u64 = 32;
+
+impl Answers {
+    fn get(&self, device: DeviceNumber) -> Option<Result<bool, String>> {
+        if let Some(error) = self.errors.get(&device) {
+            return Some(Err(error.to_string()));
+        }
+        let block = self.blocks.get(&(device / OF_BLOCK)).copied().unwrap_or(0);
+        match block >> (2 * (device % OF_BLOCK)) & 3 {
+            NO => Some(Ok(false)),
+            YES => Some(Ok(true)),
+            _ => None,
+        }
+    }
+
+    fn put(&mut self, device: DeviceNumber, answer: &Result<bool, String>) {
+        match answer {
+            Ok(answer) => {
+                let bits = if *answer { YES } else { NO };
+                let block = self.blocks.entry(device / OF_BLOCK).or_default();
+                *block |= bits << (2 * (device % OF_BLOCK));
+            }
+            Err(error) if error.len() <= ERROR_BYTES && self.errors.len() < ERRORS_MAX => {
+                self.errors.insert(device, error.as_str().into());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The expressions of a namespace by their text.
+type Share = HashMap<String, Rc<Known>>;
+
+/// Expressions by namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Selectors {
-    known: RefCell<HashMap<String, Rc<Result<Selector, String>>>>,
+    known: RefCell<HashMap<String, Share>>,
+    uses: Cell<u64>,
     patterns: Patterns,
     lists: bool,
+}
+
+/// Where selectors are from.
+pub(super) struct Origin<'a> {
+    /// The namespace of the claim; none for a class.
+    pub(super) namespace: &'a str,
+    /// What errors call it.
+    pub(super) whose: &'a dyn Fn() -> String,
 }
 
 impl Selectors {
@@ -36,49 +117,198 @@ impl Selectors {
         self.lists
     }
 
-    fn compiled(&self, text: &str) -> Rc<Result<Selector, String>> {
-        if let Some(known) = self.known.borrow().get(text) {
-            return Rc::clone(known);
+    fn compiled(
+        &self,
+        namespace: &str,
+        text: &str,
+        limits: Limits,
+    ) -> Result<Rc<Known>, Unanswered> {
+        self.uses.set(self.uses.get() + 1);
+        let known = self.known.borrow();
+        if let Some(found) = known.get(namespace).and_then(|share| share.get(text)) {
+            found.used.set(self.uses.get());
+            return Ok(Rc::clone(found));
         }
-        let new = Rc::new(Selector::compile(text, self.lists));
-        let mut kept = self.known.borrow_mut();
-        if kept.len() >= KEPT_MAX {
-            kept.clear();
-        }
-        kept.insert(text.to_owned(), Rc::clone(&new));
-        new
+        drop(known);
+        let paid = limits.budget.pay_at_once(READ_WORK * text.len() as u64, COMPILING);
+        paid.map_err(Unanswered::Exhausted)?;
+        let new = Rc::new(Known {
+            selector: Selector::compile(text, self.lists),
+            used: Cell::new(self.uses.get()),
+            answers: RefCell::default(),
+        });
+        self.keep(namespace, text, Rc::clone(&new));
+        Ok(new)
     }
 
-    /// Whether a device meets all of these, which `whose` has.
+    fn keep(&self, namespace: &str, text: &str, new: Rc<Known>) {
+        let mut known = self.known.borrow_mut();
+        let share = known.entry(namespace.to_owned()).or_default();
+        while share.len() >= OF_NAMESPACE || bytes(share) + text.len() > TEXT_OF_NAMESPACE {
+            if !drop_oldest(share) {
+                break;
+            }
+        }
+        share.insert(text.to_owned(), new);
+        let is_over = |known: &HashMap<String, Share>| {
+            known.values().map(Share::len).sum::<usize>() > KEPT_MAX
+                || known.values().map(bytes).sum::<usize>() > TEXT_MAX
+        };
+        while is_over(&known) {
+            // The largest share gives way.
+            let Some(largest) = known.values_mut().max_by_key(|share| bytes(share)) else { break };
+            drop_oldest(largest);
+            known.retain(|_, share| !share.is_empty());
+        }
+    }
+
+    /// Keeps an answer; once there are too many, the expression that was used longest ago loses its own.
+    fn remember(&self, of: &Known, device: DeviceNumber, answer: &Result<bool, String>) {
+        of.answers.borrow_mut().put(device, answer);
+        if !device.is_multiple_of(OF_BLOCK) {
+            return;
+        }
+        let known = self.known.borrow();
+        let all = || known.values().flat_map(Share::values);
+        let blocks = |known: &Known| known.answers.borrow().blocks.len();
+        if all().map(|known| blocks(known)).sum::<usize>() > BLOCKS_MAX {
+            let with_some = all().filter(|known| blocks(known) > 0);
+            let oldest = with_some.min_by_key(|known| known.used.get());
+            oldest.iter().for_each(|known| *known.answers.borrow_mut() = Answers::default());
+        }
+    }
+
+    /// Whether a device meets all of these.
     ///
     /// # Errors
-    /// When one has no answer for it, or none in time.
+    /// When one has no answer for it, or none within the limits.
     // k8s: structured/internal/incubating/allocator_incubating.go selectorsMatch
     pub(super) fn all_match(
         &self,
         selectors: &[DeviceSelector],
         device: &Device,
-        is_late: &dyn Fn() -> bool,
-        whose: impl Fn() -> String,
+        limits: Limits,
+        origin: &Origin,
     ) -> Result<bool, Stop> {
         for (at, selector) in selectors.iter().enumerate() {
             let text = selector.cel.as_ref().map_or("", |cel| &cel.expression);
-            let compiled = self.compiled(text);
-            let selector = compiled.as_ref().as_ref().map_err(|error| {
-                format!("{}: selector #{at}: CEL compile error: {error}", whose())
+            let known = self.compiled(origin.namespace, text, limits).map_err(stopped)?;
+            let selector = known.selector.as_ref().map_err(|error| {
+                format!("{}: selector #{at}: CEL compile error: {error}", (origin.whose)())
             })?;
-            let found = device.value.as_ref().map_err(|error| Unanswered::Error(error.clone()));
-            let found = found.and_then(|device| selector.matches(device, &self.patterns, is_late));
-            let fits = found.map_err(|why| match why {
-                Unanswered::Late => Stop::Late,
-                Unanswered::Error(error) => {
-                    Stop::Error(format!("{}: selector #{at}: CEL runtime error: {error}", whose()))
-                }
+            let found = self.matches(&known, selector, device, limits).map_err(stopped)?;
+            let fits = found.map_err(|error| {
+                format!("{}: selector #{at}: CEL runtime error: {error}", (origin.whose)())
             })?;
             if !fits {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    fn matches(
+        &self,
+        known: &Known,
+        selector: &Selector,
+        device: &Device,
+        limits: Limits,
+    ) -> Result<Result<bool, String>, Unanswered> {
+        let value = match &device.value {
+            Ok(value) => value,
+            Err(error) => return Ok(Err(error.clone())),
+        };
+        let answer = known.answers.borrow().get(device.number);
+        if let Some(answer) = answer {
+            return Ok(answer);
+        }
+        let answer = match selector.matches(value, &self.patterns, limits) {
+            Ok(answer) => Ok(answer),
+            Err(Unanswered::Error(error)) => Err(error),
+            Err(ended) => return Err(ended),
+        };
+        self.remember(known, device.number, &answer);
+        Ok(answer)
+    }
+}
+
+fn bytes(share: &Share) -> usize {
+    share.keys().map(String::len).sum()
+}
+
+/// Drops the expression that was used longest ago; whether there was one.
+fn drop_oldest(share: &mut Share) -> bool {
+    let oldest = share.iter().min_by_key(|(_, known)| known.used.get());
+    let oldest = oldest.map(|(text, _)| text.clone());
+    oldest.is_some_and(|text| share.remove(&text).is_some())
+}
+
+fn stopped(why: Unanswered) -> Stop {
+    match why {
+        Unanswered::Late => Stop::Late,
+        Unanswered::Exhausted(exhausted) => Stop::Exhausted(exhausted),
+        Unanswered::Error(error) => Stop::Error(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pintle_sched_core::attempt_budget::AttemptBudget;
+
+    use super::*;
+
+    fn compile(selectors: &Selectors, namespace: &str, text: &str) {
+        let budget = AttemptBudget::unlimited();
+        let limits = Limits { budget: &budget, is_late: &|| false };
+        let known = selectors.compiled(namespace, text, limits).expect("without limits");
+        assert!(known.selector.is_ok(), "{text}");
+    }
+
+    fn is_kept(selectors: &Selectors, namespace: &str, text: &str) -> bool {
+        selectors.known.borrow().get(namespace).is_some_and(|share| share.contains_key(text))
+    }
+
+    #[test]
+    fn namespace_over_its_share_loses_its_own_oldest_expression() {
+        let selectors = Selectors::new(false);
+        compile(&selectors, "quiet", "true");
+        for at in 0..OF_NAMESPACE + 1 {
+            compile(&selectors, "loud", &format!("{at} == 0"));
+            compile(&selectors, "loud", "1 == 1");
+        }
+        assert!(is_kept(&selectors, "quiet", "true"));
+        assert!(is_kept(&selectors, "loud", "1 == 1"), "it is used all the time");
+        assert!(!is_kept(&selectors, "loud", "0 == 0"));
+        assert_eq!(selectors.known.borrow()["loud"].len(), OF_NAMESPACE);
+    }
+
+    #[test]
+    fn texts_of_all_namespaces_are_limited_and_the_largest_share_gives_way() {
+        let selectors = Selectors::new(false);
+        let long = |at: usize| format!("'{}' != '{at}'", "x".repeat(9_000));
+        compile(&selectors, "quiet", "true");
+        for at in 0..80 {
+            compile(&selectors, &format!("loud-{}", at % 20), &long(at));
+        }
+        let known = selectors.known.borrow();
+        assert!(known.values().map(bytes).sum::<usize>() <= TEXT_MAX);
+        assert!(known.values().all(|share| bytes(share) <= TEXT_OF_NAMESPACE));
+        drop(known);
+        assert!(is_kept(&selectors, "quiet", "true"));
+    }
+
+    #[test]
+    fn answers_of_neighbouring_devices_do_not_mix() {
+        let mut answers = Answers::default();
+        for device in 0..100 {
+            answers.put(device, &Ok(device % 3 == 0));
+        }
+        answers.put(100, &Err("why".to_owned()));
+        for device in 0..100 {
+            assert_eq!(answers.get(device), Some(Ok(device % 3 == 0)));
+        }
+        assert_eq!(answers.get(100), Some(Err("why".to_owned())));
+        assert_eq!(answers.get(101), None);
+        assert_eq!(answers.blocks.len(), 4);
     }
 }

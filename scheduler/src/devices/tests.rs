@@ -6,9 +6,11 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
+use pintle_sched_core::attempt_budget::AttemptBudget;
 use serde_json::{Value, json};
 
 use super::allocate::{Failure, World, allocate};
+use super::cel::Limits;
 use super::offer::{Offers, Place, Slice};
 use super::selectors::Selectors;
 use super::usage::Usage;
@@ -88,9 +90,20 @@ pub(super) fn within(
 
 pub(super) fn selected(
     selectors: &Selectors,
-    (offers, usage): (&Offers, &Usage),
+    offered: (&Offers, &Usage),
     claims: Vec<ResourceClaim>,
     is_late: &dyn Fn() -> bool,
+) -> Result<Vec<AllocationResult>, Failure> {
+    let budget = &AttemptBudget::unlimited();
+    bounded(selectors, offered, claims, Limits { budget, is_late })
+}
+
+/// The same within limits.
+fn bounded(
+    selectors: &Selectors,
+    (offers, usage): (&Offers, &Usage),
+    claims: Vec<ResourceClaim>,
+    Limits { budget, is_late }: Limits,
 ) -> Result<Vec<AllocationResult>, Failure> {
     let class = |name: &str, spec: Value| -> (String, Rc<DeviceClass>) {
         (name.into(), Rc::new(read(json!({"metadata": {"name": name}, "spec": spec}))))
@@ -105,7 +118,7 @@ pub(super) fn selected(
         ),
         class("configured", json!({"config": [parameters(1), parameters(2)]})),
     ]);
-    let world = World { offers, usage, classes: &classes, selectors, is_late };
+    let world = World { offers, usage, classes: &classes, selectors, budget, is_late };
     let claims: Vec<_> = claims.into_iter().map(Rc::new).collect();
     allocate(world, &Here("n"), &claims, &mut || "share".to_owned())
 }

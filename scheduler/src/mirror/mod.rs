@@ -40,7 +40,7 @@ use self::says::{is_of_devices, is_of_volumes};
 pub(crate) use self::step::Aside;
 pub use self::step::{Hidden, Step};
 use crate::devices::known::Devices;
-use crate::devices::look::{DeviceClaims, Times};
+use crate::devices::look::{DeviceClaims, DeviceLimits};
 use crate::framework::WholeNodes;
 use crate::framework::pods::WholePods;
 use crate::groups::Groups;
@@ -236,7 +236,8 @@ impl Mirror {
         profile: &Profile,
     ) -> Result<Option<DeviceClaims>, Refused> {
         let (filter, binding) = (profile.device_filter_timeout, profile.device_binding_timeout);
-        let of_nodes = (self.volumes.nodes_changed, Times { filter, binding });
+        let budget = Rc::clone(&self.attempt_budget);
+        let of_nodes = (self.volumes.nodes_changed, DeviceLimits { filter, binding, budget });
         let resources = &spec.requests.plain.scalars;
         let group = self.groups.as_ref().and_then(|groups| groups.with_claims(pod));
         self.devices.look((pod, resources), &mut self.cluster, of_nodes, group)
@@ -265,7 +266,13 @@ impl Mirror {
             Told::Listed(thing) => {
                 let list = self.lists.entry(thing.kind()).or_default();
                 list.seen.insert(thing.key());
-                self.set(thing)
+                match thing {
+                    Thing::ResourceClaim(claim) => {
+                        self.happened.extend(self.devices.set_listed(*claim));
+                        Vec::new()
+                    }
+                    thing => self.set(thing),
+                }
             }
             Told::Unreadable(kind, key) => {
                 key.iter().for_each(|key| self.flawed.put_undecoded(kind, key));

@@ -24,6 +24,11 @@ impl std::fmt::Display for Network {
 }
 
 impl Network {
+    /// How many bits of the address are the network's.
+    pub(super) fn bits(self) -> u8 {
+        self.bits
+    }
+
     fn masked(self) -> Self {
         let bits = u32::from(self.bits);
         let address = match self.address {

@@ -36,19 +36,29 @@ pub(super) fn kind(tree: &Tree, lists: bool) -> Result<Option<&'static str>, Str
     of(tree, &mut Names { all: Vec::new(), lists })
 }
 
-/// Names that an expression gives, and whether it knows what there is for lists of attributes alone.
+/// Names that an expression gives, with what they are if that is known, and whether there is what is
+/// there for lists of attributes alone.
 struct Names<'a> {
-    all: Vec<&'a str>,
+    all: Vec<(&'a str, Option<&'static str>)>,
     lists: bool,
+}
+
+impl Names<'_> {
+    /// What the innermost of this name is.
+    fn find(&self, name: &str) -> Option<Option<&'static str>> {
+        self.all.iter().rev().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
+    }
 }
 
 fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>, String> {
     match &tree.node {
         Node::Literal(value) => Ok(Some(value.kind())),
-        Node::Name(name) if names.all.contains(&&**name) => Ok(None),
-        Node::Name(name) if &**name == "device" => Ok(Some("kubernetes.DRADevice")),
-        Node::Name(name) if TYPES.contains(&&**name) => Ok(Some("type")),
-        Node::Name(name) => Err(undeclared(name)),
+        Node::Name(name) => match names.find(name) {
+            Some(kind) => Ok(kind),
+            None if &**name == "device" => Ok(Some("kubernetes.DRADevice")),
+            None if TYPES.contains(&&**name) => Ok(Some("type")),
+            None => Err(undeclared(name)),
+        },
         Node::Field { of: inner, name, .. } | Node::Has { of: inner, name } => {
             let inner = of(inner, names)?;
             field(inner, name, matches!(tree.node, Node::Has { .. }))
@@ -58,15 +68,25 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
             of(at, names)?;
             Ok(None)
         }
-        Node::Call { name, target, args } => {
+        Node::Call { name, target, args, typed } => {
+            let mut kinds = Vec::with_capacity(args.len() + 1);
             for arg in target.as_deref().into_iter().chain(args) {
-                of(arg, names)?;
+                kinds.push(of(arg, names)?);
             }
+            typed.set(match (&**name, target.as_deref()) {
+                ("sort", Some(target)) => element(target, names).is_some(),
+                _ => kinds.first().is_some_and(Option::is_some),
+            });
             let known = signatures::signature(name, target.is_some(), args.len());
             let known = known.filter(|_| names.lists || &**name != signatures::INCLUDES);
             known.ok_or_else(|| undeclared(name))
         }
-        Node::Operator { sign, sides } => operator(sign, sides, names),
+        Node::Operator { sign, sides, typed } => {
+            let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
+            // One side is enough to choose the overload, but for what something is in.
+            typed.set(right.is_some() || *sign != "in" && left.is_some());
+            operator(sign, left, right)
+        }
         Node::Not(inner) => {
             of(inner, names)?;
             Ok(Some("bool"))
@@ -90,8 +110,8 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
             Ok(Some("map"))
         }
         Node::Bind { name, value, body } => {
-            of(value, names)?;
-            names.all.push(name);
+            let bound = of(value, names)?;
+            names.all.push((name, bound));
             let kind = of(body, names);
             names.all.pop();
             kind
@@ -99,7 +119,9 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
         Node::Fold { kind, over, names: own, bodies } => {
             of(over, names)?;
             let known = names.all.len();
-            names.all.extend(own.iter().map(|name| &**name));
+            let key = if own.len() == 2 { key(over) } else { element(over, names) };
+            let value = if own.len() == 2 { element(over, names) } else { None };
+            names.all.extend(own.iter().map(|name| &**name).zip([key, value]));
             let checked = bodies.iter().try_for_each(|body| of(body, names).map(drop));
             names.all.truncate(known);
             checked.map(|()| folded(*kind))
@@ -144,12 +166,42 @@ fn field(
     Ok(known)
 }
 
-fn operator<'a>(
+/// The kind of what is in a list, or of a map's keys, if that is certain.
+fn element(tree: &Tree, names: &Names) -> Option<&'static str> {
+    match &tree.node {
+        Node::Literal(Value::List(all)) => all.first().map(Value::kind),
+        Node::Field { of, .. } if matches!(&of.node, Node::Name(n) if &**n == "device") => {
+            Some("string")
+        }
+        Node::Index { of, .. } => match &of.node {
+            Node::Field { .. } => element(of, names),
+            _ => None,
+        },
+        Node::Call { name, target, .. } => match (&**name, target) {
+            ("lists.range", _) => Some("int"),
+            ("split" | "findAll", _) => Some("string"),
+            ("reverse" | "sort" | "distinct" | "slice", Some(target)) => element(target, names),
+            _ => None,
+        },
+        Node::Fold { kind: Fold::Filter | Fold::SortBy, over, .. } => element(over, names),
+        _ => None,
+    }
+}
+
+/// The kind of what two names stand for first: a place in a list, or a key.
+fn key(over: &Tree) -> Option<&'static str> {
+    match &over.node {
+        Node::Literal(Value::List(_)) | Node::List(_) => Some("int"),
+        Node::Call { .. } | Node::Fold { .. } => Some("int"),
+        _ => None,
+    }
+}
+
+fn operator(
     sign: &str,
-    sides: &'a [Tree; 2],
-    names: &mut Names<'a>,
+    left: Option<&'static str>,
+    right: Option<&'static str>,
 ) -> Result<Option<&'static str>, String> {
-    let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
     match sign {
         "+" | "-" | "*" | "/" | "%" => Ok(calculated(sign, left, right)),
         "in" => Ok(Some("bool")),

@@ -1,30 +1,34 @@
 //! `format` of texts: `'%s has %d'.format(['a', 2])`.
 //!
 //! Input: a text with clauses, values. Output: the text with the values in it, or why there is none.
-//! Owner: pure functions. Bounds: `PRECISION_MAX` digits behind a point. Numbers with a point are
-//! written as people read them in English, as upstream writes them.
+//! Owner: pure functions. Bounds: `PRECISION_MAX` digits behind a point, and texts of the account's
+//! length; each part is paid for before it is written. Numbers with a point are written as people read
+//! them in English, as upstream writes them.
 // k8s: vendor/github.com/google/cel-go/ext/formatting.go
 
+use super::account::{Account, TEXT_BYTES};
 use super::eval::Evaluated;
 use super::functions::convert;
 use super::texts::quote;
-use super::value::{Key, Value};
+use super::value::{Map, Value};
 
 /// Most digits behind a point.
 // k8s: fmt tooLarge
 const PRECISION_MAX: usize = 1_000_000;
 /// Digits behind a point where nothing else is said.
 const PRECISION: usize = 6;
+/// Digits behind a point of which some may be other than zero.
+const DIGITS_MAX: usize = 1_074;
 
 /// Puts values in the places of a text's clauses.
-pub(super) fn format(text: &str, values: &[Value]) -> Evaluated {
-    let mut out = String::with_capacity(text.len());
+pub(super) fn format(text: &str, values: &[Value], account: &Account) -> Evaluated {
+    let mut out = Out { text: String::new(), account };
     let (mut rest, mut at) = (text, 0);
     while let Some(place) = rest.find('%') {
-        out.push_str(&rest[..place]);
+        out.push(&rest[..place])?;
         rest = &rest[place + 1..];
         if let Some(after) = rest.strip_prefix('%') {
-            out.push('%');
+            out.push("%")?;
             rest = after;
             continue;
         }
@@ -34,12 +38,18 @@ pub(super) fn format(text: &str, values: &[Value]) -> Evaluated {
         }
         let (clause, precision, after) =
             clause(rest).map_err(|why| format!("could not parse formatting clause: {why}"))?;
-        let written = write(clause, precision, value);
-        out.push_str(&written.map_err(|why| format!("error during formatting: {why}"))?);
+        let written = out.write(clause, precision, value);
+        written.map_err(|why| format!("error during formatting: {why}"))?;
         (rest, at) = (after, at + 1);
     }
-    out.push_str(rest);
-    Ok(out.as_str().into())
+    out.push(rest)?;
+    Ok(out.text.as_str().into())
+}
+
+/// A text that is being written.
+struct Out<'a> {
+    text: String,
+    account: &'a Account<'a>,
 }
 
 /// The letter of a clause, its precision, and what follows.
@@ -78,52 +88,211 @@ fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
     }
 }
 
-type Written = Result<String, String>;
+type Written = Result<(), String>;
 
-fn write(clause: char, precision: Option<usize>, value: &Value) -> Written {
-    let kind = value.kind();
-    match (clause, value) {
-        ('s', _) => text(value),
-        ('d', Value::Int(_) | Value::Uint(_)) => text(value),
-        ('d', _) => Err(format!("decimal clause can only be used on integers, was given {kind}")),
-        ('f', _) => match double(value) {
-            Some(number) => Ok(fixed(number, precision.unwrap_or(PRECISION))),
-            None => {
-                Err(format!("fixed-point clause can only be used on doubles, was given {kind}"))
-            }
-        },
-        ('e', _) => match double(value) {
-            // What should be digits behind the point is the width to upstream.
-            Some(number) => {
-                Ok(format!("{:>1$}", scientific(number), precision.unwrap_or(PRECISION)))
-            }
-            None => Err(format!("scientific clause can only be used on doubles, was given {kind}")),
-        },
-        ('b', Value::Bool(b)) => Ok(u8::from(*b).to_string()),
-        ('b', Value::Int(n)) => Ok(signed(*n, format!("{:b}", n.unsigned_abs()))),
-        ('b', Value::Uint(n)) => Ok(format!("{n:b}")),
-        ('b', _) => {
-            Err(format!("only integers and bools can be formatted as binary, was given {kind}"))
+impl Out<'_> {
+    /// Pays for more of the text.
+    fn pay(&self, bytes: usize) -> Written {
+        match self.text.len().saturating_add(bytes) > TEXT_BYTES {
+            true => self.account.text(usize::MAX),
+            false => self.account.bytes(bytes as u64),
         }
-        ('o', Value::Int(n)) => Ok(signed(*n, format!("{:o}", n.unsigned_abs()))),
-        ('o', Value::Uint(n)) => Ok(format!("{n:o}")),
-        ('o', _) => Err(format!("octal clause can only be used on integers, was given {kind}")),
-        (_, Value::Int(n)) => Ok(cased(clause, signed(*n, format!("{:x}", n.unsigned_abs())))),
-        (_, Value::Uint(n)) => Ok(cased(clause, format!("{n:x}"))),
-        (_, Value::Str(text)) => Ok(cased(clause, hex(text.as_bytes()))),
-        (_, Value::Bytes(bytes)) => Ok(cased(clause, hex(bytes))),
-        _ => Err(format!(
-            "only integers, byte buffers, and strings can be formatted as hex, was given {kind}"
-        )),
+    }
+
+    fn push(&mut self, part: &str) -> Written {
+        self.pay(part.len())?;
+        self.text.push_str(part);
+        Ok(())
+    }
+
+    /// The same character many times.
+    fn fill(&mut self, with: char, count: usize) -> Written {
+        self.pay(count)?;
+        self.text.extend(std::iter::repeat_n(with, count));
+        Ok(())
+    }
+
+    fn write(&mut self, clause: char, precision: Option<usize>, value: &Value) -> Written {
+        let kind = value.kind();
+        match (clause, value) {
+            ('s', _) => self.value(value),
+            ('d', Value::Int(_) | Value::Uint(_)) => self.value(value),
+            ('d', _) => {
+                Err(format!("decimal clause can only be used on integers, was given {kind}"))
+            }
+            ('f', _) => match double(value) {
+                Some(number) => self.fixed(number, precision.unwrap_or(PRECISION)),
+                None => {
+                    Err(format!("fixed-point clause can only be used on doubles, was given {kind}"))
+                }
+            },
+            ('e', _) => match double(value) {
+                // What should be digits behind the point is the width to upstream.
+                Some(number) => {
+                    let text = scientific(number);
+                    let width = precision.unwrap_or(PRECISION);
+                    self.fill(' ', width.saturating_sub(text.chars().count()))?;
+                    self.push(&text)
+                }
+                None => {
+                    Err(format!("scientific clause can only be used on doubles, was given {kind}"))
+                }
+            },
+            ('b', Value::Bool(b)) => self.push(&u8::from(*b).to_string()),
+            ('b', Value::Int(n)) => self.push(&signed(*n, format!("{:b}", n.unsigned_abs()))),
+            ('b', Value::Uint(n)) => self.push(&format!("{n:b}")),
+            ('b', _) => {
+                Err(format!("only integers and bools can be formatted as binary, was given {kind}"))
+            }
+            ('o', Value::Int(n)) => self.push(&signed(*n, format!("{:o}", n.unsigned_abs()))),
+            ('o', Value::Uint(n)) => self.push(&format!("{n:o}")),
+            ('o', _) => Err(format!("octal clause can only be used on integers, was given {kind}")),
+            (_, Value::Int(n)) => {
+                self.push(&cased(clause, signed(*n, format!("{:x}", n.unsigned_abs()))))
+            }
+            (_, Value::Uint(n)) => self.push(&cased(clause, format!("{n:x}"))),
+            (_, Value::Str(text)) => self.hex(clause, text.as_bytes()),
+            (_, Value::Bytes(bytes)) => self.hex(clause, bytes),
+            _ => Err(format!(
+                "only integers, byte buffers, and strings can be formatted as hex, was given {kind}"
+            )),
+        }
+    }
+
+    fn hex(&mut self, clause: char, bytes: &[u8]) -> Written {
+        let digit = |four: u8| char::from_digit(u32::from(four), 16).unwrap_or('0');
+        self.pay(2 * bytes.len())?;
+        for byte in bytes {
+            for digit in [digit(byte >> 4), digit(byte & 15)] {
+                self.text.push(if clause == 'X' { digit.to_ascii_uppercase() } else { digit });
+            }
+        }
+        Ok(())
+    }
+
+    /// With a comma behind every three digits.
+    fn fixed(&mut self, number: f64, precision: usize) -> Written {
+        if let Some(text) = infinite(number) {
+            return self.push(&text);
+        }
+        let digits = precision.min(DIGITS_MAX);
+        let text = format!("{number:.digits$}");
+        let (sign, digits) = match text.strip_prefix('-') {
+            Some(digits) => ("-", digits),
+            None => ("", &*text),
+        };
+        let (whole, part) = digits.split_once('.').map_or((digits, None), |(w, p)| (w, Some(p)));
+        let mut grouped = sign.to_owned();
+        for (at, digit) in whole.chars().enumerate() {
+            if at > 0 && (whole.len() - at) % 3 == 0 {
+                grouped.push(',');
+            }
+            grouped.push(digit);
+        }
+        self.push(&grouped)?;
+        let Some(part) = part else { return Ok(()) };
+        self.push(".")?;
+        self.push(part)?;
+        self.fill('0', precision.saturating_sub(DIGITS_MAX))
+    }
+
+    /// A value as text.
+    fn value(&mut self, value: &Value) -> Written {
+        self.account.work(1)?;
+        match value {
+            Value::List(all) => {
+                self.push("[")?;
+                for (at, value) in all.iter().enumerate() {
+                    self.push(if at == 0 { "" } else { ", " })?;
+                    self.literal(value)?;
+                }
+                self.push("]")
+            }
+            Value::Map(map) => self.map(map),
+            Value::Null => self.push("null"),
+            Value::Type(name) => self.push(name),
+            Value::Int(_)
+            | Value::Uint(_)
+            | Value::Double(_)
+            | Value::Bool(_)
+            | Value::Str(_)
+            | Value::Bytes(_)
+            | Value::Time(_)
+            | Value::Duration(_) => match convert("string", value, self.account)? {
+                Value::Str(text) => self.push(&text),
+                _ => Err("no string".to_owned()),
+            },
+            other => Err(format!(
+                "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, \
+                 types, durations, and timestamps, was given {}",
+                other.kind()
+            )),
+        }
+    }
+
+    /// Entries in the order of their texts.
+    fn map(&mut self, map: &Map) -> Written {
+        let mut all = Vec::new();
+        for (key, value) in &map.entries {
+            let mut entry = Out { text: String::new(), account: self.account };
+            entry.literal(&key.value())?;
+            entry.push(":")?;
+            entry.literal(value)?;
+            all.push(entry.text);
+        }
+        all.sort();
+        self.push("{")?;
+        for (at, entry) in all.iter().enumerate() {
+            self.push(if at == 0 { "" } else { ", " })?;
+            self.push(entry)?;
+        }
+        self.push("}")
+    }
+
+    /// A value within a list or a map, as an expression has it.
+    fn literal(&mut self, value: &Value) -> Written {
+        match value {
+            Value::Str(text) => self.quoted(text),
+            Value::Bytes(_) => self.called("b", "", value),
+            Value::Time(_) => self.called("timestamp(", ")", value),
+            Value::Duration(_) => self.called("duration(", ")", value),
+            Value::Double(number) => self.push(&match infinite(*number) {
+                Some(_) if number.is_nan() => "\"NaN\"".to_owned(),
+                Some(_) if *number > 0.0 => "\"+Inf\"".to_owned(),
+                Some(_) => "\"-Inf\"".to_owned(),
+                None => format!("{number:.PRECISION$}"),
+            }),
+            Value::List(_)
+            | Value::Map(_)
+            | Value::Null
+            | Value::Type(_)
+            | Value::Int(_)
+            | Value::Uint(_)
+            | Value::Bool(_) => {
+                let account = self.account;
+                account.deeper(|| self.value(value))
+            }
+            other => Err(format!("no formatting function for {}", other.kind())),
+        }
+    }
+
+    fn quoted(&mut self, text: &str) -> Written {
+        // A character becomes six at most.
+        self.account.bytes(6 * text.len() as u64)?;
+        self.push(&quote(text))
+    }
+
+    fn called(&mut self, before: &str, after: &str, value: &Value) -> Written {
+        let mut inner = Out { text: String::new(), account: self.account };
+        inner.value(value)?;
+        self.push(before)?;
+        self.quoted(&inner.text)?;
+        self.push(after)
     }
 }
 
 fn signed(number: i64, digits: String) -> String {
     if number < 0 { format!("-{digits}") } else { digits }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn cased(clause: char, text: String) -> String {
@@ -153,27 +322,6 @@ fn infinite(number: f64) -> Option<String> {
     }
 }
 
-/// With a comma behind every three digits.
-fn fixed(number: f64, precision: usize) -> String {
-    if let Some(text) = infinite(number) {
-        return text;
-    }
-    let text = format!("{number:.precision$}");
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => ("-", digits),
-        None => ("", &*text),
-    };
-    let (whole, part) = digits.split_once('.').map_or((digits, None), |(w, p)| (w, Some(p)));
-    let mut grouped = String::new();
-    for (at, digit) in whole.chars().enumerate() {
-        if at > 0 && (whole.len() - at) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    part.map_or_else(|| format!("{sign}{grouped}"), |part| format!("{sign}{grouped}.{part}"))
-}
-
 /// A number times a power of ten.
 fn scientific(number: f64) -> String {
     const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
@@ -189,64 +337,4 @@ fn scientific(number: f64) -> String {
     let power = format!("{power:0>2}");
     let raised = power.chars().filter_map(|digit| RAISED.get(digit.to_digit(10)? as usize));
     format!("{digits}×10{sign}{}", raised.collect::<String>())
-}
-
-/// A value as text.
-fn text(value: &Value) -> Written {
-    match value {
-        Value::List(all) => {
-            let all = all.iter().map(literal).collect::<Result<Vec<_>, _>>()?;
-            Ok(format!("[{}]", all.join(", ")))
-        }
-        Value::Map(map) => {
-            let entry = |(key, value): (&Key, &Value)| {
-                Ok(format!("{}:{}", literal(&key.value())?, literal(value)?))
-            };
-            let mut all = map.entries.iter().map(entry).collect::<Result<Vec<_>, String>>()?;
-            all.sort();
-            Ok(format!("{{{}}}", all.join(", ")))
-        }
-        Value::Null => Ok("null".to_owned()),
-        Value::Type(name) => Ok((*name).to_owned()),
-        Value::Int(_)
-        | Value::Uint(_)
-        | Value::Double(_)
-        | Value::Bool(_)
-        | Value::Str(_)
-        | Value::Bytes(_)
-        | Value::Time(_)
-        | Value::Duration(_) => match convert("string", value)? {
-            Value::Str(text) => Ok(text.to_string()),
-            _ => Err("no string".to_owned()),
-        },
-        other => Err(format!(
-            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, \
-             types, durations, and timestamps, was given {}",
-            other.kind()
-        )),
-    }
-}
-
-/// A value within a list or a map, as an expression has it.
-fn literal(value: &Value) -> Written {
-    match value {
-        Value::Str(text) => Ok(quote(text)),
-        Value::Bytes(_) => Ok(format!("b{}", quote(&text(value)?))),
-        Value::Time(_) => Ok(format!("timestamp({})", quote(&text(value)?))),
-        Value::Duration(_) => Ok(format!("duration({})", quote(&text(value)?))),
-        Value::Double(number) => Ok(match infinite(*number) {
-            Some(_) if number.is_nan() => "\"NaN\"".to_owned(),
-            Some(_) if *number > 0.0 => "\"+Inf\"".to_owned(),
-            Some(_) => "\"-Inf\"".to_owned(),
-            None => format!("{number:.PRECISION$}"),
-        }),
-        Value::List(_)
-        | Value::Map(_)
-        | Value::Null
-        | Value::Type(_)
-        | Value::Int(_)
-        | Value::Uint(_)
-        | Value::Bool(_) => text(value),
-        other => Err(format!("no formatting function for {}", other.kind())),
-    }
 }

@@ -1,7 +1,7 @@
 //! Operators and functions of values.
 //!
 //! Input: values. Output: a value, or upstream's words for why there is none. Owner: pure.
-//! Bounds: the size of the values; whoever calls counts what that costs.
+//! Bounds: the size of the values; what walks them pays for each part before it is looked at or made.
 // k8s: vendor/github.com/google/cel-go/{common/stdlib,ext}, apiserver/pkg/cel/library
 
 use std::cmp::Ordering;
@@ -9,7 +9,9 @@ use std::rc::Rc;
 
 use pintle_api_types::quantity::Amount;
 
+use super::account::Account;
 use super::eval::{Evaluated, no_overload};
+use super::lists::{of_list, of_sets, position};
 use super::quantity::{self, Quantity};
 use super::signatures::INCLUDES;
 use super::times::{self, Time};
@@ -22,7 +24,8 @@ use super::{address, named, texts, url};
 const VALUES_MAX: usize = 48;
 
 /// An operator between two values.
-pub(super) fn operate(sign: &str, left: &Value, right: &Value) -> Evaluated {
+pub(super) fn operate(sign: &str, left: &Value, right: &Value, account: &Account) -> Evaluated {
+    account.read(left.text_bytes().min(right.text_bytes()))?;
     let ordered = |is: fn(Ordering) -> bool| match left.order(right) {
         Some(order) => Ok(Value::Bool(is(order))),
         // Not a number is neither less nor more.
@@ -40,22 +43,23 @@ pub(super) fn operate(sign: &str, left: &Value, right: &Value) -> Evaluated {
         "!=" if matches!((left, right), (Value::Quantity(_), Value::Quantity(q)) if q.is_sum) => {
             Ok(Value::Bool(true))
         }
-        "==" => Ok(Value::Bool(left.equals(right))),
-        "!=" => Ok(Value::Bool(!left.equals(right))),
+        "==" => Ok(Value::Bool(left.equals(right, account)?)),
+        "!=" => Ok(Value::Bool(!left.equals(right, account)?)),
         "<" => ordered(Ordering::is_lt),
         "<=" => ordered(Ordering::is_le),
         ">" => ordered(Ordering::is_gt),
         ">=" => ordered(Ordering::is_ge),
-        "in" => contains(left, right),
-        "+" => add(left, right),
+        "in" => contains(left, right, account),
+        "+" => add(left, right, account),
         _ => calculate(sign, left, right),
     }
 }
 
-fn contains(value: &Value, of: &Value) -> Evaluated {
+fn contains(value: &Value, of: &Value, account: &Account) -> Evaluated {
     match of {
-        Value::List(all) => Ok(Value::Bool(all.iter().any(|one| one.equals(value)))),
+        Value::List(all) => Ok(Value::Bool(position(all.iter(), value, account)?.is_some())),
         Value::Map(map) => {
+            account.read(value.text_bytes())?;
             Ok(Value::Bool(Key::of(value).is_some_and(|key| map.entries.contains_key(&key))))
         }
         _ => Err(no_overload()),
@@ -64,8 +68,8 @@ fn contains(value: &Value, of: &Value) -> Evaluated {
 
 /// Whether a value is another one, or one of a list.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go includesFunc
-fn includes(of: &Value, value: &Value) -> Evaluated {
-    let is_it = |one: &Value| operate("==", one, value) == Ok(Value::Bool(true));
+fn includes(of: &Value, value: &Value, account: &Account) -> Evaluated {
+    let is_it = |one: &Value| matches!(operate("==", one, value, account), Ok(Value::Bool(true)));
     let Value::List(all) = of else { return Ok(Value::Bool(is_it(of))) };
     if all.iter().take(VALUES_MAX).any(is_it) {
         return Ok(Value::Bool(true));
@@ -78,16 +82,25 @@ fn includes(of: &Value, value: &Value) -> Evaluated {
     }
 }
 
-fn add(left: &Value, right: &Value) -> Evaluated {
+fn add(left: &Value, right: &Value, account: &Account) -> Evaluated {
     match (left, right) {
-        (Value::Str(a), Value::Str(b)) => Ok(Value::Str(format!("{a}{b}").into())),
-        (Value::Bytes(a), Value::Bytes(b)) => Ok(Value::Bytes([&a[..], &b[..]].concat().into())),
-        (Value::List(a), Value::List(b)) => Ok(Value::List([&a[..], &b[..]].concat().into())),
+        (Value::Str(a), Value::Str(b)) => {
+            account.text(a.len() + b.len())?;
+            Ok(Value::Str(format!("{a}{b}").into()))
+        }
+        (Value::Bytes(a), Value::Bytes(b)) => {
+            account.text(a.len() + b.len())?;
+            Ok(Value::Bytes([&a[..], &b[..]].concat().into()))
+        }
+        (Value::List(a), Value::List(b)) => {
+            account.list(a.len() + b.len())?;
+            Ok(Value::List([&a[..], &b[..]].concat().into()))
+        }
         _ => calculate("+", left, right),
     }
 }
 
-fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
+pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
     let zero = |is_zero: bool| match sign {
         "/" if is_zero => Err("division by zero".to_owned()),
         "%" if is_zero => Err("modulus by zero".to_owned()),
@@ -138,15 +151,26 @@ pub(super) fn negate(value: &Value) -> Evaluated {
     }
 }
 
+/// Memory of a URL's query as a map, for each byte of it.
+const QUERY_BYTES: u64 = 128;
+/// Functions of texts that make none.
+const READS: [&str; 6] = ["size", "contains", "startsWith", "endsWith", "indexOf", "lastIndexOf"];
+
 /// Calls a function; where it belongs to a value, that is the first.
-pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
+pub(super) fn call(name: &str, is_member: bool, args: &[Value], account: &Account) -> Evaluated {
+    // Most make texts that are about as long as these, be it only to say what is wrong with them.
+    let texts: usize = args.iter().map(Value::text_bytes).sum();
+    match READS.contains(&name) {
+        true => account.read(texts)?,
+        false => account.bytes(2 * texts as u64)?,
+    }
     match (name, args) {
         ("size", [of]) => size(of),
         ("type", [of]) => Ok(Value::Type(of.kind())),
         ("dyn", [of]) => Ok(of.clone()),
-        (INCLUDES, [of, value]) => includes(of, value),
+        (INCLUDES, [of, value]) => includes(of, value, account),
         ("bool" | "int" | "uint" | "double" | "string" | "bytes", [of]) if !is_member => {
-            convert(name, of)
+            convert(name, of, account)
         }
         ("quantity", [Value::Str(text)]) => match Quantity::parse(text) {
             Some(quantity) => Ok(Value::Quantity(quantity)),
@@ -155,7 +179,7 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
         ("isQuantity", [Value::Str(text)]) => Ok(Value::Bool(Quantity::parse(text).is_some())),
         ("sign", [Value::Quantity(a)]) => Ok(Value::Int(a.amount.cmp(&Amount::ZERO) as i64)),
         ("optional.none", []) => Ok(Value::Optional(None)),
-        ("timestamp" | "duration", [of]) => convert(name, of),
+        ("timestamp" | "duration", [of]) => convert(name, of, account),
         (_, [Value::Str(text)]) if !is_member && LIBRARY.contains(&name) => library(name, text),
         (_, []) => {
             let format = name.strip_prefix("format.").and_then(named::named);
@@ -165,8 +189,13 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
         (_, [Value::Duration(nanos), rest @ ..]) => times::call_duration(name, *nanos, rest),
         (_, [Value::Address(of), rest @ ..]) => address::call(name, *of, rest),
         (_, [Value::Network(of), rest @ ..]) => address::call_network(name, *of, rest),
-        (_, [Value::Url(of), rest @ ..]) => of.call(name, rest),
+        (_, [Value::Url(of), rest @ ..]) => {
+            let each = if name == "getQuery" { QUERY_BYTES } else { 4 };
+            account.bytes(each * of.bytes() as u64)?;
+            of.call(name, rest)
+        }
         ("validate", [Value::Format(format), Value::Str(text)]) => {
+            account.bytes(4 * text.len() as u64)?;
             let wrong = named::validate(format, text);
             let list = || Value::List(wrong.iter().map(|why| why.as_str().into()).collect());
             Ok(Value::Optional((!wrong.is_empty()).then(|| Rc::new(list()))))
@@ -181,14 +210,13 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
         (_, [Value::Version(a), rest @ ..]) => of_version(name, a, rest),
         (_, [Value::Optional(of), rest @ ..]) => of_optional(name, of.as_ref(), rest),
         (_, [Value::List(a), Value::List(b)]) if name.starts_with("sets.") => {
-            Ok(Value::Bool(of_sets(name, a, b)))
+            of_sets(name, a, b, account).map(Value::Bool)
         }
-        (_, [Value::List(all), rest @ ..]) => of_list(name, all, rest),
-        (_, [Value::Str(text), rest @ ..]) => texts::call(name, text, rest),
+        (_, [Value::List(all), rest @ ..]) => of_list(name, all, rest, account),
+        (_, [Value::Str(text), rest @ ..]) => texts::call(name, text, rest, account),
         ("lists.range", [Value::Int(end)]) => {
-            // Whoever wants more pays for it with an error.
-            let end = (*end).min(i64::try_from(super::COST_MAX).unwrap_or(i64::MAX));
-            Ok(Value::List((0..end).map(Value::Int).collect()))
+            account.list(usize::try_from(*end).unwrap_or(0))?;
+            Ok(Value::List((0..*end).map(Value::Int).collect()))
         }
         _ => Err(no_overload()),
     }
@@ -250,7 +278,8 @@ fn is_zero(of: &Value) -> bool {
     }
 }
 
-pub(super) fn convert(to: &str, of: &Value) -> Evaluated {
+pub(super) fn convert(to: &str, of: &Value, account: &Account) -> Evaluated {
+    account.bytes(of.text_bytes() as u64)?;
     if to == of.kind() {
         return Ok(of.clone());
     }
@@ -385,111 +414,7 @@ fn of_optional(name: &str, of: Option<&Rc<Value>>, rest: &[Value]) -> Evaluated 
     }
 }
 
-fn of_sets(name: &str, a: &[Value], b: &[Value]) -> bool {
-    let all_in = |some: &[Value], of: &[Value]| {
-        some.iter().all(|one| of.iter().any(|other| other.equals(one)))
-    };
-    match name {
-        "sets.contains" => all_in(b, a),
-        "sets.equivalent" => all_in(a, b) && all_in(b, a),
-        _ => a.iter().any(|one| b.iter().any(|other| other.equals(one))),
-    }
-}
-
-fn of_list(name: &str, all: &[Value], rest: &[Value]) -> Evaluated {
-    let order = |a: &Value, b: &Value| a.order(b).ok_or_else(no_overload);
-    let sorted = || {
-        let mut sorted = all.to_vec();
-        all.iter().zip(all.iter().skip(1)).try_for_each(|(a, b)| order(a, b).map(drop))?;
-        sorted.sort_by(|a, b| a.order(b).unwrap_or(Ordering::Equal));
-        Ok::<_, String>(sorted)
-    };
-    let some = |value: Option<&Value>| Value::Optional(value.map(|v| Rc::new(v.clone())));
-    match (name, rest) {
-        ("join", _) => texts::join(all, rest),
-        ("isSorted", []) => {
-            let mut pairs = all.iter().zip(all.iter().skip(1));
-            let found: Result<Vec<bool>, String> =
-                pairs.by_ref().map(|(a, b)| order(a, b).map(Ordering::is_le)).collect();
-            Ok(Value::Bool(found?.into_iter().all(|is| is)))
-        }
-        ("sum", []) => match all.split_first() {
-            None => Ok(Value::Int(0)),
-            Some((first, rest)) => {
-                rest.iter().try_fold(first.clone(), |sum, one| calculate("+", &sum, one))
-            }
-        },
-        ("min" | "max", []) => {
-            let sorted = sorted()?;
-            let found = if name == "min" { sorted.first() } else { sorted.last() };
-            found.cloned().ok_or_else(|| format!("{name} called on empty list"))
-        }
-        ("indexOf", [one]) => Ok(position(all.iter().position(|other| other.equals(one)))),
-        ("lastIndexOf", [one]) => Ok(position(all.iter().rposition(|other| other.equals(one)))),
-        ("distinct", []) => {
-            let mut found: Vec<Value> = Vec::new();
-            for one in all {
-                if !found.iter().any(|other| other.equals(one)) {
-                    found.push(one.clone());
-                }
-            }
-            Ok(Value::List(found.into()))
-        }
-        ("reverse", []) => Ok(Value::List(all.iter().rev().cloned().collect())),
-        ("sort", []) => sort_by(all, all),
-        ("flatten", []) => Ok(Value::List(flatten(all, 1).into())),
-        ("flatten", [Value::Int(levels)]) => match u32::try_from(*levels) {
-            Ok(levels) => Ok(Value::List(flatten(all, levels).into())),
-            Err(_) if *levels < 0 => Err("level must be non-negative".to_owned()),
-            Err(_) => Ok(Value::List(flatten(all, u32::MAX).into())),
-        },
-        ("slice", [Value::Int(from), Value::Int(to)]) => {
-            let wrong = |why: &str| Err(format!("cannot slice({from}, {to}), {why}"));
-            let (Ok(start), Ok(end)) = (usize::try_from(*from), usize::try_from(*to)) else {
-                return wrong("negative indexes not supported");
-            };
-            match all.get(start..end) {
-                Some(part) => Ok(Value::List(part.into())),
-                None if start > end => wrong("start index must be less than or equal to end index"),
-                None => wrong(&format!("list is length {}", all.len())),
-            }
-        }
-        ("first", []) => Ok(some(all.first())),
-        ("last", []) => Ok(some(all.last())),
-        ("contains" | "startsWith" | "endsWith" | "matches", _) => Err(no_overload()),
-        _ => {
-            let kinds: Vec<&str> = rest.iter().map(Value::kind).collect();
-            let kinds = [&["list"], &kinds[..]].concat().join(", ");
-            Err(format!("no such overload: {name}({kinds})"))
-        }
-    }
-}
-
-/// What is in lists of lists, so many levels down: no deeper than an expression is.
-fn flatten(all: &[Value], levels: u32) -> Vec<Value> {
-    let inner = |one: &Value| match one {
-        Value::List(inner) if levels > 0 => flatten(inner, levels - 1),
-        other => vec![other.clone()],
-    };
-    all.iter().flat_map(inner).collect()
-}
-
-/// In the order of their keys, which are of one kind.
-// k8s: vendor/github.com/google/cel-go/ext/lists.go sortListByAssociatedKeys
-pub(super) fn sort_by(all: &[Value], keys: &[Value]) -> Evaluated {
-    let Some(first) = keys.first() else { return Ok(Value::List(all.into())) };
-    if first.order(first).is_none() && !first.is_number() {
-        return Err("list elements must be comparable".to_owned());
-    }
-    if keys.iter().any(|key| key.kind() != first.kind()) {
-        return Err("list elements must have the same type".to_owned());
-    }
-    let mut places: Vec<usize> = (0..all.len()).collect();
-    places.sort_by(|a, b| keys[*a].order(&keys[*b]).unwrap_or(Ordering::Equal));
-    Ok(Value::List(places.into_iter().map(|at| all[at].clone()).collect()))
-}
-
 /// A place in a list or a text; -1 for none.
-pub(super) fn position(at: Option<usize>) -> Value {
+pub(super) fn placed(at: Option<usize>) -> Value {
     Value::Int(at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1))
 }

@@ -9,7 +9,7 @@ use super::TEXT_BYTES_MAX;
 use super::value::Value;
 
 /// A word.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) enum Token {
     /// A name.
     Name(Rc<str>),

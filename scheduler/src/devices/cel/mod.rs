@@ -4,16 +4,25 @@
 //!   text ─lex─> words ─parse─> tree ─check─> Selector ─eval, functions─> yes, no or an error
 //! ```
 //! Input: an expression of a claim or a class, a device as a [`Value`]. Output: whether it fits.
-//! Owner: pure. Bounds: `TEXT_BYTES_MAX` bytes, a tree `DEPTH_MAX` deep, `COST_MAX` steps for one
-//! answer, which ends when its caller says that it is late. Why not a crate: docs/adr/0105-cel-of-our-own.md.
+//! Owner: pure. Bounds: `TEXT_BYTES_MAX` bytes, a tree `DEPTH_MAX` deep, and for one answer `COST_MAX`
+//! of upstream's units, the memory that `account` allows, and what the attempt has left.
+//! Why not a crate: docs/adr/0105-cel-of-our-own.md.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go
 
+mod account;
 mod address;
 mod check;
+mod cost;
 mod eval;
+mod folds;
 mod format;
 mod functions;
+pub(crate) mod fuzz;
+mod go_pattern;
 mod lex;
+#[cfg(test)]
+mod limit_tests;
+mod lists;
 mod named;
 mod parse;
 mod patterns;
@@ -27,6 +36,15 @@ mod url;
 mod value;
 mod version;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
+
+use pintle_sched_core::attempt_budget::Exhausted;
+use prometheus_client::metrics::counter::Counter;
+
+use self::account::Account;
+pub(crate) use self::account::Limits;
 pub(crate) use self::patterns::Patterns;
 pub(crate) use self::quantity::Quantity;
 pub(crate) use self::value::{Map, Value};
@@ -35,7 +53,7 @@ pub(crate) use self::version::Version;
 /// Longest expression.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go CELSelectorExpressionMaxLength
 const TEXT_BYTES_MAX: usize = 10 * 1024;
-/// Most steps of one answer.
+/// Most that one answer may cost, in upstream's units.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go CELSelectorExpressionMaxCost
 const COST_MAX: u64 = 1_000_000;
 /// Deepest tree.
@@ -50,8 +68,10 @@ pub(crate) struct Selector {
 /// Why an expression has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// It took too long.
+    /// The node took too long.
     Late,
+    /// The attempt has spent its budget.
+    Exhausted(Exhausted),
     Error(String),
 }
 
@@ -73,25 +93,68 @@ impl Selector {
     /// Whether a device fits.
     ///
     /// # Errors
-    /// When the expression has no answer for it, or none in time.
+    /// When the expression has no answer for it, or none within the limits. A panic is such an error: it
+    /// is this expression's, and the scheduler goes on.
     pub(crate) fn matches(
         &self,
         device: &Value,
         patterns: &Patterns,
-        is_late: &dyn Fn() -> bool,
+        limits: Limits,
     ) -> Result<bool, Unanswered> {
-        match eval::evaluate(&self.tree, device, patterns, is_late)? {
-            Value::Bool(answer) => Ok(answer),
-            other => {
-                let kind = other.kind();
-                let why = match other {
-                    Value::List(_) => "type conversion error from list to 'bool'".to_owned(),
-                    _ => format!("unsupported type conversion from '{kind}' to bool"),
-                };
-                Err(Unanswered::Error(format!(
-                    "CEL result of type {kind} could not be converted to bool: {why}"
-                )))
-            }
+        self.priced(device, patterns, limits).0
+    }
+
+    /// The same, and what it cost in upstream's units.
+    pub(crate) fn priced(
+        &self,
+        device: &Value,
+        patterns: &Patterns,
+        limits: Limits,
+    ) -> (Result<bool, Unanswered>, u64) {
+        let account = Account::new(limits);
+        let found = catch(|| eval::evaluate(&self.tree, device, patterns, &account));
+        (found.and_then(truth), account.cost())
+    }
+}
+
+/// The answer that a value is, or why it is none.
+fn truth(value: Value) -> Result<bool, Unanswered> {
+    match value {
+        Value::Bool(answer) => Ok(answer),
+        other => {
+            let kind = other.kind();
+            let why = match other {
+                Value::List(_) => "type conversion error from list to 'bool'".to_owned(),
+                _ => format!("unsupported type conversion from '{kind}' to bool"),
+            };
+            Err(Unanswered::Error(format!(
+                "CEL result of type {kind} could not be converted to bool: {why}"
+            )))
         }
     }
+}
+
+/// Evaluates, and makes an error of a panic. What an evaluation makes is dropped with it, and what it
+/// shares has no state between two calls.
+fn catch(evaluate: impl FnOnce() -> Result<Value, Unanswered>) -> Result<Value, Unanswered> {
+    catch_unwind(AssertUnwindSafe(evaluate)).unwrap_or_else(panicked)
+}
+
+/// What a panic makes of an evaluation: an error with its text, a line in the log, and a count.
+// k8s: vendor/github.com/google/cel-go/cel/program.go Eval
+fn panicked(payload: Box<dyn Any + Send>) -> Result<Value, Unanswered> {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    let error = format!("internal error: {}", text.unwrap_or_else(|| "panic".to_owned()));
+    PANICS.inc();
+    tracing::error!(error, "a CEL expression could not be evaluated");
+    Err(Unanswered::Error(error))
+}
+
+/// Evaluations that ended in a panic, since the program started.
+static PANICS: LazyLock<Counter> = LazyLock::new(Counter::default);
+
+/// The count of evaluations that ended in a panic.
+pub(crate) fn panics() -> Counter {
+    PANICS.clone()
 }

@@ -3,12 +3,14 @@
 //! Input: tokens. Output: a tree of [`Node`]s at most [`DEPTH_MAX`] deep, macros in it. Owner: pure
 //! functions. Names are not looked up here: see `check`.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::DEPTH_MAX;
 use super::check::TYPES;
 use super::lex::{Token, tokens};
-use super::value::Value;
+use super::value::{Key, Map, Value};
 
 /// A node, and how deep the tree below it is.
 #[derive(Clone, Debug)]
@@ -16,6 +18,9 @@ pub(super) struct Tree {
     pub(super) node: Node,
     depth: usize,
 }
+
+/// Whether the checker knows which overload is called: upstream's price of a call depends on that.
+pub(super) type Typed = Cell<bool>;
 
 /// A part of an expression.
 #[derive(Clone, Debug)]
@@ -43,10 +48,14 @@ pub(super) enum Node {
         name: Rc<str>,
         target: Option<Box<Tree>>,
         args: Vec<Tree>,
+        /// See [`Typed`].
+        typed: Typed,
     },
     Operator {
         sign: &'static str,
         sides: Box<[Tree; 2]>,
+        /// See [`Typed`].
+        typed: Typed,
     },
     Not(Box<Tree>),
     Minus(Box<Tree>),
@@ -68,6 +77,23 @@ pub(super) enum Node {
         names: Vec<Rc<str>>,
         bodies: Vec<Tree>,
     },
+}
+
+impl Tree {
+    /// The value of a literal.
+    pub(super) fn literal(&self) -> Option<Value> {
+        if let Node::Literal(value) = &self.node { Some(value.clone()) } else { None }
+    }
+
+    /// Whether upstream evaluates it as an attribute: a name, what is selected of something, a choice.
+    // k8s: vendor/github.com/google/cel-go/interpreter/planner.go
+    pub(super) fn is_attribute(&self) -> bool {
+        match &self.node {
+            Node::Name(name) => !TYPES.contains(&&**name),
+            Node::Field { .. } | Node::Index { .. } | Node::Has { .. } | Node::If(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// What is made of the entries of a list or a map.
@@ -151,7 +177,7 @@ fn joined(sign: &'static str, left: Tree, right: Tree) -> Parsed {
             let node = match sign {
                 "||" => Node::Or(sides.into()),
                 "&&" => Node::And(sides.into()),
-                _ => Node::Operator { sign, sides: Box::new(sides) },
+                _ => Node::Operator { sign, sides: Box::new(sides), typed: Typed::default() },
             };
             (node, 1 + depth.max(below))
         }
@@ -319,7 +345,7 @@ impl Parser<'_> {
             let all = self.all("]")?;
             let depth = 1 + all.iter().map(|tree| tree.depth).max().unwrap_or(0);
             deep_enough(depth)?;
-            return Ok(Tree { node: Node::List(all), depth });
+            return Ok(Tree { node: list(all), depth });
         }
         if self.takes("{") {
             return self.map();
@@ -392,7 +418,7 @@ impl Parser<'_> {
             }
         }
         deep_enough(depth + 1)?;
-        Ok(Tree { node: Node::Map(found), depth: depth + 1 })
+        Ok(Tree { node: map(found), depth: depth + 1 })
     }
 
     /// A call of a member: a function with a prefix, a macro, or a function of the value before it.
@@ -408,6 +434,25 @@ impl Parser<'_> {
             Some((kind, names)) => folded(kind, names, of, args),
             None => call(name, Some(of), args),
         }
+    }
+}
+
+/// A list; one of literals is a literal itself, made once.
+// k8s: vendor/github.com/google/cel-go/interpreter/decorators.go maybeBuildListLiteral
+fn list(all: Vec<Tree>) -> Node {
+    match all.iter().map(Tree::literal).collect::<Option<Vec<_>>>() {
+        Some(values) => Node::Literal(Value::List(values.into())),
+        None => Node::List(all),
+    }
+}
+
+/// A map; one of literals is a literal itself, unless that fails.
+fn map(entries: Vec<(Tree, Tree)>) -> Node {
+    let literal = |(key, value): &(Tree, Tree)| Some((Key::of(&key.literal()?)?, value.literal()?));
+    let literals: Option<BTreeMap<_, _>> = entries.iter().map(literal).collect();
+    match literals.filter(|literals| literals.len() == entries.len()) {
+        Some(entries) => Node::Literal(Value::Map(Rc::new(Map { entries, default: None }))),
+        None => Node::Map(entries),
     }
 }
 
@@ -429,7 +474,8 @@ fn field(of: Tree, name: Rc<str>, optional: bool) -> Parsed {
 fn call(name: Rc<str>, target: Option<Tree>, args: Vec<Tree>) -> Parsed {
     let below = target.iter().chain(&args).map(|tree| tree.depth).max().unwrap_or(0);
     deep_enough(below + 1)?;
-    Ok(Tree { node: Node::Call { name, target: target.map(Box::new), args }, depth: below + 1 })
+    let (target, typed) = (target.map(Box::new), Typed::default());
+    Ok(Tree { node: Node::Call { name, target, args, typed }, depth: below + 1 })
 }
 
 /// The macro of this name, and how many names its body sees.

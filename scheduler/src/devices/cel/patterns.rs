@@ -1,8 +1,9 @@
-//! Patterns that were compiled.
+//! Patterns that were compiled, and what it takes to search for them.
 //!
 //! Input: the text of a pattern. Output: the pattern, or that it is none. Owner: the selectors. Bounds:
-//! `KEPT_MAX` patterns of `PATTERN_BYTES_MAX` bytes are kept. To compile one takes about as long as a
-//! thousand steps of an evaluation, which may ask for the same one at each entry of a list.
+//! `KEPT_MAX` patterns of `PATTERN_BYTES_MAX` bytes of text and [`SIZES`] bytes of program are kept,
+//! the one that was used longest ago gives way. The engine reads a text once, but each byte may take it
+//! as long as its program is; nothing interrupts it, so that the price is known before it runs.
 // k8s: apiserver/pkg/cel/library/regex.go FindRegexOptimization
 
 use std::cell::RefCell;
@@ -11,37 +12,64 @@ use std::rc::Rc;
 
 use regex::{Regex, RegexBuilder};
 
-/// Most memory of a pattern, in bytes.
-const PATTERN_BYTES_MAX: usize = 1 << 18;
-/// Patterns that are kept; once there are more, all are forgotten.
+use super::account::Account;
+use super::go_pattern;
+
+/// Longest text of a pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 1 << 15;
+/// Sizes of programs that are told apart, in bytes; the last is the largest that there may be.
+const SIZES: [usize; 5] = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18];
+/// Bytes of a program for one state that a byte of a text may go through.
+const STATE_BYTES: u64 = 32;
+/// Work of reading a byte of a pattern, which may name a class of many characters.
+const READ_WORK: u64 = 600;
+/// Memory of the tree of a pattern, for each byte of its text.
+const TREE_BYTES: u64 = 1_600;
+/// Patterns that are kept.
 const KEPT_MAX: usize = 32;
 
-/// Patterns by their text; those that are none, too.
+/// A pattern.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    pub(super) regex: Regex,
+    /// The states of its program, at most.
+    states: u64,
+}
+
+impl Pattern {
+    /// What a search in so many bytes takes at most, in units of work.
+    pub(super) fn work(&self, bytes: usize) -> u64 {
+        (1 + bytes as u64).saturating_mul(self.states)
+    }
+}
+
+/// Patterns by their text, with when they were used last; those that are none, too.
 #[derive(Debug, Default)]
-pub(crate) struct Patterns(RefCell<HashMap<Box<str>, Option<Rc<Regex>>>>);
+pub(crate) struct Patterns(RefCell<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    uses: u64,
+    all: HashMap<Box<str>, (u64, Option<Rc<Pattern>>)>,
+}
 
 impl Patterns {
-    /// Whether it was compiled already.
-    pub(super) fn has(&self, text: &str) -> bool {
-        self.0.borrow().contains_key(text)
-    }
-
-    /// A pattern.
+    /// Returns a pattern; the evaluation that needs it first pays for compiling it.
     ///
     /// # Errors
-    /// When it is none.
-    pub(super) fn compiled(&self, text: &str) -> Result<Rc<Regex>, String> {
+    /// When it is none, or the account does not allow it.
+    pub(super) fn compiled(&self, text: &str, account: &Account) -> Result<Rc<Pattern>, String> {
         let mut kept = self.0.borrow_mut();
-        let found = match kept.get(text) {
-            Some(known) => known.clone(),
+        kept.uses += 1;
+        let uses = kept.uses;
+        let found = match kept.all.get_mut(text) {
+            Some((used, known)) => {
+                *used = uses;
+                known.clone()
+            }
             None => {
-                let new = compile(text).map(Rc::new);
-                if kept.len() >= KEPT_MAX {
-                    kept.clear();
-                }
-                if text.len() <= PATTERN_BYTES_MAX {
-                    kept.insert(text.into(), new.clone());
-                }
+                let new = compile(text, account)?.map(Rc::new);
+                kept.keep(text, new.clone());
                 new
             }
         };
@@ -49,11 +77,37 @@ impl Patterns {
     }
 }
 
-fn compile(text: &str) -> Option<Regex> {
-    // The tree of one is far larger than its text, and the program of one of this length too large.
-    if text.len() > PATTERN_BYTES_MAX {
-        return None;
+impl Kept {
+    fn keep(&mut self, text: &str, new: Option<Rc<Pattern>>) {
+        let used = self.uses;
+        if self.all.len() >= KEPT_MAX {
+            let oldest = self.all.iter().min_by_key(|(_, (used, _))| *used);
+            let oldest = oldest.map(|(text, _)| text.clone());
+            oldest.iter().for_each(|text| _ = self.all.remove(text));
+        }
+        self.all.insert(text.into(), (used, new));
     }
-    let mut builder = RegexBuilder::new(text);
-    builder.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX).build().ok()
+}
+
+/// Compiles a pattern with the smallest limit that is enough: the engine does not report how large its
+/// programs are.
+fn compile(text: &str, account: &Account) -> Result<Option<Pattern>, String> {
+    if text.len() > PATTERN_BYTES_MAX {
+        return Err("error parsing regexp: expression too large".to_owned());
+    }
+    let translated = go_pattern::translated(text);
+    for size in SIZES {
+        account.bytes(TREE_BYTES * text.len() as u64 + size as u64)?;
+        account.at_once(READ_WORK * text.len() as u64 + size as u64)?;
+        let largest = SIZES[SIZES.len() - 1];
+        let mut builder = RegexBuilder::new(&translated);
+        match builder.size_limit(size).dfa_size_limit(largest).build() {
+            Ok(regex) => {
+                return Ok(Some(Pattern { regex, states: 1 + size as u64 / STATE_BYTES }));
+            }
+            Err(regex::Error::CompiledTooBig(_)) => {}
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(None)
 }

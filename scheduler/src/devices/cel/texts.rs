@@ -1,63 +1,70 @@
 //! Functions of texts.
 //!
 //! Places are counted in characters. Input: values. Output: a value, or why there is none.
-//! Owner: pure functions.
+//! Owner: pure functions. Bounds: texts of the account's length; what is longer than the values that it is
+//! made of is paid for before it is made.
 // k8s: vendor/github.com/google/cel-go/ext/strings.go, apiserver/pkg/cel/library/regex.go
 
-use regex::Regex;
-
+use super::account::Account;
 use super::eval::{Evaluated, no_overload};
-use super::functions::position;
+use super::functions::placed as position;
+use super::patterns::Pattern;
 use super::value::Value;
 
+/// Memory of a text beside its bytes.
+const TEXT_BYTES_LEAST: usize = 16;
+
 /// Calls a function of a text.
-pub(super) fn call(name: &str, text: &str, rest: &[Value]) -> Evaluated {
+pub(super) fn call(name: &str, text: &str, rest: &[Value], account: &Account) -> Evaluated {
     match (name, rest) {
         ("contains", [Value::Str(part)]) => Ok(text.contains(&**part).into()),
         ("startsWith", [Value::Str(part)]) => Ok(text.starts_with(&**part).into()),
         ("endsWith", [Value::Str(part)]) => Ok(text.ends_with(&**part).into()),
         ("lowerAscii", []) => Ok(text.to_ascii_lowercase().as_str().into()),
         ("upperAscii", []) => Ok(text.to_ascii_uppercase().as_str().into()),
-        ("format", [Value::List(values)]) => super::format::format(text, values),
+        ("format", [Value::List(values)]) => super::format::format(text, values, account),
         ("trim", []) => Ok(text.trim().into()),
         ("replace", [Value::Str(old), Value::Str(new), most @ ..]) => {
-            Ok(text.replacen(&**old, new, limit(most)?).as_str().into())
+            let most = limit(most)?;
+            let count = text.matches(&**old).count().min(most);
+            let kept = text.len() - count * old.len();
+            account.text(kept.saturating_add(count.saturating_mul(new.len())))?;
+            Ok(text.replacen(&**old, new, most).as_str().into())
         }
-        ("split", [Value::Str(by), most @ ..]) => split(text, by, limit(most)?.min(LIST_MAX)),
+        ("split", [Value::Str(by), most @ ..]) => split(text, by, limit(most)?, account),
         _ => placed(name, text, rest),
     }
 }
 
-/// Most entries of a list: more than anybody can pay for.
-const LIST_MAX: usize = super::COST_MAX as usize + 1;
-
-/// Calls a function of a text and a pattern.
-pub(super) fn search(name: &str, text: &str, pattern: &Regex, most: &[Value]) -> Evaluated {
+/// Calls a function of a text and a pattern, after paying for what it may take: nothing interrupts it.
+pub(super) fn search(
+    name: &str,
+    text: &str,
+    pattern: &Pattern,
+    most: &[Value],
+    account: &Account,
+) -> Evaluated {
+    account.at_once(pattern.work(text.len()))?;
     match name {
-        "matches" => Ok(pattern.is_match(text).into()),
-        "find" => Ok(pattern.find(text).map_or("", |found| found.as_str()).into()),
+        "matches" => Ok(pattern.regex.is_match(text).into()),
+        "find" => {
+            let found = pattern.regex.find(text).map_or("", |found| found.as_str());
+            account.text(found.len())?;
+            Ok(found.into())
+        }
         _ => {
-            let found = pattern.find_iter(text).take(limit(most)?.min(LIST_MAX));
-            Ok(list(found.map(|found| found.as_str())))
+            let (mut all, mut at) = (Vec::new(), pattern.regex.find_iter(text));
+            for _ in 0..limit(most)? {
+                // Each may read the rest of the text before it finds where it ends.
+                let Some(found) = at.next() else { break };
+                account.at_once(pattern.work(text.len() - found.start()))?;
+                account.list(1)?;
+                account.text(found.len())?;
+                all.push(Value::from(found.as_str()));
+            }
+            Ok(Value::List(all.into()))
         }
     }
-}
-
-/// How long a text is that a function of these makes, where it may be far longer than they are.
-pub(super) fn bytes_of(name: &str, values: &[Value]) -> Option<u64> {
-    let bytes = match (name, values) {
-        ("replace", [Value::Str(text), Value::Str(old), Value::Str(new), most @ ..]) => {
-            let count = text.matches(&**old).count().min(limit(most).ok()?);
-            (text.len() - count * old.len()).saturating_add(count.saturating_mul(new.len()))
-        }
-        ("join", [Value::List(all), between @ ..]) => {
-            let bytes = |value: &Value| if let Value::Str(text) = value { text.len() } else { 0 };
-            let between = between.iter().map(bytes).sum::<usize>().saturating_mul(all.len());
-            all.iter().map(bytes).sum::<usize>().saturating_add(between)
-        }
-        _ => return None,
-    };
-    u64::try_from(bytes).ok()
 }
 
 /// How many are wanted; a negative number wants all.
@@ -69,39 +76,46 @@ fn limit(most: &[Value]) -> Result<usize, String> {
     }
 }
 
-fn list<'a>(texts: impl Iterator<Item = &'a str>) -> Value {
-    Value::List(texts.map(Value::from).collect())
-}
-
-fn split(text: &str, by: &str, most: usize) -> Evaluated {
+fn split(text: &str, by: &str, most: usize, account: &Account) -> Evaluated {
+    let mut all = Vec::new();
+    let mut push = |part: &str| {
+        account.list(1)?;
+        account.text(TEXT_BYTES_LEAST + part.len())?;
+        all.push(Value::from(part));
+        Ok::<_, String>(())
+    };
     if by.is_empty() {
         // The last one is the rest.
-        let starts = text.char_indices().map(|(at, _)| at).take(most);
-        let starts: Vec<usize> = starts.collect();
-        let ends = starts.iter().skip(1).copied().chain([text.len()]);
-        return Ok(list(starts.iter().zip(ends).map(|(from, to)| &text[*from..to])));
+        let mut starts = text.char_indices().map(|(at, _)| at).take(most).peekable();
+        while let Some(from) = starts.next() {
+            push(&text[from..starts.peek().copied().unwrap_or(text.len())])?;
+        }
+    } else {
+        text.splitn(most, by).try_for_each(push)?;
     }
-    Ok(list(text.splitn(most, by)))
+    Ok(Value::List(all.into()))
 }
 
 /// Functions that count characters.
 fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
-    let chars: Vec<char> = text.chars().collect();
     let out = |at: i64| format!("index out of range: {at}");
-    let at =
-        |n: &i64| usize::try_from(*n).ok().filter(|n| *n <= chars.len()).ok_or_else(|| out(*n));
-    let part = |from: usize, to: usize| chars[from..to].iter().collect::<String>();
+    // Where the character of this number begins; the one behind the last is where the text ends.
+    let at = |n: &i64| {
+        let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+        usize::try_from(*n).ok().and_then(|n| places.nth(n)).ok_or_else(|| out(*n))
+    };
     match (name, rest) {
         ("charAt", [Value::Int(n)]) => {
-            let from = at(n)?;
-            Ok(part(from, (from + 1).min(chars.len())).as_str().into())
+            let rest = &text[at(n)?..];
+            let end = rest.chars().next().map_or(0, char::len_utf8);
+            Ok(rest[..end].into())
         }
-        ("substring", [Value::Int(from)]) => Ok(part(at(from)?, chars.len()).as_str().into()),
+        ("substring", [Value::Int(from)]) => Ok(text[at(from)?..].into()),
         ("substring", [Value::Int(from), Value::Int(to)]) => {
             if from > to {
                 return Err(format!("invalid substring range. start: {from}, end: {to}"));
             }
-            Ok(part(at(from)?, at(to)?).as_str().into())
+            Ok(text[at(from)?..at(to)?].into())
         }
         ("indexOf", [Value::Str(wanted), from @ ..]) => {
             let from = if let [Value::Int(from)] = from { *from } else { 0 };
@@ -109,7 +123,7 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
         }
         ("lastIndexOf", [Value::Str(wanted)]) if wanted.len() > text.len() => Ok(position(None)),
         ("lastIndexOf", [Value::Str(wanted), until @ ..]) => {
-            let last = chars.len() - usize::from(!wanted.is_empty());
+            let last = text.chars().count() - usize::from(!wanted.is_empty());
             let until = match until {
                 [Value::Int(until)] => *until,
                 _ => i64::try_from(last).unwrap_or(i64::MAX),
@@ -120,7 +134,7 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
     }
 }
 
-pub(super) use pintle_daemon::metrics::go_float as shortest;
+pub(super) use crate::go_float as shortest;
 
 /// A text between quotes, as expressions have it: only what has a name of its own is escaped.
 // k8s: vendor/github.com/google/cel-go/ext/strings.go quote
@@ -183,16 +197,20 @@ fn place(text: &str, wanted: &str, at: i64, is_last: bool) -> Evaluated {
 }
 
 /// The texts of a list in one.
-pub(super) fn join(all: &[Value], between: &[Value]) -> Evaluated {
+pub(super) fn join(all: &[Value], between: &[Value], account: &Account) -> Evaluated {
     let between = match between {
         [] => "",
         [Value::Str(between)] => &**between,
         _ => return Err(no_overload()),
     };
-    let text = |value: &Value| match value {
-        Value::Str(text) => Ok(text.to_string()),
-        _ => Err(no_overload()),
-    };
-    let texts: Result<Vec<String>, String> = all.iter().map(text).collect();
-    Ok(texts?.join(between).as_str().into())
+    account.work(all.len() as u64)?;
+    let bytes: usize = all.iter().map(Value::text_bytes).sum();
+    account.text(bytes.saturating_add(between.len().saturating_mul(all.len())))?;
+    let mut joined = String::with_capacity(bytes);
+    for (at, value) in all.iter().enumerate() {
+        let Value::Str(text) = value else { return Err(no_overload()) };
+        joined.push_str(if at == 0 { "" } else { between });
+        joined.push_str(text);
+    }
+    Ok(joined.as_str().into())
 }

@@ -293,6 +293,11 @@ impl Url {
     }
 
     /// Calls a function of one.
+    /// How long its parts are together, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.scheme.len() + self.host.len() + self.path.len() + self.query.len()
+    }
+
     pub(super) fn call(&self, name: &str, rest: &[Value]) -> Evaluated {
         let text = |text: &str| Ok(Value::from(text));
         match name {

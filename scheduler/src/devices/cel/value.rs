@@ -3,15 +3,19 @@
 //! Owner: pure data, shared by counting. Bounds: what an expression can make within its cost.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use super::account::Account;
 use super::address::Network;
 use super::quantity::Quantity;
 use super::times::{self, Time};
 use super::url::Url;
 use super::version::Version;
+
+/// Memory of two addresses in a set, with what the set leaves empty.
+const SEEN_BYTES: u64 = 32;
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -67,6 +71,11 @@ impl Key {
             Value::Str(text) => Some(Self::Str(Rc::clone(text))),
             _ => None,
         }
+    }
+
+    /// What reading it takes, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        if let Self::Str(text) = self { text.len() } else { 0 }
     }
 
     pub(super) fn value(&self) -> Value {
@@ -147,39 +156,11 @@ impl Value {
     }
 
     /// Whether two are the same; what is of different kinds is not, but numbers compare as such.
-    pub(super) fn equals(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Null, Self::Null) => true,
-            (Self::Bool(a), Self::Bool(b)) => a == b,
-            (Self::Str(a), Self::Str(b)) => a == b,
-            (Self::Bytes(a), Self::Bytes(b)) => a == b,
-            (Self::Quantity(a), Self::Quantity(b)) => a.amount == b.amount,
-            (Self::Version(a), Self::Version(b)) => a == b,
-            (Self::Time(a), Self::Time(b)) => a == b,
-            (Self::Duration(a), Self::Duration(b)) => a == b,
-            (Self::Address(a), Self::Address(b)) => a == b,
-            (Self::Network(a), Self::Network(b)) => a == b,
-            (Self::Url(a), Self::Url(b)) => a == b,
-            (Self::Format(a), Self::Format(b)) => a == b,
-            (Self::Type(a), Self::Type(b)) => a == b,
-            (Self::Optional(a), Self::Optional(b)) => match (a, b) {
-                (Some(a), Some(b)) => a.equals(b),
-                (a, b) => a.is_none() && b.is_none(),
-            },
-            (Self::List(a), Self::List(b)) => {
-                a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.equals(b))
-            }
-            (Self::Map(a), Self::Map(b)) => {
-                let same = |(key, value): (&Key, &Value)| {
-                    b.entries.get(key).is_some_and(|other| other.equals(value))
-                };
-                a.entries.len() == b.entries.len() && a.entries.iter().all(same)
-            }
-            _ => self.number_order(other) == Some(Ordering::Equal),
-        }
+    pub(super) fn equals(&self, other: &Self, account: &Account) -> Result<bool, String> {
+        Equality { account, seen: HashSet::new() }.same(self, other)
     }
 
-    /// The order of two, where they have one.
+    /// The order of two, where they have one. The caller has paid for reading them.
     pub(super) fn order(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
@@ -188,6 +169,27 @@ impl Value {
             (Self::Time(a), Self::Time(b)) => Some(a.key().cmp(&b.key())),
             (Self::Duration(a), Self::Duration(b)) => Some(a.cmp(b)),
             _ => self.number_order(other),
+        }
+    }
+
+    /// A total order of values of one kind, for sorting: what is not a number comes first.
+    pub(super) fn total_order(&self, other: &Self) -> Ordering {
+        let is_number = |value: &Self| !matches!(value, Self::Double(n) if n.is_nan());
+        let by_nan = || is_number(self).cmp(&is_number(other));
+        self.order(other).unwrap_or_else(by_nan)
+    }
+
+    /// Whether it may have lists or maps in it.
+    fn is_nested(&self) -> bool {
+        matches!(self, Self::List(_) | Self::Map(_) | Self::Optional(_))
+    }
+
+    /// How long it is, in bytes, where reading it takes as long as that.
+    pub(super) fn text_bytes(&self) -> usize {
+        match self {
+            Self::Str(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            _ => 0,
         }
     }
 
@@ -211,8 +213,101 @@ impl Value {
     }
 }
 
-impl PartialEq for Value {
-    fn eq(&self, other: &Self) -> bool {
-        self.kind() == other.kind() && self.equals(other)
+/// A comparison. Every value that is looked at is paid for. Parts are shared, so that one walk may meet
+/// the same two many times: lists and maps that were met before are not walked again, because one
+/// difference ends all of it. What is the same in memory is walked all the same: a number that is
+/// none is not equal to itself, wherever it is.
+struct Equality<'a> {
+    account: &'a Account<'a>,
+    /// Addresses of lists and maps with lists or maps in them.
+    seen: HashSet<(usize, usize)>,
+}
+
+impl Equality<'_> {
+    fn same(&mut self, a: &Value, b: &Value) -> Result<bool, String> {
+        self.account.work(1)?;
+        Ok(match (a, b) {
+            (Value::Null, Value::Null) => true,
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            (Value::Str(a), Value::Str(b)) => {
+                Rc::ptr_eq(a, b) || self.read(a.len(), b.len())? && a == b
+            }
+            (Value::Bytes(a), Value::Bytes(b)) => {
+                Rc::ptr_eq(a, b) || self.read(a.len(), b.len())? && a == b
+            }
+            (Value::Quantity(a), Value::Quantity(b)) => a.amount == b.amount,
+            (Value::Version(a), Value::Version(b)) => a == b,
+            (Value::Time(a), Value::Time(b)) => a == b,
+            (Value::Duration(a), Value::Duration(b)) => a == b,
+            (Value::Address(a), Value::Address(b)) => a == b,
+            (Value::Network(a), Value::Network(b)) => a == b,
+            (Value::Url(a), Value::Url(b)) => self.read(a.bytes(), b.bytes())? && a == b,
+            (Value::Format(a), Value::Format(b)) => a == b,
+            (Value::Type(a), Value::Type(b)) => a == b,
+            (Value::Optional(Some(a)), Value::Optional(Some(b))) => {
+                self.deeper(|it| it.same(a, b))?
+            }
+            (Value::Optional(a), Value::Optional(b)) => a.is_none() && b.is_none(),
+            (Value::List(a), Value::List(b)) => {
+                let addresses = (Rc::as_ptr(a).addr(), Rc::as_ptr(b).addr());
+                let nested = a.iter().any(Value::is_nested);
+                self.is_known(addresses, nested)? || self.deeper(|it| it.same_lists(a, b))?
+            }
+            (Value::Map(a), Value::Map(b)) => {
+                let addresses = (Rc::as_ptr(a).addr(), Rc::as_ptr(b).addr());
+                let nested = a.entries.values().any(Value::is_nested);
+                self.is_known(addresses, nested)? || self.deeper(|it| it.same_maps(a, b))?
+            }
+            _ => a.number_order(b) == Some(Ordering::Equal),
+        })
+    }
+
+    /// Pays for reading two texts of these lengths; whether they may be the same.
+    fn read(&self, a: usize, b: usize) -> Result<bool, String> {
+        self.account.read(if a == b { a } else { 0 })?;
+        Ok(a == b)
+    }
+
+    /// Whether these two were met before.
+    fn is_known(&mut self, addresses: (usize, usize), nested: bool) -> Result<bool, String> {
+        if !nested {
+            return Ok(false);
+        }
+        self.account.bytes(SEEN_BYTES)?;
+        Ok(!self.seen.insert(addresses))
+    }
+
+    fn deeper(
+        &mut self,
+        inner: impl FnOnce(&mut Self) -> Result<bool, String>,
+    ) -> Result<bool, String> {
+        let account = self.account;
+        account.deeper(|| inner(self))
+    }
+
+    fn same_lists(&mut self, a: &[Value], b: &[Value]) -> Result<bool, String> {
+        if a.len() != b.len() {
+            return Ok(false);
+        }
+        for (a, b) in a.iter().zip(b) {
+            if !self.same(a, b)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn same_maps(&mut self, a: &Map, b: &Map) -> Result<bool, String> {
+        if a.entries.len() != b.entries.len() {
+            return Ok(false);
+        }
+        for (key, value) in &a.entries {
+            self.account.read(key.bytes())?;
+            let Some(other) = b.entries.get(key) else { return Ok(false) };
+            if !self.same(other, value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }

@@ -1,5 +1,7 @@
 //! What one pod's claims may cost the thread that decides all pods.
 
+use pintle_sched_core::attempt_budget;
+
 use super::*;
 
 fn selects(text: &str, mut more: Value) -> Value {
@@ -51,4 +53,63 @@ fn a_selector_that_takes_long_ends_the_search() {
         let found = within(&offers(1), &Usage::default(), claims, &|| true);
         assert_eq!(found, Err(Failure::Late), "{mode}");
     }
+}
+
+/// Work units and no limit of memory.
+fn budget(work: u64) -> AttemptBudget {
+    let limits = attempt_budget::Limits { work, bytes: u64::MAX };
+    AttemptBudget::new(limits, || false)
+}
+
+const DEAR: &str = "lists.range(100).all(n, n >= 0) && device.attributes['d'].n < 0";
+
+fn try_once(selectors: &Selectors, offers: &Offers, budget: &AttemptBudget) -> Result<(), Failure> {
+    let claims = wants(json!([selects(DEAR, json!({}))]));
+    let limits = Limits { budget, is_late: &|| false };
+    bounded(selectors, (offers, &Usage::default()), claims, limits).map(drop)
+}
+
+#[test]
+fn attempt_that_spent_its_budget_gets_further_at_its_next_try() {
+    let (offers, selectors) = (offers(300), Selectors::default());
+    let tries: Vec<Failure> = (0..20)
+        .map(|_| try_once(&selectors, &offers, &budget(200_000)).expect_err("none fits"))
+        .take_while(|failure| *failure != Failure::Nothing)
+        .collect();
+    assert!((2..20).contains(&tries.len()), "{}", tries.len());
+    assert!(tries.iter().all(|failure| matches!(failure, Failure::Exhausted(_))), "{tries:?}");
+    // What another node or attempt finds is kept: it costs the search alone.
+    assert_eq!(try_once(&selectors, &offers, &budget(100_000)), Err(Failure::Nothing));
+    let fresh = try_once(&Selectors::default(), &offers, &budget(100_000));
+    assert!(matches!(fresh, Err(Failure::Exhausted(_))), "{fresh:?}");
+}
+
+#[test]
+fn device_that_changed_is_asked_again() {
+    let selectors = Selectors::default();
+    let mut offers = Offers::default();
+    for (model, want) in [("a", "r=p/x"), ("b", "Nothing"), ("a", "r=p/x")] {
+        let device = json!([{"name": "x", "attributes": {"model": {"string": model}}}]);
+        offers.set(Slice::read(&read(own("p", device)), false));
+        for _ in 0..2 {
+            let text = "device.attributes['d'].model == 'a'";
+            let claims = wants(json!([selects(text, json!({}))]));
+            let found = selected(&selectors, (&offers, &Usage::default()), claims, &|| false);
+            assert_eq!(short(&found), want, "{model}");
+        }
+    }
+}
+
+#[test]
+fn error_of_a_device_is_kept_as_well() {
+    let (offers, selectors) = (offers(1), Selectors::default());
+    let text = "lists.range(10000).all(n, n >= 0) && device.attributes['d'].absent == 1";
+    let once = |budget: &AttemptBudget| {
+        let claims = wants(json!([selects(text, json!({}))]));
+        let limits = Limits { budget, is_late: &|| false };
+        short(&bounded(&selectors, (&offers, &Usage::default()), claims, limits))
+    };
+    let first = once(&AttemptBudget::unlimited());
+    assert!(first.contains("no such key: absent"), "{first}");
+    assert_eq!(once(&budget(10_000)), first);
 }

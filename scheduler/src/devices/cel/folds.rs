@@ -1,0 +1,218 @@
+//! What macros make of the entries of a list or a map.
+//!
+//! Input: entries, and what their bodies give. Output: a value. Owner: one fold. Bounds: what the
+//! account allows; the list is paid for before it is copied.
+// k8s: vendor/github.com/google/cel-go/{parser/macro.go,ext/{comprehensions,lists}.go,cel/library.go}
+
+use std::rc::Rc;
+
+use super::account::{Account, Paid};
+use super::cost;
+use super::eval::{Evaluated, no_overload};
+use super::functions;
+use super::lists;
+use super::parse::{Fold, Node, Tree};
+use super::value::{Key, Map, Value};
+
+/// What upstream's loops cost beside their bodies, in its units.
+pub(super) struct Prices {
+    /// Before any entry.
+    pub(super) once: u64,
+    /// Whether to go on, for each entry.
+    pub(super) each: u64,
+    /// A step that is taken.
+    pub(super) step: u64,
+    /// An entry that was chosen, or of which none is chosen.
+    pub(super) chosen: u64,
+    /// An entry for which the body says yes.
+    pub(super) kept: u64,
+    /// The result.
+    pub(super) end: u64,
+}
+
+impl Prices {
+    pub(super) fn of(kind: Fold, bodies: &[Tree]) -> Self {
+        let is_literal = bodies.last().is_some_and(|body| matches!(body.node, Node::Literal(_)));
+        // `result + [body]`, where a list of literals is made once.
+        let added = 2 + if is_literal { 0 } else { cost::LIST };
+        let plain = Self { once: 0, each: 0, step: 0, chosen: 0, kept: 0, end: 1 };
+        match kind {
+            Fold::All => Self { each: 2, step: 1, ..plain },
+            Fold::Exists => Self { each: 3, step: 1, ..plain },
+            Fold::ExistsOne => Self { kept: 2, end: 2, ..plain },
+            Fold::Filter => Self { kept: 3 + cost::LIST, ..plain },
+            Fold::Map | Fold::TransformList => Self { chosen: added, ..plain },
+            Fold::SortBy => Self { once: 2, chosen: added, ..plain },
+            Fold::TransformMap => Self { chosen: 3, ..plain },
+            Fold::TransformEntry => Self { chosen: 2, ..plain },
+            Fold::OptMap => Self { once: 1, chosen: 1, end: 0, ..plain },
+            Fold::OptFlatMap => Self { once: 1, end: 0, ..plain },
+        }
+    }
+}
+
+/// What a fold has found so far.
+pub(super) struct Folded<'a> {
+    kind: Fold,
+    account: &'a Account<'a>,
+    answer: Option<Evaluated>,
+    failed: Option<String>,
+    count: usize,
+    list: Vec<Value>,
+    keys: Vec<Value>,
+    map: Map,
+}
+
+impl<'a> Folded<'a> {
+    pub(super) fn new(kind: Fold, account: &'a Account<'a>) -> Self {
+        let (list, keys, map) = (Vec::new(), Vec::new(), Map::default());
+        Self { kind, account, answer: None, failed: None, count: 0, list, keys, map }
+    }
+
+    /// Whether no further entry is looked at.
+    pub(super) fn is_decided(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// Takes the error of a condition: of conditions the last one counts, of values the first.
+    pub(super) fn fail(&mut self, error: String) {
+        self.failed = Some(error);
+    }
+
+    /// Takes what one entry gives.
+    pub(super) fn add(&mut self, found: Evaluated, entry: &Value, kept: u64) -> Paid {
+        match self.kind {
+            Fold::All | Fold::Exists => {
+                let decides = self.kind == Fold::Exists;
+                match found.and_then(|value| truth(&value)) {
+                    Ok(answer) if answer == decides => {
+                        self.answer = Some(Ok(Value::Bool(decides)));
+                    }
+                    Ok(_) => {}
+                    Err(error) => self.failed = self.failed.take().or(Some(error)),
+                }
+            }
+            Fold::ExistsOne | Fold::Filter => match found.and_then(|value| truth(&value)) {
+                Ok(true) => {
+                    self.account.charge(kept)?;
+                    self.count += 1;
+                    self.push(entry.clone())?;
+                }
+                Ok(false) => {}
+                Err(error) => self.failed = Some(error),
+            },
+            Fold::Map | Fold::TransformList => match found {
+                Ok(value) => self.push(value)?,
+                Err(error) => self.failed = self.failed.take().or(Some(error)),
+            },
+            Fold::SortBy => match found {
+                Ok(value) => {
+                    self.push(entry.clone())?;
+                    self.account.list(1)?;
+                    self.keys.push(value);
+                }
+                Err(error) => self.failed = self.failed.take().or(Some(error)),
+            },
+            Fold::TransformMap | Fold::TransformEntry if self.failed.is_none() => {
+                let added = found.and_then(|found| self.insert(entry, found));
+                self.failed = added.err();
+            }
+            Fold::TransformMap | Fold::TransformEntry => {}
+            Fold::OptMap => {
+                self.answer = Some(found.map(|value| Value::Optional(Some(Rc::new(value)))));
+            }
+            Fold::OptFlatMap => self.answer = Some(found),
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, value: Value) -> Paid {
+        self.account.list(1)?;
+        self.list.push(value);
+        Ok(())
+    }
+
+    /// Takes a value under its key, or entries that are there once.
+    fn insert(&mut self, entry: &Value, found: Value) -> Paid {
+        let entries = match (self.kind, &found) {
+            (Fold::TransformMap, _) => {
+                vec![(Key::of(entry).ok_or("unsupported key type")?, found)]
+            }
+            (_, Value::Map(map)) => {
+                self.account.list(map.entries.len())?;
+                map.entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+            }
+            _ => return Err(no_overload()),
+        };
+        for (key, value) in entries {
+            self.account.entry(&key)?;
+            if self.map.entries.contains_key(&key) {
+                let key = functions::convert("string", &key.value(), self.account);
+                let key = if let Ok(Value::Str(key)) = key { key } else { "".into() };
+                return Err(format!("insert failed: key {key} already exists"));
+            }
+            self.map.entries.insert(key, value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(self) -> Evaluated {
+        let is_choice = matches!(self.kind, Fold::OptMap | Fold::OptFlatMap);
+        // `optional.none()` is a call.
+        self.account.charge(u64::from(is_choice && self.answer.is_none()))?;
+        if let Some(answer) = self.answer {
+            return answer;
+        }
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        Ok(match self.kind {
+            Fold::All | Fold::Exists => Value::Bool(self.kind == Fold::All),
+            Fold::ExistsOne => Value::Bool(self.count == 1),
+            Fold::Filter | Fold::Map | Fold::TransformList => Value::List(self.list.into()),
+            Fold::TransformMap | Fold::TransformEntry => Value::Map(Rc::new(self.map)),
+            Fold::SortBy => {
+                self.account.charge(cost::of_comparing(&self.keys))?;
+                return lists::sort_by(&self.list, &self.keys, self.account);
+            }
+            Fold::OptMap | Fold::OptFlatMap => Value::Optional(None),
+        })
+    }
+}
+
+pub(super) fn truth(value: &Value) -> Result<bool, String> {
+    match value {
+        Value::Bool(b) => Ok(*b),
+        _ => Err(no_overload()),
+    }
+}
+
+type Entries = Vec<(Value, Option<Value>)>;
+
+/// What a fold goes over: the values of a list, the keys of a map, both where two are wanted.
+pub(super) fn entries(
+    kind: Fold,
+    over: &Value,
+    names: usize,
+    account: &Account,
+) -> Result<Entries, String> {
+    let is_optional = matches!(kind, Fold::OptMap | Fold::OptFlatMap);
+    account.list(2 * cost::length(over))?;
+    Ok(match over {
+        Value::Optional(value) if is_optional => {
+            value.iter().map(|value| (Value::clone(value), None)).collect()
+        }
+        _ if is_optional => return Err(no_overload()),
+        Value::List(all) if names == 2 => {
+            let numbered = |(at, value): (usize, &Value)| {
+                (Value::Int(i64::try_from(at).unwrap_or(i64::MAX)), Some(value.clone()))
+            };
+            all.iter().enumerate().map(numbered).collect()
+        }
+        Value::List(all) => all.iter().map(|value| (value.clone(), None)).collect(),
+        Value::Map(map) => {
+            map.entries.iter().map(|(key, value)| (key.value(), Some(value.clone()))).collect()
+        }
+        _ => return Err(format!("got '{}', expected iterable type", over.go_type())),
+    })
+}
