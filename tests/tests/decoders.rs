@@ -10,6 +10,11 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
+/// Where they find the evaluator of selectors.
+mod scheduler {
+    pub(crate) use pintle_scheduler::fuzz_cel;
+}
+
 /// Where the targets' programs find the decoders of servers.
 mod server {
     pub(crate) use pintle_agent_server::{fuzz_spdy, fuzz_websocket};
