@@ -6,8 +6,9 @@
  *         children here in the kernel) and `inits` (process id -> pod slot; first processes that
  *         are not pid 1 of a namespace of their own, for pods that share one).
  * Output: `events`, a ring of struct event, read by src/ring.rs and decoded by src/decode.rs.
- * Bounds: both maps and the ring have a size; what does not fit is counted in `counters`, never
- * waited for.
+ * Bounds: the maps and the ring have a size; what does not fit is counted in `counters`, never
+ * waited for. A pod may have `cfg_pod_cgroups` of `tracked` that were made after it was tracked: a
+ * container that can make cgroups fills its pod's share and no other one's (`shares`).
  *
  * A process or cgroup that belongs to no pod costs one hash lookup. Only direct BTF loads are used,
  * no bpf_probe_read*, so that the programs also load under lockdown=confidentiality. Each program
@@ -47,6 +48,7 @@ struct event {
 enum tracked_state {
 	STATE_STARTED = 1, /* the container's entry point was executed */
 	STATE_NAMED = 2,   /* userspace named its first process: no other one here is one */
+	STATE_COUNTED = 4, /* the mkdir program added it, and counted it for its pod */
 };
 struct tracked {
 	u64 slot;
@@ -75,6 +77,7 @@ enum controller {
 volatile const u32 cfg_controller = UNIFIED; /* which hierarchy the pod cgroups are in */
 volatile const u32 cfg_hierarchy = 0;        /* its cgroup_root.hierarchy_id */
 volatile const u32 cfg_pid_namespace = 0;    /* inode of the agent's, 0 if it is the host's */
+volatile const u32 cfg_pod_cgroups = 256;    /* cgroups that are followed because a pod made them */
 
 /* The sizes below are defaults; src/load.rs sets the named limits. */
 struct {
@@ -84,6 +87,15 @@ struct {
 	__type(key, u64);
 	__type(value, struct tracked);
 } tracked SEC(".maps");
+
+/* Pod slot -> its counted cgroups; userspace adds and removes the pod. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, u64);
+	__type(value, u64);
+} shares SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -362,9 +374,21 @@ int pod_mkdir(u64 *ctx)
 		return 0;
 	u64 id = cgroup->kn->id;
 	struct tracked child = { .slot = pod->slot, .state = pod->state & STATE_NAMED };
+	u64 *share = bpf_map_lookup_elem(&shares, &child.slot);
 
-	if (bpf_map_update_elem(&tracked, &id, &child, BPF_NOEXIST) == -7 /* E2BIG */)
+	if (share) {
+		if (*share >= cfg_pod_cgroups) {
+			count(COUNTER_MAP_FULL);
+			return 0;
+		}
+		child.state |= STATE_COUNTED;
+	}
+	long error = bpf_map_update_elem(&tracked, &id, &child, BPF_NOEXIST);
+
+	if (error == -7 /* E2BIG */)
 		count(COUNTER_MAP_FULL);
+	else if (!error && share)
+		__sync_fetch_and_add(share, 1);
 	emit(EVENT_CGROUP_CREATED, id, pod, nobody, 0, NULL);
 	return 0;
 }
@@ -382,6 +406,13 @@ int pod_rmdir(u64 *ctx)
 	if (!pod)
 		return 0;
 	emit(EVENT_CGROUP_REMOVED, id, pod, nobody, 0, NULL);
+	if (pod->state & STATE_COUNTED) {
+		u64 slot = pod->slot;
+		u64 *share = bpf_map_lookup_elem(&shares, &slot);
+
+		if (share)
+			__sync_fetch_and_add(share, -1);
+	}
 	bpf_map_delete_elem(&tracked, &id);
 	return 0;
 }

@@ -43,7 +43,7 @@ pub use decode::{
 };
 pub use fallback::PIDFDS_MAX;
 pub use hierarchy::{Controller, Hierarchy, HierarchyError};
-pub use load::{CGROUPS_MAX, INITS_MAX, RING_BYTES};
+pub use load::{CGROUPS_MAX, CGROUPS_PER_POD_MAX, INITS_MAX, RING_BYTES};
 pub use ring::BATCH_MAX;
 
 /// What to open. [`Options::new`] wants everything.
@@ -204,7 +204,7 @@ pub enum TrackError {
     /// A limit is reached.
     #[error("the limit of {limit} entries is reached")]
     Full {
-        /// [`CGROUPS_MAX`], [`INITS_MAX`] or [`PIDFDS_MAX`].
+        /// [`CGROUPS_MAX`], [`CGROUPS_PER_POD_MAX`], [`INITS_MAX`] or [`PIDFDS_MAX`].
         limit: u32,
     },
     /// A process was named of a pod that is not tracked.

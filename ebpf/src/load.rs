@@ -2,8 +2,8 @@
 //!
 //! Input: the object compiled by build.rs, the kernel's BTF, the hierarchy to follow. Output:
 //! attached programs, each on its own (one that the kernel refuses is named and left out), and a
-//! [`Ring`] of events. Owner: [`crate::Source`]. Bounds: [`CGROUPS_MAX`], [`INITS_MAX`],
-//! [`RING_BYTES`].
+//! [`Ring`] of events. Owner: [`crate::Source`]. Bounds: [`CGROUPS_MAX`], of them
+//! [`CGROUPS_PER_POD_MAX`] of one pod, [`INITS_MAX`], [`RING_BYTES`].
 //!
 //! Tracking: the pod's cgroup id goes into a map; the mkdir program adds children by itself.
 //! Existing children are added here, a directory before its list is read: whatever is made later
@@ -12,7 +12,7 @@
 //!
 //! Dropping the value detaches everything: the links live in this process only, nothing is pinned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -28,6 +28,11 @@ use crate::{Program, Programs, TrackError, Watched};
 
 /// Cgroups followed at once: 1,000 pods of 15 containers with one spare each.
 pub const CGROUPS_MAX: u32 = 16_384;
+/// Cgroups of one pod: so many that are there when it is tracked, and so many that are made later.
+/// A container that can make cgroups leaves room for those of other pods.
+pub const CGROUPS_PER_POD_MAX: u32 = 256;
+/// Pods that are followed at once.
+const PODS_MAX: u32 = 4_096;
 /// First processes named by [`crate::Source::watch_init`] at once.
 pub const INITS_MAX: u32 = 4_096;
 /// Size of the event ring: 14,500 events, more than a second of the worst burst measured.
@@ -51,6 +56,8 @@ type Entry = [u64; 2];
 const STATE_STARTED: u64 = 1;
 /// Its first process was named.
 const STATE_NAMED: u64 = 2;
+/// The mkdir program counted it for its pod.
+const STATE_COUNTED: u64 = 4;
 
 /// Why the kernel source is not available at all.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +85,7 @@ pub(crate) struct Kernel {
     /// Holds the programs and their links.
     _ebpf: Ebpf,
     tracked: HashMap<MapData, u64, Entry>,
+    shares: HashMap<MapData, u64, u64>,
     inits: HashMap<MapData, u32, u64>,
     counters: PerCpuArray<MapData, u64>,
     programs: Programs,
@@ -108,6 +116,7 @@ impl Kernel {
         let kernel = Self {
             ring: Ring::new(ring).map_err(LoadError::Poll)?,
             tracked: take(&mut ebpf, "tracked")?,
+            shares: take(&mut ebpf, "shares")?,
             inits: take(&mut ebpf, "inits")?,
             counters: take(&mut ebpf, "counters")?,
             _ebpf: ebpf,
@@ -125,6 +134,12 @@ impl Kernel {
         }
         let inits = self.pods.remove(&slot).map(|pod| pod.inits).unwrap_or_default();
         self.pods.insert(slot, Pod { dir: dir.to_owned(), root, inits });
+        match self.shares.insert(slot.0, 0, MAP_CREATE_ONLY) {
+            Err(error) if errno(&error) != Some(libc::EEXIST) => {
+                return Err(full(error, PODS_MAX));
+            }
+            _ => {}
+        }
         self.insert_tree(slot, root, dir)
     }
 
@@ -136,7 +151,9 @@ impl Kernel {
                 absent_is_fine(self.inits.remove(&pid))?;
             }
         }
-        match self.tracked.remove(&pod.root) {
+        let root = self.tracked.remove(&pod.root);
+        absent_is_fine(self.shares.remove(&slot.0))?;
+        match root {
             Ok(()) => {}
             // The directory is gone, so its children went before it, and the kernel has removed
             // all.
@@ -171,7 +188,8 @@ impl Kernel {
             self.insert_tree(slot, root, &dir)?;
         }
         if let Some(id) = self.mounted.container_of(&dir, pid) {
-            let state = STATE_STARTED | STATE_NAMED;
+            let counted = self.tracked.get(&id, 0).map_or(0, |[_, state]| state & STATE_COUNTED);
+            let state = STATE_STARTED | STATE_NAMED | counted;
             self.tracked.insert(id, [slot.0, state], 0).map_err(|e| full(e, CGROUPS_MAX))?;
         }
         if process_lives(pid) {
@@ -192,16 +210,22 @@ impl Kernel {
         sum(COUNTER_RING_FULL) + sum(COUNTER_MAP_FULL)
     }
 
+    /// The containers' cgroups come before those within them, so that a pod with too many of those
+    /// is followed as far as containers go.
     fn insert_tree(&mut self, slot: Slot, root: u64, dir: &Path) -> Result<(), TrackError> {
         self.insert(slot, root)?;
-        let mut unread = vec![dir.to_owned()];
-        while let Some(dir) = unread.pop() {
+        let mut left = CGROUPS_PER_POD_MAX;
+        let mut unread = VecDeque::from([dir.to_owned()]);
+        while let Some(dir) = unread.pop_front() {
             // A directory that vanished meanwhile has nothing to track.
             let Ok(entries) = fs::read_dir(&dir) else { continue };
             for child in entries.flatten() {
                 if child.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    left = left
+                        .checked_sub(1)
+                        .ok_or(TrackError::Full { limit: CGROUPS_PER_POD_MAX })?;
                     self.insert(slot, child.ino())?;
-                    unread.push(child.path());
+                    unread.push_back(child.path());
                 }
             }
         }
@@ -238,7 +262,9 @@ fn load(
         .override_global("cfg_controller", &controller, true)
         .override_global("cfg_hierarchy", &mounted.id, true)
         .override_global("cfg_pid_namespace", &pid_namespace, true)
+        .override_global("cfg_pod_cgroups", &CGROUPS_PER_POD_MAX, true)
         .map_max_entries("tracked", CGROUPS_MAX)
+        .map_max_entries("shares", PODS_MAX)
         .map_max_entries("inits", INITS_MAX)
         .map_max_entries("events", ring_bytes)
         .load(OBJECT)

@@ -9,8 +9,9 @@ use std::fs;
 
 use common::{Cgroup, Gated, id_of, memory_hierarchy, next_of, next_where, open_ebpf};
 use pintle_ebpf::{
-    Clocks, Controller, EventKind, Exit, ExitStatus, Hierarchy, HierarchyError, KernelEvent, Mode,
-    Monotonic, Options, Program, Programs, Slot, TrackError, Watched,
+    CGROUPS_PER_POD_MAX, Clocks, Controller, EventKind, Exit, ExitStatus, Hierarchy,
+    HierarchyError, KernelEvent, Mode, Monotonic, Options, Program, Programs, Slot, TrackError,
+    Watched,
 };
 
 const POD: Slot = Slot(7);
@@ -276,6 +277,36 @@ async fn cgroups_made_after_tracking_are_followed_by_the_kernel_to_any_depth() {
     ];
     assert_eq!(of_grandchild, expected);
     assert_eq!(seen[0], (EventKind::CgroupCreated, child_id));
+}
+
+#[tokio::test]
+async fn a_pod_that_makes_cgroups_without_end_fills_its_own_share() {
+    const TOO_MANY: u32 = 10;
+    let mut source = or_skip!(open_ebpf(&everything()));
+    let (greedy, other) = (Cgroup::new(memory_hierarchy()), Cgroup::new(memory_hierarchy()));
+    source.track(POD, greedy.path()).expect("track");
+    source.track(Slot(8), other.path()).expect("track");
+    let made: Vec<_> = (0..CGROUPS_PER_POD_MAX + TOO_MANY)
+        .map(|number| greedy.child(&format!("c{number}")))
+        .collect();
+    assert_eq!(source.dropped(), u64::from(TOO_MANY));
+    // One that goes makes room for one, whether or not its process was named.
+    let mut process = Gated::new(&made[0], "exit 3");
+    source.watch_init(POD, process.pid()).expect("watch");
+    process.go_and_wait();
+    remove_when_empty(&made[0]);
+    greedy.child("again");
+    assert_eq!(source.dropped(), u64::from(TOO_MANY));
+    greedy.child("too-many");
+    assert_eq!(source.dropped(), u64::from(TOO_MANY) + 1);
+    // Other pods' are followed.
+    let child = other.child("a");
+    let event = next_of(&mut source, Slot(8)).await;
+    assert_eq!((event.kind, event.cgroup_id), (EventKind::CgroupCreated, id_of(&child)));
+    // One that has too many when it is tracked is followed in part, and the caller gets an error.
+    source.untrack(POD).expect("untrack");
+    let full = source.track(POD, greedy.path());
+    assert!(matches!(full, Err(TrackError::Full { limit: CGROUPS_PER_POD_MAX })), "{full:?}");
 }
 
 #[tokio::test]
