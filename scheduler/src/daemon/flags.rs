@@ -65,7 +65,7 @@ const GROUPS: &[Group] = &[
                 "Certificate to serve with; without it one is made"),
             own("tls-private-key-file", FlagKind::Text, DONE, "Its key"),
             own("cert-dir", FlagKind::Text, DONE,
-                "Folder for the certificate that is made; without it one below /tmp"),
+                "Folder for the certificate that is made; without it, it is made in memory"),
             own("tls-cipher-suites", FlagKind::TextList, DONE, "Cipher suites to offer"),
             own("tls-min-version", FlagKind::Text, DONE, "VersionTLS12 or VersionTLS13"),
             own("tls-curve-preferences", FlagKind::TextList, GO_TLS, "Key exchanges to offer"),

@@ -77,8 +77,8 @@ pub struct Serving {
     pub address: Option<SocketAddr>,
     /// Certificate and key.
     pub files: Option<(PathBuf, PathBuf)>,
-    /// Folder for those that are made.
-    pub cert_dir: PathBuf,
+    /// Folder for those that are made; without one they are in memory only.
+    pub cert_dir: Option<PathBuf>,
     /// Cipher suites to offer; none names the library's.
     pub suites: Vec<String>,
     /// `VersionTLS12`, `VersionTLS13`.
@@ -414,7 +414,7 @@ fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
     Ok(Serving {
         address: (port != 0).then(|| SocketAddr::new(address, port)),
         files,
-        cert_dir: path("cert-dir").unwrap_or_else(|| std::env::temp_dir().join("pintle-scheduler")),
+        cert_dir: path("cert-dir"),
         suites,
         min_version,
         client_ca: path("client-ca-file"),

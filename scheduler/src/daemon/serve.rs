@@ -241,7 +241,10 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
         Some((certificate, key)) => Certificate::files(fields, certificate.clone(), key.clone()),
         None => {
             let host = crate::run::host_name().to_lowercase();
-            Certificate::self_signed(fields, &serving.cert_dir, COMPONENT, &host)
+            match &serving.cert_dir {
+                Some(dir) => Certificate::self_signed(fields, dir, COMPONENT, &host),
+                None => Certificate::in_memory(&host),
+            }
         }
     };
     let curves = &[];

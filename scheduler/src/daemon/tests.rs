@@ -41,6 +41,14 @@ fn without_arguments_everything_is_as_upstream_has_it() {
 }
 
 #[test]
+fn without_a_folder_for_it_the_certificate_is_nowhere_but_in_memory() {
+    let dir = |args: &[&str]| run(args).expect("nothing is wrong").serving.cert_dir;
+    assert_eq!(dir(&[]), None);
+    assert_eq!(dir(&["--cert-dir="]), None);
+    assert_eq!(dir(&["--cert-dir=/var/lib/x"]), Some(PathBuf::from("/var/lib/x")));
+}
+
+#[test]
 fn flags_win_over_the_file_but_for_credentials_and_rates() {
     let (_dir, path) = file(&format!(
         "{HEAD}clientConnection: {{kubeconfig: /from/file, qps: 7}}\n\

@@ -1,9 +1,11 @@
 //! The certificate that an HTTPS server shows: from files, self-signed, or somebody else's.
 //!
 //! Input: two files that settings name, or a pair in the certificate folder that is made when it is
-//! missing, or a cell that a certificate rotation fills. Output: the current certificate for each
-//! handshake. Files are looked at again when a connection comes and `CHECK_EVERY` has passed, on
-//! another thread; a broken pair leaves the old one in force. Bounds: `PEM_BYTES_MAX` a file.
+//! missing and again before it ends, or one in memory, or a cell that a certificate rotation fills.
+//! Output: the current certificate for each handshake. Files are looked at again when a connection
+//! comes and `CHECK_EVERY` has passed, on another thread; a broken pair leaves the old one in
+//! force. A pair of the folder that another user can have written is refused. Bounds:
+//! `PEM_BYTES_MAX` a file.
 // k8s: cmd/kubelet/app/server.go InitializeTLS, pkg/kubelet/kubelet.go (ReloadKubeletServerCertificateFile)
 
 use std::fs::{self, File};
@@ -14,23 +16,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
+use super::self_signed::{self, Memory, Pair, RENEW_RETRY};
 use crate::blocking::{self, Place};
-use crate::durable;
 
 /// Largest certificate or key file in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 /// How long the files are not looked at again.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long a self-signed certificate holds.
-// k8s: staging/src/k8s.io/client-go/util/cert/cert.go GenerateSelfSignedCertKey
-const SELF_SIGNED_YEARS: i32 = 1;
 
 /// Why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +43,21 @@ pub enum ServingCertError {
         /// What is wrong.
         reason: String,
     },
+    /// Another user can have put the pair there.
+    #[error(
+        "--cert-dir {path}: {reason}, so that the certificate there may be another's; give a \
+         folder and a pair of this process' user or root that no other user may write",
+        path = path.display()
+    )]
+    Untrusted {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There is no pair in memory.
+    #[error("a self-signed certificate cannot be made: {0}")]
+    Memory(String),
     /// The self-signed pair cannot be made.
     #[error("--cert-dir {path}: a self-signed certificate cannot be made there: {reason}",
         path = path.display())]
@@ -66,6 +79,8 @@ pub enum Serving {
     Files(Files),
     /// Whatever the cell holds.
     Rotated(ServingCert),
+    /// One that is in no file.
+    Memory(Memory),
 }
 
 /// A pair of files and what was last read from it.
@@ -77,7 +92,15 @@ struct Shared {
     fields: Fields,
     certificate: PathBuf,
     key: PathBuf,
+    /// Of a pair that is made: where, and for which host.
+    made_for: Option<MadeFor>,
     now: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct MadeFor {
+    dir: PathBuf,
+    host: String,
 }
 
 #[derive(Debug)]
@@ -86,6 +109,8 @@ struct Current {
     stamps: [Option<Stamp>; 2],
     checked: Instant,
     is_checking: bool,
+    /// When the pair is made again, in seconds since the epoch.
+    due_at: i64,
 }
 
 /// Tells one version of a file from another.
@@ -121,10 +146,16 @@ impl Serving {
         certificate: PathBuf,
         key: PathBuf,
     ) -> Result<Self, ServingCertError> {
-        Files::open(fields, certificate, key).map(Self::Files)
+        Files::open(fields, certificate, key, None).map(Self::Files)
     }
 
-    /// The pair `NAME.crt` and `NAME.key` of a folder, made for `host` when it is missing.
+    /// A pair made for `host` that is never written.
+    pub fn in_memory(host: &str) -> Result<Self, ServingCertError> {
+        Memory::new(host).map(Self::Memory).map_err(ServingCertError::Memory)
+    }
+
+    /// The pair `NAME.crt` and `NAME.key` of a folder, made for `host` when it is missing or, if it
+    /// is one that was made, is about to end.
     pub fn self_signed(
         fields: Fields,
         dir: &Path,
@@ -133,11 +164,16 @@ impl Serving {
     ) -> Result<Self, ServingCertError> {
         let at = |end: &str| dir.join(format!("{name}.{end}"));
         let (certificate, key) = (at("crt"), at("key"));
-        if !certificate.exists() || !key.exists() {
-            self_signed(host, dir, &certificate, &key)
-                .map_err(|reason| ServingCertError::SelfSigned { path: dir.to_owned(), reason })?;
+        let untrusted = |reason| ServingCertError::Untrusted { path: dir.to_owned(), reason };
+        let failed = |reason| ServingCertError::SelfSigned { path: dir.to_owned(), reason };
+        if !self_signed::is_there(dir, &certificate, &key).map_err(untrusted)? {
+            let made = Pair::new(host).and_then(|pair| pair.write(&certificate, &key));
+            made.map_err(failed)?;
         }
-        Self::files(fields, certificate, key)
+        let made_for = MadeFor { dir: dir.to_owned(), host: host.to_owned() };
+        let files = Files::open(fields, certificate, key, Some(made_for))?;
+        files.0.renew();
+        Ok(Self::Files(files))
     }
 }
 
@@ -146,17 +182,24 @@ impl ResolvesServerCert for Serving {
         match self {
             Self::Files(files) => Some(files.current()),
             Self::Rotated(cell) => cell.load_full(),
+            Self::Memory(memory) => Some(memory.current()),
         }
     }
 }
 
 impl Files {
-    fn open(fields: Fields, certificate: PathBuf, key: PathBuf) -> Result<Self, ServingCertError> {
+    fn open(
+        fields: Fields,
+        certificate: PathBuf,
+        key: PathBuf,
+        made_for: Option<MadeFor>,
+    ) -> Result<Self, ServingCertError> {
         let stamps = [Stamp::of(&certificate), Stamp::of(&key)];
         let certified = read(fields, &certificate, &key)?;
         let (checked, is_checking) = (Instant::now(), false);
-        let now = Mutex::new(Current { certified, stamps, checked, is_checking });
-        Ok(Self(Arc::new(Shared { fields, certificate, key, now })))
+        let due_at = self_signed::due_at(&certified);
+        let now = Mutex::new(Current { certified, stamps, checked, is_checking, due_at });
+        Ok(Self(Arc::new(Shared { fields, certificate, key, made_for, now })))
     }
 
     /// The pair in force. A look at the files that is due begins; this handshake does not wait
@@ -182,15 +225,53 @@ impl Shared {
     /// Looks at the files, on a thread that may wait for their disk.
     fn check(&self) {
         let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
-        let read =
-            (stamps != self.now().stamps).then(|| read(self.fields, &self.certificate, &self.key));
+        let read = (stamps != self.now().stamps).then(|| self.read());
         let mut now = self.now();
-        now.is_checking = false;
         match read {
             None => {}
-            Some(Ok(certified)) => (now.certified, now.stamps) = (certified, stamps),
+            Some(Ok(certified)) => {
+                now.due_at = self_signed::due_at(&certified);
+                (now.certified, now.stamps) = (certified, stamps);
+            }
             // Half of a pair may be written already: looked at again in a moment.
             Some(Err(error)) => tracing::warn!(%error, "the earlier certificate stays in use"),
+        }
+        drop(now);
+        self.renew();
+        self.now().is_checking = false;
+    }
+
+    fn read(&self) -> Result<Arc<CertifiedKey>, ServingCertError> {
+        if let Some(MadeFor { dir, .. }) = &self.made_for {
+            let there = self_signed::is_there(dir, &self.certificate, &self.key);
+            there.map_err(|reason| ServingCertError::Untrusted { path: dir.clone(), reason })?;
+        }
+        read(self.fields, &self.certificate, &self.key)
+    }
+
+    /// Makes a pair again that was made and is about to end.
+    fn renew(&self) {
+        let Some(MadeFor { host, .. }) = &self.made_for else { return };
+        let at = jiff::Timestamp::now().as_second();
+        if at < self.now().due_at {
+            return;
+        }
+        let made = Pair::new(host).and_then(|pair| pair.write(&self.certificate, &self.key));
+        let made = made.and_then(|()| {
+            let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
+            Ok((stamps, self.read().map_err(|error| error.to_string())?))
+        });
+        let mut now = self.now();
+        match made {
+            Ok((stamps, certified)) => {
+                now.due_at = self_signed::due_at(&certified);
+                (now.certified, now.stamps) = (certified, stamps);
+            }
+            Err(error) => {
+                now.due_at = at.saturating_add(RENEW_RETRY);
+                let path = self.certificate.display();
+                tracing::warn!(error, %path, "a certificate about to expire cannot be made again");
+            }
         }
     }
 }
@@ -243,47 +324,6 @@ fn read(
         .map_err(|error| fail(cert_field, certificate, error.to_string()))
 }
 
-/// Makes an authority of its own and a certificate of it, both in one file, as the kubelet does.
-fn self_signed(host: &str, dir: &Path, certificate: &Path, key: &Path) -> Result<(), String> {
-    let made = pair(host).map_err(|error| error.to_string())?;
-    let write = || -> io::Result<()> {
-        fs::create_dir_all(dir)?;
-        durable::replace(certificate, made.0.as_bytes(), 0o644)?;
-        durable::replace(key, made.1.as_bytes(), 0o600)
-    };
-    write().map_err(|error| error.to_string())
-}
-
-fn pair(host: &str) -> Result<(String, String), rcgen::Error> {
-    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    let date = |date: jiff::civil::Date| {
-        // The numbers of a civil date are positive and small.
-        let part = |number: i8| number.unsigned_abs();
-        rcgen::date_time_ymd(i32::from(date.year()), part(date.month()), part(date.day()))
-    };
-    let from = date(now.yesterday().unwrap_or(now));
-    let until = date(now.saturating_add(jiff::Span::new().years(SELF_SIGNED_YEARS)));
-    let at = jiff::Timestamp::now().as_second();
-
-    let ca_key = KeyPair::generate()?;
-    let mut ca = CertificateParams::default();
-    (ca.not_before, ca.not_after) = (from, until);
-    ca.distinguished_name.push(DnType::CommonName, format!("{host}-ca@{at}"));
-    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    let ca_pem = ca.self_signed(&ca_key)?.pem();
-
-    let key = KeyPair::generate()?;
-    let mut leaf = CertificateParams::new(vec![host.to_owned()])?;
-    (leaf.not_before, leaf.not_after) = (from, until);
-    leaf.distinguished_name = rcgen::DistinguishedName::new();
-    leaf.distinguished_name.push(DnType::CommonName, format!("{host}@{at}"));
-    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
-    let leaf_pem = leaf.signed_by(&key, &Issuer::new(ca, ca_key))?.pem();
-    Ok((leaf_pem + &ca_pem, key.serialize_pem()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,39 +331,114 @@ mod tests {
     const FIELDS: Fields = Fields { certificate: "tlsCertFile", key: "tlsPrivateKeyFile" };
     use std::os::unix::fs::PermissionsExt as _;
 
+    fn make(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let at = |end: &str| dir.join(format!("{name}.{end}"));
+        let (certificate, key) = (at("crt"), at("key"));
+        Pair::new("n").and_then(|pair| pair.write(&certificate, &key)).expect("made");
+        (certificate, key)
+    }
+
+    fn files(serving: Serving) -> Files {
+        let Serving::Files(files) = serving else { panic!("{serving:?}") };
+        files
+    }
+
+    /// The certificate after a look at the files.
+    fn shown(files: &Files) -> CertificateDer<'static> {
+        files.0.now().checked = Instant::now() - 2 * CHECK_EVERY;
+        files.current(); // begins to look, and without a runtime ends it
+        files.current().cert[0].clone()
+    }
+
+    fn open(dir: &Path) -> Result<Files, ServingCertError> {
+        Serving::self_signed(FIELDS, dir, "kubelet", "node-1").map(files)
+    }
+
     #[test]
     fn a_self_signed_pair_is_made_once_and_used_again() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (certificate, key) = (dir.path().join("kubelet.crt"), dir.path().join("kubelet.key"));
-        self_signed("node-1", dir.path(), &certificate, &key).expect("made");
-        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        assert_eq!((mode(&certificate), mode(&key)), (0o644, 0o600));
-        let files = Files::open(FIELDS, certificate, key).expect("a pair");
-        assert_eq!(files.current().cert.len(), 2, "the certificate and its authority");
+        let below = dir.path().join("pki");
+        let first = open(&below).expect("made");
+        let mode = |name| fs::metadata(below.join(name)).expect("there").permissions().mode();
+        assert_eq!((mode("kubelet.crt") & 0o777, mode("kubelet.key") & 0o777), (0o644, 0o600));
+        assert_eq!(first.current().cert.len(), 2, "the certificate and its authority");
+        let second = open(&below).expect("it is there");
+        assert_eq!(first.current().cert, second.current().cert);
     }
 
     #[test]
     fn a_new_pair_is_shown_and_a_broken_one_is_not() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (certificate, key) = (dir.path().join("a.crt"), dir.path().join("a.key"));
-        self_signed("n", dir.path(), &certificate, &key).expect("made");
-        let files = Files::open(FIELDS, certificate.clone(), key.clone()).expect("a pair");
-        let shown = || {
-            files.0.now().checked = Instant::now() - 2 * CHECK_EVERY;
-            files.current(); // begins to look, and without a runtime ends it
-            files.current().cert[0].clone()
-        };
-        let first = shown();
+        let (certificate, key) = make(dir.path(), "a");
+        let files = files(Serving::files(FIELDS, certificate.clone(), key).expect("a pair"));
+        let first = shown(&files);
         fs::write(&certificate, "junk").expect("written");
-        assert_eq!(shown(), first, "a broken file changes nothing");
-        self_signed("n", dir.path(), &certificate, &key).expect("made");
-        assert_ne!(shown(), first);
+        assert_eq!(shown(&files), first, "a broken file changes nothing");
+        make(dir.path(), "a");
+        assert_ne!(shown(&files), first);
+    }
+
+    #[test]
+    fn a_pair_that_another_user_can_have_written_is_refused_in_a_sentence() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+        };
+        let (_, key) = make(dir.path(), "kubelet");
+        let files = open(dir.path()).expect("a pair");
+        let first = shown(&files);
+        set(&key, 0o666);
+        let error = open(dir.path()).expect_err("any user may write it").to_string();
+        assert!(error.contains("kubelet.key (mode 0666), so that"), "{error}");
+        assert!(error.starts_with("--cert-dir /") && error.contains("; give a folder"), "{error}");
+        make(dir.path(), "kubelet");
+        set(dir.path(), 0o777);
+        open(dir.path()).expect_err("any user may put another one there");
+        assert_eq!(shown(&files), first, "while running the earlier one stays");
+        open(&dir.path().join("below")).expect_err("no folder is made there");
+        assert!(!dir.path().join("below").exists());
+    }
+
+    #[test]
+    fn an_own_pair_is_made_again_before_it_ends_at_the_start_and_while_running() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (certificate, key) = (dir.path().join("kubelet.crt"), dir.path().join("kubelet.key"));
+        let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let ends = |last| {
+            Pair::until("n", last).and_then(|pair| pair.write(&certificate, &key)).expect("made");
+            fs::read(&certificate).expect("there")
+        };
+        let old = ends(today.yesterday().expect("there is one"));
+        let files = open(dir.path()).expect("made again");
+        let first = shown(&files);
+        assert_ne!(fs::read(&certificate).expect("there"), old);
+        // Another process wrote one that is about to end.
+        let old = ends(today.tomorrow().expect("there is one"));
+        let second = shown(&files);
+        assert_ne!(first, second);
+        assert_ne!(fs::read(&certificate).expect("there"), old, "made again on the disk as well");
+        assert_eq!(shown(&files), second);
+    }
+
+    #[test]
+    fn an_expired_pair_that_was_not_made_here_is_left_as_it_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut params = rcgen::CertificateParams::new(vec!["n".to_owned()]).expect("parameters");
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("signed").pem();
+        fs::write(dir.path().join("kubelet.crt"), &pem).expect("written");
+        fs::write(dir.path().join("kubelet.key"), key.serialize_pem()).expect("written");
+        let path = dir.path().join("kubelet.key");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set");
+        shown(&open(dir.path()).expect("a pair"));
+        assert_eq!(fs::read_to_string(dir.path().join("kubelet.crt")).expect("there"), pem);
     }
 
     #[test]
     fn a_missing_file_is_named_with_its_field() {
-        let error =
-            Files::open(FIELDS, "/no/such.crt".into(), "/no/such.key".into()).expect_err("none");
+        let (certificate, key) = ("/no/such.crt".into(), "/no/such.key".into());
+        let error = Files::open(FIELDS, certificate, key, None).expect_err("none");
         assert!(error.to_string().starts_with("tlsCertFile /no/such.crt: "), "{error}");
     }
 }
