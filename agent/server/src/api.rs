@@ -17,7 +17,7 @@ use pintle_cri::Client;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::{self, Reply};
 use pintle_daemon::serve::connections::Busy;
-use pintle_daemon::serve::https::{Handler, Peer, held};
+use pintle_daemon::serve::https::{Handler, Peer};
 use pintle_daemon::serve::listen::Asked;
 use pintle_daemon::serve::query::{Query, decode_path};
 use pintle_daemon::serve::secure::{Gate, strip_credentials};
@@ -42,9 +42,9 @@ impl Handler for Api {
         self: Arc<Self>,
         request: Request<Incoming>,
         peer: Arc<Peer>,
-        busy: Busy,
+        busy: Arc<Busy>,
     ) -> BoxFuture<'static, Reply> {
-        Box::pin(async move { self.reply_to(request, &peer, busy).await })
+        Box::pin(async move { self.reply_to(request, &peer, &busy).await })
     }
 
     fn is_full(&self) {
@@ -100,7 +100,7 @@ impl Api {
         &self.runtime
     }
 
-    async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, mut busy: Busy) -> Reply {
+    async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, busy: &Busy) -> Reply {
         let (mut head, body) = request.into_parts();
         let Some(path) = decode_path(head.uri.path()) else {
             return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
@@ -112,14 +112,11 @@ impl Api {
             Err(denial) => access::denied(denial, &wanted).into(),
             Ok(user) => {
                 tracing::debug!(user = user.name, %method, path, "asked");
-                busy.allow();
-                if !user.is_anonymous() {
-                    peer.connection.set_known(&user.name);
-                }
+                busy.admit(user.proven_name());
                 // Who asked was decided; nobody behind this point needs the credentials.
                 strip_credentials(&mut head.headers);
                 let request = Request::from_parts(head, body);
-                held(self.routed(request, &path, (peer, under_way)).await, busy)
+                self.routed(request, &path, (peer, under_way)).await
             }
         }
     }

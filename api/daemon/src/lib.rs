@@ -5,6 +5,7 @@
 //!   tasks, blocking           tasks that are watched; threads for what a disk can hold up
 //!   own_code                  code that is not used any more does not count as memory
 //!   durable, files, regular_file, twice   careful files
+//!   fair                      queues whose keys take turns
 //!   told                      a trouble that goes on is a line in the log, not thousands
 //!   metrics, serve            what others read: families, HTTP servers, who may ask
 //! ```
@@ -15,6 +16,7 @@ pub mod blocking;
 pub mod build;
 pub mod clock;
 pub mod durable;
+pub mod fair;
 pub mod files;
 pub mod logging;
 pub mod metrics;

@@ -24,7 +24,7 @@ use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::{self, Reply};
 use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::connections::Busy;
-use pintle_daemon::serve::https::{self, Handler, Peer, held};
+use pintle_daemon::serve::https::{self, Handler, Peer};
 use pintle_daemon::serve::listen::{Port, bind_tcp};
 use pintle_daemon::serve::query::{Query, decode_path};
 use pintle_daemon::serve::secure::serving::{Fields, Serving as Certificate};
@@ -383,9 +383,9 @@ impl Handler for Pages {
         self: Arc<Self>,
         request: Request<Incoming>,
         peer: Arc<Peer>,
-        busy: Busy,
+        busy: Arc<Busy>,
     ) -> BoxFuture<'static, Reply> {
-        Box::pin(async move { self.reply_to(request, &peer, busy).await })
+        Box::pin(async move { self.reply_to(request, &peer, &busy).await })
     }
 
     fn is_full(&self) {
@@ -398,14 +398,14 @@ impl Pages {
         Self { gate, open_paths, checks: checks(elects, &state), state }
     }
 
-    async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, mut busy: Busy) -> Reply {
+    async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, busy: &Busy) -> Reply {
         let (head, _) = request.into_parts();
         let Some(path) = decode_path(head.uri.path()) else {
             return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
         };
         if self.is_open(&path) {
-            busy.allow();
-            return held(self.answer(&head, &path).await, busy);
+            busy.open();
+            return self.answer(&head, &path).await;
         }
         let verb = match head.method {
             Method::GET => "get",
@@ -418,9 +418,9 @@ impl Pages {
         let wanted = Wanted { verb, objects: vec![Object::Path(path.clone())] };
         match self.gate.admit(&head, (&path, &wanted), peer).await {
             Err(denial) => denied(denial, &wanted, &path).into(),
-            Ok(_) => {
-                busy.allow();
-                held(self.answer(&head, &path).await, busy)
+            Ok(user) => {
+                busy.admit(user.proven_name());
+                self.answer(&head, &path).await
             }
         }
     }

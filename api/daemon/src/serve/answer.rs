@@ -4,7 +4,6 @@
 
 use std::borrow::Cow;
 
-use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
 use hyper::header::{
@@ -89,9 +88,9 @@ impl Answer {
     }
 }
 
-impl From<Answer> for Response<Full<Bytes>> {
+impl From<Answer> for Response<Bytes> {
     fn from(answer: Answer) -> Self {
-        let mut response = Response::new(Full::new(answer.body));
+        let mut response = Response::new(answer.body);
         *response.status_mut() =
             hyper::StatusCode::from_u16(answer.status).expect("answers have known status codes");
         let headers = response.headers_mut();

@@ -1,16 +1,16 @@
-//! Bodies of answers: whole, or a stream that its reader paces.
+//! Bodies of answers: whole, or a stream that its reader paces. One that is broken off ends in an
+//! error, so that its client does not take what was sent for all of it.
 //!
-//! Bounds: of a stream `PIECES_MAX` pieces of its writer's size are on their way, those that the HTTP
-//! library has taken included: it keeps sixteen of its own for a reader that stalls. The writer waits
-//! until one was sent, so a reader costs that much and no more.
+//! Bounds: of a stream `PIECES_MAX` pieces of its writer's size are on their way, those that the
+//! HTTP library has taken included: it keeps sixteen of its own for a reader that stalls. The
+//! writer waits until one was sent, so a reader costs that much and no more.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full};
 use hyper::Response;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -18,18 +18,32 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::answer::Answer;
 
+/// How much of a whole body is handed over at once. What the HTTP library has taken counts as sent,
+/// so that a large answer is under way for as long as its reader needs.
+const SLICE_BYTES: usize = 64 * 1024;
 /// Pieces of a stream that are on their way to its reader.
 const PIECES_MAX: usize = 4;
 
 /// The body of an answer.
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type Body = UnsyncBoxBody<Bytes, Broken>;
 /// An answer on its way out.
 pub type Reply = Response<Body>;
+
+/// Why an answer is not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// Its time is up.
+    #[error("the answer took too long")]
+    Overdue,
+    /// Its place was needed.
+    #[error("the stream made room for another one")]
+    Displaced,
+}
 
 /// Where a stream is written to; dropping it ends the stream.
 #[derive(Debug)]
 pub struct Sink {
-    pieces: mpsc::Sender<Piece>,
+    pieces: mpsc::Sender<Result<Piece, Broken>>,
     room: Arc<Semaphore>,
 }
 
@@ -46,7 +60,13 @@ impl Sink {
             room = room.acquire_owned() => room.map_err(|_| Closed)?,
             () = self.closed() => return Err(Closed),
         };
-        self.pieces.send(Piece { bytes, _room: room }).await.map_err(|_| Closed)
+        self.pieces.send(Ok(Piece { bytes, _room: room })).await.map_err(|_| Closed)
+    }
+
+    /// Ends the stream behind the pieces that are on their way, as one that is not whole.
+    pub fn break_off(self, why: Broken) {
+        // There is room for it: pieces are fewer than the channel holds.
+        let _ = self.pieces.try_send(Err(why));
     }
 
     /// Waits until nobody reads the stream any more.
@@ -70,19 +90,43 @@ impl AsRef<[u8]> for Piece {
 
 /// A body that is there already.
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).boxed_unsync()
+    Whole(bytes.into()).boxed_unsync()
 }
 
 /// A body that is written as it is read.
 pub fn streamed() -> (Sink, Body) {
-    let (pieces, read) = mpsc::channel(PIECES_MAX);
+    let (pieces, read) = mpsc::channel(PIECES_MAX + 1);
     let room = Arc::new(Semaphore::new(PIECES_MAX));
     (Sink { pieces, room }, Pieces(read).boxed_unsync())
 }
 
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
-        Response::<Full<Bytes>>::from(answer).map(|body| body.boxed_unsync())
+        Response::<Bytes>::from(answer).map(whole)
+    }
+}
+
+struct Whole(Bytes);
+
+impl HttpBody for Whole {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let length = self.0.len().min(SLICE_BYTES);
+        let slice = self.0.split_to(length);
+        Poll::Ready((!slice.is_empty()).then(|| Ok(Frame::data(slice))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
     }
 }
 
@@ -98,12 +142,12 @@ struct Holding<T> {
 
 impl<T: Unpin> HttpBody for Holding<T> {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 
@@ -129,28 +173,23 @@ pub struct Aging {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The time of an answer is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer took too long")]
-pub struct Overdue;
-
 impl HttpBody for Aging {
     type Data = Bytes;
-    type Error = Overdue;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Overdue>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let end = self.end;
         if Instant::now() >= end {
-            return Poll::Ready(Some(Err(Overdue)));
+            return Poll::Ready(Some(Err(Broken::Overdue)));
         }
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})));
+            return Poll::Ready(frame);
         }
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
-        timer.as_mut().poll(context).map(|()| Some(Err(Overdue)))
+        timer.as_mut().poll(context).map(|()| Some(Err(Broken::Overdue)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -162,18 +201,18 @@ impl HttpBody for Aging {
     }
 }
 
-struct Pieces(mpsc::Receiver<Piece>);
+struct Pieces(mpsc::Receiver<Result<Piece, Broken>>);
 
 impl HttpBody for Pieces {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let piece = self.0.poll_recv(context);
-        piece.map(|piece| piece.map(|piece| Ok(Frame::data(Bytes::from_owner(piece)))))
+        piece.map(|piece| Some(piece?.map(|piece| Frame::data(Bytes::from_owner(piece)))))
     }
 }
 
@@ -200,5 +239,19 @@ mod tests {
         let waits = sink.send(piece());
         drop(body);
         assert_eq!(waits.await, Err(Closed), "whoever waits learns that nobody reads");
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_broken_off_is_not_taken_for_a_whole_one() {
+        let (sink, mut body) = streamed();
+        for _ in 0..PIECES_MAX {
+            sink.send(Bytes::from_static(b"piece")).await.expect("there is room");
+        }
+        sink.break_off(Broken::Displaced);
+        for _ in 0..PIECES_MAX {
+            assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
+        }
+        let end = body.frame().await.map(|frame| frame.map(|_| ()));
+        assert_eq!(end, Some(Err(Broken::Displaced)));
     }
 }

@@ -1,17 +1,20 @@
 //! The HTTPS listener: handshakes, connections, and what each of them may cost.
 //!
 //! Effects. Input: a bound listener, a TLS configuration, a `Handler`. HTTP/1.1 and h2. Accepting
-//! never waits: `connections` finds room for a newcomer at once, and idle unknown connections give
-//! it. Until a client has proved who it is, it has little of everything: `FIRST_REQUEST_WAIT` for
-//! its first request, `HEAD_BYTES_UNKNOWN` for a head, `UNKNOWN_BYTES_MAX` in all. Bounds beside
-//! those: `LIMITS`, `HANDSHAKE_WAIT` for TLS, `HEAD_BYTES_KNOWN` a request's head, `IDLE_WAIT`
-//! between two requests, `AGE_MAX` an answer and how long a connection takes requests,
-//! `H2_STREAMS_MAX` requests on one h2 connection, `SEND_BYTES_MAX` and `TLS_BYTES_MAX` waiting for a
-//! reader that stalls. What is upgraded leaves here and has none of them. Knows nothing of what is
-//! served.
+//! never waits: `connections` finds room for a newcomer at once, and unknown connections give it.
+//! Until a client has proved its name, it has little of everything: `FIRST_REQUEST_WAIT` for its
+//! first request, `HEAD_BYTES_UNKNOWN` for a head, `UNKNOWN_BYTES_MAX` in all, `OPEN_ANSWER_MAX` to
+//! take an answer. Handshakes have rates, `HANDSHAKES`, of all clients and of one address, and
+//! begin in turns: with a key of RSA they cost a millisecond each, so that all together take a
+//! fifth of the thread. Bounds beside those: `LIMITS`, `HANDSHAKE_WAIT` for TLS, `HEAD_BYTES_KNOWN`
+//! a request's head, `IDLE_WAIT` between two requests, `AGE_MAX` an answer and how long a
+//! connection takes requests, `H2_STREAMS_MAX` requests on one h2 connection, `SEND_BYTES_MAX` and
+//! `TLS_BYTES_MAX` waiting for a reader that stalls. Bodies of requests are not read. What is
+//! upgraded leaves here and has none of them. Knows nothing of what is served.
 // k8s: pkg/kubelet/server/server.go ListenAndServeKubeletServer
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,12 +26,15 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use pintle_api_types::rate::Rate;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::answer::Answer;
 use super::body::{self, Aging, Reply};
@@ -36,6 +42,7 @@ use super::connections::{
     Busy, Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
 use super::secure::Verdict;
+use super::turns::{TurnLimits, Turns};
 use crate::tasks;
 
 /// Connections open at the same time: unknown ones by address, known ones by name. The API server's
@@ -47,6 +54,15 @@ pub const LIMITS: Limits = Limits {
 };
 /// How long a handshake may take.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+/// Handshakes that begin. A thousand clients that come at once are served within ten seconds; the
+/// API server's come first once it has shown its certificate.
+const HANDSHAKES: TurnLimits = TurnLimits {
+    rate: Rate { per_second: 200.0, burst: 400 },
+    peer_rate: Rate { per_second: 100.0, burst: 300 },
+    under_way: usize::MAX,
+    under_way_per_peer: usize::MAX,
+    waiting_per_peer: LIMITS.unknown.per_peer,
+};
 /// How long the first request may take, from the connection on.
 // k8s: pkg/kubelet/server/server.go ReadHeaderTimeout
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(32);
@@ -63,6 +79,9 @@ const IDLE_WAIT: Duration = Duration::from_secs(90);
 /// is gone when the youngest has had its time.
 // k8s: pkg/kubelet/server/server.go ReadTimeout, WriteTimeout
 const AGE_MAX: Duration = Duration::from_secs(4 * 3600);
+/// How long a client that has proved nothing may take to receive an answer: of an open path, a
+/// refusal.
+pub(super) const OPEN_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Requests at the same time on one h2 connection.
 // k8s: golang.org/x/net/http2 defaultMaxStreams
 const H2_STREAMS_MAX: u32 = 250;
@@ -79,6 +98,35 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 const PATIENCE: Patience =
     Patience { first_request: FIRST_REQUEST_WAIT, unknown: FIRST_REQUEST_WAIT, known: IDLE_WAIT };
+
+/// How long an answer may take; a connection takes no more requests at the age of `admitted`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnswerTimes {
+    /// Of a request that was admitted, and any of a client that proved its name.
+    pub(super) admitted: Duration,
+    /// Any other, from when it is there on.
+    pub(super) open: Duration,
+}
+
+/// What a listener allows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) limits: Limits,
+    pub(super) patience: Patience,
+    pub(super) answers: AnswerTimes,
+    /// Handshakes that begin, and how long one may take.
+    pub(super) handshakes: TurnLimits,
+    pub(super) handshake: Duration,
+}
+
+/// Those of the daemons.
+pub(super) const BOUNDS: Bounds = Bounds {
+    limits: LIMITS,
+    patience: PATIENCE,
+    answers: AnswerTimes { admitted: AGE_MAX, open: OPEN_ANSWER_MAX },
+    handshakes: HANDSHAKES,
+    handshake: HANDSHAKE_WAIT,
+};
 
 /// The other end of a connection.
 pub struct Peer {
@@ -97,12 +145,13 @@ pub trait Handler: Send + Sync + 'static {
     /// The name in the client's certificate, if that holds.
     fn name(&self, peer: &Peer) -> Option<String>;
 
-    /// Answers a request. `busy` is to be told when it is allowed, and by whom it was not.
+    /// Answers a request. `busy` learns that the request is admitted, or its path is open. The
+    /// connection stays busy until the last byte of the answer is handed over.
     fn reply(
         self: Arc<Self>,
         request: Request<Incoming>,
         peer: Arc<Peer>,
-        busy: Busy,
+        busy: Arc<Busy>,
     ) -> BoxFuture<'static, Reply>;
 
     /// Somebody found no room.
@@ -111,23 +160,34 @@ pub trait Handler: Send + Sync + 'static {
 
 /// Accepts connections for as long as the runtime lives.
 pub async fn accept(listener: std::net::TcpListener, tls: ServerConfig, handler: Arc<dyn Handler>) {
+    accept_within(listener, tls, handler, BOUNDS).await;
+}
+
+/// The same with bounds of the caller's.
+pub(super) async fn accept_within(
+    listener: std::net::TcpListener,
+    tls: ServerConfig,
+    handler: Arc<dyn Handler>,
+    bounds: Bounds,
+) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the HTTPS port cannot be served"),
     };
-    let tls = TlsAcceptor::from(Arc::new(tls));
-    let told = Arc::clone(&handler);
-    let connections = Connections::new(LIMITS, PATIENCE, move || told.is_full());
+    let on_full = Arc::clone(&handler);
+    let connections = Connections::new(bounds.limits, bounds.patience, move || on_full.is_full());
+    let handshakes = Turns::new(bounds.handshakes, bounds.handshake);
+    let server = Arc::new(Server { tls: Arc::new(tls), handler, handshakes, bounds });
     loop {
         match listener.accept().await {
             Ok((socket, address)) => {
                 // A client of IPv4 is one, whatever the listener is.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-                let Some(place) = connections.open(PeerKey::of(address.ip())) else { continue };
-                let (tls, handler) = (tls.clone(), Arc::clone(&handler));
+                let place = connections.open(PeerKey::of(address.ip()));
+                let server = Arc::clone(&server);
                 tasks::serve("HTTPS connection", async move {
                     // Boxed, here and below: a future that is given away takes its room twice.
-                    Box::pin(connection(socket, (address, place), tls, handler)).await;
+                    Box::pin(server.connection(socket, address, place)).await;
                 });
             }
             Err(error) => connections.refused(&error).await,
@@ -135,43 +195,66 @@ pub async fn accept(listener: std::net::TcpListener, tls: ServerConfig, handler:
     }
 }
 
-async fn connection(
-    socket: TcpStream,
-    (address, place): (SocketAddr, Arc<Connection>),
-    tls: TlsAcceptor,
+/// What all connections of a listener share.
+struct Server {
+    tls: Arc<ServerConfig>,
     handler: Arc<dyn Handler>,
-) {
-    tune(&socket);
-    let socket = Metered::new(socket, Arc::clone(&place), UNKNOWN_BYTES_MAX);
-    let shaken = tokio::select! {
-        shaken = tokio::time::timeout(HANDSHAKE_WAIT, Box::pin(tls.accept(socket))) => shaken,
-        _ = place.over() => return tracing::debug!(%address, "a TLS handshake made room"),
-    };
-    let mut stream = match shaken {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, %address, "no TLS handshake"),
-        Err(_) => return tracing::debug!(%address, "a TLS handshake took too long"),
-    };
-    stream.get_mut().1.set_buffer_limit(Some(TLS_BYTES_MAX));
-    let shown = stream.get_ref().1;
-    let h2 = shown.alpn_protocol() == Some(b"h2");
-    let certificates = shown.peer_certificates().unwrap_or_default();
-    let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
-    let verdict = Verdict::default();
-    let peer = Arc::new(Peer { address, certificates, verdict, connection: place });
-    let head_bytes = match handler.name(&peer) {
-        Some(name) => {
-            peer.connection.set_known(&name);
-            HEAD_BYTES_KNOWN
+    handshakes: Turns,
+    bounds: Bounds,
+}
+
+impl Server {
+    async fn connection(&self, socket: TcpStream, address: SocketAddr, place: Arc<Connection>) {
+        tune(&socket);
+        let socket = Metered::new(socket, Arc::clone(&place), UNKNOWN_BYTES_MAX);
+        let shaken =
+            tokio::time::timeout(self.bounds.handshake, Box::pin(self.shake(socket, place.peer())));
+        let shaken = tokio::select! {
+            shaken = shaken => shaken,
+            _ = place.over() => return tracing::debug!(%address, "a TLS handshake made room"),
+        };
+        let mut stream = match shaken {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, %address, "no TLS handshake"),
+            Err(_) => return tracing::debug!(%address, "a TLS handshake took too long"),
+        };
+        stream.get_mut().1.set_buffer_limit(Some(TLS_BYTES_MAX));
+        let shown = stream.get_ref().1;
+        let h2 = shown.alpn_protocol() == Some(b"h2");
+        let certificates = shown.peer_certificates().unwrap_or_default();
+        let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
+        let verdict = Verdict::default();
+        let peer = Arc::new(Peer { address, certificates, verdict, connection: place });
+        let head_bytes = match self.handler.name(&peer) {
+            Some(name) => {
+                peer.connection.set_known(&name);
+                self.handshakes.prove(peer.connection.peer());
+                HEAD_BYTES_KNOWN
+            }
+            None => HEAD_BYTES_UNKNOWN,
+        };
+        let (handler, times) = (Arc::clone(&self.handler), self.bounds.answers);
+        let ended = match h2 {
+            true => Box::pin(serve_h2(stream, handler, peer, head_bytes, times)).await,
+            false => Box::pin(serve_h1(stream, handler, peer, head_bytes, times)).await,
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, %address, "a connection broke");
         }
-        None => HEAD_BYTES_UNKNOWN,
-    };
-    let ended = match h2 {
-        true => Box::pin(serve_h2(stream, handler, peer, head_bytes, AGE_MAX)).await,
-        false => Box::pin(serve_h1(stream, handler, peer, head_bytes, AGE_MAX)).await,
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, %address, "a connection broke");
+    }
+
+    /// The handshake. It waits for its turn between the client's hello, which costs nothing to
+    /// read, and the signature.
+    async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        socket: S,
+        peer: PeerKey,
+    ) -> io::Result<TlsStream<S>> {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
+        let turn = self.handshakes.turn(peer).await;
+        let no_turn = |_| io::Error::other("too many handshakes begin");
+        drop(turn.map_err(no_turn).inspect_err(|_| self.handler.is_full())?);
+        hello.into_stream(Arc::clone(&self.tls)).await
     }
 }
 
@@ -190,16 +273,16 @@ async fn serve_h1(
     handler: Arc<dyn Handler>,
     peer: Arc<Peer>,
     head_bytes: usize,
-    age: Duration,
+    times: AnswerTimes,
 ) -> hyper::Result<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(IDLE_WAIT).max_buf_size(head_bytes);
     let place = Arc::clone(&peer.connection);
     let answer =
-        service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer), age));
+        service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer), times));
     let served =
         std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
-    until_over(served, &place, age, |served| served.graceful_shutdown()).await
+    until_over(served, &place, times.admitted, |served| served.graceful_shutdown()).await
 }
 
 async fn serve_h2(
@@ -207,7 +290,7 @@ async fn serve_h2(
     handler: Arc<dyn Handler>,
     peer: Arc<Peer>,
     head_bytes: usize,
-    age: Duration,
+    times: AnswerTimes,
 ) -> hyper::Result<()> {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
@@ -220,9 +303,9 @@ async fn serve_h2(
         .keep_alive_timeout(PING.1);
     let place = Arc::clone(&peer.connection);
     let answer =
-        service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer), age));
+        service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer), times));
     let served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
-    until_over(served, &place, age, |served| served.graceful_shutdown()).await
+    until_over(served, &place, times.admitted, |served| served.graceful_shutdown()).await
 }
 
 /// Serves until the connection ends, its room is needed, or it was silent or is old for too long.
@@ -239,7 +322,7 @@ async fn until_over<S: Future<Output = hyper::Result<()>>>(
         tokio::select! {
             ended = served.as_mut() => return ended,
             over = place.over() => match over {
-                Over::Displaced => return Ok(()),
+                Over::Displaced | Over::Overdue => return Ok(()),
                 Over::Idle => break,
             },
             () = aged.as_mut() => {
@@ -256,27 +339,25 @@ async fn until_over<S: Future<Output = hyper::Result<()>>>(
     tokio::time::timeout(CLOSE_WAIT, served).await.unwrap_or(Ok(()))
 }
 
-/// A request that panics is answered as such, and its connection goes on.
+/// A request that panics is answered as such, and its connection goes on. Every answer has an end.
 async fn reply(
     request: Request<Incoming>,
     handler: Arc<dyn Handler>,
     peer: Arc<Peer>,
-    age: Duration,
+    times: AnswerTimes,
 ) -> Result<Response<Aging>, Infallible> {
-    let end = Instant::now() + age;
-    let busy = peer.connection.ask();
-    let asked = async move { handler.reply(request, peer, busy).await };
+    let end = Instant::now() + times.admitted;
+    let busy = Arc::new(peer.connection.ask());
+    let of_request = Arc::clone(&busy);
+    let asked = async move { handler.reply(request, peer, of_request).await };
     let answered: Reply = tasks::caught(asked).await.unwrap_or_else(|panic| {
         tasks::counted("request");
         tracing::error!(task = "request", "{panic}; one request is lost");
         Answer::text(500, "internal server error\n").into()
     });
-    Ok(answered.map(|body| body::until(body, end)))
-}
-
-/// The answer, whose connection is busy until its last byte is handed over.
-pub fn held(reply: Reply, busy: Busy) -> Reply {
-    reply.map(|body| body::holding(body, busy))
+    let end = if busy.is_admitted() { end } else { Instant::now() + times.open };
+    busy.end_by(end.into_std());
+    Ok(answered.map(|body| body::until(body::holding(body, busy), end)))
 }
 
 #[cfg(test)]
@@ -299,12 +380,12 @@ mod tests {
             self: Arc<Self>,
             _: Request<Incoming>,
             _: Arc<Peer>,
-            mut busy: Busy,
+            busy: Arc<Busy>,
         ) -> BoxFuture<'static, Reply> {
-            busy.allow();
+            busy.admit(Some("admin"));
             let (sink, body) = body::streamed();
             self.0.send(sink).expect("the test waits");
-            Box::pin(async move { held(Response::new(body), busy) })
+            Box::pin(async move { Response::new(body) })
         }
 
         fn is_full(&self) {}
@@ -313,7 +394,7 @@ mod tests {
     fn peer() -> Arc<Peer> {
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         let connections = Connections::new(LIMITS, PATIENCE, || {});
-        let connection = connections.open(PeerKey::of(address.ip())).expect("room");
+        let connection = connections.open(PeerKey::of(address.ip()));
         Arc::new(Peer { address, certificates: [].into(), verdict: Verdict::default(), connection })
     }
 
@@ -331,7 +412,8 @@ mod tests {
     ) -> (Client, Served, mpsc::UnboundedReceiver<body::Sink>) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (streams, begun) = mpsc::unbounded_channel();
-        let served = serve_h2(ours, Arc::new(Streams(streams)), peer(), HEAD_BYTES_KNOWN, age);
+        let times = AnswerTimes { admitted: age, open: age };
+        let served = serve_h2(ours, Arc::new(Streams(streams)), peer(), HEAD_BYTES_KNOWN, times);
         let served = tokio::spawn(served);
         let mut client = client::Builder::new(TokioExecutor::new());
         client.initial_stream_window_size(window);

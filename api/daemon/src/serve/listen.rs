@@ -1,10 +1,11 @@
 //! Listeners and connections: binding, who may connect, and the bounds of each connection.
 //!
 //! Effects. Input: addresses and a `Service` for each listener. Bounds: `LIMITS` open connections a
-//! listener (a further one takes the place of one that is idle), `HEAD_BYTES_MAX` a request's
-//! head, `HEAD_WAIT` to send it or to take a piece of an answer, `CONNECTION_AGE` until a connection
-//! is asked to end and `CLOSE_WAIT` until it is cut. Request bodies are never read. The socket is the agent's own
-//! user's and root's: its mode says so and each peer's credentials are checked.
+//! listener (a further one takes the place of another), `HEAD_BYTES_MAX` a request's head,
+//! `HEAD_WAIT` to send it, `OPEN_ANSWER_MAX` to take an answer of a port, `CONNECTION_AGE` until a
+//! connection is asked to end and `CLOSE_WAIT` until it is cut. Request bodies are never read. A
+//! client of a port has proved nothing, so that no request protects its connection. The socket is
+//! the agent's own user's and root's: its mode says so and each peer's credentials are checked.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -25,6 +26,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::time::Instant;
 
 use super::answer::Answer;
 use super::body;
@@ -32,6 +34,7 @@ use super::body::Reply;
 use super::connections::{
     Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
+use super::https::OPEN_ANSWER_MAX;
 use super::secure::tls::TlsError;
 use super::secure::{AccessError, ServingCertError};
 use crate::tasks;
@@ -71,8 +74,8 @@ pub struct Asked {
 pub enum Takes {
     /// GET and HEAD: whoever may reach it can read.
     Reads,
-    /// POST as well: whoever may reach it can do what the daemon's owner can. The service refuses it
-    /// where it changes nothing.
+    /// POST as well: whoever may reach it can do what the daemon's owner can. The service refuses
+    /// it where it changes nothing.
     Changes,
 }
 
@@ -299,12 +302,8 @@ pub async fn accept(
     loop {
         match open.next().await {
             Ok(Some((stream, peer))) => {
-                if let Some(place) = connections.open(peer) {
-                    tasks::serve(
-                        "connection",
-                        connection(stream, place, takes, Arc::clone(&service)),
-                    );
-                }
+                let place = connections.open(peer);
+                tasks::serve("connection", connection(stream, place, takes, Arc::clone(&service)));
             }
             Ok(None) => {}
             Err(error) => connections.refused(&error).await,
@@ -350,11 +349,25 @@ async fn connection(
 ) {
     let asked = Arc::clone(&place);
     let answer = service_fn(move |request: Request<Incoming>| {
-        let (service, mut busy) = (Arc::clone(&service), asked.ask());
+        let (service, busy) = (Arc::clone(&service), asked.ask());
+        let peer = asked.peer();
         async move {
-            busy.allow(); // whoever reaches this listener may ask
+            // All clients of this listener may ask; the kernel proves the user of a local socket.
+            let time = match peer {
+                PeerKey::Local(uid) => {
+                    busy.admit(Some(&format!("uid {uid}")));
+                    CONNECTION_AGE
+                }
+                _ => {
+                    busy.open();
+                    OPEN_ANSWER_MAX
+                }
+            };
             let answer = Reply::from(respond(&request, takes, &service).await);
-            Ok::<_, std::convert::Infallible>(answer.map(|body| body::holding(body, busy)))
+            let end = Instant::now() + time;
+            busy.end_by(end.into_std());
+            let body = |body| body::until(body::holding(body, busy), end);
+            Ok::<_, std::convert::Infallible>(answer.map(body))
         }
     });
     let mut http = http1::Builder::new();
@@ -366,7 +379,7 @@ async fn connection(
     tokio::select! {
         _ = connection.as_mut() => return,
         over = over => match over {
-            Ok(Over::Displaced) => return,
+            Ok(Over::Displaced | Over::Overdue) => return,
             Ok(Over::Idle) | Err(_) => connection.as_mut().graceful_shutdown(),
         }
     }

@@ -1,9 +1,10 @@
 //! A socket whose reading is metered.
 //!
 //! Effects. Two bounds: an unknown client may send `unknown_bytes` in all, TLS included, before a
-//! request of its is allowed, which is more than any honest head and ends every flood of frames;
-//! and after `TURN_BYTES` in a row anybody makes way for the thread's other tasks, so that whoever
-//! sends without pause gets a share of the thread and not the thread.
+//! request of its is allowed or an open answer has ended, which is more than any honest head and
+//! ends every flood of frames; and after `TURN_BYTES` in a row any client makes way for the
+//! thread's other tasks, so that one that sends without pause gets a share of the thread and not
+//! the thread.
 
 use std::io;
 use std::pin::Pin;
@@ -33,8 +34,14 @@ impl<S> Metered<S> {
         Self { inner, connection, unknown_bytes, read: 0, in_a_row: 0 }
     }
 
-    fn is_over_budget(&self) -> bool {
-        self.read > self.unknown_bytes && !self.connection.is_free.load(Ordering::Relaxed)
+    fn is_over_budget(&mut self) -> bool {
+        if self.read <= self.unknown_bytes || self.connection.is_free.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.connection.is_renewed.swap(false, Ordering::Relaxed) {
+            self.read = 0;
+        }
+        self.read > self.unknown_bytes
     }
 }
 

@@ -1,11 +1,13 @@
 //! The connections of one listener: who gets room, who makes room, who has been silent too long.
 //!
-//! `table` is pure and decides; this file carries it out. A connection begins as unknown and becomes
-//! known when its client has proved who it is (a client certificate that holds, or a request that
-//! was allowed). The two classes never compete: unknown connections only ever displace unknown ones,
-//! so nobody without credentials takes anything away from the API server, and known ones have a share
-//! for each name, so that no other name does. Accepting never waits for room: the newcomer gets it
-//! at once and the idle connection that is least worth keeping goes.
+//! `table` is pure and decides; this file carries it out. A connection begins as unknown and
+//! becomes known when its client has proved its name (a client certificate that holds, or an
+//! allowed request of a user with a name). The two classes never compete: unknown connections only
+//! ever displace unknown ones, so no client without credentials takes room away from the API
+//! server, and known ones have a share for each name, so that no other name does. Accepting never
+//! waits for room: the newcomer gets it at once and the connection that is least worth keeping is
+//! closed. A request protects its connection only when the client proved a name: an answer of an
+//! open path never does, and is cut at its deadline, whether the client reads or not.
 //!
 //! `io` meters what is read, so that one connection cannot keep the thread. Owner: the listener's
 //! task makes a `Connection` for each socket; dropping it gives the room back. Bounds: `Limits`.
@@ -14,7 +16,8 @@ mod io;
 mod peer;
 mod table;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -89,8 +92,17 @@ pub struct Connection {
     opened: Instant,
     /// Bytes written to the client so far.
     written: AtomicU64,
-    /// The client is known, or was allowed something: it may send what it likes.
+    /// The client is known, or was admitted: it may send what it likes.
     is_free: AtomicBool,
+    /// The client has proved its name.
+    is_proven: AtomicBool,
+    /// An open answer has ended: the client may send as much again as at first.
+    is_renewed: AtomicBool,
+    /// When answers have to be taken, with the number of their requests.
+    deadlines: Mutex<BTreeSet<(Instant, u64)>>,
+    /// There is a deadline before all others.
+    deadline_moved: Notify,
+    requests: AtomicU64,
 }
 
 /// Why a connection is to be closed.
@@ -100,16 +112,25 @@ pub enum Over {
     Displaced,
     /// It did nothing for too long.
     Idle,
+    /// It has not taken an answer in time.
+    Overdue,
 }
 
 /// A request under way on a connection; dropping it ends it.
-pub struct Busy(Arc<Connection>, Stage);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Asked,
-    Allowed,
+pub struct Busy {
+    connection: Arc<Connection>,
+    number: u64,
+    stage: AtomicU8,
 }
+
+/// Nothing is decided about the request.
+const ASKED: u8 = 0;
+/// The path is open.
+const OPEN: u8 = 1;
+/// A client without a name was admitted.
+const ADMITTED: u8 = 2;
+/// A client that proved its name was admitted.
+const ALLOWED: u8 = 3;
 
 impl Connections {
     /// No connection yet.
@@ -121,17 +142,13 @@ impl Connections {
         Self { table: Arc::new(Mutex::new(Table::new(limits))), patience, full: Arc::new(full) }
     }
 
-    /// Room for a new connection; `None` when everybody there is busy.
-    pub fn open(&self, peer: PeerKey) -> Option<Arc<Connection>> {
+    /// Room for a new connection, which an unknown one may have to make.
+    pub fn open(&self, peer: PeerKey) -> Arc<Connection> {
         let displaced = Arc::new(Notify::new());
         let now = Instant::now();
-        let opened = self.table().open(peer, Arc::clone(&displaced), now);
-        let Some((id, gone)) = opened else {
-            (self.full)();
-            return None;
-        };
+        let (id, gone) = self.table().open(peer, Arc::clone(&displaced), now);
         self.displace(gone);
-        Some(Arc::new(Connection {
+        Arc::new(Connection {
             all: self.clone(),
             id,
             peer,
@@ -139,7 +156,12 @@ impl Connections {
             opened: now,
             written: AtomicU64::new(0),
             is_free: AtomicBool::new(false),
-        }))
+            is_proven: AtomicBool::new(false),
+            is_renewed: AtomicBool::new(false),
+            deadlines: Mutex::default(),
+            deadline_moved: Notify::new(),
+            requests: AtomicU64::new(0),
+        })
     }
 
     /// The kernel gave no connection. Where it is short of something an idle unknown one makes
@@ -149,7 +171,7 @@ impl Connections {
         match Refusal::of(error) {
             Refusal::Client => return,
             Refusal::Short => {
-                let gone = self.table().shed();
+                let gone = self.table().shed(Instant::now());
                 self.displace(gone);
             }
             Refusal::Other => {}
@@ -178,14 +200,16 @@ impl Connection {
     /// The client has proved its name. Without room among the known ones it stays unknown.
     pub fn set_known(&self, name: &str) {
         self.is_free.store(true, Ordering::Relaxed);
-        let gone = self.all.table().set_known(self.id, PeerKey::named(name));
+        self.is_proven.store(true, Ordering::Relaxed);
+        let gone = self.all.table().set_known(self.id, PeerKey::named(name), Instant::now());
         self.all.displace(gone);
     }
 
     /// A request came in that nobody has allowed yet.
     pub fn ask(self: &Arc<Self>) -> Busy {
         self.all.table().ask(self.id);
-        Busy(Arc::clone(self), Stage::Asked)
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        Busy { connection: Arc::clone(self), number, stage: AtomicU8::new(ASKED) }
     }
 
     /// Ends when the connection is to be closed.
@@ -212,9 +236,38 @@ impl Connection {
             };
             tokio::select! {
                 () = self.displaced.notified() => return Over::Displaced,
+                () = self.until_overdue() => return Over::Overdue,
                 () = tokio::time::sleep(left) => {}
             }
         }
+    }
+
+    /// Ends when an answer was not taken in time. A timer in the answer's body does not
+    /// suffice: the body of a client that opens no window is never polled.
+    async fn until_overdue(&self) {
+        loop {
+            let first = self.deadlines().first().map(|(at, _)| *at);
+            let passed = async {
+                match first {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.deadline_moved.notified() => {}
+                // The answer may have ended meanwhile.
+                () = passed => {
+                    let now = Instant::now();
+                    if self.deadlines().first().is_some_and(|(at, _)| *at <= now) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn deadlines(&self) -> MutexGuard<'_, BTreeSet<(Instant, u64)>> {
+        self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wrote(&self, bytes: usize) {
@@ -229,25 +282,62 @@ impl Drop for Connection {
 }
 
 impl Busy {
-    /// The request is allowed: its connection is not displaced before it has ended.
-    pub fn allow(&mut self) {
-        if self.1 == Stage::Asked {
-            self.1 = Stage::Allowed;
-            self.0.is_free.store(true, Ordering::Relaxed);
-            self.0.all.table().allow(self.0.id);
+    /// The path is open: its answer needs no credentials, and its connection may be displaced.
+    pub fn open(&self) {
+        let _ = self.stage.compare_exchange(ASKED, OPEN, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The request is allowed to the user of this name, which the client has proved, or without a
+    /// name to all clients. With one its connection is not displaced before the request has ended.
+    pub fn admit(&self, name: Option<&str>) {
+        self.connection.is_free.store(true, Ordering::Relaxed);
+        let stage = if name.is_some() { ALLOWED } else { ADMITTED };
+        let before = self.stage.fetch_max(stage, Ordering::Relaxed);
+        if let Some(name) = name {
+            self.connection.set_known(name);
+            if before < ALLOWED {
+                self.connection.all.table().allow(self.connection.id);
+            }
+        }
+    }
+
+    /// Whether the request was decided about, or its client is known anyhow.
+    pub(super) fn is_admitted(&self) -> bool {
+        let is_proven = self.connection.is_proven.load(Ordering::Relaxed);
+        is_proven || self.stage.load(Ordering::Relaxed) >= ADMITTED
+    }
+
+    /// Has the connection closed if the answer was not taken at that time. The connection of a
+    /// client that proved its name is only bound by its age: it carries other users' answers as
+    /// well.
+    pub(super) fn end_by(&self, deadline: Instant) {
+        if self.connection.is_proven.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut deadlines = self.connection.deadlines();
+        deadlines.insert((deadline, self.number));
+        if deadlines.first() == Some(&(deadline, self.number)) {
+            self.connection.deadline_moved.notify_one();
         }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut table = self.0.all.table();
-        table.end(self.0.id, self.1 == Stage::Allowed, Instant::now());
+        let stage = *self.stage.get_mut();
+        if stage == OPEN {
+            self.connection.is_renewed.store(true, Ordering::Relaxed);
+        }
+        self.connection.deadlines().retain(|(_, number)| *number != self.number);
+        let mut table = self.connection.all.table();
+        table.end(self.connection.id, stage == ALLOWED, Instant::now());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn connections() -> Connections {
@@ -262,20 +352,58 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_comes_back_when_a_connection_is_dropped() {
+    async fn only_a_request_of_a_proven_name_keeps_its_connection() {
         let all = connections();
-        let first = all.open(peer(1)).expect("room");
-        let mut asked = first.ask();
-        asked.allow();
-        let second = all.open(peer(1)).expect("room");
-        second.ask().allow();
-        let third = all.open(peer(1)).expect("the idle second one makes room");
-        assert_eq!(second.over().await, Over::Displaced);
-        let mut busy = third.ask();
-        busy.allow();
-        assert!(all.open(peer(1)).is_none(), "nobody is idle");
-        drop((third, busy));
-        assert!(all.open(peer(1)).is_some());
+        let (anybody, named) = (all.open(peer(1)), all.open(peer(1)));
+        let (open, busy) = (anybody.ask(), named.ask());
+        open.open();
+        busy.admit(Some("eve"));
+        let third = all.open(peer(1));
+        let admitted = third.ask();
+        admitted.admit(None);
+        let _fourth = all.open(peer(1));
+        assert_eq!(anybody.over().await, Over::Displaced, "its path is open");
+        let _fifth = all.open(peer(1));
+        assert_eq!(third.over().await, Over::Displaced, "it has no name");
+        let _flood: Vec<_> = (2..20).map(|last| all.open(peer(last))).collect();
+        assert_eq!(named.over().now_or_never(), None);
+    }
+
+    #[tokio::test]
+    async fn names_keep_each_other_out_of_no_room_but_their_own() {
+        let all = connections();
+        let hold = |name: &str, last: u8| {
+            let connection = all.open(peer(last));
+            let busy = connection.ask();
+            busy.admit(Some(name));
+            (connection, busy)
+        };
+        let held: Vec<_> = (0..8).map(|last| hold("eve", last)).collect();
+        let kept = held.iter().filter(|(one, _)| one.over().now_or_never().is_none()).count();
+        assert!(kept >= 2, "two are known, the others unknown and may go");
+        let other = hold("admin", 100);
+        let _flood: Vec<_> = (101..120).map(|last| all.open(peer(last))).collect();
+        assert_eq!(other.0.over().now_or_never(), None);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_taken_in_time_ends_its_connection() {
+        let all = connections();
+        let (slow, prompt, named) = (all.open(peer(1)), all.open(peer(2)), all.open(peer(3)));
+        let soon = Instant::now() + Duration::from_millis(20);
+        let (first, second, third) = (slow.ask(), prompt.ask(), named.ask());
+        [&first, &second].into_iter().for_each(Busy::open);
+        third.admit(Some("admin"));
+        // A later one before it: the first is what counts.
+        let later = slow.ask();
+        later.end_by(soon + Duration::from_secs(60));
+        [&first, &second, &third].into_iter().for_each(|busy| busy.end_by(soon));
+        drop(second);
+        assert_eq!(slow.over().await, Over::Overdue);
+        let (prompt, named) = (prompt.over(), named.over());
+        let both = async { tokio::join!(prompt, named) };
+        let both = tokio::time::timeout(Duration::from_millis(60), both).await;
+        assert!(both.is_err(), "one was taken, the other is of a name");
     }
 
     #[test]
@@ -297,12 +425,11 @@ mod tests {
 
     #[tokio::test]
     async fn without_descriptors_an_idle_stranger_goes_and_the_listener_pauses() {
-        use futures_util::FutureExt as _;
         let share = Share { total: 4, per_peer: 4 };
         let wait = Duration::from_secs(3600);
         let patience = Patience { first_request: wait, unknown: wait, known: wait };
         let all = Connections::new(Limits { unknown: share, known: share }, patience, || {});
-        let idle = all.open(peer(1)).expect("room");
+        let idle = all.open(peer(1));
         let refused = |errno: nix::errno::Errno| {
             let error = errno.into();
             all.refused(&error).now_or_never()
@@ -319,9 +446,9 @@ mod tests {
         let wait = Duration::from_millis(20);
         let patience = Patience { first_request: wait, unknown: wait, known: wait };
         let all = Connections::new(Limits { unknown: share, known: share }, patience, || {});
-        let idle = all.open(peer(1)).expect("room");
+        let idle = all.open(peer(1));
         assert_eq!(idle.over().await, Over::Idle);
-        let busy = all.open(peer(2)).expect("room");
+        let busy = all.open(peer(2));
         let asked = busy.ask();
         let more = tokio::time::timeout(4 * wait, busy.over()).await;
         assert!(more.is_err(), "it has a request under way");

@@ -1,16 +1,23 @@
 //! Which connection gets room, and which one makes room for it. Pure: the caller says the time.
 //!
 //! Input: connections that open, ask, are allowed, become known and close. Output: the mark of the
-//! connection that has to go. Only idle connections go: within the class that is full, one of the
-//! peer that has most; there one that asks nothing before one that waits to be allowed, and then
-//! the one that has been idle for longest. Bounds: `Limits`; a look at every entry for each
-//! connection that finds its class full, some hundred comparisons.
+//! connection that is displaced. Within the class that is full it is one of the peer with most.
+//! Only a known connection is protected by a request under way. Any unknown one may be displaced,
+//! so that a newcomer always finds room: first one without a request, then one with a request that
+//! is not allowed yet or an open answer that is being sent, then one with an allowed request (of a
+//! client that proved its name when its share of the known ones was busy); last one that was opened
+//! less than `SHAKE_TIME` ago, so that the handshake of a client with a certificate comes to its
+//! end during a flood. Among equals it is the one that has been idle for longest. Bounds: `Limits`;
+//! a look at every entry for each connection that finds its class full, some hundred comparisons.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::PeerKey;
+
+/// How long an unknown connection that has not asked yet is displaced last.
+const SHAKE_TIME: Duration = Duration::from_secs(1);
 
 /// How many connections of one class there may be.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +47,7 @@ pub(super) enum Class {
 struct Entry<M> {
     peer: PeerKey,
     class: Class,
-    /// Requests that wait to be allowed.
+    /// Requests that wait to be allowed, and open answers that are not taken yet.
     asking: usize,
     /// Requests that were allowed and have not ended.
     allowed: usize,
@@ -76,14 +83,9 @@ impl<M: Clone> Table<M> {
         Self { limits, entries, counts, totals: [0; 2], next: 0 }
     }
 
-    /// A new connection and the one that goes for it; `None` when no idle one can go.
-    pub(super) fn open(
-        &mut self,
-        peer: PeerKey,
-        mark: M,
-        now: Instant,
-    ) -> Option<(u64, Option<M>)> {
-        let gone = self.room(Class::Unknown, peer)?;
+    /// A new connection and the one that it displaces.
+    pub(super) fn open(&mut self, peer: PeerKey, mark: M, now: Instant) -> (u64, Option<M>) {
+        let gone = self.room(Class::Unknown, peer, now).flatten();
         self.next += 1;
         let id = self.next;
         let entry = Entry {
@@ -98,19 +100,19 @@ impl<M: Clone> Table<M> {
         };
         self.entries.insert(id, entry);
         self.count(Class::Unknown, peer, true);
-        Some((id, gone))
+        (id, gone)
     }
 
     /// The client proved who it is, which is what its share is counted by from now on; the known
     /// connection that goes for it.
-    pub(super) fn set_known(&mut self, id: u64, who: PeerKey) -> Option<M> {
+    pub(super) fn set_known(&mut self, id: u64, name: PeerKey, now: Instant) -> Option<M> {
         let before = self.entries.get(&id).filter(|e| e.class == Class::Unknown)?.peer;
         // Everybody known is busy: it stays where it is.
-        let gone = self.room(Class::Known, who)?;
+        let gone = self.room(Class::Known, name, now)?;
         let entry = self.entries.get_mut(&id)?;
-        (entry.class, entry.peer) = (Class::Known, who);
+        (entry.class, entry.peer) = (Class::Known, name);
         self.count(Class::Unknown, before, false);
-        self.count(Class::Known, who, true);
+        self.count(Class::Known, name, true);
         gone
     }
 
@@ -147,8 +149,8 @@ impl<M: Clone> Table<M> {
     }
 
     /// An idle unknown connection that goes without anybody coming.
-    pub(super) fn shed(&mut self) -> Option<M> {
-        self.displace(Class::Unknown, None)
+    pub(super) fn shed(&mut self, now: Instant) -> Option<M> {
+        self.displace(Class::Unknown, None, now)
     }
 
     #[cfg(test)]
@@ -166,27 +168,31 @@ impl<M: Clone> Table<M> {
     }
 
     /// `None` without room, else whoever made it.
-    fn room(&mut self, class: Class, peer: PeerKey) -> Option<Option<M>> {
+    fn room(&mut self, class: Class, peer: PeerKey, now: Instant) -> Option<Option<M>> {
         let share = match class {
             Class::Unknown => self.limits.unknown,
             Class::Known => self.limits.known,
         };
         if self.of_peer(class, peer) >= share.per_peer {
-            return self.displace(class, Some(peer)).map(Some);
+            return self.displace(class, Some(peer), now).map(Some);
         }
         if self.totals[class as usize] >= share.total {
-            return self.displace(class, None).map(Some);
+            return self.displace(class, None, now).map(Some);
         }
         Some(None)
     }
 
-    fn displace(&mut self, class: Class, only: Option<PeerKey>) -> Option<M> {
-        let idle = self.entries.iter().filter(|(_, entry)| {
-            entry.class == class && entry.allowed == 0 && only.is_none_or(|peer| entry.peer == peer)
+    fn displace(&mut self, class: Class, only: Option<PeerKey>, now: Instant) -> Option<M> {
+        let may_go = self.entries.iter().filter(|(_, entry)| {
+            let is_protected = class == Class::Known && entry.allowed > 0;
+            entry.class == class && !is_protected && only.is_none_or(|peer| entry.peer == peer)
         });
-        let (&id, _) = idle.max_by_key(|(_, entry)| {
-            let silent = entry.asking == 0;
-            (self.of_peer(class, entry.peer), silent, Reverse(entry.turn))
+        let (&id, _) = may_go.max_by_key(|(_, entry)| {
+            let shakes = class == Class::Unknown
+                && !entry.asked_once
+                && now.saturating_duration_since(entry.idle_since) < SHAKE_TIME;
+            let work = (entry.allowed > 0, entry.asking > 0);
+            (self.of_peer(class, entry.peer), !shakes, Reverse(work), Reverse(entry.turn))
         })?;
         let entry = self.entries.remove(&id)?;
         self.count(class, entry.peer, false);
@@ -232,7 +238,7 @@ mod tests {
         }
 
         fn open(&mut self, from: u8, name: &'static str) -> (u64, Option<&'static str>) {
-            self.0.open(peer(from), name, self.1).expect("room")
+            self.0.open(peer(from), name, self.1)
         }
     }
 
@@ -256,8 +262,10 @@ mod tests {
         names.0.ask(ids[0]);
         names.0.allow(ids[0]);
         names.0.ask(ids[1]);
+        names.1 += SHAKE_TIME;
         assert_eq!(names.open(1, "e").1, Some("c"));
         assert_eq!(names.open(1, "f").1, Some("d"));
+        names.1 += SHAKE_TIME;
         names.0.end(ids[0], true, names.1);
         assert_eq!(names.open(1, "g").1, Some("e"), "idle for longer than the first");
         assert_eq!(names.open(1, "h").1, Some("f"));
@@ -265,30 +273,48 @@ mod tests {
     }
 
     #[test]
-    fn without_an_idle_one_nobody_comes_in() {
+    fn a_newcomer_finds_room_whatever_unknown_connections_do() {
         let mut names = Names::new();
         for name in ["a", "b", "c", "d"] {
             let id = names.open(1, name).0;
             names.0.ask(id);
             names.0.allow(id);
         }
-        assert!(names.0.open(peer(1), "e", names.1).is_none());
-        assert_eq!(names.open(2, "f").1, None, "another peer has room");
+        let asking = names.open(2, "e").0;
+        names.0.ask(asking);
+        assert_eq!(names.open(1, "f").1, Some("a"), "its peer's share");
+        assert_eq!(names.open(2, "g").1, None);
+        assert_eq!(names.open(3, "h").1, Some("b"), "one of the peer with most");
+    }
+
+    #[test]
+    fn a_handshake_that_has_just_begun_goes_after_requests_of_unknown_clients() {
+        let mut names = Names::new();
+        for (from, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")] {
+            let id = names.open(from, name).0;
+            names.0.ask(id);
+        }
+        names.open(6, "newcomer");
+        for (from, gone) in [(7, "a"), (8, "b"), (9, "c"), (10, "d"), (11, "e")] {
+            assert_eq!(names.open(from, "flood").1, Some(gone));
+        }
+        names.1 += SHAKE_TIME;
+        assert_eq!(names.open(12, "late").1, Some("newcomer"), "it had its time");
     }
 
     #[test]
     fn known_and_unknown_connections_do_not_compete() {
         let mut names = Names::new();
         let known = names.open(1, "known").0;
-        assert_eq!(names.0.set_known(known, peer(1)), None);
+        assert_eq!(names.0.set_known(known, peer(1), names.1), None);
         for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
             assert_ne!(names.open(1, name).1, Some("known"));
         }
         let second = names.open(1, "second").0;
         let third = names.open(1, "third").0;
-        assert_eq!(names.0.set_known(second, peer(1)), None);
+        assert_eq!(names.0.set_known(second, peer(1), names.1), None);
         assert_eq!(
-            names.0.set_known(third, peer(1)),
+            names.0.set_known(third, peer(1), names.1),
             Some("known"),
             "the peer's known share is full"
         );
@@ -297,7 +323,7 @@ mod tests {
         names.0.ask(third);
         names.0.allow(third);
         let fourth = names.open(1, "fourth").0;
-        assert_eq!(names.0.set_known(fourth, peer(1)), None);
+        assert_eq!(names.0.set_known(fourth, peer(1), names.1), None);
         assert_eq!(names.0.class(fourth), Some(Class::Unknown), "busy ones do not make room");
     }
 
@@ -311,9 +337,12 @@ mod tests {
             for (what, from, which) in steps {
                 let ids: Vec<u64> = table.entries.keys().copied().collect();
                 let id = ids.get(which).copied().unwrap_or(0);
+                let is_known = |id: &u64| table.class(*id) == Some(Class::Known);
+                let mut protected: Vec<u64> =
+                    busy.iter().map(|(id, _)| *id).filter(is_known).collect();
                 match what {
                     0 | 1 => drop(table.open(peer(from), (), now)),
-                    2 => drop(table.set_known(id, peer(from))),
+                    2 => drop(table.set_known(id, peer(from), now)),
                     3 if id != 0 => {
                         table.ask(id);
                         table.allow(id);
@@ -322,6 +351,7 @@ mod tests {
                     4 => busy.drain(..).for_each(|(id, was)| table.end(id, was, now)),
                     _ => {
                         busy.retain(|(of, _)| *of != id);
+                        protected.retain(|of| *of != id);
                         table.close(id);
                     }
                 }
@@ -338,7 +368,8 @@ mod tests {
                     }
                 }
                 let there = |id: &u64| table.entries.contains_key(id);
-                prop_assert!(busy.iter().all(|(id, _)| there(id)), "a busy one was displaced");
+                prop_assert!(protected.iter().all(there), "a busy known one was displaced");
+                busy.retain(|(id, _)| there(id));
             }
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Input: a connection's certificates and a request's head. Output: the user, `None` without
 //! credentials, or an error for credentials that do not hold: those are never taken for nobody.
-//! Tokens are remembered by their digest, for `cacheTTL`; equal ones that come together are reviewed
-//! once. Bounds: `TOKEN_BYTES_MAX`, those of `flights`.
+//! Tokens are remembered by their digest, for `cacheTTL`; equal ones that come together are
+//! reviewed once. Bounds: `TOKEN_BYTES_MAX`, those of `flights`.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/authenticatorfactory/delegating.go New
 
 use std::collections::BTreeMap;
@@ -235,7 +235,11 @@ impl Tokens {
         }
         let reviews = Arc::clone(&self.reviews);
         let ask = || async move { reviews.token(token).await.map(reviewed) }.boxed();
-        let answer = self.flights.answer(key, peer.connection.peer(), ask).await?;
+        let from = peer.connection.peer();
+        let answer = self.flights.answer(key, from, ask).await?;
+        if answer.user.is_some() {
+            self.flights.prove(from);
+        }
         let ttl = match answer {
             // Upstream takes such an answer for an error and keeps it not at all: it may be one
             // of an API server that has not heard of the token yet.

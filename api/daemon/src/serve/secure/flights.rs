@@ -2,20 +2,22 @@
 //!
 //! Input: a question, whose it is, and how to ask it. Output: the answer, or that there is no turn.
 //! Whoever asks what is being asked already waits for that answer. A question that nobody waits for
-//! any more is dropped. Bounds: `UNDER_WAY_MAX` questions at the API server, of them
-//! `UNDER_WAY_PER_PEER` of one peer; `WAITING_PER_PEER` that wait, none longer than `WAIT_MAX`;
-//! `RATE` questions of all, `PEER_RATE` of one peer; `PEERS_MAX` peers that are kept account of.
+//! any more is dropped. Peers take turns (`turns`), those first that had a good answer lately: a
+//! flood of random tokens from many addresses delays a real one by less than `WAIT_MAX`. Bounds:
+//! `UNDER_WAY_MAX` questions at the API server, of them `UNDER_WAY_PER_PEER` of one peer;
+//! `WAITING_PER_PEER` that wait, none longer than `WAIT_MAX`; `RATE` questions of all, `PEER_RATE`
+//! of one peer.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _, Shared};
-use pintle_api_types::rate::{Bucket, Rate};
-use tokio::sync::Semaphore;
+use pintle_api_types::rate::Rate;
 
 use crate::serve::connections::PeerKey;
+use crate::serve::turns::{TurnLimits, Turns};
 
 /// Questions at the API server at the same time.
 const UNDER_WAY_MAX: usize = 32;
@@ -27,8 +29,13 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Questions per second, and at once. The kubelet's go through the client of kubeAPIQPS.
 const RATE: Rate = Rate { per_second: 50.0, burst: 100 };
 const PEER_RATE: Rate = Rate { per_second: 10.0, burst: 30 };
-/// Peers with an account.
-const PEERS_MAX: usize = 4096;
+const LIMITS: TurnLimits = TurnLimits {
+    rate: RATE,
+    peer_rate: PEER_RATE,
+    under_way: UNDER_WAY_MAX,
+    under_way_per_peer: UNDER_WAY_PER_PEER,
+    waiting_per_peer: WAITING_PER_PEER,
+};
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,28 +48,10 @@ pub(super) enum NoAnswer {
 
 type Flight<V> = Shared<BoxFuture<'static, Result<V, NoAnswer>>>;
 
-/// Questions of one kind.
+/// Questions of one kind. A flood of tokens holds up no question about rights.
 pub(super) struct Flights<K, V: Clone> {
     flights: Arc<Mutex<HashMap<K, Flight<V>>>>,
-    turns: Arc<Turns>,
-}
-
-/// The turns of one kind of questions: a flood of tokens holds up no question about rights.
-struct Turns {
-    wait_max: Duration,
-    under_way: Semaphore,
-    accounts: Mutex<Accounts>,
-}
-
-struct Accounts {
-    all: Bucket,
-    peers: HashMap<PeerKey, Account>,
-}
-
-struct Account {
-    bucket: Bucket,
-    under_way: Arc<Semaphore>,
-    waiting: usize,
+    turns: Turns,
 }
 
 impl<K, V> Flights<K, V>
@@ -75,7 +64,12 @@ where
     }
 
     fn with(wait_max: Duration) -> Self {
-        Self { flights: Arc::default(), turns: Arc::new(Turns::new(wait_max)) }
+        Self { flights: Arc::default(), turns: Turns::new(LIMITS, wait_max) }
+    }
+
+    /// A question of the peer's had a good answer: its next ones come before those of strangers.
+    pub(super) fn prove(&self, peer: PeerKey) {
+        self.turns.prove(peer);
     }
 
     /// The answer to `question`, asked with `ask` unless it is being asked already.
@@ -92,9 +86,9 @@ where
             match flights.get(&question) {
                 Some(flight) => flight.clone(),
                 None => {
-                    let (turns, asked) = (Arc::clone(&self.turns), ask());
+                    let (turns, asked) = (self.turns.clone(), ask());
                     let flight = async move {
-                        let _turn = turns.turn(peer).await?;
+                        let _turn = turns.turn(peer).await.map_err(|_| NoAnswer::Busy)?;
                         asked.await.map_err(NoAnswer::Failed)
                     };
                     let flight = flight.boxed().shared();
@@ -112,87 +106,6 @@ where
     }
 }
 
-/// The right to ask; given back when it is dropped.
-struct Turn<'a> {
-    _all: tokio::sync::SemaphorePermit<'a>,
-    _peer: tokio::sync::OwnedSemaphorePermit,
-}
-
-/// A place among those of a peer that wait.
-struct Waiting<'a>(&'a Turns, PeerKey);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut accounts = lock(&self.0.accounts);
-        if let Some(account) = accounts.peers.get_mut(&self.1) {
-            account.waiting -= 1;
-        }
-    }
-}
-
-impl Turns {
-    fn new(wait_max: Duration) -> Self {
-        let all = Bucket::new(RATE);
-        let accounts = Mutex::new(Accounts { all, peers: HashMap::new() });
-        Self { wait_max, under_way: Semaphore::new(UNDER_WAY_MAX), accounts }
-    }
-
-    async fn turn(&self, peer: PeerKey) -> Result<Turn<'_>, NoAnswer> {
-        let (of_peer, _waiting) = self.queue(peer).ok_or(NoAnswer::Busy)?;
-        let turn = async {
-            // First the peer's own bounds, so that who waits for those holds nothing of the others'.
-            let peers = of_peer.acquire_owned().await.ok()?;
-            loop {
-                let wait = self.take(peer);
-                if wait.is_zero() {
-                    break;
-                }
-                tokio::time::sleep(wait).await;
-            }
-            let all = self.under_way.acquire().await.ok()?;
-            Some(Turn { _all: all, _peer: peers })
-        };
-        tokio::time::timeout(self.wait_max, turn).await.ok().flatten().ok_or(NoAnswer::Busy)
-    }
-
-    fn queue(&self, peer: PeerKey) -> Option<(Arc<Semaphore>, Waiting<'_>)> {
-        let now = Instant::now();
-        let mut accounts = lock(&self.accounts);
-        if accounts.peers.len() >= PEERS_MAX && !accounts.peers.contains_key(&peer) {
-            accounts.peers.retain(|_, account| {
-                let idle = account.under_way.available_permits() == UNDER_WAY_PER_PEER;
-                !(idle && account.waiting == 0 && account.bucket.is_full(now))
-            });
-            if accounts.peers.len() >= PEERS_MAX {
-                return None;
-            }
-        }
-        let account = accounts.peers.entry(peer).or_insert_with(|| Account {
-            bucket: Bucket::new(PEER_RATE),
-            under_way: Arc::new(Semaphore::new(UNDER_WAY_PER_PEER)),
-            waiting: 0,
-        });
-        if account.waiting >= WAITING_PER_PEER {
-            return None;
-        }
-        account.waiting += 1;
-        Some((Arc::clone(&account.under_way), Waiting(self, peer)))
-    }
-
-    /// Takes a token of both buckets, or says how long there is none.
-    fn take(&self, peer: PeerKey) -> Duration {
-        let now = Instant::now();
-        let accounts = &mut *lock(&self.accounts);
-        let Some(account) = accounts.peers.get_mut(&peer) else { return Duration::ZERO };
-        let wait = account.bucket.wait(now).max(accounts.all.wait(now));
-        if wait.is_zero() {
-            account.bucket.spend();
-            accounts.all.spend();
-        }
-        wait
-    }
-}
-
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -200,6 +113,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::Semaphore;
+
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const WAIT: Duration = Duration::from_millis(100);

@@ -35,6 +35,11 @@ impl User {
         self.name == ANONYMOUS
     }
 
+    /// The name that the client has proved; none without credentials.
+    pub fn proven_name(&self) -> Option<&str> {
+        (!self.is_anonymous()).then_some(&self.name)
+    }
+
     /// Somebody whose token the API server knows.
     pub fn of(reviewed: UserInfo) -> Self {
         Self {
