@@ -15,6 +15,7 @@
 //!   the kubelet in such a cluster
 //! - `differential`: the same pods on our agent and on the kubelet, everything compared
 //! - `disk`: mounts and odd files for tests
+//! - `supervisor`: a run that ends what it started
 //! - `task`: demo, test, bench, cluster, conformance, e2e-node, differential, tidy, vm,
 //!   scheduler-suites
 //!
@@ -37,6 +38,7 @@ pub mod ratio;
 pub mod runtime;
 pub mod scheduler_suites;
 pub mod shell;
+pub mod supervisor;
 pub mod table;
 pub mod task;
 pub mod upstream;

@@ -36,7 +36,7 @@ pub use self::node::Agent;
 use self::processes::Processes;
 use crate::image::{e2e, set, sha256};
 use crate::node::leftovers::{self, Places};
-use crate::node::{Leftovers, Template, cgroups};
+use crate::node::{Leftovers, Template, cgroups, process};
 use crate::runtime::Version;
 use crate::shell::{capture, say, timed};
 use crate::upstream::Program;
@@ -209,7 +209,7 @@ impl Cluster {
     /// end with the cluster.
     pub fn node_service(&self, node: &str, service: &str, program: &Path) -> Result<Command> {
         let mut cmd = node::service(self, node, service, program)?;
-        cmd.env(crate::node::process::MARK, self.layout.mark());
+        cmd.env(process::MARK, self.layout.mark());
         Ok(cmd)
     }
 
@@ -396,13 +396,13 @@ impl Cluster {
 }
 
 /// Removes the clusters of processes that are gone.
-fn sweep() {
+pub fn sweep() {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(name) = name.strip_prefix(layout::PREFIX) else { continue };
         let Some(maker) = maker_of(name) else { continue };
-        if Path::new(&format!("/proc/{maker}")).exists() {
+        if i32::try_from(maker).is_ok_and(process::is_running) {
             continue;
         }
         if let Err(error) = Cluster::named(name).and_then(|cluster| cluster.down()) {
@@ -418,7 +418,6 @@ fn maker_of(name: &str) -> Option<u32> {
     if is_purpose { pid.parse().ok() } else { None }
 }
 
-/// containerd's root folder with the images of tests and suites.
 /// containerd's folder with the images of the suites in it; made once.
 pub(crate) fn template() -> Result<PathBuf> {
     let standard = set::archive()?;

@@ -47,7 +47,7 @@ impl Processes {
         cmd.env(process::MARK, self.layout.mark());
         let child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
         let pid = i32::try_from(child.id())?;
-        let began = began(pid).with_context(|| format!("{name} ended at once"))?;
+        let began = process::began(pid).with_context(|| format!("{name} ended at once"))?;
         let file = self.file(name);
         fs::create_dir_all(file.parent().expect("a pid file has a folder"))?;
         fs::write(file, format!("{pid} {began}"))?;
@@ -59,7 +59,7 @@ impl Processes {
         let text = fs::read_to_string(self.file(name)).ok()?;
         let (pid, began_then) = text.split_once(' ')?;
         let pid = pid.parse().ok()?;
-        (began(pid)? == began_then).then_some(pid)
+        (process::began(pid)? == began_then).then_some(pid)
     }
 
     /// Asks the process to end, and kills it when it does not; one that is gone is fine.
@@ -134,18 +134,6 @@ impl Processes {
     fn file(&self, name: &str) -> PathBuf {
         self.layout.dir().join("run").join(name)
     }
-}
-
-/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie, all
-/// of whose threads have ended: while one has not, ports and files are still open.
-fn began(pid: i32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything, so the fields are counted from its end.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    let began = fields.nth(18)?;
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    (threads > 1 || !matches!(state, "Z" | "X")).then(|| began.to_owned())
 }
 
 #[cfg(test)]

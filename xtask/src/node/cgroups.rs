@@ -13,6 +13,8 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::process;
+
 /// How long killed processes may take to leave their cgroups.
 const EMPTY_WAIT: Duration = Duration::from_secs(10);
 
@@ -71,6 +73,25 @@ pub fn remove(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Removes the cgroups that test programs made for themselves and that outlived them: those at the
+/// top of a hierarchy called `pintle-`, a word, the number of a process that is gone, and more.
+pub fn sweep() -> Result<()> {
+    for (mount, _) in hierarchies()? {
+        for entry in fs::read_dir(&mount).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if maker_of(&name).is_some_and(|maker| !process::is_running(maker)) {
+                remove(&name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn maker_of(name: &str) -> Option<i32> {
+    let (_, rest) = name.strip_prefix("pintle-")?.split_once('-')?;
+    rest.split('-').next()?.parse().ok()
+}
+
 /// Every folder below `name` in any hierarchy, as paths inside it, sorted, without repetition.
 pub fn below(name: &str) -> Result<Vec<String>> {
     let mut found = std::collections::BTreeSet::new();
@@ -115,6 +136,15 @@ fn remove_tree(dir: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cgroup_names_the_process_that_made_it() {
+        assert_eq!(maker_of("pintle-test-12-slices"), Some(12));
+        assert_eq!(maker_of("pintle-node-34-0"), Some(34));
+        for name in ["pintle-cluster-testx5-n1", "pintle-test-x-1", "pintle-7", "test-1-2"] {
+            assert_eq!(maker_of(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn both_kinds_of_hierarchies_are_found_among_other_mounts() {

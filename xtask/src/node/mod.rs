@@ -323,7 +323,7 @@ pub fn sweep() {
         let maker = name.strip_prefix(PREFIX).and_then(|n| n.split('-').next()?.parse().ok());
         let Some(maker) = maker else { continue };
         let maker: i32 = maker;
-        if Path::new(&format!("/proc/{maker}")).exists() {
+        if process::is_running(maker) {
             continue;
         }
         end_processes(&name, &entry.path());

@@ -30,7 +30,12 @@ pub fn all() -> Vec<i32> {
 
 /// Processes that carry the mark of the node `name`.
 pub fn marked(name: &str) -> Vec<i32> {
-    let mark = format!("{MARK}={name}");
+    with_variable(MARK, name)
+}
+
+/// Processes that were started with this variable in their environment.
+pub fn with_variable(variable: &str, value: &str) -> Vec<i32> {
+    let mark = format!("{variable}={value}");
     let carries = |pid: &i32| {
         let env = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         env.split(|b| *b == 0).any(|v| v == mark.as_bytes())
@@ -49,6 +54,23 @@ pub fn shims(name: &str) -> Vec<Shim> {
         is_shim.then(|| Shim { pid, sandbox_id: args.get(at + 1).cloned().unwrap_or_default() })
     };
     marked(name).into_iter().filter_map(shim).collect()
+}
+
+/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie, all
+/// of whose threads have ended: while one has not, ports and files are still open.
+pub fn began(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything, so the fields are counted from its end.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let began = fields.nth(18)?;
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    (threads > 1 || !matches!(state, "Z" | "X")).then(|| began.to_owned())
+}
+
+/// Whether the process is there and has not ended.
+pub fn is_running(pid: i32) -> bool {
+    began(pid).is_some()
 }
 
 /// A process's command line; empty when it is gone or a zombie.

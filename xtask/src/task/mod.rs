@@ -14,7 +14,7 @@ mod test;
 mod tidy;
 mod vm;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::image::set;
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, cargo, say};
+use crate::supervisor;
 
 /// Tells test programs where to write which of their tests were skipped.
 pub(crate) const SKIPPED_FILE: &str = "PINTLE_SKIPPED";
@@ -40,6 +41,7 @@ usage: cargo xtask TASK
   differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --memory, --cpus, --systemd, --disk)
+  run -- CMD       CMD, and the end of all that it started when it or this ends
   tidy             what is over the style's limits, licences of dependencies
   fetch            put every container runtime and test image into the cache";
 
@@ -56,6 +58,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["scheduler-suites", rest @ ..] => scheduler_suites::run(rest),
         ["differential", rest @ ..] => differential::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
+        ["run", "--", program, args @ ..] => supervisor::run(Command::new(program).args(args)),
         ["tidy"] => tidy::run(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -1,0 +1,159 @@
+//! A run of xtask that ends what it started, however it ends itself.
+//!
+//! The command is a child of this process and carries the run's mark in its environment, which
+//! every program that it starts inherits: compilers, test programs, API servers, containerd, shims,
+//! agents. On SIGTERM, SIGINT or SIGHUP all of them are asked to end and then killed, and what they
+//! had made is removed: nodes and clusters with their containers, namespaces, mounts and cgroups.
+//! A supervisor that is killed itself takes the command along (`die_with_supervisor`); the rest of
+//! that run is found by the mark and removed by the next supervised run. The mark names the
+//! supervisor by process number and start, so that a number that is used again protects nothing.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::cluster;
+use crate::node::{self, cgroups, process};
+use crate::shell::{self, say};
+
+/// Marks the processes of a supervised run: `PID-START` of its supervisor.
+pub const MARK: &str = "PINTLE_RUN";
+/// How long the processes of a run may take to end before they are killed.
+const END_WAIT: Duration = Duration::from_secs(5);
+/// How often is looked whether they have ended.
+const PERIOD: Duration = Duration::from_millis(20);
+/// Rounds of killing: a process may start another one while the list of them is made.
+const ROUNDS_MAX: usize = 50;
+/// Added to a signal's number in the exit code, as shells do.
+const SIGNALLED: i32 = 128;
+
+/// Whether this process belongs to a supervised run already.
+pub fn is_supervised() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Has the kernel kill this process when its supervisor is gone.
+pub fn die_with_supervisor() -> Result<()> {
+    prctl::set_pdeathsig(Signal::SIGKILL).context("ask for the end of the supervisor")?;
+    let supervisor = std::env::var(MARK).context(MARK)?;
+    // It may have ended before the kernel knew.
+    ensure!(is_running(&supervisor), "the supervisor has ended");
+    Ok(())
+}
+
+/// Runs the command under supervision, and returns its exit code once nothing of the run is left.
+/// First it removes what runs left whose supervisors are gone.
+pub fn run(cmd: &mut Command) -> Result<ExitCode> {
+    remove_abandoned();
+    let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD];
+    let signals = SigSet::from_iter(signals);
+    // The child begins with none of them blocked: the standard library sees to that.
+    signals.thread_block().context("block signals")?;
+    let pid = i32::try_from(std::process::id())?;
+    let began = process::began(pid).context("this process has a start")?;
+    let run = format!("{pid}-{began}");
+    cmd.env(MARK, &run);
+    let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
+    let ended = follow(&mut child, &signals)?;
+    end(&run);
+    if let Err(signal) = ended {
+        say("ended", &format!("{signal}: nothing of this run is left running"));
+    }
+    let _ = child.wait();
+    let code = match ended {
+        Ok(status) => status.code().unwrap_or(SIGNALLED + status.signal().unwrap_or(0)),
+        Err(signal) => SIGNALLED + signal as i32,
+    };
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+/// Waits until the child has ended, or a signal asks for the end.
+fn follow(child: &mut Child, signals: &SigSet) -> Result<std::result::Result<ExitStatus, Signal>> {
+    loop {
+        match signals.wait().context("wait for a signal")? {
+            Signal::SIGCHLD => {
+                if let Some(status) = child.try_wait()? {
+                    return Ok(Ok(status));
+                }
+            }
+            signal => return Ok(Err(signal)),
+        }
+    }
+}
+
+/// Removes what supervised runs left whose supervisors are gone, and nodes and clusters whose
+/// makers are.
+fn remove_abandoned() {
+    let mut runs: Vec<String> = process::all().into_iter().filter_map(run_of).collect();
+    runs.sort();
+    runs.dedup();
+    for run in runs.into_iter().filter(|run| !is_running(run)) {
+        say("leftover", &format!("the run {run} was killed; its processes are ended"));
+        end(&run);
+    }
+    sweep();
+}
+
+/// Removes what test programs and runs that are gone had made.
+fn sweep() {
+    node::sweep();
+    cluster::sweep();
+    if let Err(error) = cgroups::sweep() {
+        say("leftover", &format!("{error:#}"));
+    }
+}
+
+/// Ends all processes of a run, asking first, and removes what they had made.
+fn end(run: &str) {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let left = || process::with_variable(MARK, run).into_iter().filter(move |pid| *pid != own);
+    let deadline = Instant::now() + END_WAIT;
+    left().for_each(|pid| process::signal(pid, Signal::SIGTERM));
+    while left().next().is_some() && Instant::now() < deadline {
+        thread::sleep(PERIOD);
+    }
+    for _ in 0..ROUNDS_MAX {
+        let pids: Vec<i32> = left().collect();
+        if pids.is_empty() {
+            break;
+        }
+        pids.into_iter().for_each(|pid| process::signal(pid, Signal::SIGKILL));
+        thread::sleep(PERIOD);
+    }
+    sweep();
+}
+
+/// The run to which a process belongs.
+fn run_of(pid: i32) -> Option<String> {
+    let env = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let prefix = format!("{MARK}=");
+    let value = env.split(|b| *b == 0).find_map(|v| v.strip_prefix(prefix.as_bytes()))?;
+    String::from_utf8(value.to_vec()).ok()
+}
+
+/// Whether the supervisor that a mark names still runs.
+fn is_running(run: &str) -> bool {
+    let Some((pid, began)) = run.split_once('-') else { return false };
+    pid.parse().ok().and_then(process::began).is_some_and(|found| found == began)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_whose_process_number_is_used_again_is_of_a_run_that_is_gone() {
+        let pid = i32::try_from(std::process::id()).expect("a pid");
+        let began = process::began(pid).expect("it runs");
+        assert!(is_running(&format!("{pid}-{began}")));
+        for gone in [format!("{pid}-1{began}"), format!("{}-{began}", i32::MAX), String::new()] {
+            assert!(!is_running(&gone), "{gone}");
+        }
+    }
+}
