@@ -5,14 +5,16 @@
 //! in a private copy of apt's state, so that the host's own sources and pins stay as they are. The
 //! mirror is the one that the host's apt already uses; apt checks the signatures.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::Flock;
 use nix::unistd::Uid;
 
-use crate::shell::{self, capture, run, say};
+use crate::cache;
+use crate::shell::{self, capture, capture_retried, say};
 
 /// Debian's archive keys, as the package debian-archive-keyring installs them.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -39,10 +41,15 @@ pub fn install_missing(wanted: &[(&[&str], &str)]) -> Result<()> {
     };
     // A fresh machine has no package lists yet, an old one has stale ones.
     if install().is_err() {
-        run(Command::new("apt-get").args(["-qq", "update"]))?;
-        install()?;
+        update()?;
+        shell::retried(&install)?;
     }
     Ok(())
+}
+
+/// Refreshes the host's package lists.
+fn update() -> Result<()> {
+    capture_retried(Command::new("apt-get").args(["-qq", "update"])).map(drop)
 }
 
 /// Fails with one sentence unless this is Debian.
@@ -62,6 +69,8 @@ pub fn require_root(remedy: &str) -> Result<()> {
 /// A private package index over several releases.
 pub struct Index {
     dir: PathBuf,
+    /// Two runs of apt with the same lists would refuse each other.
+    _alone: Flock<File>,
 }
 
 impl Index {
@@ -81,6 +90,7 @@ impl Index {
         for sub in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(sub)).context("create apt's folders")?;
         }
+        let alone = cache::lock_file(&dir.join("lock"))?;
         let mirror = mirror()?;
         let arch = arch()?;
         let mut sources = String::new();
@@ -89,17 +99,17 @@ impl Index {
         }
         fs::write(dir.join("sources.list"), sources)?;
         fs::write(dir.join("status"), "")?;
-        let index = Self { dir: dir.to_owned() };
-        capture(index.apt().arg("update")).context("update the private package index")?;
+        let index = Self { dir: dir.to_owned(), _alone: alone };
+        capture_retried(index.apt().arg("update")).context("update the private package index")?;
         Ok(index)
     }
 
     /// Downloads `package/suite` names and unpacks each into `into/package`.
     pub fn unpack(&self, packages: &[&str], into: &Path) -> Result<()> {
         let debs = into.join("debs");
-        crate::cache::remove(&debs)?;
+        cache::remove(&debs)?;
         fs::create_dir_all(&debs)?;
-        capture(self.apt().arg("download").args(packages).current_dir(&debs))?;
+        capture_retried(self.apt().arg("download").args(packages).current_dir(&debs))?;
         for file in fs::read_dir(&debs)? {
             let path = file?.path();
             let name = path.file_name().expect("an entry has a name").to_string_lossy();
@@ -108,13 +118,14 @@ impl Index {
             fs::create_dir_all(&dest)?;
             capture(Command::new("dpkg-deb").arg("-x").arg(&path).arg(&dest))?;
         }
-        crate::cache::remove(&debs)
+        cache::remove(&debs)
     }
 
     /// Downloads the source archives of a package into a folder.
     pub fn source(&self, package: &str, into: &Path) -> Result<()> {
         let mut apt = self.apt();
-        capture(apt.args(["source", "--download-only", package]).current_dir(into)).map(drop)
+        let cmd = apt.args(["source", "--download-only", package]).current_dir(into);
+        capture_retried(cmd).map(drop)
     }
 
     /// Names of the packages that `package` depends on directly.
@@ -174,7 +185,7 @@ pub fn mirror() -> Result<String> {
         return Ok(uri);
     }
     // Nothing downloaded yet: the lists know the mirror only after one update.
-    run(Command::new("apt-get").args(["-qq", "update"]))?;
+    update()?;
     match ask() {
         Some(uri) => Ok(uri),
         None => bail!("apt names no mirror for this release; set DEBIAN_MIRROR to one"),

@@ -116,8 +116,12 @@ fn is_fresh(dir: &Path, stamp: &str) -> bool {
 
 /// An exclusive lock per entry, held until dropped; the kernel frees it if we die.
 fn lock(root: &Path, name: &str) -> Result<Flock<File>> {
-    let path = root.join(format!(".lock-{}", name.replace('/', "-")));
-    let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
+    lock_file(&root.join(format!(".lock-{}", name.replace('/', "-"))))
+}
+
+/// Waits for an exclusive lock of a file, which is created; held until dropped.
+pub(crate) fn lock_file(path: &Path) -> Result<Flock<File>> {
+    let file = File::create(path).with_context(|| format!("open {}", path.display()))?;
     Flock::lock(file, FlockArg::LockExclusive)
         .map_err(|(_, errno)| anyhow!("lock {}: {errno}", path.display()))
 }

@@ -2,14 +2,35 @@
 //!
 //! Input: a `std::process::Command`. Output: its exit checked, its text returned where asked. Every
 //! error names the whole command line, because the reader of a failed task wants to repeat it.
-//! Nothing here retries or waits longer than the program itself does.
+//! Nothing here waits longer than the program itself does but `capture_retried`.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+/// Waits between the tries of a command that failed for a passing reason, in seconds.
+const RETRY_WAITS_S: [u64; 5] = [2, 5, 10, 30, 60];
+/// What programs print when the network or a lock fails them, in small letters.
+const TRANSIENT: [&str; 13] = [
+    "timed out",
+    "timeout",
+    "connection reset",
+    "connection refused",
+    "temporary failure",
+    "could not resolve",
+    "no such host",
+    "network is unreachable",
+    "unexpected eof",
+    "bad gateway",
+    "service unavailable",
+    "failed to fetch",
+    "could not get lock",
+];
 
 /// One line of progress on stderr, aligned so that a run reads as a column of verbs.
 pub fn say(verb: &str, text: &str) {
@@ -47,6 +68,37 @@ pub fn capture(cmd: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
+/// Like `capture`, for what reads from the network or needs the lock of a package manager: it runs
+/// again while that is what it failed for, a few times.
+pub fn capture_retried(cmd: &mut Command) -> Result<String> {
+    retried(|| capture(cmd))
+}
+
+/// The same for work of several commands.
+pub fn retried<T>(work: impl FnMut() -> Result<T>) -> Result<T> {
+    retried_after(&RETRY_WAITS_S, work)
+}
+
+fn retried_after<T>(waits_s: &[u64], mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    for wait_s in waits_s {
+        match work() {
+            Err(error) if is_transient(&error) => {
+                let why = tail(&format!("{error:#}"), 1);
+                say("retry", &format!("in {wait_s} s: {why}"));
+                thread::sleep(Duration::from_secs(*wait_s));
+            }
+            result => return result,
+        }
+    }
+    work()
+}
+
+/// Whether another try may go better: by the words of curl, apt, Go and the C library.
+fn is_transient(error: &anyhow::Error) -> bool {
+    let text = format!("{error:#}").to_lowercase();
+    TRANSIENT.iter().any(|words| text.contains(words))
+}
+
 /// Like `capture`, with stderr on this terminal: for programs that show their progress there.
 pub fn capture_shown(cmd: &mut Command) -> Result<String> {
     let out = cmd.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -59,7 +111,21 @@ pub fn capture_shown(cmd: &mut Command) -> Result<String> {
 
 /// `cargo` as it runs us, in the repository.
 pub fn cargo(args: &[&str]) -> Command {
-    let mut cmd = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    in_repository(Command::new(cargo_program()), args)
+}
+
+/// The same, for what is compiled beside tests that run.
+pub fn gentle_cargo(args: &[&str]) -> Command {
+    let mut cmd = Command::new("nice");
+    cmd.args(["-n", "5"]).arg(cargo_program());
+    in_repository(cmd, args)
+}
+
+fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+fn in_repository(mut cmd: Command, args: &[&str]) -> Command {
     cmd.args(args).current_dir(crate::repository());
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(is_of_running_package) {
@@ -109,6 +175,21 @@ mod tests {
         let text = format!("{:#}", capture(&mut cmd).expect_err("it exits with 3"));
         assert!(text.contains("sh -c"), "{text}");
         assert!(text.contains("the reason"), "{text}");
+    }
+
+    #[test]
+    fn only_what_fails_for_a_passing_reason_runs_again() {
+        let tries = |why: &'static str, good: usize| {
+            let mut count = 0;
+            let result = retried_after(&[0; 2], || {
+                count += 1;
+                if count >= good { Ok(()) } else { Err(anyhow::anyhow!(why)) }
+            });
+            (count, result.is_ok())
+        };
+        assert_eq!(tries("E: Failed to fetch http://x", 2), (2, true));
+        assert_eq!(tries("dial tcp: i/o timeout", 9), (3, false));
+        assert_eq!(tries("undefined: x", 2), (1, false));
     }
 
     #[test]
