@@ -42,6 +42,12 @@ pub fn layout() -> Result<(PathBuf, String)> {
     Ok((dir, digest))
 }
 
+/// Fetches what the images are made of beside upstream's programs.
+pub(crate) fn fetch_parts() -> Result<()> {
+    parts::debian()?;
+    parts::busybox().map(drop)
+}
+
 /// What the images are made of, while they are.
 struct Writer {
     layout: Layout,

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::Node;
-use crate::shell::{capture_shown, cargo};
+use crate::shell::{capture_shown, cargo, gentle_cargo};
 
 /// The node's name in pods and in API objects.
 pub const NODE_NAME: &str = "node";
@@ -116,16 +116,16 @@ impl Layout {
 /// Builds a program of the workspace in the development profile and returns its path; with the
 /// selection that the test stages use, so that what they compiled serves.
 pub fn build(program: &str) -> Result<PathBuf> {
-    build_with(&["build", "--workspace", "--bin", program])
+    build_with(cargo(&["build", "--workspace", "--bin", program]))
 }
 
 /// Builds the agent as it is shipped and returns its path.
 pub fn build_release() -> Result<PathBuf> {
-    build_with(&["build", "--release", "--package", "pintle-agent", "--bin", "pintle-agent"])
+    let args = ["build", "--release", "--package", "pintle-agent", "--bin", "pintle-agent"];
+    build_with(gentle_cargo(&args))
 }
 
-fn build_with(args: &[&str]) -> Result<PathBuf> {
-    let mut cargo = cargo(args);
+fn build_with(mut cargo: Command) -> Result<PathBuf> {
     cargo.arg("--message-format=json-render-diagnostics");
     let text = capture_shown(&mut cargo).context("build the program")?;
     let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());

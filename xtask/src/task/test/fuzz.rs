@@ -16,7 +16,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::logged::Logged;
-use super::{Counts, Run, prepare};
+use super::report::Counts;
+use super::{Run, prepare};
 use crate::repository;
 use crate::shell::{self, capture, capture_shown, cargo, tail};
 

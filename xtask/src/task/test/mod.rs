@@ -1,76 +1,71 @@
 //! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest. What
-//! only computes runs beside the stages that mostly wait, see `beside`.
+//! only computes runs beside the stages that mostly wait, see `beside`; what later stages need is
+//! made beside the earlier ones, see `ahead`.
 //!
 //! A failed stage does not stop the next: one run shows all that is wrong. What counts is what
 //! ran: a program that crashed, a test that was chosen and did not run, a test that was skipped
 //! where nothing may be, are failures like any other. Where tests race with a real kernel and a
 //! real runtime, a failed one is run once more, alone; if it is among those that pass then, it is
 //! counted as flaky, which is a bug to be looked at. The last line is the summary, with the exit
-//! code to match.
+//! code to match. The run is supervised: whatever ends it ends what it started.
 
+mod ahead;
 mod beside;
+mod checks;
 mod fuzz;
 mod logged;
+mod nodes;
 mod programs;
+mod report;
 mod skips;
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::beside::Beside;
+use self::checks::ended_well;
 use self::programs::{Choice, Outcome, Program};
+use self::report::{Counts, report, summary, timed};
 use self::skips::Skips;
-use super::{demo, prepare, tidy};
-use crate::cluster::{Agent, Cluster};
-use crate::conformance::{self, Selection};
-use crate::image;
+use super::{demo, prepare};
 use crate::node::agent;
-use crate::repository;
 use crate::shell::{self, cargo};
-use crate::upstream::Program as UpstreamProgram;
+use crate::{repository, supervisor};
 
 /// The stages, in order.
 const STAGES: [Stage; 16] = [
-    Stage { name: "fmt", needs_tools: false, run: fmt },
-    Stage { name: "tidy", needs_tools: false, run: tidy },
-    Stage { name: "clippy", needs_tools: true, run: clippy },
-    Stage { name: "doc", needs_tools: true, run: doc },
+    Stage { name: "fmt", needs_tools: false, run: checks::fmt },
+    Stage { name: "tidy", needs_tools: false, run: checks::tidy },
+    Stage { name: "clippy", needs_tools: true, run: checks::clippy },
+    Stage { name: "doc", needs_tools: true, run: checks::doc },
     Stage { name: "build", needs_tools: true, run: build },
     Stage { name: "unit", needs_tools: true, run: unit },
     Stage { name: "parity", needs_tools: true, run: parity },
     Stage { name: "sim", needs_tools: true, run: sim },
-    Stage { name: "loom", needs_tools: true, run: loom },
+    Stage { name: "loom", needs_tools: true, run: checks::loom },
     Stage { name: "fuzz", needs_tools: true, run: fuzz::run },
     Stage { name: "release", needs_tools: true, run: release },
-    Stage { name: "e2e", needs_tools: true, run: e2e },
-    Stage { name: "hostile", needs_tools: true, run: hostile },
-    Stage { name: "cluster", needs_tools: true, run: cluster },
-    Stage { name: "scheduler", needs_tools: true, run: scheduler },
-    Stage { name: "conformance", needs_tools: true, run: conformance },
+    Stage { name: "e2e", needs_tools: true, run: nodes::e2e },
+    Stage { name: "hostile", needs_tools: true, run: nodes::hostile },
+    Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
+    Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
+    Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
 /// Stages that run when they are named: what they show is in other stages as well.
 const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo }];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 7] = ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
+/// The name of the stages that need no root, no Go and no network but for crates.
+const QUICK: &str = "quick";
+const QUICK_STAGES: [&str; 4] = ["fmt", "tidy", "unit", "parity"];
 /// How the simulator is told where its fresh worlds begin.
 const FRESH_WORLDS: &str = "PINTLE_FRESH";
 /// Digits of a tree's name that become a number.
 const FRESH_DIGITS: usize = 12;
-/// Failed tests of a stage that are worth a second try; more of them are no accident.
-const RETRIED_MAX: usize = 4;
-
-/// Half of the tests of the stage `cluster`, by their names.
-const EVICTION: &str = "eviction";
-/// How the tests of the stage `cluster` are told of the cluster they share.
-const NAMED_CLUSTER: &str = "PINTLE_TEST_CLUSTER";
-/// Tests of upstream's suite that run at once: they wait for most of their time.
-const SUITE_PROCS: usize = 6;
 
 struct Stage {
     name: &'static str,
@@ -82,23 +77,29 @@ struct Stage {
 struct Run {
     filter: Option<String>,
     skips: Skips,
-    /// The agent as it is shipped, once it was needed.
-    agent: OnceLock<PathBuf>,
+    /// The agent as it is shipped, once it was needed; locked while it is built.
+    agent: Mutex<Option<PathBuf>>,
     /// The test programs, once all of them were built.
     built: OnceLock<Vec<Program>>,
 }
 
 impl Run {
+    fn new(filter: Option<String>) -> Self {
+        let skips = Skips::of("tests");
+        Self { filter, skips, agent: Mutex::default(), built: OnceLock::new() }
+    }
+
     /// The agent that end-to-end tests are about: `PINTLE_AGENT`, else the release build.
-    fn agent(&self) -> Result<&PathBuf> {
-        if let Some(path) = self.agent.get() {
-            return Ok(path);
+    fn agent(&self) -> Result<PathBuf> {
+        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(path) = &*agent {
+            return Ok(path.clone());
         }
         let path = match std::env::var_os("PINTLE_AGENT") {
             Some(path) => fs::canonicalize(path).context("PINTLE_AGENT")?,
             None => agent::build_release()?,
         };
-        Ok(self.agent.get_or_init(|| path))
+        Ok(agent.insert(path).clone())
     }
 
     /// The test programs of a stage, built now or with all others.
@@ -110,146 +111,103 @@ impl Run {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    passed: usize,
-    failed: usize,
-    skipped: usize,
-    /// Of those that passed: at the second try.
-    flaky: usize,
-}
-
-impl Counts {
-    /// One yes.
-    const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0, flaky: 0 };
-
-    fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-        self.flaky += other.flaky;
-    }
-}
-
 fn all() -> impl Iterator<Item = &'static Stage> {
     STAGES.iter().chain(&BY_NAME)
 }
 
-/// Runs all stages but those of `BY_NAME`, the named ones, or the tests whose name contains the word.
-pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
-    let (named, filter) = match args {
-        [] => (Vec::new(), None),
-        ["help" | "--help" | "-h"] => {
-            println!("{}", usage());
-            return Ok(ExitCode::SUCCESS);
+/// Which stages, and which of their tests.
+#[derive(Debug, PartialEq, Eq)]
+enum Chosen<'a> {
+    Help,
+    /// All but those of `BY_NAME`.
+    Everything,
+    Stages(Vec<&'a str>),
+    /// The tests whose name contains the word.
+    Tests(&'a str),
+}
+
+impl<'a> Chosen<'a> {
+    fn parse(args: &[&'a str]) -> Result<Self> {
+        let is_stage = |name: &&str| all().any(|stage| stage.name == *name);
+        Ok(match args {
+            [] => Self::Everything,
+            ["help" | "--help" | "-h"] => Self::Help,
+            [option, ..] if option.starts_with('-') => {
+                bail!("test has no option {option}\n{}", usage())
+            }
+            [QUICK] => Self::Stages(QUICK_STAGES.to_vec()),
+            names if names.iter().all(is_stage) => Self::Stages(names.to_vec()),
+            [filter] => Self::Tests(filter),
+            _ => bail!("`cargo xtask test` takes names of stages, or one part of a test's name"),
+        })
+    }
+
+    fn stages(&self) -> Vec<&'static Stage> {
+        let of = |names: &[&str]| all().filter(|stage| names.contains(&stage.name)).collect();
+        match self {
+            Self::Help => Vec::new(),
+            Self::Everything => STAGES.iter().filter(|stage| !beside::has(stage.name)).collect(),
+            Self::Stages(names) => of(names),
+            Self::Tests(_) => of(&FILTERED),
         }
-        [option] if option.starts_with('-') => bail!("test has no option {option}\n{}", usage()),
-        names if names.iter().all(|n| all().any(|s| s.name == *n)) => (names.to_vec(), None),
-        [filter] => (FILTERED.to_vec(), Some((*filter).to_owned())),
-        _ => bail!("`cargo xtask test` takes names of stages, or one part of a test's name"),
+    }
+}
+
+/// Runs what the arguments choose, under supervision.
+pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
+    let chosen = Chosen::parse(args)?;
+    if chosen == Chosen::Help {
+        println!("{}", usage());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !supervisor::is_supervised() {
+        let program = std::env::current_exe().context("find this program")?;
+        return supervisor::run(Command::new(program).arg("test").args(args));
+    }
+    supervisor::die_with_supervisor()?;
+    let filter = match chosen {
+        Chosen::Tests(filter) => Some(filter.to_owned()),
+        _ => None,
     };
-    let is_everything = named.is_empty();
-    let chosen: Vec<&Stage> = match is_everything {
-        true => STAGES.iter().filter(|s| !beside::STAGES.contains(&s.name)).collect(),
-        false => all().filter(|s| named.contains(&s.name)).collect(),
-    };
-    if chosen.iter().any(|s| s.needs_tools) {
+    let stages = chosen.stages();
+    if stages.iter().any(|stage| stage.needs_tools) {
         prepare::build_tools()?;
     }
-    if is_everything {
-        thread::spawn(build_upstream);
-    }
-    let run =
-        Run { filter, skips: Skips::of("tests"), agent: OnceLock::new(), built: OnceLock::new() };
-    let mut times = Vec::new();
-    let mut lane = None;
-    for stage in chosen {
-        times.push(timed(stage.name, || (stage.run)(&run)));
-        if is_everything && stage.name == beside::AFTER {
-            lane = Some(Beside::start());
-        }
-    }
-    times.extend(lane.map(|lane| timed("beside", || lane?.end())));
-    report(&times);
-    let mut total = Counts::default();
-    times.iter().for_each(|(_, counts, _)| total.add(*counts));
+    let total = run_stages(&stages, &Arc::new(Run::new(filter)), chosen == Chosen::Everything);
     println!("{}", summary(&total));
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The last line of a run.
-fn summary(total: &Counts) -> String {
-    let Counts { passed, failed, skipped, flaky } = total;
-    format!("{passed} passed ({flaky} of them flaky), {failed} failed, {skipped} skipped")
-}
-
-/// Builds upstream's programs and the images of its suites beside the stages that come before those
-/// that need them. Whoever needs one waits for it.
-fn build_upstream() {
-    let programs = || UpstreamProgram::TESTED.iter().try_for_each(|p| p.ensure().map(drop));
-    let images = || image::e2e::layout().map(drop);
-    if let Err(error) = programs().and_then(|()| images()) {
-        // It is tried again, and counts, where it is needed.
-        shell::say("", &format!("not built yet: {error:#}"));
+/// Runs the stages one after the other, of everything with the lanes beside them.
+fn run_stages(stages: &[&'static Stage], run: &Arc<Run>, is_everything: bool) -> Counts {
+    if is_everything {
+        ahead::start();
     }
+    let (mut rows, mut lanes) = (Vec::new(), Vec::new());
+    for stage in stages {
+        rows.push(timed(stage.name, || (stage.run)(run)));
+        if !is_everything {
+            continue;
+        }
+        if stage.name == "build" {
+            ahead::build_agent(run);
+        }
+        let next = beside::LANES.iter().filter(|lane| lane.after == stage.name);
+        lanes.extend(next.map(|lane| (lane.name, lane.start(&[]))));
+    }
+    rows.extend(lanes.into_iter().map(|(name, lane)| timed(name, || lane?.end())));
+    report(&rows)
 }
 
 fn usage() -> String {
     let names: Vec<_> = all().map(|stage| stage.name).collect();
     format!(
-        "usage: cargo xtask test [STAGE]... | PART-OF-A-NAME\n\
+        "usage: cargo xtask test [STAGE]... | {QUICK} | PART-OF-A-NAME\n\
          Runs all stages, those that are named, or the tests whose name has this part.\n\
-         Stages: {}",
+         {QUICK}: {}. Stages: {}",
+        QUICK_STAGES.join(", "),
         names.join(", ")
     )
-}
-
-/// What a stage comes to and how long it takes; one that cannot be run has failed.
-fn timed(
-    name: &'static str,
-    stage: impl FnOnce() -> Result<Counts>,
-) -> (&'static str, Counts, Duration) {
-    shell::say("stage", name);
-    let begin = Instant::now();
-    let counts = stage().unwrap_or_else(|error| {
-        shell::say("failed", &format!("{name}: {error:#}"));
-        Counts { failed: 1, ..Counts::default() }
-    });
-    (name, counts, begin.elapsed())
-}
-
-fn report(times: &[(&str, Counts, Duration)]) {
-    println!(
-        "\n{:>11}  {:>7}  {:>6}  {:>6}  {:>7}  {:>5}",
-        "stage", "seconds", "passed", "failed", "skipped", "flaky"
-    );
-    for (name, counts, took) in times {
-        let Counts { passed, failed, skipped, flaky } = counts;
-        let seconds = took.as_secs_f64();
-        println!("{name:>11}  {seconds:>7.1}  {passed:>6}  {failed:>6}  {skipped:>7}  {flaky:>5}");
-    }
-}
-
-fn fmt(_: &Run) -> Result<Counts> {
-    check(cargo(&["fmt", "--all", "--check"]))
-}
-
-fn tidy(_: &Run) -> Result<Counts> {
-    ended_well(tidy::run()?, "something is over a hard limit")
-}
-
-fn clippy(_: &Run) -> Result<Counts> {
-    let all = ["clippy", "--locked", "--quiet", "--workspace", "--all-targets"];
-    let mut cmd = cargo(&all);
-    cmd.args(["--", "-D", "warnings"]);
-    check(cmd)
-}
-
-/// The documentation of all crates: links that lead nowhere, markup that is broken.
-fn doc(_: &Run) -> Result<Counts> {
-    let mut cmd = cargo(&["doc", "--locked", "--quiet", "--no-deps", "--workspace"]);
-    cmd.env("RUSTDOCFLAGS", "-D warnings").env_remove("CARGO_ENCODED_RUSTDOCFLAGS");
-    check(cmd)
 }
 
 /// All programs and all tests, so that later stages find them built.
@@ -315,125 +273,6 @@ fn demo(_: &Run) -> Result<Counts> {
     ended_well(demo::run()?, "an example does not do what it is an example of")
 }
 
-fn e2e(run: &Run) -> Result<Counts> {
-    twice("e2e", run)
-}
-
-fn hostile(run: &Run) -> Result<Counts> {
-    twice("hostile", run)
-}
-
-/// The agent in a real cluster, which tests share: one at a time has it, and leaves it as it found
-/// it. As they wait for most of their time, there are two, for half of the tests each.
-fn cluster(run: &Run) -> Result<Counts> {
-    if run.filter.is_some() {
-        // Perhaps none is chosen; those that are start their own.
-        return twice("cluster", run);
-    }
-    run.programs(Choice::Stage("cluster"))?;
-    let half = |purpose: &str, args: &[&str]| {
-        let cluster = Cluster::of_this_run(purpose)?.with_nodes(1)?;
-        let name = cluster.layout().name().to_owned();
-        let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of(purpose));
-        on(&cluster, run, || tried_again("cluster", run, (args, &env), &skips))
-    };
-    thread::scope(|scope| {
-        let other = scope.spawn(|| half("eviction", &[EVICTION]));
-        let mut counts = half("test", &["--skip", EVICTION])?;
-        let other = other.join().map_err(|_| anyhow::anyhow!("the other half panicked"))?;
-        counts.add(other?);
-        Ok(counts)
-    })
-}
-
-/// The scheduler beside an API server and kube-scheduler, without any node.
-fn scheduler(run: &Run) -> Result<Counts> {
-    twice("scheduler", run)
-}
-
-/// Upstream's tests of a node that end soon, on a cluster of our agent.
-fn conformance(run: &Run) -> Result<Counts> {
-    let cluster = Cluster::of_this_run("ci")?;
-    conformance::prepare()?;
-    on(&cluster, run, || fast(&cluster))
-}
-
-/// Starts a cluster with the agent under test, and removes it afterwards.
-fn on(cluster: &Cluster, run: &Run, work: impl FnOnce() -> Result<Counts>) -> Result<Counts> {
-    let agent = Agent::Pintle(Some(run.agent()?.clone()));
-    for node in cluster.nodes() {
-        cluster.choose_agent(node, &agent)?;
-    }
-    let result = cluster.up().and_then(|()| work());
-    let result = result.and_then(|counts| cluster.replay_agents().map(|()| counts));
-    cluster.down()?;
-    result
-}
-
-/// The first run must run all that was chosen. What fails runs once more: these tests share a
-/// small machine with five others and have limits of their own.
-fn fast(cluster: &Cluster) -> Result<Counts> {
-    let selection = Selection::fast(SUITE_PROCS)?;
-    let first = conformance::run(cluster, &selection)?;
-    let passed = first.passed.len();
-    let mut counts = Counts { passed, failed: first.failed.len(), ..Counts::default() };
-    if first.is_suite_broken {
-        bail!("the suite itself failed; {passed} tests passed");
-    }
-    let chosen = selection.count.context("the fast selection is a list")?;
-    ensure!(first.ran() == chosen, "{} of the {chosen} chosen tests ran", first.ran());
-    if !first.failed.is_empty() && first.failed.len() <= RETRIED_MAX {
-        let again = conformance::run(cluster, &Selection::exactly(&first.failed))?;
-        if !again.is_suite_broken {
-            forgive(&mut counts, &first.failed, &again.passed);
-        }
-    }
-    Ok(counts)
-}
-
-/// A stage whose failed tests are tried again.
-fn twice(stage: &'static str, run: &Run) -> Result<Counts> {
-    let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
-    tried_again(stage, run, (&filter, &[]), &run.skips)
-}
-
-/// The same with arguments and variables of the environment for the test programs.
-fn tried_again(
-    stage: &'static str,
-    run: &Run,
-    (args, env): (&[&str], &[(&str, &str)]),
-    skips: &Skips,
-) -> Result<Counts> {
-    prepare::node_tools()?;
-    let programs = run.programs(Choice::Stage(stage))?;
-    let agent = run.agent()?.to_string_lossy().into_owned();
-    let mut env = env.to_vec();
-    env.push(("PINTLE_AGENT", &agent));
-    let mut total = Counts::default();
-    for program in &programs {
-        let first = program.run(args, &env, skips)?;
-        let mut counts = first.counts;
-        if first.is_whole && !first.failed.is_empty() && first.failed.len() <= RETRIED_MAX {
-            let mut args = vec!["--exact", "--test-threads=1"];
-            args.extend(first.failed.iter().map(String::as_str));
-            let again = program.run(&args, &env, skips)?;
-            forgive(&mut counts, &first.failed, &again.passed);
-        }
-        total.add(counts);
-    }
-    Ok(total)
-}
-
-/// Of what failed, what is named among those that passed at the second try is flaky.
-fn forgive(counts: &mut Counts, failed: &[String], passed: &[String]) {
-    for name in failed.iter().filter(|name| passed.contains(name)) {
-        shell::say("flaky", name);
-        counts.passed += 1;
-        counts.flaky += 1;
-        counts.failed -= 1;
-    }
-}
-
 /// Builds the selected programs and runs each once: what they test gives the same answer each
 /// time, or is wrong.
 fn each(choice: Choice, run: &Run) -> Result<Counts> {
@@ -460,51 +299,6 @@ fn whole(outcome: Outcome, what: &str) -> Counts {
     counts
 }
 
-/// Every crate with a `cfg(loom)` dependency and models in `tests/loom.rs`, that target only: under
-/// that configuration other tests would use the checked types outside of a model. Only the models
-/// and the checker are optimised: they run for long, everything else just has to be there.
-fn loom(run: &Run) -> Result<Counts> {
-    let mut total = Counts::default();
-    let packages = loom_packages()?;
-    ensure!(!packages.is_empty(), "no crate has a loom model");
-    for package in packages {
-        let mut cmd = cargo(&["test", "--locked", "--test", "loom", "--package", &package]);
-        for optimised in ["loom", &package] {
-            cmd.args(["--config", &format!("profile.dev.package.{optimised}.opt-level=3")]);
-        }
-        cmd.args(["--target-dir", "target/loom"]);
-        cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        total.add(whole(programs::watch(&mut cmd, &run.skips)?, &package));
-    }
-    Ok(total)
-}
-
-fn loom_packages() -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(repository())?.flatten() {
-        let text = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap_or_default();
-        let name = text.lines().find_map(|l| l.strip_prefix("name = "));
-        let (true, Some(name)) = (text.contains("cfg(loom)"), name) else { continue };
-        if entry.path().join("tests/loom.rs").exists() {
-            found.push(name.trim_matches('"').to_owned());
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// A stage that is one yes or no.
-fn check(mut cmd: Command) -> Result<Counts> {
-    shell::run(&mut cmd)?;
-    Ok(Counts::PASSED)
-}
-
-/// The same of another task of ours.
-fn ended_well(code: ExitCode, otherwise: &str) -> Result<Counts> {
-    ensure!(code == ExitCode::SUCCESS, "{otherwise}");
-    Ok(Counts::PASSED)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -518,17 +312,22 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_forgiven_only_where_it_is_seen_to_pass() {
-        let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<Vec<String>>();
-        let failed = names(&["a", "b", "c"]);
-        let first = Counts { passed: 5, failed: 3, ..Counts::default() };
-        // The second run: a passed, b failed again, c did not run at all.
-        let mut counts = first;
-        forgive(&mut counts, &failed, &names(&["a", "x"]));
-        assert_eq!(counts, Counts { passed: 6, failed: 2, skipped: 0, flaky: 1 });
-        // A second run that did not come to its tests forgives nothing.
-        let mut counts = first;
-        forgive(&mut counts, &failed, &[]);
-        assert_eq!(counts, first);
+    fn arguments_are_stages_a_group_or_one_part_of_a_name() {
+        let parse = |args: &[&'static str]| Chosen::parse(args).expect("understood");
+        assert_eq!(parse(&[]), Chosen::Everything);
+        assert_eq!(parse(&["fmt", "unit"]), Chosen::Stages(vec!["fmt", "unit"]));
+        assert_eq!(parse(&["quick"]), Chosen::Stages(QUICK_STAGES.to_vec()));
+        assert_eq!(parse(&["evict"]), Chosen::Tests("evict"));
+        for args in [&["--no"][..], &["fmt", "evict"]] {
+            assert!(Chosen::parse(args).is_err(), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn everything_is_each_stage_in_one_place() {
+        let main: Vec<_> = Chosen::Everything.stages().iter().map(|stage| stage.name).collect();
+        for stage in &STAGES {
+            assert_ne!(main.contains(&stage.name), beside::has(stage.name), "{}", stage.name);
+        }
     }
 }

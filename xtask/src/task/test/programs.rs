@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Counts;
+use super::report::Counts;
 use super::skips::Skips;
 use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;

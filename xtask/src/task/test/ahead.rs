@@ -1,0 +1,45 @@
+//! What later stages need and earlier ones leave time for, made beside those: upstream's programs,
+//! the runtimes, the suites' images, and the agent as it is shipped.
+//!
+//! A stage that needs one of them before it is there waits for it: each has a lock. What fails here
+//! is tried again where it is needed, and counts there.
+
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Result;
+
+use super::Run;
+use crate::image::{e2e, set};
+use crate::runtime::{Runtime, Version};
+use crate::upstream::Program;
+use crate::{cluster, shell};
+
+/// Begins with what needs no cargo: Go compiles, the network is waited for.
+pub(super) fn start() {
+    in_background("upstream's programs", || {
+        Program::FOR_CLUSTERS.iter().try_for_each(|program| program.ensure().map(drop))?;
+        e2e::layout()?;
+        cluster::template()?;
+        Program::FOR_SUITES.iter().try_for_each(|program| program.ensure().map(drop))
+    });
+    in_background("runtimes and images", || {
+        e2e::fetch_parts()?;
+        Version::ALL.iter().try_for_each(|version| Runtime::ensure(*version).map(drop))?;
+        set::archive().map(drop)
+    });
+}
+
+/// Compiles the agent that end-to-end tests are about, while other stages run what is compiled.
+pub(super) fn build_agent(run: &Arc<Run>) {
+    let run = Arc::clone(run);
+    in_background("the agent", move || run.agent().map(drop));
+}
+
+fn in_background(what: &'static str, work: impl FnOnce() -> Result<()> + Send + 'static) {
+    thread::spawn(move || {
+        if let Err(error) = work() {
+            shell::say("", &format!("{what}: not made yet: {error:#}"));
+        }
+    });
+}

@@ -1,0 +1,168 @@
+//! The stages whose tests race with a real kernel, a real runtime and a real API server.
+//!
+//! A few failed tests of a program run once more, alone: one that is seen to pass then is flaky,
+//! which is a bug to be looked at.
+
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::programs::Choice;
+use super::report::Counts;
+use super::skips::Skips;
+use super::{Run, prepare};
+use crate::cluster::{Agent, Cluster};
+use crate::conformance::{self, Selection};
+use crate::shell;
+
+/// Failed tests of a stage that are worth a second try; more of them are no accident.
+const RETRIED_MAX: usize = 4;
+/// Half of the tests of the stage `cluster`, by their names.
+const EVICTION: &str = "eviction";
+/// Names the cluster that the tests of the stage `cluster` share.
+const NAMED_CLUSTER: &str = "PINTLE_TEST_CLUSTER";
+/// Tests of upstream's suite that run at once: they wait for most of their time.
+const SUITE_PROCS: usize = 6;
+
+pub(super) fn e2e(run: &Run) -> Result<Counts> {
+    twice("e2e", run)
+}
+
+pub(super) fn hostile(run: &Run) -> Result<Counts> {
+    twice("hostile", run)
+}
+
+/// The agent in a real cluster, which tests share: one at a time has it, and leaves it as it found
+/// it. As they wait for most of their time, there are two, for half of the tests each.
+pub(super) fn cluster(run: &Run) -> Result<Counts> {
+    if run.filter.is_some() {
+        // Perhaps none is chosen; those that are start their own.
+        return twice("cluster", run);
+    }
+    run.programs(Choice::Stage("cluster"))?;
+    let half = |purpose: &str, args: &[&str]| {
+        let cluster = Cluster::of_this_run(purpose)?.with_nodes(1)?;
+        let name = cluster.layout().name().to_owned();
+        let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of(purpose));
+        on(&cluster, run, || tried_again("cluster", run, (args, &env), &skips))
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| half("eviction", &[EVICTION]));
+        let mut counts = half("test", &["--skip", EVICTION])?;
+        let other = other.join().map_err(|_| anyhow::anyhow!("the other half panicked"))?;
+        counts.add(other?);
+        Ok(counts)
+    })
+}
+
+/// The scheduler beside an API server and kube-scheduler, without any node.
+pub(super) fn scheduler(run: &Run) -> Result<Counts> {
+    twice("scheduler", run)
+}
+
+/// Upstream's tests of a node that end soon, on a cluster of our agent.
+pub(super) fn conformance(run: &Run) -> Result<Counts> {
+    let cluster = Cluster::of_this_run("ci")?;
+    conformance::prepare()?;
+    on(&cluster, run, || fast(&cluster))
+}
+
+/// Starts a cluster with the agent under test, and removes it afterwards.
+fn on(cluster: &Cluster, run: &Run, work: impl FnOnce() -> Result<Counts>) -> Result<Counts> {
+    let agent = Agent::Pintle(Some(run.agent()?));
+    for node in cluster.nodes() {
+        cluster.choose_agent(node, &agent)?;
+    }
+    let result = cluster.up().and_then(|()| work());
+    let result = result.and_then(|counts| cluster.replay_agents().map(|()| counts));
+    cluster.down()?;
+    result
+}
+
+/// The first run must run all that was chosen. What fails runs once more: these tests share a
+/// small machine with five others and have limits of their own.
+fn fast(cluster: &Cluster) -> Result<Counts> {
+    let selection = Selection::fast(SUITE_PROCS)?;
+    let first = conformance::run(cluster, &selection)?;
+    let passed = first.passed.len();
+    let mut counts = Counts { passed, failed: first.failed.len(), ..Counts::default() };
+    if first.is_suite_broken {
+        bail!("the suite itself failed; {passed} tests passed");
+    }
+    let chosen = selection.count.context("the fast selection is a list")?;
+    ensure!(first.ran() == chosen, "{} of the {chosen} chosen tests ran", first.ran());
+    if !first.failed.is_empty() && first.failed.len() <= RETRIED_MAX {
+        let again = conformance::run(cluster, &Selection::exactly(&first.failed))?;
+        if !again.is_suite_broken {
+            forgive(&mut counts, &first.failed, &again.passed);
+        }
+    }
+    Ok(counts)
+}
+
+/// A stage whose failed tests are tried again.
+fn twice(stage: &'static str, run: &Run) -> Result<Counts> {
+    let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
+    tried_again(stage, run, (&filter, &[]), &run.skips)
+}
+
+/// The same with arguments and variables of the environment for the test programs.
+fn tried_again(
+    stage: &'static str,
+    run: &Run,
+    (args, env): (&[&str], &[(&str, &str)]),
+    skips: &Skips,
+) -> Result<Counts> {
+    prepare::node_tools()?;
+    let programs = run.programs(Choice::Stage(stage))?;
+    let agent = match stage {
+        // It has no node, and need not wait for the agent.
+        "scheduler" => None,
+        _ => Some(run.agent()?.to_string_lossy().into_owned()),
+    };
+    let mut env = env.to_vec();
+    env.extend(agent.as_deref().map(|agent| ("PINTLE_AGENT", agent)));
+    let mut total = Counts::default();
+    for program in &programs {
+        let first = program.run(args, &env, skips)?;
+        let mut counts = first.counts;
+        if first.is_whole && !first.failed.is_empty() && first.failed.len() <= RETRIED_MAX {
+            let mut args = vec!["--exact", "--test-threads=1"];
+            args.extend(first.failed.iter().map(String::as_str));
+            let again = program.run(&args, &env, skips)?;
+            forgive(&mut counts, &first.failed, &again.passed);
+        }
+        total.add(counts);
+    }
+    Ok(total)
+}
+
+/// Of what failed, what is named among those that passed at the second try is flaky.
+fn forgive(counts: &mut Counts, failed: &[String], passed: &[String]) {
+    for name in failed.iter().filter(|name| passed.contains(name)) {
+        shell::say("flaky", name);
+        counts.passed += 1;
+        counts.flaky += 1;
+        counts.failed -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_forgiven_only_where_it_is_seen_to_pass() {
+        let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<Vec<String>>();
+        let failed = names(&["a", "b", "c"]);
+        let first = Counts { passed: 5, failed: 3, ..Counts::default() };
+        // The second run: a passed, b failed again, c did not run at all.
+        let mut counts = first;
+        forgive(&mut counts, &failed, &names(&["a", "x"]));
+        assert_eq!(counts, Counts { passed: 6, failed: 2, skipped: 0, flaky: 1 });
+        // A second run that did not come to its tests forgives nothing.
+        let mut counts = first;
+        forgive(&mut counts, &failed, &[]);
+        assert_eq!(counts, first);
+    }
+}
