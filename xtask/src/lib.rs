@@ -37,19 +37,12 @@ pub mod node;
 pub mod ratio;
 pub mod runtime;
 pub mod scheduler_suites;
-pub mod shell;
 pub mod supervisor;
 pub mod table;
 pub mod task;
 pub mod upstream;
 
-use std::path::{Path, PathBuf};
-
-/// The repository's top folder.
-pub fn repository() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().expect("xtask lies in the repository").to_owned()
-}
+pub use xtask_tidy::{repository, shell};
 
 /// Counts the running test as skipped, because this host lacks something; then return from it.
 ///

@@ -6,12 +6,9 @@ mod conformance;
 mod demo;
 mod differential;
 mod e2e_node;
-mod layers;
-mod licences;
 mod prepare;
 mod scheduler_suites;
 mod test;
-mod tidy;
 mod vm;
 
 use std::process::{Command, ExitCode};
@@ -42,7 +39,7 @@ usage: cargo xtask TASK
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --memory, --cpus, --systemd, --disk)
   run -- CMD       CMD, and the end of all that it started when it or this ends
-  tidy             what is over the style's limits, licences of dependencies
+  tidy             what is over the style's limits, licences of dependencies; also `cargo tidy`
   fetch            put every container runtime and test image into the cache";
 
 /// Runs the task named by the first argument.
@@ -59,7 +56,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["differential", rest @ ..] => differential::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["run", "--", program, args @ ..] => supervisor::run(Command::new(program).args(args)),
-        ["tidy"] => tidy::run(),
+        ["tidy"] => xtask_tidy::run(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

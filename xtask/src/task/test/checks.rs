@@ -9,14 +9,13 @@ use super::report::Counts;
 use super::{Run, programs, whole};
 use crate::repository;
 use crate::shell::{self, cargo};
-use crate::task::tidy;
 
 pub(super) fn fmt(_: &Run) -> Result<Counts> {
     check(cargo(&["fmt", "--all", "--check"]))
 }
 
 pub(super) fn tidy(_: &Run) -> Result<Counts> {
-    ended_well(tidy::run()?, "something is over a hard limit")
+    ended_well(xtask_tidy::run()?, "something is over a hard limit")
 }
 
 pub(super) fn clippy(_: &Run) -> Result<Counts> {

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the measurable part of the style, printed where a file is over it.
+//! The measurable part of the style, printed where a file is over it.
 //!
 //! Production lines of a file (its inline tests do not count) and of a function, number of
 //! parameters, a header in each file, folder depth, words that are not wanted. Soft limits are
@@ -37,15 +37,13 @@ struct Finding {
 }
 
 /// Checks every Rust file that git knows.
-pub(super) fn run() -> Result<ExitCode> {
+pub(super) fn check() -> Result<ExitCode> {
     let mut list = Command::new("git");
     list.args(["ls-files", "*.rs"]).current_dir(repository());
-    super::layers::check()?;
-    super::licences::check()?;
     let (mut hard, mut soft) = (0, 0);
     for name in capture(&mut list)?.lines() {
         let Ok(text) = fs::read_to_string(repository().join(name)) else { continue };
-        for finding in check(Path::new(name), &text) {
+        for finding in findings(Path::new(name), &text) {
             let kind = if finding.is_hard { "OVER" } else { "soft" };
             println!("{kind}  {name}:{}  {}", finding.line, finding.text);
             *(if finding.is_hard { &mut hard } else { &mut soft }) += 1;
@@ -55,7 +53,7 @@ pub(super) fn run() -> Result<ExitCode> {
     Ok(if hard == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn check(path: &Path, text: &str) -> Vec<Finding> {
+fn findings(path: &Path, text: &str) -> Vec<Finding> {
     let all: Vec<&str> = text.lines().collect();
     let is_generated = path.file_stem().is_some_and(|s| s.to_string_lossy().contains("generated"));
     if is_generated {
@@ -234,7 +232,7 @@ fn justified(found: &mut Vec<Finding>, lines: &[&str]) {
 /// Where the report of one file would be; used by the tests.
 #[cfg(test)]
 fn texts(path: &str, text: &str) -> Vec<String> {
-    check(Path::new(path), text).into_iter().map(|f| f.text).collect()
+    findings(Path::new(path), text).into_iter().map(|f| f.text).collect()
 }
 
 #[cfg(test)]

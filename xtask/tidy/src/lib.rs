@@ -1,0 +1,34 @@
+//! What of the repository's tasks compiles in seconds: `cargo tidy`, and running programs.
+//!
+//! A crate of its own, so that the first thing a change is checked with does not compile clusters,
+//! images and nodes. The other tasks use it as a library.
+//!
+//! - `limits`: files, functions and words against the style's limits
+//! - `layers`: what decides cannot act, and folders use each other in one direction
+//! - `licences`: of all dependencies
+//! - `shell`: running programs, one shape of error
+
+#![forbid(unsafe_code)]
+
+mod layers;
+mod licences;
+mod limits;
+pub mod shell;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+/// Checks dependencies and every Rust file that git knows; prints what is over a limit.
+pub fn run() -> Result<ExitCode> {
+    layers::check()?;
+    licences::check()?;
+    limits::check()
+}
+
+/// The repository's top folder.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("this crate lies in the repository").to_owned()
+}
