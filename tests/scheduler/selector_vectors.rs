@@ -5,10 +5,13 @@
 //! be equal. What upstream's compiler refuses nobody can store: such expressions are counted, few, and
 //! not compared. `PINTLE_VECTOR_CASES` sets how many expressions, `PINTLE_SEED` where they begin.
 
+use k8s_openapi::api::resource::v1::Device;
+use pintle_scheduler::alone;
 use serde_json::{Value, json};
 
 use crate::device_vectors::{Asked, ask, number_of_cases};
 use crate::generate::Dice;
+use crate::vectors;
 
 /// Expressions in CI.
 const EXPRESSIONS: u64 = 3_000;
@@ -18,6 +21,9 @@ const OF_WORLD: u64 = 100;
 const SHOWN: usize = 20;
 /// How deep expressions are.
 const DEPTH: usize = 4;
+/// How many in a thousand may have another price: the types of some lists are not known here, and with
+/// them the overload of `sort`, which has prices of its own.
+const DEARER_MAX: usize = 5;
 /// How many in a hundred upstream's compiler may refuse.
 const REFUSED_MAX: usize = 15;
 
@@ -522,12 +528,15 @@ fn expression(dice: &mut Dice) -> String {
         .replace("CAP", "device.capacity['d.example']")
 }
 
-fn world(seed: u64) -> Value {
-    let mut dice = Dice::new(seed);
+fn device() -> Value {
     let attributes = json!({"model": {"string": "a100"}, "cores": {"int": 8},
         "healthy": {"bool": true}, "firmware": {"version": "1.2.3"}});
-    let device = json!({"name": "gpu", "attributes": attributes,
-        "capacity": {"memory": {"value": "40Gi"}}});
+    json!({"name": "gpu", "attributes": attributes, "capacity": {"memory": {"value": "40Gi"}}})
+}
+
+fn world(seed: u64) -> Value {
+    let mut dice = Dice::new(seed);
+    let device = device();
     let pool = json!({"name": "p", "generation": 1, "resourceSliceCount": 1});
     let claim = |text: String| {
         let exactly = json!({"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1,
@@ -582,4 +591,52 @@ fn every_selector_says_what_upstreams_cel_says() {
     assert!(found.is_empty(), "{differ} differ\n{}", found.join("\n"));
     assert!(refused * 100 <= all * REFUSED_MAX, "{refused} of {all} are no CEL");
     assert!(fits > 0 && failed > 0, "one kind of answer was never seen");
+}
+
+/// The device of all worlds and expressions about it, as `selector-vectors` reads them.
+fn priced_world(seed: u64) -> Value {
+    let mut dice = Dice::new(seed);
+    let texts: Vec<String> = (0..OF_WORLD).map(|_| expression(&mut dice)).collect();
+    json!({"seed": seed, "driver": "d.example", "device": device(), "expressions": texts,
+        "answers": null})
+}
+
+/// Upstream's price decides which expressions have an answer at all, and so has to be the same. What
+/// the API server's estimate refuses is not stored; it is compared all the same.
+#[test]
+fn every_selector_costs_what_upstream_counts() {
+    let (count, first) = number_of_cases(EXPRESSIONS);
+    let (mut all, mut refused, mut found) = (0, 0, Vec::new());
+    let seeds = first..first + count.div_ceil(OF_WORLD);
+    vectors::ask("selector-vectors", seeds, priced_world, |line| {
+        let world: Value = serde_json::from_str(line).expect("an answer");
+        let device: Device = serde_json::from_value(world["device"].clone()).expect("a device");
+        let texts = world["expressions"].as_array().expect("expressions");
+        let answers = world["answers"].as_array().expect("answers");
+        assert_eq!(texts.len(), answers.len());
+        for (text, theirs) in texts.iter().zip(answers) {
+            let text = text.as_str().unwrap_or_default();
+            let error = theirs["error"].as_str().unwrap_or_default();
+            all += 1;
+            if theirs["compile"].is_string() || error.contains("internal error") {
+                refused += 1;
+                continue;
+            }
+            let ours = alone::selected(text, "d.example", &device).expect(text);
+            let fits = if error.is_empty() { theirs["matches"].as_bool() } else { None };
+            assert_eq!(ours.fits.clone().ok(), fits, "{text}");
+            // A call whose arguments fail may cost a few units more or less.
+            let same = theirs["cost"] == ours.cost || fits.is_none();
+            if !same {
+                found.push(format!("{text}\n  ours   {ours:?}\n  theirs {theirs}"));
+            }
+        }
+    });
+    let differ = found.len();
+    println!("{all} selectors: {refused} no CEL, {differ} differ in price");
+    found.sort_by_key(String::len);
+    found.truncate(SHOWN);
+    let is_rare = differ * 1_000 <= all * DEARER_MAX;
+    assert!(is_rare, "{differ} of {all} differ\n{}", found.join("\n"));
+    assert!(refused * 100 <= all * REFUSED_MAX, "{refused} of {all} are no CEL");
 }

@@ -1,8 +1,8 @@
 // Command upstream is every component of a Kubernetes cluster in one program. The name it is called
 // under chooses the component, so one link step and one file in the cache serve all of them.
 // Beside them, `scheduler-vectors` asks the scheduling framework alone, `device-vectors` the allocator of
-// devices, `allocatable-vectors` the plugin of devices that take of their node, `volume-vectors` the plugins of
-// volumes.
+// devices, `selector-vectors` its expressions, `allocatable-vectors` the plugin of devices that take of their
+// node, `volume-vectors` the plugins of volumes.
 package main
 
 import (
@@ -53,6 +53,9 @@ func main() {
 	if name == "device-vectors" {
 		os.Exit(vectors.DevicesMain())
 	}
+	if name == "selector-vectors" {
+		os.Exit(vectors.SelectorsMain())
+	}
 	if name == "allocatable-vectors" {
 		os.Exit(vectors.AllocatableMain())
 	}
@@ -61,7 +64,7 @@ func main() {
 	}
 	command, known := components[name]
 	if !known {
-		names := []string{"etcd", "scheduler-vectors", "device-vectors", "allocatable-vectors", "volume-vectors"}
+		names := []string{"etcd", "scheduler-vectors", "device-vectors", "allocatable-vectors", "selector-vectors", "volume-vectors"}
 		for each := range components {
 			names = append(names, each)
 		}

@@ -32,18 +32,19 @@ const GO_MIN: u32 = 21;
 /// What every program of the module is made from; for upstream's own programs, that is all.
 const MODULE_FILES: [&str; 2] = ["go.mod", "go.sum"];
 /// The same for the components and what asks some of them alone.
-const COMPONENT_FILES: [&str; 8] = [
+const COMPONENT_FILES: [&str; 9] = [
     "go.mod",
     "go.sum",
     "main.go",
     "vectors/vectors.go",
     "vectors/preemption.go",
     "vectors/devices.go",
+    "vectors/selectors.go",
     "vectors/allocatable.go",
     "vectors/volumes.go",
 ];
 /// The components that the multi-call program is linked under.
-const COMPONENTS: [&str; 11] = [
+const COMPONENTS: [&str; 12] = [
     "allocatable-vectors",
     "device-vectors",
     "etcd",
@@ -54,6 +55,7 @@ const COMPONENTS: [&str; 11] = [
     "kubectl",
     "kubelet",
     "scheduler-vectors",
+    "selector-vectors",
     "volume-vectors",
 ];
 

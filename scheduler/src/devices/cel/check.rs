@@ -5,6 +5,8 @@
 //! refused here is what nobody could evaluate: unknown names, functions and fields of a device.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go newCompiler
 
+use std::rc::Rc;
+
 use super::parse::{Fold, Node, Tree};
 use super::value::Value;
 use super::{signatures, times};
@@ -66,7 +68,8 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
         Node::Index { of: inner, at, .. } => {
             of(inner, names)?;
             of(at, names)?;
-            Ok(None)
+            let is_query = matches!(&inner.node, Node::Call { name, .. } if &**name == "getQuery");
+            Ok(if is_query { Some("list") } else { element(inner, names) })
         }
         Node::Call { name, target, args, typed } => {
             let mut kinds = Vec::with_capacity(args.len() + 1);
@@ -74,12 +77,21 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
                 kinds.push(of(arg, names)?);
             }
             typed.set(match (&**name, target.as_deref()) {
-                ("sort", Some(target)) => element(target, names).is_some(),
+                ("sort", Some(target)) => is_empty(target) || element(target, names).is_some(),
                 _ => kinds.first().is_some_and(Option::is_some),
             });
             let known = signatures::signature(name, target.is_some(), args.len());
             let known = known.filter(|_| names.lists || &**name != signatures::INCLUDES);
-            known.ok_or_else(|| undeclared(name))
+            let of_list = match (&**name, target.as_deref()) {
+                ("sum" | "min" | "max", Some(target)) => element(target, names),
+                ("value" | "orValue", Some(Tree { node: Node::Call { name, target, .. }, .. }))
+                    if matches!(&**name, "first" | "last") =>
+                {
+                    target.as_deref().and_then(|list| element(list, names))
+                }
+                _ => None,
+            };
+            known.map(|kind| kind.or(of_list)).ok_or_else(|| undeclared(name))
         }
         Node::Operator { sign, sides, typed } => {
             let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
@@ -116,17 +128,37 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
             names.all.pop();
             kind
         }
-        Node::Fold { kind, over, names: own, bodies } => {
+        Node::Fold { kind, over, names: own, bodies, typed } => {
             of(over, names)?;
-            let known = names.all.len();
-            let key = if own.len() == 2 { key(over) } else { element(over, names) };
-            let value = if own.len() == 2 { element(over, names) } else { None };
-            names.all.extend(own.iter().map(|name| &**name).zip([key, value]));
-            let checked = bodies.iter().try_for_each(|body| of(body, names).map(drop));
-            names.all.truncate(known);
-            checked.map(|()| folded(*kind))
+            let last = within(over, own, names, |names| {
+                let kinds = bodies.iter().map(|body| of(body, names));
+                kinds.collect::<Result<Vec<_>, _>>().map(|kinds| kinds.last().copied().flatten())
+            })?;
+            let is_name = |body: &Tree| matches!(body.node, Node::Name(_));
+            let is_plain = |body: &Tree| match &body.node {
+                Node::Minus(inner) => is_name(inner),
+                _ => is_name(body),
+            };
+            typed.set(last.is_some() || is_empty(over) && bodies.last().is_some_and(is_plain));
+            Ok(folded(*kind))
         }
     }
+}
+
+/// Does something where the names of a fold stand for what is in this.
+fn within<'a, T>(
+    over: &'a Tree,
+    own: &'a [Rc<str>],
+    names: &mut Names<'a>,
+    inner: impl FnOnce(&mut Names<'a>) -> T,
+) -> T {
+    let element = element(over, names);
+    let (first, second) = if own.len() == 2 { (key(over), element) } else { (element, None) };
+    let known = names.all.len();
+    names.all.extend(own.iter().map(|name| &**name).zip([first, second]));
+    let found = inner(names);
+    names.all.truncate(known);
+    found
 }
 
 fn logical<'a>(parts: &'a [Tree], names: &mut Names<'a>) -> Result<Option<&'static str>, String> {
@@ -166,24 +198,49 @@ fn field(
     Ok(known)
 }
 
+/// Whether there is nothing in a list as it is written: it is one of anything.
+fn is_empty(tree: &Tree) -> bool {
+    match &tree.node {
+        Node::Literal(Value::List(all)) => all.is_empty(),
+        Node::Operator { sides, .. } => sides.iter().all(is_empty),
+        Node::Call { target: Some(target), .. } => is_empty(target),
+        Node::Fold { over, .. } => is_empty(over),
+        _ => false,
+    }
+}
+
 /// The kind of what is in a list, or of a map's keys, if that is certain.
-fn element(tree: &Tree, names: &Names) -> Option<&'static str> {
+fn element<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Option<&'static str> {
     match &tree.node {
         Node::Literal(Value::List(all)) => all.first().map(Value::kind),
+        Node::List(parts) => parts.first().and_then(|part| of(part, names).ok().flatten()),
+        Node::Operator { sides, .. } => element(&sides[0], names).or(element(&sides[1], names)),
         Node::Field { of, .. } if matches!(&of.node, Node::Name(n) if &**n == "device") => {
             Some("string")
         }
         Node::Index { of, .. } => match &of.node {
             Node::Field { .. } => element(of, names),
+            Node::Call { name, .. } if &**name == "getQuery" => Some("string"),
             _ => None,
         },
-        Node::Call { name, target, .. } => match (&**name, target) {
-            ("lists.range", _) => Some("int"),
-            ("split" | "findAll", _) => Some("string"),
-            ("reverse" | "sort" | "distinct" | "slice", Some(target)) => element(target, names),
+        Node::Call { name, target, args, .. } => match (&**name, target, &args[..]) {
+            ("lists.range", ..) => Some("int"),
+            ("split" | "findAll", ..) => Some("string"),
+            ("reverse" | "sort" | "distinct" | "slice", Some(target), _) => element(target, names),
+            ("flatten", Some(target), []) => match &target.node {
+                Node::List(parts) => parts.first().and_then(|part| element(part, names)),
+                Node::Literal(Value::List(all)) => match all.first() {
+                    Some(Value::List(inner)) => inner.first().map(Value::kind),
+                    _ => None,
+                },
+                _ => None,
+            },
             _ => None,
         },
         Node::Fold { kind: Fold::Filter | Fold::SortBy, over, .. } => element(over, names),
+        Node::Fold { kind: Fold::Map | Fold::TransformList, over, names: own, bodies, .. } => {
+            within(over, own, names, |names| of(bodies.last()?, names).ok().flatten())
+        }
         _ => None,
     }
 }

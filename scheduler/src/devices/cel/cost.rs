@@ -14,18 +14,19 @@ pub(super) const LIST: u64 = 10;
 /// A map that is made.
 pub(super) const MAP: u64 = 30;
 /// A call.
-const CALL: u64 = 1;
+pub(super) const CALL: u64 = 1;
 
 /// Whether the second value is evaluated only where the first one has none; upstream counts nothing.
 pub(super) fn is_choice(name: &str) -> bool {
     matches!(name, "or" | "orValue")
 }
 
-/// Whether a call of a literal is a literal to upstream, evaluated once.
+/// Whether a call of a literal is a literal, evaluated once.
 // k8s: vendor/github.com/google/cel-go/common/overloads/overloads.go IsTypeConversionFunction
 pub(super) fn is_conversion(name: &str) -> bool {
     let numbers = ["int", "uint", "double", "bool"];
-    numbers.contains(&name) || ["bytes", "duration", "dyn", "string", "timestamp"].contains(&name)
+    numbers.contains(&name)
+        || ["bytes", "duration", "dyn", "string", "timestamp", "type"].contains(&name)
 }
 
 /// How many entries a list or a map has.

@@ -111,16 +111,22 @@ impl Evaluation<'_> {
             }
             Node::Index { of, at, optional } => self.index(of, at, *optional, names),
             Node::Call { name, target, args, typed } => {
-                let is_literal = cost::is_conversion(name)
-                    && matches!(&args[..], [Tree { node: Node::Literal(_), .. }]);
-                let values = self.arguments(name, target.as_deref(), args, names)?;
-                let call = cost::Call {
-                    name,
-                    is_member: target.is_some(),
-                    values: &values,
-                    typed: typed.get(),
-                };
-                self.call(&call, is_literal)
+                let parts: Vec<&Tree> = target.as_deref().into_iter().chain(args).collect();
+                let (values, failed) = self.arguments(name, &parts, names)?;
+                let is_member = target.is_some();
+                let call = cost::Call { name, is_member, values: &values, typed: typed.get() };
+                match failed {
+                    None => self.call(&call),
+                    Some(error) => {
+                        // To upstream an error is a value of size one; a call with a literal pattern
+                        // is not reached.
+                        let is_search = matches!(&**name, "matches" | "find" | "findAll");
+                        let is_free = is_search && parts[1].literal().is_some();
+                        let cost = if is_free { 0 } else { call.cost(None, self.account)? };
+                        self.account.charge(cost)?;
+                        Err(error)
+                    }
+                }
             }
             Node::Operator { sign, sides, typed } => self.operator(sign, sides, typed.get(), names),
             Node::Not(inner) => self.unary(inner, names, |value| match value {
@@ -141,8 +147,9 @@ impl Evaluation<'_> {
                 let is = Is::Bound { to: value, names, found: OnceCell::new() };
                 self.of(body, &Names { name, is, outer: Some(names) })
             }
-            Node::Fold { kind, over, names: own, bodies } => {
-                self.fold(*kind, over, own, bodies, names)
+            Node::Fold { kind, over, names: own, bodies, typed } => {
+                let prices = folds::Prices::of(*kind, bodies, typed.get());
+                self.fold((*kind, prices), over, own, bodies, names)
             }
         }
     }
@@ -248,39 +255,36 @@ impl Evaluation<'_> {
         Ok(Value::Map(Rc::new(map)))
     }
 
-    /// The arguments of a call, the value that it belongs to first.
+    /// The arguments of a call, the value that it belongs to first, with the error of the first that
+    /// fails: nothing stands in its place.
     fn arguments(
         &self,
         name: &str,
-        target: Option<&Tree>,
-        args: &[Tree],
+        parts: &[&Tree],
         names: &Names,
-    ) -> Result<Vec<Value>, String> {
-        let count = args.len() + usize::from(target.is_some());
-        let (mut values, mut failed) = (Vec::with_capacity(count), None);
-        for arg in target.into_iter().chain(args) {
+    ) -> Result<(Vec<Value>, Option<String>), String> {
+        let (mut values, mut failed) = (Vec::with_capacity(parts.len()), None);
+        for (at, part) in parts.iter().enumerate() {
             // Of `a.orValue(b)`, b is looked at only where a has nothing.
             if matches!(&values[..], [Value::Optional(Some(_))]) && cost::is_choice(name) {
                 break;
             }
-            match self.of(arg, names) {
+            match self.of(part, names) {
                 Ok(value) => values.push(value),
                 // Two are evaluated whatever comes of the first; of more, none behind one that fails.
-                Err(error) if count > 2 || cost::is_choice(name) => return Err(error),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) if parts.len() > 2 && at + 1 < parts.len() => return Err(error),
+                Err(error) if cost::is_choice(name) => return Err(error),
+                Err(error) => {
+                    values.push(Value::Null);
+                    failed = failed.or(Some(error));
+                }
             }
             self.account.still()?;
         }
-        match failed {
-            None => Ok(values),
-            Some(error) => {
-                self.account.charge(1)?;
-                Err(error)
-            }
-        }
+        Ok((values, failed))
     }
 
-    fn call(&self, call: &cost::Call, is_free: bool) -> Evaluated {
+    fn call(&self, call: &cost::Call) -> Evaluated {
         let (name, is_member) = (call.name, call.is_member);
         if let ("orValue" | "or", [of @ Value::Optional(Some(value))]) = (name, call.values) {
             return Ok(if name == "or" { of.clone() } else { Value::clone(value) });
@@ -297,9 +301,7 @@ impl Evaluation<'_> {
         }
         let result = functions::call(name, is_member, call.values, self.account);
         self.account.still()?;
-        if !is_free {
-            self.account.charge(call.cost(result.as_ref().ok(), self.account)?)?;
-        }
+        self.account.charge(call.cost(result.as_ref().ok(), self.account)?)?;
         result
     }
 
@@ -346,7 +348,7 @@ impl Evaluation<'_> {
     /// Goes over the entries of a list or a map.
     fn fold(
         &self,
-        kind: Fold,
+        (kind, prices): (Fold, folds::Prices),
         over: &Tree,
         own: &[Rc<str>],
         bodies: &[Tree],
@@ -356,9 +358,8 @@ impl Evaluation<'_> {
         let over = self.of(over, names)?;
         // Upstream evaluates what has something a second time, for its value.
         let again = self.account.cost() - before + 1;
-        let prices = folds::Prices::of(kind, bodies);
         let entries = folds::entries(kind, &over, own.len(), self.account)?;
-        let mut result = folds::Folded::new(kind, self.account);
+        let mut result = folds::Folded::new(kind, prices.typed, self.account);
         self.account.charge(prices.once)?;
         for (key, value) in entries {
             self.account.work(NODE_WORK)?;

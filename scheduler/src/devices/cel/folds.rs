@@ -28,14 +28,16 @@ pub(super) struct Prices {
     pub(super) kept: u64,
     /// The result.
     pub(super) end: u64,
+    /// Whether the checker knows what the last body gives.
+    pub(super) typed: bool,
 }
 
 impl Prices {
-    pub(super) fn of(kind: Fold, bodies: &[Tree]) -> Self {
+    pub(super) fn of(kind: Fold, bodies: &[Tree], typed: bool) -> Self {
         let is_literal = bodies.last().is_some_and(|body| matches!(body.node, Node::Literal(_)));
         // `result + [body]`, where a list of literals is made once.
         let added = 2 + if is_literal { 0 } else { cost::LIST };
-        let plain = Self { once: 0, each: 0, step: 0, chosen: 0, kept: 0, end: 1 };
+        let plain = Self { once: 0, each: 0, step: 0, chosen: 0, kept: 0, end: 1, typed };
         match kind {
             Fold::All => Self { each: 2, step: 1, ..plain },
             Fold::Exists => Self { each: 3, step: 1, ..plain },
@@ -54,6 +56,7 @@ impl Prices {
 /// What a fold has found so far.
 pub(super) struct Folded<'a> {
     kind: Fold,
+    typed: bool,
     account: &'a Account<'a>,
     answer: Option<Evaluated>,
     failed: Option<String>,
@@ -64,9 +67,9 @@ pub(super) struct Folded<'a> {
 }
 
 impl<'a> Folded<'a> {
-    pub(super) fn new(kind: Fold, account: &'a Account<'a>) -> Self {
+    pub(super) fn new(kind: Fold, typed: bool, account: &'a Account<'a>) -> Self {
         let (list, keys, map) = (Vec::new(), Vec::new(), Map::default());
-        Self { kind, account, answer: None, failed: None, count: 0, list, keys, map }
+        Self { kind, typed, account, answer: None, failed: None, count: 0, list, keys, map }
     }
 
     /// Whether no further entry is looked at.
@@ -172,7 +175,8 @@ impl<'a> Folded<'a> {
             Fold::Filter | Fold::Map | Fold::TransformList => Value::List(self.list.into()),
             Fold::TransformMap | Fold::TransformEntry => Value::Map(Rc::new(self.map)),
             Fold::SortBy => {
-                self.account.charge(cost::of_comparing(&self.keys))?;
+                let compared = cost::of_comparing(&self.keys);
+                self.account.charge(if self.typed { compared } else { cost::CALL })?;
                 return lists::sort_by(&self.list, &self.keys, self.account);
             }
             Fold::OptMap | Fold::OptFlatMap => Value::Optional(None),

@@ -13,6 +13,8 @@ mod account;
 mod address;
 mod check;
 mod cost;
+#[cfg(test)]
+mod cost_tests;
 mod eval;
 mod folds;
 mod format;

@@ -7,10 +7,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::DEPTH_MAX;
+use pintle_sched_core::attempt_budget::AttemptBudget;
+
+use super::account::{Account, Limits};
 use super::check::TYPES;
 use super::lex::{Token, tokens};
 use super::value::{Key, Map, Value};
+use super::{DEPTH_MAX, cost, functions};
 
 /// A node, and how deep the tree below it is.
 #[derive(Clone, Debug)]
@@ -76,6 +79,8 @@ pub(super) enum Node {
         over: Box<Tree>,
         names: Vec<Rc<str>>,
         bodies: Vec<Tree>,
+        /// Whether the checker knows what its last body gives.
+        typed: Typed,
     },
 }
 
@@ -174,7 +179,11 @@ fn joined(sign: &'static str, left: Tree, right: Tree) -> Parsed {
         }
         (_, node) => {
             let sides = [Tree { node, depth }, right];
+            let is_in_nothing = sign == "in"
+                && sides[0].literal().is_some()
+                && matches!(&sides[1].node, Node::Literal(Value::List(all)) if all.is_empty());
             let node = match sign {
+                "in" if is_in_nothing => Node::Literal(Value::Bool(false)),
                 "||" => Node::Or(sides.into()),
                 "&&" => Node::And(sides.into()),
                 _ => Node::Operator { sign, sides: Box::new(sides), typed: Typed::default() },
@@ -296,6 +305,8 @@ impl Parser<'_> {
         while self.takes(sign) {
             count += 1;
         }
+        // Only a number that follows at once is a literal with it.
+        let is_literal = matches!(self.peek(), Some(Token::Literal(_)));
         let inner = self.member()?;
         if count % 2 == 0 {
             return Ok(inner);
@@ -304,8 +315,10 @@ impl Parser<'_> {
         deep_enough(depth)?;
         let node = match (sign, inner.node) {
             ("!", node) => Node::Not(Box::new(Tree { node, depth: inner.depth })),
-            (_, Node::Literal(Value::Int(n))) => Node::Literal(Value::Int(n.wrapping_neg())),
-            (_, Node::Literal(Value::Double(n))) => Node::Literal(Value::Double(-n)),
+            (_, Node::Literal(Value::Int(n))) if is_literal => {
+                Node::Literal(Value::Int(n.wrapping_neg()))
+            }
+            (_, Node::Literal(Value::Double(n))) if is_literal => Node::Literal(Value::Double(-n)),
             (_, node) => Node::Minus(Box::new(Tree { node, depth: inner.depth })),
         };
         Ok(Tree { node, depth })
@@ -471,7 +484,20 @@ fn field(of: Tree, name: Rc<str>, optional: bool) -> Parsed {
     Ok(Tree { node: Node::Field { of: Box::new(of), name, optional }, depth })
 }
 
+/// A literal that is converted is a literal, unless that fails.
+// k8s: vendor/github.com/google/cel-go/interpreter/decorators.go maybeOptimizeConstUnary
+fn converted(name: &str, args: &[Tree]) -> Option<Value> {
+    let [arg] = args else { return None };
+    let literal = arg.literal().filter(|_| cost::is_conversion(name))?;
+    let budget = AttemptBudget::unlimited();
+    let account = Account::new(Limits { budget: &budget, is_late: &|| false });
+    functions::call(name, false, &[literal], &account).ok()
+}
+
 fn call(name: Rc<str>, target: Option<Tree>, args: Vec<Tree>) -> Parsed {
+    if let (None, Some(value)) = (&target, converted(&name, &args)) {
+        return tree(Node::Literal(value), &args);
+    }
     let below = target.iter().chain(&args).map(|tree| tree.depth).max().unwrap_or(0);
     deep_enough(below + 1)?;
     let (target, typed) = (target.map(Box::new), Typed::default());
@@ -512,7 +538,8 @@ fn folded(kind: Fold, names: usize, over: Tree, args: Vec<Tree>) -> Parsed {
     let below = bodies.iter().map(|tree| tree.depth).chain([over.depth]).max().unwrap_or(0);
     deep_enough(below + 1)?;
     let over = Box::new(over);
-    Ok(Tree { node: Node::Fold { kind, over, names, bodies }, depth: below + 1 })
+    let typed = Typed::default();
+    Ok(Tree { node: Node::Fold { kind, over, names, bodies, typed }, depth: below + 1 })
 }
 
 fn bind(args: Vec<Tree>) -> Parsed {

@@ -1,0 +1,56 @@
+//! What upstream counts for expressions, recorded: `tests/scheduler/selector_vectors.rs` makes more of
+//! them and asks cel-go itself.
+
+use k8s_openapi::api::resource::v1::Device;
+use serde::Deserialize;
+
+use crate::devices::alone;
+
+/// Names a longer recording.
+const OTHER: &str = "PINTLE_SELECTOR_COSTS";
+/// Expressions about a device, with what upstream's compiler and evaluation said.
+const RECORDED: &str = include_str!("cost_vectors.json");
+
+#[derive(Deserialize)]
+struct Recorded {
+    driver: String,
+    device: Device,
+    expressions: Vec<String>,
+    answers: Vec<Answer>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    #[serde(default)]
+    error: String,
+    matches: bool,
+    cost: u64,
+}
+
+#[test]
+fn expressions_cost_what_upstream_counts() {
+    let other = std::env::var(OTHER).map(|path| std::fs::read_to_string(path).expect("a file"));
+    let recorded = other.as_deref().unwrap_or(RECORDED);
+    let recorded: Recorded = serde_json::from_str(recorded).expect("a recording");
+    let mut wrong = Vec::new();
+    for (text, theirs) in recorded.expressions.iter().zip(&recorded.answers) {
+        let ours = alone::selected(text, &recorded.driver, &recorded.device).expect(text);
+        let fits = if theirs.error.is_empty() { Some(theirs.matches) } else { None };
+        // A call whose arguments fail may cost a few units more or less.
+        let same = ours.cost == theirs.cost || fits.is_none();
+        if ours.fits.as_ref().ok().copied() != fits || !same {
+            let (cost, said) = (ours.cost, &ours.fits);
+            wrong.push(format!("{cost} {said:?}, upstream {} {fits:?}: {text}", theirs.cost));
+        }
+    }
+    wrong.sort_by_key(String::len);
+    assert!(
+        wrong.is_empty(),
+        "{} of {}\n{}",
+        wrong.len(),
+        recorded.answers.len(),
+        wrong.join("\n")
+    );
+    assert!(recorded.answers.len() > 200);
+}
