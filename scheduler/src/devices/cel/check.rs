@@ -72,26 +72,9 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
             Ok(if is_query { Some("list") } else { element(inner, names) })
         }
         Node::Call { name, target, args, typed } => {
-            let mut kinds = Vec::with_capacity(args.len() + 1);
-            for arg in target.as_deref().into_iter().chain(args) {
-                kinds.push(of(arg, names)?);
-            }
-            typed.set(match (&**name, target.as_deref()) {
-                ("sort", Some(target)) => is_empty(target) || element(target, names).is_some(),
-                _ => kinds.first().is_some_and(Option::is_some),
-            });
-            let known = signatures::signature(name, target.is_some(), args.len());
-            let known = known.filter(|_| names.lists || &**name != signatures::INCLUDES);
-            let of_list = match (&**name, target.as_deref()) {
-                ("sum" | "min" | "max", Some(target)) => element(target, names),
-                ("value" | "orValue", Some(Tree { node: Node::Call { name, target, .. }, .. }))
-                    if matches!(&**name, "first" | "last") =>
-                {
-                    target.as_deref().and_then(|list| element(list, names))
-                }
-                _ => None,
-            };
-            known.map(|kind| kind.or(of_list)).ok_or_else(|| undeclared(name))
+            let (kind, is_typed) = call(name, target.as_deref(), args, names)?;
+            typed.set(is_typed);
+            Ok(kind)
         }
         Node::Operator { sign, sides, typed } => {
             let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
@@ -129,20 +112,60 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
             kind
         }
         Node::Fold { kind, over, names: own, bodies, typed } => {
-            of(over, names)?;
-            let last = within(over, own, names, |names| {
-                let kinds = bodies.iter().map(|body| of(body, names));
-                kinds.collect::<Result<Vec<_>, _>>().map(|kinds| kinds.last().copied().flatten())
-            })?;
-            let is_name = |body: &Tree| matches!(body.node, Node::Name(_));
-            let is_plain = |body: &Tree| match &body.node {
-                Node::Minus(inner) => is_name(inner),
-                _ => is_name(body),
-            };
-            typed.set(last.is_some() || is_empty(over) && bodies.last().is_some_and(is_plain));
+            typed.set(fold(over, own, bodies, names)?);
             Ok(folded(*kind))
         }
     }
+}
+
+/// The kind of what a call gives, and whether upstream's checker knows the overload.
+fn call<'a>(
+    name: &str,
+    target: Option<&'a Tree>,
+    args: &'a [Tree],
+    names: &mut Names<'a>,
+) -> Result<(Option<&'static str>, bool), String> {
+    let mut kinds = Vec::with_capacity(args.len() + 1);
+    for arg in target.into_iter().chain(args) {
+        kinds.push(of(arg, names)?);
+    }
+    let is_typed = match (name, target) {
+        ("sort", Some(target)) => is_empty(target) || element(target, names).is_some(),
+        _ => kinds.first().is_some_and(Option::is_some),
+    };
+    let known = signatures::signature(name, target.is_some(), args.len());
+    let known = known.filter(|_| names.lists || name != signatures::INCLUDES);
+    let kind = known.ok_or_else(|| undeclared(name))?;
+    let of_list = match (name, target) {
+        ("sum" | "min" | "max", Some(target)) => element(target, names),
+        ("value" | "orValue", Some(Tree { node: Node::Call { name, target, .. }, .. }))
+            if matches!(&**name, "first" | "last") =>
+        {
+            target.as_deref().and_then(|list| element(list, names))
+        }
+        _ => None,
+    };
+    Ok((kind.or(of_list), is_typed))
+}
+
+/// Whether upstream's checker knows what the last body of a fold gives.
+fn fold<'a>(
+    over: &'a Tree,
+    own: &'a [Rc<str>],
+    bodies: &'a [Tree],
+    names: &mut Names<'a>,
+) -> Result<bool, String> {
+    of(over, names)?;
+    let last = within(over, own, names, |names| {
+        let kinds = bodies.iter().map(|body| of(body, names));
+        kinds.collect::<Result<Vec<_>, _>>().map(|kinds| kinds.last().copied().flatten())
+    })?;
+    let is_name = |body: &Tree| matches!(body.node, Node::Name(_));
+    let is_plain = |body: &Tree| match &body.node {
+        Node::Minus(inner) => is_name(inner),
+        _ => is_name(body),
+    };
+    Ok(last.is_some() || is_empty(over) && bodies.last().is_some_and(is_plain))
 }
 
 /// Does something where the names of a fold stand for what is in this.
