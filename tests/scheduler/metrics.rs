@@ -186,12 +186,15 @@ pub fn metrics_alike(stand: &Stand, port: u16) {
         assert!(ready.ends_with("ok"), "{port}: {ready}");
     }
     for path in ["/healthz", "/livez", "/readyz"] {
-        let [theirs, ours] = [PORT, port].map(|port| {
+        let [theirs, mut ours] = [PORT, port].map(|port| {
             let page = stand.get_from(port, &format!("{path}?verbose"), None);
             let checks = page.lines().filter(|line| line.starts_with('[')).map(str::to_owned);
             checks.collect::<Vec<_>>()
         });
         assert!(!theirs.is_empty(), "{path}: kube-scheduler checks nothing");
+        // The health of the one thread that decides is a check of this scheduler alone.
+        let checks_thread = ours.extract_if(.., |check| check.contains("deciding-thread")).count();
+        assert_eq!(checks_thread, usize::from(path != "/readyz"), "{path}");
         assert_eq!(theirs, ours, "{path}");
     }
     for (path, at_least) in [("/metrics", 30), ("/metrics/slis", 2)] {

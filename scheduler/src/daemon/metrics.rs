@@ -33,6 +33,9 @@ use crate::watch::Kind;
 
 const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
     the scheduling queue and might involve multiple scheduling attempts.";
+const FLUSH_HELP: &str = "[ALPHA] Number of pods that were successfully scheduled after being flushed \
+    from unschedulablePods due to timeout. This metric helps detect potential queueing hint \
+    misconfigurations or event handling issues.";
 const PENDING_HELP: &str = "[STABLE] Number of pending pods, by the queue type. 'active' means \
     number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means \
     number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'gated' \
@@ -302,12 +305,7 @@ impl SchedulerMetrics {
                 "[STABLE] Number of attempts to successfully schedule a pod.",
                 doubling(1.0, 5),
             ),
-            after_flush: at.add(
-                "scheduler_pod_scheduled_after_flush",
-                "[ALPHA] Number of pods that were successfully scheduled after being flushed from \
-                 unschedulablePods due to timeout. This metric helps detect potential queueing hint \
-                 misconfigurations or event handling issues.",
-            ),
+            after_flush: at.add("scheduler_pod_scheduled_after_flush", FLUSH_HELP),
             preemptions: at.add(
                 "scheduler_preemption_attempts",
                 "[STABLE] Total preemption attempts in the cluster till now",
