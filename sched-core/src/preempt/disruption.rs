@@ -3,7 +3,7 @@
 //! Input: budgets in the order of their namespaces, pods. Output: the budgets that guard a pod. Owner:
 //! pure functions, and one search for victims. Bounds: the budgets of the pods' own namespaces, each
 //! compared once with each class of pods that the search meets.
-//! Why by class: whoever may create budgets may create very many, and each node has many pods.
+//! Why by class: a user who may create budgets may create very many, and each node has many pods.
 
 use std::collections::HashMap;
 use std::rc::Rc;

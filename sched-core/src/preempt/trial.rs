@@ -243,7 +243,7 @@ impl<'a, 's> Trial<'a, 's> {
         Ok(alone)
     }
 
-    /// Who rejects the pod first: a column, or a plugin of single nodes that comes before it.
+    /// The first rejection: of a column, or of a plugin of single nodes that comes before it.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPlugins
     fn rejection_now(&self) -> Result<Option<Status>, Exhausted> {
         let Search { cluster, trials, fixed, .. } = *self.search;

@@ -188,7 +188,7 @@ pub struct Program {
     pub carries_terms: bool,
     /// Features the node must declare.
     pub features: Box<[Str]>,
-    /// Its counters are gone once nobody holds it any more.
+    /// Its counters are freed with it.
     pub(crate) is_passing: bool,
     /// As `View::own_keys_version` when it was compiled.
     pub(crate) own_keys_version: u32,

@@ -333,7 +333,7 @@ pub struct Image {
     pub rows: RowSet,
 }
 
-/// Who uses one port of a protocol: rows by address. A pod may name very many addresses.
+/// Users of one port of a protocol: rows by address. A pod may name very many addresses.
 #[derive(Clone, Debug, Default)]
 pub struct PortUse {
     by_ip: BTreeMap<Str, RowSet>,
