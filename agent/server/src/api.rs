@@ -55,8 +55,31 @@ impl Handler for Api {
 /// A place among the streams, held as long as one lasts.
 #[derive(Debug)]
 pub(super) struct Turn {
-    _place: open::Turn,
+    place: open::Turn,
     _under_way: UnderWay,
+}
+
+/// How a stream that held a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// By itself.
+    ToItsEnd,
+    /// It made room for another namespace's.
+    Displaced,
+}
+
+impl Turn {
+    /// Runs a stream to its end, or until it has to make room; then it is dropped, and with it its
+    /// connections are closed.
+    pub(super) async fn hold(self, stream: impl Future<Output = ()>) -> Held {
+        tokio::select! {
+            () = stream => Held::ToItsEnd,
+            () = self.place.displaced() => {
+                tracing::debug!("a stream made room for another namespace's");
+                Held::Displaced
+            }
+        }
+    }
 }
 
 /// What requests are answered from.
@@ -209,11 +232,15 @@ impl Api {
         let container = words.container.clone();
         let peer = peer.connection.peer();
         let stream = Stream { what, pod, container, peer, since: Instant::now() };
-        let place = self.parts.streams.enter(stream).map_err(|full| {
-            self.metrics().limit_hit("server streams");
+        let limit_hit = || self.metrics().limit_hit("server streams");
+        let (place, is_displacing) = self.parts.streams.enter(stream).map_err(|full| {
+            limit_hit();
             Answer::text(429, format!("{full}\n"))
         })?;
-        Ok(Turn { _place: place, _under_way: under_way })
+        if is_displacing {
+            limit_hit();
+        }
+        Ok(Turn { place, _under_way: under_way })
     }
 
     /// Routes whose answers are made at once.

@@ -28,10 +28,10 @@ use pintle_api_types::url::escaped;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, Place};
 use pintle_daemon::serve::answer::Answer;
-use pintle_daemon::serve::body::{self, Reply, Sink};
+use pintle_daemon::serve::body::{self, Broken, Reply, Sink};
 use pintle_daemon::serve::query::Query;
 
-use super::api::Turn;
+use super::api::{Held, Turn};
 use super::file_part::{self, FilePart};
 use super::journal;
 use super::node_query::NodeQuery;
@@ -90,8 +90,9 @@ async fn queried(
     let turn = turn()?;
     let (sink, text) = body::streamed();
     pintle_daemon::tasks::serve("node log", async move {
-        journal::copy(root, &asked, &sink).await;
-        drop(turn);
+        if turn.hold(journal::copy(root, &asked, &sink)).await == Held::Displaced {
+            sink.break_off(Broken::Displaced);
+        }
     });
     let mut response = Response::new(text);
     let plain = HeaderValue::from_static("text/plain;charset=UTF-8");

@@ -2,16 +2,21 @@
 //!
 //! A stream begins with a turn and holds it until it ends. Input: what was asked for, and by whom.
 //! Output: the open streams, for `explain`. Clones share one table. Bounds: `STREAMS_MAX`, of them
-//! `STREAMS_PER_POD` of one pod (those of the node's own logs count as one pod), so that the readers
-//! of one pod leave room for the others', and `STREAMS_PER_PEER` of one peer. A command whose output is
-//! one answer holds all of it, up to a message of the runtime: of those there are `RUNS_MAX`, and
-//! `RUNS_PER_POD` of one pod.
+//! `STREAMS_PER_POD` of one pod (those of the node's own logs count as one pod), so that the
+//! readers of one pod leave room for the others', and `STREAMS_PER_PEER` of one peer. The API
+//! server is one peer for all its users, so that namespaces share what there is: where all are
+//! taken, the namespace with most streams loses one to a namespace that has fewer. Its newest ends:
+//! what was open before a flood outlives it, and a client that reconnects at once finds its own
+//! namespace to have most. A command whose output is one answer holds all of it, up to a message of
+//! the runtime: of those there are `RUNS_MAX`, and `RUNS_PER_POD` of one pod; they make no room,
+//! because their rights are those of the node's administrators.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pintle_daemon::serve::connections::PeerKey;
+use tokio::sync::Notify;
 
 /// Streams open at the same time.
 pub(super) const STREAMS_MAX: usize = 512;
@@ -44,7 +49,13 @@ pub(super) struct Stream {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    open: BTreeMap<u64, Stream>,
+    open: BTreeMap<u64, OpenStream>,
+}
+
+#[derive(Debug)]
+struct OpenStream {
+    stream: Stream,
+    displaced: Arc<Notify>,
 }
 
 /// The open streams and the room for more.
@@ -58,6 +69,7 @@ pub struct Streams {
 pub(super) struct Turn {
     streams: Streams,
     key: u64,
+    displaced: Arc<Notify>,
 }
 
 /// What there is no more room for.
@@ -80,42 +92,74 @@ pub(super) enum Full {
 }
 
 impl Streams {
-    /// A place for a stream, if there is one.
-    pub(super) fn enter(&self, stream: Stream) -> Result<Turn, Full> {
+    /// A place for a stream, if there is one, and whether another stream ends for it.
+    pub(super) fn enter(&self, stream: Stream) -> Result<(Turn, bool), Full> {
         let mut table = self.table();
-        let count = |same: fn(&Stream, &Stream) -> bool| {
-            table.open.values().filter(|open| same(open, &stream)).count()
-        };
-        if table.open.len() >= STREAMS_MAX {
-            return Err(Full::Node);
-        }
-        if count(|a, b| a.pod == b.pod) >= STREAMS_PER_POD {
-            return Err(Full::Pod);
-        }
-        if count(|a, b| a.peer == b.peer) >= STREAMS_PER_PEER {
-            return Err(Full::Peer);
-        }
-        let is_run = stream.what == RUN;
-        if is_run
-            && (count(|a, _| a.what == RUN) >= RUNS_MAX
-                || count(|a, b| a.what == RUN && a.pod == b.pod) >= RUNS_PER_POD)
-        {
-            return Err(Full::Runs);
-        }
+        let gone = table.room(&stream)?.and_then(|key| table.open.remove(&key));
         table.next += 1;
         let key = table.next;
-        table.open.insert(key, stream);
+        let displaced = Arc::new(Notify::new());
+        table.open.insert(key, OpenStream { stream, displaced: Arc::clone(&displaced) });
         drop(table);
-        Ok(Turn { streams: self.clone(), key })
+        if let Some(gone) = &gone {
+            gone.displaced.notify_one();
+        }
+        Ok((Turn { streams: self.clone(), key, displaced }, gone.is_some()))
     }
 
     /// Those that are open, oldest first.
     pub(super) fn open(&self) -> Vec<Stream> {
-        self.table().open.values().cloned().collect()
+        self.table().open.values().map(|open| open.stream.clone()).collect()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// The stream that ends for this one, if one has to.
+    fn room(&self, stream: &Stream) -> Result<Option<u64>, Full> {
+        let all = || self.open.values().map(|open| &open.stream);
+        let of_pod = || all().filter(|open| open.pod == stream.pod);
+        if of_pod().count() >= STREAMS_PER_POD {
+            return Err(Full::Pod);
+        }
+        let runs = all().filter(|open| open.what == RUN).count();
+        let runs_of_pod = of_pod().filter(|open| open.what == RUN).count();
+        if stream.what == RUN && (runs >= RUNS_MAX || runs_of_pod >= RUNS_PER_POD) {
+            return Err(Full::Runs);
+        }
+        if all().filter(|open| open.peer == stream.peer).count() >= STREAMS_PER_PEER {
+            let of_peer = |open: &Stream| open.peer == stream.peer;
+            return self.crowded(&stream.pod.0, of_peer).ok_or(Full::Peer).map(Some);
+        }
+        if self.open.len() >= STREAMS_MAX {
+            return self.crowded(&stream.pod.0, |_| true).ok_or(Full::Node).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// The newest stream of the namespace that has most, of those in question, unless `namespace`
+    /// would have as many with its stream as that one without.
+    fn crowded(&self, namespace: &str, is_meant: impl Fn(&Stream) -> bool) -> Option<u64> {
+        let mut counts: HashMap<&str, (usize, u64)> = HashMap::new();
+        for (key, OpenStream { stream, .. }) in &self.open {
+            if stream.what != RUN && is_meant(stream) {
+                let (count, newest) = counts.entry(&stream.pod.0).or_default();
+                (*count, *newest) = (*count + 1, *key);
+            }
+        }
+        let own = counts.get(namespace).map_or(0, |(count, _)| *count);
+        let (most, newest) = counts.into_values().max()?;
+        (most > own + 1).then_some(newest)
+    }
+}
+
+impl Turn {
+    /// Ends when the stream has to make room.
+    pub(super) async fn displaced(&self) {
+        self.displaced.notified().await;
     }
 }
 
@@ -142,8 +186,8 @@ mod tests {
     #[test]
     fn a_stream_is_listed_for_as_long_as_its_turn_is_held() {
         let streams = Streams::default();
-        let first = streams.enter(stream(1, "a", 1)).expect("room");
-        let second = streams.enter(stream(1, "b", 1)).expect("room");
+        let first = streams.enter(stream(1, "a", 1)).expect("room").0;
+        let second = streams.enter(stream(1, "b", 1)).expect("room").0;
         let names = || streams.open().into_iter().map(|s| s.container).collect::<Vec<_>>();
         assert_eq!(names(), ["a", "b"]);
         drop(first);
@@ -158,7 +202,7 @@ mod tests {
         let mut turns = Vec::new();
         let fill = |turns: &mut Vec<Turn>, pod: usize, peer: u8| loop {
             match streams.enter(stream(pod, "c", peer)) {
-                Ok(turn) => turns.push(turn),
+                Ok((turn, _)) => turns.push(turn),
                 Err(full) => return full,
             }
         };
@@ -166,7 +210,8 @@ mod tests {
             assert_eq!(fill(&mut turns, pod, 1), Full::Pod);
         }
         assert_eq!(fill(&mut turns, 4, 1), Full::Peer);
-        assert_eq!(fill(&mut turns, 4, 2), Full::Node);
+        assert_eq!(fill(&mut turns, 4, 2), Full::Pod);
+        assert_eq!(fill(&mut turns, 5, 2), Full::Node);
         assert_eq!(streams.open().len(), STREAMS_MAX);
         turns.clear();
         assert_eq!(fill(&mut turns, 1, 1), Full::Pod);
@@ -175,7 +220,10 @@ mod tests {
     #[test]
     fn answers_that_are_held_whole_are_few_and_no_pod_has_them_all() {
         let streams = Streams::default();
-        let run = |pod| streams.enter(Stream { what: RUN, ..stream(pod, "c", 1) });
+        let run = |pod| {
+            let entered = streams.enter(Stream { what: RUN, ..stream(pod, "c", 1) });
+            entered.map(|(turn, _)| turn)
+        };
         let mut turns: Vec<_> = (0..RUNS_PER_POD).map(|_| run(1).expect("room")).collect();
         assert_eq!(run(1).err(), Some(Full::Runs));
         assert!(streams.enter(stream(1, "c", 1)).is_ok(), "others are not held up");
@@ -183,5 +231,51 @@ mod tests {
         assert_eq!(run(2).err(), Some(Full::Runs));
         turns.pop();
         assert!(run(2).is_ok());
+    }
+
+    fn of(namespace: &str, pod: usize) -> Stream {
+        Stream { pod: (namespace.to_owned(), format!("p{pod}")), ..stream(pod, "c", 1) }
+    }
+
+    #[test]
+    fn a_namespace_that_has_all_streams_gives_to_others_until_they_have_as_many() {
+        use futures_util::FutureExt as _;
+        let streams = Streams::default();
+        let enter = |namespace: &str, pod| streams.enter(of(namespace, pod));
+        // A user with three pods, behind the API server as all users are.
+        let crowd: Vec<_> = (0..STREAMS_PER_PEER)
+            .map(|number| enter("crowd", number % 3).expect("room").0)
+            .collect();
+        assert_eq!(enter("crowd", 3).err(), Some(Full::Peer), "a fourth pod of it gets none");
+        let others: Vec<_> = (0..STREAMS_PER_PEER / 2)
+            .map(|number| enter("other", number % 2).expect("a place of the crowd's"))
+            .collect();
+        assert!(others.iter().all(|(_, is_displacing)| *is_displacing));
+        let gone: Vec<bool> =
+            crowd.iter().map(|turn| turn.displaced().now_or_never().is_some()).collect();
+        let (kept, displaced) = gone.split_at(STREAMS_PER_PEER / 2);
+        assert!(!kept.contains(&true) && !displaced.contains(&false), "the newest ended");
+        assert_eq!(enter("other", 5).err(), Some(Full::Peer), "both have as many");
+        let third = enter("third", 1).expect("a place");
+        assert!(third.1 && streams.open().len() == STREAMS_PER_PEER);
+        // The displaced streams' turns free no second place.
+        drop(crowd);
+        assert_eq!(streams.open().len(), others.len() + 1 - usize::from(others_gave(&others)));
+    }
+
+    fn others_gave(others: &[(Turn, bool)]) -> bool {
+        use futures_util::FutureExt as _;
+        others.iter().any(|(turn, _)| turn.displaced().now_or_never().is_some())
+    }
+
+    #[test]
+    fn commands_that_are_answered_in_one_piece_make_no_room() {
+        let streams = Streams::default();
+        let run = |pod| Stream { what: RUN, ..of("crowd", pod) };
+        let _runs: Vec<_> = (0..4).map(|pod| streams.enter(run(pod)).expect("room")).collect();
+        let _other: Vec<_> = (0..STREAMS_PER_PEER - 4)
+            .map(|number| streams.enter(of(&format!("ns-{number}"), 0)).expect("room"))
+            .collect();
+        assert_eq!(streams.enter(of("late", 0)).err(), Some(Full::Peer));
     }
 }

@@ -57,14 +57,14 @@ type Shared = Arc<Mutex<LogReader>>;
 
 impl Follow {
     /// Writes everything that is wanted; an error becomes the last text, as the status is sent.
-    pub(super) async fn run(self, sink: Sink) {
+    pub(super) async fn run(self, sink: &Sink) {
         let (path, query) = (self.path.clone(), self.query.clone());
         let open = move || LogReader::open(&path, query).map(|reader| (reader, stems(&path)));
-        let mut reading = match off(&self.uid, &sink, open).await {
+        let mut reading = match off(&self.uid, sink, open).await {
             Err(Gone) => return,
             Ok(Ok((reader, aside))) => {
                 let (reader, uid) = (Arc::new(Mutex::new(reader)), self.uid.clone());
-                Reading { reader, aside, uid, sink: &sink }
+                Reading { reader, aside, uid, sink }
             }
             Ok(Err(error)) => {
                 let text = format!("failed to open log file {:?}: {error}", self.path);

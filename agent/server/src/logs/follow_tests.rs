@@ -68,7 +68,7 @@ impl World {
             views: self.views.clone(),
             watches: watches.clone(),
         };
-        tokio::spawn(follow.run(sink));
+        tokio::spawn(async move { follow.run(&sink).await });
         body
     }
 
@@ -179,7 +179,7 @@ async fn a_client_that_goes_ends_the_reading() {
         views: world.views.clone(),
         watches: Watches::start(),
     };
-    let task = tokio::spawn(follow.run(sink));
+    let task = tokio::spawn(async move { follow.run(&sink).await });
     lines(&mut body, 1).await;
     drop(body);
     task.await.expect("ends by itself");

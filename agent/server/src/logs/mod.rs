@@ -11,10 +11,10 @@ mod watch;
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use pintle_daemon::serve::answer::Answer;
-use pintle_daemon::serve::body::{self, Reply};
+use pintle_daemon::serve::body::{self, Broken, Reply};
 use pintle_daemon::serve::query::Query;
 
-use super::api::Turn;
+use super::api::{Held, Turn};
 use super::route::Words;
 use super::select;
 use crate::Views;
@@ -64,8 +64,9 @@ pub(super) fn container_logs(
         watches: watches.clone(),
     };
     pintle_daemon::tasks::serve("log stream", async move {
-        follow.run(sink).await;
-        drop(turn);
+        if turn.hold(follow.run(&sink)).await == Held::Displaced {
+            sink.break_off(Broken::Displaced);
+        }
     });
     let mut response = Response::new(text);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));

@@ -59,8 +59,7 @@ pub(super) async fn open(wanted: Wanted) -> Reply {
     let runtime = hyper::upgrade::on(&mut answer);
     let client = hyper::upgrade::on(&mut request);
     tasks::serve("stream", async move {
-        join(client, runtime).await;
-        drop(turn);
+        turn.hold(join(client, runtime)).await;
     });
     let (mut parts, _) = answer.into_parts();
     parts.headers.remove(CONTENT_LENGTH);

@@ -49,8 +49,7 @@ pub(super) async fn open(wanted: Wanted, streams: Streams) -> Reply {
     };
     let client = hyper::upgrade::on(&mut request);
     pintle_daemon::tasks::serve("stream", async move {
-        translate(client, &url, streams).await;
-        drop(turn);
+        turn.hold(translate(client, &url, streams)).await;
     });
     reply
 }

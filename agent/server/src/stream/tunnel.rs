@@ -44,8 +44,7 @@ pub(super) async fn open(wanted: Wanted) -> Reply {
     let runtime = hyper::upgrade::on(&mut answer);
     let client = hyper::upgrade::on(&mut request);
     pintle_daemon::tasks::serve("stream", async move {
-        join(client, runtime).await;
-        drop(turn);
+        turn.hold(join(client, runtime)).await;
     });
     reply
 }

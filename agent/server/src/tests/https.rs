@@ -15,6 +15,7 @@ use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccess
 use pintle_agent_config::modes::AuthorizationMode;
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_api::AnyServer;
+use pintle_daemon::serve::connections::PeerKey;
 use pintle_daemon::serve::secure::Reviews;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
@@ -22,6 +23,7 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
+use super::super::open::Stream;
 use super::super::route::TABLE;
 use super::super::{Addresses, Handle, spawn_at};
 use super::{Answer, World};
@@ -401,6 +403,47 @@ fn followers_that_stall_cost_little_and_others_are_served() {
     assert_eq!(secured.ask("GET /pods", "admin").status, 200);
     let grown = resident_kib().saturating_sub(before);
     assert!(grown < 20 * 2048, "{grown} KiB for {} stalled readers", stalled.len());
+}
+
+#[test]
+fn a_log_that_makes_room_for_another_namespace_does_not_end_as_a_whole_one() {
+    let secured = Secured::new(|_| {});
+    let log = secured.world.dir.path().join("0.log");
+    fs::write(&log, "2026-01-01T00:00:00Z stdout F hello\n").expect("written");
+    with_log(&secured, &log);
+    let follow = || {
+        let mut stream = secured.connect(anybody());
+        let path = "GET /containerLogs/default/web/c?follow=true";
+        write!(stream, "{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer admin\r\n\r\n")
+            .expect("sent");
+        let mut text = Vec::new();
+        while !text.ends_with(b"hello\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("the log");
+            text.push(byte[0]);
+        }
+        stream
+    };
+    let mut follows = [follow(), follow(), follow()];
+    // Other namespaces fill what is left to this client, as they would through the API server.
+    let peer = PeerKey::of([127, 0, 0, 1].into());
+    let mut others = Vec::new();
+    loop {
+        let pod = (format!("ns-{}", others.len()), "web".to_owned());
+        let since = Instant::now();
+        let stream = Stream { what: "ExecStream", pod, container: "c".to_owned(), peer, since };
+        let (turn, is_displacing) = secured.world.parts.streams.enter(stream).expect("room");
+        others.push(turn);
+        if is_displacing {
+            break;
+        }
+    }
+    let mut rest = Vec::new();
+    let _ = follows[2].read_to_end(&mut rest);
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
+    let open = secured.world.parts.streams.open();
+    let logs = open.iter().filter(|stream| stream.pod.0 == "default").count();
+    assert_eq!(logs, 2, "the newest made room");
 }
 
 pub(super) fn resident_kib() -> u64 {
