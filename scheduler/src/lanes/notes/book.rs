@@ -4,9 +4,11 @@
 //!   tell ─> waits ─next─> is sent ─ended─┬─> settled ─ the same again ─> waits
 //!             ^──── RETRY_AFTER ─────────┘      └─ SERIES_OVER ─> forgotten
 //! ```
-//! Input: notes, how requests ended, the time. Output: the next request. Owner: whoever writes events.
-//! Bounds: `WAITING_MAX` bytes for all that waits and all that is remembered: those told longest ago
-//! are forgotten first, and where nothing is left to be forgotten a new note is lost, and counted.
+//! Input: notes, how requests ended, the time. Output: the next request. Owner: whoever writes
+//! events. Namespaces take turns, so that a tenant's ten thousand pending pods hold up no other
+//! tenant's events. Bounds: `WAITING_MAX` bytes for all that waits and all that is remembered:
+//! those told longest ago are forgotten first. Where nothing is left to be forgotten a note is
+//! lost, and counted: the newest of the namespace with most, or the new one where that is its own.
 // k8s: staging/src/k8s.io/client-go/tools/events/event_broadcaster.go
 
 use std::collections::{HashMap, VecDeque};
@@ -16,10 +18,12 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pintle_api_types::jitter::jitter;
+use pintle_daemon::fair::FairQueue;
 
 use crate::cycle::command::{Note, Related};
 
-/// Bytes of notes that wait or are remembered: some 10,000 of the longest, 30,000 of the usual ones.
+/// Bytes of notes that wait or are remembered: some 10,000 of the longest, 30,000 of the usual
+/// ones.
 pub(super) const WAITING_MAX: usize = 16 << 20;
 /// How often one event is tried in a row.
 // k8s: event_broadcaster.go maxTriesPerEvent
@@ -44,6 +48,11 @@ impl Same {
     fn key(&self) -> impl Hash + PartialEq + '_ {
         let Note { about, version, related, warning, reason, action, .. } = &*self.0;
         (reason, action, about, version.as_deref().unwrap_or_default(), related, warning)
+    }
+
+    /// The namespace that it counts for.
+    fn namespace(&self) -> &str {
+        self.0.about.key.namespace()
     }
 
     /// What it takes to remember it.
@@ -87,6 +96,8 @@ enum State {
     /// There is nothing to do about it.
     Settled,
 }
+
+type Namespace = Rc<str>;
 
 /// What became of a note.
 #[derive(Debug)]
@@ -138,10 +149,10 @@ pub(super) enum Written {
     Again,
 }
 
-/// Notes on their way through one sink, in order.
+/// Notes on their way through one sink: those of one namespace, and so of one pod, in order.
 #[derive(Debug, Default)]
 struct Line {
-    queue: VecDeque<Same>,
+    queue: FairQueue<Namespace, Same>,
     later: VecDeque<(Instant, Same)>,
 }
 
@@ -151,6 +162,8 @@ pub(super) struct Book {
     told: HashMap<Same, Told>,
     lines: Vec<Line>,
     bytes: usize,
+    /// Of that, those of each namespace.
+    shares: HashMap<Namespace, usize>,
     bytes_max: usize,
     settled: usize,
     lost: u64,
@@ -176,6 +189,7 @@ impl Book {
             told: HashMap::new(),
             lines,
             bytes: 0,
+            shares: HashMap::new(),
             bytes_max,
             settled: 0,
             lost: 0,
@@ -184,8 +198,8 @@ impl Book {
         }
     }
 
-    /// Takes a note; the sink that has something to do, if there is something. What is told of one pod
-    /// stays in order.
+    /// Takes a note; the sink that has something to do, if there is something. What is told of one
+    /// pod stays in order.
     pub(super) fn tell(&mut self, now: Instant, at: Timestamp, note: Note) -> Option<usize> {
         let same = Same(Rc::new(note));
         let line = self.line(&same);
@@ -199,11 +213,11 @@ impl Book {
             self.enqueue(&same);
             return Some(line);
         }
-        if !self.has_room(same.cost()) {
+        if !self.has_room(&same) {
             self.lost += 1;
             return None;
         }
-        self.bytes += same.cost();
+        let namespace = self.add(&same);
         let told = Told {
             state: State::Waits,
             first: at,
@@ -216,7 +230,7 @@ impl Book {
             is_over: false,
         };
         self.told.insert(same.clone(), told);
-        self.lines[line].queue.push_back(same);
+        self.lines[line].queue.push(namespace, same);
         Some(line)
     }
 
@@ -224,9 +238,11 @@ impl Book {
     pub(super) fn next(&mut self, line: usize, now: Instant) -> Option<Request> {
         let Line { queue, later } = &mut self.lines[line];
         while later.front().is_some_and(|(due, _)| *due <= now) {
-            queue.extend(later.pop_front().map(|(_, same)| same));
+            if let Some((_, same)) = later.pop_front() {
+                queue.push(same.namespace().into(), same);
+            }
         }
-        let same = queue.pop_front()?;
+        let (_, same) = queue.pop()?;
         let told = self.told.get_mut(&same)?;
         told.state = State::IsSent;
         let Told { first, last, count, .. } = *told;
@@ -314,7 +330,7 @@ impl Book {
             told.state = State::Waits;
             self.settled -= 1;
             let line = self.line(same);
-            self.lines[line].queue.push_back(same.clone());
+            self.lines[line].queue.push(same.namespace().into(), same.clone());
         }
     }
 
@@ -322,16 +338,40 @@ impl Book {
     fn forget(&mut self, same: &Same) {
         if let Some((same, _)) = self.told.remove_entry(same) {
             self.settled -= 1;
-            self.bytes -= same.cost();
+            self.subtract(&same);
+        }
+    }
+
+    /// Counts a note as remembered, and returns its namespace.
+    fn add(&mut self, same: &Same) -> Namespace {
+        self.bytes += same.cost();
+        let namespace = match self.shares.get_key_value(same.namespace()) {
+            Some((namespace, _)) => Rc::clone(namespace),
+            None => same.namespace().into(),
+        };
+        *self.shares.entry(Rc::clone(&namespace)).or_default() += same.cost();
+        namespace
+    }
+
+    fn subtract(&mut self, same: &Same) {
+        self.bytes -= same.cost();
+        if let Some(share) = self.shares.get_mut(same.namespace()) {
+            *share -= same.cost();
+            if *share == 0 {
+                self.shares.remove(same.namespace());
+            }
         }
     }
 
     /// Makes room, if need be: a quarter of those that are settled go at once, so that not each new
-    /// note has to look for the oldest.
-    fn has_room(&mut self, cost: usize) -> bool {
-        while self.bytes + cost > self.bytes_max {
+    /// note has to look for the oldest. Where none is settled, the namespace with most gives.
+    fn has_room(&mut self, new: &Same) -> bool {
+        while self.bytes + new.cost() > self.bytes_max {
             if self.settled == 0 {
-                return false;
+                if !self.give_for(new) {
+                    return false;
+                }
+                continue;
             }
             let settled = self.told.iter().filter(|(_, told)| told.state == State::Settled);
             let mut settled: Vec<_> = settled.map(|(same, t)| (t.seen, same.clone())).collect();
@@ -339,6 +379,27 @@ impl Book {
             settled.truncate(settled.len().div_ceil(4));
             settled.iter().for_each(|(_, same)| self.forget(same));
         }
+        true
+    }
+
+    /// Loses the newest waiting note of the namespace with most, unless that is the new note's own
+    /// or would have less than it.
+    fn give_for(&mut self, new: &Same) -> bool {
+        let most = self.shares.iter().max_by_key(|(_, share)| **share);
+        let Some((most, share)) = most.map(|(most, share)| (Rc::clone(most), *share)) else {
+            return false;
+        };
+        let own = self.shares.get(new.namespace()).copied().unwrap_or(0);
+        if share < own + 2 * new.cost() {
+            return false;
+        }
+        let longest = self.lines.iter_mut().max_by_key(|line| line.queue.count(&most));
+        let Some(same) = longest.and_then(|line| line.queue.pop_newest(&most)) else {
+            return false;
+        };
+        self.told.remove(&same);
+        self.subtract(&same);
+        self.lost += 1;
         true
     }
 }
@@ -446,5 +507,40 @@ mod tests {
         assert_eq!(book.tell(now, AT, note("p", "m")), Some(0));
         let request = book.next(0, now).expect("it waits");
         assert_eq!((request.is_made, request.series()), (true, Some((2, AT))));
+    }
+
+    fn of(namespace: &str, pod: &str) -> Note {
+        let mut note = note(pod, "m");
+        note.about.key = ObjectKey::new(namespace, pod);
+        note
+    }
+
+    #[test]
+    fn a_tenant_with_many_pods_neither_fills_the_book_nor_delays_anothers_event() {
+        let (mut book, now) = (Book::new(2, 64 << 10), Instant::now());
+        let crowd = |number: usize| of("crowd", &format!("p{number:04}"));
+        for number in 0..1000 {
+            book.tell(now, AT, crowd(number));
+        }
+        let lost = book.lost;
+        assert!(lost > 0 && book.bytes <= 64 << 10, "it is full of the crowd's");
+        for number in 0..10 {
+            let told = book.tell(now, AT, of("quiet", &format!("q{number:04}")));
+            assert!(told.is_some(), "{number}: the crowd gives room");
+        }
+        assert!(book.bytes <= 64 << 10 && book.lost > lost, "and each of those is counted");
+        assert_eq!(book.tell(now, AT, crowd(2000)), None);
+        let mut first = Vec::new();
+        for _ in 0..20 {
+            let next = [0, 1].map(|line| book.next(line, now));
+            first.extend(next.into_iter().flatten());
+        }
+        let quiet = first.iter().filter(|r| r.note().about.key.namespace() == "quiet").count();
+        assert_eq!(quiet, 10, "they do not wait for the crowd's to be written");
+        for request in &first {
+            book.ended(request, Written::Settled, now);
+        }
+        let shares: usize = book.shares.values().sum();
+        assert_eq!(shares, book.bytes);
     }
 }
