@@ -1,8 +1,11 @@
 //! What a pod's status says of its placing: one write a pod at a time, the latest wins.
+//!
+//! Namespaces take turns, so that a tenant with ten thousand pending pods delays no other tenant's
+//! status by more than one write. Bounds: one status that waits a pod.
 // k8s: pkg/scheduler/schedule_one.go updatePod, pkg/scheduler/util/utils.go PatchPodStatus
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_api::informer::ObjectKey;
+use pintle_daemon::fair::FairQueue;
 use pintle_daemon::tasks;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -27,10 +31,12 @@ const TRIES_MAX: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 type Uid = Rc<str>;
+type Namespace = Rc<str>;
 
 /// What is to be written.
 struct Said {
     pod: Rc<KeptPod>,
+    namespace: Namespace,
     condition: Option<PodCondition>,
     nominated: Option<String>,
 }
@@ -39,8 +45,9 @@ struct Said {
 pub(super) struct StatusLane {
     client: kube::Client,
     waiting: RefCell<HashMap<Uid, Said>>,
-    order: RefCell<VecDeque<Uid>>,
-    /// Those that are being written, and who waits for the end of that because it would come too late.
+    order: RefCell<FairQueue<Namespace, Uid>>,
+    /// Those that are being written, and who waits for the end of that because it would come too
+    /// late.
     busy: RefCell<HashMap<Uid, Option<Rc<Notify>>>>,
     wake: Notify,
 }
@@ -68,23 +75,26 @@ impl StatusLane {
         let said = match waiting.remove(&uid) {
             Some(old) => Said {
                 pod,
+                namespace: old.namespace,
                 condition: condition.or(old.condition),
                 nominated: nominated.or(old.nominated),
             },
             None => {
-                self.order.borrow_mut().push_back(Rc::clone(&uid));
-                Said { pod, condition, nominated }
+                // It was decided about just now, so that it is an object still.
+                let namespace: Namespace = ObjectKey::of(&*pod.whole()).namespace().into();
+                self.order.borrow_mut().push(Rc::clone(&namespace), Rc::clone(&uid));
+                Said { pod, namespace, condition, nominated }
             }
         };
         waiting.insert(uid, said);
         self.wake.notify_one();
     }
 
-    /// What waits of a pod is not written any more. What is being written may still come true: until
-    /// when that is, if it is.
+    /// What waits of a pod is not written any more. What is being written may still come true:
+    /// until when that is, if it is.
     pub(super) fn forget(&self, uid: &str) -> Option<Rc<Notify>> {
-        if self.waiting.borrow_mut().remove(uid).is_some() {
-            self.order.borrow_mut().retain(|waiting| &**waiting != uid);
+        if let Some(said) = self.waiting.borrow_mut().remove(uid) {
+            self.order.borrow_mut().remove(&said.namespace, |waiting| &**waiting == uid);
         }
         let mut busy = self.busy.borrow_mut();
         let ended = busy.get_mut(uid)?.get_or_insert_default();
@@ -125,12 +135,12 @@ impl StatusLane {
         }
     }
 
-    /// The first whose pod is not being written.
+    /// The first status of the next namespace for a pod that is not being written.
     fn take(&self) -> Option<(Uid, Said)> {
         let mut order = self.order.borrow_mut();
         let mut busy = self.busy.borrow_mut();
-        let at = order.iter().position(|uid| !busy.contains_key(uid))?;
-        let uid = order.remove(at)?;
+        let (_, uid) =
+            order.pop_where(|_, uids| uids.iter().position(|uid| !busy.contains_key(uid)))?;
         let said = self.waiting.borrow_mut().remove(&uid)?;
         busy.insert(Rc::clone(&uid), None);
         Some((uid, said))
@@ -249,6 +259,10 @@ pub(super) async fn disrupt(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use pintle_sched_core::{Cluster, Profile};
+
     use super::*;
 
     fn pod(status: Value) -> Pod {
@@ -256,8 +270,8 @@ mod tests {
         serde_json::from_value(pod).expect("a pod")
     }
 
-    /// A status that is being written when the pod gets a node: the binding waits for its end, so that it
-    /// does not come after it, and it is not tried again.
+    /// A status that is being written when the pod gets a node: the binding waits for its end, so
+    /// that it does not come after it, and it is not tried again.
     #[tokio::test]
     async fn whoever_binds_a_pod_waits_for_what_is_being_written_of_it() {
         let (asked, mut asks) = tokio::sync::mpsc::unbounded_channel();
@@ -298,6 +312,39 @@ mod tests {
                 assert!(lane.forget("p").is_none());
             })
             .await;
+    }
+
+    /// Of whichever tenant there are most, the others' statuses are written in between.
+    #[test]
+    fn a_tenant_with_many_pods_delays_anothers_status_by_one_write() {
+        let answer = |_: hyper::Request<kube::client::Body>| async {
+            let answer = hyper::Response::new(kube::client::Body::empty());
+            Ok::<_, std::convert::Infallible>(answer)
+        };
+        let lane = StatusLane::new(kube::Client::new(tower::service_fn(answer), "default"));
+        let shelf = crate::kept::Shelf::default();
+        let put = |namespace: &str, name: &str| {
+            let pod = json!({"metadata": {"namespace": namespace, "name": name, "uid": name},
+                "spec": {"containers": []}});
+            let pod: Pod = serde_json::from_value(pod).expect("a pod");
+            let spec = Cluster::new(Profile::default()).read_pod(&pod).expect("it can be read");
+            lane.put(shelf.keep(pod, Rc::new(spec), Arc::default()), None, None);
+        };
+        for number in 0..1000 {
+            put("crowd", &format!("p{number}"));
+        }
+        put("quiet", "q0");
+        put("quiet", "q1");
+        put("crowd", "p0"); // again: it keeps its place
+        let taken: Vec<_> =
+            std::iter::from_fn(|| lane.take()).map(|(uid, _)| uid.to_string()).collect();
+        assert_eq!(taken[..5], ["p0", "q0", "p1", "q1", "p2"]);
+        assert_eq!(taken.len(), 1002);
+        put("crowd", "p7");
+        put("quiet", "q2");
+        assert!(lane.forget("p7").is_some(), "one of it is being written");
+        assert_eq!(lane.take().map(|(uid, _)| uid.to_string()).as_deref(), Some("q2"));
+        assert!(lane.take().is_none());
     }
 
     fn refused() -> PodCondition {
