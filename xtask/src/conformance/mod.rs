@@ -48,28 +48,28 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The tests that CI runs: what concerns a node, without what takes long or runs alone.
+    /// The tests that CI runs, so many at once.
     pub fn fast(procs: usize) -> Result<Self> {
-        let text = base()?;
-        let base = report::parse_base(&text);
-        let is_fast = |(name, seconds): &(&&str, &f64)| {
-            **seconds <= FAST_SECONDS_MAX
-                && FAST_GROUPS.iter().any(|group| name.starts_with(group))
-                && !name.contains("[Serial]")
-        };
-        let names: Vec<&str> = base.iter().filter(is_fast).map(|(name, _)| *name).collect();
-        Ok(Self { procs, ..Self::named(&names) })
+        Ok(Self::exactly(&fast_names()?, procs))
     }
 
-    /// These tests, one after the other.
-    pub fn exactly(names: &[String]) -> Self {
-        Self::named(&names.iter().map(String::as_str).collect::<Vec<_>>())
+    /// These tests, so many at once.
+    pub fn exactly(names: &[String], procs: usize) -> Self {
+        let focus = report::literally(names.iter().map(String::as_str));
+        Self { focus, skip: String::new(), procs, count: Some(names.len()) }
     }
+}
 
-    fn named(names: &[&str]) -> Self {
-        let focus = report::literally(names.iter().copied());
-        Self { focus, skip: String::new(), procs: 1, count: Some(names.len()) }
-    }
+/// The tests that CI runs: what concerns a node, without what takes long or runs alone.
+pub fn fast_names() -> Result<Vec<String>> {
+    let text = base()?;
+    let base = report::parse_base(&text);
+    let is_fast = |(name, seconds): &(&&str, &f64)| {
+        **seconds <= FAST_SECONDS_MAX
+            && FAST_GROUPS.iter().any(|group| name.starts_with(group))
+            && !name.contains("[Serial]")
+    };
+    Ok(base.iter().filter(is_fast).map(|(name, _)| (*name).to_owned()).collect())
 }
 
 /// The list of what passes with upstream's kubelet.

@@ -43,14 +43,14 @@ pub(super) fn has(stage: &str) -> bool {
 }
 
 impl Lane {
-    /// Starts its process, with options of this run.
-    pub(super) fn start(&'static self, options: &[&str]) -> Result<Running> {
+    /// Starts its process, with an option of this run.
+    pub(super) fn start(&'static self, option: &str) -> Result<Running> {
         let log = repository().join(format!("target/beside-{}.log", self.name));
         let mut cmd = Command::new("nice");
         // As it runs: an earlier stage has built its file anew.
         let program = format!("/proc/{}/exe", std::process::id());
         cmd.args(["-n", &self.niceness.to_string(), &program, "test"]);
-        cmd.args(options).args(self.stages);
+        cmd.arg(option).args(self.stages);
         let process = Logged::start(&mut cmd, &log)?;
         shell::say("beside", &format!("{}: {}", self.stages.join(", "), log.display()));
         Ok(Running(process))

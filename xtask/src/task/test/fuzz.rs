@@ -6,6 +6,7 @@
 //! git ignores). An input that breaks something is left in `target/fuzz/finds`; it becomes a seed
 //! with the fix.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -17,14 +18,18 @@ use serde_json::Value;
 
 use super::logged::Logged;
 use super::report::Counts;
-use super::{Run, prepare};
+use super::{Run, prepare, sample};
 use crate::repository;
 use crate::shell::{self, capture, capture_shown, cargo, tail};
 
+/// Where they are.
+const DIR: &str = "tests/fuzz";
 /// Names the target that the program is to run.
 const CHOICE: &str = "PINTLE_FUZZ";
 /// How long each target runs, in seconds.
 const SECONDS: &str = "10";
+/// The same for a sample.
+const SAMPLED_SECONDS: &str = "3";
 /// What is too long for one input, in seconds, on a machine that does other things, too.
 const INPUT_SECONDS_MAX: &str = "20";
 /// What is too much memory, in MiB.
@@ -38,9 +43,15 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
 ];
 
-pub(super) fn run(_: &Run) -> Result<Counts> {
+pub(super) fn run(run: &Run) -> Result<Counts> {
+    let extent = sample::FUZZ.extent(run);
+    let seconds = if extent.drawn_by().is_some() { SAMPLED_SECONDS } else { SECONDS };
+    extent.conclude(run_targets(seconds), BTreeSet::new())
+}
+
+fn run_targets(seconds: &str) -> Result<Counts> {
     prepare::fuzz_tools()?;
-    let dir = repository().join("tests/fuzz");
+    let dir = repository().join(DIR);
     let finds = repository().join("target/fuzz/finds");
     fs::create_dir_all(&finds).with_context(|| format!("create {}", finds.display()))?;
     let program = build(&dir)?;
@@ -51,7 +62,7 @@ pub(super) fn run(_: &Run) -> Result<Counts> {
     let mut counts = Counts::default();
     for together in names.chunks(thread::available_parallelism().map_or(1, NonZero::get)) {
         let started: Result<Vec<Running>> =
-            together.iter().map(|name| Running::start(&program, name, &dir, &finds)).collect();
+            together.iter().map(|name| Running::start(&program, name, seconds, &finds)).collect();
         for mut running in started? {
             match running.end() {
                 Ok(inputs) => {
@@ -92,11 +103,12 @@ struct Running {
 }
 
 impl Running {
-    fn start(program: &Path, name: &str, dir: &Path, finds: &Path) -> Result<Self> {
+    fn start(program: &Path, name: &str, seconds: &str, finds: &Path) -> Result<Self> {
+        let dir = repository().join(DIR);
         let (corpus, seeds) = (dir.join("corpus").join(name), dir.join("seeds").join(name));
         fs::create_dir_all(&corpus)?;
         let mut cmd = Command::new(program);
-        cmd.env(CHOICE, name).arg(format!("-max_total_time={SECONDS}"));
+        cmd.env(CHOICE, name).arg(format!("-max_total_time={seconds}"));
         cmd.arg(format!("-timeout={INPUT_SECONDS_MAX}"));
         cmd.arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}")).arg("-print_final_stats=1");
         cmd.arg(format!("-artifact_prefix={}/{name}-", finds.display()));

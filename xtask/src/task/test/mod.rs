@@ -17,8 +17,10 @@ mod logged;
 mod nodes;
 mod programs;
 mod report;
+mod sample;
 mod skips;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -34,7 +36,7 @@ use self::skips::Skips;
 use super::{demo, prepare};
 use crate::node::agent;
 use crate::shell::{self, cargo};
-use crate::{repository, supervisor};
+use crate::supervisor;
 
 /// The stages, in order.
 const STAGES: [Stage; 16] = [
@@ -59,11 +61,18 @@ const STAGES: [Stage; 16] = [
 const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo }];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 7] = ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
+/// Has every suite run whole.
+const ALL: &str = "--all";
+/// Has suites run as samples, as in a run of everything: for its lanes.
+const SAMPLED: &str = "--sampled";
 /// The name of the stages that need no root, no Go and no network but for crates.
 const QUICK: &str = "quick";
 const QUICK_STAGES: [&str; 4] = ["fmt", "tidy", "unit", "parity"];
 /// How the simulator is told where its fresh worlds begin.
 const FRESH_WORLDS: &str = "PINTLE_FRESH";
+/// How many worlds of each sort it runs, and how many for a sample.
+const WORLDS: &str = "PINTLE_SEEDS";
+const SAMPLED_WORLDS: &str = "500";
 /// Digits of a tree's name that become a number.
 const FRESH_DIGITS: usize = 12;
 
@@ -76,6 +85,8 @@ struct Stage {
 /// What one invocation was asked for.
 struct Run {
     filter: Option<String>,
+    /// Whether suites that passed with the same inputs may run as samples.
+    may_sample: bool,
     skips: Skips,
     /// The agent as it is shipped, once it was needed; locked while it is built.
     agent: Mutex<Option<PathBuf>>,
@@ -84,9 +95,9 @@ struct Run {
 }
 
 impl Run {
-    fn new(filter: Option<String>) -> Self {
+    fn new(filter: Option<String>, may_sample: bool) -> Self {
         let skips = Skips::of("tests");
-        Self { filter, skips, agent: Mutex::default(), built: OnceLock::new() }
+        Self { filter, may_sample, skips, agent: Mutex::default(), built: OnceLock::new() }
     }
 
     /// The agent that end-to-end tests are about: `PINTLE_AGENT`, else the release build.
@@ -155,7 +166,11 @@ impl<'a> Chosen<'a> {
 
 /// Runs what the arguments choose, under supervision.
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
-    let chosen = Chosen::parse(args)?;
+    let (option, names) = match args {
+        [option @ (ALL | SAMPLED), names @ ..] => (Some(*option), names),
+        names => (None, names),
+    };
+    let chosen = Chosen::parse(names)?;
     if chosen == Chosen::Help {
         println!("{}", usage());
         return Ok(ExitCode::SUCCESS);
@@ -173,7 +188,9 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     if stages.iter().any(|stage| stage.needs_tools) {
         prepare::build_tools()?;
     }
-    let total = run_stages(&stages, &Arc::new(Run::new(filter)), chosen == Chosen::Everything);
+    let is_everything = chosen == Chosen::Everything;
+    let may_sample = option == Some(SAMPLED) || (is_everything && option.is_none());
+    let total = run_stages(&stages, &Arc::new(Run::new(filter, may_sample)), is_everything);
     println!("{}", summary(&total));
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -193,7 +210,8 @@ fn run_stages(stages: &[&'static Stage], run: &Arc<Run>, is_everything: bool) ->
             ahead::build_agent(run);
         }
         let next = beside::LANES.iter().filter(|lane| lane.after == stage.name);
-        lanes.extend(next.map(|lane| (lane.name, lane.start(&[]))));
+        let option = if run.may_sample { SAMPLED } else { ALL };
+        lanes.extend(next.map(|lane| (lane.name, lane.start(option))));
     }
     rows.extend(lanes.into_iter().map(|(name, lane)| timed(name, || lane?.end())));
     report(&rows)
@@ -202,8 +220,9 @@ fn run_stages(stages: &[&'static Stage], run: &Arc<Run>, is_everything: bool) ->
 fn usage() -> String {
     let names: Vec<_> = all().map(|stage| stage.name).collect();
     format!(
-        "usage: cargo xtask test [STAGE]... | {QUICK} | PART-OF-A-NAME\n\
+        "usage: cargo xtask test [{ALL}] | STAGE... | {QUICK} | PART-OF-A-NAME\n\
          Runs all stages, those that are named, or the tests whose name has this part.\n\
+         Of all stages, suites that passed here with the same inputs run as samples but for {ALL}.\n\
          {QUICK}: {}. Stages: {}",
         QUICK_STAGES.join(", "),
         names.join(", ")
@@ -235,28 +254,25 @@ fn parity(run: &Run) -> Result<Counts> {
 }
 
 /// Thousands of worlds. The fresh ones are others for each version of the agent and the same for all
-/// who test that one: what is found once is found again.
+/// who test that one: what is found once is found again. A sample has others, and fewer.
 fn sim(run: &Run) -> Result<Counts> {
-    let first = first_fresh_world().to_string();
+    let extent = sample::SIM.extent(run);
+    let first = first_fresh_world(extent.drawn_by()).to_string();
     shell::say("sim", &format!("fresh worlds from {first}; {FRESH_WORLDS}={first} repeats them"));
-    running(&run.programs(Choice::Stage("sim"))?, run, &[(FRESH_WORLDS, &first)])
+    let mut env = vec![(FRESH_WORLDS, &*first)];
+    env.extend(extent.drawn_by().map(|_| (WORLDS, SAMPLED_WORLDS)));
+    let counts = running(&run.programs(Choice::Stage("sim"))?, run, &env);
+    extent.conclude(counts, BTreeSet::new())
 }
 
 /// Where the fresh worlds begin: where the caller says, else where the tree does, else anywhere.
-fn first_fresh_world() -> u64 {
+fn first_fresh_world(drawn_by: Option<&str>) -> u64 {
     let asked = std::env::var(FRESH_WORLDS).ok().and_then(|first| first.parse().ok());
-    asked.or_else(|| fresh_worlds_of(&committed_tree()?)).unwrap_or_else(|| {
+    let tree = || drawn_by.map(str::to_owned).or_else(|| sample::git(&["rev-parse", "HEAD:agent"]));
+    asked.or_else(|| fresh_worlds_of(&tree()?)).unwrap_or_else(|| {
         shell::say("sim", "git knows no tree here: the clock says where the fresh worlds begin");
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
     })
-}
-
-/// The name of all of the agent's files of the last commit; an archive of the sources has none.
-fn committed_tree() -> Option<String> {
-    let mut git = Command::new("git");
-    // Whoever owns the folder.
-    git.args(["-c", "safe.directory=*", "rev-parse", "HEAD:agent"]).current_dir(repository());
-    shell::capture(&mut git).ok()
 }
 
 /// Where the fresh worlds of a tree begin.

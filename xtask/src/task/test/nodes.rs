@@ -3,14 +3,15 @@
 //! A few failed tests of a program run once more, alone: one that is seen to pass then is flaky,
 //! which is a bug to be looked at.
 
+use std::collections::BTreeSet;
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::programs::Choice;
 use super::report::Counts;
 use super::skips::Skips;
-use super::{Run, prepare};
+use super::{Run, prepare, sample};
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{self, Selection};
 use crate::shell;
@@ -64,7 +65,11 @@ pub(super) fn scheduler(run: &Run) -> Result<Counts> {
 pub(super) fn conformance(run: &Run) -> Result<Counts> {
     let cluster = Cluster::of_this_run("ci")?;
     conformance::prepare()?;
-    on(&cluster, run, || fast(&cluster))
+    let extent = sample::CONFORMANCE.extent(run);
+    let names = extent.choose(conformance::fast_names()?);
+    let mut marked = BTreeSet::new();
+    let counts = on(&cluster, run, || fast(&cluster, &names, &mut marked));
+    extent.conclude(counts, marked)
 }
 
 /// Starts a cluster with the agent under test, and removes it afterwards.
@@ -81,18 +86,18 @@ fn on(cluster: &Cluster, run: &Run, work: impl FnOnce() -> Result<Counts>) -> Re
 
 /// The first run must run all that was chosen. What fails runs once more: these tests share a
 /// small machine with five others and have limits of their own.
-fn fast(cluster: &Cluster) -> Result<Counts> {
-    let selection = Selection::fast(SUITE_PROCS)?;
-    let first = conformance::run(cluster, &selection)?;
+fn fast(cluster: &Cluster, names: &[String], marked: &mut BTreeSet<String>) -> Result<Counts> {
+    let first = conformance::run(cluster, &Selection::exactly(names, SUITE_PROCS))?;
     let passed = first.passed.len();
     let mut counts = Counts { passed, failed: first.failed.len(), ..Counts::default() };
     if first.is_suite_broken {
         bail!("the suite itself failed; {passed} tests passed");
     }
-    let chosen = selection.count.context("the fast selection is a list")?;
+    let chosen = names.len();
     ensure!(first.ran() == chosen, "{} of the {chosen} chosen tests ran", first.ran());
+    marked.extend(first.failed.iter().cloned());
     if !first.failed.is_empty() && first.failed.len() <= RETRIED_MAX {
-        let again = conformance::run(cluster, &Selection::exactly(&first.failed))?;
+        let again = conformance::run(cluster, &Selection::exactly(&first.failed, 1))?;
         if !again.is_suite_broken {
             forgive(&mut counts, &first.failed, &again.passed);
         }

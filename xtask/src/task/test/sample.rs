@@ -1,0 +1,246 @@
+//! Suites that run as a sample where all of them passed already on this machine with the same
+//! inputs.
+//!
+//! Input: what a suite is made from, as git knows it, and what earlier runs wrote down in the cache.
+//! A suite whose inputs changed, are not committed or were never tested whole here runs whole, and
+//! so does a suite whose sample failed before. The sample is drawn by the tree of the commit, so that
+//! another commit tries another part; tests that failed or were flaky the last time are always in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::Run;
+use super::report::Counts;
+use crate::image::sha256;
+use crate::shell::{self, capture};
+use crate::{cache, repository, supervisor};
+
+/// A suite that may run as a sample.
+pub(super) struct Suite {
+    name: &'static str,
+    /// All that it is made from, besides `COMMON`.
+    inputs: &'static [&'static str],
+}
+
+/// What is part of every program, and how suites are run.
+const COMMON: [&str; 5] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "api", "xtask"];
+pub(super) const CONFORMANCE: Suite =
+    Suite { name: "conformance", inputs: &["agent", "cri", "ebpf", "tests/upstream"] };
+pub(super) const SIM: Suite = Suite { name: "sim", inputs: &["agent"] };
+pub(super) const FUZZ: Suite = Suite {
+    name: "fuzz",
+    inputs: &["agent", "cri", "ebpf", "sched-core", "scheduler", "tests/fuzz"],
+};
+
+/// One test of so many is in a sample, besides one of each kind and those that are marked.
+const ONE_OF: u64 = 4;
+/// Sums of inputs that are remembered for a suite: several branches may be at work.
+const REMEMBERED_MAX: usize = 16;
+
+/// How much of a suite runs, and what is written down of it afterwards.
+pub(super) struct Extent {
+    suite: &'static str,
+    /// The sum of its inputs; none where git does not know them.
+    inputs: Option<String>,
+    /// What the sample is drawn by; none for the whole suite.
+    drawn_by: Option<String>,
+    marked: BTreeSet<String>,
+}
+
+impl Suite {
+    /// How much of it runs in this run.
+    pub(super) fn extent(&self, run: &Run) -> Extent {
+        // What a filter or a variable changes proves nothing of the suite.
+        let is_usual = run.filter.is_none() && !std::env::vars_os().any(|(name, _)| changes(&name));
+        let inputs = if is_usual { self.sum() } else { None };
+        let past = Past::read(self.name).unwrap_or_default();
+        let tested = inputs.as_ref().is_some_and(|sum| past.passed.contains(sum));
+        let may_sample = run.may_sample && tested;
+        let drawn_by = if may_sample { git(&["rev-parse", "HEAD^{tree}"]) } else { None };
+        let extent = Extent { suite: self.name, inputs, drawn_by, marked: past.marked };
+        let what = match &extent.drawn_by {
+            Some(tree) => format!("a sample drawn by {tree}: all passed here with these inputs"),
+            None => "all of it".to_owned(),
+        };
+        shell::say(self.name, &what);
+        extent
+    }
+
+    /// The sum of its inputs in the last commit, if the working tree has no others.
+    fn sum(&self) -> Option<String> {
+        let paths = || COMMON.iter().chain(self.inputs).copied();
+        let with = |args: &[&'static str]| args.iter().copied().chain(paths()).collect::<Vec<_>>();
+        let changed = git(&with(&["status", "--porcelain", "--"]))?;
+        let tree = git(&with(&["ls-tree", "HEAD", "--"]))?;
+        changed.is_empty().then(|| sha256(tree.as_bytes()))
+    }
+}
+
+impl Extent {
+    /// What the sample is drawn by, if it is one.
+    pub(super) fn drawn_by(&self) -> Option<&str> {
+        self.drawn_by.as_deref()
+    }
+
+    /// Those of the names that run; a sample is printed.
+    pub(super) fn choose(&self, names: Vec<String>) -> Vec<String> {
+        let Some(tree) = &self.drawn_by else { return names };
+        let count = names.len();
+        let chosen = draw(tree, names, &self.marked);
+        shell::say(self.suite, &format!("{} of {count} tests:", chosen.len()));
+        chosen.iter().for_each(|name| shell::say("", name));
+        chosen
+    }
+
+    /// Writes down what came of it: `marked` are the tests that failed or were flaky. A suite that
+    /// did not run to its end has failed.
+    pub(super) fn conclude(
+        self,
+        result: Result<Counts>,
+        marked: BTreeSet<String>,
+    ) -> Result<Counts> {
+        let Some(inputs) = self.inputs else { return result };
+        let mut past = Past::read(self.suite).unwrap_or_default();
+        past.marked = marked;
+        past.passed.retain(|sum| *sum != inputs);
+        if result.as_ref().is_ok_and(|counts| counts.failed == 0) {
+            past.passed.push(inputs);
+        }
+        past.write(self.suite)?;
+        result
+    }
+}
+
+/// Whether a variable of the environment changes what is tested, or how.
+fn changes(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("PINTLE_") && ![supervisor::MARK, "PINTLE_CACHE"].contains(&&*name)
+}
+
+/// One of four by the hash of tree and name, the first by it of each kind, and those marked.
+fn draw(tree: &str, names: Vec<String>, marked: &BTreeSet<String>) -> Vec<String> {
+    let lot = |name: &str| {
+        let sum = sha256(format!("{tree} {name}").as_bytes());
+        u64::from_str_radix(&sum[..12], 16).expect("a sum is hexadecimal")
+    };
+    let mut firsts = BTreeMap::new();
+    for name in &names {
+        let first = firsts.entry(kind(name).to_owned()).or_insert(u64::MAX);
+        *first = lot(name).min(*first);
+    }
+    let is_in = |name: &String| {
+        let lot = lot(name);
+        lot.is_multiple_of(ONE_OF) || firsts[kind(name)] == lot || marked.contains(name)
+    };
+    names.into_iter().filter(is_in).collect()
+}
+
+/// What a test is about: `[sig-node] Probing container` of a longer name.
+fn kind(name: &str) -> &str {
+    let end = name.match_indices(' ').nth(2).map_or(name.len(), |(at, _)| at);
+    &name[..end]
+}
+
+/// What earlier runs on this machine wrote down of a suite.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Past {
+    /// Sums of inputs with which all of it passed, newest last.
+    passed: Vec<String>,
+    /// Tests that failed or were flaky in the last run.
+    marked: BTreeSet<String>,
+}
+
+impl Past {
+    fn read(suite: &str) -> Result<Self> {
+        Ok(Self::parse(&fs::read_to_string(Self::path(suite)?)?))
+    }
+
+    fn parse(text: &str) -> Self {
+        let of = |word: &'static str| {
+            text.lines().filter_map(move |l| Some(l.strip_prefix(word)?.trim().to_owned()))
+        };
+        Self { passed: of("passed ").collect(), marked: of("marked ").collect() }
+    }
+
+    fn text(&self) -> String {
+        let surplus = self.passed.len().saturating_sub(REMEMBERED_MAX);
+        let passed = self.passed[surplus..].iter().map(|sum| format!("passed {sum}\n"));
+        passed.chain(self.marked.iter().map(|name| format!("marked {name}\n"))).collect()
+    }
+
+    fn write(&self, suite: &str) -> Result<()> {
+        let path = Self::path(suite)?;
+        let part = path.with_extension(std::process::id().to_string());
+        fs::write(&part, self.text()).with_context(|| format!("write {}", part.display()))?;
+        fs::rename(&part, &path).with_context(|| format!("rename {}", part.display()))
+    }
+
+    fn path(suite: &str) -> Result<PathBuf> {
+        let dir = cache::dir()?.join("tested");
+        fs::create_dir_all(&dir)?;
+        Ok(dir.join(suite))
+    }
+}
+
+/// What git prints in the repository, whoever owns the folder; an archive of the sources has none.
+pub(super) fn git(args: &[&str]) -> Option<String> {
+    let mut git = Command::new("git");
+    git.args(["-c", "safe.directory=*"]).args(args).current_dir(repository());
+    capture(&mut git).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Vec<String> {
+        let of = |kind: &'static str| (0..40).map(move |n| format!("[sig-node] {kind} test {n}"));
+        of("Pods").chain(of("Probing")).chain(["[sig-network] DNS one test".to_owned()]).collect()
+    }
+
+    #[test]
+    fn a_sample_has_each_kind_and_all_that_are_marked_and_another_tree_has_another() {
+        let marked: BTreeSet<String> = names().into_iter().skip(3).take(9).collect();
+        let chosen = draw("a", names(), &marked);
+        assert!(marked.iter().all(|name| chosen.contains(name)));
+        assert!(chosen.contains(&"[sig-network] DNS one test".to_owned()));
+        assert!((12..50).contains(&chosen.len()), "{}", chosen.len());
+        assert_eq!(chosen, draw("a", names(), &marked));
+        assert_ne!(chosen, draw("b", names(), &marked));
+        // Each test has its turn.
+        let trees = (0..100).map(|n| draw(&n.to_string(), names(), &BTreeSet::new()));
+        let seen: BTreeSet<String> = trees.flatten().collect();
+        assert_eq!(seen.len(), names().len());
+    }
+
+    #[test]
+    fn the_whole_suite_runs_unless_all_of_it_passed_with_these_inputs() {
+        let whole = Extent {
+            suite: "t",
+            inputs: Some("sum".to_owned()),
+            drawn_by: None,
+            marked: BTreeSet::new(),
+        };
+        assert_eq!(whole.choose(names()), names());
+        // Named by a person: no suite is sampled. Filtered: nothing is written down.
+        assert!(CONFORMANCE.extent(&Run::new(None, false)).drawn_by().is_none());
+        assert!(CONFORMANCE.extent(&Run::new(Some("x".to_owned()), true)).inputs.is_none());
+        assert!(changes(OsStr::new("PINTLE_AGENT")) && !changes(OsStr::new(supervisor::MARK)));
+    }
+
+    #[test]
+    fn what_was_written_down_is_read_again_and_the_oldest_is_forgotten() {
+        let past = Past {
+            passed: (0..REMEMBERED_MAX + 2).map(|n| n.to_string()).collect(),
+            marked: ["[sig-node] a b".to_owned()].into(),
+        };
+        let read = Past::parse(&past.text());
+        assert_eq!(read.passed, past.passed[2..]);
+        assert_eq!(read.marked, past.marked);
+    }
+}
