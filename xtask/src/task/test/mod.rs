@@ -58,16 +58,28 @@ const STAGES: [Stage; 16] = [
     Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
 /// Stages that run when they are named: what they show is in other stages as well.
-const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo }];
+const BY_NAME: [Stage; 2] = [
+    Stage { name: "pure", needs_tools: false, run: pure },
+    Stage { name: "demo", needs_tools: true, run: demo },
+];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 7] = ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
 /// Has every suite run whole.
 const ALL: &str = "--all";
 /// Has suites run as samples, as in a run of everything: for its lanes.
 const SAMPLED: &str = "--sampled";
-/// The name of the stages that need no root, no Go and no network but for crates.
+/// The name of the stages that need no root, no Go and no compiler but Rust's and a linker.
 const QUICK: &str = "quick";
-const QUICK_STAGES: [&str; 4] = ["fmt", "tidy", "unit", "parity"];
+const QUICK_STAGES: [&str; 3] = ["fmt", "tidy", "pure"];
+/// The crates that decide: their tests need nothing but the processor.
+const DECIDING: [&str; 6] = [
+    "pintle-api-types",
+    "pintle-config",
+    "pintle-agent-config",
+    "pintle-agent-core",
+    "pintle-sched-core",
+    "pintle-scheduler",
+];
 /// How the simulator is told where its fresh worlds begin.
 const FRESH_WORLDS: &str = "PINTLE_FRESH";
 /// How many worlds of each sort it runs, and how many for a sample.
@@ -247,6 +259,11 @@ fn unit(run: &Run) -> Result<Counts> {
     }
     counts.add(whole(programs::watch(&mut docs, &run.skips)?, "tests in comments"));
     Ok(counts)
+}
+
+/// What decides, with the simulator's worlds.
+fn pure(run: &Run) -> Result<Counts> {
+    running(&programs::build_packages(&DECIDING)?, run, &[])
 }
 
 fn parity(run: &Run) -> Result<Counts> {

@@ -87,12 +87,21 @@ pub(super) struct Outcome {
     pub(super) is_whole: bool,
 }
 
-/// Builds the test programs that these arguments of `cargo test` select.
+/// Builds the test programs of the workspace that these arguments of `cargo test` select.
 pub(super) fn build(args: &[String]) -> Result<Vec<Program>> {
-    let mut cmd = cargo(&["test", "--locked", "--no-run", "--workspace"]);
-    cmd.args(args).arg("--message-format=json-render-diagnostics");
-    let programs = named(&capture_shown(&mut cmd).context("build the tests")?);
-    ensure!(!programs.is_empty(), "no test program: {}", shell::line(&cmd));
+    build_with(cargo(&["test", "--locked", "--no-run", "--workspace"]).args(args))
+}
+
+/// Builds the test programs of these packages alone, with what they depend on and nothing else.
+pub(super) fn build_packages(packages: &[&str]) -> Result<Vec<Program>> {
+    let mut cmd = cargo(&["test", "--locked", "--no-run", "--lib", "--tests"]);
+    build_with(cmd.args(packages.iter().flat_map(|package| ["--package", package])))
+}
+
+fn build_with(cmd: &mut Command) -> Result<Vec<Program>> {
+    cmd.arg("--message-format=json-render-diagnostics");
+    let programs = named(&capture_shown(cmd).context("build the tests")?);
+    ensure!(!programs.is_empty(), "no test program: {}", shell::line(cmd));
     Ok(programs)
 }
 
