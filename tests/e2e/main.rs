@@ -7,6 +7,7 @@
 mod adoption;
 mod containerd;
 mod credentials;
+mod ended;
 mod garbage;
 mod harness;
 mod images;
