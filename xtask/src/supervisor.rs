@@ -48,7 +48,7 @@ pub fn die_with_supervisor() -> Result<()> {
 }
 
 /// Runs the command under supervision, and returns its exit code once nothing of the run is left.
-/// First it removes what runs left whose supervisors are gone.
+/// First it cleans up after runs that were killed.
 pub fn run(cmd: &mut Command) -> Result<ExitCode> {
     remove_abandoned();
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD];
@@ -87,8 +87,8 @@ fn follow(child: &mut Child, signals: &SigSet) -> Result<std::result::Result<Exi
     }
 }
 
-/// Removes what supervised runs left whose supervisors are gone, and nodes and clusters whose
-/// makers are.
+/// Ends the processes of runs that lost their supervisor, then removes abandoned nodes, clusters and
+/// cgroups.
 fn remove_abandoned() {
     let mut runs: Vec<String> = process::all().into_iter().filter_map(run_of).collect();
     runs.sort();
@@ -100,7 +100,7 @@ fn remove_abandoned() {
     sweep();
 }
 
-/// Removes what test programs and runs that are gone had made.
+/// Removes nodes, clusters and cgroups of processes that are gone.
 fn sweep() {
     node::sweep();
     cluster::sweep();
