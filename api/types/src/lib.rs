@@ -6,6 +6,7 @@
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   rng                          chance that a seed repeats, for simulations
 //!   quantity                     amounts of resources, exactly
+//!   yaml                         files, as the daemons of Kubernetes read them
 //!   pod                          everything that follows from a pod's spec alone
 //! ```
 //! Pure functions and plain data. Nothing here reads a clock, a file or the network.
@@ -22,3 +23,4 @@ pub mod rng;
 pub mod selector;
 pub mod strategic;
 pub mod url;
+pub mod yaml;
