@@ -33,6 +33,11 @@ const NANO_BINARY_MAX: i128 = (i64::MAX as i128) * NANO;
 const TEXT_BYTES_MAX: usize = 256;
 /// Largest exponent of ten that is read, either way.
 const EXPONENT_MAX: u32 = 100;
+/// Digits of a number that upstream calculates with as with 64 bits, in decimal and in binary
+/// notation.
+// k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/math.go maxInt64Factors
+const DIGITS_MAX: usize = 18;
+const BINARY_DIGITS_MAX: usize = 15;
 /// A text that is no quantity is told up to here, in characters.
 const TEXT_CHARS_TOLD: usize = 64;
 
@@ -160,6 +165,13 @@ impl Amount {
         clamp_i64(div_away(self.nanos, NANO))
     }
 
+    /// The same in whole thousandths, rounded away from zero.
+    // k8s: quantity.go RoundUp
+    pub fn rounded_to_millis(self) -> Self {
+        let nanos = cap(div_away(self.nanos, NANO_PER_MILLI) * NANO_PER_MILLI);
+        Self { nanos, notation: self.notation }
+    }
+
     /// The nearest float or one beside it: what upstream's metrics say.
     // k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go AsApproximateFloat64
     pub fn approximate(self) -> f64 {
@@ -245,6 +257,33 @@ impl FromStr for Amount {
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let error = || QuantityError { text: text.chars().take(TEXT_CHARS_TOLD).collect() };
         Self::parse(text).ok_or_else(error)
+    }
+}
+
+/// Does upstream keep the text beside the number, so that it is stored as it was written? It does
+/// for small numbers that look canonical to a quick glance; no sum has been made with them.
+// k8s: quantity.go ParseQuantity, "if the number is in canonical form, reuse the string"
+pub fn is_stored_as_written(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let digits = unsigned.bytes().take_while(|it| it.is_ascii_digit() || *it == b'.').count();
+    let (number, suffix) = unsigned.split_at(digits);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let whole = whole.trim_start_matches('0');
+    match scale(suffix) {
+        Some(Scale::Decimal(exponent, _)) => {
+            let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+            let exponent = exponent.saturating_sub(places);
+            let is_small = whole.len() + fraction.len() <= DIGITS_MAX && exponent >= -9;
+            let is_plain = !whole.is_empty() && !format!("{whole}{fraction}").ends_with("000");
+            is_small && is_plain && exponent % 3 == 0
+        }
+        // A factor of 2^10 has about three digits.
+        Some(Scale::Binary(bits)) => {
+            let is_small = whole.len() + (bits as usize * 3 / 10) < BINARY_DIGITS_MAX;
+            let is_odd = whole.parse::<u64>().is_ok_and(|number| number % 8 != 0);
+            fraction.is_empty() && is_small && is_odd
+        }
+        None => false,
     }
 }
 

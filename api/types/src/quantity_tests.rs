@@ -243,3 +243,15 @@ fn floats_are_those_of_upstreams_metrics() {
         assert_eq!(Amount::parse(text).map(Amount::approximate), Some(float), "{text}");
     }
 }
+
+#[test]
+fn small_canonical_texts_are_stored_as_they_were_written() {
+    for text in ["+1", "1Gi", "100m", "5.", "12e-3"] {
+        assert!(is_stored_as_written(text), "{text}");
+    }
+    for text in
+        ["0.5", "1.5", "1E2", "12e-1", "1024Mi", "1000", "1.5Gi", "0", "123456789012345678901"]
+    {
+        assert!(!is_stored_as_written(text), "{text}");
+    }
+}

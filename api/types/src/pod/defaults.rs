@@ -2,23 +2,35 @@
 //!
 //! Input: a decoded pod. Output: the same pod with defaults set and quantities in canonical text,
 //! equal to what the API server would store. Only sources of static pods need it: pods read from
-//! the API have their defaults already. Defaulting twice changes nothing.
+//! the API have their defaults already. Defaulting twice changes nothing. An empty text is one that
+//! is left out, but where the API tells the two apart.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, DownwardAPIVolumeFile, Lifecycle, LifecycleHandler, Pod, PodSecurityContext,
-    PodSpec, Probe, ProjectedVolumeSource, ResourceFieldSelector, ResourceRequirements, Volume,
+    Container, DownwardAPIVolumeFile, HTTPGetAction, Lifecycle, LifecycleHandler, Pod,
+    PodSecurityContext, PodSpec, Probe, ProjectedVolumeSource, ResourceFieldSelector,
+    ResourceRequirements, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::image_name;
 use super::resources::{self, Amounts, Side};
-use crate::quantity::Amount;
+use crate::quantity::{self, Amount};
 
 /// File mode of keys in configMap, secret, downwardAPI and projected volumes.
 const VOLUME_MODE_DEFAULT: i32 = 0o644;
 /// Life of a projected service account token in seconds.
 const TOKEN_SECONDS_DEFAULT: i64 = 3600;
+
+/// Annotations that once held init containers.
+// k8s: pkg/apis/core/v1/conversion.go dropInitContainerAnnotations
+const FORMER_ANNOTATIONS: [&str; 4] = [
+    "pod.beta.kubernetes.io/init-containers",
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-container-statuses",
+    "pod.alpha.kubernetes.io/init-container-statuses",
+];
 
 /// Sets the defaults of a pod.
 // k8s: pkg/apis/core/v1/defaults.go SetDefaults_Pod, SetDefaults_PodSpec
@@ -28,11 +40,14 @@ pub fn apply(pod: &mut Pod) {
     };
     canonicalise(spec);
     spec_fields(spec);
+    if let Some(annotations) = pod.metadata.annotations.as_mut() {
+        annotations.retain(|key, _| !FORMER_ANNOTATIONS.contains(&key.as_str()));
+    }
     let host_network = spec.host_network == Some(true);
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         container_fields(container);
         for port in container.ports.iter_mut().flatten() {
-            port.protocol.get_or_insert_with(|| "TCP".to_owned());
+            text(&mut port.protocol, "TCP");
             if host_network && port.host_port.unwrap_or(0) == 0 {
                 port.host_port = Some(port.container_port);
             }
@@ -40,8 +55,7 @@ pub fn apply(pod: &mut Pod) {
     }
     for ephemeral in spec.ephemeral_containers.iter_mut().flatten() {
         let image = ephemeral.image.as_deref().unwrap_or_default();
-        let policy = pull_policy_of(image);
-        ephemeral.image_pull_policy.get_or_insert_with(|| policy.to_owned());
+        text(&mut ephemeral.image_pull_policy, pull_policy_of(image));
         message_fields(
             &mut ephemeral.termination_message_path,
             &mut ephemeral.termination_message_policy,
@@ -52,17 +66,30 @@ pub fn apply(pod: &mut Pod) {
         volume_fields(volume);
     }
     pod_level_requests(spec);
+    round_up(spec);
+}
+
+/// Sets a text that is missing or empty.
+fn text(field: &mut Option<String>, default: &str) {
+    if field.as_deref().is_none_or(str::is_empty) {
+        *field = Some(default.to_owned());
+    }
 }
 
 fn spec_fields(spec: &mut PodSpec) {
-    spec.dns_policy.get_or_insert_with(|| "ClusterFirst".to_owned());
-    spec.restart_policy.get_or_insert_with(|| "Always".to_owned());
+    text(&mut spec.dns_policy, "ClusterFirst");
+    text(&mut spec.restart_policy, "Always");
     spec.enable_service_links.get_or_insert(true);
     spec.security_context.get_or_insert_with(PodSecurityContext::default);
-    spec.termination_grace_period_seconds.get_or_insert(30);
-    spec.scheduler_name.get_or_insert_with(|| "default-scheduler".to_owned());
+    // A negative one is the shortest; validation never sees it.
+    // k8s: pkg/apis/core/v1/conversion.go Convert_v1_Pod_To_core_Pod
+    let grace = spec.termination_grace_period_seconds.get_or_insert(30);
+    if *grace < 0 {
+        *grace = 1;
+    }
+    text(&mut spec.scheduler_name, "default-scheduler");
     // A pod that names one service account field gets the other, as conversion keeps both.
-    if spec.service_account_name.is_none() {
+    if spec.service_account_name.as_deref().is_none_or(str::is_empty) {
         spec.service_account_name.clone_from(&spec.service_account);
     }
     spec.service_account.clone_from(&spec.service_account_name);
@@ -74,8 +101,7 @@ fn spec_fields(spec: &mut PodSpec) {
 
 fn container_fields(container: &mut Container) {
     let image = container.image.as_deref().unwrap_or_default();
-    let policy = pull_policy_of(image);
-    container.image_pull_policy.get_or_insert_with(|| policy.to_owned());
+    text(&mut container.image_pull_policy, pull_policy_of(image));
     message_fields(
         &mut container.termination_message_path,
         &mut container.termination_message_policy,
@@ -96,7 +122,7 @@ fn container_fields(container: &mut Container) {
     for variable in container.env.iter_mut().flatten() {
         if let Some(source) = variable.value_from.as_mut() {
             if let Some(field) = source.field_ref.as_mut() {
-                field.api_version.get_or_insert_with(|| "v1".to_owned());
+                text(&mut field.api_version, "v1");
             }
             source.resource_field_ref.iter_mut().for_each(divisor_field);
             if let Some(file) = source.file_key_ref.as_mut() {
@@ -108,20 +134,17 @@ fn container_fields(container: &mut Container) {
 }
 
 fn message_fields(path: &mut Option<String>, policy: &mut Option<String>) {
-    path.get_or_insert_with(|| "/dev/termination-log".to_owned());
-    policy.get_or_insert_with(|| "File".to_owned());
+    text(path, "/dev/termination-log");
+    text(policy, "File");
 }
 
-/// `Always` for the tag `latest` and for no tag, else `IfNotPresent`.
+/// `Always` for the tag `latest`, also beside a digest, and for neither tag nor digest, else
+/// `IfNotPresent`.
 // k8s: pkg/apis/core/v1/defaults.go SetDefaults_Container
 pub fn pull_policy_of(image: &str) -> &'static str {
-    let (name, digest) = image.split_once('@').map_or((image, None), |(n, d)| (n, Some(d)));
-    let tag = name.rsplit_once('/').map_or(name, |(_, last)| last).split_once(':');
-    match (tag, digest) {
-        (Some((_, "latest")), None) => "Always",
-        (None, None) => "Always",
-        _ => "IfNotPresent",
-    }
+    let Ok(image) = image_name::with_default_tag(image) else { return "IfNotPresent" };
+    let name = image.split_once('@').map_or(image.as_str(), |(name, _)| name);
+    if name.ends_with(":latest") { "Always" } else { "IfNotPresent" }
 }
 
 // k8s: pkg/apis/core/v1/defaults.go SetDefaults_Probe
@@ -136,19 +159,20 @@ fn probe_fields(probe: &mut Probe) {
             *field = Some(default);
         }
     }
-    if let Some(get) = probe.http_get.as_mut() {
-        get.path.get_or_insert_with(|| "/".to_owned());
-        get.scheme.get_or_insert_with(|| "HTTP".to_owned());
-    }
+    http_fields(probe.http_get.as_mut());
     if let Some(grpc) = probe.grpc.as_mut() {
         grpc.service.get_or_insert_default();
     }
 }
 
 fn handler_fields(handler: &mut LifecycleHandler) {
-    if let Some(get) = handler.http_get.as_mut() {
-        get.path.get_or_insert_with(|| "/".to_owned());
-        get.scheme.get_or_insert_with(|| "HTTP".to_owned());
+    http_fields(handler.http_get.as_mut());
+}
+
+fn http_fields(get: Option<&mut HTTPGetAction>) {
+    if let Some(get) = get {
+        text(&mut get.path, "/");
+        text(&mut get.scheme, "HTTP");
     }
 }
 
@@ -163,34 +187,52 @@ fn requests_from_limits(resources: &mut ResourceRequirements) {
     }
 }
 
-/// Pod-level requests from what the containers ask for, else from pod-level limits.
-// k8s: pkg/apis/core/v1/defaults.go defaultPodRequests
+/// Pod-level requests from what the containers ask for, else from pod-level limits; a limit of huge
+/// pages from those of the containers.
+// k8s: pkg/apis/core/v1/defaults.go defaultHugePagePodLimits, defaultPodRequests
 fn pod_level_requests(spec: &mut PodSpec) {
-    let limits = resources::pod_level(spec, Side::Limits);
-    let mut requests = resources::pod_level(spec, Side::Requests);
+    let Some(own) = spec.resources.clone() else { return };
+    let (mut limits, mut requests) =
+        (resources::amounts(own.limits.as_ref()), resources::amounts(own.requests.as_ref()));
     if limits.is_empty() && requests.is_empty() {
         return;
     }
-    let from_containers = container_requests(spec);
-    for (name, amount) in from_containers {
-        let burdened = !name.starts_with("hugepages-");
-        if resources::supports_pod_level(&name) && burdened {
-            requests.entry(name).or_insert(amount);
+    let is_pages = |name: &str| name.starts_with("hugepages-");
+    for (name, amount) in of_containers(spec, Side::Limits) {
+        if is_pages(&name) && !requests.contains_key(&name) {
+            limits.entry(name).or_insert(amount);
         }
     }
-    for (name, limit) in limits {
-        requests.entry(name).or_insert(limit);
+    if !limits.is_empty() {
+        for (name, amount) in of_containers(spec, Side::Requests) {
+            if resources::supports_pod_level(&name) && !is_pages(&name) {
+                requests.entry(name).or_insert(amount);
+            }
+        }
+    }
+    for (name, limit) in &limits {
+        if resources::supports_pod_level(name) {
+            requests.entry(name.clone()).or_insert(*limit);
+        }
     }
     let own = spec.resources.get_or_insert_default();
-    let stored = own.requests.get_or_insert_default();
-    for (name, quantity) in resources::to_quantities(requests) {
-        stored.entry(name).or_insert(quantity);
+    for (list, amounts) in [(&mut own.requests, requests), (&mut own.limits, limits)] {
+        if !amounts.is_empty() {
+            let list = list.get_or_insert_default();
+            for (name, quantity) in resources::to_quantities(amounts) {
+                list.entry(name).or_insert(quantity);
+            }
+        }
     }
 }
 
-fn container_requests(spec: &PodSpec) -> Amounts {
+fn of_containers(spec: &PodSpec, side: Side) -> Amounts {
     let bare = PodSpec { resources: None, overhead: None, ..spec.clone() };
-    resources::pod_requests(&Pod { spec: Some(bare), ..Pod::default() })
+    let pod = Pod { spec: Some(bare), ..Pod::default() };
+    match side {
+        Side::Requests => resources::pod_requests(&pod),
+        Side::Limits => resources::pod_limits(&pod),
+    }
 }
 
 // k8s: pkg/apis/core/v1/defaults.go SetDefaults_Volume and the sources' own
@@ -213,10 +255,10 @@ fn volume_fields(volume: &mut Volume) {
     }
     if let Some(image) = volume.image.as_mut() {
         let policy = pull_policy_of(image.reference.as_deref().unwrap_or_default());
-        image.pull_policy.get_or_insert_with(|| policy.to_owned());
+        text(&mut image.pull_policy, policy);
     }
     if let Some(iscsi) = volume.iscsi.as_mut() {
-        iscsi.iscsi_interface.get_or_insert_with(|| "default".to_owned());
+        text(&mut iscsi.iscsi_interface, "default");
     }
     if is_without_source(volume) {
         volume.empty_dir = Some(k8s_openapi::api::core::v1::EmptyDirVolumeSource::default());
@@ -236,7 +278,7 @@ fn projected_fields(projected: &mut ProjectedVolumeSource) {
 
 fn downward_fields(item: &mut DownwardAPIVolumeFile) {
     if let Some(field) = item.field_ref.as_mut() {
-        field.api_version.get_or_insert_with(|| "v1".to_owned());
+        text(&mut field.api_version, "v1");
     }
     item.resource_field_ref.iter_mut().for_each(divisor_field);
 }
@@ -244,7 +286,7 @@ fn downward_fields(item: &mut DownwardAPIVolumeFile) {
 /// The API stores an unset divisor as 0, which means 1.
 fn divisor_field(selector: &mut ResourceFieldSelector) {
     let divisor = selector.divisor.get_or_insert_with(|| Quantity("0".to_owned()));
-    canonicalise_one(divisor);
+    canonicalise_large(divisor);
 }
 
 /// True for a volume that names no source: it becomes an emptyDir.
@@ -255,31 +297,53 @@ fn is_without_source(volume: &Volume) -> bool {
 
 /// Rewrites the quantities that users write by hand into the text the API server stores.
 fn canonicalise(spec: &mut PodSpec) {
-    let lists = spec
-        .containers
-        .iter_mut()
-        .chain(spec.init_containers.iter_mut().flatten())
-        .filter_map(|container| container.resources.as_mut())
-        .chain(spec.resources.as_mut())
-        .flat_map(|resources| [&mut resources.requests, &mut resources.limits])
-        .chain([&mut spec.overhead]);
-    for list in lists.flatten() {
-        canonicalise_list(list);
-    }
+    resource_lists(spec).for_each(canonicalise_list);
     for volume in spec.volumes.iter_mut().flatten() {
         if let Some(size) = volume.empty_dir.as_mut().and_then(|dir| dir.size_limit.as_mut()) {
-            canonicalise_one(size);
+            canonicalise_large(size);
         }
     }
 }
 
+/// Amounts are kept in thousandths, what is finer counts as one more; after sums were made.
+// k8s: pkg/apis/core/v1/defaults.go SetDefaults_ResourceList
+fn round_up(spec: &mut PodSpec) {
+    for quantity in resource_lists(spec).flat_map(BTreeMap::values_mut) {
+        let Some(amount) = Amount::parse(&quantity.0) else { continue };
+        let rounded = amount.rounded_to_millis();
+        if rounded != amount {
+            quantity.0 = rounded.canonical();
+        }
+    }
+}
+
+fn resource_lists(spec: &mut PodSpec) -> impl Iterator<Item = &mut BTreeMap<String, Quantity>> {
+    let ephemeral = spec.ephemeral_containers.iter_mut().flatten();
+    let requirements = spec
+        .containers
+        .iter_mut()
+        .chain(spec.init_containers.iter_mut().flatten())
+        .filter_map(|container| container.resources.as_mut())
+        .chain(ephemeral.filter_map(|container| container.resources.as_mut()))
+        .chain(spec.resources.as_mut());
+    let lists = requirements.flat_map(|own| [own.requests.as_mut(), own.limits.as_mut()]);
+    lists.chain([spec.overhead.as_mut()]).flatten()
+}
+
 fn canonicalise_list(list: &mut BTreeMap<String, Quantity>) {
-    list.values_mut().for_each(canonicalise_one);
+    list.values_mut().for_each(canonicalise_large);
 }
 
 fn canonicalise_one(quantity: &mut Quantity) {
     if let Some(amount) = Amount::parse(&quantity.0) {
         quantity.0 = amount.canonical();
+    }
+}
+
+/// One that is not rounded stays as it was written, unless upstream reads it as a large number.
+fn canonicalise_large(quantity: &mut Quantity) {
+    if !quantity::is_stored_as_written(&quantity.0) {
+        canonicalise_one(quantity);
     }
 }
 
@@ -314,13 +378,17 @@ mod tests {
 
     #[test]
     fn the_pull_policy_follows_the_tag() {
+        let digest = format!("sha256:{}", "0".repeat(64));
         for (image, want) in [
             ("busybox", "Always"),
             ("busybox:latest", "Always"),
             ("host:5000/busybox", "Always"),
             ("host:5000/busybox:1.2", "IfNotPresent"),
             ("busybox@sha256:0123", "IfNotPresent"),
-            ("busybox:latest@sha256:0123", "IfNotPresent"),
+            (&format!("busybox:latest@{digest}"), "Always"),
+            (&format!("busybox:1@{digest}"), "IfNotPresent"),
+            (&format!("busybox@{digest}"), "IfNotPresent"),
+            ("Not An Image", "IfNotPresent"),
         ] {
             assert_eq!(pull_policy_of(image), want, "{image}");
         }
@@ -376,5 +444,42 @@ mod tests {
             "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}
         }));
         assert_eq!(got["resources"]["requests"], json!({"cpu": "100m", "memory": "1Gi"}));
+    }
+
+    #[test]
+    fn an_empty_text_is_one_that_is_left_out() {
+        let empty = defaulted(json!({
+            "restartPolicy": "", "dnsPolicy": "", "schedulerName": "", "serviceAccountName": "",
+            "terminationGracePeriodSeconds": -5,
+            "containers": [{
+                "name": "c", "image": "i:1", "imagePullPolicy": "", "terminationMessagePath": "",
+                "terminationMessagePolicy": "", "ports": [{"containerPort": 80, "protocol": ""}],
+                "readinessProbe": {"httpGet": {"port": 80, "path": "", "scheme": ""},
+                                   "timeoutSeconds": 0, "periodSeconds": 0},
+                "env": [{"name": "N", "valueFrom": {"fieldRef": {
+                    "apiVersion": "", "fieldPath": "metadata.name"}}}]
+            }]
+        }));
+        let left_out = defaulted(json!({
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
+                "readinessProbe": {"httpGet": {"port": 80}},
+                "env": [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+            }]
+        }));
+        assert_eq!(empty, left_out);
+    }
+
+    #[test]
+    fn amounts_are_rounded_up_to_thousandths() {
+        let got = defaulted(json!({"containers": [
+            {"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "0.1234567"}}},
+            {"name": "b", "image": "i:1", "resources": {"limits": {"cpu": "1n", "memory": "0.1"}}}
+        ], "overhead": {"cpu": "1u"}}));
+        assert_eq!(got["containers"][0]["resources"]["requests"]["cpu"], "124m");
+        assert_eq!(got["containers"][1]["resources"]["requests"]["cpu"], "1m");
+        assert_eq!(got["containers"][1]["resources"]["limits"]["memory"], "100m");
+        assert_eq!(got["overhead"]["cpu"], "1m");
     }
 }

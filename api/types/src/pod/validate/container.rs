@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, PodSpec};
 
-use super::{Errors, FieldError, Path, handler, names, resources, security, volume};
+use super::{Errors, FieldError, Path, handler, names, placement, resources, security, volume};
 use crate::pod::containers::is_sidecar;
 
 /// Fields of the pod that `fieldRef` may name.
@@ -58,6 +58,16 @@ pub(super) fn check_all(
             handler::check(errors, &path, container, grace_seconds);
         } else {
             check_init(errors, &path, container);
+        }
+    }
+    let has_os = spec.os.as_ref().is_some_and(|os| !os.name.is_empty());
+    let lists = [
+        ("containers", spec.containers.as_slice()),
+        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
+    ];
+    for (list, containers) in lists {
+        for (index, container) in containers.iter().enumerate() {
+            placement::check_container(errors, &path.child(list).index(index), container, has_os);
         }
     }
     check_host_ports(errors, path, spec);
@@ -228,6 +238,14 @@ fn check_env(errors: &mut Errors, path: &Path, container: &Container) {
         if let Some(prefix) = from.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
             errors.check(&path.child("prefix"), prefix, names::variable);
         }
+        for (field, name) in [
+            ("configMapRef", from.config_map_ref.as_ref().map(|it| &it.name)),
+            ("secretRef", from.secret_ref.as_ref().map(|it| &it.name)),
+        ] {
+            if name.is_some_and(String::is_empty) {
+                errors.push(FieldError::required(path.child(field).child("name"), ""));
+            }
+        }
         match (&from.config_map_ref, &from.secret_ref) {
             (None, None) => {
                 let detail = "must specify one of: `configMapRef` or `secretRef`";
@@ -239,6 +257,17 @@ fn check_env(errors: &mut Errors, path: &Path, container: &Container) {
             }
             _ => {}
         }
+    }
+}
+
+/// Fields of pods are those of v1.
+// k8s: pkg/apis/core/pods/helpers.go ConvertDownwardAPIFieldLabel
+pub(super) fn check_version(errors: &mut Errors, path: &Path, field: &ObjectFieldSelector) {
+    let version = field.api_version.as_deref().unwrap_or("v1");
+    if version != "v1" {
+        let detail = format!("error converting fieldPath: unsupported pod version: {version}");
+        let path = path.child("fieldPath");
+        errors.push(FieldError::invalid(path, field.field_path.as_str(), &detail));
     }
 }
 
@@ -291,6 +320,7 @@ fn check_value_from(errors: &mut Errors, path: &Path, variable: &EnvVar) {
         errors.push(FieldError::invalid(path, "", detail));
     }
     if let Some(field) = &from.field_ref {
+        check_version(errors, &path.child("fieldRef"), field);
         check_field_path(errors, &path.child("fieldRef").child("fieldPath"), &field.field_path);
     }
     if let Some(resource) = &from.resource_field_ref {

@@ -2,13 +2,14 @@
 //!
 //! Input: a pod with its defaults set. Output: every violation, with field path and in upstream's
 //! words, so that users find the same text in search engines. Pure. Static pods go through all of
-//! it; a pod from the API server was checked there. Not checked: affinity, topology spread,
-//! Windows options and volume kinds that a node without an API server cannot mount.
+//! it; a pod from the API server was checked there. Not checked: affinity, selectors of
+//! topology spread, Windows options and volume kinds that a node without an API server cannot mount.
 
 mod container;
 mod handler;
 mod metadata;
 pub mod names;
+mod placement;
 mod resources;
 mod security;
 mod spec;

@@ -84,7 +84,20 @@ fn check_amount(
     if integer && !amount.is_whole() {
         errors.push(FieldError::invalid(path, text, "must be an integer"));
     }
+    if let Some(size) = name.strip_prefix("hugepages-")
+        && !is_divisible(amount, size)
+    {
+        let detail = format!("{text} is not positive integer multiple of {name}");
+        errors.push(FieldError::invalid(path, text, &detail));
+    }
     Some(amount)
+}
+
+/// Whole pages of that size?
+// k8s: pkg/apis/core/helper/helpers.go IsHugePageResourceValueDivisible
+fn is_divisible(amount: Amount, size: &str) -> bool {
+    let size = Amount::parse(size).map_or(0, Amount::units);
+    size > 0 && amount.units() % size == 0
 }
 
 fn check_against_limit(

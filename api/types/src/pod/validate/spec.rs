@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 
-use super::{Errors, FieldError, Path, container, names, resources, security, volume};
+use super::{Errors, FieldError, Path, container, names, placement, resources, security, volume};
 
 /// Most DNS servers, search domains, and characters of the latter.
 // k8s: pkg/apis/core/validation/validation.go MaxDNSNameservers and its siblings
@@ -26,6 +26,7 @@ pub(crate) fn check(errors: &mut Errors, spec: &PodSpec) {
     check_dns(errors, &path, spec);
     check_numbers(errors, &path, spec);
     check_names(errors, &path, spec);
+    placement::check(errors, &path, spec);
     if let Some(context) = &spec.security_context {
         security::check_pod(errors, &path.child("securityContext"), spec, context);
     }
@@ -140,15 +141,24 @@ fn check_searches(errors: &mut Errors, path: &Path, searches: Option<&[String]>)
     }
     for (index, search) in searches.iter().enumerate() {
         // "." alone is allowed, a final dot and underscores too.
-        let plain = search.strip_suffix('.').unwrap_or(search).replace('_', "-");
-        let plain = plain.trim_matches('-');
-        if !plain.is_empty() {
-            for detail in names::subdomain(plain) {
-                let path = path.index(index);
-                errors.push(FieldError::invalid(path, search.as_str(), &detail));
-            }
+        let plain = search.strip_suffix('.').unwrap_or(search);
+        if !plain.is_empty() && !(plain.len() <= 253 && plain.split('.').all(is_search_label)) {
+            let detail = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
+                          characters, '_', '-' or '.', and must start and end with an alphanumeric \
+                          character (e.g. 'example.com')";
+            errors.push(FieldError::invalid(path.index(index), search.as_str(), detail));
         }
     }
+}
+
+/// A label of a name that is searched for, which may begin with an underscore.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsDNS1123SubdomainWithUnderscore
+fn is_search_label(label: &str) -> bool {
+    let is_plain = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit();
+    let label = label.strip_prefix('_').unwrap_or(label);
+    label.starts_with(is_plain)
+        && label.ends_with(is_plain)
+        && label.chars().all(|it| is_plain(it) || matches!(it, '-' | '_'))
 }
 
 // k8s: pkg/apis/core/validation/validation.go ValidateTolerations

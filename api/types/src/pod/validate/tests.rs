@@ -399,6 +399,68 @@ fn security_dns_and_tolerations() {
 #[test]
 fn every_violation_is_told_at_once() {
     let spec = json!({"containers": [{"name": "", "image": ""}, {"name": "B", "image": "i"}],
-                      "dnsPolicy": "x", "terminationGracePeriodSeconds": -1});
+                      "dnsPolicy": "x", "activeDeadlineSeconds": -1});
     assert_eq!(violations(spec).len(), 5);
+}
+
+#[test]
+fn fields_for_others_than_the_node_are_checked_too() {
+    let spec = |own: Value| {
+        let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
+        let fields = own.as_object().expect("an object").clone();
+        spec.as_object_mut().expect("an object").extend(fields);
+        spec
+    };
+    check(vec![
+        (spec(json!({"preemptionPolicy": ""})), &["spec.preemptionPolicy: Required value"]),
+        (
+            spec(json!({"os": {"name": "plan9"}})),
+            &["spec.os.name: Unsupported value: \"plan9\": supported values: \"linux\", \
+               \"windows\""],
+        ),
+        (
+            spec(json!({"nodeName": "n", "schedulingGates": [{"name": "a"}]})),
+            &[
+                "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared",
+            ],
+        ),
+        (
+            with(json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": ""}]})),
+            &["spec.containers[0].resizePolicy: Required value"],
+        ),
+        (
+            volumes(json!([{"name": "v", "downwardAPI": {"items": [
+                {"path": "a", "fieldRef": {"fieldPath": "spec.nodeName"}}]}}])),
+            &["spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath: Unsupported value: \
+               \"spec.nodeName\": supported values: \"metadata.annotations\", \
+               \"metadata.labels\", \"metadata.name\", \"metadata.namespace\", \
+               \"metadata.uid\""],
+        ),
+    ]);
+    check(vec![
+        (
+            with(json!({"resources": {"limits": {"cpu": "1", "hugepages-2Mi": "3Mi"}}})),
+            &[
+                "spec.containers[0].resources.limits[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is \
+                 not positive integer multiple of hugepages-2Mi",
+                "spec.containers[0].resources.requests[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi \
+                 is not positive integer multiple of hugepages-2Mi",
+            ],
+        ),
+        (
+            with(json!({"env": [{"name": "E", "valueFrom": {"fieldRef": {
+                "apiVersion": "v2", "fieldPath": "metadata.name"}}}]})),
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \
+               \"metadata.name\": error converting fieldPath: unsupported pod version: v2"],
+        ),
+    ]);
+    let searches = json!({"containers": [{"name": "c", "image": "i"}],
+        "dnsConfig": {"searches": [".", "_a.b_c", "a.b.", "-0", "a_", ""]}});
+    assert_eq!(violations(searches).len(), 2);
+    let owned = violations_of(json!({
+        "metadata": {"name": "p", "namespace": "ns", "finalizers": ["x"], "generation": -1,
+                     "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n", "uid": ""}]},
+        "spec": spec(json!({}))
+    }));
+    assert_eq!(owned.len(), 3, "{owned:?}");
 }

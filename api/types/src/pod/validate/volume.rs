@@ -194,12 +194,35 @@ fn check_downward(errors: &mut Errors, path: &Path, items: Option<&[DownwardAPIV
                 let detail = "fieldRef and resourceFieldRef can not be specified simultaneously";
                 errors.push(FieldError::new(&path, "Invalid value", detail));
             }
+            (Some(field), None) => {
+                super::container::check_version(errors, &path.child("fieldRef"), field);
+                check_volume_field(errors, &path.child("fieldRef"), &field.field_path);
+            }
             (None, None) => {
                 let detail = "one of fieldRef and resourceFieldRef is required";
                 errors.push(FieldError::required(&path, detail));
             }
             _ => {}
         }
+    }
+}
+
+/// Fields of the pod that a file may hold; labels and annotations also one by one.
+// k8s: pkg/apis/core/validation/validation.go validateObjectFieldSelector
+fn check_volume_field(errors: &mut Errors, path: &Path, field: &str) {
+    let path = path.child("fieldPath");
+    let whole = ["metadata.annotations", "metadata.labels"];
+    let plain = ["metadata.name", "metadata.namespace", "metadata.uid"];
+    let key = field.strip_suffix("']").and_then(|field| field.split_once("['"));
+    let is_known = match key {
+        Some((map, _)) => whole.contains(&map),
+        None => whole.contains(&field) || plain.contains(&field),
+    };
+    if field.is_empty() {
+        errors.push(FieldError::required(path, ""));
+    } else if !is_known {
+        let supported = [whole.as_slice(), &plain].concat();
+        errors.push(FieldError::unsupported(path, field, &supported));
     }
 }
 
