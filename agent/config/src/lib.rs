@@ -199,6 +199,11 @@ fn node_name(given: &GivenFlags) -> Result<String, ConfigError> {
     if lower.is_empty() { Err(error(&name, "it is empty".to_owned())) } else { Ok(lower) }
 }
 
+/// What a configuration file alone makes of the settings; for tests beside the kubelet.
+pub fn read_alone(bytes: &[u8]) -> Result<KubeletConfiguration, Vec<ConfigError>> {
+    pintle_config::daemon::read_alone::<Kubelet>(bytes)
+}
+
 /// Feeds any bytes to the reader of configuration files; for fuzzing. Must not panic.
 pub fn fuzz_load(bytes: &[u8]) {
     pintle_config::daemon::fuzz_load::<Kubelet>(bytes);

@@ -83,9 +83,14 @@ pub fn load<D: Daemon>(given: &GivenFlags) -> Result<Settings<D>, Vec<ConfigErro
     Ok(Settings { configuration, gates, warnings })
 }
 
+/// What a file alone makes of the settings, without flags and drop-ins.
+pub fn read_alone<D: Daemon>(bytes: &[u8]) -> Result<D::Configuration, Vec<ConfigError>> {
+    let document = crate::file::parse::<D>(bytes, "file", std::path::Path::new("/"));
+    let sources = Sources::<D>::of_document(document.map_err(|error| vec![error])?)?;
+    sources.typed().map(|(configuration, _)| configuration)
+}
+
 /// Feeds any bytes to the reader of configuration files; for fuzzing. Must not panic.
 pub fn fuzz_load<D: Daemon>(bytes: &[u8]) {
-    if let Ok(document) = crate::file::parse::<D>(bytes, "fuzz", std::path::Path::new("/")) {
-        let _ = Sources::<D>::of_document(document).typed();
-    }
+    let _ = read_alone::<D>(bytes); // any answer is fine
 }

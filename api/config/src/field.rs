@@ -90,16 +90,43 @@ impl Field {
 
     /// Go's zero value of its type.
     fn is_zero(&self, value: &Value) -> bool {
-        match value {
-            Value::Bool(flag) => !flag,
-            Value::Number(number) => number.as_f64() == Some(0.0),
-            Value::String(text) if self.kind == Kind::Duration => {
+        match (self.kind, value) {
+            (Kind::Bool, Value::Bool(flag)) => !flag,
+            (Kind::Int32 | Kind::Int64 | Kind::Float, Value::Number(number)) => {
+                number.as_f64() == Some(0.0)
+            }
+            (Kind::Duration, Value::String(text)) => {
                 text.parse::<GoDuration>().is_ok_and(GoDuration::is_zero)
             }
-            Value::String(text) => text.is_empty(),
-            // An empty list or map is set, to nothing; only null is "not set".
-            Value::Null | Value::Array(_) | Value::Object(_) => false,
+            (Kind::Text | Kind::Word, Value::String(text)) => text.is_empty(),
+            // An empty list or map is set, to nothing; only null is "not set". What is of another
+            // type is wrong.
+            _ => false,
         }
+    }
+
+    /// Nulls in a list or a map are Go's zero values.
+    fn fill_nulls(&self, value: &mut Value) {
+        let zero = match self.kind {
+            Kind::TextList | Kind::TextMap => Value::String(String::new()),
+            Kind::List => Value::Object(Map::new()),
+            _ => return,
+        };
+        let items: Vec<&mut Value> = match value {
+            Value::Array(items) => items.iter_mut().collect(),
+            Value::Object(entries) => entries.values_mut().collect(),
+            _ => return,
+        };
+        for item in items.into_iter().filter(|item| item.is_null()) {
+            item.clone_from(&zero);
+        }
+    }
+
+    /// A duration that is no pointer has no null; every other type has.
+    // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/duration.go UnmarshalJSON
+    pub(crate) fn is_refused_null(&self, tree: &Value) -> bool {
+        let is_duration = self.kind == Kind::Duration && !self.pointer;
+        is_duration && self.of(tree).is_some_and(Value::is_null)
     }
 }
 
@@ -157,7 +184,10 @@ impl FieldTable {
             let path = joined(prefix, key);
             match (self.find(&path), value) {
                 (_, Value::Null) => false,
-                (Some(field), value) => field.pointer || !field.is_zero(value),
+                (Some(field), value) => {
+                    field.fill_nulls(value);
+                    field.pointer || !field.is_zero(value)
+                }
                 (None, Value::Object(inner)) => {
                     self.drop_unset_below(inner, &path);
                     true

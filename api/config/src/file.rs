@@ -11,17 +11,20 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use pintle_api_types::yaml::{self, Json, Limits, Outline, Repeated, SyntaxError};
 use serde_json::{Map, Value};
-use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 
 use crate::daemon::Daemon;
 use crate::error::ConfigError;
+use crate::field::{self, Field};
 use crate::suggest;
 
 /// Largest configuration file that is read.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// Values in one file, aliases expanded; a full configuration has a few hundred.
+/// Values in one file, and as many that aliases repeat; a full configuration has a few hundred.
 const NODES_MAX: usize = 20_000;
+/// Collections one in another; a configuration needs five.
+const LIMITS: Limits = Limits { depth_max: 64, nodes_max: NODES_MAX, replayed_max: NODES_MAX };
 /// Most drop-in files that are read.
 const DROP_IN_FILES_MAX: usize = 1000;
 /// Folders below `--config-dir` that are entered, one in another.
@@ -58,22 +61,34 @@ pub fn read<D: Daemon>(path: &Path) -> Result<Document, ConfigError> {
 
 /// Reads the text of a file named `shown` that lies in `folder`.
 pub fn parse<D: Daemon>(bytes: &[u8], shown: &str, folder: &Path) -> Result<Document, ConfigError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let problem = format!("byte {} is not valid UTF-8", error.valid_up_to());
-        ConfigError::new(shown, "", problem, "save it as UTF-8")
-    })?;
-    if text.trim().is_empty() {
-        return Err(ConfigError::new(shown, "", "the file is empty", "write a configuration"));
-    }
+    let read = yaml::read(bytes, &LIMITS).map_err(|error| syntax_error::<D>(error, shown))?;
+    let entries = match read.value {
+        Json::Object(entries) => entries,
+        Json::Null => {
+            return Err(ConfigError::new(shown, "", "the file is empty", "write a configuration"));
+        }
+        _ => {
+            let error = SyntaxError { line: Some(1), message: "it is no map of fields".to_owned() };
+            return Err(syntax_error::<D>(error, shown));
+        }
+    };
     let mut document = Document::default();
-    let nodes = nodes(text, shown, &mut document.warnings)
-        .map_err(|error| syntax_error::<D>(&error, shown))?;
-    for (key, node) in nodes {
-        let place = format!("{shown}:{}", node.referenced.line());
+    for repeated in read.repeated {
+        let Repeated { line, key } = repeated;
+        let warning = format!("{shown}:{line}: repeated field {key}; the last one is used");
+        document.warnings.push(warning);
+    }
+    let outline = Outline::of(bytes, &LIMITS);
+    for (key, value) in entries {
+        let place = match outline.line(&key) {
+            Some(line) => format!("{shown}:{line}"),
+            None => shown.to_owned(),
+        };
         document.places.insert(key.clone(), place);
-        document.tree.insert(key, node.value);
+        document.tree.insert(key, value.into());
     }
     check_kind::<D>(&document, shown)?;
+    check_maps::<D>(&document, shown)?;
     let mut unknown = Vec::new();
     D::FIELDS.drop_unknown(&mut document.tree, "", &mut unknown);
     for path in unknown {
@@ -87,61 +102,46 @@ pub fn parse<D: Daemon>(bytes: &[u8], shown: &str, folder: &Path) -> Result<Docu
     Ok(document)
 }
 
-type Nodes = BTreeMap<String, Spanned<Value>>;
-
-/// The top-level fields with their lines; repeated keys are tolerated with a warning.
-fn nodes(
-    text: &str,
-    shown: &str,
-    warnings: &mut Vec<String>,
-) -> Result<Nodes, serde_saphyr::Error> {
-    let budget = || serde_saphyr::budget! { max_nodes: NODES_MAX };
-    let options = serde_saphyr::options! { with_snippet: false, budget: budget() };
-    match serde_saphyr::from_str_with_options::<Nodes>(text, options) {
-        Ok(nodes) => Ok(nodes),
-        Err(strict) if matches!(strict, serde_saphyr::Error::DuplicateMappingKey { .. }) => {
-            let options = serde_saphyr::options! {
-                with_snippet: false,
-                budget: budget(),
-                duplicate_keys: DuplicateKeyPolicy::LastWins,
-            };
-            let lenient = serde_saphyr::from_str_with_options::<Nodes>(text, options);
-            let place = place(&strict, shown);
-            let message = strict.without_snippet();
-            warnings.push(format!("{place}: {message}; the last one is used"));
-            lenient
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// File, line, column and what the YAML reader says.
-fn syntax_error<D: Daemon>(error: &serde_saphyr::Error, shown: &str) -> ConfigError {
+/// File, line and what is wrong there.
+fn syntax_error<D: Daemon>(error: SyntaxError, shown: &str) -> ConfigError {
     let remedy = format!("correct the file; `kind: {}` in YAML or JSON is expected", D::KIND);
-    let message = error.without_snippet().to_string();
-    match error.location() {
-        Some(_) => {
-            ConfigError::new("configuration file", "", message, remedy).at(place(error, shown))
-        }
-        None => ConfigError::new(shown, "", message, remedy),
-    }
-}
-
-fn place(error: &serde_saphyr::Error, shown: &str) -> String {
-    match error.location() {
-        Some(at) => format!("{shown}:{}:{}", at.line(), at.column()),
-        None => shown.to_owned(),
+    match error.line {
+        Some(line) => ConfigError::new("configuration file", "", error.message, remedy)
+            .at(format!("{shown}:{line}")),
+        None => ConfigError::new(shown, "", error.message, remedy),
     }
 }
 
 fn check_kind<D: Daemon>(document: &Document, shown: &str) -> Result<(), ConfigError> {
     for (field, wanted) in [("apiVersion", D::API_VERSION), ("kind", D::KIND)] {
-        let value = document.tree.get(field).and_then(Value::as_str).unwrap_or_default();
+        // The case of these two names alone does not matter, and the last of several counts.
+        // k8s: staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/meta.go Interpret
+        let mut named = document.tree.iter().filter(|(key, _)| key.eq_ignore_ascii_case(field));
+        let value = named.rfind(|(_, value)| !value.is_null());
+        let value = value.and_then(|(_, value)| value.as_str()).unwrap_or_default();
         if value != wanted {
             let place = document.places.get(field).map_or(shown, String::as_str);
             let problem = "this file is not read".to_owned();
             let remedy = format!("write {field}: {wanted}");
             return Err(ConfigError::new(field, format!("{value:?}"), problem, remedy).at(place));
+        }
+    }
+    Ok(())
+}
+
+/// What has fields below it has to be a map: a list would pass for one.
+fn check_maps<D: Daemon>(document: &Document, shown: &str) -> Result<(), ConfigError> {
+    let tree = Value::Object(document.tree.clone());
+    let inner =
+        |field: &'static Field| field.path.match_indices('.').map(|(at, _)| &field.path[..at]);
+    for path in D::FIELDS.0.iter().flat_map(inner) {
+        let found = field::at(&tree, path).filter(|found| !found.is_object() && !found.is_null());
+        if let Some(found) = found {
+            let top = path.split('.').next().unwrap_or_default();
+            let place = document.places.get(top).map_or(shown, String::as_str);
+            let remedy = "write a map of fields";
+            let error = ConfigError::new(path, found, "it must be a map".to_owned(), remedy);
+            return Err(error.at(place));
         }
     }
     Ok(())

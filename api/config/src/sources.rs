@@ -31,7 +31,7 @@ impl<D: Daemon> Sources<D> {
     pub(crate) fn read(given: &GivenFlags) -> Result<Self, Vec<ConfigError>> {
         let mut sources = match given.text("config") {
             Some(path) => {
-                Self::of_document(file::read::<D>(Path::new(path)).map_err(|error| vec![error])?)
+                Self::of_document(file::read::<D>(Path::new(path)).map_err(|error| vec![error])?)?
             }
             None => Self::without_file(),
         };
@@ -43,11 +43,18 @@ impl<D: Daemon> Sources<D> {
     }
 
     /// The settings of the file of `--config`.
-    pub(crate) fn of_document(document: Document) -> Self {
-        let Document { mut tree, places, warnings } = document;
+    pub(crate) fn of_document(document: Document) -> Result<Self, Vec<ConfigError>> {
+        let Document { tree, places, warnings } = document;
+        let whole = Value::Object(tree);
+        let nulls = D::FIELDS.0.iter().filter(|field| field.is_refused_null(&whole));
+        let nulls: Vec<_> = nulls.map(|field| null_error(field.path, &places)).collect();
+        if !nulls.is_empty() {
+            return Err(nulls);
+        }
+        let Value::Object(mut tree) = whole else { return Ok(Self::without_file()) };
         complete::<D>(&mut tree);
         D::complete_file(&mut tree);
-        Self { tree, places, warnings, baseline: D::Configuration::default() }
+        Ok(Self { tree, places, warnings, baseline: D::Configuration::default() })
     }
 
     fn without_file() -> Self {
@@ -127,6 +134,15 @@ fn named_with_flag<D: Daemon>(mut error: ConfigError) -> ConfigError {
     error
 }
 
+fn null_error(path: &str, places: &BTreeMap<String, String>) -> ConfigError {
+    let problem = "it is no duration".to_owned();
+    let error = ConfigError::new(path, "null", problem, "write one such as 10s, or leave it out");
+    match places.get(path.split('.').next().unwrap_or_default()) {
+        Some(place) => error.at(place),
+        None => error,
+    }
+}
+
 fn split<T>(results: impl Iterator<Item = Result<T, ConfigError>>) -> (Vec<T>, Vec<ConfigError>) {
     let mut good = Vec::new();
     let mut bad = Vec::new();
@@ -169,6 +185,9 @@ fn asked_gates(tree: &mut Map<String, Value>) -> (BTreeMap<String, bool>, Vec<Co
     };
     let (mut asked, mut errors) = (BTreeMap::new(), Vec::new());
     gates.retain(|name, value| {
+        if value.is_null() {
+            *value = Value::Bool(false);
+        }
         if let Some(on) = value.as_bool() {
             asked.insert(name.clone(), on);
             return true;

@@ -3,34 +3,25 @@
 //! Input: YAML or JSON bytes from a file (one pod) or a URL (a pod or a list), and their origin.
 //! Output: defaulted, validated pods with their static identity, or a `ManifestError` that says
 //! line and field. Pure; never panics whatever the bytes (`fuzz_manifest`). Bounds: 10 MiB of
-//! text, 64 levels of nesting, 1,000 anchors, 100,000 YAML events of which
-//! aliases may make 20,000.
+//! text, 128 levels of nesting, 100,000 values, and 20,000 that aliases repeat.
 
 use k8s_openapi::api::core::v1::Pod;
-use serde::Deserialize;
-use serde_json::Value;
 use thiserror::Error;
 
-use super::locate::{Outline, Position};
 use super::references::first_reference;
 use super::static_pod::{self, Origin};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::validate::{self, FieldError};
 use pintle_api_types::pod::{self, defaults};
+use pintle_api_types::yaml::{self, Json, Limits, Outline};
 
 /// Largest manifest in bytes.
 // k8s: pkg/kubelet/config/file.go maxConfigLength
 pub const MANIFEST_BYTES_MAX: usize = 10 << 20;
-/// Deepest nesting of a manifest; a pod needs about 20.
-const DEPTH_MAX: usize = 64;
-/// Most YAML events of a manifest, or of a whole list of pods: a pod with a hundred containers has
-/// some ten thousand. So few that their tree is smaller than the agent.
-const EVENTS_MAX: usize = 100_000;
-/// Most places of a manifest that aliases may name: the reader keeps what stands there, and takes
-/// longer for each.
-const ANCHORS_MAX: usize = 1_000;
-/// Most YAML events that aliases may repeat: few bytes of nested aliases stand for billions.
-const REPLAYS_MAX: usize = 20_000;
+/// How much of a manifest, or of a whole list of pods, is read. A pod needs about 20 levels, and
+/// one with a hundred containers has some ten thousand values; so few that their tree is smaller
+/// than the agent. Few bytes of nested aliases stand for billions of values.
+const LIMITS: Limits = Limits { depth_max: 128, nodes_max: 100_000, replayed_max: 20_000 };
 
 /// Why a manifest is no pod.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -95,49 +86,13 @@ fn join(errors: &[LocatedError]) -> String {
     errors.iter().map(LocatedError::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Limits of the YAML reader.
-pub(super) fn yaml_options() -> serde_saphyr::Options {
-    let budget = serde_saphyr::budget! {
-        max_depth: DEPTH_MAX,
-        flow_nesting_limit: DEPTH_MAX,
-        max_events: EVENTS_MAX,
-        max_nodes: EVENTS_MAX,
-        max_anchors: ANCHORS_MAX,
-        max_total_scalar_bytes: MANIFEST_BYTES_MAX,
-    };
-    let alias_limits = serde_saphyr::alias_limits! { max_total_replayed_events: REPLAYS_MAX };
-    serde_saphyr::options! { budget: budget, alias_limits: alias_limits }
-}
-
-/// What every API object says of itself.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Header {
-    api_version: Option<String>,
-    kind: Option<String>,
-}
-
-/// The same before it is known that these are texts.
-#[derive(Deserialize)]
-#[serde(rename = "Header", rename_all = "camelCase")]
-struct RawHeader {
-    api_version: Option<Value>,
-    kind: Option<Value>,
-}
-
-/// A list of pods; items carry no kind of their own.
-#[derive(Deserialize)]
-struct PodItems {
-    #[serde(default)]
-    items: Vec<Pod>,
-}
-
 /// The one pod of a file.
 // k8s: pkg/kubelet/config/common.go tryDecodeSinglePod
 pub fn decode_pod(bytes: &[u8], origin: &Origin, node: &str) -> Result<Pod, ManifestError> {
-    let text = text_of(bytes)?;
-    match kind_of(text)?.as_str() {
-        "Pod" => prepare(parse(text)?, origin, node, &Located { text, prefix: String::new() }),
+    let json = read(bytes)?;
+    let located = Located { bytes, prefix: String::new() };
+    match kind_of(&json)?.as_str() {
+        "Pod" => prepare(typed(&json, &located)?, origin, node, &located),
         other => Err(ManifestError::Kind { found: other.to_owned() }),
     }
 }
@@ -145,13 +100,18 @@ pub fn decode_pod(bytes: &[u8], origin: &Origin, node: &str) -> Result<Pod, Mani
 /// The pods of a URL: one pod or a list of them.
 // k8s: pkg/kubelet/config/common.go tryDecodePodList
 pub fn decode_pods(bytes: &[u8], origin: &Origin, node: &str) -> Result<Vec<Pod>, ManifestError> {
-    let text = text_of(bytes)?;
-    if kind_of(text)? == "Pod" {
+    let json = read(bytes)?;
+    if kind_of(&json)? == "Pod" {
         return Ok(vec![decode_pod(bytes, origin, node)?]);
     }
-    let list: PodItems = parse(text)?;
-    let pods = list.items.into_iter().enumerate().map(|(index, pod)| {
-        prepare(pod, origin, node, &Located { text, prefix: format!("items[{index}].") })
+    let items: Vec<Json> = match json.get("items") {
+        None | Some(Json::Null) => Vec::new(),
+        Some(Json::Array(items)) => items.clone(),
+        Some(_) => return Err(syntax(None, "items".to_owned(), "a list is expected")),
+    };
+    let pods = items.iter().enumerate().map(|(index, item)| {
+        let located = Located { bytes, prefix: format!("items[{index}]") };
+        prepare(typed(item, &located)?, origin, node, &located)
     });
     pods.collect()
 }
@@ -170,78 +130,78 @@ pub fn fuzz_manifest(bytes: &[u8]) {
     }
 }
 
-fn text_of(bytes: &[u8]) -> Result<&str, ManifestError> {
+fn read(bytes: &[u8]) -> Result<Json, ManifestError> {
     if bytes.len() > MANIFEST_BYTES_MAX {
         return Err(ManifestError::TooLarge);
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let good = &bytes[..error.valid_up_to()];
-        let line = good.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
-        syntax(Some(line), String::new(), "no UTF-8 text".to_owned())
-    })?;
-    if text.trim().is_empty() { Err(ManifestError::Empty) } else { Ok(text) }
+    match yaml::read(bytes, &LIMITS) {
+        Ok(document) if document.value == Json::Null => Err(ManifestError::Empty),
+        Ok(document) => Ok(document.value),
+        Err(error) => Err(syntax(error.line, String::new(), error.message)),
+    }
 }
 
-/// The object's kind, after its version was checked. Nothing else of the text is kept: what is no
-/// pod must not take a pod's memory.
-fn kind_of(text: &str) -> Result<String, ManifestError> {
-    let tree: RawHeader = read(text)?;
-    let header = serde_json::json!({"apiVersion": tree.api_version, "kind": tree.kind});
-    let header: Header = typed(&header, text)?;
+/// The object's kind, after its version was checked. These two fields alone are found whatever the
+/// case of their names.
+// k8s: staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/meta.go Interpret
+fn kind_of(json: &Json) -> Result<String, ManifestError> {
+    let field = |name: &str| {
+        let Json::Object(entries) = json else { return Ok(String::new()) };
+        let named = entries.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
+        named.filter(|(_, value)| **value != Json::Null).try_fold(
+            String::new(),
+            |_, (key, value)| {
+                let text = value.as_str().map(str::to_owned);
+                text.ok_or_else(|| syntax(None, key.clone(), "invalid type: a string is expected"))
+            },
+        )
+    };
+    let (kind, version) = (field("kind")?, field("apiVersion")?);
     let missing = |field: &str| syntax(None, String::new(), format!("Object '{field}' is missing"));
-    let kind = header.kind.filter(|kind| !kind.is_empty()).ok_or_else(|| missing("Kind"))?;
-    let version = header.api_version.filter(|version| !version.is_empty());
-    let version = version.ok_or_else(|| missing("apiVersion"))?;
+    if !matches!(json, Json::Object(_)) {
+        return Err(syntax(None, String::new(), "an object is expected"));
+    }
+    if kind.is_empty() {
+        return Err(missing("Kind"));
+    }
+    // The group of these kinds is the empty one, which may be written.
+    let version = version.strip_prefix('/').unwrap_or(&version);
+    if version.is_empty() {
+        return Err(missing("apiVersion"));
+    }
     if version == "v1" && (kind == "Pod" || kind == "PodList" || kind == "List") {
         return Ok(kind);
     }
     Err(ManifestError::Kind { found: format!("{version} {kind}") })
 }
 
-/// YAML to JSON to the type, as the API's own decoder does it: a number is no text here. Straight
-/// from YAML would also make the program 4 MB larger, with every type of a pod compiled once more.
-fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ManifestError> {
-    typed(&read(text)?, text)
-}
-
-/// What a YAML text says, as much of it as the type asks for.
-fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ManifestError> {
-    serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| {
-        let at = error.location().map(|at| Position { line: at.line(), column: at.column() });
-        let field = at.and_then(|at| Outline::of(text).field(at).map(str::to_owned));
-        let shown = error.without_snippet().to_string();
-        syntax(at.map(|at| at.line), field.unwrap_or_default(), without_place(&shown))
+/// A value as one of the type.
+fn typed<T: serde::de::DeserializeOwned>(
+    json: &Json,
+    located: &Located<'_>,
+) -> Result<T, ManifestError> {
+    yaml::from_json(json).map_err(|error| {
+        let path = located.path(&error.path);
+        syntax(Outline::of(located.bytes, &LIMITS).line(&path), path, error.message)
     })
 }
 
-/// The tree of a text as a value of the type.
-fn typed<T: serde::de::DeserializeOwned>(tree: &Value, text: &str) -> Result<T, ManifestError> {
-    let unwritable = |error: serde_json::Error| syntax(None, String::new(), error.to_string());
-    if let Ok(value) = serde_json::from_str(&serde_json::to_string(tree).map_err(unwritable)?) {
-        return Ok(value);
-    }
-    // Where it is wrong: no line has two values, so that the line of an error names one field.
-    let json = serde_json::to_string_pretty(tree).map_err(unwritable)?;
-    serde_json::from_str(&json).map_err(|error| {
-        let at = Position { line: error.line() as u64, column: u64::MAX };
-        let field = Outline::of(&json).field(at).map(str::to_owned).unwrap_or_default();
-        syntax(Outline::of(text).line(&field), field, without_place(&error.to_string()))
-    })
+fn syntax(line: Option<u64>, field: String, message: impl Into<String>) -> ManifestError {
+    ManifestError::Syntax { line, field, message: message.into() }
 }
 
-/// The position is said once, in front.
-fn without_place(message: &str) -> String {
-    message.split(" at line ").next().unwrap_or_default().to_owned()
-}
-
-fn syntax(line: Option<u64>, field: String, message: String) -> ManifestError {
-    ManifestError::Syntax { line, field, message }
-}
-
-/// A text and what stands in front of the pod's field paths in it.
+/// A manifest and what stands in front of the pod's field paths in it.
 struct Located<'a> {
-    text: &'a str,
+    bytes: &'a [u8],
     prefix: String,
+}
+
+impl Located<'_> {
+    /// Path of a pod's field in the manifest.
+    fn path(&self, field: &str) -> String {
+        let dot = if self.prefix.is_empty() || field.is_empty() { "" } else { "." };
+        format!("{}{dot}{field}", self.prefix)
+    }
 }
 
 fn prepare(
@@ -251,8 +211,8 @@ fn prepare(
     located: &Located,
 ) -> Result<Pod, ManifestError> {
     let located_all = |errors: Vec<FieldError>| {
-        let outline = Outline::of(located.text);
-        let line = |error: &FieldError| outline.line(&format!("{}{}", located.prefix, error.path));
+        let outline = Outline::of(located.bytes, &LIMITS);
+        let line = |error: &FieldError| outline.line(&located.path(&error.path));
         let errors = errors.into_iter().map(|error| LocatedError { line: line(&error), error });
         ManifestError::Invalid(errors.collect())
     };

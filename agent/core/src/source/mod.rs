@@ -11,7 +11,6 @@
 //! and so do all others. `file`, `http` and `apiserver` are the only parts with effects; everything
 //! else is pure.
 
-mod locate;
 pub mod manifest;
 pub mod merge;
 pub mod references;

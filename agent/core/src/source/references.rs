@@ -13,7 +13,10 @@ pub fn first_reference(pod: &Pod) -> Result<Option<&'static str>, String> {
     if spec.service_account_name.as_ref().is_some_and(|name| !name.is_empty()) {
         return Ok(Some("serviceaccounts"));
     }
-    let pulls_with_secret = spec.image_pull_secrets.iter().flatten().next().is_some();
+    // A reference without a name is none.
+    // k8s: pkg/api/pod/util.go skipEmptyNames
+    let pulls_with_secret =
+        spec.image_pull_secrets.iter().flatten().any(|secret| !secret.name.is_empty());
     let volumes = || spec.volumes.iter().flatten();
     if pulls_with_secret || env_refers(pod, env_secret, from_secret) || volumes().any(has_secret) {
         return Ok(Some("secrets"));
@@ -135,6 +138,7 @@ mod tests {
             (volume(json!({"downwardAPI": {}})), None),
             (json!({"containers": [], "serviceAccountName": "x"}), Some("serviceaccounts")),
             (json!({"containers": [], "imagePullSecrets": [{"name": "x"}]}), Some("secrets")),
+            (json!({"containers": [], "imagePullSecrets": [{}]}), None),
             (env(secret), Some("secrets")),
             (env(map), Some("configmaps")),
             (volume(json!({"secret": {"secretName": "x"}})), Some("secrets")),
