@@ -18,6 +18,7 @@ pub(crate) type Decoder = fn(&[u8]);
 pub(crate) const TARGETS: &[(&str, Decoder)] = &[
     ("manifest", source::fuzz_manifest),
     ("config", pintle_agent_config::fuzz_load),
+    ("yaml", pintle_api_types::yaml::fuzz_yaml),
     ("log_line", log_line),
     ("kernel_event", kernel_event),
     ("flight", a_flight),

@@ -22,6 +22,8 @@ mod metrics;
 mod plugins;
 mod preemption_vectors;
 mod profiles;
+#[path = "../reading/mod.rs"]
+mod reading;
 #[path = "../tests/sched/recorded.rs"]
 #[allow(dead_code, reason = "what tests of recordings use besides")]
 mod recorded;

@@ -2,7 +2,7 @@
 // under chooses the component, so one link step and one file in the cache serve all of them.
 // Beside them, `scheduler-vectors` asks the scheduling framework alone, `device-vectors` the allocator of
 // devices, `selector-vectors` its expressions, `allocatable-vectors` the plugin of devices that take of their
-// node, `volume-vectors` the plugins of volumes.
+// node, `volume-vectors` the plugins of volumes, `reading-vectors` the kubelet's readers of files.
 package main
 
 import (
@@ -62,9 +62,12 @@ func main() {
 	if name == "volume-vectors" {
 		os.Exit(vectors.VolumesMain())
 	}
+	if name == "reading-vectors" {
+		os.Exit(vectors.ReadingMain())
+	}
 	command, known := components[name]
 	if !known {
-		names := []string{"etcd", "scheduler-vectors", "device-vectors", "allocatable-vectors", "selector-vectors", "volume-vectors"}
+		names := []string{"etcd", "scheduler-vectors", "device-vectors", "allocatable-vectors", "selector-vectors", "volume-vectors", "reading-vectors"}
 		for each := range components {
 			names = append(names, each)
 		}

@@ -32,7 +32,7 @@ const GO_MIN: u32 = 21;
 /// What every program of the module is made from; for upstream's own programs, that is all.
 const MODULE_FILES: [&str; 2] = ["go.mod", "go.sum"];
 /// The same for the components and what asks some of them alone.
-const COMPONENT_FILES: [&str; 9] = [
+const COMPONENT_FILES: [&str; 13] = [
     "go.mod",
     "go.sum",
     "main.go",
@@ -42,9 +42,13 @@ const COMPONENT_FILES: [&str; 9] = [
     "vectors/selectors.go",
     "vectors/allocatable.go",
     "vectors/volumes.go",
+    "vectors/reading.go",
+    "vectors/reading_client.go",
+    "vectors/reading_shape.go",
+    "vectors/linkname.s",
 ];
 /// The components that the multi-call program is linked under.
-const COMPONENTS: [&str; 12] = [
+const COMPONENTS: [&str; 13] = [
     "allocatable-vectors",
     "device-vectors",
     "etcd",
@@ -54,6 +58,7 @@ const COMPONENTS: [&str; 12] = [
     "kube-scheduler",
     "kubectl",
     "kubelet",
+    "reading-vectors",
     "scheduler-vectors",
     "selector-vectors",
     "volume-vectors",

@@ -1,0 +1,195 @@
+//! The kubelet's readers of files and ours, asked about the same generated files.
+//!
+//! Upstream's run in a program of their own (`tests/upstream/vectors/reading.go`): the kubelet's own
+//! decoding, defaulting and validation, fed a file a line. Both must make equal objects of a file, or
+//! both refuse it; what may differ has a row in `EXCEPTIONS` and in docs/COMPAT.md.
+//! `PINTLE_READING_CASES` sets how many files are asked about, `PINTLE_SEED` where they begin.
+
+mod compare;
+mod generate;
+mod render;
+
+use std::sync::OnceLock;
+
+use k8s_openapi::ByteString;
+use pintle_agent_core::source::SourceKind;
+use pintle_agent_core::source::manifest::decode_pod;
+use pintle_agent_core::source::static_pod::Origin;
+use pintle_api_types::ids::UnixNanos;
+use pintle_api_types::yaml::{self, Limits};
+use serde_json::{Value, json};
+
+use self::compare::{Verdict, bare_configuration, bare_pod, differences};
+use self::generate::File;
+use crate::vectors::{ask, number};
+
+/// Files in CI.
+const CASES: u64 = 6_000;
+/// Differences that are worth printing.
+const SHOWN: usize = 10;
+/// Of ten files, what each is.
+const KINDS: [&str; 10] =
+    ["json", "pod", "pod", "pod", "pod", "pod", "pod", "kubelet", "kubelet", "kubelet"];
+
+/// What differs on purpose: the row of docs/COMPAT.md, and a part of what either reader says then.
+const EXCEPTIONS: &[(&str, &[&str])] = &[
+    ("A manifest whose `uid` is no plain name", &["metadata.uid: Invalid value"]),
+    (
+        "a quantity beyond 10^28 is capped there",
+        &["\"83e2010\", expected a quantity", "\"12e34567\", expected a quantity"],
+    ),
+    (
+        "validation of affinity, topology spread, scheduling groups, resource claims, block devices, \
+         managed fields",
+        &[
+            "metadata.managedFields",
+            "spec.affinity",
+            "spec.schedulingGroup",
+            "seLinuxChangePolicy",
+            "resources.claims",
+            "hostProcess",
+            "volumeDevices",
+            "topologySpreadConstraints",
+            "spec.overhead",
+            "windowsOptions",
+            ".vsphereVolume",
+            ".rbd",
+            ".cephfs",
+            ".glusterfs",
+            ".azureDisk",
+            ".azureFile",
+            ".awsElasticBlockStore",
+            ".gcePersistentDisk",
+            ".cinder",
+            ".fc",
+            ".flexVolume",
+            ".flocker",
+            ".gitRepo",
+            ".photonPersistentDisk",
+            ".portworxVolume",
+            ".quobyte",
+            ".scaleIO",
+            ".storageos",
+            ".iscsi",
+            ".csi",
+            ".ephemeral.",
+        ],
+    ),
+];
+
+/// The shape of each kind of file, as the Go program tells it.
+static SHAPES: OnceLock<[Value; 2]> = OnceLock::new();
+
+fn shapes() -> &'static [Value; 2] {
+    SHAPES.get_or_init(|| {
+        let mut found = Vec::new();
+        let question = |seed: u64| {
+            let name = ["pod", "kubelet"][seed as usize];
+            json!({"kind": "shape", "text": ByteString(name.into())})
+        };
+        ask("reading-vectors", 0..2, question, |line| {
+            let answer: Value = serde_json::from_str(line).expect("an answer");
+            found.push(answer["object"].clone());
+        });
+        found.try_into().expect("two shapes")
+    })
+}
+
+/// The file of a seed, and as what it is read.
+fn file(seed: u64) -> (&'static str, File) {
+    let kind = KINDS[(seed % 10) as usize];
+    let (name, shape) = match kind {
+        "kubelet" => ("kubelet", &shapes()[1]),
+        _ => ("pod", &shapes()[0]),
+    };
+    (kind, generate::file(seed, name, shape))
+}
+
+fn question(seed: u64) -> Value {
+    let (kind, file) = file(seed);
+    json!({"kind": kind, "text": ByteString(file.bytes)})
+}
+
+fn bare(kind: &str, object: Value) -> Value {
+    match kind {
+        "pod" => bare_pod(object),
+        "kubelet" => bare_configuration(object),
+        _ => object,
+    }
+}
+
+fn ours(kind: &str, bytes: &[u8]) -> Verdict {
+    let read = match kind {
+        "json" => {
+            let limits = Limits { depth_max: 100, nodes_max: 100_000, replayed_max: 20_000 };
+            let read = yaml::read_yaml(bytes, &limits).map_err(|error| error.to_string());
+            read.map(|document| document.value.into())
+        }
+        "kubelet" => {
+            let read = pintle_agent_config::read_alone(bytes);
+            read.map(|config| json!(config)).map_err(|errors| format!("{errors:?}"))
+        }
+        _ => {
+            let place = "/manifest".to_owned();
+            let origin = Origin { kind: SourceKind::File, place, changed_at: UnixNanos::NEVER };
+            let read = decode_pod(bytes, &origin, "node").map_err(|error| error.to_string());
+            read.map(|pod| json!(pod))
+        }
+    };
+    match read {
+        Ok(object) => Verdict::Read(bare(kind, object)),
+        Err(why) => Verdict::Refused(why),
+    }
+}
+
+fn theirs(kind: &str, line: &str) -> Verdict {
+    let answer: Value = serde_json::from_str(line).expect("an answer");
+    match answer["error"].as_str() {
+        Some(why) => Verdict::Refused(why.to_owned()),
+        None => Verdict::Read(bare(kind, answer["object"].clone())),
+    }
+}
+
+/// What is not the same, but for what may differ.
+fn difference(kind: &str, theirs: &Verdict, ours: &Verdict) -> Option<String> {
+    let found = match (theirs, ours) {
+        (Verdict::Refused(_), Verdict::Refused(_)) => return None,
+        (Verdict::Read(theirs), Verdict::Read(ours)) => {
+            differences(kind, theirs, ours).into_iter().next()?
+        }
+        (Verdict::Refused(why), Verdict::Read(_)) => format!("only the kubelet refuses it: {why}"),
+        (Verdict::Read(_), Verdict::Refused(why)) => format!("only ours refuses it: {why}"),
+    };
+    let mut parts = EXCEPTIONS.iter().flat_map(|(_, parts)| *parts);
+    if parts.any(|part| found.contains(part)) { None } else { Some(found) }
+}
+
+#[test]
+fn every_file_is_read_as_the_kubelet_reads_it() {
+    let cases = number("PINTLE_READING_CASES", CASES);
+    let first = number("PINTLE_SEED", 1);
+    let (mut seed, mut read, mut found) = (first, 0, Vec::new());
+    ask("reading-vectors", first..first + cases, question, |line| {
+        let (kind, file) = file(seed);
+        let (theirs, ours) = (theirs(kind, line), ours(kind, &file.bytes));
+        read += u64::from(matches!(ours, Verdict::Read(_)));
+        if let Some(difference) = difference(kind, &theirs, &ours) {
+            let text = String::from_utf8_lossy(&file.bytes).into_owned();
+            found.push(format!("PINTLE_SEED={seed} {difference}\n{text}"));
+        }
+        seed += 1;
+    });
+    println!("{cases} files, {read} of them read, {} differences", found.len());
+    found.truncate(SHOWN);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(read * 10 > cases, "most files are refused: {read} of {cases} are read");
+}
+
+#[test]
+fn what_may_differ_has_a_row_in_the_documents() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/COMPAT.md");
+    let document = std::fs::read_to_string(path).expect("docs/COMPAT.md");
+    for (row, _) in EXCEPTIONS {
+        assert!(document.contains(row), "no row says: {row}");
+    }
+}
