@@ -3,8 +3,7 @@
 //! Each recording is played again step by step: the derived status goes through the product's
 //! status queue, whose requests are answered by an API server that applies them. Every PATCH must be the
 //! recorded one, field by field, in the recorded order; in the end the pod is deleted with its uid
-//! and no grace. There may be fewer writes than recorded, never more. As in `parity_status`, a
-//! "limit" of 8 EiB is no limit; a patch that says nothing else is not expected.
+//! and no grace. There may be fewer writes than recorded, never more.
 
 mod replay;
 
@@ -19,7 +18,7 @@ use pintle_agent_core::types::Now;
 use pintle_agent_core::worker::Stage;
 use serde_json::{Value, json};
 
-use replay::{World, compare, normal, statuses};
+use replay::{World, compare, keep_cgroup, normal, statuses};
 
 /// Times that Go writes as null when they are not set.
 const UNSET_TIMES: [&str; 3] = ["lastProbeTime", "startedAt", "finishedAt"];
@@ -80,6 +79,7 @@ impl<'a> Desk<'a> {
             if statuses[step].get("podIP").is_none() {
                 (derived.pod_ip, derived.pod_ips) = (None, None);
             }
+            keep_cgroup(&mut derived, &statuses[step - 1], &statuses[step]);
             let stage = stage(world.lifecycle);
             let derived =
                 Input::Derived { pod: Arc::new(world.pod), status: Arc::new(derived), stage };
@@ -208,12 +208,7 @@ fn said(body: &Value) -> Value {
             other => other.clone(),
         }
     }
-    let mut said = mark(body, "");
-    // The limit that is none goes as it came.
-    if said["status"]["resources"] == json!({"limits": "(removed)"}) {
-        said["status"]["resources"] = Value::Null;
-    }
-    let mut said = normal(&said);
+    let mut said = normal(&mark(body, ""));
     if said.get("status").is_none() {
         said["status"] = json!({});
     }

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 pub use pintle_api_types::ids::*;
 
+use crate::cgroup::read_back::PodCgroups;
+
 /// What the pod and status functions need to know of the node; changes rarely.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
@@ -40,6 +42,9 @@ pub struct NodeFacts {
     pub stop_signals: bool,
     /// Why the runtime cannot connect pods; `None` while it can.
     pub network_error: Option<String>,
+    /// How pods are limited by cgroups; `None` where pods have none (`cgroupsPerQOS` is off).
+    #[serde(default)]
+    pub pod_cgroups: Option<PodCgroups>,
 }
 
 impl NodeFacts {

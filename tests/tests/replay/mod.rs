@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use pintle_agent_core::cgroup::formulas::PERIOD_DEFAULT_US;
+use pintle_agent_core::cgroup::names::CgroupVersion;
+use pintle_agent_core::cgroup::read_back::PodCgroups;
 use pintle_agent_core::observed::{ObservedMount, ObservedPod, ObservedResources, ObservedSandbox};
 use pintle_agent_core::resize::{PodResources, ResizeConditions};
 use pintle_agent_core::status;
@@ -20,9 +23,6 @@ use pintle_tests::recorded;
 use serde_json::{Map, Value, json};
 
 use lives::{Lives, Moment};
-
-/// "Unlimited" of cgroup v1 as the kubelet reports it.
-const UNLIMITED_V1: &str = "9007199254740988Ki";
 
 /// The recordings, by file name; empty only when the folder says that there are none.
 pub fn recordings() -> Vec<(String, Value)> {
@@ -43,14 +43,11 @@ pub fn statuses(recording: &Value) -> Vec<Value> {
     all
 }
 
-/// A status without nulls, empty objects and the limit that means "none".
+/// A status without nulls and empty objects.
 pub fn normal(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let kept = fields
-                .iter()
-                .filter(|(key, value)| !(*key == "memory" && value.as_str() == Some(UNLIMITED_V1)));
-            let kept = kept.map(|(key, value)| (key.clone(), normal(value)));
+            let kept = fields.iter().map(|(key, value)| (key.clone(), normal(value)));
             Value::Object(
                 kept.filter(|(_, value)| !value.is_null() && *value != json!({}))
                     .collect::<Map<_, _>>(),
@@ -76,6 +73,15 @@ pub fn compare(at: &str, want: &Value, got: &Value, differences: &mut Vec<String
         }
         _ if want == got => {}
         _ => differences.push(format!("{at}: recorded {want}, derived {got}")),
+    }
+}
+
+/// Whether the cgroup of a pod that has ended is still there when the kubelet makes a status is
+/// chance: the derived status has then what the recorded one has.
+pub fn keep_cgroup(derived: &mut PodStatus, before: &Value, recorded: &Value) {
+    let had_ended = status::is_terminal(before["phase"].as_str());
+    if had_ended && before["resources"] == recorded["resources"] {
+        derived.resources = parse(&recorded["resources"]);
     }
 }
 
@@ -212,6 +218,12 @@ fn node(status: &PodStatus) -> NodeFacts {
         runtime_name: "containerd".to_owned(),
         host_ips: ips.collect(),
         recursive_read_only: default_handler_makes_read_only_mounts_recursive(),
+        // Recorded on cgroup v1, with the defaults of configz.json.
+        pod_cgroups: Some(PodCgroups {
+            version: CgroupVersion::V1,
+            enforce_cpu_quota: true,
+            cpu_period_us: PERIOD_DEFAULT_US,
+        }),
         ..NodeFacts::default()
     }
 }

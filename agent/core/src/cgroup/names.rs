@@ -5,6 +5,8 @@
 //! Names must be those of the kubelet letter by letter, else neither agent recognises the other's
 //! pods. Pure; nothing is created here.
 
+use serde::{Deserialize, Serialize};
+
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::qos::QosClass;
 
@@ -19,7 +21,7 @@ pub enum CgroupDriver {
 }
 
 /// Version of the hierarchy on this host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CgroupVersion {
     /// One tree per controller.
     V1,

@@ -1,9 +1,8 @@
 //! `resources` and `allocatedResources` of a status.
 //!
 //! A running container shows what the runtime has in force for the resources that can change while
-//! it runs, else what the spec asks for. At pod level the values are those that the pod's cgroup was
-//! last given: reading them back from it, as upstream does, reports "unlimited" as a limit of 8 EiB
-//! on cgroup v1 and flickers between both forms.
+//! it runs, else what the spec asks for. A pod shows what it was given until the API server knows
+//! that it runs, from then on what its cgroup has, and without a cgroup what its own spec names.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +11,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::DeriveInput;
 use super::container::Subject;
-use super::phase::RUNNING;
+use super::phase::{RUNNING, is_terminal};
+use crate::cgroup::read_back::PodCgroups;
 use crate::observed::{ObservedContainer, ObservedResources, RunState};
+use crate::request::pod_amounts;
 use crate::resize::PodResources;
 use pintle_api_types::pod;
 use pintle_api_types::pod::resources::{pod_limits, pod_requests, to_quantities};
@@ -102,18 +103,81 @@ fn cpu_request(actual: &ObservedResources) -> Option<Amount> {
     Some(Amount::from_millis(if actual.cpu_shares <= SHARES_MIN { SHARES_MIN } else { whole }))
 }
 
-/// Resources of the pod: while it runs, those at pod level that are in force.
+/// Resources of the pod.
 // k8s: pkg/kubelet/kubelet_pods.go convertToAPIPodLevelResourcesStatus
 pub(crate) fn of_pod(input: &DeriveInput, previous: &PodStatus) -> ResourceRequirements {
-    let runs = previous.phase.as_deref() == Some(RUNNING);
-    let actuated = input.actuated.pod.clone().filter(|_| runs);
-    let actuated = actuated.and_then(|of_pod| {
-        PodResources { pod: Some(of_pod), ..PodResources::default() }.apply(input.pod)
-    });
-    let pod = actuated.as_deref().unwrap_or(input.pod);
+    match cgroup_of_pod(input, previous) {
+        PodCgroup::Unread => given_to_pod(input.pod),
+        PodCgroup::Has(actual) => read_of_pod(input.pod, previous.resources.as_ref(), &actual),
+        PodCgroup::Removed => read_of_pod(input.pod, None, &ObservedResources::default()),
+    }
+}
+
+/// What a status takes of the pod's cgroup.
+enum PodCgroup {
+    /// Nothing: the pod is not known to run.
+    Unread,
+    /// The values of its files.
+    Has(ObservedResources),
+    /// The pod ran and its cgroup is removed.
+    Removed,
+}
+
+/// Upstream goes by the phase in its copy of the object, which for a static pod is never one of
+/// the API server's. A pod that ended is still `Running` there when its last status is made.
+fn cgroup_of_pod(input: &DeriveInput, previous: &PodStatus) -> PodCgroup {
+    if pod::is_static(input.pod) {
+        return PodCgroup::Unread;
+    }
+    let old = previous.phase.as_deref();
+    if is_terminal(old) {
+        let mut mains = previous.container_statuses.iter().flatten();
+        let ran = mains.any(|main| main.container_id.as_deref().is_some_and(|id| !id.is_empty()));
+        return if ran { PodCgroup::Removed } else { PodCgroup::Unread };
+    }
+    let copy = input.pod.status.as_ref().map_or(old, |status| status.phase.as_deref());
+    if old != Some(RUNNING) || copy != Some(RUNNING) {
+        return PodCgroup::Unread;
+    }
+    let is_known = *input.actuated != PodResources::default();
+    let actuated = is_known.then(|| input.actuated.apply(input.pod)).flatten();
+    let amounts = pod_amounts(actuated.as_deref().unwrap_or(input.pod));
+    let read = |cgroups: PodCgroups| cgroups.read_back(&amounts);
+    PodCgroup::Has(input.node.pod_cgroups.map(read).unwrap_or_default())
+}
+
+/// The pod's own resources with the values of its cgroup, and of the status before where the
+/// cgroup has none. A memory request is nowhere in a cgroup: the first one that was shown stays.
+fn read_of_pod(
+    pod: &Pod,
+    old: Option<&ResourceRequirements>,
+    actual: &ObservedResources,
+) -> ResourceRequirements {
+    let mut shown = pod::spec(pod).resources.clone().unwrap_or_default();
+    let old_requests = old.and_then(|old| old.requests.as_ref());
+    let requests = shown.requests.get_or_insert_default();
+    put(requests, old_requests, "cpu", cpu_request(actual), SHARES_MIN);
+    if !requests.contains_key("memory") {
+        let sum = pod_requests(pod).get("memory").map(|sum| Quantity(sum.canonical()));
+        requests.extend(sum.map(|sum| ("memory".to_owned(), sum)));
+    }
+    put(requests, old_requests, "memory", None, 0);
+    let old_limits = old.and_then(|old| old.limits.as_ref());
+    let limits = shown.limits.get_or_insert_default();
+    put(limits, old_limits, "cpu", cpu_limit(actual), LIMIT_MILLIS_MIN);
+    let memory = Some(actual.memory_limit_bytes).filter(|bytes| *bytes > 0);
+    put(limits, old_limits, "memory", memory.map(Amount::from_bytes), 0);
+    shown.requests = shown.requests.filter(|list| !list.is_empty());
+    shown.limits = shown.limits.filter(|list| !list.is_empty());
+    shown
+}
+
+/// What the pod was given, as sums.
+// k8s: pkg/kubelet/kubelet_pods.go getEffectiveAllocatedResources
+fn given_to_pod(pod: &Pod) -> ResourceRequirements {
     ResourceRequirements {
-        claims: pod::spec(input.pod).resources.as_ref().and_then(|own| own.claims.clone()),
-        requests: Some(to_quantities(pod_requests(pod))).filter(|list| !list.is_empty()),
+        claims: pod::spec(pod).resources.as_ref().and_then(|own| own.claims.clone()),
+        requests: allocated_to_pod(pod),
         limits: Some(to_quantities(pod_limits(pod))).filter(|list| !list.is_empty()),
     }
 }
@@ -121,4 +185,62 @@ pub(crate) fn of_pod(input: &DeriveInput, previous: &PodStatus) -> ResourceRequi
 /// Allocated requests of the pod.
 pub(super) fn allocated_to_pod(pod: &Pod) -> Option<List> {
     Some(to_quantities(pod_requests(pod))).filter(|list| !list.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cgroup::names::CgroupVersion;
+    use crate::status::testing::{World, container, exited};
+    use crate::status::{Lifecycle, derive};
+
+    fn world(resources: Value) -> World {
+        let own = json!({"name": "c", "image": "i", "resources": resources});
+        let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [own, {"name": "d", "image": "i"}]}});
+        let mut world = World::new(pod).with(vec![container("c", "1"), container("d", "2")]);
+        world.node.pod_cgroups = Some(PodCgroups {
+            version: CgroupVersion::V1,
+            enforce_cpu_quota: true,
+            cpu_period_us: 100_000,
+        });
+        world
+    }
+
+    fn resources_of(status: &PodStatus) -> Value {
+        serde_json::to_value(&status.resources).expect("JSON")
+    }
+
+    #[test]
+    fn a_pod_shows_its_sums_then_its_cgroup_and_in_the_end_what_its_spec_names() {
+        let own = json!({"requests": {"cpu": "100m", "memory": "16Mi"},
+            "limits": {"cpu": "200m", "memory": "32Mi"}});
+        let mut world = world(own.clone());
+        assert_eq!(resources_of(&world.derive()), own);
+        // The second container has no limits, so neither has the cgroup: the limit of CPU that was
+        // shown stays, and version 1 has a number for memory.
+        let running = json!({"requests": {"cpu": "100m", "memory": "16Mi"},
+            "limits": {"cpu": "200m", "memory": "9007199254740988Ki"}});
+        assert_eq!(resources_of(&world.derive()), running);
+        world = world.with(vec![exited("c", "1", 0), exited("d", "2", 0)]);
+        world.lifecycle = Lifecycle::Terminated;
+        assert_eq!(resources_of(&world.derive()), running);
+        assert_eq!(resources_of(&world.derive()), json!({"requests": {"memory": "16Mi"}}));
+        assert_eq!(resources_of(&derive(&world.input())), json!({"requests": {"memory": "16Mi"}}));
+    }
+
+    #[test]
+    fn the_cgroup_counts_once_the_api_server_knows_that_the_pod_runs() {
+        let mut world = world(json!({}));
+        world.derive();
+        world.pod.status =
+            Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
+        assert_eq!(resources_of(&world.derive()), json!({}));
+        world.pod.status =
+            Some(PodStatus { phase: Some("Running".into()), ..PodStatus::default() });
+        let limits = json!({"limits": {"memory": "9007199254740988Ki"}});
+        assert_eq!(resources_of(&world.derive()), limits);
+    }
 }

@@ -8,6 +8,7 @@ use pintle_agent_config::{Config, modes};
 use pintle_agent_core::admit;
 use pintle_agent_core::cgroup::formulas::LimitPolicy;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
+use pintle_agent_core::cgroup::read_back::PodCgroups;
 use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::capacity::Allocatable;
 use pintle_agent_core::node::settings::NodeSettings;
@@ -36,6 +37,12 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     let cgroup = cgroup_setup(config, runtime);
     let version_2 = cgroup.version == CgroupVersion::V2;
     NodeContext {
+    let cpu_period_us = kubelet.cpu_cfs_quota_period.as_nanos() / 1000;
+    facts.pod_cgroups = cgroup.per_qos.then_some(PodCgroups {
+        version: cgroup.version,
+        enforce_cpu_quota: kubelet.cpu_cfs_quota,
+        cpu_period_us,
+    });
         dns: NodeDns {
             cluster_servers: config.cluster_dns(),
             cluster_domain: kubelet.cluster_domain.clone(),
@@ -43,7 +50,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
         },
         limits: LimitPolicy {
             enforce_cpu_quota: kubelet.cpu_cfs_quota,
-            cpu_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
+            cpu_period_us,
             pids_max: kubelet.pod_pids_limit,
             hugepage_sizes: facts.hugepage_sizes.clone(),
         },
