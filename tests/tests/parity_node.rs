@@ -133,6 +133,7 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
             swap_bytes: 0,
             hugepages: vec![(2 << 20, 0), (1 << 30, 0)],
             storage_bytes: amount("ephemeral-storage"),
+            plugin_resources: Vec::new(),
         },
         runtime_version: info.container_runtime_version,
         host: HostAddresses { interfaces: vec![ip], ..HostAddresses::default() },

@@ -42,6 +42,9 @@ pub struct NodeFacts {
     pub stop_signals: bool,
     /// Why the runtime cannot connect pods; `None` while it can.
     pub network_error: Option<String>,
+    /// Resources of device plugins that registered with a kubelet of this node; none has devices.
+    #[serde(default)]
+    pub plugin_resources: Vec<String>,
     /// How pods are limited by cgroups; `None` where pods have none (`cgroupsPerQOS` is off).
     #[serde(default)]
     pub pod_cgroups: Option<PodCgroups>,

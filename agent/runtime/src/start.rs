@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use pintle_agent_cluster::objects::ContainerObjects;
+use pintle_agent_core::admit;
 use pintle_agent_core::env::variables as env;
 use pintle_agent_core::node::conditions::NodeEvent;
 use pintle_agent_core::request;
@@ -184,6 +185,14 @@ impl Executor {
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<Created, Failure> {
         let refuse = |text: String| self.refuse(start, &text);
+        // A pod that a kubelet admitted may ask for a device when one of its containers restarts.
+        let plugins = &ctx.node.facts.plugin_resources;
+        if let Some(resource) = admit::needed_plugin_resource(plugins, container) {
+            return Err(refuse(format!(
+                "no device plugin is registered for {resource}: the container would start without \
+                 its device"
+            )));
+        }
         let logs = PathBuf::from(&sandbox_config.log_directory);
         let volumes = self.volumes(start.pod);
         let uid = &start.order.uid;

@@ -8,10 +8,12 @@
 //! Bounds: the sums of the admitted pods, and one sync over them where some have to go.
 //!
 //! The checks run in the kubelet's order, and the first refusal counts:
-//! pressure, sysctls, operating system, groups, room and placement, AppArmor, features, shutdown.
+//! pressure, sysctls, devices, operating system, groups, room and placement, AppArmor, features,
+//! shutdown.
 // k8s: pkg/kubelet/allocation/allocation_manager.go canAdmitPod, pkg/kubelet/kubelet.go
 
 mod apparmor;
+mod devices;
 mod fit;
 mod node;
 mod placement;
@@ -35,6 +37,7 @@ use pintle_api_types::pod::qos::QosClass;
 use pintle_api_types::pod::resources::Amounts;
 
 pub(crate) use apparmor::ANNOTATION as APPARMOR_ANNOTATION;
+pub use devices::needed as needed_plugin_resource;
 pub use node::{Allocatable, Features, Node};
 pub use preempt::EVENT_MESSAGE as PREEMPTED;
 pub use resize::infeasible;
@@ -108,6 +111,7 @@ pub fn admit(
     if let Err(error) = node.sysctls.admit(pod) {
         return Err(Refusal::new(FORBIDDEN_REASON, error.to_string()));
     }
+    devices::check(node, pod)?;
     operating_system(node, pod)?;
     supplemental_groups(node, pod)?;
     let mut failures = fit::shortages(node, others, candidate);

@@ -22,6 +22,9 @@ pub struct Node {
     pub taints: Vec<Taint>,
     /// What pods may request together.
     pub allocatable: Allocatable,
+    /// Resources of device plugins that registered with a kubelet of this node; none has devices.
+    #[serde(default)]
+    pub plugin_resources: Vec<String>,
     /// Kernel parameters that pods may set.
     pub sysctls: AllowList,
     /// AppArmor is enabled in the kernel.

@@ -165,6 +165,30 @@ fn host_ports_are_held_by_protocol_and_address() {
 }
 
 #[test]
+fn a_device_of_a_plugin_that_cannot_register_is_never_given() {
+    let mut node = node();
+    node.allocatable.scalar =
+        [("example.com/gpu".to_owned(), 0), ("example.com/by-hand".to_owned(), 1)].into();
+    node.plugin_resources = vec!["example.com/gpu".to_owned()];
+    let wants = |list: &str, resource: &str| {
+        let main = json!([{"name": "c"}]);
+        let one = json!({resource: "1"});
+        let own = json!([{"name": "d", "resources": {"limits": one, "requests": one}}]);
+        let mut of_pod = json!({"containers": main});
+        of_pod[list] = own;
+        made("u", json!({}), spec(of_pod))
+    };
+    let want = "Allocate failed due to no healthy devices present; cannot allocate unhealthy \
+                devices example.com/gpu, which is unexpected";
+    for list in ["containers", "initContainers"] {
+        let refusal = refusal_of(&node, &[], &wants(list, "example.com/gpu"));
+        let (reason, message) = refusal.expect("a refusal");
+        assert_eq!((reason.as_str(), message.as_str()), ("UnexpectedAdmissionError", want));
+    }
+    assert_eq!(refusal_of(&node, &[], &wants("containers", "example.com/by-hand")), None);
+}
+
+#[test]
 fn only_no_execute_taints_keep_pods_away_and_static_ones_come_anyway() {
     let taint = |effect: &str| {
         let taint = json!({"key": "k", "value": "v", "effect": effect});

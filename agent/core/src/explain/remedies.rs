@@ -92,6 +92,10 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
         "SysctlForbidden" => {
             "allow the sysctl by allowedUnsafeSysctls of this node, or take it out of the pod"
         }
+        "UnexpectedAdmissionError" => {
+            "device plugins cannot register with this agent yet: run the pod on a node that has the \
+             device, or do not request it"
+        }
         "AppArmor" => "load the profile on this node, or take it out of the pod",
         "Terminated" => "its controller makes it anew; a pod without one is to be made anew",
         "NodeShutdown" => "make the pod anew when the node is up again",

@@ -37,6 +37,11 @@ pub fn capacity(settings: &NodeSettings, machine: &Machine) -> BTreeMap<String, 
         let name = format!("{HUGE}{}", Amount::from_bytes(*size).canonical());
         all.insert(name, Amount::from_bytes(size.saturating_mul(*count)));
     }
+    // Until its plugin registers such a resource has no devices.
+    // k8s: pkg/kubelet/cm/devicemanager/manager.go GetCapacity
+    for resource in machine.plugin_resources.iter().filter(|name| is_extended(name)) {
+        all.insert(resource.clone(), Amount::ZERO);
+    }
     all
 }
 
@@ -250,5 +255,17 @@ mod tests {
         assert_eq!(merged["cpu"].0, "2");
         assert!(is_extended("example.com/gpu") && !is_extended("cpu"));
         assert!(!is_extended("node.kubernetes.io/x") && !is_extended("requests.a.b/c"));
+    }
+
+    #[test]
+    fn resources_of_plugins_that_cannot_register_count_as_none() {
+        let plugin_resources = vec!["example.com/gpu".to_owned()];
+        let machine = Machine { plugin_resources, ..machine() };
+        let all = capacity(&NodeSettings::default(), &machine);
+        assert!(all["example.com/gpu"].is_zero());
+        let left = allocatable(&NodeSettings::default(), &all);
+        assert!(left["example.com/gpu"].is_zero());
+        let of_kubelet = [("example.com/gpu".to_owned(), Quantity("3".to_owned()))].into();
+        assert_eq!(merged(Some(of_kubelet), &left)["example.com/gpu"].0, "0");
     }
 }

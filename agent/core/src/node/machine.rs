@@ -31,6 +31,8 @@ pub struct Machine {
     pub hugepages: Vec<(i64, i64)>,
     /// Size of the file system of the root folder, if it is known.
     pub storage_bytes: Option<i64>,
+    /// Resources of device plugins that registered with a kubelet of this node.
+    pub plugin_resources: Vec<String>,
 }
 
 /// What the host says about its addresses.

@@ -32,17 +32,18 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     facts.cpu_allocatable_millis = left.cpu_millis;
     facts.memory_allocatable_bytes = left.memory_bytes;
     facts.storage_allocatable_bytes = left.storage_bytes;
+    facts.plugin_resources.clone_from(&machine.plugin_resources);
     facts.take_runtime(runtime.handlers.clone(), runtime.supplemental_groups_policy);
     facts.stop_signals = config.gates.enabled("ContainerStopSignals");
     let cgroup = cgroup_setup(config, runtime);
     let version_2 = cgroup.version == CgroupVersion::V2;
-    NodeContext {
     let cpu_period_us = kubelet.cpu_cfs_quota_period.as_nanos() / 1000;
     facts.pod_cgroups = cgroup.per_qos.then_some(PodCgroups {
         version: cgroup.version,
         enforce_cpu_quota: kubelet.cpu_cfs_quota,
         cpu_period_us,
     });
+    NodeContext {
         dns: NodeDns {
             cluster_servers: config.cluster_dns(),
             cluster_domain: kubelet.cluster_domain.clone(),
@@ -97,6 +98,7 @@ pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admi
         labels,
         taints: Vec::new(),
         allocatable: admit::Allocatable::of(&capacity::allocatable(&settings, &capacity)),
+        plugin_resources: machine.plugin_resources,
         sysctls,
         apparmor: has_apparmor(),
         features: admit::Features {

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use super::machine::Machine;
-use super::{facts, settings};
+use super::{facts, plugins, settings};
 
 /// Files that may hold the machine's id, the first that can be read wins.
 const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
@@ -42,6 +42,7 @@ pub fn read(root: &Path) -> Machine {
         swap_bytes: signed(facts::meminfo("SwapTotal:")),
         hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
         storage_bytes: Some(facts::disk_bytes(root)).filter(|bytes| *bytes > 0).map(signed),
+        plugin_resources: plugins::registered(root),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The machine and what the node's settings make of it.
 //!
 //! `facts`, `host`, `oom` and `container_oom` read the machine, `iptables` keeps the chains that others look for,
+//! `plugins` reads which device plugins a kubelet knew,
 //! `context` puts configuration and machine together for the core. What is told of it to the
 //! cluster: the crate `pintle-agent-cluster`.
 
@@ -10,5 +11,6 @@ pub mod facts;
 pub mod host;
 pub mod iptables;
 pub mod oom;
+mod plugins;
 
 use pintle_agent_core::node::*;
