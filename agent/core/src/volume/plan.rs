@@ -6,13 +6,14 @@
 //! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, EmptyDirVolumeSource, NFSVolumeSource, Pod, Volume, VolumeProjection,
+    DownwardAPIVolumeFile, EmptyDirVolumeSource, NFSVolumeSource, Pod, PodSpec, Volume,
+    VolumeProjection,
 };
 
 use super::layout::{EMPTY_DIR_PLUGIN, NFS_PLUGIN, PodDirs};
@@ -23,6 +24,7 @@ use super::payload::{
 use crate::env::downward;
 use crate::types::NodeFacts;
 use pintle_api_types::ids::PodUid;
+use pintle_api_types::pod::containers;
 use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 
@@ -30,6 +32,8 @@ use pintle_api_types::quantity::Amount;
 const FILE_MODE: u32 = 0o644;
 /// Default of a token's `expirationSeconds`.
 const TOKEN_SECONDS: i64 = 3600;
+/// Why a volume that a container wants as a device is refused.
+const RAW_BLOCK: &str = "volumeDevices (raw block volumes are not supported)";
 
 /// What must be at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,6 +219,7 @@ impl PodVolumes {
             memory_bytes: memory_of(node, pod),
             owner: fs_user(pod),
             page_sizes: OnceCell::new(),
+            devices: raw_block_volumes(spec),
         };
         let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
         let dirs = PodDirs::new(root, &uid);
@@ -245,6 +250,8 @@ struct Planner<'a> {
     memory_bytes: Option<u64>,
     owner: Option<u32>,
     page_sizes: OnceCell<PageSizes>,
+    /// Volumes that a container names in `volumeDevices`.
+    devices: HashSet<&'a str>,
 }
 
 /// Content of a file, or why there is none.
@@ -255,7 +262,10 @@ type PageSizes = BTreeMap<String, Option<u64>>;
 
 impl Planner<'_> {
     fn volume(&self, volume: &Volume) -> PodVolume {
-        let kind = self.kind(volume);
+        let kind = match self.devices.contains(&*volume.name) {
+            true => VolumeKind::Unsupported(RAW_BLOCK),
+            false => self.kind(volume),
+        };
         let written = matches!(kind, VolumeKind::Payload { .. });
         let nested = self.nested.get(&*volume.name).filter(|_| written);
         PodVolume { name: volume.name.clone(), kind, nested: nested.cloned().unwrap_or_default() }
@@ -470,6 +480,13 @@ fn page_sizes(pod: &Pod) -> PageSizes {
 
 fn page_bytes(size: &str) -> Option<u64> {
     Amount::parse(size).and_then(|amount| u64::try_from(amount.units()).ok())
+}
+
+fn raw_block_volumes(spec: &PodSpec) -> HashSet<&str> {
+    let own = containers::all(spec).flat_map(|(_, c)| c.volume_devices.iter().flatten());
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let ephemeral = ephemeral.flat_map(|c| c.volume_devices.iter().flatten());
+    own.chain(ephemeral).map(|device| device.name.as_str()).collect()
 }
 
 /// The one user that all containers run as.

@@ -145,3 +145,17 @@ fn very_many_volumes_of_a_pod_with_very_many_containers_ask_them_once() {
     assert_eq!(medium(19_998), Medium::Memory(Some(1 << 30)));
     assert_eq!(medium(19_999), Medium::HugePages(Ok(2 << 20)));
 }
+
+#[test]
+fn a_volume_wanted_as_a_device_is_refused_whatever_it_is() {
+    let pod = planned(json!({
+        "containers": [
+            {"name": "c", "volumeDevices": [{"name": "raw", "devicePath": "/dev/x"}]},
+            {"name": "d", "volumeMounts": [{"name": "files", "mountPath": "/files"}]}],
+        "volumes": [
+            {"name": "raw", "persistentVolumeClaim": {"claimName": "raw"}},
+            {"name": "files", "emptyDir": {}}]}));
+    let VolumeKind::Unsupported(why) = pod.volumes[0].kind else { panic!("a device is planned") };
+    assert_eq!(why, "volumeDevices (raw block volumes are not supported)");
+    assert!(matches!(pod.volumes[1].kind, VolumeKind::EmptyDir(_)));
+}
