@@ -1,5 +1,5 @@
 //! A small HTTP client for what runs in pods: probes and hooks. One request, one connection,
-//! HTTP/1.1, or HTTP/2 where it is offered over TLS and chosen.
+//! HTTP/1.1 as Go speaks it (`http1`), or HTTP/2 where it is offered over TLS and chosen.
 //!
 //! No keep-alive, no proxy, no compression, TLS without verification (what a pod serves is
 //! self-signed as a rule, and the kubelet does not verify it either). The body is read up to
@@ -9,8 +9,10 @@
 //! request came within it.
 // k8s: pkg/probe/http/http.go, pkg/kubelet/lifecycle/handlers.go
 
+mod http1;
 mod http2;
 mod request;
+mod target;
 mod tls;
 pub mod words;
 
@@ -19,12 +21,13 @@ use std::time::Instant;
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HOST, HeaderName, HeaderValue, LOCATION};
+use hyper::header::{HOST, HeaderName, HeaderValue, LOCATION, REFERER};
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio_rustls::rustls;
 
-use self::request::same_host;
+use self::http1::Broken;
+use self::request::Redirect;
 pub use self::request::{Get, authority};
 
 /// Requests made before giving up on redirects.
@@ -90,13 +93,25 @@ pub enum Error {
     },
     /// The connection broke or its content is not HTTP.
     #[error("Get {url:?}")]
-    Http {
+    Http1 {
+        /// The URL.
+        url: String,
+        /// Cause.
+        #[source]
+        source: Broken,
+    },
+    /// The same with HTTP/2.
+    #[error("Get {url:?}")]
+    Http2 {
         /// The URL.
         url: String,
         /// Cause.
         #[source]
         source: hyper::Error,
     },
+    /// A redirect that leads nowhere.
+    #[error("{0}")]
+    Redirect(String),
     /// Too many redirects.
     #[error("stopped after {REQUESTS_MAX} redirects")]
     Redirects,
@@ -119,11 +134,13 @@ pub async fn get_watched(request: &Get, watch: &Watch) -> Result<HttpAnswer, Err
     let mut request = request.clone();
     for _ in 0..REQUESTS_MAX {
         let (answer, location) = once(&request, watch).await?;
-        let target = location.filter(|_| REDIRECTS.contains(&answer.status));
-        let Some(target) = target.and_then(|to| same_host(&request, &to)) else {
-            return Ok(answer);
+        let location = location.filter(|to| REDIRECTS.contains(&answer.status) && !to.is_empty());
+        let Some(location) = location else { return Ok(answer) };
+        request = match request::redirect(&request, &location) {
+            Redirect::Within(target) => *target,
+            Redirect::Elsewhere => return Ok(answer),
+            Redirect::Broken(error) => return Err(Error::Redirect(error)),
         };
-        request = target;
     }
     Err(Error::Redirects)
 }
@@ -131,13 +148,13 @@ pub async fn get_watched(request: &Get, watch: &Watch) -> Result<HttpAnswer, Err
 async fn once(request: &Get, watch: &Watch) -> Result<(HttpAnswer, Option<String>), Error> {
     let address = authority(&request.host, request.port);
     let url = request.url();
-    let uri: Uri = url.parse().map_err(|_| Error::Url { url: url.clone() })?;
+    let broken = |source| Error::Http1 { url: url.clone(), source };
+    let wire = http1::request(request, &address).map_err(broken)?;
     let connected = request.resolver.connect(&request.host, request.port).await;
     let socket = connected.map_err(|source| Error::Connect { address: address.clone(), source })?;
     watch.connected.set(Some(Instant::now()));
     watch.answered.set(None);
     let _ = socket.set_nodelay(true);
-    let wire = build(request, &uri, &address).ok_or(Error::Url { url: url.clone() })?;
     let limit = request.body_bytes_max;
     if request.tls {
         let name = rustls::pki_types::ServerName::try_from(request.host.clone())
@@ -147,23 +164,23 @@ async fn once(request: &Get, watch: &Watch) -> Result<(HttpAnswer, Option<String
             let address = address.clone();
             Error::Tls { address, plain, source: error }
         })?;
-        let exchanged = if tls::is_http2(&stream) {
-            let wire = http2::request(wire).ok_or(Error::Url { url: url.clone() })?;
-            http2::exchange(TokioIo::new(stream), wire, limit, watch).await
-        } else {
-            exchange(TokioIo::new(stream), wire, limit, watch).await
-        };
-        return exchanged.map_err(|source| Error::Http { url, source });
+        if tls::is_http2(&stream) {
+            let uri: Option<Uri> = url.parse().ok();
+            let wire = uri.and_then(|uri| build(request, &uri, &address));
+            let wire = wire.and_then(http2::request).ok_or(Error::Url { url: url.clone() })?;
+            let exchanged = http2::exchange(TokioIo::new(stream), wire, limit, watch).await;
+            return exchanged.map_err(|source| Error::Http2 { url, source });
+        }
+        return http1::exchange(stream, &wire, limit, watch).await.map_err(broken);
     }
-    let exchanged = exchange(TokioIo::new(socket), wire, limit, watch).await;
-    exchanged.map_err(|source| Error::Http { url, source })
+    http1::exchange(socket, &wire, limit, watch).await.map_err(broken)
 }
 
+/// The request for HTTP/2.
 fn build(request: &Get, uri: &Uri, address: &str) -> Option<Request<Empty<Bytes>>> {
     let target = uri.path_and_query().map_or("/", |p| p.as_str());
     let mut wire = Request::builder().method(Method::GET).uri(target);
     let headers = wire.headers_mut()?;
-    headers.insert(hyper::header::CONNECTION, HeaderValue::from_static("close"));
     for (name, value) in &request.headers {
         let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value))
         else {
@@ -171,25 +188,13 @@ fn build(request: &Get, uri: &Uri, address: &str) -> Option<Request<Empty<Bytes>
         };
         headers.append(name, value);
     }
+    if let Some(referer) = request.referer.as_deref().filter(|_| !headers.contains_key(REFERER)) {
+        headers.insert(REFERER, HeaderValue::try_from(referer).ok()?);
+    }
     if !headers.contains_key(HOST) {
         headers.insert(HOST, HeaderValue::try_from(address).ok()?);
     }
     wire.body(Empty::new()).ok()
-}
-
-async fn exchange<S>(
-    stream: S,
-    request: Request<Empty<Bytes>>,
-    limit: usize,
-    watch: &Watch,
-) -> Result<(HttpAnswer, Option<String>), hyper::Error>
-where
-    S: hyper::rt::Read + hyper::rt::Write + Unpin,
-{
-    let mut client = hyper::client::conn::http1::Builder::new();
-    client.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
-    let (mut sender, connection) = client.handshake(stream).await?;
-    talk(sender.send_request(request), connection, limit, watch).await
 }
 
 /// Reads the answer while the connection is carried on.

@@ -3,10 +3,10 @@
 //! Pure. Headers, escapes and redirects are those of the kubelet, whose client is Go's.
 // k8s: pkg/probe/http/request.go, pkg/probe/http/http.go RedirectChecker
 
-use hyper::Uri;
-use hyper::header::HOST;
 use k8s_openapi::api::core::v1::HTTPGetAction;
 
+use super::http1;
+use super::target::{Url, path_of};
 use crate::resolver::Resolver;
 
 /// A GET request.
@@ -22,8 +22,10 @@ pub struct Get {
     pub port: u16,
     /// Path with query, with or without the leading slash, escaped.
     pub path: String,
-    /// Headers; a `Host` among them replaces the default one.
+    /// Headers by Go's names; a `Host` among them replaces the default one.
     pub headers: Vec<(String, String)>,
+    /// The URL that redirected here.
+    pub referer: Option<String>,
     /// Longest body that is kept.
     pub body_bytes_max: usize,
     /// Looks up the host.
@@ -38,7 +40,7 @@ impl Get {
             tls: action.scheme.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("https")),
             host,
             port,
-            path: path(action.path.as_deref().unwrap_or_default()),
+            path: path_of(action.path.as_deref().unwrap_or_default()),
             headers: headers(action, user_agent),
             ..Self::default()
         }
@@ -51,6 +53,12 @@ impl Get {
         self.tls = false;
         self.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
         self
+    }
+
+    /// The first value of a header.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter();
+        headers.find(|(given, _)| given == name).map(|(_, value)| &**value)
     }
 
     /// The request's URL.
@@ -68,87 +76,120 @@ pub fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The action's headers with upstream's defaults. A header that is given empty is left out.
+/// The action's headers with upstream's defaults, named as Go names them. Of names that count once
+/// the first value counts; an empty one takes the header away.
 // k8s: pkg/probe/http/request.go newProbeRequest
+// Go: net/textproto CanonicalMIMEHeaderKey
 fn headers(action: &HTTPGetAction, user_agent: &str) -> Vec<(String, String)> {
     let given = action.http_headers.iter().flatten();
-    let mut headers: Vec<_> = given.map(|h| (h.name.clone(), h.value.clone())).collect();
+    let mut headers: Vec<_> = given.map(|h| (canonical(&h.name), h.value.clone())).collect();
     for (name, value) in [("User-Agent", user_agent), ("Accept", "*/*")] {
-        if !headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name)) {
+        if !headers.iter().any(|(given, _)| given == name) {
             headers.push((name.to_owned(), value.to_owned()));
         }
     }
-    let may_be_left_out = ["user-agent", "accept", "host"];
-    headers.retain(|(name, value)| {
-        !value.is_empty() || !may_be_left_out.contains(&&*name.to_ascii_lowercase())
-    });
-    // Of several hosts the first one counts.
-    let mut has_host = false;
-    headers.retain(|(name, _)| {
-        !name.eq_ignore_ascii_case("host") || !std::mem::replace(&mut has_host, true)
-    });
+    for name in ["User-Agent", "Accept", "Host"] {
+        let first = headers.iter().find(|(given, _)| given == name);
+        let is_empty = first.is_some_and(|(_, value)| value.is_empty());
+        let counts_once = name != "Accept";
+        let mut seen = false;
+        headers.retain(|(given, _)| {
+            if given != name {
+                return true;
+            }
+            let again = std::mem::replace(&mut seen, true);
+            !(is_empty || counts_once && again)
+        });
+    }
     headers
 }
 
-/// A path with query as it goes over the wire: what may not stand in a URL is escaped; when its
-/// own escapes are broken, all of it is taken literally.
-// k8s: pkg/probe/http/request.go formatURL
-fn path(given: &str) -> String {
-    let is_broken = has_broken_escape(given.split('?').next().unwrap_or_default());
-    let given = if is_broken { given } else { given.split('#').next().unwrap_or_default() };
-    let mut out = String::with_capacity(given.len());
-    for byte in given.bytes() {
-        let literal = match byte {
-            b'%' | b'?' | b'#' => !is_broken,
-            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' => false,
-            _ => byte.is_ascii_graphic(),
-        };
-        if literal {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
+fn canonical(name: &str) -> String {
+    if !name.bytes().all(http1::is_name) {
+        return name.to_owned();
     }
-    out
+    let mut starts = true;
+    let letters = name.chars().map(|c| {
+        let c = if starts { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() };
+        starts = c == '-';
+        c
+    });
+    letters.collect()
 }
 
-fn has_broken_escape(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let is_hex = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_hexdigit);
-    (0..bytes.len()).any(|at| bytes[at] == b'%' && !(is_hex(at + 1) && is_hex(at + 2)))
+/// Where a redirect leads.
+#[derive(Debug)]
+pub(super) enum Redirect {
+    /// To the same host.
+    Within(Box<Get>),
+    /// To another one: upstream does not follow.
+    Elsewhere,
+    /// Nowhere; why, in Go's words.
+    Broken(String),
 }
 
-/// The request to a redirect's target, if it stays with the host.
-pub(super) fn same_host(from: &Get, location: &str) -> Option<Get> {
-    let has_scheme = has_scheme(location);
-    let absolute = match location {
-        _ if has_scheme => location.to_owned(),
-        _ if location.starts_with("//") => {
-            format!("{}:{location}", if from.tls { "https" } else { "http" })
+/// Follows a `Location` as far as the host goes.
+// k8s: pkg/probe/http/http.go RedirectChecker
+// Go: net/http Client.do, net/url URL.ResolveReference
+pub(super) fn redirect(from: &Get, location: &str) -> Redirect {
+    let url = match Url::parse(location) {
+        Ok(url) => url,
+        Err(error) => {
+            return Redirect::Broken(format!(
+                "failed to parse Location header {location:?}: parse {location:?}: {error}"
+            ));
         }
-        _ => return Some(Get { path: resolve(&from.path, location), ..from.clone() }),
     };
-    let uri: Uri = absolute.parse().ok()?;
-    if uri.host()?.trim_matches(['[', ']']) != from.host {
-        return None;
+    let mut target = from.clone();
+    // Upstream sends where it came from, but not from HTTPS to plain HTTP.
+    target.referer = Some(from.url());
+    let Some(host) = url.host.as_deref().filter(|_| !url.opaque) else {
+        if !url.scheme.is_empty() {
+            return Redirect::Elsewhere;
+        }
+        target.path = resolve(&from.path, &(url.path + &url.query));
+        return Redirect::Within(Box::new(target));
+    };
+    let (name, port) = split_port(host);
+    if name.trim_matches(['[', ']']) != from.host {
+        return Redirect::Elsewhere;
     }
-    let tls = uri.scheme_str()? == "https";
-    let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-    let path = resolve("", uri.path_and_query().map_or("/", |p| p.as_str()));
-    let mut target = Get { tls, port, path, ..from.clone() };
-    if has_scheme {
-        // The name that the first request was given is over.
-        // Go: net/http Client.do (a custom Host header goes with a relative location only)
-        target.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(HOST.as_str()));
+    target.tls = match &*url.scheme {
+        "https" => true,
+        "http" => false,
+        "" => from.tls,
+        other => return Redirect::Broken(format!("unsupported protocol scheme {other:?}")),
+    };
+    target.port = match port {
+        "" => {
+            if target.tls {
+                443
+            } else {
+                80
+            }
+        }
+        port => match port.parse() {
+            Ok(port) => port,
+            Err(_) => return Redirect::Broken(format!("dial tcp: address {port}: invalid port")),
+        },
+    };
+    target.path = resolve("", &(url.path + &url.query));
+    if from.tls && !target.tls {
+        target.referer = None;
     }
-    Some(target)
+    if !url.scheme.is_empty() {
+        // A custom Host header goes with a relative location only.
+        target.headers.retain(|(name, _)| name != "Host");
+    }
+    Redirect::Within(Box::new(target))
 }
 
-// Go: net/url getScheme
-fn has_scheme(location: &str) -> bool {
-    let end = location.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c));
-    location.starts_with(|c: char| c.is_ascii_alphabetic())
-        && end.is_some_and(|end| location[end..].starts_with(':'))
+/// Host and port of an authority.
+fn split_port(authority: &str) -> (&str, &str) {
+    match authority.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, port),
+        _ => (authority, ""),
+    }
 }
 
 /// A location without a host, seen from the path that answered with it.
@@ -222,25 +263,13 @@ mod tests {
         let (agent, accept) = (own("User-Agent", "kube-probe/1.36"), own("Accept", "*/*"));
         assert_eq!(sent(json!([])), [agent.clone(), accept.clone()]);
         let given = json!([{"name": "user-agent", "value": "x"}, {"name": "accept", "value": ""}]);
-        assert_eq!(sent(given), [own("user-agent", "x")]);
+        assert_eq!(sent(given), [own("User-Agent", "x")]);
         let hosts = json!([{"name": "Host", "value": ""}, {"name": "HOST", "value": "a"},
                            {"name": "host", "value": "b"}]);
-        assert_eq!(sent(hosts), [own("HOST", "a"), agent, accept]);
-    }
-
-    #[test]
-    fn paths_are_escaped_as_upstream_escapes_them() {
-        for (given, wire) in [
-            ("/healthz?full=1", "/healthz?full=1"),
-            ("/a b", "/a%20b"),
-            ("/a%20b", "/a%20b"),
-            ("/a%zz?x", "/a%25zz%3Fx"),
-            ("/a#b", "/a"),
-            ("/ü", "/%C3%BC"),
-            ("plain", "plain"),
-        ] {
-            assert_eq!(path(given), wire, "{given}");
-        }
+        assert_eq!(sent(hosts), [agent.clone(), accept.clone()]);
+        let hosts = json!([{"name": "HOST", "value": "a"}, {"name": "host", "value": "b"},
+                           {"name": "x-API-key", "value": ""}]);
+        assert_eq!(sent(hosts), [own("Host", "a"), own("X-Api-Key", ""), agent, accept]);
     }
 
     #[test]
@@ -285,9 +314,9 @@ mod tests {
             ("?q=2", Some((false, 8080, "/a/b?q=2", true))),
             ("/x#y", Some((false, 8080, "/x", true))),
             ("https://10.0.0.1/s", Some((true, 443, "/s", false))),
-            ("http://10.0.0.1", Some((false, 80, "/", false))),
+            ("http://10.0.0.1", Some((false, 80, "", false))),
             ("//10.0.0.1:81/s", Some((false, 81, "/s", true))),
-            ("", Some((false, 8080, "/a/b?q=1", true))),
+            ("?", Some((false, 8080, "/a/b?", true))),
             (
                 "/in?to=http://shop.example/",
                 Some((false, 8080, "/in?to=http://shop.example/", true)),
@@ -299,13 +328,34 @@ mod tests {
             ("in:to", None),
             ("http://shop.example/", None),
             ("//other/", None),
-            ("http://[bad", None),
         ] {
-            let got = same_host(&from, location);
+            let got = match redirect(&from, location) {
+                Redirect::Within(get) => Some(get),
+                Redirect::Elsewhere => None,
+                Redirect::Broken(error) => panic!("{location}: {error}"),
+            };
             let got = got.as_ref().map(|g| (g.tls, g.port, &*g.path, !g.headers.is_empty()));
             assert_eq!(got, expected, "{location}");
         }
-        let named = Get { host: "shop".to_owned(), ..from };
-        assert!(same_host(&named, "shop:8080").is_none(), "the scheme of a URL without a host");
+        let named = Get { host: "shop".to_owned(), ..from.clone() };
+        let opaque = redirect(&named, "shop:8080");
+        assert!(matches!(opaque, Redirect::Elsewhere), "the scheme of a URL without a host");
+        let broken = redirect(&from, "http://[bad");
+        let Redirect::Broken(error) = broken else { panic!("{broken:?}") };
+        let want = "failed to parse Location header \"http://[bad\": parse \"http://[bad\": \
+                    missing ']' in host";
+        assert_eq!(error, want);
+    }
+
+    #[test]
+    fn a_redirect_tells_the_new_address_where_it_came_from_but_not_in_clear_text() {
+        let host = "10.0.0.1".to_owned();
+        let from = Get { tls: true, host, port: 8443, path: "/a".to_owned(), ..Get::default() };
+        let referer = |location: &str| match redirect(&from, location) {
+            Redirect::Within(get) => get.referer,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(referer("/b"), Some("https://10.0.0.1:8443/a".to_owned()));
+        assert_eq!(referer("http://10.0.0.1/b"), None);
     }
 }

@@ -6,7 +6,10 @@
 use std::io;
 
 use nix::errno::Errno;
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::AlertDescription;
 
+use super::http1::Broken;
 use super::{Error, Get};
 
 /// Why the request came to nothing.
@@ -23,11 +26,31 @@ fn cause(error: &Error) -> String {
         Error::Tls { plain: true, .. } => {
             "http: server gave HTTP response to HTTPS client".to_owned()
         }
-        Error::Tls { source, .. } => broken(source, "tls"),
-        Error::Http { source, .. } if source.is_incomplete_message() => "EOF".to_owned(),
-        Error::Http { source, .. } => lost(source),
+        Error::Tls { source, .. } => refused(source).unwrap_or_else(|| broken(source, "tls")),
+        Error::Http1 { source: Broken::Read(source), .. } => broken(source, "read"),
+        Error::Http1 { source, .. } => source.to_string(),
+        Error::Http2 { source, .. } if source.is_incomplete_message() => "EOF".to_owned(),
+        Error::Http2 { source, .. } => lost(source),
         other => other.to_string(),
     }
+}
+
+/// The server has found no way of encryption that both know. Go offers four suites of old servers
+/// that ring does not have: ECDHE with AES in CBC mode.
+// Go: crypto/tls defaultCipherSuites
+fn refused(error: &io::Error) -> Option<String> {
+    let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let alert = match inner {
+        rustls::Error::AlertReceived(AlertDescription::HandshakeFailure) => "handshake failure",
+        rustls::Error::AlertReceived(AlertDescription::InsufficientSecurity) => {
+            "insufficient security level"
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "remote error: tls: {alert} (the server probably offers only cipher suites that pintle does \
+         not support: CBC, RSA key exchange)"
+    ))
 }
 
 /// Why an exchange ended early. A request that the end of its connection cancelled has the cause
@@ -43,7 +66,7 @@ fn lost(error: &hyper::Error) -> String {
     format!("net/http: HTTP/1.x transport connection broken: {last}")
 }
 
-fn broken(error: &io::Error, during: &str) -> String {
+pub(super) fn broken(error: &io::Error, during: &str) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
         _ if error.raw_os_error().is_some() => format!("read: {}", io_error(error)),
@@ -98,6 +121,19 @@ mod tests {
             (
                 Error::Tls { address: address(), plain: true, source: refused() },
                 format!("{asked}: http: server gave HTTP response to HTTPS client"),
+            ),
+            (
+                Error::Tls {
+                    address: address(),
+                    plain: false,
+                    source: io::Error::other(rustls::Error::AlertReceived(
+                        AlertDescription::HandshakeFailure,
+                    )),
+                },
+                format!(
+                    "{asked}: remote error: tls: handshake failure (the server probably offers only \
+                     cipher suites that pintle does not support: CBC, RSA key exchange)"
+                ),
             ),
             (Error::Redirects, format!("{asked}: stopped after 10 redirects")),
             (Error::Url { url: "x y".to_owned() }, "parse \"x y\": invalid URL".to_owned()),
