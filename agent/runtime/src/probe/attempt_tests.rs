@@ -9,7 +9,7 @@ use pintle_cri::Method;
 use pintle_cri::fake::ExecAnswer;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::rustls::{self, pki_types::PrivatePkcs8KeyDer};
 
 use super::super::testing::{self, Health, Runtime};
@@ -431,6 +431,22 @@ async fn a_grpc_probe_is_well_only_when_its_service_serves() {
     assert_eq!(failure(ask("shop").await), text);
     let text = "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service";
     assert_eq!(failure(ask("other").await), text);
+}
+
+#[tokio::test]
+async fn a_grpc_probe_dials_again_until_its_server_speaks() {
+    let health = testing::health(Health::Says(vec![("", 1)])).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    let served = tokio::spawn(async move {
+        // As a proxy does whose server has not begun yet.
+        drop(listener.accept().await.expect("a connection comes"));
+        let (mut client, _) = listener.accept().await.expect("another one comes");
+        let mut server = TcpStream::connect(("127.0.0.1", health)).await.expect("it listens");
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+    });
+    assert_eq!(asks(json!({"grpc": {"port": port}}), LONG).await, Verdict::Success);
+    served.abort();
 }
 
 #[tokio::test]

@@ -1,11 +1,22 @@
 //! gRPC probes: `grpc.health.v1.Health/Check` without TLS, well when the answer is SERVING.
 //!
-//! A connection that is refused is tried again within the limit, as upstream's client does. Every
+//! A connection that is refused, or that ends before the server has spoken HTTP/2, is tried again
+//! within the limit, as upstream's client does. Every
 //! error is a failure. The two messages are written here: the protocol has not changed since 2016.
 // k8s: pkg/probe/grpc/grpc.go
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+
+use hyper::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
 
 use k8s_openapi::api::core::v1::GRPCAction;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -23,6 +34,10 @@ use super::words::{self, Spent};
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Wait before a connection that failed is tried again.
 const RECONNECT: Duration = Duration::from_secs(1);
+/// Bytes of a frame's head, where its type stands, and the type of a server's first frame.
+const FRAME_HEAD: usize = 9;
+const FRAME_TYPE: usize = 3;
+const SETTINGS: u8 = 4;
 /// The method.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// What a server answers when all is well.
@@ -55,16 +70,12 @@ pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -
         Err(_) => return Verdict::unknown(format!("invalid port number: {}", grpc.port)),
     };
     let service = grpc.service.clone().unwrap_or_default();
-    let connected = Cell::new(None);
+    let greeted = RefCell::new(Greeted::default());
     let began = Instant::now();
-    let work = async {
-        let channel = connect(&address).await?;
-        connected.set(Some(Instant::now()));
-        Ok(check(channel, service).await)
-    };
-    let waited = patiently(limit, work).await;
+    let waited = patiently(limit, ask(&address, &service, &greeted)).await;
     let text = words::seconds(limit);
-    match (waited.done, connected.get()) {
+    let connected = greeted.borrow().get().copied();
+    match (waited.done, connected) {
         (Some(Ok(Ok(answer))), _) => judge(answer.status),
         (Some(Ok(Err(status))), _) => Verdict::Failure(refusal(&status)),
         (Some(Err(error)), _) => {
@@ -88,15 +99,105 @@ pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -
     }
 }
 
-/// Tries until it succeeds; only an address that is none is an error.
-async fn connect(address: &str) -> Result<Channel, tonic::transport::Error> {
+/// When the server has spoken HTTP/2 on a connection.
+type Greeted = Arc<OnceLock<Instant>>;
+
+/// Asks over new connections until a server has spoken HTTP/2 on one; only an address that is none
+/// is an error. What that server says then counts.
+// Go: google.golang.org/grpc http2Client (reader waits for the server's settings), WithBlock
+async fn ask(
+    address: &str,
+    service: &str,
+    greeted: &RefCell<Greeted>,
+) -> Result<Result<CheckResponse, Status>, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?.user_agent(USER_AGENT)?;
     loop {
-        match endpoint.connect().await {
-            Ok(channel) => return Ok(channel),
+        let own = Greeted::default();
+        greeted.replace(Arc::clone(&own));
+        let dial = Dial { address: address.to_owned(), greeted: Arc::clone(&own) };
+        match endpoint.connect_with_connector(dial).await {
+            Ok(channel) => match check(channel, service.to_owned()).await {
+                Err(status) if own.get().is_none() => {
+                    tracing::trace!(address, %status, "a peer of a probe that speaks no HTTP/2");
+                }
+                answer => return Ok(answer),
+            },
             Err(error) => tracing::trace!(address, %error, "no connection for a probe"),
         }
         tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+/// Makes connections whose beginning is watched.
+#[derive(Clone, Debug)]
+struct Dial {
+    address: String,
+    greeted: Greeted,
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<Watched>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { address, greeted } = self.clone();
+        Box::pin(async move {
+            let socket = TcpStream::connect(&address).await?;
+            let _ = socket.set_nodelay(true);
+            Ok(TokioIo::new(Watched { socket, head: [0; FRAME_HEAD], heard: 0, greeted }))
+        })
+    }
+}
+
+/// A socket of which the first frame is looked at.
+struct Watched {
+    socket: TcpStream,
+    head: [u8; FRAME_HEAD],
+    heard: usize,
+    greeted: Greeted,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(context, buffer))?;
+        for byte in &buffer.filled()[before..] {
+            let at = self.heard;
+            let Some(slot) = self.head.get_mut(at) else { break };
+            *slot = *byte;
+            self.heard += 1;
+        }
+        if self.heard == FRAME_HEAD && self.head[FRAME_TYPE] == SETTINGS {
+            let _ = self.greeted.set(Instant::now());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
 
