@@ -95,7 +95,9 @@ impl Executor {
             Ok(Ok(())) => {}
             Ok(Err(errors)) => {
                 let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
-                return Err(Failure::new("FailedUnmount", texts.join("; ")));
+                let texts = texts.join("; ");
+                self.unmount_event(order, &texts);
+                return Err(Failure::new("FailedUnmount", texts));
             }
             Err(error) => return Err(Failure::new("FailedUnmount", error.to_string())),
         }
@@ -114,6 +116,11 @@ impl Executor {
         self.remove_elsewhere(order).await?;
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         let names = match order.pod.as_deref() {
+    // k8s: pkg/kubelet/events/event.go FailedUnmountVolume
+    fn unmount_event(&self, order: &SyncOrder, text: &str) {
+        self.recorder.event(&order.uid, true, "FailedUnMount", text, None);
+    }
+
             Some(pod) => vec![self.cgroup_name(pod)],
             // The class of an orphan is not known: its cgroup is in one of three places.
             None => self.cgroup_names(&order.uid),

@@ -70,9 +70,8 @@ pub(crate) fn ended(subject: &Subject<'_>) -> Explanation {
     if let Some(failure) = view.failure.as_ref().filter(|_| view.stage == Stage::Terminated) {
         let message = words::one_line(&failure.message);
         let sentence = format!("Has ended, but its remains cannot be taken away: {message}");
-        return Explanation::trouble(&failure.reason, sentence).with_remedy(
-            "see what still uses the pod's volumes or cgroup; it is tried again by itself",
-        );
+        return Explanation::trouble(&failure.reason, sentence)
+            .with_remedy(remedies::of_remains(&failure.message));
     }
     let status = &view.status;
     if let Some(kept) = writes::kept(subject).filter(|_| view.stage == Stage::Finished) {

@@ -110,6 +110,23 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
     }
 }
 
+/// About a pod that has ended and whose volumes or cgroup cannot be removed.
+pub(super) fn of_remains(words: &str) -> &'static str {
+    const REMAINS: [Advice; 2] = [
+        (
+            &["cannot unpublish"],
+            "let the driver unpublish the volume (start the kubelet on this node again), or unmount \
+             it once nothing uses it; the pod then ends by itself",
+        ),
+        (
+            &["which are not deleted"],
+            "save or remove the files that the message names; the pod then ends by itself",
+        ),
+    ];
+    advice(&REMAINS, words)
+        .unwrap_or("see what still uses the pod's volumes or cgroup; it is tried again by itself")
+}
+
 /// What would keep a pod from being evicted by this rule the next time.
 pub(super) fn of_eviction(rule: EvictionRule) -> &'static str {
     match rule {

@@ -128,9 +128,43 @@ pub enum VolumeError {
     /// The pod's directories could not be made or removed.
     #[error("pod directory: {0}")]
     PodDir(IoFailure),
-    /// Volumes of plugins that are not ours lie there: they are left alone.
-    #[error("volumes of another plugin are still there: {}", .0.display())]
-    Foreign(PathBuf),
+    /// A volume of a plugin that is not here is mounted: it is left alone.
+    #[error(
+        "{about} is still mounted at {}: this agent cannot unpublish it, and the pod ends once it \
+         is unmounted",
+        point.display()
+    )]
+    Foreign {
+        /// The volume.
+        about: ForeignVolume,
+        /// Where it is mounted.
+        point: PathBuf,
+    },
+    /// Such a volume is not mounted, and there are files in its directory.
+    #[error("{about} still has files in {}, which are not deleted: {error}", dir.display())]
+    ForeignFiles {
+        /// The volume.
+        about: ForeignVolume,
+        /// Its directory.
+        dir: PathBuf,
+        /// What the removal said.
+        error: String,
+    },
+}
+
+/// A volume that a plugin of a kubelet made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignVolume {
+    /// Name of its directory.
+    pub volume: String,
+    /// The CSI driver, else the plugin.
+    pub driver: String,
+}
+
+impl std::fmt::Display for ForeignVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "volume {:?} of driver {:?}", self.volume, self.driver)
+    }
 }
 
 impl VolumeError {
@@ -151,7 +185,10 @@ impl VolumeError {
                 "FailedMount"
             }
             Self::Container(_) => "CreateContainerConfigError",
-            Self::TearDown { .. } | Self::PodDir(_) | Self::Foreign(_) => "FailedUnMount",
+            Self::TearDown { .. }
+            | Self::PodDir(_)
+            | Self::Foreign { .. }
+            | Self::ForeignFiles { .. } => "FailedUnMount",
         }
     }
 }

@@ -32,7 +32,7 @@ use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::project::{self, Measure};
 use super::remove::DELETING;
 use super::sub_path::{self, SubPathError};
-use super::{atomic, empty_dir, host_path, mount, nfs, ownership, remove};
+use super::{atomic, empty_dir, foreign, host_path, mount, nfs, ownership, remove};
 
 /// Mode of directories made inside a payload volume for other volumes' mounts.
 const NESTED_MODE: u32 = 0o755;
@@ -317,7 +317,7 @@ pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
         let is_ours = plugin.file_name().is_some_and(|n| OWN_PLUGINS.iter().any(|own| n == *own));
         let found = children(&plugin);
         if !is_ours && !found.is_empty() {
-            failures.push(VolumeError::Foreign(plugin));
+            failures.extend(foreign::tear_down(&plugin, &found));
             continue;
         }
         for dir in found {

@@ -15,6 +15,7 @@ pub mod dir_fd;
 pub mod empty_dir;
 pub mod error;
 pub mod execute;
+mod foreign;
 pub mod host_path;
 pub mod mount;
 pub mod nfs;

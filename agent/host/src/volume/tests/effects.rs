@@ -240,10 +240,12 @@ fn directories_of_another_plugin_are_left_alone_and_named_once() {
             dir
         };
         let csi = make("csi-1", "volumes/kubernetes.io~csi/pv/mount");
-        make("csi-2", "volumes/kubernetes.io~csi/pv/mount");
+        let other = make("csi-2", "volumes/kubernetes.io~csi/pv/mount");
         make("empty", "volumes/kubernetes.io~empty-dir/e/sub");
         make("kept", "volumes/kubernetes.io~empty-dir/e/sub");
-        fs::write(csi.join("data"), "x").expect("write");
+        for dir in [&csi, &other] {
+            fs::write(dir.join("data"), "x").expect("write");
+        }
         let keep = std::collections::BTreeSet::from(["kept".into()]);
         let swept = sweep(root.path(), &keep).expect("swept");
         assert_eq!(swept.removed, ["empty".into()]);

@@ -1,0 +1,131 @@
+//! Volumes of plugins that this agent does not have, such as CSI's: a kubelet set them up.
+//!
+//! Input: the plugin's directory in a pod's volumes. Nothing here unmounts or deletes data: only the
+//! volume's driver can take it away. Once nothing is mounted the empty directories and CSI's own
+//! record go, so that the pod can end. What is mounted is learnt from the kernel's list.
+// k8s: pkg/volume/csi/csi_mounter.go TearDownAt, removeMountDir
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::error::{ForeignVolume, VolumeError};
+use super::mount;
+
+/// Directory of CSI's volumes.
+const CSI_PLUGIN: &str = "kubernetes.io~csi";
+/// CSI's record of a volume, which goes last.
+// k8s: pkg/volume/csi/csi_plugin.go volDataFileName
+const CSI_RECORD: &str = "vol_data.json";
+/// Longest record that is read, in bytes.
+const CSI_RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// Removes what is left of the plugin's volumes that are not mounted; says which still are.
+pub(super) fn tear_down(plugin: &Path, volumes: &[std::path::PathBuf]) -> Vec<VolumeError> {
+    let points = match mount::below(plugin) {
+        Ok(points) => points,
+        Err(failure) => return vec![VolumeError::PodDir(failure)],
+    };
+    // The kernel prints real paths; the plugin's directory is never a mount itself.
+    let real = fs::canonicalize(plugin).unwrap_or_else(|_| plugin.to_owned());
+    let is_csi = plugin.ends_with(CSI_PLUGIN);
+    let mut failures = Vec::new();
+    for volume in volumes {
+        let name = volume.file_name().unwrap_or_default();
+        let kind = plugin.file_name().unwrap_or_default().to_string_lossy().replace('~', "/");
+        let own = real.join(name);
+        let about = ForeignVolume {
+            volume: name.to_string_lossy().into_owned(),
+            driver: is_csi.then(|| driver(volume)).flatten().unwrap_or(kind),
+        };
+        if let Some(point) = points.iter().find(|point| point.starts_with(&own)) {
+            failures.push(VolumeError::Foreign { about, point: point.clone() });
+        } else if let Err(error) = remove_remains(volume, is_csi) {
+            failures.push(VolumeError::ForeignFiles { about, dir: volume.clone(), error });
+        }
+    }
+    failures
+}
+
+/// Removes the directories of a volume that is not mounted, if there is nothing in them.
+fn remove_remains(volume: &Path, is_csi: bool) -> Result<(), String> {
+    let gone = |done: io::Result<()>| match done {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.to_string()),
+        _ => Ok(()),
+    };
+    if is_csi {
+        gone(fs::remove_dir(volume.join("mount")))?;
+        let mut entries = fs::read_dir(volume).into_iter().flatten().flatten();
+        if entries.all(|entry| entry.file_name() == CSI_RECORD) {
+            gone(fs::remove_file(volume.join(CSI_RECORD)))?;
+        }
+    }
+    gone(fs::remove_dir(volume))
+}
+
+/// The driver in CSI's record.
+fn driver(volume: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Record {
+        #[serde(rename = "driverName")]
+        driver: String,
+    }
+    let mut text = Vec::new();
+    let file = File::open(volume.join(CSI_RECORD)).ok()?;
+    file.take(CSI_RECORD_BYTES_MAX).read_to_end(&mut text).ok()?;
+    let record: Record = serde_json::from_slice(&text).ok()?;
+    Some(record.driver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::execute::{remove_pod_dir, unmount_all};
+    use super::super::layout::PodDirs;
+    use super::*;
+
+    #[test]
+    fn a_csi_volume_stays_while_it_is_mounted_and_the_pod_ends_when_it_is_not() {
+        crate::volume::tests::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("root");
+            let dirs = PodDirs::new(root.path(), &"u".into());
+            let volume = dirs.volumes().join("kubernetes.io~csi/pv-1");
+            let point = volume.join("mount");
+            fs::create_dir_all(&point).expect("made");
+            let record = r#"{"driverName":"ebs.csi.aws.com","volumeHandle":"vol-1"}"#;
+            fs::write(volume.join(CSI_RECORD), record).expect("written");
+            mount::tmpfs(&point, Some(64 << 10)).expect("mounted");
+            fs::write(point.join("data"), "kept").expect("written");
+
+            let errors = unmount_all(&dirs).expect_err("it is mounted");
+            let want = format!(
+                "volume \"pv-1\" of driver \"ebs.csi.aws.com\" is still mounted at {}: this agent \
+                 cannot unpublish it, and the pod ends once it is unmounted",
+                fs::canonicalize(&point).expect("a path").display()
+            );
+            assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [want]);
+            assert_eq!(fs::read(point.join("data")).expect("there"), b"kept");
+
+            mount::unmount(&point).expect("unmounted by hand");
+            unmount_all(&dirs).expect("nothing is mounted any more");
+            remove_pod_dir(&dirs).expect("removed");
+            assert!(!dirs.pod().exists());
+        });
+    }
+
+    #[test]
+    fn files_of_a_foreign_volume_are_never_deleted() {
+        let root = tempfile::tempdir().expect("root");
+        for (plugin, file) in [("kubernetes.io~csi", "mount/data"), ("example.com~x", "data")] {
+            let dirs = PodDirs::new(root.path(), &plugin.replace(['.', '~'], "-").as_str().into());
+            let volume = dirs.volumes().join(plugin).join("pv-1");
+            fs::create_dir_all(volume.join("mount")).expect("made");
+            fs::write(volume.join(file), "kept").expect("written");
+            let errors = unmount_all(&dirs).expect_err("it has files");
+            let text = errors[0].to_string();
+            assert!(text.contains("still has files in") && text.contains("pv-1"), "{text}");
+            assert_eq!(fs::read(volume.join(file)).expect("there"), b"kept");
+        }
+    }
+}
