@@ -90,6 +90,10 @@ impl Executor {
     /// Volumes and cgroup of a pod of which nothing runs any more.
     pub(super) async fn tear_down(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        match volume::execute::unmount_remote(&order.uid, &dirs).await {
+            Ok(given_up) => given_up.iter().for_each(|text| self.unmount_event(order, text)),
+            Err(error) => return Err(Failure::new("FailedUnmount", error.to_string())),
+        }
         let place = Place::removal(&order.uid);
         match blocking::run(place, move || volume::execute::unmount_all(&dirs)).await {
             Ok(Ok(())) => {}
@@ -112,15 +116,15 @@ impl Executor {
         Ok(())
     }
 
-    async fn remove_cgroup(&self, order: &SyncOrder) -> Result<(), Failure> {
-        self.remove_elsewhere(order).await?;
-        let Some(cgroups) = &self.cgroups else { return Ok(()) };
-        let names = match order.pod.as_deref() {
     // k8s: pkg/kubelet/events/event.go FailedUnmountVolume
     fn unmount_event(&self, order: &SyncOrder, text: &str) {
         self.recorder.event(&order.uid, true, "FailedUnMount", text, None);
     }
 
+    async fn remove_cgroup(&self, order: &SyncOrder) -> Result<(), Failure> {
+        self.remove_elsewhere(order).await?;
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        let names = match order.pod.as_deref() {
             Some(pod) => vec![self.cgroup_name(pod)],
             // The class of an orphan is not known: its cgroup is in one of three places.
             None => self.cgroup_names(&order.uid),

@@ -21,6 +21,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::{Blocked, Place};
 use pintle_daemon::regular_file;
+use tokio::task::JoinSet;
 
 use super::content::{Content, Fetched, POD_BYTES_MAX, fetch, too_large};
 use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
@@ -138,6 +139,7 @@ pub async fn mount_all(
         bytes = 0;
     }
     let Mounting { mut failures, outdated, .. } = mounting;
+    failures.extend(mount_remote(uid, volumes).await);
     if failures.is_empty() {
         return Ok(outdated);
     }
@@ -188,6 +190,48 @@ impl Mounting {
     }
 }
 
+/// Mounts the volumes of file servers, at the same time; no thread waits for them.
+async fn mount_remote(uid: &PodUid, volumes: &PodVolumes) -> Vec<VolumeError> {
+    let mut mounts = JoinSet::new();
+    for volume in &volumes.volumes {
+        let VolumeKind::Nfs(source) = &volume.kind else { continue };
+        let dir = volumes.dirs.volume(NFS_PLUGIN, &volume.name);
+        let (uid, name, source) = (uid.clone(), volume.name.clone(), source.clone());
+        mounts.spawn(async move {
+            let done = nfs::HOST.set_up(&uid, &dir, &source).await;
+            done.err().map(|cause| VolumeError::set_up(&name, cause))
+        });
+    }
+    if mounts.is_empty() {
+        return Vec::new();
+    }
+    let patience = Place::change(uid).patience();
+    match tokio::time::timeout(patience, mounts.join_all()).await {
+        Ok(failures) => failures.into_iter().flatten().collect(),
+        Err(_) => vec![never_mounted(volumes, Blocked::TimedOut(patience))],
+    }
+}
+
+/// Takes away the pod's volumes of file servers, before `unmount_all`: only volumes of the same
+/// server wait for one that does not answer. Returns what was given up, a sentence for each volume.
+/// Nothing of the pod may run any more.
+pub async fn unmount_remote(uid: &PodUid, dirs: &PodDirs) -> Result<Vec<String>, VolumeError> {
+    let plugin = dirs.volumes().join(NFS_PLUGIN);
+    let list = move || nfs::mounted(children(&plugin));
+    let lost = |why: Blocked| VolumeError::tear_down("nfs", why.to_string());
+    let mounted = blocking::run(Place::removal(uid), list).await.map_err(lost)?;
+    let mut given_up = Vec::new();
+    for remote in mounted.map_err(VolumeError::PodDir)? {
+        let name = remote.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let dir = remote.dir;
+        let done = blocking::run(Place::remote(&remote.server), move || nfs::tear_down(&dir)).await;
+        let done = done.map_err(|why| VolumeError::tear_down(&name, why.to_string()))?;
+        let text = done.map_err(|failure| VolumeError::tear_down(&name, failure))?;
+        given_up.extend(text.map(|text| format!("Volume {name:?} was unmounted by force: {text}")));
+    }
+    Ok(given_up)
+}
+
 fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
     let names = volumes.volumes.iter().map(|volume| volume.name.as_str());
     let names = names.collect::<Vec<_>>().join(" ");
@@ -232,7 +276,8 @@ fn set_up(
             return Err(VolumeError::Unsupported { volume: name.to_owned(), kind });
         }
         VolumeKind::Image { .. } => Ok(()),
-        VolumeKind::Nfs(source) => nfs::HOST.set_up(&pod.dirs.volume(NFS_PLUGIN, name), source),
+        // Its program is waited for elsewhere.
+        VolumeKind::Nfs(_) => Ok(()),
         VolumeKind::HostPath { path, kind } => match kind {
             Ok(kind) => host_path::check(path, *kind),
             Err(text) => Err(format!("{text} is an invalid volume type").into()),
@@ -352,7 +397,7 @@ fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     let fail = |failure: IoFailure| VolumeError::tear_down(name, failure);
     if dir.parent().is_some_and(|plugin| plugin.ends_with(NFS_PLUGIN)) {
         // What is in it is not ours to delete, nor to look at.
-        return nfs::HOST.tear_down(dir).map_err(fail);
+        return nfs::tear_down(dir).map(drop).map_err(fail);
     }
     for ready in [dirs.ready_dir(name), dirs.ready_dir(&format!("wrapped_{name}"))] {
         remove::remove_tree(&ready).map_err(fail)?;

@@ -143,6 +143,17 @@ pub fn below(dir: &Path) -> Result<Vec<PathBuf>, IoFailure> {
     Ok(found)
 }
 
+/// What is mounted at a path: the second field after the lone dash, such as `server:/path`.
+pub(super) fn source_of(point: &Path) -> Result<Option<String>, IoFailure> {
+    let path = Path::new("/proc/thread-self/mountinfo");
+    let text = fs::read(path).on("read", path)?;
+    let mut lines = text.split(|b| *b == b'\n').rev();
+    let line = lines.find(|line| mount_point(line).is_some_and(|own| own == point));
+    let source =
+        line.and_then(|line| line.split(|b| *b == b' ').skip_while(|field| *field != b"-").nth(2));
+    Ok(source.map(|source| String::from_utf8_lossy(source).into_owned()))
+}
+
 /// Fifth field of a line of mountinfo, with its octal escapes undone.
 fn mount_point(line: &[u8]) -> Option<PathBuf> {
     let field = line.split(|b| *b == b' ').nth(4)?;

@@ -1,16 +1,26 @@
-//! NFS volumes: mounted by the host's `mount`, which asks the server, and taken away by `umount`.
+//! NFS volumes: mounted by the host's `mount`, which asks the server, and taken away by `umount2`.
 //!
-//! Input: server, path, directory of the volume. Effects: the mount. Blocks, as long as a server
-//! that does not answer lets it, but no longer than `MOUNT_MAX` or `UNMOUNT_MAX`: called on the
-//! pod's share of the threads that may. What is mounted is learnt from the kernel's list: looking
-//! at a directory of a dead server would hang.
+//! Input: server, path, directory of the volume. Effects: the mount. No thread waits for the
+//! mounting program. Taking a mount away may wait for a server that does not answer: that is done
+//! on the server's share of the threads for it (`Place::remote`), so a dead server holds up its own
+//! volumes alone. What is mounted is learnt from the kernel's list: looking at a directory of a dead
+//! server would hang. The helper `umount` is never run: it looks at the directory.
 // k8s: pkg/volume/nfs/nfs.go
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::statfs::statfs;
+use pintle_agent_core::types::PodUid;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 
 use super::dir_fd::make_dir_all;
 use super::error::{Cause, Context, IoFailure};
@@ -21,78 +31,178 @@ use super::program::{self, ProgramError};
 
 /// Longest mount. The program itself tries for two minutes.
 const MOUNT_MAX: Duration = Duration::from_secs(180);
-/// Longest unmount before it is forced.
+/// Longest unmount before it is forced: what was written may take that long to reach the server.
 // k8s: pkg/volume/nfs/nfs.go unMountTimeout
 const UNMOUNT_MAX: Duration = Duration::from_secs(60);
+/// How long a server may take to say that it is there.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long calls that were broken off may take to end.
+const FORCE_MAX: Duration = Duration::from_secs(1);
 
-/// The programs, which tests replace.
+/// The mounting program and its limit, which tests replace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Programs<'a> {
-    mount: &'a str,
-    umount: &'a str,
-    mount_max: Duration,
-    unmount_max: Duration,
+pub(super) struct Mounter<'a> {
+    program: &'a str,
+    limit: Duration,
 }
 
-/// Those of the host.
-pub(super) const HOST: Programs<'static> =
-    Programs { mount: "mount", umount: "umount", mount_max: MOUNT_MAX, unmount_max: UNMOUNT_MAX };
+/// That of the host.
+pub(super) const HOST: Mounter<'static> = Mounter { program: "mount", limit: MOUNT_MAX };
 
-impl Programs<'_> {
+impl Mounter<'_> {
     /// Mounts the volume unless it is. After a failure nothing of it is left.
     // k8s: pkg/volume/nfs/nfs.go SetUpAt
-    pub(super) fn set_up(&self, dir: &Path, nfs: &Nfs) -> Result<(), Cause> {
-        if is_mounted(dir)? {
+    pub(super) async fn set_up(&self, uid: &PodUid, dir: &Path, nfs: &Nfs) -> Result<(), Cause> {
+        let own = dir.to_owned();
+        let prepare = move || -> Result<bool, IoFailure> {
+            let is_there = is_mounted(&own)?;
+            if !is_there {
+                make_dir_all(&own, DIR_MODE)?;
+            }
+            Ok(is_there)
+        };
+        let blocked = |why: blocking::Blocked| Cause::from(why.to_string());
+        if blocking::run(Place::change(uid), prepare).await.map_err(blocked)?? {
             return Ok(());
         }
-        make_dir_all(dir, DIR_MODE)?;
         let target = dir.to_string_lossy();
         let mut args = vec!["-t", "nfs"];
         if nfs.read_only {
             args.extend(["-o", "ro"]);
         }
         args.extend([nfs.source.as_str(), &target]);
-        let Err(error) = program::run(self.mount, &args, self.mount_max) else { return Ok(()) };
-        // Killed when its time was over, it may have mounted all the same.
-        if is_mounted(dir)? {
-            self.unmount(dir)?;
+        let done = program::run(dir, self.program, &args, self.limit).await;
+        let Err(error) = done else { return Ok(()) };
+        if !matches!(error, ProgramError::Busy) {
+            let own = dir.to_owned();
+            let undo = move || tear_down(&own);
+            let undone = blocking::run(Place::remote(server_of(&nfs.source)), undo).await;
+            undone.map_err(blocked)??;
         }
-        // Not empty only when somebody else puts files there.
-        let _ = fs::remove_dir(dir);
         Err(failed(&args, &error).into())
     }
+}
 
-    /// Unmounts the volume and removes its directory.
-    // k8s: pkg/volume/nfs/nfs.go TearDownAt
-    pub(super) fn tear_down(&self, dir: &Path) -> Result<(), IoFailure> {
-        for point in mounts_within(dir)? {
-            self.unmount(&point)?;
-        }
-        match fs::remove_dir(dir) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(IoFailure::of("rmdir", dir, &error))
-            }
-            _ => Ok(()),
+/// The server of `server:/path`.
+fn server_of(source: &str) -> &str {
+    source.rsplit_once(":/").map_or(source, |(server, _)| server)
+}
+
+/// A mount of a server in a pod's volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    /// The volume's directory.
+    pub(super) dir: PathBuf,
+    /// The server that it is of.
+    pub(super) server: String,
+}
+
+/// The volumes among these directories that are mounted, by the kernel's list.
+pub(super) fn mounted(dirs: Vec<PathBuf>) -> Result<Vec<Remote>, IoFailure> {
+    let mut found = Vec::new();
+    for dir in dirs {
+        let source = mount::source_of(&real(&dir)?)?;
+        found.extend(source.map(|source| {
+            let server = server_of(&source).to_owned();
+            Remote { dir, server }
+        }));
+    }
+    Ok(found)
+}
+
+/// Servers that did not answer, and when. Their other volumes are not waited for as long again.
+static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+/// How long a server counts as silent.
+const SILENT_FOR: Duration = Duration::from_secs(120);
+/// Most servers that are remembered.
+const SILENT_MAX: usize = 64;
+
+fn unmount_limit(server: &str) -> Duration {
+    let silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_silent = silent.get(server).is_some_and(|at| at.elapsed() < SILENT_FOR);
+    if is_silent { ANSWER_MAX } else { UNMOUNT_MAX }
+}
+
+fn mark_silent(server: &str) {
+    let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    silent.retain(|_, at| at.elapsed() < SILENT_FOR);
+    if silent.len() < SILENT_MAX {
+        silent.insert(server.to_owned(), Instant::now());
+    }
+}
+
+/// Unmounts the volume and removes its directory; what was given up for it.
+// k8s: pkg/volume/nfs/nfs.go TearDownAt
+pub(super) fn tear_down(dir: &Path) -> Result<Option<String>, IoFailure> {
+    let mut given_up = None;
+    for point in mounts_within(dir)? {
+        let source = mount::source_of(&point)?.unwrap_or_default();
+        let server = server_of(&source);
+        if let Some(text) = unmount(&point, unmount_limit(server))? {
+            tracing::warn!(point = %point.display(), source, text, "unmounted by force");
+            mark_silent(server);
+            given_up = Some(text);
         }
     }
-
-    /// By force when the server does not answer.
-    // k8s: k8s.io/mount-utils mount_linux.go UnmountWithForce
-    fn unmount(&self, dir: &Path) -> Result<(), IoFailure> {
-        let target = dir.to_string_lossy();
-        let done = match program::run(self.umount, &[&target], self.unmount_max) {
-            Err(ProgramError::Late { .. }) => {
-                program::run(self.umount, &["-f", &target], self.unmount_max)
-            }
-            done => done,
-        };
-        let Err(error) = done else { return Ok(()) };
-        if !is_mounted(dir)? {
-            return Ok(());
+    match fs::remove_dir(dir) {
+        // Not empty only when other processes put files there.
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(IoFailure::of("rmdir", dir, &error))
         }
-        let words = format!("{error} {}", error.output());
-        Err(IoFailure::of("umount", dir, &std::io::Error::other(words.trim().to_owned())))
+        _ => Ok(given_up),
     }
+}
+
+/// Unmounts in the order in which less is lost: as the server allows; when it does not answer, after
+/// breaking off the calls that wait for it; and at last out of sight, which always succeeds. Nothing
+/// of the pod runs when this is called. Returns what was given up.
+// k8s: k8s.io/mount-utils mount_linux.go UnmountWithForce
+fn unmount(point: &Path, limit: Duration) -> Result<Option<String>, IoFailure> {
+    let plain = |limit| within(limit, point, |point| umount2(point, MntFlags::UMOUNT_NOFOLLOW));
+    match plain(limit)? {
+        Some(Ok(()) | Err(Errno::EINVAL | Errno::ENOENT)) => return Ok(None),
+        // In use. When the server answers, a process works there, which is no reason for force.
+        Some(Err(errno)) => {
+            let answers = within(ANSWER_MAX, point, |point| statfs(point).map(drop))?;
+            if errno != Errno::EBUSY || answers.is_some() {
+                return Err(IoFailure::new("unmount", point, errno));
+            }
+        }
+        None => {}
+    }
+    let _ = umount2(point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE);
+    std::thread::sleep(FORCE_MAX);
+    let seconds = limit.as_secs();
+    match plain(FORCE_MAX)? {
+        Some(Ok(()) | Err(Errno::EINVAL | Errno::ENOENT)) => Ok(Some(format!(
+            "its server did not answer for {seconds} s: calls that waited for it were broken off, \
+             and what the server had not taken is lost"
+        ))),
+        _ => {
+            let hidden = umount2(point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH);
+            hidden.map_err(|errno| IoFailure::new("detach", point, errno))?;
+            Ok(Some(format!(
+                "its server did not answer for {seconds} s and a process still uses it: it was \
+                 detached, and what the server had not taken is lost"
+            )))
+        }
+    }
+}
+
+/// Makes a call that may never return on a thread of its own; `None` when it has not in time. Such a
+/// thread ends when the calls to the server are broken off.
+fn within(
+    limit: Duration,
+    point: &Path,
+    call: fn(&Path) -> nix::Result<()>,
+) -> Result<Option<nix::Result<()>>, IoFailure> {
+    let (answer, answered) = mpsc::channel();
+    let own = point.to_owned();
+    std::thread::Builder::new()
+        .name("files-umount".to_owned())
+        .spawn(move || answer.send(call(&own)))
+        .on("start a thread for", point)?;
+    Ok(answered.recv_timeout(limit).ok())
 }
 
 // k8s: k8s.io/mount-utils mount_linux.go doMount
@@ -144,9 +254,12 @@ mod tests {
         (dir, path.to_string_lossy().into_owned())
     }
 
-    fn programs(program: &str) -> Programs<'_> {
-        let limit = Duration::from_secs(30);
-        Programs { mount: program, umount: program, mount_max: limit, unmount_max: limit }
+    fn mounter(program: &str) -> Mounter<'_> {
+        Mounter { program, limit: Duration::from_secs(30) }
+    }
+
+    async fn set_up(mounter: &Mounter<'_>, dir: &Path, read_only: bool) -> Result<(), Cause> {
+        mounter.set_up(&PodUid::from("u"), dir, &nfs(read_only)).await
     }
 
     fn nfs(read_only: bool) -> Nfs {
@@ -157,22 +270,22 @@ mod tests {
         fs::read_to_string(dir.path().join("args")).unwrap_or_default()
     }
 
-    #[test]
-    fn the_program_is_told_what_the_kubelet_tells_it() {
+    #[tokio::test]
+    async fn the_program_is_told_what_the_kubelet_tells_it() {
         for (read_only, want) in [(false, "-t nfs s:/export"), (true, "-t nfs -o ro s:/export")] {
             let (dir, program) = scene("true");
             let volume = dir.path().join("volumes/data");
-            programs(&program).set_up(&volume, &nfs(read_only)).expect("mounted");
+            set_up(&mounter(&program), &volume, read_only).await.expect("mounted");
             assert_eq!(args(&dir), format!("{want} {}\n", volume.display()));
             assert!(volume.is_dir());
         }
     }
 
-    #[test]
-    fn a_refusal_is_told_in_the_kubelets_words_and_leaves_nothing() {
+    #[tokio::test]
+    async fn a_refusal_is_told_in_the_kubelets_words_and_leaves_nothing() {
         let (dir, program) = scene("echo mount.nfs: access denied >&2; exit 32");
         let volume = dir.path().join("data");
-        let error = programs(&program).set_up(&volume, &nfs(false)).expect_err("refused");
+        let error = set_up(&mounter(&program), &volume, false).await.expect_err("refused");
         let want = format!(
             "mount failed: exit status 32\nMounting command: mount\nMounting arguments: -t nfs \
              s:/export {}\nOutput: mount.nfs: access denied\n\n",
@@ -182,14 +295,58 @@ mod tests {
         assert!(!volume.exists());
     }
 
-    #[test]
-    fn a_server_that_does_not_answer_ends_in_time() {
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_ends_in_time() {
         let (dir, program) = scene("exec sleep 600");
-        let hurried = Programs { mount_max: Duration::from_millis(200), ..programs(&program) };
+        let hurried = Mounter { limit: Duration::from_millis(200), ..mounter(&program) };
         let volume = dir.path().join("data");
-        let error = hurried.set_up(&volume, &nfs(false)).expect_err("no answer");
+        let error = set_up(&hurried, &volume, false).await.expect_err("no answer");
         assert!(error.to_string().starts_with("mount failed: no end within"), "{error}");
-        programs(&program).tear_down(&volume).expect("nothing is mounted");
-        programs(&program).tear_down(&volume).expect("nor is it twice");
+        assert_eq!(tear_down(&volume).expect("nothing is mounted"), None);
+        assert_eq!(tear_down(&volume).expect("nor is it twice"), None);
+    }
+
+    #[test]
+    fn a_server_is_what_stands_before_the_path() {
+        for (source, server) in [
+            ("files.example:/export/a", "files.example"),
+            ("[fd00::1]:/export", "[fd00::1]"),
+            ("tmpfs", "tmpfs"),
+        ] {
+            assert_eq!(server_of(source), server);
+        }
+    }
+
+    /// A file system that hangs stands in for a server that is dead.
+    #[test]
+    fn a_mount_of_a_dead_server_is_broken_off_and_one_in_use_detached() {
+        crate::volume::tests::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("a folder");
+            let brief = Duration::from_millis(200);
+            for is_used in [false, true] {
+                let point = root.path().join(format!("used-{is_used}"));
+                fs::create_dir(&point).expect("made");
+                let hung = xtask::disk::Hung::mount(&point);
+                let (began, begin) = mpsc::channel();
+                let own = point.clone();
+                let user = is_used.then(|| {
+                    std::thread::spawn(move || {
+                        began.send(()).expect("it is heard");
+                        fs::metadata(own.join("x")).map(drop)
+                    })
+                });
+                if is_used {
+                    begin.recv().expect("it has begun");
+                    std::thread::sleep(brief);
+                }
+                let given_up = unmount(&point, brief).expect("unmounted");
+                assert_eq!(given_up.is_some(), is_used, "{given_up:?}");
+                assert_eq!(mounts_within(&point).expect("readable"), Vec::<PathBuf>::new());
+                if let Some(user) = user {
+                    user.join().expect("no panic").expect_err("its call was broken off");
+                }
+                drop(hung);
+            }
+        });
     }
 }

@@ -1,26 +1,30 @@
 //! Runs `mount` and its kin as child processes that cannot hang anybody for ever.
 //!
-//! Input: a program, its arguments, a time limit. Output: nothing, or what the program said. Blocks:
-//! to be called on a thread that may. A child that does not even die of SIGKILL, because the kernel
-//! waits for a server inside of it, is left behind and reaped by a later call.
-//! Bounds: `OUTPUT_BYTES_MAX` of what it says; one abandoned child for each call that ran late.
+//! Input: what the work is about, a program, its arguments, a time limit. Output: nothing, or what
+//! the program said. No thread waits: the kernel reports the child's end (tokio waits on its
+//! pidfd). A child that does not even die of SIGKILL, because the kernel waits for a server inside
+//! of it, is waited for by a task of its own, and until it has ended no other is started for the
+//! same path. Bounds: `OUTPUT_BYTES_MAX` of what it says; one child for each path.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read as _};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// What is kept of a program's words; a pipe holds no more either.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
-/// First and longest pause between two looks at the child.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 /// How long a killed child is waited for.
 const KILL_MAX: Duration = Duration::from_secs(1);
 
-/// Children that would not die.
-static ABANDONED: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+/// Paths for which a child runs.
+static BUSY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Why a program did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +40,9 @@ pub(super) enum ProgramError {
         /// What it said on both its outputs.
         output: String,
     },
+    /// An earlier one for the same path has not ended.
+    #[error("an earlier attempt has not ended yet")]
+    Busy,
     /// It did not end in time.
     #[error("no end within {} s", limit.as_secs())]
     Late {
@@ -49,7 +56,7 @@ impl ProgramError {
     pub(super) fn output(&self) -> &str {
         match self {
             Self::Failed { output, .. } => output,
-            Self::Start(_) | Self::Late { .. } => "",
+            Self::Start(_) | Self::Busy | Self::Late { .. } => "",
         }
     }
 }
@@ -62,24 +69,24 @@ fn status_text(status: ExitStatus) -> String {
     }
 }
 
-/// Runs a program until it ends or its time is over.
-pub(super) fn run(program: &str, args: &[&str], limit: Duration) -> Result<(), ProgramError> {
-    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-    drop(abandoned);
+/// Runs a program until it ends or its time is over. Dropping the future leaves it to that limit.
+pub(super) async fn run(
+    about: &Path,
+    program: &str,
+    args: &[&str],
+    limit: Duration,
+) -> Result<(), ProgramError> {
+    let busy = Busy::take(about).ok_or(ProgramError::Busy)?;
     let (output, said) = io::pipe()?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
-    let mut child = command.spawn()?;
+    let child = command.spawn()?;
     // The command has the other end of the pipe as long as it is there.
     drop(command);
-    let Some(status) = ended(&mut child, limit)? else {
-        let _ = child.kill();
-        if ended(&mut child, KILL_MAX)?.is_none() {
-            ABANDONED.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-        }
-        return Err(ProgramError::Late { limit });
-    };
+    let (answer, ended) = oneshot::channel();
+    tokio::spawn(wait(child, limit, answer, busy));
+    let ended = ended.await.map_err(|_| io::Error::other("nothing waits for the program"))?;
+    let Some(status) = ended? else { return Err(ProgramError::Late { limit }) };
     if status.success() {
         return Ok(());
     }
@@ -90,18 +97,42 @@ pub(super) fn run(program: &str, args: &[&str], limit: Duration) -> Result<(), P
     Err(ProgramError::Failed { status, output: String::from_utf8_lossy(&bytes).into_owned() })
 }
 
-fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let begun = Instant::now();
-    let mut pause = PAUSES.0;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+/// Waits for a child, answers how it ended or that it did not in time, and reaps it.
+async fn wait(
+    mut child: Child,
+    limit: Duration,
+    answer: oneshot::Sender<io::Result<Option<ExitStatus>>>,
+    busy: Busy,
+) {
+    let ended = match timeout(limit, child.wait()).await {
+        Ok(ended) => ended.map(Some),
+        Err(_) => {
+            let _ = child.start_kill();
+            if timeout(KILL_MAX, child.wait()).await.is_err() {
+                let _ = answer.send(Ok(None));
+                let _ = child.wait().await;
+                return;
+            }
+            Ok(None)
         }
-        if begun.elapsed() >= limit {
-            return Ok(None);
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSES.1);
+    };
+    drop(busy);
+    let _ = answer.send(ended);
+}
+
+/// A path for which a child runs.
+struct Busy(PathBuf);
+
+impl Busy {
+    fn take(path: &Path) -> Option<Self> {
+        let is_new = BUSY.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+        is_new.then(|| Self(path.to_owned()))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }
 }
 
@@ -109,20 +140,34 @@ fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_program_says_why_it_failed_and_is_not_waited_for_for_ever() {
+    #[tokio::test]
+    async fn a_program_says_why_it_failed_and_is_not_waited_for_for_ever() {
         let minute = Duration::from_secs(60);
-        run("sh", &["-c", "true"], minute).expect("it did its work");
-        let script = "echo out; echo err >&2; exit 32";
-        let error = run("sh", &["-c", script], minute).expect_err("it failed");
+        let sh = async |script: &str| run(Path::new("sh"), "sh", &["-c", script], minute).await;
+        sh("true").await.expect("it did its work");
+        let error = sh("echo out; echo err >&2; exit 32").await.expect_err("it failed");
         assert_eq!((error.to_string().as_str(), error.output()), ("exit status 32", "out\nerr\n"));
-        // A child of its own keeps the pipe open: nobody waits for that.
-        let error =
-            run("sh", &["-c", "sleep 60 & echo no; exit 1"], minute).expect_err("it failed");
+        // A child of its own keeps the pipe open: nothing waits for that.
+        let error = sh("sleep 60 & echo no; exit 1").await.expect_err("it failed");
         assert_eq!(error.output(), "no\n");
-        let error = run("sleep", &["60"], Duration::from_millis(50)).expect_err("too slow");
-        assert!(matches!(error, ProgramError::Late { .. }), "{error}");
-        let error = run("/nowhere/mount", &[], minute).expect_err("there is none");
-        assert!(matches!(error, ProgramError::Start(_)), "{error}");
+        let brief = Duration::from_millis(50);
+        let late = run(Path::new("late"), "sleep", &["60"], brief).await.expect_err("too slow");
+        assert!(matches!(late, ProgramError::Late { .. }), "{late}");
+        let none = run(Path::new("none"), "/nowhere/mount", &[], minute).await;
+        assert!(matches!(none, Err(ProgramError::Start(_))), "{none:?}");
+    }
+
+    #[tokio::test]
+    async fn one_program_at_a_time_runs_for_a_path_even_when_it_is_given_up() {
+        let about = Path::new("one");
+        let limit = Duration::from_millis(300);
+        let given_up = timeout(Duration::from_millis(20), run(about, "sleep", &["60"], limit));
+        assert!(given_up.await.is_err());
+        let second = run(about, "true", &[], limit).await;
+        assert!(matches!(second, Err(ProgramError::Busy)), "{second:?}");
+        // It is killed when its own time is over, and then there is room for another.
+        while matches!(run(about, "true", &[], limit).await, Err(ProgramError::Busy)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }

@@ -41,6 +41,8 @@ pub enum Class {
     Pod,
     /// Paths that a pod names and that may lead anywhere, such as to a server that is dead.
     Foreign,
+    /// System calls that wait for a file server, with a share for each server.
+    Remote,
     /// Removal of trees whose size a pod chose.
     Removal,
     /// Sweeps over everything and compression: long, and nobody waits for them.
@@ -51,8 +53,8 @@ pub enum Class {
 
 impl Class {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Own, Self::Pod, Self::Foreign, Self::Removal, Self::Bulk, Self::Serve];
+    pub const ALL: [Self; 7] =
+        [Self::Own, Self::Pod, Self::Foreign, Self::Remote, Self::Removal, Self::Bulk, Self::Serve];
 
     /// Threads, and spare ones for when those are held by slow jobs.
     pub const fn limits(self) -> Limits {
@@ -60,6 +62,7 @@ impl Class {
             Self::Own => (2, 1),
             Self::Pod => (4, 6),
             Self::Foreign => (3, 4),
+            Self::Remote => (4, 8),
             Self::Removal | Self::Serve => (2, 2),
             Self::Bulk => (1, 1),
         };
@@ -72,6 +75,7 @@ impl Class {
             Self::Own => "own",
             Self::Pod => "pod",
             Self::Foreign => "foreign",
+            Self::Remote => "remote",
             Self::Removal => "removal",
             Self::Bulk => "bulk",
             Self::Serve => "serve",
@@ -99,6 +103,8 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Owner {
     Pod(PodUid),
+    /// A file server.
+    Server(String),
     /// A part of the agent.
     Part(&'static str),
 }
@@ -124,6 +130,8 @@ pub struct Place {
 /// As long as the kubelet waits for a pod's volumes.
 // k8s: pkg/kubelet/volumemanager/volume_manager.go podAttachAndMountTimeout
 const CHANGE_PATIENCE: Duration = Duration::from_secs(123);
+/// The volumes of ten pods of a server that is dead take their turns, a minute each.
+const REMOTE_PATIENCE: Duration = Duration::from_secs(660);
 /// A message or a log's end that takes longer is not waited for.
 const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// Own files lie on the node's disk.
@@ -156,6 +164,12 @@ impl Place {
     /// As `change`, where the work touches paths that the pod named.
     pub fn foreign(uid: &PodUid) -> Self {
         Self::of_pod(Class::Foreign, uid, Lane::Change, CHANGE_PATIENCE)
+    }
+
+    /// A volume of a file server is taken away; those of one server one after the other.
+    pub fn remote(server: &str) -> Self {
+        let owner = Owner::Server(server.to_owned());
+        Self { class: Class::Remote, owner, lane: Lane::Change, patience: REMOTE_PATIENCE }
     }
 
     /// As `change`, where trees of any size are removed.

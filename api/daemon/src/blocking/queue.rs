@@ -84,7 +84,7 @@ impl<J> Queue<J> {
         let jobs = line.waiting.entry(key.clone()).or_default();
         let most = match place.owner {
             Owner::Pod(_) => WAITING_PER_OWNER_MAX,
-            Owner::Part(_) => WAITING_PER_PART_MAX,
+            Owner::Server(_) | Owner::Part(_) => WAITING_PER_PART_MAX,
         };
         if jobs.len() >= most {
             return Err(job);
