@@ -27,6 +27,36 @@ pub fn mistake(text: &str) -> Option<&'static str> {
     None
 }
 
+/// What keeps a text from being the value of a label.
+// k8s: staging/src/k8s.io/apimachinery/pkg/api/validate/content/kube.go IsLabelValue
+#[must_use]
+pub fn value_mistake(text: &str) -> Option<&'static str> {
+    (!text.is_empty() && !is_name(text)).then_some(
+        "a label's value must be empty, or at most 63 letters, digits, '-', '_' and '.', with a \
+         letter or a digit at both ends",
+    )
+}
+
+/// What keeps a text from being the name of an object, which is a DNS subdomain.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsDNS1123Subdomain
+#[must_use]
+pub fn object_mistake(text: &str) -> Option<&'static str> {
+    (!is_subdomain(text)).then_some(
+        "must be a DNS subdomain: at most 253 lower case letters, digits, '-' and '.', with a \
+         letter or a digit at both ends of each part",
+    )
+}
+
+/// What keeps a text from being the name of a namespace or container, which is a DNS label.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsDNS1123Label
+#[must_use]
+pub fn dns_label_mistake(text: &str) -> Option<&'static str> {
+    (text.len() > NAME_BYTES_MAX || text.contains('.') || !is_subdomain(text)).then_some(
+        "must be a DNS label: at most 63 lower case letters, digits and '-', with a letter or a \
+         digit at both ends",
+    )
+}
+
 fn is_name(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let ends = |c: Option<&u8>| c.is_some_and(u8::is_ascii_alphanumeric);
@@ -59,6 +89,25 @@ mod tests {
         }
         for bad in ["", "-a", "a-", "a b", "/a", "a/", "a/b/c", "A/b", "a..b/c", "-a/b", &long] {
             assert!(mistake(bad).is_some(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn values_of_labels_and_names_of_objects_are_checked_as_the_api_does() {
+        let long = "a".repeat(64);
+        for (text, is_value, is_object, is_label) in [
+            ("", true, false, false),
+            ("web-1", true, true, true),
+            ("web.1", true, true, false),
+            ("Web_1", true, false, false),
+            ("-web", false, false, false),
+            ("a b", false, false, false),
+            (&long, false, true, false),
+            (&"a.".repeat(127), false, false, false),
+        ] {
+            let mistakes = [value_mistake(text), object_mistake(text), dns_label_mistake(text)];
+            let is_good = mistakes.map(|mistake| mistake.is_none());
+            assert_eq!(is_good, [is_value, is_object, is_label], "{text:?}");
         }
     }
 }
