@@ -6,6 +6,8 @@
 //! makes the pod fit there: the advice is sufficient by construction, and a test applies it.
 //! "Smallest" means fewest obstacles, then the cheapest kind, then the least relative shortage.
 
+mod conditions;
+
 use serde::Serialize;
 
 use crate::config::Plugin;
@@ -29,12 +31,21 @@ pub enum Change {
         missing: i64,
         /// Whether the node is too small even when empty.
         beyond_node: bool,
+        /// How much the pod asks for: less than what is missing on a node that has given away more
+        /// than it has.
+        asked: i64,
     },
     /// One pod more must be allowed on the node.
     PodSlot,
     /// Tolerate this taint, or remove it.
     #[serde(rename_all = "camelCase")]
     Tolerate {
+        /// The taint as key=value:effect.
+        taint: String,
+    },
+    /// The node has to recover from the condition that this taint stands for.
+    #[serde(rename_all = "camelCase")]
+    Recover {
         /// The taint as key=value:effect.
         taint: String,
     },
@@ -112,6 +123,13 @@ impl std::fmt::Display for Remedy {
     }
 }
 
+/// Whether a node has pods of a lower priority, without which preemption cannot help there.
+#[must_use]
+pub fn has_victims(cluster: &Cluster, row: u32, priority: i32) -> bool {
+    let pods = cluster.pods();
+    pods.on_node(row).any(|id| pods.get(id).priority < priority)
+}
+
 /// Changes in words, all of which are needed.
 #[must_use]
 pub fn text_of(changes: &[Change]) -> String {
@@ -123,18 +141,28 @@ impl Change {
     #[must_use]
     pub fn text(&self) -> String {
         match self {
-            Self::Free { resource, missing, beyond_node } => {
+            Self::Free { resource, missing, beyond_node, asked } => {
+                let less = amount(resource, *missing.min(asked));
                 let amount = amount(resource, *missing);
-                if *beyond_node {
-                    format!("ask for {amount} less {resource} (more than the node has)")
-                } else {
-                    format!("free {amount} {resource} or ask for that much less")
+                match (beyond_node, missing > asked) {
+                    (true, _) => format!("ask for {less} less {resource} (more than the node has)"),
+                    (false, true) => format!("free {amount} {resource} or ask for none"),
+                    (false, false) => format!("free {amount} {resource} or ask for that much less"),
                 }
             }
             Self::PodSlot => "free one pod slot".to_owned(),
             Self::Tolerate { taint } => format!("tolerate the taint {taint}"),
+            Self::Recover { taint } => {
+                let what =
+                    conditions::recovery(taint).unwrap_or("wait until the node has recovered");
+                format!("{what} (taint {taint})")
+            }
             Self::Uncordon => "uncordon it".to_owned(),
             Self::NodeName { named } => format!("drop spec.nodeName {named:?}"),
+            Self::NodeLabels { unmet } if unmet.iter().any(|one| conditions::is_fixed(one)) => {
+                let all = unmet.join(", ");
+                format!("change its node affinity or selector, which needs {all}")
+            }
             Self::NodeLabels { unmet } => format!("meet node affinity: {}", unmet.join(", ")),
             Self::HostPort { ports } => format!("free host port {}", ports.join(", ")),
             Self::Spread { topology, skew: 0, .. } => format!("label it with {topology}"),
@@ -155,7 +183,7 @@ impl Change {
     fn burden(&self, cluster: &Cluster, row: u32) -> (u32, f64) {
         let n = cluster.view().numbers(row);
         match self {
-            Self::Free { resource, missing, beyond_node } => {
+            Self::Free { resource, missing, beyond_node, .. } => {
                 let all = match resource.as_str() {
                     "cpu" => n.cpu,
                     "memory" => n.mem,
@@ -171,6 +199,7 @@ impl Change {
             Self::Wait { .. } => (2, 0.9),
             Self::Spread { skew, max_skew, .. } => (2, (skew - max_skew) as f64),
             Self::PodAffinity { .. } => (3, 0.5),
+            Self::Recover { .. } => (3, 0.9),
             Self::NodeLabels { unmet } => (3, unmet.len() as f64),
             Self::NodeName { .. } | Self::Features { .. } | Self::Pod { .. } => (4, 0.0),
         }
@@ -206,7 +235,7 @@ pub fn of_refusal(refusal: &Refusal) -> Remedy {
         }
         Refusal::PreFilter(plugin, reason) => of_plugin(*plugin, reason),
         Refusal::Error(error) => format!("correct the pod: {error}"),
-        Refusal::Stale => "compile the pod again".to_owned(),
+        Refusal::Stale => "try again, because the cluster has changed".to_owned(),
     };
     Remedy { node: None, changes: vec![Change::Pod { what }] }
 }
@@ -293,6 +322,12 @@ fn changes_of(
     failing(detail, row)
         .for_each(|plugin| obstacles(cluster, program, scratch, plugin, row, &mut changes));
     changes.extend(rejected(detail, row));
+    if changes.contains(&Change::Uncordon) {
+        // The taint goes with the cordon.
+        let of_cordon = "node.kubernetes.io/unschedulable:NoSchedule";
+        changes
+            .retain(|change| !matches!(change, Change::Tolerate { taint } if taint == of_cordon));
+    }
     changes
 }
 
@@ -347,7 +382,10 @@ fn obstacles(
                     let (key, value) = (text(taint.key), text(taint.value));
                     let value = if value.is_empty() { value } else { format!("={value}") };
                     let taint = format!("{key}{value}:{:?}", taint.effect);
-                    changes.push(Change::Tolerate { taint });
+                    changes.push(match conditions::recovery(&taint) {
+                        Some(_) => Change::Recover { taint },
+                        None => Change::Tolerate { taint },
+                    });
                 }
             }
         }
@@ -393,7 +431,10 @@ fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<C
     let view = cluster.view();
     let n = view.numbers(row);
     let r = &program.requests.plain;
-    if n.pods_used >= n.pods {
+    if n.pods == 0 {
+        let what = "raise the number of pods that the node takes, which is 0".to_owned();
+        changes.push(Change::Pod { what });
+    } else if n.pods_used >= n.pods {
         changes.push(Change::PodSlot);
     }
     let mut check = |resource: &str, asked: i64, all: i64, used: i64| {
@@ -401,7 +442,7 @@ fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<C
         if asked > 0 && asked > free {
             let missing = asked.saturating_sub(free);
             let resource = resource.to_owned();
-            changes.push(Change::Free { resource, missing, beyond_node: asked > all });
+            changes.push(Change::Free { resource, missing, beyond_node: asked > all, asked });
         }
     };
     check("cpu", r.cpu_milli, n.cpu, n.cpu_used);
@@ -427,7 +468,7 @@ fn labels(cluster: &Cluster, program: &Program, row: u32) -> Change {
     let mut unmet = unmet_of(&program.selector);
     for terms in [&program.required, &program.added].into_iter().flatten() {
         let closest = terms.iter().map(|t| unmet_of(&t.0)).min_by_key(Vec::len);
-        unmet.extend(closest.unwrap_or_else(|| vec!["a term that can match at all".to_owned()]));
+        unmet.extend(closest.unwrap_or_else(|| vec!["a term that can match a node".to_owned()]));
     }
     if let Some(names) = &program.subset
         && unmet.is_empty()
@@ -479,7 +520,9 @@ fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str
         let unmet = |key: &crate::snapshot::keys::KeyId| {
             here(*key, counter.domain(*key)).is_none_or(|n| n == 0 && !first)
         };
-        if keys.iter().any(unmet) {
+        if keys.iter().any(|key| view.keys.column(*key).value(row) == 0) {
+            rules.push("its pod affinity, because the node lacks the label of its topology key");
+        } else if keys.iter().any(unmet) {
             rules.push("its pod affinity, or place a pod it asks for nearby");
         }
     }

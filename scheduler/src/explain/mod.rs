@@ -43,7 +43,7 @@ pub struct Rejection {
     /// The plugin that says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<&'static str>,
-    /// Whether room could be made by evictions, as far as this plugin is concerned.
+    /// Whether room could be made by evictions, as far as this plugin and priorities are concerned.
     pub preemption_may_help: bool,
 }
 
@@ -303,7 +303,7 @@ fn look(
         answer.no_preemption = found.preemption.ineligible;
         found.statuses
     };
-    answer.rejected = groups(mirror, &statuses);
+    answer.rejected = groups(mirror, asking, &statuses);
     let scratch = &mut thinker.scratch;
     answer.one_node = asked.map(|row| {
         let status = statuses.iter().find(|(at, _)| *at == row).map(|(_, status)| status);
@@ -341,7 +341,9 @@ fn one_node(
         return OneNode { node, fits: true, score, why: None, lacks: Vec::new() };
     };
     let lacks = remedy::of_row(cluster, &asking.program, detail, scratch, row);
-    OneNode { node, fits: false, score: None, why: Some(status.into()), lacks }
+    let preemption_may_help = may_preempt(cluster, asking, row, status);
+    let why = Some(Rejection { preemption_may_help, ..status.into() });
+    OneNode { node, fits: false, score: None, why, lacks }
 }
 
 /// What is to be said of a node that was not looked at, as no other was.
@@ -360,17 +362,26 @@ fn refused_everywhere(cluster: &Cluster, refusal: &Refusal, row: u32) -> OneNode
     }
 }
 
-fn groups(mirror: &Mirror, statuses: &[(u32, Status)]) -> Vec<Group> {
+/// Whether evictions on a node may help the pod: not one that may not preempt, nor where every pod is
+/// at least as important.
+fn may_preempt(cluster: &Cluster, asking: &Asking, row: u32, status: &Status) -> bool {
+    let spec = asking.pod.spec.as_ref();
+    let is_never = spec.and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
+    let priority = spec.and_then(|spec| spec.priority).unwrap_or(0);
+    status.code == Code::Unschedulable && !is_never && remedy::has_victims(cluster, row, priority)
+}
+
+fn groups(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Vec<Group> {
     let mut by_reason: BTreeMap<&[String], Group> = BTreeMap::new();
     for (row, status) in statuses {
         let group = by_reason.entry(&status.reasons).or_insert_with(|| Group {
-            why: status.into(),
+            why: Rejection { preemption_may_help: false, ..status.into() },
             count: 0,
             nodes: Vec::new(),
         });
         group.count += 1;
         // A node may be too small, and the next one full.
-        group.why.preemption_may_help |= status.code == Code::Unschedulable;
+        group.why.preemption_may_help |= may_preempt(&mirror.cluster, asking, *row, status);
         if group.nodes.len() < NAMED_MAX {
             group.nodes.push(mirror.cluster.node_name(*row).to_owned());
         }

@@ -271,9 +271,15 @@ fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
     for (asked, line) in [
         (pod("fits", "500m", 0, None), "n1: yes, its score is "),
         (
-            pod("p", "1", 0, None),
+            pod("p", "1", 5, None),
             "n1: no, Insufficient cpu (NodeResourcesFit); to fit there: free 500m cpu or ask for that \
              much less; preemption may help.\n",
+        ),
+        (
+            // Nothing there is less important.
+            pod("p", "1", 0, None),
+            "n1: no, Insufficient cpu (NodeResourcesFit); to fit there: free 500m cpu or ask for that \
+             much less.\n",
         ),
         (
             pod("huge", "3", 0, None),
