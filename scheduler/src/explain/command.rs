@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{LimitRange, Pod};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
 use pintle_api::informer::{InformerError, InformerObserver, ObjectKey};
@@ -24,7 +25,7 @@ use crate::output;
 use crate::simulate::load::{self, Dump};
 use crate::simulate::place::{Questions, Simulation, SimulationError};
 use crate::simulate::progress::Progress;
-use crate::simulate::{self, Format, NodeChanges, priority, up_to};
+use crate::simulate::{self, Format, NodeChanges, Source, object_name, priority, up_to};
 use crate::watch::{self, KINDS, Kind, TOLD_MAX, Thing, Told};
 
 /// Pods that are placed: two thirds of those of the largest cluster that Kubernetes supports.
@@ -64,7 +65,7 @@ pub struct ExplainOptions {
 /// Arguments of `what-if`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WhatIfOptions {
-    /// A pod to place, as JSON: `kubectl create --dry-run=client -o json -f FILE` makes it of YAML.
+    /// A pod to place, as JSON or YAML, with or without the defaults of the API server.
     #[arg(long, value_name = "FILE")]
     pod: Option<PathBuf>,
     /// How many such pods.
@@ -127,27 +128,18 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     ensure!(all <= PODS_MAX, "--replicas: these are {all} pods; give at most {PODS_MAX}");
     let profile = profile_for(&options.at, &asked.pods)?;
     let mut dump = Dump::default();
-    // Where nobody says which classes there are, a pod is believed.
-    let mut admit: fn(&[_], &mut _) -> _ = priority::admit;
     on_cluster(&options.at, async |client| {
         list_all(&client, |told| keep(&mut dump, told)).await?;
-        if options.pod.is_some()
-            && let Some(classes) = priority_classes(&client).await?
-        {
-            (dump.priority_classes, admit) = (classes, priority::admit_new);
+        match options.pod {
+            Some(_) => follow_admission(&client, &mut dump, &mut asked).await,
+            None => Ok(()),
         }
-        Ok(())
     })?;
-    dump.priority_classes.append(&mut asked.priority_classes);
-    for (pod, place) in asked.pods.iter_mut().zip(&asked.pod_places) {
-        admit(&dump.priority_classes, pod).map_err(|(field, problem)| {
-            anyhow::anyhow!("{place}: Pod {}: {field}: {problem}", ObjectKey::of(pod).as_str())
-        })?;
-    }
+    dump.assumed.append(std::mem::take(&mut asked.assumed));
     for at in 1..=options.replicas {
-        for (pod, place) in asked.pods.iter().zip(&asked.pod_places) {
+        for (pod, source) in asked.pods.iter().zip(&asked.pod_sources) {
             dump.pods.push(copy(pod, at, options.replicas));
-            dump.pod_places.push(place.clone());
+            dump.pod_sources.push(Source { is_stored: false, ..source.clone() });
         }
     }
     let questions = Questions {
@@ -158,6 +150,44 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     };
     let simulation = Simulation::run(dump, profile, &questions, &Progress::new(false))?;
     output::print(|out| simulate::write(&simulation, options.at.output, options.limit, out))
+}
+
+/// Lists what admission reads, and gives the pods their priorities: what they say themselves must be
+/// what their classes say, unless these credentials may not list the classes.
+async fn follow_admission(client: &kube::Client, dump: &mut Dump, asked: &mut Dump) -> Result<()> {
+    let own = "pods have the priority that they say themselves";
+    let classes = list_allowed::<PriorityClass>(client, "PriorityClasses", own).await?;
+    let is_known = classes.is_some();
+    for class in classes.into_iter().flatten() {
+        dump.priority_classes.insert(object_name("PriorityClass", &class.metadata), class);
+    }
+    dump.priority_classes.append(&mut asked.priority_classes);
+    let classes: Vec<_> = dump.priority_classes.values().cloned().collect();
+    for (pod, source) in asked.pods.iter_mut().zip(&asked.pod_sources) {
+        let given = if is_known { priority::admit_new } else { priority::admit };
+        given(&classes, pod).map_err(|(field, problem)| {
+            let (place, pod) = (&source.place, ObjectKey::of(pod));
+            anyhow::anyhow!("{place}: Pod {}: {field}: {problem}", pod.as_str())
+        })?;
+    }
+    let own = "pods have no defaults of LimitRanges";
+    let ranges = list_allowed::<LimitRange>(client, "LimitRanges", own).await?;
+    for range in ranges.into_iter().flatten() {
+        dump.limit_ranges.insert(object_name("LimitRange", &range.metadata), range);
+    }
+    dump.limit_ranges.append(&mut asked.limit_ranges);
+    let has_class =
+        |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.runtime_class_name.is_some());
+    if asked.pods.iter().any(has_class) {
+        let own = "pods have no overhead of RuntimeClasses";
+        let classes = list_allowed::<RuntimeClass>(client, "RuntimeClasses", own).await?;
+        dump.has_all_runtime_classes = classes.is_some();
+        for class in classes.into_iter().flatten() {
+            dump.runtime_classes.insert(object_name("RuntimeClass", &class.metadata), class);
+        }
+    }
+    dump.runtime_classes.append(&mut asked.runtime_classes);
+    Ok(())
 }
 
 /// What a file says is to be placed.
@@ -171,7 +201,7 @@ fn asked_pods(path: &Path) -> Result<Dump> {
         "{shown}: holds no Pod: of a Deployment or Job give a pod of its template"
     );
     if let Some(at) = asked.pods.iter().position(has_claims) {
-        let (pod, place) = (ObjectKey::of(&asked.pods[at]), &asked.pod_places[at]);
+        let (pod, place) = (ObjectKey::of(&asked.pods[at]), &asked.pod_sources[at].place);
         anyhow::bail!("{place}: {}", SimulationError::HasClaims(pod.as_str().to_owned()));
     }
     Ok(asked)
@@ -214,22 +244,35 @@ fn copy(pod: &Pod, at: usize, of: usize) -> Pod {
 /// What a simulation uses. Pods that wait are not asked about and hold nothing.
 fn keep(dump: &mut Dump, told: Told) {
     let Told::Listed(thing) = told else { return };
-    let place = || "the cluster".to_owned();
+    let source = || Source { place: "the cluster".to_owned(), is_stored: true };
     match thing {
         Thing::Pod(pod) if node_name(&pod).is_some() => {
             dump.pods.push(*pod);
-            dump.pod_places.push(place());
+            dump.pod_sources.push(source());
         }
         Thing::Node(node) => {
             dump.nodes.push(*node);
-            dump.node_places.push(place());
+            dump.node_sources.push(source());
         }
-        Thing::Namespace(o) => dump.namespaces.push(*o),
-        Thing::Service(o) => dump.services.push(*o),
-        Thing::ReplicaSet(o) => dump.replica_sets.push(*o),
-        Thing::StatefulSet(o) => dump.stateful_sets.push(*o),
-        Thing::ReplicationController(o) => dump.replication_controllers.push(*o),
-        Thing::PodDisruptionBudget(o) => dump.budgets.push(*o),
+        Thing::Namespace(o) => {
+            dump.namespaces.insert(object_name("Namespace", &o.metadata), *o);
+        }
+        Thing::Service(o) => {
+            dump.services.insert(object_name("Service", &o.metadata), *o);
+        }
+        Thing::ReplicaSet(o) => {
+            dump.replica_sets.insert(object_name("ReplicaSet", &o.metadata), *o);
+        }
+        Thing::StatefulSet(o) => {
+            dump.stateful_sets.insert(object_name("StatefulSet", &o.metadata), *o);
+        }
+        Thing::ReplicationController(o) => {
+            dump.replication_controllers
+                .insert(object_name("ReplicationController", &o.metadata), *o);
+        }
+        Thing::PodDisruptionBudget(o) => {
+            dump.budgets.insert(object_name("PodDisruptionBudget", &o.metadata), *o);
+        }
         // A simulation has no volumes, and nobody who waits.
         _ => {}
     }
@@ -347,18 +390,26 @@ fn cannot_list(name: &str, error: &InformerError) -> String {
     format!("cannot list {name}: {said}; {remedy}")
 }
 
-/// `None` where these credentials may not list them: then a pod of a class needs a priority of its own.
-async fn priority_classes(client: &kube::Client) -> Result<Option<Vec<PriorityClass>>> {
-    let classes = kube::Api::<PriorityClass>::all(client.clone());
+/// All objects of a kind; `None`, with a line on standard error, where these credentials may not list
+/// them.
+async fn list_allowed<T>(
+    client: &kube::Client,
+    kinds: &str,
+    without: &str,
+) -> Result<Option<Vec<T>>>
+where
+    T: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let all = kube::Api::<T>::all(client.clone());
     let params = ListParams::default();
-    match tokio::time::timeout(LIST_WAIT, classes.list(&params)).await.context("PriorityClasses")? {
+    let listed = tokio::time::timeout(LIST_WAIT, all.list(&params)).await;
+    match listed.with_context(|| kinds.to_owned())? {
         Ok(listed) => Ok(Some(listed.items)),
         Err(kube::Error::Api(status)) if status.code == 403 => {
-            let text = "pods have the priority that they say themselves";
-            // Whoever reads it may be gone.
-            let _ = writeln!(std::io::stderr(), "{}: {text}", status.message);
+            // The reader of standard error may be gone.
+            let _ = writeln!(std::io::stderr(), "{}: {without}", status.message);
             Ok(None)
         }
-        Err(error) => Err(error).context("PriorityClasses"),
+        Err(error) => Err(error).with_context(|| kinds.to_owned()),
     }
 }

@@ -1,232 +1,185 @@
-//! Reading dumps of a cluster: lists, single objects, arrays, watch events, streams of any of them.
+//! Reading dumps of a cluster: lists, single objects, arrays, watch events, streams of any of them, as
+//! JSON or YAML.
 //!
-//! Input: bytes of JSON. Output: typed objects with where they came from.
+//! Input: bytes. Output: typed objects with the defaults of the API server and where they came from.
 //! Owner: pure functions over bytes; reading files is the caller's. Bounds: the input's size; at most
-//! `NESTING_MAX` lists within lists.
+//! `NESTING_MAX` lists within lists; `MISTAKES_MAX` mistakes are shown.
 //! An object that cannot be used is an error that names file, object, field, line and column: a dump
-//! that is silently half read gives wrong answers.
+//! that is silently half read gives wrong answers. What the API server would refuse is gathered, so
+//! that one run shows all of it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod error;
+mod kinds;
 
-use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::Resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{Metadata, api};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::position::{offset, path_at, position, sniff};
-use super::valid::{self, Flaw};
+pub use super::dump::Dump;
+use super::dump::{ByName, object_name, pod_name};
+use super::read::text_of;
+use super::valid::flaws::{Flaws, cut, cut_quotes};
+use super::{defaults, ending, valid, yaml};
+
+use error::of_file;
+pub use error::{LoadError, MoreMistakes};
+use kinds::{group_of, missing_type, quantities_as_text, unknown_fields};
 
 /// Longest name of a node or pod.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go DNS1123SubdomainMaxLength
 const NAME_BYTES_MAX: usize = 253;
 /// Lists within lists that are followed.
 const NESTING_MAX: usize = 8;
-
-/// Everything a simulation uses of a dump.
-#[derive(Debug, Default)]
-pub struct Dump {
-    /// Nodes in their order.
-    pub nodes: Vec<Node>,
-    /// Pods in their order.
-    pub pods: Vec<Pod>,
-    /// Namespaces.
-    pub namespaces: Vec<Namespace>,
-    /// Services.
-    pub services: Vec<Service>,
-    /// Replica sets.
-    pub replica_sets: Vec<ReplicaSet>,
-    /// Stateful sets.
-    pub stateful_sets: Vec<StatefulSet>,
-    /// Replication controllers.
-    pub replication_controllers: Vec<ReplicationController>,
-    /// Disruption budgets.
-    pub budgets: Vec<PodDisruptionBudget>,
-    /// Priority classes, for pods that have no priority yet.
-    pub priority_classes: Vec<PriorityClass>,
-    /// Objects of other kinds, by kind, not looked at.
-    pub ignored: BTreeMap<String, usize>,
-    /// Nodes and pods that came again, not as news of a watch, each as its name, where it is now and
-    /// where it was first.
-    pub again: Vec<String>,
-    /// Where nodes and pods are, by kind and name.
-    known: HashMap<(&'static str, String), usize>,
-    /// Places of nodes and of pods that a watch says are gone.
-    gone: [HashSet<usize>; 2],
-    /// What comes is news of a watch.
-    is_news: bool,
-    /// Where each node and pod starts, for messages: file and line.
-    pub node_places: Vec<String>,
-    /// As above, pods.
-    pub pod_places: Vec<String>,
-}
-
-impl Dump {
-    fn node(&mut self, node: Node, place: String) {
-        let name = node.metadata.name.clone().unwrap_or_default();
-        let all = (&mut self.nodes, &mut self.node_places);
-        let again = keep(all, &mut self.known, ("Node", name), (node, place));
-        self.again.extend(again.filter(|_| !self.is_news));
-    }
-
-    fn pod(&mut self, pod: Pod, place: String) {
-        let all = (&mut self.pods, &mut self.pod_places);
-        let again = keep(all, &mut self.known, ("Pod", pod_name(&pod)), (pod, place));
-        self.again.extend(again.filter(|_| !self.is_news));
-    }
-
-    /// A watch tells that an object is gone; only nodes and pods are found again.
-    fn forget(&mut self, text: &str) {
-        let gone: Named = serde_json::from_str(text).unwrap_or_default();
-        let name = gone.metadata.name.unwrap_or_default();
-        let (kind, name) = match gone.kind.as_deref() {
-            Some("Node") => ("Node", name),
-            Some("Pod") => {
-                let namespace = gone.metadata.namespace.as_deref().unwrap_or("default");
-                ("Pod", format!("{namespace}/{name}"))
-            }
-            _ => return,
-        };
-        if let Some(at) = self.known.remove(&(kind, name)) {
-            self.gone[usize::from(kind == "Pod")].insert(at);
-        }
-    }
-
-    /// Leaves out what is gone, once for all of it.
-    fn settle(&mut self) {
-        let [nodes, pods] = std::mem::take(&mut self.gone);
-        if nodes.is_empty() && pods.is_empty() {
-            return;
-        }
-        leave_out(&mut self.nodes, &nodes);
-        leave_out(&mut self.node_places, &nodes);
-        leave_out(&mut self.pods, &pods);
-        leave_out(&mut self.pod_places, &pods);
-        let name = |node: &Node| node.metadata.name.clone().unwrap_or_default();
-        let nodes = self.nodes.iter().enumerate().map(|(at, node)| (("Node", name(node)), at));
-        let pods = self.pods.iter().enumerate().map(|(at, pod)| (("Pod", pod_name(pod)), at));
-        self.known = nodes.chain(pods).collect();
-    }
-}
-
-/// A stream tells of an object as often as it changes: the last one counts. Says where it is if it was
-/// there before.
-fn keep<T>(
-    (all, places): (&mut Vec<T>, &mut Vec<String>),
-    known: &mut HashMap<(&'static str, String), usize>,
-    (kind, name): (&'static str, String),
-    (object, place): (T, String),
-) -> Option<String> {
-    let Some(&at) = known.get(&(kind, name.clone())) else {
-        known.insert((kind, name), all.len());
-        all.push(object);
-        places.push(place);
-        return None;
-    };
-    all[at] = object;
-    let before = std::mem::replace(&mut places[at], place);
-    Some(format!("{kind} {name} ({}, before that {before})", places[at]))
-}
-
-fn leave_out<T>(all: &mut Vec<T>, gone: &HashSet<usize>) {
-    let mut at = 0..;
-    all.retain(|_| at.next().is_none_or(|at| !gone.contains(&at)));
-}
-
-/// namespace/name.
-pub(crate) fn pod_name(pod: &Pod) -> String {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or(""))
-}
-
-/// Why a dump cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}:{column}: {object}: {field}{problem}")]
-pub struct LoadError {
-    /// The file.
-    pub file: String,
-    /// Line, from 1.
-    pub line: usize,
-    /// Column, from 1.
-    pub column: usize,
-    /// Kind, namespace and name, or its number in the file.
-    pub object: String,
-    /// Path of the field with a colon, or nothing.
-    pub field: String,
-    /// What is wrong.
-    pub problem: String,
-}
+/// Mistakes of one file that are shown.
+const MISTAKES_MAX: usize = 10;
 
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(default)]
     kind: Option<String>,
+    #[serde(default, rename = "apiVersion")]
+    version: Option<String>,
     #[serde(default, borrow)]
     items: Option<Vec<&'a RawValue>>,
+    #[serde(default, borrow)]
+    metadata: Option<&'a RawValue>,
     #[serde(default, rename = "type")]
     event: Option<String>,
     #[serde(default, borrow)]
     object: Option<&'a RawValue>,
+    #[serde(default)]
+    message: Option<String>,
 }
 
+/// An object of which only kind, names and message are read.
 #[derive(Deserialize, Default)]
 struct Named {
     #[serde(default)]
     kind: Option<String>,
     #[serde(default)]
-    metadata: Metadata,
+    metadata: Option<Names>,
+    #[serde(default)]
+    message: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
-struct Metadata {
+struct Names {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
     namespace: Option<String>,
 }
 
-struct Loader<'a> {
+/// What a list says of itself.
+#[derive(Deserialize, Default)]
+struct ListMeta {
+    #[serde(default, rename = "continue")]
+    token: Option<String>,
+}
+
+/// What all texts of a file come to.
+struct Found<'d> {
+    dump: &'d mut Dump,
+    /// Objects and empty lists.
+    count: usize,
+    mistakes: Vec<LoadError>,
+    left: usize,
+}
+
+/// An object in a text.
+struct Item<'t> {
+    /// Where it begins.
+    at: usize,
+    text: &'t str,
+    kind: &'t str,
+}
+
+struct Loader<'a, 'f, 'd> {
     file: &'a str,
     bytes: &'a [u8],
-    count: usize,
+    /// Line of the file where the text begins, where the text itself was made of YAML.
+    line: Option<usize>,
     /// Byte, line and start of that line, as far as places were asked for.
     seen: (usize, usize, usize),
-    dump: &'a mut Dump,
+    found: &'f mut Found<'d>,
 }
 
 /// Adds the objects in `bytes`, called `file` in messages, to `dump`.
 ///
 /// # Errors
-/// The first object that cannot be used.
+/// The objects that cannot be used.
 pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> {
-    // Some shells put a byte order mark before what they redirect.
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut loader = Loader { file, bytes, count: 0, seen: (0, 1, 0), dump };
-    let mut stream = serde_json::Deserializer::from_slice(bytes).into_iter::<&RawValue>();
-    loop {
-        let start = stream.byte_offset();
-        match stream.next() {
-            None => break,
-            Some(Ok(raw)) => loader.document(raw, None, 0)?,
-            Some(Err(_)) if loader.count == 0 && !looks_like_json(&bytes[start..]) => {
-                let problem = "is no JSON in UTF-8: write it with -o json, as kubectl get nodes,pods -A \
-                    -o json; of a manifest kubectl create --dry-run=client -o json -f FILE makes it";
-                return Err(loader.error(start, "file".into(), String::new(), problem.to_owned()));
-            }
-            Some(Err(error)) => return Err(loader.syntax(start, &error)),
-        }
+    let bytes = text_of(bytes);
+    let mut found = Found { dump, count: 0, mistakes: Vec::new(), left: 0 };
+    if looks_like_json(&bytes) {
+        let (file, bytes) = (file, &*bytes);
+        Loader { file, bytes, line: None, seen: (0, 1, 0), found: &mut found }.json()?;
+    } else {
+        load_yaml(file, &bytes, &mut found)?;
     }
-    if loader.count == 0 {
-        let problem = "holds no objects; expected the output of kubectl get -o json".to_owned();
-        return Err(loader.error(0, "file".into(), String::new(), problem));
+    let mut mistakes = std::mem::take(&mut found.mistakes).into_iter();
+    if let Some(first) = mistakes.next() {
+        let more = MoreMistakes { shown: mistakes.collect(), left: found.left };
+        let more = (more.left > 0 || !more.shown.is_empty()).then(|| Box::new(more));
+        return Err(LoadError { more, ..first });
     }
-    dump.settle();
+    if found.count == 0 {
+        let problem = "holds no objects; expected the output of kubectl get -o json or -o yaml";
+        return Err(of_file(file, 1, problem.to_owned()));
+    }
+    found.dump.settle();
     Ok(())
 }
 
-impl<'a> Loader<'a> {
+fn load_yaml(file: &str, bytes: &[u8], found: &mut Found<'_>) -> Result<(), LoadError> {
+    let usual = "write it with kubectl get nodes,pods -A -o json, or -o yaml";
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return Err(of_file(file, 1, format!("is no JSON or YAML in UTF-8: {usual}")));
+    };
+    if let Some((line, error)) = ending::error_line(text) {
+        return Err(of_file(file, line, ending::sentence(error)));
+    }
+    if text.len() > yaml::TEXT_BYTES_MAX {
+        let most = yaml::TEXT_BYTES_MAX >> 20;
+        let problem =
+            format!("is YAML of more than {most} MiB: write so large a dump with -o json");
+        return Err(of_file(file, 1, problem));
+    }
+    let all = yaml::documents(text).map_err(|broken| {
+        let problem = format!("is no JSON or YAML: {}: {usual}", cut_quotes(&broken.problem));
+        let problem = if broken.problem.contains("was cut") { broken.problem } else { problem };
+        LoadError { column: broken.column, ..of_file(file, broken.line, problem) }
+    })?;
+    for document in &all {
+        let (line, bytes) = (Some(document.line), document.text.as_bytes());
+        if !document.text.starts_with('{') {
+            let problem = format!("is no object: {usual}");
+            return Err(of_file(file, document.line, problem));
+        }
+        let mut loader = Loader { file, bytes, line, seen: (0, 1, 0), found };
+        let raw: &RawValue = serde_json::from_slice(bytes).map_err(|e| loader.syntax(0, &e))?;
+        loader.document(raw, document.kind.as_deref(), 0)?;
+    }
+    Ok(())
+}
+
+impl<'a> Loader<'a, '_, '_> {
+    fn json(&mut self) -> Result<(), LoadError> {
+        let mut stream = serde_json::Deserializer::from_slice(self.bytes).into_iter::<&RawValue>();
+        loop {
+            let start = stream.byte_offset();
+            match stream.next() {
+                None => return Ok(()),
+                Some(Ok(raw)) => self.document(raw, None, 0)?,
+                Some(Err(error)) => return Err(self.ending(start, &error)),
+            }
+        }
+    }
+
     fn document(
         &mut self,
         raw: &'a RawValue,
@@ -251,130 +204,226 @@ impl<'a> Loader<'a> {
         let head: Head<'a> =
             serde_json::from_str(text).map_err(|e| self.typed(at, text, None, &e))?;
         if let (Some(event), Some(object)) = (&head.event, head.object) {
-            // A watch: what was deleted is not there, a bookmark is no object.
-            return match event.as_str() {
-                "DELETED" => {
-                    self.dump.forget(object.get());
-                    Ok(())
-                }
-                "BOOKMARK" | "ERROR" => Ok(()),
-                _ => {
-                    let before = std::mem::replace(&mut self.dump.is_news, true);
-                    let read = self.document(object, None, depth + 1);
-                    self.dump.is_news = before;
-                    read
-                }
-            };
+            return self.news(event, object, depth);
         }
         let own = head.kind.as_deref();
+        if own == Some("Status") && kind.is_none() {
+            let said = head.message.as_deref().unwrap_or("without a message");
+            let problem =
+                format!("is an error of the API server, {:?}: the dump was cut", cut(said));
+            return Err(self.error(at, "Status".into(), String::new(), problem));
+        }
         let is_list = own.is_some_and(|k| k.ends_with("List"));
+        if is_list || head.items.is_some() {
+            self.list_is_whole(at, head.metadata);
+        }
         if let Some(items) = head.items {
             let kind = own.and_then(|k| k.strip_suffix("List")).filter(|k| !k.is_empty());
             let kind = kind.map(str::to_owned);
             // An empty list still is an answer.
-            self.count += usize::from(items.is_empty());
+            self.found.count += usize::from(items.is_empty());
             return items
                 .into_iter()
                 .try_for_each(|item| self.document(item, kind.as_deref(), depth + 1));
         }
         if is_list {
-            self.count += 1;
+            self.found.count += 1;
             return Ok(());
         }
         let Some(kind) = own.or(kind) else {
             let problem = "is missing".to_owned();
             return Err(self.error(at, self.named(text, None), "kind: ".into(), problem));
         };
-        self.object(at, text, kind)
+        self.object(&Item { at, text, kind }, head.version.as_deref())
     }
 
-    fn object(&mut self, at: usize, text: &str, kind: &str) -> Result<(), LoadError> {
+    /// An event of a watch: what was deleted is not there, a bookmark is no object.
+    fn news(&mut self, event: &str, object: &'a RawValue, depth: usize) -> Result<(), LoadError> {
+        match event {
+            "DELETED" => {
+                let gone: Named = serde_json::from_str(object.get()).unwrap_or_default();
+                let names = gone.metadata.unwrap_or_default();
+                let metadata = ObjectMeta {
+                    name: names.name,
+                    namespace: names.namespace,
+                    ..ObjectMeta::default()
+                };
+                self.found.dump.forget(gone.kind.as_deref().unwrap_or_default(), &metadata);
+                self.found.count += 1;
+                Ok(())
+            }
+            "BOOKMARK" => Ok(()),
+            "ERROR" => {
+                let status: Named = serde_json::from_str(object.get()).unwrap_or_default();
+                let said = status.message.unwrap_or_else(|| "without a message".to_owned());
+                let said = format!("{}: the watch ended in an error, {:?}", self.file, cut(&said));
+                self.found.dump.incomplete.push(format!("{said}: later changes are missing"));
+                Ok(())
+            }
+            _ => {
+                let before = std::mem::replace(&mut self.found.dump.is_news, true);
+                let read = self.document(object, None, depth + 1);
+                self.found.dump.is_news = before;
+                read
+            }
+        }
+    }
+
+    /// Notes a list that names where it goes on.
+    fn list_is_whole(&mut self, at: usize, metadata: Option<&RawValue>) {
+        let meta: ListMeta =
+            metadata.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+        if meta.token.is_some_and(|token| !token.is_empty()) {
+            let place = self.place(at);
+            let said = "this list is cut: it has a continue token, so more objects follow it";
+            self.found.dump.incomplete.push(format!("{place}: {said}"));
+        }
+    }
+
+    fn object(&mut self, item: &Item<'_>, version: Option<&str>) -> Result<(), LoadError> {
+        let kind = item.kind;
+        let group = version.map(|version| version.rsplit_once('/').map_or("", |(group, _)| group));
+        let is_known = group_of(kind).is_some_and(|known| group.is_none_or(|group| group == known));
+        self.found.count += 1;
+        if !is_known {
+            let group = group.filter(|group| !group.is_empty() && group_of(kind).is_some());
+            let shown = group.map_or(kind.to_owned(), |group| format!("{kind}.{group}"));
+            *self.found.dump.ignored.entry(cut(&shown).to_owned()).or_default() += 1;
+            return Ok(());
+        }
         match kind {
             "Node" => {
-                let node: Node = self.parse(at, text, kind)?;
-                let name = node.metadata.name.as_deref();
-                self.require_name(at, text, kind, name)?;
-                self.require_valid(at, (kind, name.unwrap_or_default()), valid::node(&node))?;
-                let place = self.place(at);
-                self.dump.node(node, place);
+                let mut node: api::core::v1::Node = self.parse(item)?;
+                defaults::of_node(&mut node);
+                if self.is_usable(item, &node.metadata, valid::node(&node))? {
+                    let place = self.place(item.at);
+                    self.found.dump.put_node(node, place);
+                }
             }
-            "Pod" => {
-                let pod: Pod = self.parse(at, text, kind)?;
-                self.require_name(at, text, kind, pod.metadata.name.as_deref())?;
-                self.require_valid(at, (kind, &pod_name(&pod)), valid::pod(&pod))?;
-                let place = self.place(at);
-                self.dump.pod(pod, place);
-            }
-            "Namespace" => {
-                let object = self.parse(at, text, kind)?;
-                self.dump.namespaces.push(object);
-            }
-            "Service" => {
-                let object = self.parse(at, text, kind)?;
-                self.dump.services.push(object);
-            }
-            "ReplicaSet" => {
-                let object = self.parse(at, text, kind)?;
-                self.dump.replica_sets.push(object);
-            }
-            "StatefulSet" => {
-                let object = self.parse(at, text, kind)?;
-                self.dump.stateful_sets.push(object);
-            }
-            "ReplicationController" => {
-                let object = self.parse(at, text, kind)?;
-                self.dump.replication_controllers.push(object);
-            }
-            "PodDisruptionBudget" => {
-                let object = self.parse(at, text, kind)?;
-                self.dump.budgets.push(object);
-            }
-            "PriorityClass" => {
-                let object = self.parse(at, text, kind)?;
-                self.dump.priority_classes.push(object);
-            }
-            _ => *self.dump.ignored.entry(kind.to_owned()).or_default() += 1,
+            "Pod" => self.pod(item)?,
+            _ => self.other(item)?,
         }
-        self.count += 1;
         Ok(())
     }
 
-    fn parse<T: DeserializeOwned>(
-        &self,
-        at: usize,
-        text: &str,
-        kind: &str,
-    ) -> Result<T, LoadError> {
-        // The list may have named the kind for its items; the types insist on their own.
-        match serde_json::from_str(text) {
-            Ok(object) => Ok(object),
-            Err(error) if missing_type(&error) => {
-                let mut value: serde_json::Value =
-                    serde_json::from_str(text).map_err(|e| self.typed(at, text, Some(kind), &e))?;
-                let version = match kind {
-                    "ReplicaSet" | "StatefulSet" => "apps/v1",
-                    "PodDisruptionBudget" => "policy/v1",
-                    "PriorityClass" => "scheduling.k8s.io/v1",
-                    _ => "v1",
-                };
-                if let Some(object) = value.as_object_mut() {
-                    object.entry("apiVersion").or_insert_with(|| version.into());
-                    object.entry("kind").or_insert_with(|| kind.into());
-                }
-                let text = value.to_string();
-                serde_json::from_str(&text).map_err(|e| self.retyped(at, &text, kind, &e))
+    fn pod(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
+        let mut pod: api::core::v1::Pod = self.parse(item)?;
+        if !valid::is_stored(&pod.metadata) {
+            self.note_unknown(item, &pod);
+        }
+        let assumed = &mut self.found.dump.assumed;
+        if defaults::name_generated(&mut pod.metadata, self.found.count) {
+            let value = "generateName and a number";
+            assumed.add("metadata.name", value, &pod_name(&pod));
+        }
+        defaults::of_pod(&mut pod, assumed);
+        if self.is_usable(item, &pod.metadata, valid::pod(&pod))? {
+            let place = self.place(item.at);
+            self.found.dump.put_pod(pod, place);
+        }
+        Ok(())
+    }
+
+    /// Notes the fields of a manifest that no version of Kubernetes that is known here reads.
+    fn note_unknown(&mut self, item: &Item<'_>, pod: &api::core::v1::Pod) {
+        let written: Value = serde_json::from_str(item.text).unwrap_or_default();
+        let read = serde_json::to_value(pod).unwrap_or_default();
+        let name = pod_name(pod);
+        let unknown = unknown_fields(&written, &read).into_iter();
+        let unknown = unknown.map(|field| format!("{field} (Pod {})", cut(&name)));
+        self.found.dump.unknown_fields.extend(unknown);
+    }
+
+    fn other(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
+        match item.kind {
+            "Namespace" => self.keep(item, |_| Flaws::default(), |dump| &mut dump.namespaces),
+            "Service" => self.keep(item, |_| Flaws::default(), |dump| &mut dump.services),
+            "ReplicaSet" => self.keep(item, valid::replica_set, |dump| &mut dump.replica_sets),
+            "StatefulSet" => self.keep(item, valid::stateful_set, |dump| &mut dump.stateful_sets),
+            "ReplicationController" => {
+                self.keep(item, |_| Flaws::default(), |dump| &mut dump.replication_controllers)
             }
-            Err(error) => Err(self.typed(at, text, Some(kind), &error)),
+            "PodDisruptionBudget" => self.keep(item, valid::budget, |dump| &mut dump.budgets),
+            "PriorityClass" => {
+                self.keep(item, valid::priority_class, |dump| &mut dump.priority_classes)
+            }
+            "LimitRange" => self.keep(item, valid::limit_range, |dump| &mut dump.limit_ranges),
+            _ => self.keep(item, valid::runtime_class, |dump| &mut dump.runtime_classes),
         }
     }
 
-    fn require_name(
-        &self,
-        at: usize,
-        text: &str,
-        kind: &str,
-        name: Option<&str>,
-    ) -> Result<(), LoadError> {
+    /// Reads and keeps an object of a kind that is only looked up by its name.
+    fn keep<T>(
+        &mut self,
+        item: &Item<'_>,
+        check: fn(&T) -> Flaws,
+        list: fn(&mut Dump) -> &mut ByName<T>,
+    ) -> Result<(), LoadError>
+    where
+        T: DeserializeOwned + Resource + Metadata<Ty = ObjectMeta>,
+    {
+        let object: T = self.parse(item)?;
+        if self.is_usable(item, object.metadata(), check(&object))? {
+            let name = object_name(item.kind, object.metadata());
+            list(self.found.dump).insert(name, object);
+        }
+        Ok(())
+    }
+
+    fn parse<T: DeserializeOwned>(&self, item: &Item<'_>) -> Result<T, LoadError> {
+        let &Item { at, text, kind } = item;
+        let error = match serde_json::from_str(text) {
+            Ok(object) => return Ok(object),
+            Err(error) => error,
+        };
+        // The list may have named the kind for its items, and people write 2 for "2": the types insist
+        // on what an API server writes.
+        let said = error.to_string();
+        if !missing_type(&said) && !said.contains("expected Quantity") {
+            return Err(self.typed(at, text, Some(kind), &error));
+        }
+        let mut value: Value =
+            serde_json::from_str(text).map_err(|e| self.typed(at, text, Some(kind), &e))?;
+        if let Some(object) = value.as_object_mut() {
+            let version = match group_of(kind).unwrap_or_default() {
+                "" => "v1".to_owned(),
+                group => format!("{group}/v1"),
+            };
+            object.entry("apiVersion").or_insert_with(|| version.into());
+            object.entry("kind").or_insert_with(|| kind.into());
+        }
+        quantities_as_text(&mut value, 0);
+        let text = value.to_string();
+        serde_json::from_str(&text).map_err(|e| self.retyped(at, &text, kind, &e))
+    }
+
+    /// Whether an object may be kept: what the API server would refuse would be judged as if it did not.
+    ///
+    /// # Errors
+    /// When the object has no name, or one that is too long.
+    fn is_usable(
+        &mut self,
+        item: &Item<'_>,
+        metadata: &ObjectMeta,
+        flaws: Flaws,
+    ) -> Result<bool, LoadError> {
+        self.require_name(item, metadata.name.as_deref())?;
+        let object = || format!("{} {}", item.kind, object_name(item.kind, metadata));
+        let is_usable = flaws.found.is_empty();
+        for flaw in flaws.found {
+            if self.found.mistakes.len() == MISTAKES_MAX {
+                self.found.left += 1;
+                continue;
+            }
+            let field = format!("{}: ", flaw.field);
+            let mistake = self.error(item.at, object(), field, flaw.problem);
+            self.found.mistakes.push(mistake);
+        }
+        self.found.left += flaws.left;
+        Ok(is_usable)
+    }
+
+    fn require_name(&self, item: &Item<'_>, name: Option<&str>) -> Result<(), LoadError> {
         let problem = match name {
             Some(name) if name.len() > NAME_BYTES_MAX => {
                 format!("has {} bytes, more than the {NAME_BYTES_MAX} of a name", name.len())
@@ -383,88 +432,10 @@ impl<'a> Loader<'a> {
             _ => "is missing".to_owned(),
         };
         let object = match name {
-            Some(_) => format!("{kind} ({})", self.number()),
-            None => self.named(text, Some(kind)),
+            Some(_) => format!("{} ({})", item.kind, self.number()),
+            None => self.named(item.text, Some(item.kind)),
         };
-        Err(self.error(at, object, "metadata.name: ".into(), problem))
-    }
-
-    /// What the API would not take would be judged as if it did.
-    fn require_valid(
-        &self,
-        at: usize,
-        (kind, name): (&str, &str),
-        found: Result<(), Flaw>,
-    ) -> Result<(), LoadError> {
-        found.map_err(|(field, problem)| {
-            self.error(at, format!("{kind} {name}"), format!("{field}: "), problem)
-        })
-    }
-
-    fn number(&self) -> String {
-        format!("object {}", self.count + 1)
-    }
-
-    /// Kind, namespace and name of an object, or its number.
-    fn named(&self, text: &str, kind: Option<&str>) -> String {
-        let head: Named = serde_json::from_str(text).unwrap_or_default();
-        let kind = head.kind.as_deref().or(kind);
-        match (kind, head.metadata.namespace, head.metadata.name) {
-            (Some(kind), Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
-            (Some(kind), None, Some(name)) => format!("{kind} {name}"),
-            (None, _, Some(name)) => format!("object {name}"),
-            (Some(kind), _, None) => format!("{kind} ({})", self.number()),
-            _ => self.number(),
-        }
-    }
-
-    /// File, line and column of an object; objects are asked for in their order.
-    fn place(&mut self, at: usize) -> String {
-        let (from, mut line, mut start) = self.seen;
-        for (offset, _) in self.bytes[from..at].iter().enumerate().filter(|(_, b)| **b == b'\n') {
-            line += 1;
-            start = from + offset + 1;
-        }
-        self.seen = (at, line, start);
-        format!("{}:{line}:{}", self.file, at - start + 1)
-    }
-
-    fn error(&self, at: usize, object: String, field: String, problem: String) -> LoadError {
-        let (line, column) = position(self.bytes, at);
-        LoadError { file: self.file.to_owned(), line, column, object, field, problem }
-    }
-
-    /// An error of a typed parse of the object at `at`.
-    fn typed(
-        &self,
-        at: usize,
-        text: &str,
-        kind: Option<&str>,
-        error: &serde_json::Error,
-    ) -> LoadError {
-        let inner = offset(text.as_bytes(), error.line(), error.column());
-        let path = path_at(text.as_bytes(), inner);
-        let field = if path.is_empty() { path } else { format!("{path}: ") };
-        self.error(at + inner, self.named(text, kind), field, plain(error))
-    }
-
-    /// As `typed`, when the text was rewritten: only the object's own position is known.
-    fn retyped(&self, at: usize, text: &str, kind: &str, error: &serde_json::Error) -> LoadError {
-        let inner = offset(text.as_bytes(), error.line(), error.column());
-        let path = path_at(text.as_bytes(), inner);
-        let field = if path.is_empty() { path } else { format!("{path}: ") };
-        self.error(at, self.named(text, Some(kind)), field, plain(error))
-    }
-
-    /// An error of the JSON itself.
-    fn syntax(&self, start: usize, error: &serde_json::Error) -> LoadError {
-        let at = offset(self.bytes, error.line(), error.column());
-        let path = path_at(&self.bytes[start.min(at)..], at.saturating_sub(start));
-        let field = if path.is_empty() { path } else { format!("{path}: ") };
-        let object = sniff(&self.bytes[start..at]).unwrap_or_else(|| self.number());
-        let mut found = self.error(at, object, field, plain(error));
-        (found.line, found.column) = (error.line(), error.column());
-        found
+        Err(self.error(item.at, object, "metadata.name: ".into(), problem))
     }
 }
 
@@ -472,103 +443,5 @@ fn looks_like_json(text: &[u8]) -> bool {
     matches!(text.trim_ascii_start().first(), Some(b'{' | b'['))
 }
 
-fn missing_type(error: &serde_json::Error) -> bool {
-    let text = error.to_string();
-    text.contains("missing field `kind`") || text.contains("missing field `apiVersion`")
-}
-
-/// The message without its own position.
-fn plain(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split(" at line ").next().unwrap_or(&text).to_owned()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn try_load(text: &str) -> Result<Dump, LoadError> {
-        let mut dump = Dump::default();
-        load("f.json", text.as_bytes(), &mut dump).map(|()| dump)
-    }
-
-    const NODE: &str = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
-    const POD: &str = concat!(
-        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"#,
-        r#""spec":{"containers":[{"name":"c"}]}}"#
-    );
-
-    #[test]
-    fn lists_streams_arrays_and_watches_hold_the_same_objects() {
-        let bare = r#"{"metadata":{"name":"n"}}"#;
-        for text in [
-            format!(r#"{{"apiVersion":"v1","kind":"List","items":[{NODE},{POD}]}}"#),
-            format!("{NODE}\n{POD}\n"),
-            format!("[{NODE},{POD}]"),
-            format!(r#"{{"kind":"NodeList","items":[{bare}]}} {POD}"#),
-            format!(r#"{{"type":"ADDED","object":{NODE}}}{{"type":"ADDED","object":{POD}}}"#),
-        ] {
-            let dump = try_load(&text).expect(&text);
-            assert_eq!((dump.nodes.len(), dump.pods.len()), (1, 1), "{text}");
-        }
-    }
-
-    #[test]
-    fn the_last_word_of_a_watch_about_an_object_counts() {
-        let pod = |name: &str| POD.replace("\"p\"", &format!("\"{name}\""));
-        let told = |event: &str, object: &str| format!(r#"{{"type":"{event}","object":{object}}}"#);
-        let text = [
-            told("ADDED", NODE),
-            told("ADDED", &pod("a")),
-            told("ADDED", &pod("b")),
-            told("DELETED", &pod("a")),
-            told("MODIFIED", &pod("b")),
-            told("DELETED", &pod("never")),
-            told("DELETED", NODE),
-            told("ADDED", &pod("a")),
-        ];
-        let dump = try_load(&text.join("\n")).expect("a watch");
-        assert_eq!((dump.nodes.len(), dump.again.len()), (0, 0));
-        let names: Vec<String> = dump.pods.iter().map(pod_name).collect();
-        let lines: Vec<_> = dump.pod_places.iter().map(|place| place.split(':').nth(1)).collect();
-        assert_eq!(names, ["default/b", "default/a"]);
-        assert_eq!(lines, [Some("5"), Some("8")]);
-        assert_eq!(dump.known[&("Pod", "default/a".to_owned())], 1);
-    }
-
-    #[test]
-    fn a_wrong_field_is_named_with_its_object_and_position() {
-        let text = "{\"kind\":\"List\",\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\
-            \"metadata\":{\"name\":\"p\",\"namespace\":\"a\"},\n\"spec\":{\"containers\":[\
-            {\"name\":\"c\"},{\"name\":5}]}}]}";
-        let error = try_load(text).expect_err("wrong");
-        assert_eq!(error.object, "Pod a/p");
-        assert_eq!(error.field, "spec.containers[1].name: ");
-        assert_eq!(error.line, 3);
-    }
-
-    #[test]
-    fn broken_json_and_empty_files_say_where() {
-        let cut = r#"{"kind":"List","items":[{"kind":"Pod","metadata":{"name":"p"},"spec":{"#;
-        let error = try_load(cut).expect_err("cut off");
-        assert_eq!((error.object.as_str(), error.field.as_str()), ("Pod p", "items[0].spec: "));
-        let error = try_load("{\"kind\":\"Node\",\n \"metadata\": {\"name\": }}").expect_err("bad");
-        assert_eq!((error.line, error.field.as_str()), (2, "metadata.name: "));
-        let marked = format!("\u{feff}{NODE}");
-        assert_eq!(try_load(&marked).expect("a byte order mark says nothing").nodes.len(), 1);
-        for other in ["apiVersion: v1\nkind: Node\n", "\u{fffd}\u{fffd}{"] {
-            let error = try_load(other).expect_err("no JSON");
-            assert!(error.problem.contains("kubectl get nodes,pods -A -o json"), "{error}");
-        }
-        let error = try_load(&NODE.replace("\"n\"", &format!("\"{}\"", "n".repeat(254))));
-        assert!(error.expect_err("too long").problem.contains("254 bytes"));
-        assert!(try_load("").expect_err("empty").problem.contains("no objects"));
-        assert!(try_load("{\"kind\":\"Node\"").is_err());
-        let error = try_load(r#"{"kind":"Node","apiVersion":"v1","metadata":{}}"#);
-        let error = error.expect_err("no name");
-        assert_eq!((&*error.field, &*error.object), ("metadata.name: ", "Node (object 1)"));
-        let pod = POD.replace(r#"{"name":"c"}"#, "");
-        let error = try_load(&format!("{NODE}\n{pod}")).expect_err("no containers");
-        assert_eq!((&*error.field, error.line), ("spec.containers: ", 2));
-    }
-}
+mod tests;

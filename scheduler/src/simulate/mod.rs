@@ -1,20 +1,26 @@
 //! `simulate`: what a scheduler would do with a dump of a cluster, with no cluster at all.
 //!
-//! Input: files of `kubectl get .. -o json`. Output: a report on standard output, progress on standard
-//! error. Owner: the command line; this file alone reads files and writes.
+//! Input: files of `kubectl get .. -o json` or `-o yaml`, and manifests. Output: a report on standard
+//! output, progress on standard error. Owner: the command line; this file alone writes.
 //! Bounds: the dump in memory once. Nothing is ever sent anywhere.
 
+mod defaults;
+mod dump;
+mod ending;
 pub mod load;
 mod notes;
+mod outcome;
 pub mod place;
 mod position;
 pub(crate) mod priority;
 pub mod progress;
+mod read;
 pub mod report;
 mod valid;
+mod yaml;
 
-use std::io::{IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use pintle_sched_core::Profile;
@@ -22,6 +28,9 @@ use pintle_sched_core::Profile;
 use load::Dump;
 use place::{Questions, Simulation};
 use progress::Progress;
+
+pub(crate) use dump::{Source, object_name};
+pub(crate) use read::read;
 
 use crate::output;
 
@@ -64,17 +73,17 @@ pub struct NodeChanges {
 /// Arguments of `simulate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Nodes: kubectl get nodes -o json (lists, or streams of objects; "-" is standard input).
+    /// Nodes: kubectl get nodes -o json (JSON or YAML, lists or single objects; "-" is standard input).
     #[arg(long, value_name = "FILE")]
     nodes: Vec<PathBuf>,
-    /// Pods, bound and pending: kubectl get pods -A -o json.
+    /// Pods, bound and pending: kubectl get pods -A -o json, or manifests.
     #[arg(long, value_name = "FILE")]
     pods: Vec<PathBuf>,
     /// Namespaces, for affinity terms that select them.
     #[arg(long, value_name = "FILE")]
     namespaces: Vec<PathBuf>,
-    /// Anything: nodes, pods, namespaces, services, replica sets, disruption budgets, priority classes, in one
-    /// file.
+    /// Anything: nodes, pods, namespaces, services, replica sets, disruption budgets, priority classes, limit
+    /// ranges, runtime classes, in one file.
     #[arg(long, value_name = "FILE")]
     cluster: Vec<PathBuf>,
     /// KubeSchedulerConfiguration; the defaults of Kubernetes 1.36 without it.
@@ -150,18 +159,6 @@ pub(crate) fn write(
         }
         Format::Table => report::table(simulation, limit, out),
     }
-}
-
-/// What a flag's file holds, or standard input.
-pub(crate) fn read(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
-    if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).context("standard input")?;
-        return Ok(bytes);
-    }
-    let shown = path.display();
-    std::fs::read(path)
-        .map_err(|error| anyhow::anyhow!("{flag}={shown}: {error}; check the path and its rights"))
 }
 
 fn profile(options: &Options) -> anyhow::Result<Profile> {

@@ -7,22 +7,38 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::load::Dump;
+use super::dump::Dump;
 
 /// Names in a sentence.
 const NAMED_MAX: usize = 5;
 
 /// What can be said before anything is placed.
 pub(super) fn of_dump(dump: &Dump) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = dump.incomplete.clone();
     let ignored: usize = dump.ignored.values().sum();
     if ignored > 0 {
-        let kinds = named(dump.ignored.keys());
+        let kinds = dump.ignored.iter().map(|(kind, count)| match count {
+            1 => kind.clone(),
+            count => format!("{kind} ({count})"),
+        });
+        let kinds: Vec<String> = kinds.collect();
+        let kinds = named(kinds.iter());
         notes.push(format!("{} of other kinds ignored: {kinds}", count(ignored, "object")));
     }
     if !dump.again.is_empty() {
         let (count, names) = (count(dump.again.len(), "object"), named(dump.again.iter()));
         notes.push(format!("{count} there more than once, the last one counts: {names}"));
+    }
+    if !dump.unknown_fields.is_empty() {
+        let count = count(dump.unknown_fields.len(), "field");
+        let names = named(dump.unknown_fields.iter());
+        notes.push(format!("{count} that Kubernetes 1.36 does not have ignored: {names}"));
+    }
+    let without = dump.budgets.iter().filter(|(_, budget)| budget.status.is_none());
+    let without: Vec<&String> = without.map(|(name, _)| name).collect();
+    if !without.is_empty() {
+        let (count, names) = (count(without.len(), "disruption budget"), named(without));
+        notes.push(format!("{count} without a status: no disruption is allowed by {names}"));
     }
     let nodes = dump.nodes.iter().filter_map(|node| node.metadata.name.as_deref());
     let nodes: HashSet<&str> = nodes.collect();

@@ -13,16 +13,21 @@ use pintle_sched_core::explain;
 use pintle_sched_core::preempt::{self, Budget};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::remedy::{self, Remedy};
-use pintle_sched_core::select::{self, Scratch};
+use pintle_sched_core::select::{self, Detail, Scratch};
 use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::{Plugin, Profile};
 use serde::Serialize;
 
-use super::load::{Dump, LoadError, pod_name};
+pub use super::outcome::{NodeAnswer, Placed, Preemption, Unplaced, Why};
+
+use super::defaults::assumed::Assumption;
+use super::defaults::{self, admission};
+use super::dump::{Dump, pod_name};
+use super::load::LoadError;
 use super::notes;
-use super::priority;
 use super::progress::Progress;
 use super::report::capacity::{self, Fragmentation, Shape};
+use super::valid::flaws::cut_quotes;
 use crate::mirror::{has_claims, scheduler_name};
 
 /// Passes over pods that did not fit, at most: each needs a placement in the one before.
@@ -70,82 +75,6 @@ pub enum SimulationError {
     HasClaims(String),
 }
 
-/// A pod with its place.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Placed {
-    /// namespace/name.
-    pub pod: String,
-    /// Where it goes.
-    pub node: String,
-    /// Total score of that node.
-    pub score: i32,
-    /// Nodes that passed all filters.
-    pub feasible: usize,
-    /// Nodes with the same total.
-    pub ties: usize,
-    /// Where it was, when it was drained.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-}
-
-/// A pod without a place.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Unplaced {
-    /// namespace/name.
-    pub pod: String,
-    /// The scheduler's sentence.
-    pub message: String,
-    /// The smallest change that would make it fit.
-    pub remedy: Option<Remedy>,
-    /// What preemption would do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preemption: Option<Preemption>,
-    /// Where it was, when it was drained.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-}
-
-/// Evictions that would make room.
-#[derive(Clone, Debug, Serialize)]
-pub struct Preemption {
-    /// The node.
-    pub node: String,
-    /// The pods, most important first.
-    pub victims: Vec<String>,
-    /// How many violate a disruption budget.
-    pub violations: usize,
-}
-
-/// One node in an explanation.
-#[derive(Clone, Debug, Serialize)]
-pub struct NodeAnswer {
-    /// The node.
-    pub node: String,
-    /// Total, where feasible.
-    pub total: Option<i32>,
-    /// Raw, normalised and weighted score by plugin.
-    pub scores: BTreeMap<&'static str, [i64; 3]>,
-    /// The rejecting plugin.
-    pub plugin: Option<&'static str>,
-    /// Its reasons.
-    pub reasons: Vec<String>,
-}
-
-/// The answer to "why".
-#[derive(Clone, Debug, Serialize)]
-pub struct Why {
-    /// namespace/name.
-    pub pod: String,
-    /// One sentence.
-    pub answer: String,
-    /// Every node, best first, then the rejected ones.
-    pub nodes: Vec<NodeAnswer>,
-    /// What would make it fit, when nothing does.
-    pub remedy: Option<Remedy>,
-}
-
 /// Everything a simulation found.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -162,8 +91,10 @@ pub struct Simulation {
     pub left_out: Vec<String>,
     /// Objects of kinds that a simulation has no use for.
     pub ignored_objects: usize,
-    /// What of the dump counts otherwise than somebody may believe, a sentence each.
+    /// What of the dump counts differently than a reader may expect, a sentence each.
     pub notes: Vec<String>,
+    /// What pods count with that their manifests do not say.
+    pub assumed: Vec<Assumption>,
     /// Pods that wait for other schedulers, by the scheduler's name.
     #[serde(skip)]
     pub others: BTreeMap<String, usize>,
@@ -201,16 +132,24 @@ impl Simulation {
         progress: &Progress,
     ) -> Result<Self, SimulationError> {
         let scheduler = profile.scheduler_name.clone();
+        admission::admit(&mut dump).map_err(|refused| SimulationError::Object {
+            place: refused.place,
+            object: format!("Pod {}", refused.pod),
+            field: refused.field,
+            problem: refused.problem,
+        })?;
         let model = model(&dump, questions)?;
         drain_nodes(&mut dump, questions)?;
         let mut found =
             Self { nodes: dump.nodes.len(), notes: notes::of_dump(&dump), ..Self::default() };
         found.ignored_objects = dump.ignored.values().sum();
+        found.assumed = std::mem::take(&mut dump.assumed).list();
         let mut cluster = Cluster::new(profile);
         workloads(&mut cluster, &dump);
         nodes(&mut cluster, &dump)?;
         found.add_nodes(&mut cluster, model, questions.add_nodes)?;
-        let budgets = cluster.budgets(&dump.budgets);
+        let budgets: Vec<_> = dump.budgets.values().cloned().collect();
+        let budgets = cluster.budgets(&budgets);
         let waiting = found.pods(&mut cluster, &mut dump, questions, (&scheduler, progress))?;
         found.pending = waiting.len();
         if waiting.is_empty() {
@@ -245,10 +184,6 @@ impl Simulation {
                 continue;
             }
             let name = pod_name(&pod);
-            priority::admit(&dump.priority_classes, &mut pod).map_err(|(field, problem)| {
-                let (place, object) = (dump.pod_places[at].clone(), format!("Pod {name}"));
-                SimulationError::Object { place, object, field: field.to_owned(), problem }
-            })?;
             let node = pod.spec.as_ref().and_then(|s| s.node_name.clone());
             let node = node.filter(|n| !n.is_empty());
             let drained = node.as_ref().is_some_and(|n| questions.drain.contains(n));
@@ -257,7 +192,7 @@ impl Simulation {
             if node.is_some() && (stays || (!drained && !asked)) {
                 cluster
                     .set_pod(&pod)
-                    .map_err(|e| object(&dump.pod_places[at], &name, "Pod", &e))?;
+                    .map_err(|e| object(&dump.pod_sources[at].place, &name, "Pod", &e))?;
                 self.bound += 1;
                 continue;
             }
@@ -279,7 +214,8 @@ impl Simulation {
                 continue;
             }
             let program = cluster.compile(&pod);
-            let program = program.map_err(|e| object(&dump.pod_places[at], &name, "Pod", &e))?;
+            let program =
+                program.map_err(|e| object(&dump.pod_sources[at].place, &name, "Pod", &e))?;
             waiting.push(Waiting { pod, program, from: node });
         }
         // k8s: queuesort/priority_sort.go: priority, then the time of entering the queue
@@ -343,7 +279,7 @@ impl Simulation {
                     continue;
                 }
                 if asked {
-                    self.why = Some(why(cluster, &one, &mut scratch));
+                    self.why = Some(why(cluster, &one, &questions.drain, &mut scratch));
                 }
                 if !self.place_one(cluster, &one, &mut scratch)? {
                     failed.insert(key, epoch);
@@ -356,7 +292,7 @@ impl Simulation {
                 break;
             }
         }
-        self.explain_rest(cluster, &waiting, budgets, progress);
+        self.explain_rest(cluster, &waiting, budgets, questions, progress);
         Ok(())
     }
 
@@ -388,6 +324,7 @@ impl Simulation {
         cluster: &Cluster,
         waiting: &[Waiting],
         budgets: &[Budget],
+        questions: &Questions,
         progress: &Progress,
     ) {
         type Answer = (String, Option<Remedy>, Option<Preemption>);
@@ -401,7 +338,7 @@ impl Simulation {
             let key = (Arc::as_ptr(&one.program), priority, never);
             let answer = answers
                 .entry(key)
-                .or_insert_with(|| explain_one(cluster, one, budgets, &mut scratch));
+                .or_insert_with(|| explain_one(cluster, one, budgets, questions, &mut scratch));
             self.unplaced.push(Unplaced {
                 pod: pod_name(&one.pod),
                 message: answer.0.clone(),
@@ -417,6 +354,7 @@ fn explain_one(
     cluster: &Cluster,
     one: &Waiting,
     budgets: &[Budget],
+    questions: &Questions,
     scratch: &mut Scratch,
 ) -> (String, Option<Remedy>, Option<Preemption>) {
     let view = cluster.view();
@@ -427,7 +365,7 @@ fn explain_one(
     }
     let statuses = explain::statuses(cluster, &one.program, &detail, scratch);
     let message = explain::summary(nodes, statuses.iter().map(|(_, s)| s));
-    let fix = remedy::smallest(cluster, &one.program, &detail, scratch);
+    let fix = smallest(cluster, one, &detail, &questions.drain, scratch);
     let run = preempt::dry_run(cluster, &one.pod, &one.program, &statuses, budgets, scratch);
     let preemption = run.chosen.map(|at| {
         let chosen = &run.candidates[at];
@@ -440,7 +378,21 @@ fn explain_one(
     (message, fix, preemption)
 }
 
-fn why(cluster: &Cluster, one: &Waiting, scratch: &mut Scratch) -> Why {
+/// The smallest change by which a node takes the pod: not a node that is to be empty.
+fn smallest(
+    cluster: &Cluster,
+    one: &Waiting,
+    detail: &Detail,
+    drained: &[String],
+    scratch: &mut Scratch,
+) -> Option<Remedy> {
+    let count = drained.len() + 1;
+    let nearest = remedy::nearest(cluster, &one.program, detail, scratch, count);
+    let is_drained = |fix: &Remedy| fix.node.as_ref().is_some_and(|node| drained.contains(node));
+    nearest.into_iter().find(|fix| !is_drained(fix))
+}
+
+fn why(cluster: &Cluster, one: &Waiting, drained: &[String], scratch: &mut Scratch) -> Why {
     let view = cluster.view();
     let (outcome, detail) = select::decide_in_detail(view, &one.program, &[], scratch);
     let statuses = match outcome.refusal {
@@ -484,24 +436,28 @@ fn why(cluster: &Cluster, one: &Waiting, scratch: &mut Scratch) -> Why {
         }
         (None, None) => (
             explain::summary(all, statuses.iter().map(|(_, s)| s)),
-            remedy::smallest(cluster, &one.program, &detail, scratch),
+            smallest(cluster, one, &detail, drained, scratch),
         ),
     };
     Why { pod: pod_name(&one.pod), answer, nodes, remedy }
 }
 
 fn workloads(cluster: &mut Cluster, dump: &Dump) {
-    dump.namespaces.iter().for_each(|n| cluster.set_namespace(n));
-    dump.services.iter().for_each(|s| cluster.set_service(s));
-    dump.replica_sets.iter().for_each(|s| cluster.set_replica_set(s));
-    dump.stateful_sets.iter().for_each(|s| cluster.set_stateful_set(s));
-    dump.replication_controllers.iter().for_each(|c| cluster.set_replication_controller(c));
+    dump.namespaces.values().for_each(|n| cluster.set_namespace(n));
+    dump.services.values().for_each(|s| cluster.set_service(s));
+    dump.replica_sets.values().for_each(|s| cluster.set_replica_set(s));
+    dump.stateful_sets.values().for_each(|s| cluster.set_stateful_set(s));
+    for controller in dump.replication_controllers.values() {
+        let mut controller = controller.clone();
+        defaults::of_controller(&mut controller);
+        cluster.set_replication_controller(&controller);
+    }
 }
 
 fn nodes(cluster: &mut Cluster, dump: &Dump) -> Result<(), SimulationError> {
-    for (node, place) in dump.nodes.iter().zip(&dump.node_places) {
+    for (node, source) in dump.nodes.iter().zip(&dump.node_sources) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        cluster.set_node(node).map_err(|e| object(place, &name, "Node", &e))?;
+        cluster.set_node(node).map_err(|e| object(&source.place, &name, "Node", &e))?;
     }
     Ok(())
 }
@@ -518,7 +474,11 @@ fn object(place: &str, name: &str, kind: &str, error: &dyn std::error::Error) ->
         place: place.to_owned(),
         object: format!("{kind} {name}"),
         field: error.to_string(),
-        problem: if problem.is_empty() { "cannot be used".into() } else { problem.join(": ") },
+        problem: if problem.is_empty() {
+            "cannot be used".into()
+        } else {
+            cut_quotes(&problem.join(": "))
+        },
     }
 }
 

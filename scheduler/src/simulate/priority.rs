@@ -7,9 +7,11 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
+use super::valid::flaws::cut;
+
 /// Classes that every cluster has.
 // k8s: pkg/apis/scheduling/v1/helpers.go systemPriorityClasses
-const OF_SYSTEM: [(&str, i32); 2] =
+pub(super) const OF_SYSTEM: [(&str, i32); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
 /// What a pod gets: the name of its class, the priority, the policy.
@@ -70,7 +72,8 @@ fn of_class<'a>(
     found.map(given).or_else(of_system).ok_or_else(|| {
         let problem = format!(
             "no PriorityClass with name {name} was found: add it to what is read, or give \
-             spec.priority"
+             spec.priority",
+            name = cut(name)
         );
         ("spec.priorityClassName", problem)
     })

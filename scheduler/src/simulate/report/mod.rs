@@ -44,6 +44,7 @@ pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::
     if !s.added.is_empty() {
         writeln!(out, "{} nodes added: {} ..", s.added.len(), plain(&s.added[0]))?;
     }
+    assumed(s, limit, out)?;
     if let Some(why) = &s.why {
         explain(why, limit, out)?;
     }
@@ -81,6 +82,23 @@ fn more(shown: usize, all: usize, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, ".. and {} more (--limit 0 shows all)", all - shown)?;
     }
     Ok(())
+}
+
+/// What manifests leave to the API server, and was taken as it would set it.
+fn assumed(s: &Simulation, limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    if s.assumed.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nASSUMED")?;
+    let rows = s.assumed.iter().take(limit).map(|one| {
+        let more = one.pods - one.examples.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let pods = format!("{}{more}", one.examples.join(", "));
+        vec![one.field.clone(), one.value.clone(), pods]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    grid(&["FIELD", "IS", "OF PODS"], &rows, out)?;
+    more(rows.len(), s.assumed.len(), out)
 }
 
 fn placed(s: &Simulation, limit: usize, out: &mut dyn Write) -> io::Result<()> {

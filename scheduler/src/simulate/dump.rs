@@ -1,0 +1,187 @@
+//! What a simulation uses of a dump, each object known by its kind, namespace and name.
+//!
+//! Input: typed objects with where they came from. Output: the last state of each. Owner: the loader
+//! fills it, the simulation takes it apart. Bounds: those of the files that were read.
+//! A uid identifies nothing here: manifests have none, and dumps that were made by hand repeat them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    LimitRange, Namespace, Node, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::defaults::assumed::Assumed;
+use super::valid::is_stored;
+
+/// Objects by `namespace/name`, or by name where the kind has no namespace.
+pub(crate) type ByName<T> = BTreeMap<String, T>;
+
+/// Where an object comes from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source {
+    /// File, line and column, for messages.
+    pub(crate) place: String,
+    /// An API server has taken the object, so that admission has happened.
+    pub(crate) is_stored: bool,
+}
+
+/// Everything a simulation uses of a dump.
+#[derive(Debug, Default)]
+pub struct Dump {
+    /// Nodes in their order.
+    pub(crate) nodes: Vec<Node>,
+    /// Pods in their order, without uids.
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) namespaces: ByName<Namespace>,
+    pub(crate) services: ByName<Service>,
+    pub(crate) replica_sets: ByName<ReplicaSet>,
+    pub(crate) stateful_sets: ByName<StatefulSet>,
+    pub(crate) replication_controllers: ByName<ReplicationController>,
+    pub(crate) budgets: ByName<PodDisruptionBudget>,
+    /// For pods that have no priority yet.
+    pub(crate) priority_classes: ByName<PriorityClass>,
+    /// For pods that no API server has taken yet.
+    pub(crate) limit_ranges: ByName<LimitRange>,
+    /// For pods that no API server has taken yet.
+    pub(crate) runtime_classes: ByName<RuntimeClass>,
+    /// All classes of the cluster are there, so that another one does not exist.
+    pub(crate) has_all_runtime_classes: bool,
+    /// Objects of other kinds, by kind, not looked at.
+    pub(crate) ignored: BTreeMap<String, usize>,
+    /// Nodes and pods that came again, not as news of a watch, each as its name, where it is now and
+    /// where it was first.
+    pub(crate) again: Vec<String>,
+    /// What a file says of itself that makes its answer incomplete, a sentence each.
+    pub(crate) incomplete: Vec<String>,
+    /// Fields of manifests that are not read, because Kubernetes 1.36 does not have them.
+    pub(crate) unknown_fields: Vec<String>,
+    /// What pods were given that their manifests do not say.
+    pub(crate) assumed: Assumed,
+    /// Where nodes and pods are, by kind and name.
+    known: HashMap<(&'static str, String), usize>,
+    /// Places of nodes and of pods that a watch says are gone.
+    gone: [HashSet<usize>; 2],
+    /// What comes is news of a watch.
+    pub(super) is_news: bool,
+    pub(crate) node_sources: Vec<Source>,
+    pub(crate) pod_sources: Vec<Source>,
+}
+
+impl Dump {
+    pub(super) fn put_node(&mut self, node: Node, place: String) {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let source = Source { place, is_stored: is_stored(&node.metadata) };
+        match self.known_at("Node", &name, self.nodes.len()) {
+            None => {
+                self.nodes.push(node);
+                self.node_sources.push(source);
+            }
+            Some(at) => {
+                self.nodes[at] = node;
+                let again = again("Node", &name, &mut self.node_sources[at], source);
+                if !self.is_news {
+                    self.again.push(again);
+                }
+            }
+        }
+    }
+
+    pub(super) fn put_pod(&mut self, mut pod: Pod, place: String) {
+        pod.metadata.uid = None;
+        let name = pod_name(&pod);
+        let source = Source { place, is_stored: is_stored(&pod.metadata) };
+        match self.known_at("Pod", &name, self.pods.len()) {
+            None => {
+                self.pods.push(pod);
+                self.pod_sources.push(source);
+            }
+            Some(at) => {
+                self.pods[at] = pod;
+                let again = again("Pod", &name, &mut self.pod_sources[at], source);
+                if !self.is_news {
+                    self.again.push(again);
+                }
+            }
+        }
+    }
+
+    /// Where an object is, or remembers that it comes next.
+    fn known_at(&mut self, kind: &'static str, name: &str, next: usize) -> Option<usize> {
+        let key = (kind, name.to_owned());
+        let known = self.known.get(&key).copied();
+        if known.is_none() {
+            self.known.insert(key, next);
+        }
+        known
+    }
+
+    /// Removes an object that a watch says is gone.
+    pub(super) fn forget(&mut self, kind: &str, metadata: &ObjectMeta) {
+        let name = object_name(kind, metadata);
+        match kind {
+            "Node" | "Pod" => {
+                let kind = if kind == "Pod" { "Pod" } else { "Node" };
+                if let Some(at) = self.known.remove(&(kind, name)) {
+                    self.gone[usize::from(kind == "Pod")].insert(at);
+                }
+            }
+            "Namespace" => drop(self.namespaces.remove(&name)),
+            "Service" => drop(self.services.remove(&name)),
+            "ReplicaSet" => drop(self.replica_sets.remove(&name)),
+            "StatefulSet" => drop(self.stateful_sets.remove(&name)),
+            "ReplicationController" => drop(self.replication_controllers.remove(&name)),
+            "PodDisruptionBudget" => drop(self.budgets.remove(&name)),
+            "PriorityClass" => drop(self.priority_classes.remove(&name)),
+            "LimitRange" => drop(self.limit_ranges.remove(&name)),
+            "RuntimeClass" => drop(self.runtime_classes.remove(&name)),
+            _ => {}
+        }
+    }
+
+    /// Removes nodes and pods that are gone, all of them at once.
+    pub(super) fn settle(&mut self) {
+        let [nodes, pods] = std::mem::take(&mut self.gone);
+        if nodes.is_empty() && pods.is_empty() {
+            return;
+        }
+        leave_out(&mut self.nodes, &nodes);
+        leave_out(&mut self.node_sources, &nodes);
+        leave_out(&mut self.pods, &pods);
+        leave_out(&mut self.pod_sources, &pods);
+        let name = |node: &Node| node.metadata.name.clone().unwrap_or_default();
+        let nodes = self.nodes.iter().enumerate().map(|(at, node)| (("Node", name(node)), at));
+        let pods = self.pods.iter().enumerate().map(|(at, pod)| (("Pod", pod_name(pod)), at));
+        self.known = nodes.chain(pods).collect();
+    }
+}
+
+/// A stream has an object as often as it changes: the last state counts. The sentence about one that
+/// is there again.
+fn again(kind: &str, name: &str, now: &mut Source, source: Source) -> String {
+    let before = std::mem::replace(now, source);
+    format!("{kind} {name} ({}, before that {})", now.place, before.place)
+}
+
+fn leave_out<T>(all: &mut Vec<T>, gone: &HashSet<usize>) {
+    let mut at = 0..;
+    all.retain(|_| at.next().is_none_or(|at| !gone.contains(&at)));
+}
+
+/// namespace/name.
+pub(crate) fn pod_name(pod: &Pod) -> String {
+    object_name("Pod", &pod.metadata)
+}
+
+/// namespace/name, or the name of what has no namespace.
+pub(crate) fn object_name(kind: &str, metadata: &ObjectMeta) -> String {
+    let name = metadata.name.as_deref().unwrap_or("");
+    if matches!(kind, "Node" | "Namespace" | "PriorityClass" | "RuntimeClass") {
+        return name.to_owned();
+    }
+    format!("{}/{name}", metadata.namespace.as_deref().unwrap_or("default"))
+}

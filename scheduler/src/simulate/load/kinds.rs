@@ -1,0 +1,127 @@
+//! Which kinds are read, and what people write otherwise than an API server does.
+//!
+//! Input: the name of a kind; the JSON of an object. Output: the kind's API group; the JSON with the
+//! texts that typed objects insist on; the fields that typed objects do not have. Pure.
+//! Bounds: `UNKNOWN_MAX` fields of an object.
+
+use serde_json::Value;
+
+use super::super::valid::flaws::cut;
+
+/// Unknown fields of one object that are found.
+const UNKNOWN_MAX: usize = 5;
+
+pub(super) fn missing_type(text: &str) -> bool {
+    text.contains("missing field `kind`") || text.contains("missing field `apiVersion`")
+}
+
+/// The API group of a kind that a simulation uses.
+pub(super) fn group_of(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "Node" | "Pod" | "Namespace" | "Service" | "ReplicationController" | "LimitRange" => "",
+        "ReplicaSet" | "StatefulSet" => "apps",
+        "PodDisruptionBudget" => "policy",
+        "PriorityClass" => "scheduling.k8s.io",
+        "RuntimeClass" => "node.k8s.io",
+        _ => return None,
+    })
+}
+
+/// Numbers where quantities stand, as the text that an API server makes of them.
+pub(super) fn quantities_as_text(value: &mut Value, depth: usize) {
+    const LISTS: [&str; 13] = [
+        "requests",
+        "limits",
+        "allocatable",
+        "capacity",
+        "overhead",
+        "podFixed",
+        "default",
+        "defaultRequest",
+        "max",
+        "min",
+        "maxLimitRequestRatio",
+        "allocatedResources",
+        "sizeLimit",
+    ];
+    if depth > 32 {
+        return;
+    }
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(|one| quantities_as_text(one, depth + 1)),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let is_list = LISTS.contains(&name.as_str());
+                match field {
+                    Value::Object(amounts) if is_list => {
+                        amounts.values_mut().for_each(as_text);
+                        amounts.values_mut().for_each(|one| quantities_as_text(one, depth + 1));
+                    }
+                    Value::Number(_) if name == "sizeLimit" => as_text(field),
+                    other => quantities_as_text(other, depth + 1),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn as_text(value: &mut Value) {
+    if value.is_number() {
+        *value = Value::String(value.to_string());
+    }
+}
+
+/// Paths of the fields of an object that are not in what was read of it, as a field with a slip in its
+/// name is not.
+pub(super) fn unknown_fields(written: &Value, read: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    compare(written, read, &mut String::new(), &mut found);
+    found
+}
+
+fn compare(written: &Value, read: &Value, path: &mut String, found: &mut Vec<String>) {
+    let length = path.len();
+    match (written, read) {
+        (Value::Object(written), Value::Object(read)) => {
+            for (name, value) in written.iter().filter(|(_, value)| !value.is_null()) {
+                if found.len() == UNKNOWN_MAX {
+                    return;
+                }
+                path.push_str(if length == 0 { "" } else { "." });
+                path.push_str(cut(name));
+                match read.get(name) {
+                    Some(read) => compare(value, read, path, found),
+                    None => found.push(path.clone()),
+                }
+                path.truncate(length);
+            }
+        }
+        (Value::Array(written), Value::Array(read)) => {
+            for (at, (value, read)) in written.iter().zip(read).enumerate() {
+                path.push_str(&format!("[{at}]"));
+                compare(value, read, path, found);
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_that_a_kind_does_not_have_are_found_with_their_paths() {
+        let written = json!({"spec": {"nodeSelecter": {"a": "b"}, "containers": [{"name": "c",
+            "imagee": "i", "resources": {}}], "priority": null}, "metadata": {"labels": {"x": "y"}}});
+        let pod: k8s_openapi::api::core::v1::PodSpec =
+            serde_json::from_value(written["spec"].clone()).expect("a specification");
+        let read = json!({"spec": pod, "metadata": {"labels": {"x": "y"}}});
+        let found = unknown_fields(&written, &read);
+        assert_eq!(found, ["spec.containers[0].imagee", "spec.nodeSelecter"]);
+    }
+}

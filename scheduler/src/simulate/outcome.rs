@@ -1,0 +1,84 @@
+//! What a simulation says of one pod: its place, or why it has none.
+//!
+//! Input: the decisions of the simulation. Output: values for the report and for JSON. Pure.
+
+use std::collections::BTreeMap;
+
+use pintle_sched_core::remedy::Remedy;
+use serde::Serialize;
+
+/// A pod with its place.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Placed {
+    /// namespace/name.
+    pub pod: String,
+    /// Where it goes.
+    pub node: String,
+    /// Total score of that node.
+    pub score: i32,
+    /// Nodes that passed all filters.
+    pub feasible: usize,
+    /// Nodes with the same total.
+    pub ties: usize,
+    /// Where it was, when it was drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// A pod without a place.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unplaced {
+    /// namespace/name.
+    pub pod: String,
+    /// The scheduler's sentence.
+    pub message: String,
+    /// The smallest change that would make it fit.
+    pub remedy: Option<Remedy>,
+    /// What preemption would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemption: Option<Preemption>,
+    /// Where it was, when it was drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// Evictions that would make room.
+#[derive(Clone, Debug, Serialize)]
+pub struct Preemption {
+    /// The node.
+    pub node: String,
+    /// The pods, most important first.
+    pub victims: Vec<String>,
+    /// How many violate a disruption budget.
+    pub violations: usize,
+}
+
+/// One node in an explanation.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeAnswer {
+    /// The node.
+    pub node: String,
+    /// Total, where feasible.
+    pub total: Option<i32>,
+    /// Raw, normalised and weighted score by plugin.
+    pub scores: BTreeMap<&'static str, [i64; 3]>,
+    /// The rejecting plugin.
+    pub plugin: Option<&'static str>,
+    /// Its reasons.
+    pub reasons: Vec<String>,
+}
+
+/// The answer to "why".
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// namespace/name.
+    pub pod: String,
+    /// One sentence.
+    pub answer: String,
+    /// Every node, best first, then the rejected ones.
+    pub nodes: Vec<NodeAnswer>,
+    /// What would make it fit, when nothing does.
+    pub remedy: Option<Remedy>,
+}

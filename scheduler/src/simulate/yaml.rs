@@ -1,0 +1,154 @@
+//! YAML as people and `kubectl -o yaml` write it, turned into JSON.
+//!
+//! Input: text of one or more documents. Output: a JSON text for each object, with its line. Pure.
+//! Bounds: `TEXT_BYTES_MAX` of text; nodes, depth and aliases as `options` has them.
+//! The decoder is behind `decode`, so that another one can take its place.
+
+use serde_json::Value;
+
+/// Longest text that is decoded: a dump of a larger cluster is read as JSON.
+pub(super) const TEXT_BYTES_MAX: usize = 256 << 20;
+/// Values of one document.
+const NODES_MAX: usize = 20_000_000;
+/// Values within values.
+const DEPTH_MAX: usize = 64;
+
+/// An object of a file.
+#[derive(Debug, PartialEq)]
+pub(super) struct Document {
+    /// Its first line, from 1.
+    pub(super) line: usize,
+    /// The kind that its list names for its items.
+    pub(super) kind: Option<String>,
+    /// It, as JSON.
+    pub(super) text: String,
+}
+
+/// Why a text cannot be decoded.
+#[derive(Debug, PartialEq)]
+pub(super) struct Broken {
+    /// Line and column, from 1.
+    pub(super) line: usize,
+    pub(super) column: usize,
+    /// In a sentence.
+    pub(super) problem: String,
+}
+
+/// The objects of a text.
+pub(super) fn documents(text: &str) -> Result<Vec<Document>, Broken> {
+    let mut all = Vec::new();
+    for (line, part) in split(text) {
+        let value =
+            decode(part).map_err(|broken| Broken { line: broken.line + line - 1, ..broken })?;
+        match value {
+            Value::Null => {}
+            Value::Object(mut fields) if fields.get("items").is_some_and(Value::is_array) => {
+                let kind = fields.get("kind").and_then(Value::as_str).map(str::to_owned);
+                let Some(kind) = kind else {
+                    // kubectl writes the kind of a list after its items.
+                    let problem = "is a list without a kind: the dump was cut";
+                    return Err(Broken { line, column: 1, problem: problem.to_owned() });
+                };
+                let items = match fields.remove("items") {
+                    Some(Value::Array(items)) => items,
+                    _ => Vec::new(),
+                };
+                let lines = item_lines(part, items.len());
+                let kind = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
+                for (at, item) in items.iter().enumerate() {
+                    let line = line - 1 + lines.get(at).copied().unwrap_or(1);
+                    let (kind, text) = (kind.map(str::to_owned), item.to_string());
+                    all.push(Document { line, kind, text });
+                }
+                // What the list says of itself.
+                all.push(Document { line, kind: None, text: Value::Object(fields).to_string() });
+            }
+            other => all.push(Document { line, kind: None, text: other.to_string() }),
+        }
+    }
+    Ok(all)
+}
+
+/// Documents with their first lines: a line that begins with `---` is never part of a value.
+fn split(text: &str) -> Vec<(usize, &str)> {
+    let mut parts = Vec::new();
+    let (mut start, mut first, mut at) = (0, 1, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let is_marker =
+            line.starts_with("---") && line[3..].chars().next().is_none_or(char::is_whitespace);
+        if is_marker {
+            parts.push((first, &text[start..at]));
+            (start, first) = (at, number + 1);
+        }
+        at += line.len();
+    }
+    parts.push((first, &text[start..]));
+    parts.retain(|(_, part)| {
+        part.lines()
+            .any(|line| !matches!(line.trim(), "" | "---" | "...") && !line.starts_with('#'))
+    });
+    parts
+}
+
+/// Lines of the items of a list, from 1, where they can be told from all others.
+fn item_lines(part: &str, count: usize) -> Vec<usize> {
+    let mut lines = part.lines().enumerate().skip_while(|(_, line)| !line.starts_with("items:"));
+    lines.next();
+    let mut indent = None;
+    let mut found = Vec::new();
+    for (at, line) in lines {
+        let rest = line.trim_start_matches(' ');
+        let own = line.len() - rest.len();
+        if rest.starts_with("- ") && *indent.get_or_insert(own) == own {
+            found.push(at + 1);
+        } else if own == 0 && !rest.is_empty() && !rest.starts_with('#') {
+            break;
+        }
+    }
+    if found.len() == count { found } else { Vec::new() }
+}
+
+fn decode(text: &str) -> Result<Value, Broken> {
+    let broken = |error: &serde_saphyr::Error| {
+        let place = error.location();
+        let number =
+            |number: Option<u64>| number.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
+        Broken {
+            line: number(place.map(|place| place.line())).max(1),
+            column: number(place.map(|place| place.column())).max(1),
+            problem: error.without_snippet().to_string(),
+        }
+    };
+    let budget = serde_saphyr::budget! {
+        max_nodes: NODES_MAX,
+        max_events: NODES_MAX,
+        max_depth: DEPTH_MAX,
+        max_total_scalar_bytes: TEXT_BYTES_MAX
+    };
+    let options = serde_saphyr::options! { with_snippet: false, budget: budget };
+    serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| broken(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_and_items_of_lists_have_their_lines() {
+        let text = "# a comment\n---\nkind: Node\nmetadata: {name: n}\n---\napiVersion: v1\nitems:\n\
+            - kind: Pod\n  metadata: {name: a}\n- kind: Pod\n  metadata: {name: b}\nkind: List\n";
+        let found = documents(text).expect("YAML");
+        let lines: Vec<_> = found.iter().map(|one| (one.line, one.text.contains("Pod"))).collect();
+        assert_eq!(lines, [(2, false), (8, true), (10, true), (5, false)]);
+        let list = "items:\n- metadata: {name: n}\nkind: NodeList\n";
+        assert_eq!(documents(list).expect("YAML")[0].kind.as_deref(), Some("Node"));
+    }
+
+    #[test]
+    fn a_list_that_was_cut_and_broken_text_have_a_place() {
+        let cut = documents("apiVersion: v1\nitems:\n- kind: Pod\n").expect_err("no kind");
+        assert!(cut.problem.contains("was cut"), "{cut:?}");
+        let broken = documents("kind: Pod\n---\nkind: [\n").expect_err("broken");
+        assert!(broken.line >= 3, "{broken:?}");
+    }
+}
