@@ -138,7 +138,7 @@ pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> 
 fn load_yaml(file: &str, bytes: &[u8], found: &mut Found<'_>) -> Result<(), LoadError> {
     let usual = "write it with kubectl get nodes,pods -A -o json, or -o yaml";
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err(of_file(file, 1, format!("is no JSON or YAML in UTF-8: {usual}")));
+        return Err(of_file(file, 1, format!("is not JSON or YAML in UTF-8: {usual}")));
     };
     if let Some((line, error)) = ending::error_line(text) {
         return Err(of_file(file, line, ending::sentence(error)));
@@ -150,14 +150,14 @@ fn load_yaml(file: &str, bytes: &[u8], found: &mut Found<'_>) -> Result<(), Load
         return Err(of_file(file, 1, problem));
     }
     let all = yaml::documents(text).map_err(|broken| {
-        let problem = format!("is no JSON or YAML: {}: {usual}", cut_quotes(&broken.problem));
+        let problem = format!("is not JSON or YAML: {}: {usual}", cut_quotes(&broken.problem));
         let problem = if broken.problem.contains("was cut") { broken.problem } else { problem };
         LoadError { column: broken.column, ..of_file(file, broken.line, problem) }
     })?;
     for document in &all {
         let (line, bytes) = (Some(document.line), document.text.as_bytes());
         if !document.text.starts_with('{') {
-            let problem = format!("is no object: {usual}");
+            let problem = format!("is not an object: {usual}");
             return Err(of_file(file, document.line, problem));
         }
         let mut loader = Loader { file, bytes, line, seen: (0, 1, 0), found };

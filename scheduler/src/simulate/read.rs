@@ -1,7 +1,7 @@
 //! Files that users name, read whole.
 //!
 //! Input: a path, or `-` for standard input. Output: bytes. Effects: reads. Bounds: `FILE_BYTES_MAX`;
-//! what is no text at all, as a device or an archive, is found in its first `SNIFF_BYTES`.
+//! what is not text at all, as a device or an archive, is found in its first `SNIFF_BYTES`.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -35,7 +35,7 @@ fn bounded(mut file: impl Read) -> Result<Vec<u8>> {
     file.by_ref().take(SNIFF_BYTES).read_to_end(&mut bytes)?;
     if bytes.contains(&0) && !has_utf16_mark(&bytes) {
         bail!(
-            "is no text: JSON or YAML is expected, as kubectl get nodes,pods -A -o json writes it"
+            "is not text: JSON or YAML is expected, as kubectl get nodes,pods -A -o json writes it"
         );
     }
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_device_is_refused_at_once_and_utf_16_is_read() {
         let error = read("--pods", Path::new("/dev/zero")).expect_err("no text");
-        assert_eq!(error.to_string().split(": is no text").next(), Some("--pods=/dev/zero"));
+        assert_eq!(error.to_string().split(": is not text").next(), Some("--pods=/dev/zero"));
         let error = read("--pods", Path::new("/")).expect_err("a folder");
         assert!(error.to_string().starts_with("--pods=/: Is a directory"), "{error}");
         for is_little in [true, false] {

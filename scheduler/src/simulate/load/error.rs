@@ -72,7 +72,10 @@ impl Loader<'_, '_, '_> {
             let problem = match ending::error_line(&text) {
                 Some((_, line)) => ending::sentence(line),
                 None => {
-                    format!("is followed by what is no JSON, {:?}: the dump was cut", cut(line))
+                    format!(
+                        "is followed by text that is not JSON, {:?}: the dump was cut",
+                        cut(line)
+                    )
                 }
             };
             return self.error(start + skipped, "file".into(), String::new(), problem);

@@ -96,7 +96,11 @@ fn a_dump_that_was_cut_is_said_to_be() {
         (list.clone(), 1, "the file ends early, so the dump was cut"),
         (format!("{list}\n{failed}"), 2, "holds an error message, \"Error from server (Timeout)"),
         (format!("{NODE}\n{failed}"), 2, "holds an error message, \"Error from server (Timeout)"),
-        (format!("{NODE}\nbye"), 2, "is followed by what is no JSON, \"bye\": the dump was cut"),
+        (
+            format!("{NODE}\nbye"),
+            2,
+            "is followed by text that is not JSON, \"bye\": the dump was cut",
+        ),
         (failed.to_owned(), 1, "holds an error message, \"Error from server (Timeout)"),
         (
             format!("{NODE}{status}"),
