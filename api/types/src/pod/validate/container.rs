@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, PodSpec};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, ObjectFieldSelector, PodSpec, ResourceFieldSelector,
+};
 
 use super::{Errors, FieldError, Path, handler, names, placement, resources, security, volume};
 use crate::pod::containers::is_sidecar;
+use crate::quantity::Amount;
 
 /// Fields of the pod that `fieldRef` may name.
 const FIELD_PATHS: [&str; 9] = [
@@ -28,6 +31,10 @@ const RESOURCE_PATHS: [&str; 6] = [
     "requests.ephemeral-storage",
     "requests.memory",
 ];
+
+/// What amounts of bytes may be divided by.
+const BYTE_DIVISORS: [&str; 13] =
+    ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// All containers of a pod.
 // k8s: pkg/apis/core/validation/validation.go validateContainers, validateInitContainers
@@ -283,13 +290,36 @@ fn check_field_path(errors: &mut Errors, path: &Path, field: &str) {
     }
 }
 
+/// What a variable or a file of a volume tells of a container's resources.
 // k8s: pkg/apis/core/validation/validation.go validateContainerResourceFieldSelector
-fn check_resource_path(errors: &mut Errors, path: &Path, name: &str) {
-    let pages = name.starts_with("limits.hugepages-") || name.starts_with("requests.hugepages-");
-    if name.is_empty() {
-        errors.push(FieldError::required(path, ""));
-    } else if !pages && !RESOURCE_PATHS.contains(&name) {
-        errors.push(FieldError::unsupported(path, name, &RESOURCE_PATHS));
+pub(super) fn check_resource_field(
+    errors: &mut Errors,
+    path: &Path,
+    own: &ResourceFieldSelector,
+    is_file: bool,
+) {
+    let name = own.resource.as_str();
+    let is_pages = name.starts_with("limits.hugepages-") || name.starts_with("requests.hugepages-");
+    if is_file && own.container_name.as_deref().unwrap_or_default().is_empty() {
+        errors.push(FieldError::required(path.child("containerName"), ""));
+    } else if name.is_empty() {
+        errors.push(FieldError::required(path.child("resource"), ""));
+    } else if !is_pages && !RESOURCE_PATHS.contains(&name) {
+        errors.push(FieldError::unsupported(path.child("resource"), name, &RESOURCE_PATHS));
+    }
+    let divisor = own.divisor.as_ref().map_or("0", |divisor| divisor.0.as_str());
+    let is_set = Amount::parse(divisor).is_some_and(|divisor| !divisor.is_zero());
+    let (divisors, of): (&[&str], _) = match name.split_once('.') {
+        Some((_, "cpu")) => (&["1m", "1"], "cpu"),
+        Some((_, "ephemeral-storage")) => (&BYTE_DIVISORS, "local ephemeral storage"),
+        Some((_, "memory")) => (&BYTE_DIVISORS, "memory"),
+        _ => (&BYTE_DIVISORS, "hugepages"),
+    };
+    let is_known = is_pages || RESOURCE_PATHS.contains(&name);
+    if is_set && is_known && !divisors.contains(&divisor) {
+        let all = if of == "cpu" { "1m and 1".to_owned() } else { BYTE_DIVISORS.join(", ") };
+        let detail = format!("only divisor's values {all} are supported with the {of} resource");
+        errors.push(FieldError::invalid(path.child("divisor"), name, &detail));
     }
 }
 
@@ -324,8 +354,7 @@ fn check_value_from(errors: &mut Errors, path: &Path, variable: &EnvVar) {
         check_field_path(errors, &path.child("fieldRef").child("fieldPath"), &field.field_path);
     }
     if let Some(resource) = &from.resource_field_ref {
-        let path = path.child("resourceFieldRef").child("resource");
-        check_resource_path(errors, &path, &resource.resource);
+        check_resource_field(errors, &path.child("resourceFieldRef"), resource, false);
     }
     for (name, key) in [
         ("configMapKeyRef", from.config_map_key_ref.as_ref().map(|reference| &reference.key)),

@@ -142,7 +142,7 @@ fn check_searches(errors: &mut Errors, path: &Path, searches: Option<&[String]>)
     for (index, search) in searches.iter().enumerate() {
         // "." alone is allowed, a final dot and underscores too.
         let plain = search.strip_suffix('.').unwrap_or(search);
-        if !plain.is_empty() && !(plain.len() <= 253 && plain.split('.').all(is_search_label)) {
+        if search != "." && !(plain.len() <= 253 && plain.split('.').all(is_search_label)) {
             let detail = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
                           characters, '_', '-' or '.', and must start and end with an alphanumeric \
                           character (e.g. 'example.com')";

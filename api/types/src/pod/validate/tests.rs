@@ -454,9 +454,15 @@ fn fields_for_others_than_the_node_are_checked_too() {
                \"metadata.name\": error converting fieldPath: unsupported pod version: v2"],
         ),
     ]);
+    let divided = |divisor: &str| {
+        with(json!({"env": [{"name": "E", "valueFrom": {"resourceFieldRef": {
+            "resource": "limits.cpu", "divisor": divisor}}}]}))
+    };
+    let found = ["0", "1", "1m", "2"].map(|divisor| violations(divided(divisor)).len());
+    assert_eq!(found, [0, 0, 0, 1]);
     let searches = json!({"containers": [{"name": "c", "image": "i"}],
         "dnsConfig": {"searches": [".", "_a.b_c", "a.b.", "-0", "a_", ""]}});
-    assert_eq!(violations(searches).len(), 2);
+    assert_eq!(violations(searches).len(), 3);
     let owned = violations_of(json!({
         "metadata": {"name": "p", "namespace": "ns", "finalizers": ["x"], "generation": -1,
                      "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n", "uid": ""}]},

@@ -198,11 +198,14 @@ fn check_downward(errors: &mut Errors, path: &Path, items: Option<&[DownwardAPIV
                 super::container::check_version(errors, &path.child("fieldRef"), field);
                 check_volume_field(errors, &path.child("fieldRef"), &field.field_path);
             }
+            (None, Some(resource)) => {
+                let path = path.child("resourceFieldRef");
+                super::container::check_resource_field(errors, &path, resource, true);
+            }
             (None, None) => {
                 let detail = "one of fieldRef and resourceFieldRef is required";
                 errors.push(FieldError::required(&path, detail));
             }
-            _ => {}
         }
     }
 }
