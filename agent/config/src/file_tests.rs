@@ -128,7 +128,7 @@ fn files_made_to_exhaust_the_reader_are_refused() {
 #[test]
 fn nulls_are_zero_values_but_for_durations() {
     let load = |body: &str| crate::read_alone(format!("{HEAD}{body}").as_bytes());
-    let config = load("maxPods: ~\nclusterDNS: [~]\nqosReserved: {memory: ~}\n").expect("valid");
+    let config = load("maxPods: ~\nclusterDNS: [~]\n").expect("valid");
     assert_eq!((config.max_pods, config.cluster_dns), (110, vec![String::new()]));
     for body in ["syncFrequency: ~\n", "authentication: {webhook: {cacheTTL: }}\n", "maxPods: ''\n"]
     {
