@@ -152,7 +152,7 @@ fn load_yaml(file: &str, bytes: &[u8], found: &mut Found<'_>) -> Result<(), Load
     let all = yaml::documents(text).map_err(|broken| {
         let problem = format!("is not JSON or YAML: {}: {usual}", cut_quotes(&broken.problem));
         let problem = if broken.problem.contains("was cut") { broken.problem } else { problem };
-        LoadError { column: broken.column, ..of_file(file, broken.line, problem) }
+        of_file(file, broken.line, problem)
     })?;
     for document in &all {
         let (line, bytes) = (Some(document.line), document.text.as_bytes());

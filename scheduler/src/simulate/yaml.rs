@@ -1,17 +1,15 @@
 //! YAML as people and `kubectl -o yaml` write it, turned into JSON.
 //!
 //! Input: text of one or more documents. Output: a JSON text for each object, with its line. Pure.
-//! Bounds: `TEXT_BYTES_MAX` of text; nodes, depth and aliases as `options` has them.
-//! The decoder is behind `decode`, so that another one can take its place.
+//! Bounds: `TEXT_BYTES_MAX` of text; nodes, depth and aliases as `LIMITS` has them.
+//! It is decoded as kubectl decodes it, in which `yes` is a boolean and the last of two keys counts.
 
-use serde_json::Value;
+use pintle_api_types::yaml::{Json, Limits, read_yaml};
 
 /// Longest text that is decoded: a dump of a larger cluster is read as JSON.
 pub(super) const TEXT_BYTES_MAX: usize = 256 << 20;
-/// Values of one document.
-const NODES_MAX: usize = 20_000_000;
-/// Values within values.
-const DEPTH_MAX: usize = 64;
+/// How much of one document is decoded.
+const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 20_000_000, replayed_max: 1_000_000 };
 
 /// An object of a file.
 #[derive(Debug, PartialEq)]
@@ -27,9 +25,8 @@ pub(super) struct Document {
 /// Why a text cannot be decoded.
 #[derive(Debug, PartialEq)]
 pub(super) struct Broken {
-    /// Line and column, from 1.
+    /// Line, from 1.
     pub(super) line: usize,
-    pub(super) column: usize,
     /// In a sentence.
     pub(super) problem: String,
 }
@@ -38,30 +35,25 @@ pub(super) struct Broken {
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, Broken> {
     let mut all = Vec::new();
     for (line, part) in split(text) {
-        let value =
-            decode(part).map_err(|broken| Broken { line: broken.line + line - 1, ..broken })?;
-        match value {
-            Value::Null => {}
-            Value::Object(mut fields) if fields.get("items").is_some_and(Value::is_array) => {
-                let kind = fields.get("kind").and_then(Value::as_str).map(str::to_owned);
-                let Some(kind) = kind else {
+        let broken = |broken: Broken| Broken { line: broken.line + line - 1, ..broken };
+        match decode(part).map_err(broken)? {
+            Json::Null => {}
+            Json::Object(mut fields) if matches!(fields.get("items"), Some(Json::Array(_))) => {
+                let Some(kind) = fields.get("kind").and_then(Json::as_str) else {
                     // kubectl writes the kind of a list after its items.
-                    let problem = "is a list without a kind: the dump was cut";
-                    return Err(Broken { line, column: 1, problem: problem.to_owned() });
+                    let problem = "is a list without a kind: the dump was cut".to_owned();
+                    return Err(Broken { line, problem });
                 };
-                let items = match fields.remove("items") {
-                    Some(Value::Array(items)) => items,
-                    _ => Vec::new(),
-                };
-                let lines = item_lines(part, items.len());
                 let kind = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
+                let kind = kind.map(str::to_owned);
+                let Some(Json::Array(items)) = fields.remove("items") else { continue };
+                let lines = item_lines(part, items.len());
                 for (at, item) in items.iter().enumerate() {
                     let line = line - 1 + lines.get(at).copied().unwrap_or(1);
-                    let (kind, text) = (kind.map(str::to_owned), item.to_string());
-                    all.push(Document { line, kind, text });
+                    all.push(Document { line, kind: kind.clone(), text: item.to_string() });
                 }
                 // What the list says of itself.
-                all.push(Document { line, kind: None, text: Value::Object(fields).to_string() });
+                all.push(Document { line, kind: None, text: Json::Object(fields).to_string() });
             }
             other => all.push(Document { line, kind: None, text: other.to_string() }),
         }
@@ -108,25 +100,12 @@ fn item_lines(part: &str, count: usize) -> Vec<usize> {
     if found.len() == count { found } else { Vec::new() }
 }
 
-fn decode(text: &str) -> Result<Value, Broken> {
-    let broken = |error: &serde_saphyr::Error| {
-        let place = error.location();
-        let number =
-            |number: Option<u64>| number.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
-        Broken {
-            line: number(place.map(|place| place.line())).max(1),
-            column: number(place.map(|place| place.column())).max(1),
-            problem: error.without_snippet().to_string(),
-        }
-    };
-    let budget = serde_saphyr::budget! {
-        max_nodes: NODES_MAX,
-        max_events: NODES_MAX,
-        max_depth: DEPTH_MAX,
-        max_total_scalar_bytes: TEXT_BYTES_MAX
-    };
-    let options = serde_saphyr::options! { with_snippet: false, budget: budget };
-    serde_saphyr::from_str_with_options::<Value>(text, options).map_err(|error| broken(&error))
+fn decode(text: &str) -> Result<Json, Broken> {
+    let document = read_yaml(text.as_bytes(), &LIMITS).map_err(|error| Broken {
+        line: error.line.and_then(|line| usize::try_from(line).ok()).unwrap_or(1).max(1),
+        problem: error.message,
+    })?;
+    Ok(document.value)
 }
 
 #[cfg(test)]
