@@ -22,8 +22,12 @@ use crate::support::{host, kill, running, with_host};
 attacks!(Ground, "hung":
     host_paths_on_a_dead_server,
     a_dead_server_inside_of_a_volume,
+    volumes_of_a_dead_file_server,
     a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs,
 );
+
+/// Pods of the dead file server, whose volumes are given up one after the other.
+const DEAD_PODS: usize = 6;
 
 /// A mount in the node behind which nobody answers. It fails at once when this is dropped, and is
 /// taken away.
@@ -133,6 +137,37 @@ fn a_dead_server_inside_of_a_volume(ground: &mut Ground) {
     ground.bystander("while it is to go");
     drop(hung);
     ground.node.gone("holds");
+}
+
+/// The server of the NFS volumes of several pods dies while a process of the node waits for it in
+/// each, and the pods are removed: they end, and delay no other pod.
+fn volumes_of_a_dead_file_server(ground: &mut Ground) {
+    let names: Vec<_> = (0..DEAD_PODS).map(|n| format!("nfs{n}")).collect();
+    let mut dead = Vec::new();
+    for name in &names {
+        let manifest = pod(name, &[container("c", &["/box", "pause"])]);
+        ground.node.put(&format!("{name}.json"), &manifest);
+        let ready = ground.node.pod_until(name, "is ready", |p| condition(p, "Ready"));
+        let uid = ready.metadata.uid.expect("a uid");
+        let volumes = ground.node.root().join("pods").join(uid).join("volumes");
+        let at = volumes.join("kubernetes.io~nfs/data");
+        let hung = Hung::mount(ground, &at);
+        let mut waits = ground.node.runtime_node().command(Path::new("stat"));
+        let waits = waits.arg(at.join("x")).spawn().expect("started");
+        dead.push((hung, waits));
+    }
+    let _ = ground.node.get(READ_ONLY_PORT, "/stats/summary");
+    ground.bystander("beside volumes of a dead file server");
+    for name in &names {
+        ground.node.remove(&format!("{name}.json"));
+    }
+    ground.bystander("while their pods are to go");
+    // Nothing gives the mounts up but the agent.
+    names.iter().for_each(|name| ground.node.gone(name));
+    for (hung, mut waits) in dead {
+        drop(hung);
+        waits.wait().expect("its call was broken off");
+    }
 }
 
 /// Where a pod's volume and its containers' messages lie, a disk is late, then fails, then hangs, while
