@@ -53,13 +53,13 @@ pub fn run(cmd: &mut Command) -> Result<ExitCode> {
     remove_abandoned();
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD];
     let signals = SigSet::from_iter(signals);
-    // The child begins with none of them blocked: the standard library sees to that.
-    signals.thread_block().context("block signals")?;
     let pid = i32::try_from(std::process::id())?;
     let began = process::began(pid).context("this process has a start")?;
     let run = format!("{pid}-{began}");
     cmd.env(MARK, &run);
     let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
+    // A child inherits what is blocked, and its children do: SIGTERM would end none of them.
+    signals.thread_block().context("block signals")?;
     let ended = follow(&mut child, &signals)?;
     end(&run);
     if let Err(signal) = ended {
@@ -76,12 +76,12 @@ pub fn run(cmd: &mut Command) -> Result<ExitCode> {
 /// Waits until the child has ended, or a signal asks for the end.
 fn follow(child: &mut Child, signals: &SigSet) -> Result<std::result::Result<ExitStatus, Signal>> {
     loop {
+        // It may have ended before its signal was blocked.
+        if let Some(status) = child.try_wait()? {
+            return Ok(Ok(status));
+        }
         match signals.wait().context("wait for a signal")? {
-            Signal::SIGCHLD => {
-                if let Some(status) = child.try_wait()? {
-                    return Ok(Ok(status));
-                }
-            }
+            Signal::SIGCHLD => {}
             signal => return Ok(Err(signal)),
         }
     }

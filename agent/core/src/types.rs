@@ -6,7 +6,16 @@ use serde::{Deserialize, Serialize};
 
 pub use pintle_api_types::ids::*;
 
-use crate::cgroup::read_back::PodCgroups;
+/// How the node limits pods by cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodCgroups {
+    /// cgroup v2, else v1.
+    pub is_v2: bool,
+    /// `cpuCFSQuota`.
+    pub enforce_cpu_quota: bool,
+    /// CFS period in microseconds.
+    pub cpu_period_us: i64,
+}
 
 /// What the pod and status functions need to know of the node; changes rarely.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -66,7 +66,7 @@ impl<W: Ord + Clone> Requirement<W> {
     fn holds(&self, value: Option<&W>) -> bool {
         match (self.op, value) {
             (LabelOp::In, value) => value.is_some_and(|v| self.values.binary_search(v).is_ok()),
-            (LabelOp::NotIn, value) => !value.is_some_and(|v| self.values.binary_search(v).is_ok()),
+            (LabelOp::NotIn, value) => value.is_none_or(|v| self.values.binary_search(v).is_err()),
             (LabelOp::Exists, value) => value.is_some(),
             (LabelOp::NotExists, value) => value.is_none(),
         }

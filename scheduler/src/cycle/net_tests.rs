@@ -24,7 +24,9 @@ mod plugin {
 
     /// What is called where.
     #[derive(Default)]
-    pub(super) struct Calls(pub(super) RefCell<Option<Rc<dyn Fn(&str, &Pod)>>>);
+    pub(super) struct Calls(pub(super) RefCell<Option<Call>>);
+    /// Called with the point and the pod.
+    type Call = Rc<dyn Fn(&str, &Pod)>;
 
     impl Calls {
         fn call(&self, point: &str, pod: &Pod) {

@@ -10,13 +10,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_agent_core::cgroup::formulas::PERIOD_DEFAULT_US;
-use pintle_agent_core::cgroup::names::CgroupVersion;
-use pintle_agent_core::cgroup::read_back::PodCgroups;
 use pintle_agent_core::observed::{ObservedMount, ObservedPod, ObservedResources, ObservedSandbox};
 use pintle_agent_core::resize::{PodResources, ResizeConditions};
 use pintle_agent_core::status;
 use pintle_agent_core::status::{DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
-use pintle_agent_core::types::{NodeFacts, UnixNanos};
+use pintle_agent_core::types::{NodeFacts, PodCgroups, UnixNanos};
 use pintle_api_types::pod;
 use pintle_api_types::strategic::merge;
 use pintle_tests::recorded;
@@ -220,7 +218,7 @@ fn node(status: &PodStatus) -> NodeFacts {
         recursive_read_only: default_handler_makes_read_only_mounts_recursive(),
         // Recorded on cgroup v1, with the defaults of configz.json.
         pod_cgroups: Some(PodCgroups {
-            version: CgroupVersion::V1,
+            is_v2: false,
             enforce_cpu_quota: true,
             cpu_period_us: PERIOD_DEFAULT_US,
         }),

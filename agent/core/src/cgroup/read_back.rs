@@ -6,26 +6,13 @@
 //! cgroup v1 shows "no limit" of memory as a number. Pure.
 // k8s: pkg/kubelet/cm/cgroup_v1_manager_linux.go, cgroup_v2_manager_linux.go GetCgroupConfig
 
-use serde::{Deserialize, Serialize};
-
 use super::formulas::{LimitPolicy, PodAmounts, cpu_weight, pod_limits, weight_to_shares};
-use super::names::CgroupVersion;
 use crate::observed::ObservedResources;
+use crate::types::PodCgroups;
 
 /// "No limit" of memory as cgroup v1 shows it: the largest count of bytes in whole pages.
 const UNLIMITED_V1_BYTES: i64 = i64::MAX / PAGE_BYTES * PAGE_BYTES;
 const PAGE_BYTES: i64 = 4096;
-
-/// How the node limits pods by cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodCgroups {
-    /// v1 or v2.
-    pub version: CgroupVersion,
-    /// `cpuCFSQuota`.
-    pub enforce_cpu_quota: bool,
-    /// CFS period in microseconds.
-    pub cpu_period_us: i64,
-}
 
 impl PodCgroups {
     /// What the files of a pod's cgroup say; 0 for no limit.
@@ -38,9 +25,9 @@ impl PodCgroups {
         };
         let limits = pod_limits(amounts, &policy);
         let shares = limits.cpu_shares.unwrap_or_default();
-        let (shares, unlimited_bytes) = match self.version {
-            CgroupVersion::V1 => (shares, UNLIMITED_V1_BYTES),
-            CgroupVersion::V2 => (weight_to_shares(cpu_weight(shares)), 0),
+        let (shares, unlimited_bytes) = match self.is_v2 {
+            false => (shares, UNLIMITED_V1_BYTES),
+            true => (weight_to_shares(cpu_weight(shares)), 0),
         };
         let memory = limits.memory_limit.filter(|bytes| *bytes > 0);
         ObservedResources {
@@ -59,10 +46,10 @@ mod tests {
     use crate::request::pod_amounts;
     use serde_json::{Value, json};
 
-    fn read_back(version: CgroupVersion, resources: Value) -> ObservedResources {
+    fn read_back(is_v2: bool, resources: Value) -> ObservedResources {
         let containers = json!([{"name": "c", "resources": resources}]);
         let pod = serde_json::from_value(json!({"spec": {"containers": containers}}));
-        let cgroups = PodCgroups { version, enforce_cpu_quota: true, cpu_period_us: 100_000 };
+        let cgroups = PodCgroups { is_v2, enforce_cpu_quota: true, cpu_period_us: 100_000 };
         cgroups.read_back(&pod_amounts(&pod.expect("a pod")))
     }
 
@@ -72,7 +59,7 @@ mod tests {
 
     #[test]
     fn version_1_shows_no_limit_of_memory_as_a_number() {
-        let read = |resources| read_back(CgroupVersion::V1, resources);
+        let read = |resources| read_back(false, resources);
         assert_eq!(read(json!({})), values(2, 0, 9_223_372_036_854_771_712));
         let limits = json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "300m"}});
         assert_eq!(read(limits), values(102, 30_000, 9_223_372_036_854_771_712));
@@ -81,7 +68,7 @@ mod tests {
 
     #[test]
     fn version_2_shows_shares_as_coarse_as_its_weight() {
-        let read = |resources| read_back(CgroupVersion::V2, resources);
+        let read = |resources| read_back(true, resources);
         assert_eq!(read(json!({})), values(2, 0, 0));
         // Weight 4 of 102 shares.
         assert_eq!(read(json!({"requests": {"cpu": "100m"}})), values(80, 0, 0));

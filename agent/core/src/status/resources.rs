@@ -12,10 +12,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::DeriveInput;
 use super::container::Subject;
 use super::phase::{RUNNING, is_terminal};
-use crate::cgroup::read_back::PodCgroups;
 use crate::observed::{ObservedContainer, ObservedResources, RunState};
 use crate::request::pod_amounts;
 use crate::resize::PodResources;
+use crate::types::PodCgroups;
 use pintle_api_types::pod;
 use pintle_api_types::pod::resources::{pod_limits, pod_requests, to_quantities};
 use pintle_api_types::quantity::Amount;
@@ -192,7 +192,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cgroup::names::CgroupVersion;
     use crate::status::testing::{World, container, exited};
     use crate::status::{Lifecycle, derive};
 
@@ -201,11 +200,8 @@ mod tests {
         let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"containers": [own, {"name": "d", "image": "i"}]}});
         let mut world = World::new(pod).with(vec![container("c", "1"), container("d", "2")]);
-        world.node.pod_cgroups = Some(PodCgroups {
-            version: CgroupVersion::V1,
-            enforce_cpu_quota: true,
-            cpu_period_us: 100_000,
-        });
+        world.node.pod_cgroups =
+            Some(PodCgroups { is_v2: false, enforce_cpu_quota: true, cpu_period_us: 100_000 });
         world
     }
 

@@ -8,7 +8,6 @@ use pintle_agent_config::{Config, modes};
 use pintle_agent_core::admit;
 use pintle_agent_core::cgroup::formulas::LimitPolicy;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
-use pintle_agent_core::cgroup::read_back::PodCgroups;
 use pintle_agent_core::node::capacity;
 use pintle_agent_core::node::capacity::Allocatable;
 use pintle_agent_core::node::settings::NodeSettings;
@@ -18,7 +17,7 @@ use pintle_agent_core::request::security::SecurityPolicy;
 use pintle_agent_core::request::sysctl::AllowList;
 use pintle_agent_core::request::{Gates, NodeContext, SwapPolicy};
 use pintle_agent_core::sync::backoff::Curve;
-use pintle_agent_core::types::NodeFacts;
+use pintle_agent_core::types::{NodeFacts, PodCgroups};
 use pintle_api_types::duration::GoDuration;
 
 use crate::node::{facts, host};
@@ -39,7 +38,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     let version_2 = cgroup.version == CgroupVersion::V2;
     let cpu_period_us = kubelet.cpu_cfs_quota_period.as_nanos() / 1000;
     facts.pod_cgroups = cgroup.per_qos.then_some(PodCgroups {
-        version: cgroup.version,
+        is_v2: version_2,
         enforce_cpu_quota: kubelet.cpu_cfs_quota,
         cpu_period_us,
     });

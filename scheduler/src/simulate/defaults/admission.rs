@@ -98,7 +98,8 @@ fn admit_new(dump: &Dump, pod: &mut Pod, assumed: &mut Assumed) -> Result<(), Re
             assumed.add("spec.containers[].resources", value, &name);
         }
     }
-    let is_new = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("") == "";
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let is_new = node.is_none_or(str::is_empty);
     tolerate(pod, assumed, &name);
     let overhead = run_with(dump, pod, assumed, &name);
     if is_new {
