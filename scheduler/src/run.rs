@@ -158,6 +158,16 @@ fn shares(took: Duration, facts: &[Fact]) -> (Duration, Duration) {
     (share(searched.max(decided)), share(decided))
 }
 
+/// Lets watches and bindings, which share this thread, go on after decisions that took so long. A yield is
+/// one step of each task, and an event of a watch needs several: after long decisions they have a
+/// tenth of the time.
+async fn let_io_run(took: Duration) {
+    match took < LONG_DECISIONS {
+        true => tokio::task::yield_now().await,
+        false => tokio::time::sleep(took / 10).await,
+    }
+}
+
 /// The scheduler with what it hears and whom it tells.
 struct Running {
     scheduler: Scheduler,
@@ -305,9 +315,10 @@ impl Running {
                 tokio::task::yield_now().await;
                 continue;
             }
+            let began = self.now();
             if self.decide() {
                 self.is_counted = false;
-                tokio::task::yield_now().await;
+                let_io_run(self.now().saturating_sub(began)).await;
                 continue;
             }
             let due = self.scheduler.next_due(self.is_blocked());

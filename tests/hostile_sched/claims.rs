@@ -125,7 +125,7 @@ fn a_regex_of_seconds_in_a_hundred_pods(ground: &mut Ground) {
 }
 
 fn loops_within_loops(ground: &mut Ground) {
-    let list = format!("[{}]", vec!["1"; 60].join(", "));
+    let list = format!("[{}]", vec!["1"; 24].join(", "));
     let within = format!("{list}.all(x, {list}.all(y, {list}.exists(z, x + y + z == 4)))");
     evaluate(ground, &format!("!({within})"), 20);
 }

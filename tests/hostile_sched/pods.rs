@@ -77,7 +77,7 @@ fn quantities_at_their_limits(ground: &mut Ground) {
         json!({"cpu": "1n", "memory": "1"}),
         json!({"memory": "9E", "cpu": "0.0000000001"}),
         json!({"example.com/r": most}),
-        json!({"hugepages-2Mi": "9223372036854775807", "cpu": "1", "memory": "1"}),
+        json!({"hugepages-2Mi": "9223372036852678656", "cpu": "1", "memory": "1"}),
     ];
     let odd = amounts.iter().enumerate().map(|(at, all)| asking(&format!("p{at}"), all));
     ground.create::<Pod>(odd.collect());
@@ -131,7 +131,7 @@ fn gates_by_the_hundred(ground: &mut Ground) {
 fn classes_of_priority_without_number(ground: &mut Ground) {
     let class = |at: usize| {
         json!({"metadata": {"name": format!("{ATTACKER}-{at}")}, "value": at,
-            "preemptionPolicy": if at % 2 == 0 { "Never" } else { "PreemptLowerPriority" }})
+            "preemptionPolicy": if at.is_multiple_of(2) { "Never" } else { "PreemptLowerPriority" }})
     };
     ground.create_global::<PriorityClass>((0..500).map(class).collect());
     let waits = |at: usize| {

@@ -147,6 +147,7 @@ fn attempt_that_exceeds_its_work_is_refused_with_a_sentence_and_put_aside() {
         scheduler.tell(Told::Set(node("m", "8")), at(2));
         assert!(!scheduler.decide_next(at(2)));
         scheduler.net.pays = false;
+        let mut scheduler = scheduler.with_limits(Limits::NONE);
         assert_eq!(names(&decide(&mut scheduler, 10)).len(), 2, "by itself");
         assert!(scheduler.is_sound());
     }

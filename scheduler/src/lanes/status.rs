@@ -315,8 +315,8 @@ mod tests {
     }
 
     /// Of whichever tenant there are most, the others' statuses are written in between.
-    #[test]
-    fn a_tenant_with_many_pods_delays_anothers_status_by_one_write() {
+    #[tokio::test]
+    async fn a_tenant_with_many_pods_delays_anothers_status_by_one_write() {
         let answer = |_: hyper::Request<kube::client::Body>| async {
             let answer = hyper::Response::new(kube::client::Body::empty());
             Ok::<_, std::convert::Infallible>(answer)

@@ -146,7 +146,7 @@ fn started(name: &str, server: &Server, elects: bool) -> (Child, mpsc::Receiver<
     let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
     std::thread::spawn(move || {
         for line in stderr.lines().map_while(Result::ok) {
-            println!("{name}: {line}", name = "log");
+            println!("log: {line}");
             // The test may be over.
             let _ = tell.send(line);
         }
