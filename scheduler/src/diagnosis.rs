@@ -472,11 +472,7 @@ impl Thinker {
         asking: &Asking,
         statuses: &[(u32, Status)],
     ) -> DryRun {
-        let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
-        let never = asking.never_preempts.map(str::to_owned);
-        if let Some(ineligible) =
-            disabled.or(never).or_else(|| ineligible(mirror, asking, statuses))
-        {
+        if let Some(ineligible) = may_not_preempt(mirror, asking, statuses) {
             return DryRun { ineligible: Some(ineligible), ..DryRun::default() };
         }
         let Asking { pod, program, .. } = asking;
@@ -527,11 +523,7 @@ impl Thinker {
             mirror.expect_no_users(users);
             mirror.expect_no_shares(shares);
             let others = others.unwrap_or_else(|panic| resume_unwind(panic));
-            run.needless.extend(others.needless);
-            run.potential.extend(others.potential);
-            run.candidates.extend(others.candidates);
-            run.rejected.extend(others.rejected);
-            run.ineligible = others.ineligible;
+            append(&mut run, others);
         }
         // A search that was cut off evicts no pod.
         if run.ineligible.is_some() {
@@ -541,6 +533,22 @@ impl Thinker {
         run.chosen = preempt::choose(&mirror.cluster, &run.candidates);
         run
     }
+}
+
+/// Why no pod may be evicted for this one, whatever a dry run would find.
+fn may_not_preempt(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Option<String> {
+    let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
+    let never = asking.never_preempts.map(str::to_owned);
+    disabled.or(never).or_else(|| ineligible(mirror, asking, statuses))
+}
+
+/// Adds the dry run of further nodes to a search.
+fn append(run: &mut DryRun, others: DryRun) {
+    run.needless.extend(others.needless);
+    run.potential.extend(others.potential);
+    run.candidates.extend(others.candidates);
+    run.rejected.extend(others.rejected);
+    run.ineligible = others.ineligible;
 }
 
 /// Runs `look` while these pods are on the node, those left out that are bound already. They are

@@ -49,6 +49,8 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 const DUMPED_MAX: usize = 1000;
 /// How long it takes what is told, or decides, before it looks at anything else.
 const TAKE_MAX: Duration = Duration::from_millis(50);
+/// Decisions that took so long in a row are followed by a pause for I/O.
+const LONG_DECISIONS: Duration = Duration::from_millis(20);
 /// How often it says what it waits for before it may lead.
 const SAY_MISSING_EVERY: Duration = Duration::from_secs(30);
 /// How long bindings that are under way may take when it is told to end.

@@ -36,7 +36,10 @@ fn claims(ground: &Ground, count: usize) {
 
 /// A pod whose volumes are these claims, in this order.
 fn user(name: &str, claims: impl Iterator<Item = String>) -> Value {
-    let volume = |(at, claim): (usize, String)| json!({"name": format!("v{at}"), "persistentVolumeClaim": {"claimName": claim}});
+    let volume = |(at, claim): (usize, String)| {
+        let source = json!({"claimName": claim});
+        json!({"name": format!("v{at}"), "persistentVolumeClaim": source})
+    };
     pod(name, json!({"volumes": claims.enumerate().map(volume).collect::<Vec<Value>>()}))
 }
 

@@ -1,11 +1,9 @@
 //! Cgroups of pods, as numbers and names: `formulas` turns amounts into limits, `names` a pod into a
-//! path for either driver, `read_back` limits into what the kernel shows of them, `reserve` tells
-//! what the node keeps for itself.
+//! path for either driver, `reserve` tells what the node keeps for itself.
 
 pub mod formulas;
 pub mod limits;
 pub mod names;
-pub mod read_back;
 pub mod reserve;
 
 pub use limits::{CgroupLimits, QosLimits};

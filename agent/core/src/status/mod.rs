@@ -10,6 +10,7 @@ pub(crate) mod phase;
 pub mod pod_map;
 #[cfg(test)]
 mod proptests;
+mod read_back;
 mod resources;
 mod restarting;
 #[cfg(test)]

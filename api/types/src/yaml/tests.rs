@@ -1,3 +1,5 @@
+//! Texts as go-yaml and Go's json read them: scalars, keys, aliases, encodings, and what is refused.
+
 use serde_json::{Value, json};
 
 use super::*;

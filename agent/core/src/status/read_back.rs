@@ -6,7 +6,7 @@
 //! cgroup v1 shows "no limit" of memory as a number. Pure.
 // k8s: pkg/kubelet/cm/cgroup_v1_manager_linux.go, cgroup_v2_manager_linux.go GetCgroupConfig
 
-use super::formulas::{LimitPolicy, PodAmounts, cpu_weight, pod_limits, weight_to_shares};
+use crate::cgroup::formulas::{LimitPolicy, PodAmounts, cpu_weight, pod_limits, weight_to_shares};
 use crate::observed::ObservedResources;
 use crate::types::PodCgroups;
 
