@@ -107,7 +107,8 @@ fn ours(mirror: &mut Mirror, pod: &Pod) -> Value {
     json!({"prefilter": before, "filter": filter, "chosen": volumes, "scored": false})
 }
 
-/// Upstream keeps volumes also of nodes that a later plugin takes out, and keeps none as empty.
+/// Upstream keeps volumes also of nodes that a later plugin takes out, keeps none as empty, and provisions
+/// a claim as often as the pod names it; ours does once (docs/COMPAT.md).
 fn theirs(case: &Value) -> Value {
     let mut said = case.clone();
     let said = said.as_object_mut().expect("a case");
@@ -116,6 +117,11 @@ fn theirs(case: &Value) -> Value {
     if let Some(nodes) = said["chosen"].as_object_mut() {
         let none = chosen(&Choice::default());
         nodes.retain(|node, volumes| fits(node) && *volumes != none);
+        for volumes in nodes.values_mut() {
+            let mut known = std::collections::HashSet::new();
+            let all = volumes["provisions"].as_array_mut().expect("a list");
+            all.retain(|claim| known.insert(claim.to_string()));
+        }
     }
     json!(said)
 }
