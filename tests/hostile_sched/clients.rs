@@ -113,7 +113,7 @@ fn answers_that_are_never_taken(ground: &mut Ground) {
     });
     assert!(open.len() > CROWD / 4, "{} of them were taken", open.len());
     for _ in 0..9 {
-        ground.is_healthy();
+        ground.assert_healthy();
     }
     ground.bystander("beside answers that are never taken");
     drop(open);
@@ -123,7 +123,7 @@ fn silent_connections(ground: &mut Ground) {
     let open = crowd(ground, socket);
     assert!(open.len() > CROWD / 4, "{} of them were taken", open.len());
     for _ in 0..9 {
-        ground.is_healthy();
+        ground.assert_healthy();
     }
     ground.bystander("beside silent connections");
     drop(open);
@@ -139,7 +139,7 @@ fn heads_without_an_end(ground: &mut Ground) {
     });
     assert!(open.len() > CROWD / 4, "{} of them were taken", open.len());
     for _ in 0..9 {
-        ground.is_healthy();
+        ground.assert_healthy();
     }
     ground.bystander("beside heads");
     drop(open);
@@ -167,7 +167,7 @@ fn tokens_without_number(ground: &mut Ground) {
                 asked
             })
         });
-        ground.is_healthy();
+        ground.assert_healthy();
         ground.bystander("beside tokens");
         assert!(attack.join().expect("no panic") > 0, "no request was sent");
     });

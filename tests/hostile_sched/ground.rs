@@ -100,7 +100,7 @@ impl pintle_tests::attacks::Ground for Ground {
         self.watch.forget();
         assert!(self.ours.runs(), "the scheduler ended: {}", self.stand.ours_log_end());
         assert_eq!(self.lease_holder(), self.holder, "the lease has another holder");
-        self.is_healthy();
+        self.assert_healthy();
     }
 
     fn show_log(&self) {
@@ -200,7 +200,7 @@ impl Ground {
     }
 
     /// Asserts that the port says that the scheduler is healthy.
-    pub fn is_healthy(&self) {
+    pub fn assert_healthy(&self) {
         for path in ["/livez", "/readyz", "/healthz"] {
             let answer = self.stand.get(path, None);
             assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
@@ -302,11 +302,11 @@ where
     for some in all.chunks(AT_ONCE) {
         let one = async |(name, has_finalizers): &(String, bool)| -> Result<()> {
             let deleted = api.delete(name, &DeleteParams::default().grace_period(0)).await;
-            deleted.map(drop).or_else(is_gone)?;
+            deleted.map(drop).or_else(ignore_not_found)?;
             if *has_finalizers {
                 let change = Patch::Merge(json!({"metadata": {"finalizers": null}}));
                 let patched = api.patch_metadata(name, &PatchParams::default(), &change).await;
-                patched.map(drop).or_else(is_gone)?;
+                patched.map(drop).or_else(ignore_not_found)?;
             }
             Ok(())
         };
@@ -315,8 +315,8 @@ where
     Ok(())
 }
 
-/// What is gone already need not be deleted.
-fn is_gone(error: kube::Error) -> kube::Result<()> {
+/// An object that is not there needs no deletion.
+fn ignore_not_found(error: kube::Error) -> kube::Result<()> {
     match error {
         kube::Error::Api(status) if status.code == 404 => Ok(()),
         other => Err(other),

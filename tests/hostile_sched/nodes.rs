@@ -1,4 +1,4 @@
-//! Nodes whose agents have been taken over by somebody: whatever a node may write about itself.
+//! Compromised nodes: what an agent may report about its own Node object.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, Patch, PatchParams};
