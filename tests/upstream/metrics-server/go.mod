@@ -1,6 +1,6 @@
 module pintle.dev/tests/upstream/metrics-server
 
-go 1.26.0
+go 1.26.4
 
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
@@ -38,12 +38,74 @@ replace (
 	k8s.io/streaming => k8s.io/streaming v0.36.3
 )
 
-// So that the version of the components is used.
-exclude github.com/go-openapi/jsonreference v0.21.0
+// What is newer than the components have: requirements of an excluded version are ignored, so that
+// theirs is used.
+exclude (
+	cel.dev/expr v0.25.2
+	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c
+	github.com/antlr4-go/antlr/v4 v4.13.1
+	github.com/fsnotify/fsnotify v1.10.1
+	github.com/fxamacker/cbor/v2 v2.9.2
+	github.com/go-openapi/jsonpointer v0.22.5
+	github.com/go-openapi/jsonpointer v0.23.1
+	github.com/go-openapi/jsonreference v0.21.0
+	github.com/go-openapi/jsonreference v0.21.5
+	github.com/go-openapi/jsonreference v0.21.6
+	github.com/go-openapi/swag v0.26.0
+	github.com/google/cel-go v0.28.1
+	github.com/google/gnostic-models v0.7.1
+	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0
+	github.com/moby/term v0.5.2
+	github.com/prometheus/common v0.69.0
+	github.com/prometheus/procfs v0.20.1
+	github.com/spf13/pflag v1.0.10
+	go.etcd.io/etcd/api/v3 v3.6.11
+	go.etcd.io/etcd/client/pkg/v3 v3.6.11
+	go.etcd.io/etcd/client/v3 v3.6.11
+	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.69.0
+	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.69.0
+	go.opentelemetry.io/otel v1.44.0
+	go.opentelemetry.io/otel/exporters/otlp/otlptrace v1.44.0
+	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.44.0
+	go.opentelemetry.io/otel/metric v1.44.0
+	go.opentelemetry.io/otel/sdk v1.44.0
+	go.opentelemetry.io/otel/trace v1.44.0
+	go.opentelemetry.io/proto/otlp v1.10.0
+	go.uber.org/zap v1.28.0
+	go.yaml.in/yaml/v2 v2.4.4
+	golang.org/x/crypto v0.50.0
+	golang.org/x/crypto v0.52.0
+	golang.org/x/crypto v0.53.0
+	golang.org/x/exp v0.0.0-20260218203240-3dfff04db8fa
+	golang.org/x/exp v0.0.0-20260529124908-c761662dc8c9
+	golang.org/x/net v0.53.0
+	golang.org/x/net v0.55.0
+	golang.org/x/net v0.56.0
+	golang.org/x/oauth2 v0.36.0
+	golang.org/x/sync v0.20.0
+	golang.org/x/sync v0.21.0
+	golang.org/x/sys v0.43.0
+	golang.org/x/sys v0.45.0
+	golang.org/x/sys v0.46.0
+	golang.org/x/term v0.42.0
+	golang.org/x/term v0.43.0
+	golang.org/x/term v0.44.0
+	golang.org/x/text v0.36.0
+	golang.org/x/text v0.37.0
+	golang.org/x/text v0.38.0
+	golang.org/x/time v0.15.0
+	google.golang.org/genproto/googleapis/api v0.0.0-20260615183401-62b3387ff324
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260610212136-7ab31c22f7ad
+	google.golang.org/grpc v1.81.1
+	k8s.io/kube-openapi v0.0.0-20260520065146-aa012df4f4af
+	k8s.io/utils v0.0.0-20260507154919-ff6756f316d2
+	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.35.0
+	sigs.k8s.io/structured-merge-diff/v6 v6.4.0
+)
 
 require (
 	k8s.io/apiserver v0.36.3
-	sigs.k8s.io/metrics-server v0.8.0
+	sigs.k8s.io/metrics-server v0.9.0
 )
 
 require (
@@ -73,7 +135,7 @@ require (
 	github.com/google/cel-go v0.26.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
-	github.com/grafana/regexp v0.0.0-20240518133315-a468a5bfb3bc // indirect
+	github.com/grafana/regexp v0.0.0-20250905093917-f7b3be9d1853 // indirect
 	github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus v1.1.0 // indirect
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.3 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.27.7 // indirect
@@ -86,14 +148,12 @@ require (
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
-	github.com/onsi/ginkgo/v2 v2.28.1 // indirect
-	github.com/onsi/gomega v1.39.1 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/client_golang v1.23.2 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.67.5 // indirect
 	github.com/prometheus/procfs v0.19.2 // indirect
-	github.com/prometheus/prometheus v0.304.2 // indirect
+	github.com/prometheus/prometheus v0.313.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/stoewer/go-strcase v1.3.0 // indirect

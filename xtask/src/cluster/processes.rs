@@ -1,7 +1,7 @@
 //! The long-lived processes of a cluster: started by one run of xtask, ended by another.
 //!
-//! Each has a name, a log and a file with its pid and the time at which it began; a pid that means
-//! another process by now is not ours. They are in sessions of their own, so that they outlive the
+//! Each has a name, a log and a file with its pid, the time at which it began and the length that
+//! its log had then; a pid that means another process by now is not ours. They are in sessions of their own, so that they outlive the
 //! terminal, and carry the cluster's mark, by which children of theirs are found at the end.
 
 use std::fs::{self, File};
@@ -22,6 +22,11 @@ use crate::shell;
 const END_WAIT: Duration = Duration::from_secs(10);
 /// How often the state of a process is looked at.
 const PERIOD: Duration = Duration::from_millis(20);
+/// Lines of a log that an error shows from its start: a program that refuses its options names the
+/// error first and prints some hundred lines of usage after it.
+const FIRST_LINES: usize = 5;
+/// Lines that an error shows from the log's end.
+const LAST_LINES: usize = 15;
 
 /// The processes of one cluster.
 #[derive(Clone, Debug)]
@@ -42,6 +47,7 @@ impl Processes {
         let log = self.layout.log(name);
         fs::create_dir_all(log.parent().expect("a log has a folder"))?;
         let log = File::options().create(true).append(true).open(&log)?;
+        let length = log.metadata()?.len();
         // A group of its own: Ctrl-C at the terminal is not for it.
         cmd.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         cmd.env(process::MARK, self.layout.mark());
@@ -50,16 +56,16 @@ impl Processes {
         let began = process::began(pid).with_context(|| format!("{name} ended at once"))?;
         let file = self.file(name);
         fs::create_dir_all(file.parent().expect("a pid file has a folder"))?;
-        fs::write(file, format!("{pid} {began}"))?;
+        fs::write(file, format!("{pid} {began} {length}"))?;
         Ok(child)
     }
 
     /// The process of this name, while it runs.
     pub(super) fn pid(&self, name: &str) -> Option<i32> {
         let text = fs::read_to_string(self.file(name)).ok()?;
-        let (pid, began_then) = text.split_once(' ')?;
-        let pid = pid.parse().ok()?;
-        (process::began(pid)? == began_then).then_some(pid)
+        let mut words = text.split(' ');
+        let pid = words.next()?.parse().ok()?;
+        (process::began(pid)? == words.next()?).then_some(pid)
     }
 
     /// Asks the process to end, and kills it when it does not; one that is gone is fine.
@@ -106,11 +112,11 @@ impl Processes {
                 Err(error) => error,
             };
             if self.pid(name).is_none() {
-                bail!("{name} ended; the end of its log:\n{}", self.log_end(name));
+                bail!("{name} ended; its log:\n{}", self.log_excerpt(name));
             }
             if Instant::now() > deadline {
-                let log = self.log_end(name);
-                return Err(last).with_context(|| format!("{name}; the end of its log:\n{log}"));
+                let log = self.log_excerpt(name);
+                return Err(last).with_context(|| format!("{name}; its log:\n{log}"));
             }
             thread::sleep(PERIOD);
         }
@@ -126,9 +132,13 @@ impl Processes {
         }
     }
 
-    fn log_end(&self, name: &str) -> String {
-        let text = fs::read_to_string(self.layout.log(name)).unwrap_or_default();
-        shell::tail(&text, 15)
+    /// The first and the last lines that the latest process of this name logged.
+    fn log_excerpt(&self, name: &str) -> String {
+        let log = fs::read(self.layout.log(name)).unwrap_or_default();
+        let file = fs::read_to_string(self.file(name)).unwrap_or_default();
+        let start = file.split(' ').nth(2).and_then(|length| length.parse().ok()).unwrap_or(0);
+        let own = String::from_utf8_lossy(log.get(start..).unwrap_or(&log));
+        shell::ends(&own, FIRST_LINES, LAST_LINES)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -156,5 +166,26 @@ mod tests {
 
         fs::write(processes.file("sleeper"), format!("{} 1", std::process::id())).expect("written");
         assert_eq!(processes.pid("sleeper"), None, "another process has this pid");
+    }
+
+    #[test]
+    fn an_early_end_shows_the_error_above_the_usage_and_no_line_of_an_earlier_start() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let processes = Processes { layout: Layout::in_folder("t", dir.path()) };
+        let error_of = |script: &str| {
+            let mut command = Command::new("sh");
+            let mut child =
+                processes.start("part", command.args(["-c", script])).expect("sh starts");
+            child.wait().expect("reaped");
+            let wait = processes.wait("part", END_WAIT, || bail!("not ready"));
+            format!("{:#}", wait.expect_err("the process has ended"))
+        };
+        assert!(error_of("echo first; sleep 0.1").contains("first"));
+
+        let text = error_of("sleep 0.1; echo Error: no such flag; seq 200");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(&lines[..3], ["part ended; its log:", "Error: no such flag", "1"], "{text}");
+        assert_eq!(lines.last(), Some(&"200"), "{text}");
+        assert_eq!(lines.len(), 1 + FIRST_LINES + 1 + LAST_LINES, "{text}");
     }
 }

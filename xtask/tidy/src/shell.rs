@@ -156,6 +156,16 @@ pub fn tail(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
+/// The `first` and the `last` lines of a text, and between them how many lines are left out.
+pub fn ends(text: &str, first: usize, last: usize) -> String {
+    let all: Vec<&str> = text.trim_end().lines().collect();
+    let Some(omitted) = all.len().checked_sub(first + last).filter(|count| *count > 0) else {
+        return all.join("\n");
+    };
+    let (head, tail) = (all[..first].join("\n"), all[first + omitted..].join("\n"));
+    format!("{head}\n[lines left out: {omitted}]\n{tail}")
+}
+
 /// The first of `names` found on PATH or in the folders that only root's PATH has.
 pub fn which(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
@@ -196,5 +206,12 @@ mod tests {
     fn tail_keeps_the_last_lines_only() {
         assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
         assert_eq!(tail("a", 5), "a");
+    }
+
+    #[test]
+    fn ends_omits_the_middle_of_a_long_text_only() {
+        assert_eq!(ends("a\nb\nc\nd\n", 1, 2), "a\n[lines left out: 1]\nc\nd");
+        assert_eq!(ends("a\nb\nc\n", 1, 2), "a\nb\nc");
+        assert_eq!(ends("", 1, 2), "");
     }
 }
