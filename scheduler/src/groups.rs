@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::Cluster;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
@@ -145,7 +145,7 @@ impl Groups {
 
     /// Takes a group as it is; what that is to pods that wait.
     pub fn set(&self, group: PodGroup) -> Option<Event> {
-        let key = ObjectKey::of(&group);
+        let key = key_of(&group);
         let is_new = self.0.borrow_mut().groups.insert(key.clone(), Rc::new(group)).is_none();
         is_new.then(|| Event::Group(key.as_str().into(), "scheduling.k8s.io/PodGroupAdd"))
     }
@@ -161,7 +161,7 @@ impl Groups {
     /// may be whom the others of its group wait for.
     // k8s: gangscheduling/gangscheduling.go isSchedulableAfterPodAdded
     pub fn set_pod(&self, pod: &Pod, is_ours: bool) -> Option<Event> {
-        let key = ObjectKey::of(pod);
+        let key = key_of(pod);
         let mut known = self.0.borrow_mut();
         let Some(group) = group_of(pod) else {
             known.take_pod(&key);

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   duration, url, jitter, rate  texts, waits and how often something may happen
+//!   kind, key, symbol, symbol_map  kinds and names of objects, texts kept once
+//!   request                      a request to the API server and its answer, as data
 //!   ids                          names, instants and versions that are not to be taken for another
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   rng                          chance that a seed repeats, for simulations
@@ -16,11 +18,16 @@
 pub mod duration;
 pub mod ids;
 pub mod jitter;
+pub mod key;
+pub mod kind;
 pub mod pod;
 pub mod quantity;
 pub mod rate;
+pub mod request;
 pub mod rng;
 pub mod selector;
 pub mod strategic;
+pub mod symbol;
+pub mod symbol_map;
 pub mod url;
 pub mod yaml;

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::resource::v1::{
     AllocationResult, ResourceClaim, ResourceClaimConsumerReference,
 };
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::Plugin;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::requests::node_claims;
@@ -140,7 +140,7 @@ impl Reserving {
         let asks = self.has_conditions();
         let mut found = Readiness::Ready;
         for reserve in &mut self.all {
-            let key = ObjectKey::of(&*reserve.claim);
+            let key = key_of(&*reserve.claim);
             let newest = known.claim(&key);
             let is_gone = newest.is_none() && asks;
             let newest = newest.filter(|claim| uid_of(claim) == uid_of(&reserve.claim));

@@ -16,6 +16,7 @@ mod rules;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use pintle_api::informer::key_of;
 use pintle_sched_core::snapshot::objects::OWN_KEYS;
 use serde_json::{Value, json};
 
@@ -363,7 +364,7 @@ impl World {
             Command::Bind { pod, node, .. } => self.binds.push((pod, node)),
             Command::Status { pod, nominated, .. } => {
                 let uid = pod.uid().expect("a uid").into();
-                let pod = PodRef { key: ObjectKey::of(&*pod.whole()), uid };
+                let pod = PodRef { key: key_of(&*pod.whole()), uid };
                 if let Some(node) = nominated {
                     self.statuses.retain(|(waiting, _)| *waiting != pod);
                     self.statuses.push((pod, node));

@@ -5,7 +5,7 @@
 //! upstream's plugin. Bounds: the objects. The daemon does not come here.
 
 use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod};
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::Profile;
 use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::requests::PodRequests;
@@ -51,7 +51,7 @@ impl Shared {
     /// Why it cannot be read, or is looked at nowhere.
     pub fn ask(&mut self, pod: &Pod) -> Result<Answer, String> {
         let mirror = &mut self.0;
-        let spec = mirror.spec_of(pod, &ObjectKey::of(pod)).ok_or("it cannot be read")?;
+        let spec = mirror.spec_of(pod, &key_of(pod)).ok_or("it cannot be read")?;
         let program = mirror.cluster.compile(pod).map_err(|error| error.to_string())?;
         let claims = mirror.device_claims(pod, &spec, &Profile::default());
         let claims = claims.map_err(|refused| refused.reason)?.ok_or("it has no claims")?;

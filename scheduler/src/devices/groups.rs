@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 use k8s_openapi::api::scheduling::v1alpha2::{PodGroup, PodGroupResourceClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 
 use super::known::{Claims, allocation};
 use super::look::is_reserved;
@@ -51,7 +51,7 @@ pub(super) fn is_for(pod: &Pod, claim: &ResourceClaim, of_groups: bool) -> Resul
         Some(group) => format!("neither Pod nor PodGroup {group} is the owner"),
         None => "Pod is not owner".to_owned(),
     };
-    let (claim, pod) = (ObjectKey::of(claim), ObjectKey::of(pod));
+    let (claim, pod) = (key_of(claim), key_of(pod));
     let (claim, pod) = (claim.as_str(), pod.as_str());
     Err(format!("ResourceClaim {claim} was not created for Pod {pod} ({nobody})"))
 }
@@ -85,7 +85,7 @@ pub(super) fn user(
 // k8s: dynamicresources.go unreservePodGroupClaims
 pub(crate) fn reserved(group: &PodGroup, known: &Claims) -> Vec<Rc<ResourceClaim>> {
     let known = known.borrow();
-    let key = ObjectKey::of(group);
+    let key = key_of(group);
     let mut found = Vec::new();
     for of in group.spec.resource_claims.iter().flatten() {
         let name = match &of.resource_claim_name {

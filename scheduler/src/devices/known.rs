@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::core::v1::{NodeSelector, Pod};
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::requests::node_claims;
@@ -201,7 +201,7 @@ impl Devices {
     /// A pod is on a node, with what its status says of what its devices take there.
     pub(crate) fn uses(&mut self, uid: &str, pod: &Pod, node: &str) {
         if self.takes_of_nodes() {
-            let namespace = ObjectKey::of(pod);
+            let namespace = key_of(pod);
             self.users.put((uid, namespace.namespace()), node_claims(pod), node);
         }
     }
@@ -257,7 +257,7 @@ impl Devices {
     /// Takes a claim, unless a newer one is known.
     // k8s: dynamicresources.go isSchedulableAfterClaimChange
     pub(crate) fn set_claim(&mut self, claim: ResourceClaim) -> Option<Event> {
-        let key = ObjectKey::of(&claim);
+        let key = key_of(&claim);
         let old = self.claim(&key);
         if old.as_ref().is_some_and(|old| version(&old.metadata) > version(&claim.metadata)) {
             return None;
@@ -268,7 +268,7 @@ impl Devices {
     /// Takes a claim of a list of all claims: it replaces what is known, also by an older version, because
     /// a restored etcd counts from an earlier number. What was written here a moment ago stays.
     pub(crate) fn set_listed(&mut self, claim: ResourceClaim) -> Option<Event> {
-        let key = ObjectKey::of(&claim);
+        let key = key_of(&claim);
         let old = self.claim(&key);
         let is_newer =
             old.as_ref().is_some_and(|old| version(&old.metadata) > version(&claim.metadata));
@@ -324,7 +324,7 @@ impl Devices {
     /// gone: nobody would tell of its end again.
     // k8s: pkg/scheduler/util/assumecache/assume_cache.go Assume
     pub(crate) fn set_written(&mut self, claim: ResourceClaim) -> Option<Event> {
-        let key = ObjectKey::of(&claim);
+        let key = key_of(&claim);
         let known = self.claim(&key)?;
         if uid(&known) != uid(&claim) {
             return None;
@@ -399,7 +399,7 @@ impl Devices {
         self.is_written(uid(claim));
         self.count(claim, false);
         self.usage.add(&allocation);
-        let (key, cycle) = (ObjectKey::of(claim), self.cycle());
+        let (key, cycle) = (key_of(claim), self.cycle());
         self.last_given += 1;
         let number = self.last_given;
         let given = Given { key, allocation, pods: 1, cycle, number };

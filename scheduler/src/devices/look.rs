@@ -11,7 +11,7 @@ use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
 };
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::{Cluster, Plugin};
@@ -90,7 +90,7 @@ fn named(pod: &Pod) -> &[PodResourceClaim] {
 /// The name of a claim, and whether it was made for the pod; `None` where there is to be none.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/resourceclaim/resourceclaim.go Name
 fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, bool)>, String> {
-    let whose = ObjectKey::of(pod);
+    let whose = key_of(pod);
     let key = |name: &str| ObjectKey::new(whose.namespace(), name);
     if let Some(name) = &claim.resource_claim_name {
         return Ok(Some((key(name), false)));
@@ -148,7 +148,7 @@ fn named_claims_of<'a>(
 /// Whether a pod uses a claim of this name, and has all its claims.
 pub(crate) fn uses(pod: &Pod, known: &Claims, claim: &str) -> bool {
     let all = claims_of(pod, known);
-    all.is_ok_and(|all| all.iter().any(|own| ObjectKey::of(&**own).as_str() == claim))
+    all.is_ok_and(|all| all.iter().any(|own| key_of(&**own).as_str() == claim))
 }
 
 /// Whether a pod may use a claim already, itself or, where it has one, as one of a group of this name.

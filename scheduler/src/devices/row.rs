@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceClaim};
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::Plugin;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::filter::status::{Code, Status};
@@ -254,7 +254,7 @@ impl OfDevices<'_> {
         let has = |own: &&Own| own.shared.is_none() && allocation(&own.claim).is_some();
         let mut claims = self.claims.all.iter().filter(is_near).filter(has);
         let why = claims.find_map(|own| {
-            let known = (&*self.claims.uid, &ObjectKey::of(&*own.claim));
+            let known = (&*self.claims.uid, &key_of(&*own.claim));
             self.devices.users.refusal(known, self.name(row), &is_gone)
         })?;
         // Extended resources are looked at before.

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
-use pintle_api::informer::{InformerError, InformerObserver, ObjectKey};
+use pintle_api::informer::{InformerError, InformerObserver, ObjectKey, key_of};
 use pintle_api::{Access, ClientOptions};
 use pintle_daemon::tasks;
 use pintle_sched_core::Profile;
@@ -102,7 +102,7 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
     })?;
     let answer =
         super::explain(&mut mirror, &mut Thinker::default(), &pod, options.node.as_deref())
-            .with_context(|| ObjectKey::of(&pod).as_str().to_owned())?;
+            .with_context(|| key_of(&pod).as_str().to_owned())?;
     let text = match options.at.output {
         Format::Json => serde_json::to_string_pretty(&answer)? + "\n",
         Format::Table => answer.to_string(),
@@ -166,7 +166,7 @@ async fn follow_admission(client: &kube::Client, dump: &mut Dump, asked: &mut Du
     for (pod, source) in asked.pods.iter_mut().zip(&asked.pod_sources) {
         let given = if is_known { priority::admit_new } else { priority::admit };
         given(&classes, pod).map_err(|(field, problem)| {
-            let (place, pod) = (&source.place, ObjectKey::of(pod));
+            let (place, pod) = (&source.place, key_of(pod));
             anyhow::anyhow!("{place}: Pod {}: {field}: {problem}", pod.as_str())
         })?;
     }
@@ -201,7 +201,7 @@ fn asked_pods(path: &Path) -> Result<Dump> {
         "{shown}: holds no Pod: of a Deployment or Job give a pod of its template"
     );
     if let Some(at) = asked.pods.iter().position(has_claims) {
-        let (pod, place) = (ObjectKey::of(&asked.pods[at]), &asked.pod_sources[at].place);
+        let (pod, place) = (key_of(&asked.pods[at]), &asked.pod_sources[at].place);
         anyhow::bail!("{place}: {}", SimulationError::HasClaims(pod.as_str().to_owned()));
     }
     Ok(asked)

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::explain::{refused, statuses};
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::preempt::{self, DryRun, Rule};
@@ -247,7 +247,7 @@ pub fn explain(
     let answer = asking.map(|asking| look(mirror, thinker, &asking, asked));
     taken.iter().for_each(|step| mirror.turn(step, false, &mut aside));
     let mut answer = answer?;
-    answer.pod = ObjectKey::of(pod).as_str().to_owned();
+    answer.pod = key_of(pod).as_str().to_owned();
     answer.bound_to = node.map(str::to_owned);
     if mirror.profile_number(pod).is_none() {
         let (name, first) = (scheduler_name(pod), &mirror.profile(0).scheduler_name);

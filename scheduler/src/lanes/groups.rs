@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_daemon::tasks;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -36,7 +36,7 @@ impl GroupLane {
 
     /// Writes it, later.
     pub(super) fn put(&self, group: Rc<PodGroup>, condition: PodCondition) {
-        let key = ObjectKey::of(&*group).as_str().to_owned();
+        let key = key_of(&*group).as_str().to_owned();
         self.waiting.borrow_mut().insert(key, (group, condition));
         self.wake.notify_one();
     }
@@ -49,7 +49,7 @@ impl GroupLane {
                 self.wake.notified().await;
                 continue;
             };
-            let key = ObjectKey::of(&*group);
+            let key = key_of(&*group);
             let (namespace, name) = (key.namespace(), key.name());
             let path = format!(
                 "/apis/scheduling.k8s.io/v1alpha2/namespaces/{namespace}/podgroups/{name}/status"

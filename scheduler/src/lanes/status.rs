@@ -13,7 +13,7 @@ use hyper::Method;
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_daemon::fair::FairQueue;
 use pintle_daemon::tasks;
 use serde_json::{Map, Value, json};
@@ -81,7 +81,7 @@ impl StatusLane {
             },
             None => {
                 // It was decided about just now, so that it is an object still.
-                let namespace: Namespace = ObjectKey::of(&*pod.whole()).namespace().into();
+                let namespace: Namespace = key_of(&*pod.whole()).namespace().into();
                 self.order.borrow_mut().push(Rc::clone(&namespace), Rc::clone(&uid));
                 Said { pod, namespace, condition, nominated }
             }
@@ -121,7 +121,7 @@ impl StatusLane {
             });
             if let Err(error) = written {
                 let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
-                let pod = ObjectKey::of(&*said.pod.whole());
+                let pod = key_of(&*said.pod.whole());
                 if gone || is_late {
                     // A pod that is bound meanwhile takes no nomination.
                     tracing::debug!(%error, pod = pod.as_str(), "a status came too late");
@@ -150,7 +150,7 @@ impl StatusLane {
         let pod = said.pod.whole();
         let patch = patch(&pod, said.condition.as_ref(), said.nominated.as_deref());
         let is_wanted = || self.busy.borrow().get(uid).is_none_or(Option::is_none);
-        let path = path_of(&ObjectKey::of(&*pod)) + "/status";
+        let path = path_of(&key_of(&*pod)) + "/status";
         send_while(&self.client, &path, &patch, is_wanted).await
     }
 }

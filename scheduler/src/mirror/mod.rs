@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use pintle_api::informer::{ObjectKey, Symbol};
+use pintle_api::informer::{ObjectKey, Symbol, key_of};
 use pintle_sched_core::Profile;
 use pintle_sched_core::attempt_budget::AttemptBudget;
 use pintle_sched_core::hint::Event;
@@ -332,7 +332,7 @@ impl Mirror {
                 Vec::new()
             }
             Thing::PodDisruptionBudget(budget) => {
-                self.budgets.insert(ObjectKey::of(&*budget), *budget);
+                self.budgets.insert(key_of(&*budget), *budget);
                 self.read_budgets = None;
                 Vec::new()
             }
@@ -356,7 +356,7 @@ impl Mirror {
     pub fn foresee(&mut self, thing: &Thing) -> Vec<Step> {
         match thing {
             Thing::Pod(pod) => {
-                let found = self.steps_of(pod, &ObjectKey::of(&**pod));
+                let found = self.steps_of(pod, &key_of(&**pod));
                 found.map(|(_, steps)| steps).unwrap_or_default()
             }
             Thing::Node(node) => self.read_node(node).into_iter().collect(),
@@ -406,7 +406,7 @@ impl Mirror {
     }
 
     fn set_pod(&mut self, mut pod: Pod) -> Vec<Step> {
-        let key = ObjectKey::of(&pod);
+        let key = key_of(&pod);
         let Some((spec, steps)) = self.steps_of(&pod, &key) else { return Vec::new() };
         let declares = self.declarations.of(&pod);
         self.forget_whole(&key);
@@ -518,7 +518,7 @@ impl Mirror {
     }
 
     fn read_node(&mut self, node: &Node) -> Option<Step> {
-        let key = ObjectKey::of(node);
+        let key = key_of(node);
         match self.cluster.read_node(node) {
             Ok(spec) => {
                 self.flawed.take(Kind::Node, &key);

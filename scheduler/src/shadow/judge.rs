@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::select::sample_size;
 use pintle_sched_core::{Plugin, explain};
 
+use pintle_api::informer::key_of;
+
 use super::nearby;
 use super::report::{Difference, Disagreement, Verdict};
 use super::{Decision, Shadow};
@@ -160,7 +162,7 @@ fn enough(percentage: i32, nodes: usize) -> usize {
 }
 
 fn name(pod: &Pod) -> String {
-    pintle_api::informer::ObjectKey::of(pod).as_str().to_owned()
+    key_of(pod).as_str().to_owned()
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::Profile;
 
 use self::report::{Report, Verdict};
@@ -164,7 +164,7 @@ impl Shadow {
     /// The decision of the scheduler that is followed, if the change is one.
     fn decision(&self, held: &Held) -> Option<Decision> {
         let Held::Set(Thing::Pod(pod)) = held else { return None };
-        let before = self.mirror.waiting(&ObjectKey::of(&**pod))?;
+        let before = self.mirror.waiting(&key_of(&**pod))?;
         if before.uid() != pod.metadata.uid.as_deref()
             || scheduler_name(pod) != self.followed.profile.scheduler_name
         {

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_api_types::quantity::Amount;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
@@ -256,7 +256,7 @@ impl Volumes {
         let capacities = self.capacities.len() as u64;
         spent.pay(8 + if class.is_some() { capacities } else { 0 }, PURPOSE)?;
         let provision = class.and_then(|class| self.provision(cluster, claim, &class));
-        let key = ObjectKey::of(claim);
+        let key = key_of(claim);
         let size = self.claims.get(&key).map(|claim| asked(claim)).unwrap_or_default();
         Ok(Wanted { key, size, selected, given, list, provision })
     }

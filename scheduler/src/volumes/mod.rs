@@ -29,7 +29,7 @@ use std::rc::Rc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, key_of};
 use pintle_sched_core::Plugin::{self, NodeVolumeLimits, VolumeBinding, VolumeZone};
 use pintle_sched_core::hint::Event;
 
@@ -104,7 +104,7 @@ impl Volumes {
             }
             Thing::CSIStorageCapacity(capacity) => {
                 let new = Rc::new(*capacity);
-                let old = self.capacities.insert(ObjectKey::of(&*new), Rc::clone(&new));
+                let old = self.capacities.insert(key_of(&*new), Rc::clone(&new));
                 let label = match old {
                     None => "storage.k8s.io/CSIStorageCapacityAdd",
                     Some(_) => "storage.k8s.io/CSIStorageCapacityUpdate",
@@ -121,7 +121,7 @@ impl Volumes {
     }
 
     fn set_claim(&mut self, claim: PersistentVolumeClaim) -> Event {
-        let key = ObjectKey::of(&claim);
+        let key = key_of(&claim);
         let is_old =
             |a: &Rc<PersistentVolumeClaim>| version(&a.metadata) != version(&claim.metadata);
         if self.assumed_claims.get(&key).is_some_and(is_old) {

@@ -31,8 +31,6 @@ mod reflector_tests;
 mod sink;
 mod store;
 mod subscription;
-mod symbol;
-mod symbol_map;
 mod task;
 mod wire;
 #[cfg(test)]
@@ -45,15 +43,15 @@ use kube::Client;
 
 pub use backoff::CLIENT_GO;
 pub use error::InformerError;
-pub use object::{Object, ObjectKey, PrunedMeta, UnreadableObject};
+pub use object::{Object, ObjectKey, PrunedMeta, UnreadableObject, key_of};
 pub use observer::InformerObserver;
 pub use pending::ObjectChange;
+pub use pintle_api_types::symbol::Symbol;
+pub use pintle_api_types::symbol_map::SymbolMap;
 pub use reflector::FirstList;
 pub use sink::ObjectSink;
 pub use store::{IndexBy, IndexValues, ObjectStore};
 pub use subscription::Subscription;
-pub use symbol::Symbol;
-pub use symbol_map::SymbolMap;
 pub use wire::ObjectSource;
 
 use observer::Nobody;

@@ -3,15 +3,11 @@
 //! A user's type names the fields that it reads, and no others: what it does not name is skipped
 //! while the text is read. [`PrunedMeta`] is the least that its `metadata` has to be.
 
-use std::borrow::Borrow;
-use std::fmt;
-use std::sync::Arc;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+pub use pintle_api_types::key::ObjectKey;
+use pintle_api_types::symbol::Symbol;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-use super::symbol::Symbol;
 
 /// An object as its users read it. Equal objects are the same to every subscriber.
 pub trait Object: DeserializeOwned + PartialEq + Send + Sync + 'static {
@@ -86,39 +82,9 @@ pub(super) struct OnlyMeta {
     pub(super) metadata: PrunedMeta,
 }
 
-/// `namespace/name`, or `name` of an object of the whole cluster.
-// k8s: staging/src/k8s.io/client-go/tools/cache/store.go MetaNamespaceKeyFunc
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey(Arc<str>);
-
-impl ObjectKey {
-    /// The key of a name in a namespace, which may be empty.
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self(match namespace.is_empty() {
-            true => name.into(),
-            false => format!("{namespace}/{name}").into(),
-        })
-    }
-
-    /// An object's key.
-    pub fn of<T: Object>(object: &T) -> Self {
-        Self::new(object.namespace(), object.name())
-    }
-
-    /// The whole key.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Empty for objects of the whole cluster.
-    pub fn namespace(&self) -> &str {
-        self.0.split_once('/').map_or("", |(namespace, _)| namespace)
-    }
-
-    /// The name alone.
-    pub fn name(&self) -> &str {
-        self.0.split_once('/').map_or(&self.0, |(_, name)| name)
-    }
+/// The key of an object.
+pub fn key_of<T: Object>(object: &T) -> ObjectKey {
+    ObjectKey::new(object.namespace(), object.name())
 }
 
 /// What can be told of an object that cannot be read.
@@ -128,35 +94,4 @@ pub struct UnreadableObject {
     pub key: ObjectKey,
     /// Its uid; empty when it has none.
     pub uid: Box<str>,
-}
-
-impl Borrow<str> for ObjectKey {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ObjectKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ObjectKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_has_two_parts_or_one() {
-        for (namespace, name, whole) in [("a", "b", "a/b"), ("", "b", "b")] {
-            let key = ObjectKey::new(namespace, name);
-            assert_eq!((key.as_str(), key.namespace(), key.name()), (whole, namespace, name));
-        }
-    }
 }

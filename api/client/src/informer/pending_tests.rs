@@ -19,7 +19,7 @@ fn thing(name: &str, uid: &str, content: u32) -> Arc<Thing> {
 type Known<'a> = Option<&'a Arc<Thing>>;
 
 fn change(old: Known<'_>, new: Known<'_>, last: Option<(&Arc<Thing>, bool)>) -> StoreChange<Thing> {
-    let key = ObjectKey::of(&**old.or(new).expect("something changed"));
+    let key = key_of(&**old.or(new).expect("something changed"));
     let gone = last.map(|(last, is_final)| (Arc::clone(last), is_final));
     StoreChange { key, old: old.cloned(), new: new.cloned(), gone }
 }
@@ -82,11 +82,11 @@ fn the_first_change_that_waits_is_told_first_and_the_beginning_is_counted() {
     let b2 = &thing("b", "b", 2);
     pending.push(&change(Some(b), Some(b2), None), false);
     pending.push(&change(Some(a), None, Some((a, true))), false);
-    pending.push_again(&ObjectKey::of(&**c), c);
+    pending.push_again(&key_of(&**c), c);
     assert_eq!((pending.len(), pending.initial()), (3, 2));
     assert_eq!(told(&mut pending), ["!b2", "!a1", "-a1", "+c1"]);
     assert_eq!(pending.initial(), 0);
-    pending.push_again(&ObjectKey::of(&**c), c);
+    pending.push_again(&key_of(&**c), c);
     assert_eq!(told(&mut pending), ["c1>c1"]);
 }
 

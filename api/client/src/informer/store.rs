@@ -8,10 +8,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use super::object::{Object, ObjectKey};
+use super::object::{Object, ObjectKey, key_of};
 use super::pending::StoreChange;
 use super::subscription::Queue;
-use super::symbol::Symbol;
+use pintle_api_types::symbol::Symbol;
 
 /// Which values an object has in an index: says each of them.
 pub type IndexValues<T> = fn(&T, &mut dyn FnMut(&str));
@@ -177,7 +177,7 @@ impl<T: Object> ObjectStore<T> {
 
     /// It was deleted in this state.
     pub(super) fn delete(&self, object: T) -> bool {
-        let key = ObjectKey::of(&object);
+        let key = key_of(&object);
         self.change(|objects, changes| remove(objects, changes, &key, Some(object)))
     }
 
@@ -191,7 +191,7 @@ impl<T: Object> ObjectStore<T> {
         self.change(|objects, changes| {
             let mut left = listed.unreadable;
             for object in listed.objects {
-                left.insert(ObjectKey::of(&object));
+                left.insert(key_of(&object));
                 put(objects, changes, object);
             }
             let gone = objects.known.keys().filter(|key| !listed.nameless && !left.contains(*key));
@@ -225,7 +225,7 @@ impl<T: Object> ObjectStore<T> {
 }
 
 fn put<T: Object>(objects: &mut Objects<T>, changes: &mut Vec<StoreChange<T>>, object: T) -> bool {
-    let key = ObjectKey::of(&object);
+    let key = key_of(&object);
     if objects.known.get(&key).is_some_and(|known| **known == object) {
         return false;
     }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::backoff::CLIENT_GO;
 use super::error::InformerError;
-use super::object::PrunedMeta;
+use super::object::{PrunedMeta, key_of};
 use super::reflector::{EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan};
 use super::store::{Listed, ObjectStore};
 use super::{ObjectChange, ObjectKey, Subscription, Symbol};
@@ -262,15 +262,15 @@ impl Client {
         while let Some(change) = self.subscription.try_next() {
             match change {
                 ObjectChange::Added { object, .. } => {
-                    let before = self.mirror.insert(ObjectKey::of(&*object), object);
+                    let before = self.mirror.insert(key_of(&*object), object);
                     assert_eq!(before, None, "added twice");
                 }
                 ObjectChange::Updated { old, new } => {
-                    let before = self.mirror.insert(ObjectKey::of(&*new), new);
+                    let before = self.mirror.insert(key_of(&*new), new);
                     assert_eq!(before, Some(old), "updated from something else");
                 }
                 ObjectChange::Deleted { object, .. } => {
-                    let before = self.mirror.remove(&ObjectKey::of(&*object));
+                    let before = self.mirror.remove(&key_of(&*object));
                     assert_eq!(
                         before.map(|old| old.metadata.uid.clone()),
                         Some(object.metadata.uid.clone())

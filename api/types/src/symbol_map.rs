@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-use super::symbol::Symbol;
+use crate::symbol::Symbol;
 
 /// Entries by key, in one allocation that is as large as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

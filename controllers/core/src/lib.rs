@@ -1,0 +1,3 @@
+//! What every controller is made of, without effects.
+
+#![forbid(unsafe_code)]

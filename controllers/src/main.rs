@@ -1,0 +1,5 @@
+//! The controller manager.
+
+#![forbid(unsafe_code)]
+
+fn main() {}
