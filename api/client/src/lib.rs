@@ -9,7 +9,7 @@
 //! a dead peer is found within [`DEAD_AFTER`] and replaced, certificates and tokens that may change
 //! under way, a limit of requests per second, and a connection of its own for whoever asks for one.
 //! What is specific to one daemon (which objects it watches, what it writes) stays with it. For those
-//! that run as one of several, `leader` chooses; for those that reconcile, `queue` orders the work;
+//! that run as one of several, `leader` chooses;
 //! what they know of the cluster they know by `informer`.
 
 #![forbid(unsafe_code)]
@@ -31,7 +31,6 @@ mod own_root;
 mod places;
 mod pool;
 mod proxy;
-pub mod queue;
 mod service;
 mod tls;
 mod turns;

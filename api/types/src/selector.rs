@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use crate::symbol::Symbol;
+use crate::symbol_map::SymbolMap;
+
 /// Turns texts into the words that a selector is made of; equal texts give equal words.
 pub trait Words {
     /// A word.
@@ -154,7 +157,7 @@ impl<W: Ord + Clone> Selector<W> {
         })
     }
 
-    /// Whether it selects an object that has these values of labels.
+    /// Selects an object whose labels have these values.
     fn matches_by<'a>(&self, value_of: impl Fn(&W) -> Option<&'a W>) -> bool
     where
         W: 'a,
@@ -174,6 +177,25 @@ impl<W: Ord + Clone> Selector<W> {
             .iter()
             .find(|r| r.op == LabelOp::In && r.values.len() == 1)
             .map(|r| (r.key.clone(), r.values[0].clone()))
+    }
+}
+
+impl Selector<Symbol> {
+    /// Selects an object with these labels.
+    pub fn matches_labels(&self, labels: &SymbolMap) -> bool {
+        self.matches_by(|key| labels.get(key))
+    }
+}
+
+/// Symbols are their own words.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Symbols;
+
+impl Words for Symbols {
+    type Word = Symbol;
+
+    fn word(&mut self, text: &str) -> Symbol {
+        Symbol::of(text)
     }
 }
 

@@ -1,3 +1,7 @@
 //! The controllers of kube-controller-manager, one file or folder each, as pure functions.
+//!
+//! A controller never names another one: what several need is in `pintle_controllers_core::common`.
 
 #![forbid(unsafe_code)]
+
+pub mod ttl_after_finished;

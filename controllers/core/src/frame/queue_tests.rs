@@ -5,21 +5,20 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::WorkQueue;
-use super::state::State;
+use super::queue::{Backoff, WorkQueue};
 
 #[test]
-fn a_key_that_is_added_twice_is_given_out_once() {
+fn key_added_twice_comes_once() {
     let now = Instant::now();
-    let mut state = State::<u8>::new();
+    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
     [1, 2, 1].into_iter().for_each(|key| state.add(key, now));
     assert_eq!([state.take(now), state.take(now), state.take(now)], [Some(1), Some(2), None]);
 }
 
 #[test]
-fn a_key_that_is_added_while_it_is_worked_on_comes_again_afterwards() {
+fn key_added_while_worked_on_comes_again() {
     let now = Instant::now();
-    let mut state = State::<u8>::new();
+    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
     state.add(1, now);
     assert_eq!(state.take(now), Some(1));
     state.add(1, now);
@@ -29,10 +28,10 @@ fn a_key_that_is_added_while_it_is_worked_on_comes_again_afterwards() {
 }
 
 #[test]
-fn the_earliest_of_several_times_counts() {
+fn key_added_with_several_waits_comes_after_the_shortest() {
     let now = Instant::now();
     let after = |seconds| now + Duration::from_secs(seconds);
-    let mut state = State::<u8>::new();
+    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
     for seconds in [9, 3, 5] {
         state.add_after(1, now, Duration::from_secs(seconds));
     }
@@ -45,9 +44,9 @@ fn the_earliest_of_several_times_counts() {
 }
 
 #[test]
-fn failures_wait_longer_each_time_until_forgotten() {
+fn failed_key_waits_longer_each_time_until_forgotten() {
     let now = Instant::now();
-    let mut state = State::<u8>::new();
+    let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
     let mut waits = Vec::new();
     for _ in 0..40 {
         state.add_rate_limited(1, now);
@@ -65,9 +64,9 @@ fn failures_wait_longer_each_time_until_forgotten() {
 }
 
 #[test]
-fn many_keys_that_fail_at_once_are_spread() {
+fn keys_failing_at_once_are_spread() {
     let now = Instant::now();
-    let mut state = State::<u32>::new();
+    let mut state = WorkQueue::<u32>::new(Backoff::DEFAULT);
     (0..200).for_each(|key| state.add_rate_limited(key, now));
     let mut last = now;
     while let Some(due) = state.next_due() {
@@ -103,9 +102,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn no_key_is_lost_or_worked_on_by_two(steps in steps()) {
+    fn key_is_neither_lost_nor_worked_on_twice_at_once(steps in steps()) {
         let mut now = Instant::now();
-        let mut state = State::<u8>::new();
+        let mut state = WorkQueue::<u8>::new(Backoff::DEFAULT);
         let mut working = BTreeSet::new();
         // Keys with something that happened since they were last given out.
         let mut owed = BTreeSet::new();
@@ -147,28 +146,4 @@ proptest! {
         }
         prop_assert!(owed.is_empty(), "{owed:?} were lost");
     }
-}
-
-#[test]
-fn workers_are_woken_and_a_panic_gives_the_key_back() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(async {
-        let queue = WorkQueue::<u8>::default();
-        let worker = queue.clone();
-        let panics = tokio::spawn(async move {
-            let taken = worker.take().await.expect("a key");
-            worker.add(*taken.key());
-            panic!("on purpose");
-        });
-        tokio::task::yield_now().await;
-        queue.add(7);
-        assert!(panics.await.is_err());
-        let again = queue.take().await.expect("it was added meanwhile, and is free again");
-        assert_eq!((*again.key(), queue.stats().depth), (7, 0));
-        drop(again);
-        queue.add_after(8, Duration::from_millis(5));
-        assert_eq!(queue.take().await.map(|taken| *taken.key()), Some(8));
-        queue.close();
-        assert!(queue.take().await.is_none());
-    });
 }

@@ -1,0 +1,3 @@
+//! Pieces that several controllers share.
+
+pub mod owner;

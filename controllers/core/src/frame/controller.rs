@@ -1,0 +1,133 @@
+//! What a controller is: handlers of changes, a snapshot of what one sync reads, and the sync.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use pintle_api_types::kind::Kind;
+
+use super::queue::Backoff;
+use super::transcript::{Stop, Transcript};
+use crate::tables::{Change, Tables};
+
+/// The time, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// What waits are measured on.
+    pub instant: Instant,
+    /// What objects are stamped with.
+    pub wall: Timestamp,
+}
+
+/// A controller. It has a queue of keys; a key that something happened to is synced: a snapshot is
+/// taken of the tables, and a pure function decides upon it.
+pub trait Controller: 'static {
+    /// What is synced: mostly an object's key.
+    type Key: Clone + Ord + Hash + Debug + 'static;
+    /// All that one sync reads; shares the objects with the tables.
+    type Snapshot: 'static;
+    /// What a finished sync leaves for later ones.
+    type Note;
+
+    /// The canonical name, such as `deployment-controller`.
+    const NAME: &'static str;
+    /// How long failures wait.
+    const BACKOFF: Backoff = Backoff::DEFAULT;
+    /// After so many failures in a row the key is dropped until something happens to it.
+    const RETRIES_MAX: Option<u32> = None;
+
+    /// The kinds that it reads; all of them are listed before the first sync.
+    fn kinds(&self) -> Vec<Kind>;
+
+    /// It reads the metadata of every kind that discovery finds.
+    fn reads_all_metadata(&self) -> bool {
+        false
+    }
+
+    /// Syncs that may be under way at once.
+    fn workers(&self) -> usize;
+
+    /// All its kinds are listed for the first time.
+    fn handle_start(&mut self, _tables: &Tables, _wake: &mut Wakes<Self::Key>) {}
+
+    /// An object changed; also called for each object of a first list.
+    fn handle_change(
+        &mut self,
+        change: &Change,
+        tables: &Tables,
+        now: Now,
+        wake: &mut Wakes<Self::Key>,
+    );
+
+    /// What a sync of the key reads; `None` when there is nothing to do.
+    fn snapshot(&mut self, key: &Self::Key, tables: &Tables, now: Now) -> Option<Self::Snapshot>;
+
+    /// Decides. Pure: run anew for each answer.
+    ///
+    /// # Errors
+    /// When a request has to be answered first, and when the sync failed.
+    fn sync(snapshot: &Self::Snapshot, asked: &mut Transcript)
+    -> Result<Outcome<Self::Note>, Stop>;
+
+    /// A sync left a note.
+    fn remember(&mut self, _key: &Self::Key, _note: Self::Note, _now: Now) {}
+}
+
+/// What a sync that did not fail comes to.
+#[derive(Debug)]
+pub struct Outcome<N> {
+    /// The key is synced again after this time.
+    pub again: Option<Duration>,
+    /// What the controller is to remember.
+    pub notes: Vec<N>,
+}
+
+impl<N> Outcome<N> {
+    /// Nothing more is to be done until something changes.
+    pub fn done() -> Self {
+        Self { again: None, notes: Vec::new() }
+    }
+
+    /// The key is synced again after this time.
+    pub fn after(wait: Duration) -> Self {
+        Self { again: Some(wait), notes: Vec::new() }
+    }
+}
+
+/// Keys that a handler wants to be synced.
+#[derive(Debug)]
+pub struct Wakes<K> {
+    /// In the order of the calls.
+    pub(super) wakes: Vec<Wake<K>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Wake<K> {
+    Now(K),
+    After(K, Duration),
+    Backoff(K),
+}
+
+impl<K> Default for Wakes<K> {
+    fn default() -> Self {
+        Self { wakes: Vec::new() }
+    }
+}
+
+impl<K> Wakes<K> {
+    /// The key is synced as soon as possible.
+    pub fn now(&mut self, key: K) {
+        self.wakes.push(Wake::Now(key));
+    }
+
+    /// The key is synced after a wait; the earliest of several counts.
+    pub fn after(&mut self, key: K, wait: Duration) {
+        self.wakes.push(Wake::After(key, wait));
+    }
+
+    /// The key is synced after its back-off, as if a sync had failed.
+    pub fn backoff(&mut self, key: K) {
+        self.wakes.push(Wake::Backoff(key));
+    }
+}

@@ -1,0 +1,219 @@
+//! The frame: all controllers of a process, their tables and queues, as a state machine.
+//!
+//! Input: watch events, answers, the time. Output: [`Order`]s. The daemon carries them out with real
+//! requests, the simulator against an API server in memory. One thread owns it. It never waits.
+
+mod controller;
+mod event;
+mod fence;
+mod queue;
+#[cfg(test)]
+mod queue_tests;
+mod running;
+mod transcript;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use pintle_api_types::kind::Kind;
+use pintle_api_types::request::{Answer, Request};
+
+pub use controller::{Controller, Now, Outcome, Wakes};
+pub use event::{Event, EventLevel, EventTarget};
+pub use queue::{Backoff, QueueStats, WorkQueue};
+pub use running::ControllerStats;
+pub use transcript::{BATCH_MAX, Retry, Step, Stop, SyncError, Transcript};
+
+use crate::tables::{Change, Tables, WatchEvent};
+use running::{Run, Running, Turn};
+
+/// Names requests until they are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+/// What the frame wants to be done.
+#[derive(Debug)]
+pub enum Order {
+    /// Requests are to be sent at once, and all their answers brought back together.
+    Send {
+        /// Names them.
+        ticket: Ticket,
+        /// The controller whose identity sends them.
+        controller: &'static str,
+        /// The requests.
+        requests: Vec<Request>,
+    },
+    /// An event is to be recorded.
+    Emit {
+        /// The controller that reports it.
+        controller: &'static str,
+        /// The event.
+        event: Event,
+    },
+    /// A sync failed; to be logged and counted.
+    Failed {
+        /// The controller.
+        controller: &'static str,
+        /// The key.
+        key: String,
+        /// Why.
+        message: String,
+        /// No line in the log at the default level.
+        is_quiet: bool,
+    },
+}
+
+/// All controllers of a process.
+#[derive(Default)]
+pub struct Frame {
+    tables: Tables,
+    controllers: Vec<Entry>,
+    /// Which controller asked.
+    tickets: BTreeMap<Ticket, usize>,
+    next_ticket: u64,
+    orders: Vec<Order>,
+}
+
+struct Entry {
+    run: Box<dyn Run>,
+    kinds: Vec<Kind>,
+    is_started: bool,
+}
+
+impl Frame {
+    /// Adds a controller.
+    pub fn add(&mut self, controller: impl Controller) {
+        let run = Box::new(Running::new(controller));
+        let kinds = run.kinds();
+        self.controllers.push(Entry { run, kinds, is_started: false });
+    }
+
+    /// What is known of the cluster.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// The kinds that some controller reads in full.
+    pub fn kinds(&self) -> Vec<Kind> {
+        let mut kinds: Vec<_> =
+            self.controllers.iter().flat_map(|entry| entry.kinds.iter().copied()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    /// Some controller reads the metadata of every kind.
+    pub fn reads_all_metadata(&self) -> bool {
+        self.controllers.iter().any(|entry| entry.run.reads_all_metadata())
+    }
+
+    /// The names of the controllers.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.controllers.iter().map(|entry| entry.run.name())
+    }
+
+    /// Applies what a watch reports.
+    pub fn apply(&mut self, event: WatchEvent, now: Now) {
+        let changes = self.tables.apply(event);
+        for change in &changes {
+            self.dispatch(change, now);
+        }
+        self.start_synced(now);
+    }
+
+    fn dispatch(&mut self, change: &Change, now: Now) {
+        let kind = change.kind();
+        for entry in &mut self.controllers {
+            if entry.run.reads_all_metadata() || entry.kinds.contains(&kind) {
+                entry.run.handle_change(change, &self.tables, now);
+            }
+        }
+    }
+
+    fn start_synced(&mut self, now: Now) {
+        for entry in &mut self.controllers {
+            let is_synced = || entry.kinds.iter().all(|kind| self.tables.is_synced(*kind));
+            if !entry.is_started && is_synced() {
+                entry.is_started = true;
+                entry.run.start(&self.tables, now);
+            }
+        }
+    }
+
+    /// Every controller's kinds are listed.
+    pub fn is_started(&self) -> bool {
+        self.controllers.iter().all(|entry| entry.is_started)
+    }
+
+    /// Brings the answers to the requests of a ticket, one for each in order.
+    ///
+    /// # Panics
+    /// When the ticket was answered before.
+    pub fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, now: Now) {
+        let at = self.tickets.remove(&ticket).expect("a ticket is answered once");
+        let mut turn = Turn {
+            tables: &self.tables,
+            now,
+            orders: &mut self.orders,
+            next_ticket: &mut self.next_ticket,
+        };
+        self.controllers[at].run.answer(ticket, answers, &mut turn);
+        self.note_tickets(at, 0);
+    }
+
+    /// Starts what can be started; returns what is to be done.
+    pub fn turn(&mut self, now: Now) -> Vec<Order> {
+        for at in 0..self.controllers.len() {
+            let from = self.orders.len();
+            let mut turn = Turn {
+                tables: &self.tables,
+                now,
+                orders: &mut self.orders,
+                next_ticket: &mut self.next_ticket,
+            };
+            self.controllers[at].run.turn(&mut turn);
+            self.note_tickets(at, from);
+        }
+        std::mem::take(&mut self.orders)
+    }
+
+    fn note_tickets(&mut self, at: usize, from: usize) {
+        for order in &self.orders[from..] {
+            if let Order::Send { ticket, .. } = order {
+                self.tickets.entry(*ticket).or_insert(at);
+            }
+        }
+    }
+
+    /// When a waiting key is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.controllers.iter().filter_map(|entry| entry.run.next_due()).min()
+    }
+
+    /// No controller has anything to do before its next due key.
+    pub fn is_idle(&self) -> bool {
+        self.controllers.iter().all(|entry| entry.run.is_idle())
+    }
+
+    /// What counts, by controller.
+    pub fn stats(&self, now: Now) -> Vec<NamedStats> {
+        let all = self.controllers.iter();
+        all.map(|entry| NamedStats { name: entry.run.name(), stats: entry.run.stats(now) })
+            .collect()
+    }
+
+    /// Why the object of a key is not where it should be, by controller.
+    pub fn explain(&mut self, controller: &str, key: &str, now: Now) -> Vec<String> {
+        let found = self.controllers.iter_mut().find(|entry| entry.run.name() == controller);
+        found.map(|entry| entry.run.explain(key, &self.tables, now)).unwrap_or_default()
+    }
+}
+
+/// What counts of a controller.
+#[derive(Debug)]
+pub struct NamedStats {
+    /// The controller.
+    pub name: &'static str,
+    /// What counts.
+    pub stats: ControllerStats,
+}

@@ -1,0 +1,197 @@
+//! A work queue: each key is worked on once at a time, and failures wait longer each time.
+//!
+//! Input: keys that something happened to. Output: keys to work on. A key that is added while it is
+//! worked on comes again afterwards; a key that is added twice comes once. Pure: the caller has the
+//! clock. Bounds: as many entries as there are keys.
+// k8s: staging/src/k8s.io/client-go/util/workqueue/{queue,delaying_queue,rate_limiting_queue}.go
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use pintle_api_types::rate::{Bucket, Rate};
+
+/// Longest wait that anybody can ask for.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long failures of a key wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    /// After the first failure; doubles with each.
+    pub first: Duration,
+    /// The longest wait of one key.
+    pub longest: Duration,
+    /// Failures of all keys together; `None` when only the key's own count.
+    pub all: Option<Rate>,
+}
+
+impl Backoff {
+    /// The limiter that most controllers have.
+    // k8s: staging/src/k8s.io/client-go/util/workqueue/default_rate_limiters.go
+    pub const DEFAULT: Self = Self {
+        first: Duration::from_millis(5),
+        longest: Duration::from_secs(1000),
+        all: Some(Rate { per_second: 10.0, burst: 100 }),
+    };
+
+    /// A limiter by the key's own failures alone.
+    pub const fn of_key(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, all: None }
+    }
+}
+
+/// What counts of a queue, under client-go's names: `workqueue_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueStats {
+    /// Keys that wait to be worked on (`workqueue_depth`).
+    pub depth: usize,
+    /// Keys that were added (`workqueue_adds_total`).
+    pub adds: u64,
+    /// Keys that were added again after a failure (`workqueue_retries_total`).
+    pub retries: u64,
+    /// Age of all work under way (`workqueue_unfinished_work_seconds`).
+    pub unfinished: Duration,
+    /// Age of the oldest work under way (`workqueue_longest_running_processor_seconds`).
+    pub longest: Duration,
+}
+
+/// A queue of keys.
+///
+/// A key in `dirty` waits in `waiting`, or is worked on and comes again afterwards.
+pub struct WorkQueue<K> {
+    waiting: VecDeque<K>,
+    dirty: HashSet<K>,
+    working: HashMap<K, Instant>,
+    delayed: BTreeSet<(Instant, K)>,
+    due: HashMap<K, Instant>,
+    failures: HashMap<K, u32>,
+    backoff: Backoff,
+    retries: Option<Bucket>,
+    adds: u64,
+    retried: u64,
+}
+
+impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
+    /// An empty queue.
+    pub fn new(backoff: Backoff) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            dirty: HashSet::new(),
+            working: HashMap::new(),
+            delayed: BTreeSet::new(),
+            due: HashMap::new(),
+            failures: HashMap::new(),
+            backoff,
+            retries: backoff.all.map(Bucket::new),
+            adds: 0,
+            retried: 0,
+        }
+    }
+
+    /// Adds a key, unless it waits already.
+    pub fn add(&mut self, key: K, now: Instant) {
+        self.release_due(now);
+        self.put(key);
+    }
+
+    /// The key is being worked on.
+    pub fn is_working(&self, key: &K) -> bool {
+        self.working.contains_key(key)
+    }
+
+    fn put(&mut self, key: K) {
+        if !self.dirty.insert(key.clone()) {
+            return;
+        }
+        self.adds += 1;
+        if !self.working.contains_key(&key) {
+            self.waiting.push_back(key);
+        }
+    }
+
+    /// Adds a key after a wait; the earliest of several times counts.
+    pub fn add_after(&mut self, key: K, now: Instant, wait: Duration) {
+        if wait.is_zero() {
+            return self.add(key, now);
+        }
+        let at = now + wait.min(WAIT_MAX);
+        match self.due.get(&key) {
+            Some(known) if *known <= at => return,
+            Some(known) => {
+                self.delayed.remove(&(*known, key.clone()));
+            }
+            None => {}
+        }
+        self.due.insert(key.clone(), at);
+        self.delayed.insert((at, key));
+    }
+
+    /// Adds a key after a failure.
+    // k8s: default_rate_limiters.go DefaultTypedControllerRateLimiter: the longer wait of the two
+    pub fn add_rate_limited(&mut self, key: K, now: Instant) {
+        self.retried += 1;
+        let failures = self.failures.entry(key.clone()).or_default();
+        let own = self.backoff.first.saturating_mul(1 << (*failures).min(30));
+        let own = own.min(self.backoff.longest);
+        *failures = failures.saturating_add(1);
+        let wait = own.max(self.retries.as_mut().map_or(Duration::ZERO, |all| all.take(now)));
+        self.add_after(key, now, wait);
+    }
+
+    /// The key was worked on without a failure.
+    pub fn forget(&mut self, key: &K) {
+        self.failures.remove(key);
+    }
+
+    /// Failures of the key since it was last worked on without one.
+    pub fn failures(&self, key: &K) -> u32 {
+        self.failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// Gives out the key that has waited longest.
+    pub fn take(&mut self, now: Instant) -> Option<K> {
+        self.release_due(now);
+        let key = self.waiting.pop_front()?;
+        self.dirty.remove(&key);
+        self.working.insert(key.clone(), now);
+        Some(key)
+    }
+
+    /// Work on the key ended.
+    pub fn done(&mut self, key: &K, now: Instant) {
+        self.release_due(now);
+        if self.working.remove(key).is_some() && self.dirty.contains(key) {
+            self.waiting.push_back(key.clone());
+        }
+    }
+
+    /// When the next delayed key comes.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.delayed.first().map(|(at, _)| *at)
+    }
+
+    /// Keys that wait.
+    pub fn depth(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// What counts.
+    pub fn stats(&self, now: Instant) -> QueueStats {
+        let ages = self.working.values().map(|begun| now.saturating_duration_since(*begun));
+        QueueStats {
+            depth: self.depth(),
+            adds: self.adds,
+            retries: self.retried,
+            unfinished: ages.clone().sum(),
+            longest: ages.max().unwrap_or_default(),
+        }
+    }
+
+    fn release_due(&mut self, now: Instant) {
+        while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.delayed.pop_first() else { return };
+            self.due.remove(&key);
+            self.put(key);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! One controller as the frame runs it: its queue, the syncs under way, and what keys wait for.
+//!
+//! A key is in one of these states: idle; waiting in the queue; behind its fence, until the tables
+//! show its own writes; in a sync that waits for answers. A sync that panics costs only its key's
+//! attempt. Bounds: `workers` syncs at once.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use pintle_api_types::request::{Answer, Request};
+
+use super::controller::{Controller, Now, Outcome, Wake, Wakes};
+use super::fence::Fence;
+use super::queue::{QueueStats, WorkQueue};
+use super::transcript::{Retry, Stop, SyncError, Transcript};
+use super::{Order, Ticket};
+use crate::tables::{Change, Tables};
+
+/// A controller whose types are hidden.
+pub(super) trait Run {
+    fn name(&self) -> &'static str;
+    fn kinds(&self) -> Vec<pintle_api_types::kind::Kind>;
+    fn reads_all_metadata(&self) -> bool;
+    fn start(&mut self, tables: &Tables, now: Now);
+    fn handle_change(&mut self, change: &Change, tables: &Tables, now: Now);
+    /// Starts syncs as long as there are keys and workers.
+    fn turn(&mut self, turn: &mut Turn<'_>);
+    fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, turn: &mut Turn<'_>);
+    fn next_due(&self) -> Option<Instant>;
+    fn is_idle(&self) -> bool;
+    fn stats(&self, now: Now) -> ControllerStats;
+    fn explain(&mut self, key: &str, tables: &Tables, now: Now) -> Vec<String>;
+}
+
+/// What a controller's turn reads and writes.
+pub(super) struct Turn<'a> {
+    pub(super) tables: &'a Tables,
+    pub(super) now: Now,
+    pub(super) orders: &'a mut Vec<Order>,
+    pub(super) next_ticket: &'a mut u64,
+}
+
+/// What counts of a controller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ControllerStats {
+    /// Its queue.
+    pub queue: QueueStats,
+    /// Syncs that ended without a failure.
+    pub synced: u64,
+    /// Syncs that failed.
+    pub failed: u64,
+    /// Syncs that panicked.
+    pub panicked: u64,
+    /// Syncs put off until the tables showed an own write (`stale_sync_skips_total`).
+    pub stale: u64,
+}
+
+struct Sync<C: Controller> {
+    snapshot: C::Snapshot,
+    transcript: Transcript,
+    /// Events that were ordered.
+    emitted: usize,
+}
+
+/// A controller, and where it stands.
+pub(super) struct Running<C: Controller> {
+    controller: C,
+    queue: WorkQueue<C::Key>,
+    syncs: BTreeMap<C::Key, Sync<C>>,
+    tickets: BTreeMap<Ticket, C::Key>,
+    fences: BTreeMap<C::Key, Fence>,
+    stats: ControllerStats,
+    is_started: bool,
+}
+
+impl<C: Controller> Running<C> {
+    pub(super) fn new(controller: C) -> Self {
+        Self {
+            controller,
+            queue: WorkQueue::new(C::BACKOFF),
+            syncs: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            fences: BTreeMap::new(),
+            stats: ControllerStats::default(),
+            is_started: false,
+        }
+    }
+
+    fn wake(&mut self, wakes: Wakes<C::Key>, now: Now) {
+        for wake in wakes.wakes {
+            match wake {
+                Wake::Now(key) => self.queue.add(key, now.instant),
+                Wake::After(key, wait) => self.queue.add_after(key, now.instant, wait),
+                Wake::Backoff(key) => self.queue.add_rate_limited(key, now.instant),
+            }
+        }
+    }
+
+    /// Keys behind a fence that opened are synced.
+    fn open_fences(&mut self, turn: &mut Turn<'_>) {
+        let mut opened = Vec::new();
+        for (key, fence) in &mut self.fences {
+            if !self.syncs.contains_key(key) && fence.is_open(turn.tables) {
+                opened.push(key.clone());
+            }
+        }
+        for key in opened {
+            self.fences.remove(&key);
+            if self.queue.is_working(&key) {
+                // It was taken while its fence was closed.
+                self.begin(key, turn);
+            }
+        }
+    }
+
+    fn begin(&mut self, key: C::Key, turn: &mut Turn<'_>) {
+        if let Some(fence) = self.fences.get_mut(&key) {
+            if !fence.is_open(turn.tables) {
+                self.stats.stale += 1;
+                let lists = fence.unknown().to_vec();
+                if !lists.is_empty() {
+                    self.settle(key, lists, turn);
+                }
+                return;
+            }
+            self.fences.remove(&key);
+        }
+        let controller = &mut self.controller;
+        let snapshot = catch(|| controller.snapshot(&key, turn.tables, turn.now));
+        match snapshot {
+            Ok(Some(snapshot)) => {
+                let transcript = Transcript::new(turn.now.wall);
+                let sync = Sync { snapshot, transcript, emitted: 0 };
+                self.advance(key, sync, turn);
+            }
+            Ok(None) => self.finish(&key, Ok(Outcome::done()), turn),
+            Err(panic) => self.finish(&key, Err(panic), turn),
+        }
+    }
+
+    /// Lists what is there after requests without an answer.
+    fn settle(&mut self, key: C::Key, lists: Vec<Request>, turn: &mut Turn<'_>) {
+        let ticket = turn.ticket();
+        turn.orders.push(Order::Send { ticket, controller: C::NAME, requests: lists });
+        self.tickets.insert(ticket, key);
+    }
+
+    fn advance(&mut self, key: C::Key, mut sync: Sync<C>, turn: &mut Turn<'_>) {
+        let result = catch(|| C::sync(&sync.snapshot, &mut sync.transcript));
+        let new = sync.transcript.events().get(sync.emitted..).unwrap_or_default();
+        let events =
+            new.iter().map(|event| Order::Emit { controller: C::NAME, event: event.clone() });
+        turn.orders.extend(events);
+        sync.emitted = sync.emitted.max(sync.transcript.events().len());
+        match result {
+            Ok(Ok(outcome)) => self.finish(&key, Ok(outcome), turn),
+            Ok(Err(Stop::Failed(error))) => self.finish(&key, Err(error), turn),
+            Err(panic) => self.finish(&key, Err(panic), turn),
+            Ok(Err(Stop::Pending)) => {
+                let ticket = turn.ticket();
+                let requests = sync.transcript.wanted().to_vec();
+                turn.orders.push(Order::Send { ticket, controller: C::NAME, requests });
+                self.tickets.insert(ticket, key.clone());
+                self.syncs.insert(key, sync);
+            }
+        }
+    }
+
+    fn finish(
+        &mut self,
+        key: &C::Key,
+        result: Result<Outcome<C::Note>, SyncError>,
+        turn: &mut Turn<'_>,
+    ) {
+        match result {
+            Ok(outcome) => {
+                self.stats.synced += 1;
+                self.queue.forget(key);
+                if let Some(wait) = outcome.again {
+                    self.queue.add_after(key.clone(), turn.now.instant, wait);
+                }
+                for note in outcome.notes {
+                    self.controller.remember(key, note, turn.now);
+                }
+            }
+            Err(error) => self.fail(key, &error, turn),
+        }
+        self.queue.done(key, turn.now.instant);
+    }
+
+    fn fail(&mut self, key: &C::Key, error: &SyncError, turn: &mut Turn<'_>) {
+        self.stats.failed += 1;
+        let failures = self.queue.failures(key);
+        let is_last = C::RETRIES_MAX.is_some_and(|max| failures >= max);
+        if error.retry == Retry::Never || is_last {
+            self.queue.forget(key);
+        } else {
+            self.queue.add_rate_limited(key.clone(), turn.now.instant);
+        }
+        turn.orders.push(Order::Failed {
+            controller: C::NAME,
+            key: format!("{key:?}"),
+            message: error.message.clone(),
+            is_quiet: error.retry == Retry::Quietly,
+        });
+    }
+}
+
+impl<C: Controller> Run for Running<C> {
+    fn name(&self) -> &'static str {
+        C::NAME
+    }
+
+    fn kinds(&self) -> Vec<pintle_api_types::kind::Kind> {
+        self.controller.kinds()
+    }
+
+    fn reads_all_metadata(&self) -> bool {
+        self.controller.reads_all_metadata()
+    }
+
+    fn start(&mut self, tables: &Tables, now: Now) {
+        let mut wakes = Wakes::default();
+        self.controller.handle_start(tables, &mut wakes);
+        self.is_started = true;
+        self.wake(wakes, now);
+    }
+
+    fn handle_change(&mut self, change: &Change, tables: &Tables, now: Now) {
+        let mut wakes = Wakes::default();
+        let controller = &mut self.controller;
+        let handled = catch(|| controller.handle_change(change, tables, now, &mut wakes));
+        self.stats.panicked += u64::from(handled.is_err());
+        self.wake(wakes, now);
+    }
+
+    fn turn(&mut self, turn: &mut Turn<'_>) {
+        if !self.is_started {
+            return;
+        }
+        self.open_fences(turn);
+        while self.syncs.len() < self.controller.workers() {
+            let Some(key) = self.queue.take(turn.now.instant) else { break };
+            self.begin(key, turn);
+        }
+    }
+
+    fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, turn: &mut Turn<'_>) {
+        let key = self.tickets.remove(&ticket).expect("an answer to a request under way");
+        let Some(mut sync) = self.syncs.remove(&key) else {
+            // A list that settles lost answers.
+            if let Some(fence) = self.fences.get_mut(&key) {
+                fence.settle(&answers);
+                if !fence.unknown().is_empty() {
+                    self.queue.add_rate_limited(key.clone(), turn.now.instant);
+                    return self.queue.done(&key, turn.now.instant);
+                }
+            }
+            return self.begin(key, turn);
+        };
+        let fence = self.fences.entry(key.clone()).or_default();
+        for (request, answer) in sync.transcript.wanted().iter().zip(&answers) {
+            fence.record(request, answer, turn.tables);
+        }
+        if *fence == Fence::default() {
+            self.fences.remove(&key);
+        }
+        sync.transcript.answer(answers);
+        self.advance(key, sync, turn);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.queue.next_due()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.syncs.is_empty() && self.queue.depth() == 0 && self.fences.is_empty()
+    }
+
+    fn stats(&self, now: Now) -> ControllerStats {
+        ControllerStats { queue: self.queue.stats(now.instant), ..self.stats }
+    }
+
+    fn explain(&mut self, key: &str, tables: &Tables, now: Now) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (known, sync) in &self.syncs {
+            if format!("{known:?}") == key {
+                let wanted = sync.transcript.wanted().iter().map(describe);
+                lines.push(format!(
+                    "waits for the answer to: {}",
+                    wanted.collect::<Vec<_>>().join(", ")
+                ));
+            }
+        }
+        for (known, fence) in &self.fences {
+            if format!("{known:?}") == key {
+                lines.push(format!("waits for {}", fence.describe()));
+            }
+        }
+        let _ = (tables, now);
+        lines
+    }
+}
+
+impl Turn<'_> {
+    fn ticket(&mut self) -> Ticket {
+        *self.next_ticket += 1;
+        Ticket(*self.next_ticket)
+    }
+}
+
+/// A request in a few words.
+pub(super) fn describe(request: &Request) -> String {
+    match request {
+        Request::Create { kind, namespace, .. } => format!("create in {kind:?} of {namespace}"),
+        Request::Replace { target, .. } => format!("update {:?} {}", target.kind, target.key),
+        Request::Patch { target, .. } => format!("patch {:?} {}", target.kind, target.key),
+        Request::Delete { target, .. } => format!("delete {:?} {}", target.kind, target.key),
+        Request::DeleteCollection { kind, namespace, .. } => {
+            format!("delete all {kind:?} of {namespace}")
+        }
+        Request::Read { target, .. } => format!("read {:?} {}", target.kind, target.key),
+        Request::List { kind, namespace, .. } => format!("list {kind:?} of {namespace}"),
+        Request::Get { path } => format!("read {path}"),
+    }
+}
+
+fn catch<T>(run: impl FnOnce() -> T) -> Result<T, SyncError> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let mut message = "panicked".to_owned();
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        if let Some(text) = text.or_else(|| panic.downcast_ref::<&str>().copied()) {
+            let _ = write!(message, ": {text}"); // a String takes everything
+        }
+        SyncError { message, retry: Retry::Backoff }
+    })
+}

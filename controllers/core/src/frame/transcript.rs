@@ -1,0 +1,212 @@
+//! The requests of one sync and their answers: what lets a sync be a pure function.
+//!
+//! A sync asks for requests in order. The transcript returns the answer when it has it; otherwise it
+//! stops the sync, which is run anew from its first line once the answer is there. So a sync is
+//! straight-line code, and the same snapshot with the same answers gives the same requests: what the
+//! simulator replays and explain reads. Bounds: `BATCH_MAX` requests at once.
+
+use jiff::Timestamp;
+use pintle_api_types::request::{Answer, Request};
+
+use super::event::Event;
+
+/// Requests that are sent at once, at most.
+pub const BATCH_MAX: usize = 500;
+
+/// Why a sync ends before its last line.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stop {
+    /// Requests have to be answered first.
+    Pending,
+    /// The sync failed.
+    Failed(SyncError),
+}
+
+/// Why a sync failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct SyncError {
+    /// The sentence for the log and for explain.
+    pub message: String,
+    /// Whether and when it is tried again.
+    pub retry: Retry,
+}
+
+/// Whether and when a failed sync is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// After the back-off of its key.
+    Backoff,
+    /// After the back-off, and it is no problem worth a line in the log.
+    Quietly,
+    /// Only when something changes.
+    Never,
+}
+
+impl Stop {
+    /// The sync failed and is tried again after the back-off of its key.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(SyncError { message: message.into(), retry: Retry::Backoff })
+    }
+}
+
+impl From<pintle_api_types::request::ApiError> for Stop {
+    fn from(error: pintle_api_types::request::ApiError) -> Self {
+        // A conflict means that the tables lag behind: no line in the log.
+        let retry = if error.is_conflict() { Retry::Quietly } else { Retry::Backoff };
+        let message = match error.is_unknown() {
+            true => format!("the API server did not answer: {}", error.message),
+            false => error.message,
+        };
+        Self::Failed(SyncError { message, retry })
+    }
+}
+
+/// Requests that were asked for at once, and their answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The requests.
+    pub requests: Vec<Request>,
+    /// An answer for each.
+    pub answers: Vec<Answer>,
+}
+
+/// The requests and answers of one sync so far.
+#[derive(Clone, Debug)]
+pub struct Transcript {
+    now: Timestamp,
+    steps: Vec<Step>,
+    /// Steps that this run has passed.
+    passed: usize,
+    wanted: Vec<Request>,
+    events: Vec<Event>,
+    reasons: Vec<String>,
+}
+
+impl Transcript {
+    /// Of a sync that begins now.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            steps: Vec::new(),
+            passed: 0,
+            wanted: Vec::new(),
+            events: Vec::new(),
+            reasons: Vec::new(),
+        }
+    }
+
+    /// When the sync began.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Sends a request and returns its answer.
+    ///
+    /// # Errors
+    /// [`Stop::Pending`] until it is answered.
+    pub fn send(&mut self, request: Request) -> Result<Answer, Stop> {
+        let mut answers = self.send_all(vec![request])?;
+        Ok(answers.pop().expect("one answer for one request"))
+    }
+
+    /// Sends requests at once and returns their answers in order.
+    ///
+    /// # Errors
+    /// [`Stop::Pending`] until all are answered.
+    ///
+    /// # Panics
+    /// In debug builds when a sync that is run anew asks for something else.
+    pub fn send_all(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let after = rest.split_off(rest.len().min(BATCH_MAX));
+            answers.extend(self.send_batch(rest)?);
+            rest = after;
+        }
+        Ok(answers)
+    }
+
+    fn send_batch(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
+        let Some(step) = self.steps.get(self.passed) else {
+            self.wanted = requests;
+            return Err(Stop::Pending);
+        };
+        debug_assert_eq!(step.requests, requests, "a sync asks for the same each time");
+        self.passed += 1;
+        Ok(step.answers.clone())
+    }
+
+    /// Sends 1, 2, 4 and so on requests at once until one of them fails. Returns the answers, fewer
+    /// than requests if it stopped early.
+    ///
+    /// # Errors
+    /// [`Stop::Pending`] until all that were sent are answered.
+    // k8s: pkg/controller/replicaset/replica_set.go slowStartBatch
+    pub fn slow_start(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut rest = requests;
+        let mut batch = 1;
+        while !rest.is_empty() {
+            let after = rest.split_off(rest.len().min(batch));
+            let batch_answers = self.send_all(rest)?;
+            let is_failed = batch_answers.iter().any(Result::is_err);
+            answers.extend(batch_answers);
+            if is_failed {
+                break;
+            }
+            rest = after;
+            batch *= 2;
+        }
+        Ok(answers)
+    }
+
+    /// Records an event.
+    pub fn event(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Records for explain why something is or is not done, in one sentence.
+    pub fn because(&mut self, reason: impl Into<String>) {
+        self.reasons.push(reason.into());
+    }
+
+    /// The reasons of this run.
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    /// The events of this run.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The steps that were answered.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The requests that the last run stopped at.
+    pub fn wanted(&self) -> &[Request] {
+        &self.wanted
+    }
+
+    /// Begins the next run.
+    pub(super) fn rewind(&mut self) {
+        self.passed = 0;
+        self.events.clear();
+        self.reasons.clear();
+    }
+
+    /// Records the answers to what the last run stopped at.
+    pub fn answer(&mut self, answers: Vec<Answer>) {
+        let requests = std::mem::take(&mut self.wanted);
+        assert_eq!(requests.len(), answers.len(), "an answer for each request");
+        self.steps.push(Step { requests, answers });
+        self.rewind();
+    }
+}

@@ -1,0 +1,31 @@
+//! What controllers read of the objects of each kind.
+//!
+//! One file a kind or family. A struct has the field's names of Kubernetes, and only those fields
+//! that some controller reads; the rest of the text is skipped while it is decoded.
+
+mod job;
+mod metadata;
+mod pod;
+mod replica;
+
+pub use job::{CronJob, Job, JobCondition, JobSpec, JobStatus};
+pub use metadata::Metadata;
+pub use pod::{ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, Terminated};
+pub use replica::{
+    Deployment, DeploymentSpec, ReplicaSet, ReplicaSpec, ReplicaStatus, ReplicationController,
+    ReplicationControllerSpec, RollingUpdate, Strategy,
+};
+
+/// Implements [`crate::kept::Facts`] for a struct with a field `metadata`.
+macro_rules! facts {
+    ($type:ident, $kind:ident, whole: $whole:literal) => {
+        impl $crate::kept::Facts for $type {
+            const KIND: pintle_api_types::kind::Kind = pintle_api_types::kind::$kind;
+            const IS_WHOLE: bool = $whole;
+            fn metadata(&self) -> &$crate::meta::Meta {
+                &self.metadata
+            }
+        }
+    };
+}
+pub(crate) use facts;

@@ -1,0 +1,150 @@
+//! Pods.
+
+use jiff::Timestamp;
+use pintle_api_types::kind::{Kind, PODS};
+use pintle_api_types::symbol::Symbol;
+use serde::Deserialize;
+
+use crate::kept::Facts;
+use crate::meta::{Meta, or_default, time};
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Its metadata.
+    pub metadata: Meta,
+    /// What is wanted.
+    pub spec: PodSpec,
+    /// What is.
+    pub status: PodStatus,
+}
+
+/// The spec of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    /// The node it is bound to; empty while it is not.
+    pub node_name: Symbol,
+    /// `Always`, `OnFailure` or `Never`.
+    pub restart_policy: Symbol,
+}
+
+/// The status of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    pub phase: Symbol,
+    /// Why it failed, in a word.
+    pub reason: Symbol,
+    /// Its conditions.
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Box<[PodCondition]>,
+    /// When the kubelet acknowledged it.
+    #[serde(deserialize_with = "time")]
+    pub start_time: Option<Timestamp>,
+    /// Its init containers.
+    #[serde(deserialize_with = "or_default")]
+    pub init_container_statuses: Box<[ContainerStatus]>,
+    /// Its containers.
+    #[serde(deserialize_with = "or_default")]
+    pub container_statuses: Box<[ContainerStatus]>,
+}
+
+/// A condition of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodCondition {
+    /// Such as `Ready`.
+    #[serde(rename = "type")]
+    pub kind: Symbol,
+    /// `True`, `False` or `Unknown`.
+    pub status: Symbol,
+    /// The reason in a word.
+    pub reason: Symbol,
+    /// When the status last changed.
+    #[serde(deserialize_with = "time")]
+    pub last_transition_time: Option<Timestamp>,
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerStatus {
+    /// Its name.
+    pub name: Symbol,
+    /// How often it was restarted.
+    pub restart_count: i32,
+    /// Its state.
+    pub state: ContainerState,
+}
+
+/// The state of a container.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerState {
+    /// It has ended.
+    pub terminated: Option<Terminated>,
+}
+
+/// The end of a container.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Terminated {
+    /// Its exit code.
+    pub exit_code: i32,
+    /// When it ended.
+    #[serde(deserialize_with = "time")]
+    pub finished_at: Option<Timestamp>,
+}
+
+impl Facts for Pod {
+    const KIND: Kind = PODS;
+    const IS_WHOLE: bool = false;
+
+    fn metadata(&self) -> &Meta {
+        &self.metadata
+    }
+
+    fn index(&self) -> Option<&str> {
+        Some(&*self.spec.node_name).filter(|node| !node.is_empty())
+    }
+}
+
+impl Pod {
+    /// The condition of a type.
+    pub fn condition(&self, kind: &str) -> Option<&PodCondition> {
+        self.status.conditions.iter().find(|condition| &*condition.kind == kind)
+    }
+
+    /// Its condition `Ready` is true.
+    // k8s: pkg/api/v1/pod/util.go IsPodReady
+    pub fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|ready| &*ready.status == "True")
+    }
+
+    /// It has been ready for as many seconds.
+    // k8s: pkg/api/v1/pod/util.go IsPodAvailable
+    pub fn is_available(&self, min_ready_seconds: i64, now: Timestamp) -> bool {
+        let Some(ready) = self.condition("Ready").filter(|ready| &*ready.status == "True") else {
+            return false;
+        };
+        if min_ready_seconds == 0 {
+            return true;
+        }
+        let since = ready.last_transition_time.map(Timestamp::as_second);
+        since.is_some_and(|since| since + min_ready_seconds <= now.as_second())
+    }
+
+    /// It has ended, successfully or not.
+    pub fn is_terminal(&self) -> bool {
+        matches!(&*self.status.phase, "Succeeded" | "Failed")
+    }
+
+    /// It neither ended nor is being deleted.
+    // k8s: pkg/controller/controller_utils.go IsPodActive
+    pub fn is_active(&self) -> bool {
+        !self.is_terminal() && !self.metadata.is_deleting()
+    }
+}

@@ -1,0 +1,274 @@
+//! Everything that controllers know of the cluster, kept current by watches.
+//!
+//! Input: [`WatchEvent`]s of each kind, in order. Output: [`Change`]s, and the objects. A kind that
+//! some controller reads in full has a table of its own; of other kinds only metadata is kept.
+//! Owner: the deciding thread.
+
+mod table;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::Kind;
+
+use crate::kept::{Facts, Kept};
+use crate::kinds;
+use crate::meta::Meta;
+
+pub use table::{Delta, Row, Table};
+
+impl<T: Facts> Row for Kept<T> {
+    fn meta(&self) -> &Meta {
+        self.metadata()
+    }
+    fn index(&self) -> Option<&str> {
+        (**self).index()
+    }
+}
+
+impl Row for kinds::Metadata {
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+/// What a watch reports.
+#[derive(Debug)]
+pub enum WatchEvent {
+    /// A list begins; an earlier one that was not completed does not count.
+    ListBegun(Kind),
+    /// An object of the list.
+    Listed(Decoded),
+    /// An object of the list cannot be read; `None` when not even its name can be.
+    Unreadable(Kind, Option<ObjectKey>),
+    /// The list is complete.
+    ListComplete(Kind),
+    /// An object was added or modified.
+    Set(Decoded),
+    /// An object was deleted in this state.
+    Deleted(Decoded),
+    /// An object was deleted in a state that cannot be read.
+    DeletedUnreadable(Kind, ObjectKey),
+    /// Every change of the kind up to this version was reported.
+    Version(Kind, u64),
+    /// The kind is not followed any more.
+    Dropped(Kind),
+}
+
+macro_rules! tables {
+    ($($field:ident: $type:ident,)*) => {
+        /// An object as a watch decoded it.
+        #[derive(Debug)]
+        #[allow(missing_docs)] // the names are the documentation
+        pub enum Decoded {
+            $($type(Box<Kept<kinds::$type>>),)*
+            Metadata(Box<kinds::Metadata>),
+        }
+
+        /// A change of one object.
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs)] // the names are the documentation
+        pub enum Change {
+            $($type(Delta<Kept<kinds::$type>>),)*
+            Metadata(Delta<kinds::Metadata>),
+        }
+
+        /// What is known of the cluster.
+        #[derive(Debug, Default)]
+        #[allow(missing_docs)] // the names are the documentation
+        pub struct Tables {
+            $(pub $field: Table<Kept<kinds::$type>>,)*
+            /// Kinds of which only metadata is kept.
+            pub metadata: BTreeMap<Kind, Table<kinds::Metadata>>,
+        }
+
+        $(impl From<Kept<kinds::$type>> for Decoded {
+            fn from(object: Kept<kinds::$type>) -> Self {
+                Self::$type(Box::new(object))
+            }
+        })*
+
+        /// The kinds that have a table with more than metadata.
+        pub const TYPED: &[Kind] = &[$(kinds::$type::KIND),*];
+
+        impl Decoded {
+            /// Decodes an object of a kind that has a table of its own.
+            ///
+            /// # Errors
+            /// When a field that controllers read has another type.
+            pub fn typed(kind: Kind, text: &str) -> Result<Self, serde_json::Error> {
+                $(if kind == kinds::$type::KIND {
+                    return Kept::<kinds::$type>::decode(text).map(Self::from);
+                })*
+                Self::only_metadata(kind, text)
+            }
+
+            /// The kind.
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$type(_) => kinds::$type::KIND,)*
+                    Self::Metadata(object) => object.kind,
+                }
+            }
+
+            /// The metadata.
+            pub fn meta(&self) -> &Meta {
+                match self {
+                    $(Self::$type(object) => object.metadata(),)*
+                    Self::Metadata(object) => &object.metadata,
+                }
+            }
+        }
+
+        impl Change {
+            /// The kind.
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$type(_) => kinds::$type::KIND,)*
+                    Self::Metadata(delta) => delta.object().kind,
+                }
+            }
+
+            /// The metadata before the change.
+            pub fn old(&self) -> Option<&Meta> {
+                match self {
+                    $(Self::$type(delta) => delta.old.as_ref().map(|old| old.metadata()),)*
+                    Self::Metadata(delta) => delta.old.as_ref().map(|old| &old.metadata),
+                }
+            }
+
+            /// The metadata after the change.
+            pub fn new(&self) -> Option<&Meta> {
+                match self {
+                    $(Self::$type(delta) => delta.new.as_ref().map(|new| new.metadata()),)*
+                    Self::Metadata(delta) => delta.new.as_ref().map(|new| &new.metadata),
+                }
+            }
+        }
+
+        impl Tables {
+            fn set(&mut self, object: Decoded) -> Option<Change> {
+                match object {
+                    $(Decoded::$type(object) => self.$field.set(*object).map(Change::$type),)*
+                    Decoded::Metadata(object) => {
+                        self.metadata.entry(object.kind).or_default().set(*object)
+                            .map(Change::Metadata)
+                    }
+                }
+            }
+
+            fn remove(&mut self, kind: Kind, key: &ObjectKey, version: u64) -> Option<Change> {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.remove(key, version).map(Change::$type);
+                })*
+                self.metadata.get_mut(&kind)?.remove(key, version).map(Change::Metadata)
+            }
+
+            fn begin_list(&mut self, kind: Kind) {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.begin_list();
+                })*
+                self.metadata.entry(kind).or_default().begin_list();
+            }
+
+            fn keep_unreadable(&mut self, kind: Kind, key: Option<ObjectKey>) {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.keep_unreadable(key);
+                })*
+                self.metadata.entry(kind).or_default().keep_unreadable(key);
+            }
+
+            fn complete_list(&mut self, kind: Kind) -> Vec<Change> {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    let gone = self.$field.complete_list();
+                    return gone.into_iter().map(Change::$type).collect();
+                })*
+                let gone = self.metadata.entry(kind).or_default().complete_list();
+                gone.into_iter().map(Change::Metadata).collect()
+            }
+
+            fn advance(&mut self, kind: Kind, version: u64) {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.advance(version);
+                })*
+                self.metadata.entry(kind).or_default().advance(version);
+            }
+
+            /// A first list of the kind is complete.
+            pub fn is_synced(&self, kind: Kind) -> bool {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.is_synced();
+                })*
+                self.metadata.get(&kind).is_some_and(Table::is_synced)
+            }
+
+            /// The version up to which every change of the kind is known; `None` when the kind is
+            /// not followed.
+            pub fn version(&self, kind: Kind) -> Option<u64> {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.is_synced().then(|| self.$field.version());
+                })*
+                self.metadata.get(&kind).filter(|table| table.is_synced()).map(Table::version)
+            }
+
+            /// The metadata of an object.
+            pub fn meta(&self, kind: Kind, key: &ObjectKey) -> Option<&Meta> {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.get(key).map(|object| object.metadata());
+                })*
+                self.metadata.get(&kind)?.get(key).map(|object| &object.metadata)
+            }
+        }
+    };
+}
+
+tables! {
+    pods: Pod,
+    deployments: Deployment,
+    replica_sets: ReplicaSet,
+    replication_controllers: ReplicationController,
+    jobs: Job,
+    cron_jobs: CronJob,
+}
+
+impl Decoded {
+    /// Decodes the metadata of an object.
+    ///
+    /// # Errors
+    /// When the metadata has a field of another type.
+    pub fn only_metadata(kind: Kind, text: &str) -> Result<Self, serde_json::Error> {
+        let object = serde_json::from_str::<kinds::Metadata>(text)?;
+        Ok(Self::Metadata(Box::new(kinds::Metadata { kind, ..object })))
+    }
+}
+
+impl Tables {
+    /// Applies what a watch reports; returns what changed.
+    pub fn apply(&mut self, event: WatchEvent) -> Vec<Change> {
+        match event {
+            WatchEvent::ListBegun(kind) => self.begin_list(kind),
+            WatchEvent::Listed(object) | WatchEvent::Set(object) => {
+                return self.set(object).into_iter().collect();
+            }
+            WatchEvent::Unreadable(kind, key) => self.keep_unreadable(kind, key),
+            WatchEvent::ListComplete(kind) => return self.complete_list(kind),
+            WatchEvent::Deleted(object) => {
+                let (kind, meta) = (object.kind(), object.meta());
+                return self.remove(kind, &meta.key(), meta.version).into_iter().collect();
+            }
+            WatchEvent::DeletedUnreadable(kind, key) => {
+                return self.remove(kind, &key, 0).into_iter().collect();
+            }
+            WatchEvent::Version(kind, version) => self.advance(kind, version),
+            WatchEvent::Dropped(kind) => return self.drop_kind(kind),
+        }
+        Vec::new()
+    }
+
+    fn drop_kind(&mut self, kind: Kind) -> Vec<Change> {
+        let Some(table) = self.metadata.remove(&kind) else { return Vec::new() };
+        let gone = table.iter().map(|old| Delta { old: Some(Rc::clone(old)), new: None });
+        gone.map(Change::Metadata).collect()
+    }
+}

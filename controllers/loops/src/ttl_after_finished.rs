@@ -1,0 +1,154 @@
+//! TTL after finished: deletes Jobs some time after their end.
+//!
+//! Reads Jobs. Writes: deletions of Jobs, each after a live read, since a Job's TTL may have been
+//! raised meanwhile.
+// k8s: pkg/controller/ttlafterfinished/ttlafterfinished_controller.go
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::{JOBS, Kind};
+use pintle_api_types::request::{DeleteOptions, Propagation, Request, Target};
+use pintle_controllers_core::frame::{
+    Controller, Now, Outcome, Retry, Stop, SyncError, Transcript, Wakes,
+};
+use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kinds::Job;
+use pintle_controllers_core::tables::{Change, Tables};
+
+/// The controller.
+#[derive(Debug)]
+pub struct TtlAfterFinished {
+    /// `--concurrent-ttl-after-finished-syncs`.
+    pub workers: usize,
+}
+
+impl Controller for TtlAfterFinished {
+    type Key = ObjectKey;
+    type Snapshot = Rc<Kept<Job>>;
+    type Note = ();
+
+    const NAME: &'static str = "ttl-after-finished-controller";
+
+    fn kinds(&self) -> Vec<Kind> {
+        vec![JOBS]
+    }
+
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn handle_change(&mut self, change: &Change, _: &Tables, _: Now, wake: &mut Wakes<ObjectKey>) {
+        if let Change::Job(delta) = change
+            && let Some(job) = &delta.new
+            && expires_at(job).is_some()
+        {
+            wake.now(job.metadata.key());
+        }
+    }
+
+    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<Self::Snapshot> {
+        tables.jobs.get(key).cloned()
+    }
+
+    fn sync(job: &Self::Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+        if let Some(wait) = wait(job, asked.now()) {
+            return Ok(wait);
+        }
+        let key = job.metadata.key();
+        let target = Target::object(JOBS, key);
+        let read = Request::Read { target: target.clone(), only_metadata: false };
+        let fresh = match asked.send(read)? {
+            Ok(fresh) => fresh,
+            Err(error) if error.is_not_found() => return Ok(Outcome::done()),
+            Err(error) => return Err(error.into()),
+        };
+        let fresh = Kept::<Job>::of_value(&fresh).map_err(|error| {
+            let message = format!("the Job cannot be read: {error}");
+            Stop::Failed(SyncError { message, retry: Retry::Never })
+        })?;
+        if let Some(wait) = wait(&fresh, asked.now()) {
+            return Ok(wait);
+        }
+        let options = DeleteOptions {
+            uid: Some(fresh.metadata.uid.as_str().to_owned()),
+            propagation: Some(Propagation::Foreground),
+            ..Default::default()
+        };
+        match asked.send(Request::Delete { target, options })? {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(Outcome::done()),
+        }
+    }
+}
+
+/// What to do instead of deleting the Job.
+fn wait(job: &Kept<Job>, now: Timestamp) -> Option<Outcome<()>> {
+    let Some(at) = expires_at(job) else { return Some(Outcome::done()) };
+    let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+    (!left.is_zero()).then(|| Outcome::after(left))
+}
+
+/// When a Job is to be deleted; `None` when it has no end or no TTL, or is being deleted already.
+fn expires_at(job: &Job) -> Option<Timestamp> {
+    let ttl = job.spec.ttl_seconds_after_finished?;
+    let finished = job.finished()?.last_transition_time?;
+    let ttl = SignedDuration::from_secs(ttl.into());
+    (!job.metadata.is_deleting()).then_some(())?;
+    finished.checked_add(ttl).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn job(ttl: i32) -> Value {
+        json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5"},
+            "spec": {"ttlSecondsAfterFinished": ttl},
+            "status": {"conditions": [{"type": "Complete", "status": "True",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
+    }
+
+    fn synced(
+        job: &Value,
+        answers: Vec<Value>,
+        now: &str,
+    ) -> (Result<Option<Duration>, Stop>, Vec<Request>) {
+        let snapshot = Rc::new(Kept::of_value(job).expect("a good Job"));
+        let mut asked = Transcript::new(now.parse().expect("a time"));
+        let mut answers = answers.into_iter();
+        loop {
+            match TtlAfterFinished::sync(&snapshot, &mut asked) {
+                Err(Stop::Pending) => match answers.next() {
+                    Some(answer) => asked.answer(vec![Ok(answer)]),
+                    None => return (Err(Stop::Pending), asked.wanted().to_vec()),
+                },
+                other => return (other.map(|outcome| outcome.again), Vec::new()),
+            }
+        }
+    }
+
+    #[test]
+    fn job_before_its_time_is_synced_again_at_it() {
+        let (outcome, _) = synced(&job(100), vec![], "2026-01-01T00:00:30Z");
+        assert_eq!(outcome, Ok(Some(Duration::from_secs(70))));
+    }
+
+    #[test]
+    fn expired_job_is_read_and_deleted_in_the_foreground() {
+        let (_, wanted) = synced(&job(10), vec![job(10)], "2026-01-01T00:00:30Z");
+        let [Request::Delete { options, .. }] = &*wanted else { panic!("{wanted:?}") };
+        assert_eq!(options.uid.as_deref(), Some("u"));
+        assert_eq!(options.propagation, Some(Propagation::Foreground));
+    }
+
+    #[test]
+    fn expired_job_whose_ttl_was_raised_is_kept() {
+        let (outcome, _) = synced(&job(10), vec![job(100)], "2026-01-01T00:00:30Z");
+        assert_eq!(outcome, Ok(Some(Duration::from_secs(70))));
+    }
+}
