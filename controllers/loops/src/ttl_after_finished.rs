@@ -102,6 +102,7 @@ fn expires_at(job: &Job) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use pintle_controllers_core::frame::{Driven, drive};
     use serde_json::{Value, json};
 
     use super::*;
@@ -113,42 +114,37 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
     }
 
-    fn synced(
-        job: &Value,
-        answers: Vec<Value>,
-        now: &str,
-    ) -> (Result<Option<Duration>, Stop>, Vec<Request>) {
+    fn synced(job: &Value, fresh: &Value, now: &str) -> Driven<()> {
         let snapshot = Rc::new(Kept::of_value(job).expect("a good Job"));
-        let mut asked = Transcript::new(now.parse().expect("a time"));
-        let mut answers = answers.into_iter();
-        loop {
-            match TtlAfterFinished::sync(&snapshot, &mut asked) {
-                Err(Stop::Pending) => match answers.next() {
-                    Some(answer) => asked.answer(vec![Ok(answer)]),
-                    None => return (Err(Stop::Pending), asked.wanted().to_vec()),
-                },
-                other => return (other.map(|outcome| outcome.again), Vec::new()),
-            }
-        }
+        let now = now.parse().expect("a time");
+        drive::<TtlAfterFinished>(&snapshot, now, |_| Ok(fresh.clone()))
+    }
+
+    fn wait_of(driven: Driven<()>) -> Option<Duration> {
+        driven.outcome.expect("no failure").again
     }
 
     #[test]
     fn job_before_its_time_is_synced_again_at_it() {
-        let (outcome, _) = synced(&job(100), vec![], "2026-01-01T00:00:30Z");
-        assert_eq!(outcome, Ok(Some(Duration::from_secs(70))));
+        let driven = synced(&job(100), &Value::Null, "2026-01-01T00:00:30Z");
+        assert!(driven.requests.is_empty());
+        assert_eq!(wait_of(driven), Some(Duration::from_secs(70)));
     }
 
     #[test]
     fn expired_job_is_read_and_deleted_in_the_foreground() {
-        let (_, wanted) = synced(&job(10), vec![job(10)], "2026-01-01T00:00:30Z");
-        let [Request::Delete { options, .. }] = &*wanted else { panic!("{wanted:?}") };
+        let driven = synced(&job(10), &job(10), "2026-01-01T00:00:30Z");
+        let [Request::Read { .. }, Request::Delete { options, .. }] = &*driven.requests else {
+            panic!("{:?}", driven.requests)
+        };
         assert_eq!(options.uid.as_deref(), Some("u"));
         assert_eq!(options.propagation, Some(Propagation::Foreground));
     }
 
     #[test]
     fn expired_job_whose_ttl_was_raised_is_kept() {
-        let (outcome, _) = synced(&job(10), vec![job(100)], "2026-01-01T00:00:30Z");
-        assert_eq!(outcome, Ok(Some(Duration::from_secs(70))));
+        let driven = synced(&job(10), &job(100), "2026-01-01T00:00:30Z");
+        assert_eq!(driven.requests.len(), 1);
+        assert_eq!(wait_of(driven), Some(Duration::from_secs(70)));
     }
 }

@@ -1,3 +1,5 @@
 //! Pieces that several controllers share.
 
+pub mod claim;
 pub mod owner;
+pub mod pods;

@@ -4,6 +4,7 @@
 //! requests, the simulator against an API server in memory. One thread owns it. It never waits.
 
 mod controller;
+mod drive;
 mod event;
 mod fence;
 mod queue;
@@ -19,6 +20,7 @@ use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, Request};
 
 pub use controller::{Controller, Now, Outcome, Wakes};
+pub use drive::{Driven, drive};
 pub use event::{Event, EventLevel, EventTarget};
 pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use running::ControllerStats;

@@ -131,7 +131,7 @@ macro_rules! tables {
             }
 
             /// The metadata before the change.
-            pub fn old(&self) -> Option<&Meta> {
+            pub fn old_meta(&self) -> Option<&Meta> {
                 match self {
                     $(Self::$type(delta) => delta.old.as_ref().map(|old| old.metadata()),)*
                     Self::Metadata(delta) => delta.old.as_ref().map(|old| &old.metadata),
@@ -139,7 +139,7 @@ macro_rules! tables {
             }
 
             /// The metadata after the change.
-            pub fn new(&self) -> Option<&Meta> {
+            pub fn new_meta(&self) -> Option<&Meta> {
                 match self {
                     $(Self::$type(delta) => delta.new.as_ref().map(|new| new.metadata()),)*
                     Self::Metadata(delta) => delta.new.as_ref().map(|new| &new.metadata),

@@ -1,0 +1,47 @@
+//! Runs one sync to its end against any source of answers: what tests, explain and shadow need.
+
+use jiff::Timestamp;
+use pintle_api_types::request::{Answer, Request};
+
+use super::controller::{Controller, Outcome};
+use super::event::Event;
+use super::transcript::{Stop, SyncError, Transcript};
+
+/// A sync that was run to its end.
+#[derive(Debug)]
+pub struct Driven<N> {
+    /// What it came to.
+    pub outcome: Result<Outcome<N>, SyncError>,
+    /// Its requests, in order.
+    pub requests: Vec<Request>,
+    /// Its events, in order.
+    pub events: Vec<Event>,
+    /// Why it did what it did.
+    pub reasons: Vec<String>,
+}
+
+/// Runs a sync; `answer` is asked for each request.
+pub fn drive<C: Controller>(
+    snapshot: &C::Snapshot,
+    now: Timestamp,
+    mut answer: impl FnMut(&Request) -> Answer,
+) -> Driven<C::Note> {
+    let mut asked = Transcript::new(now);
+    let outcome = loop {
+        match C::sync(snapshot, &mut asked) {
+            Ok(outcome) => break Ok(outcome),
+            Err(Stop::Failed(error)) => break Err(error),
+            Err(Stop::Pending) => {
+                let answers = asked.wanted().iter().map(&mut answer).collect();
+                asked.answer(answers);
+            }
+        }
+    };
+    let requests = asked.steps().iter().flat_map(|step| step.requests.iter().cloned());
+    Driven {
+        outcome,
+        requests: requests.collect(),
+        events: asked.events().to_vec(),
+        reasons: asked.reasons().to_vec(),
+    }
+}
