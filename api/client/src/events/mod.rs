@@ -91,10 +91,11 @@ pub struct Sink {
 }
 
 /// A recorder and its sink, which the caller runs as a task. `component` and `host` are the
-/// source of every event: `kubelet` and the node's name.
+/// source of every event: `kubelet` and the node's name, which may be empty.
 pub fn recorder(client: Client, component: &str, host: &str, rate: Rate) -> (Recorder, Sink) {
     let (sender, queue) = mpsc::channel(QUEUE_MAX);
-    let source = EventSource { component: Some(component.to_owned()), host: Some(host.to_owned()) };
+    let host = Some(host.to_owned()).filter(|host| !host.is_empty());
+    let source = EventSource { component: Some(component.to_owned()), host };
     let (correlator, bucket) = (Correlator::new(source), Bucket::new(rate));
     let recorder = Recorder { queue: sender, dropped: Arc::default() };
     (recorder, Sink { client, queue, correlator, bucket })
@@ -117,6 +118,11 @@ impl Recorder {
     ) {
         let (reason, message, at) = (reason.to_owned(), message.to_owned(), Timestamp::now());
         let event = Happened { about, kind, reason, message, annotations, at };
+        self.put(event);
+    }
+
+    /// Takes an event. Never waits.
+    pub fn put(&self, event: Happened) {
         if self.queue.try_send(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -28,6 +28,10 @@ pub trait ObjectSink<T> {
     fn deleted(&mut self, object: T) -> impl Future<Output = ()>;
     /// It was deleted, in a state that cannot be read.
     fn deleted_unreadable(&mut self, lost: UnreadableObject) -> impl Future<Output = ()>;
+    /// Every change up to this version was reported; after a list, and at bookmarks.
+    fn at_version(&mut self, _version: &str) -> impl Future<Output = ()> {
+        ready(())
+    }
     /// The server has the kind under none of its paths.
     fn no_kind(&mut self) {}
     /// Changes may have been missed, and there are no lists (`FirstList::Never`).

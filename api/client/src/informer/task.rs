@@ -86,6 +86,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                     let took = self.list_begun.elapsed();
                     self.spec.observer.listed(&self.spec.name, took, self.items);
                     self.sink.complete().await;
+                    self.sink.at_version(&meta.resource_version).await;
                     self.says_version();
                 }
             }
@@ -109,7 +110,8 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         let path = self.spec.source.list_path(plan);
         let share = self.sink.share();
         let within = Some(PIECE_WAIT_MAX);
-        let mut pieces = wire::open(&self.client, &path, &share, within).await?;
+        let accepts = self.spec.source.accepts(true);
+        let mut pieces = wire::open(&self.client, &path, accepts, &share, within).await?;
         let mut scanner = ListScanner::default();
         let no_list = |error: super::pages::NoList| InformerError::Failed(error.to_string());
         while let Some(piece) = timeout(PIECE_WAIT_MAX, pieces.next()).await.map_err(late)? {
@@ -171,7 +173,8 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         let path = self.spec.source.watch_path(plan);
         let share = self.sink.share();
         let until = ends.min(Instant::now() + OPEN_WAIT_MAX);
-        timeout_at(until, wire::open(&self.client, &path, &share, None)).await
+        let accepts = self.spec.source.accepts(false);
+        timeout_at(until, wire::open(&self.client, &path, accepts, &share, None)).await
     }
 
     /// Takes events until the watch ends.
@@ -226,7 +229,8 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                     self.sink.deleted_unreadable(object).await;
                 }
             }
-            WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {}
+            WatchEvent::Bookmark(version) => self.sink.at_version(&version).await,
+            WatchEvent::Error(_) => {}
         }
         None
     }

@@ -31,9 +31,42 @@ pub struct ObjectSource {
     pub field_selector: String,
     /// Such as `app=a,b!=c`; empty for all.
     pub label_selector: String,
+    /// Of each object only the metadata is wanted.
+    pub only_metadata: bool,
+}
+
+/// What the answer is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accepts {
+    Objects,
+    /// A list of metadata.
+    MetadataList,
+    /// Events with metadata.
+    Metadata,
+}
+
+impl Accepts {
+    // k8s: staging/src/k8s.io/client-go/metadata/metadata.go
+    fn header(self) -> &'static str {
+        match self {
+            Self::Objects => "application/json",
+            Self::MetadataList => {
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+            }
+            Self::Metadata => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+        }
+    }
 }
 
 impl ObjectSource {
+    pub(super) fn accepts(&self, of_list: bool) -> Accepts {
+        match (self.only_metadata, of_list) {
+            (false, _) => Accepts::Objects,
+            (true, true) => Accepts::MetadataList,
+            (true, false) => Accepts::Metadata,
+        }
+    }
+
     fn query(&self, path: usize, parts: &[(&str, &str)]) -> String {
         let selectors =
             [("fieldSelector", &*self.field_selector), ("labelSelector", &*self.label_selector)];
@@ -99,11 +132,12 @@ const REFUSAL_MAX: Duration = Duration::from_secs(10);
 pub(super) async fn open(
     client: &Client,
     path: &str,
+    accepts: Accepts,
     share: &Share,
     within: Option<Duration>,
 ) -> Result<Pieces, InformerError> {
     let mut request = Request::get(path)
-        .header(ACCEPT, "application/json")
+        .header(ACCEPT, accepts.header())
         .header(ACCEPT_ENCODING, "identity")
         .extension(share.clone())
         .body(Body::empty())

@@ -1,0 +1,114 @@
+//! Carries out the frame's orders: requests, each under its controller's identity, and events.
+//!
+//! Input: [`Order`]s. Output: answers, over one channel. Owner: the deciding thread's runtime. Bounds:
+//! as many requests at once as the controllers have workers, times a batch; each client has the
+//! limit of requests per second that the options give.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use pintle_api::events::{Happened, Recorder};
+use pintle_api_types::request::{Answer, ApiError};
+use pintle_controllers_core::frame::{Event, EventLevel, Order, Ticket};
+use pintle_daemon::tasks;
+use tokio::sync::mpsc;
+
+/// The answers to the requests of a ticket.
+#[derive(Debug)]
+pub struct Answered {
+    /// The ticket.
+    pub ticket: Ticket,
+    /// An answer for each request.
+    pub answers: Vec<Answer>,
+}
+
+/// The clients of one controller.
+pub struct Identity {
+    /// For its requests.
+    pub client: kube::Client,
+    /// For its events.
+    pub recorder: Recorder,
+}
+
+/// Carries out orders.
+pub struct Dispatcher {
+    identities: BTreeMap<&'static str, Rc<Identity>>,
+    answers: mpsc::UnboundedSender<Answered>,
+}
+
+impl Dispatcher {
+    /// One that sends under these identities, by controller.
+    pub fn new(
+        identities: BTreeMap<&'static str, Rc<Identity>>,
+        answers: mpsc::UnboundedSender<Answered>,
+    ) -> Self {
+        Self { identities, answers }
+    }
+
+    /// Carries out an order. Must be called on a `LocalSet`.
+    ///
+    /// # Panics
+    /// When the controller has no identity.
+    pub fn carry_out(&self, order: Order) {
+        match order {
+            Order::Send { ticket, controller, requests } => {
+                let identity = Rc::clone(self.identity(controller));
+                let answers = self.answers.clone();
+                tokio::task::spawn_local(async move {
+                    let all = requests.iter().map(|request| {
+                        tasks::caught(pintle_api::send(&identity.client, request))
+                    });
+                    let all = join_all(all).await.into_iter().map(|answer| {
+                        answer.unwrap_or_else(|panic| {
+                            let message = panic.to_string();
+                            Err(ApiError { message, ..ApiError::default() })
+                        })
+                    });
+                    // The receiver is gone only when the process is about to end.
+                    let _ = answers.send(Answered { ticket, answers: all.collect() });
+                });
+            }
+            Order::Emit { controller, event } => {
+                self.identity(controller).recorder.put(happened(event));
+            }
+            Order::Failed { controller, key, message, is_quiet } => {
+                if is_quiet {
+                    tracing::debug!(controller, key, "sync failed, trying again: {message}");
+                } else {
+                    tracing::warn!(controller, key, "sync failed: {message}");
+                }
+            }
+        }
+    }
+
+    fn identity(&self, controller: &str) -> &Rc<Identity> {
+        self.identities.get(controller).expect("each controller has an identity")
+    }
+}
+
+fn happened(event: Event) -> Happened {
+    let about = event.about;
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    Happened {
+        about: ObjectReference {
+            api_version: Some(about.kind.api_version()),
+            kind: Some(about.kind.kind.to_owned()),
+            name: Some(about.name),
+            namespace: some(about.namespace),
+            uid: some(about.uid),
+            resource_version: some(about.version),
+            field_path: None,
+        },
+        kind: match event.level {
+            EventLevel::Normal => pintle_api::events::Kind::Normal,
+            EventLevel::Warning => pintle_api::events::Kind::Warning,
+        },
+        reason: event.reason.to_owned(),
+        message: event.message,
+        annotations: BTreeMap::new(),
+        at: Timestamp::now(),
+    }
+}

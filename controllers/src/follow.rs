@@ -1,0 +1,175 @@
+//! Watches of the kinds that controllers read.
+//!
+//! Input: the API server's lists and watches. Output: [`WatchEvent`]s, one after the other, over one
+//! bounded channel. Owner: one task a kind. Bounds: `EVENTS_MAX` events wait; while the channel is
+//! full a watch or list is held back, and only the rest of one piece of a list is kept here.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use pintle_api::informer::{
+    FollowSpec, ObjectSink, PrunedMeta, UnreadableObject, follow, key_of,
+};
+use pintle_api_types::kind::Kind;
+use pintle_controllers_core::tables::{Decoded, WatchEvent};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+/// Events that wait for the deciding thread.
+pub const EVENTS_MAX: usize = 512;
+
+/// A watch under way; it ends when it is dropped.
+pub type Following = Pin<Box<dyn Future<Output = ()>>>;
+
+/// An object's text, and what the informer reads of it. The rest is decoded by the kind, which is
+/// known at run time only: one informer's code serves all kinds.
+struct Text {
+    text: Box<RawValue>,
+    metadata: PrunedMeta,
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Head {
+            metadata: PrunedMeta,
+        }
+        let text = Box::<RawValue>::deserialize(from)?;
+        let head: Head = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        Ok(Self { text, metadata: head.metadata })
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        self.metadata == other.metadata
+    }
+}
+
+pintle_api::pruned_object!(Text);
+
+/// What is followed of a kind.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The kind.
+    pub kind: Kind,
+    /// Only metadata is wanted.
+    pub only_metadata: bool,
+    /// A field selector; empty for all objects.
+    pub fields: &'static str,
+}
+
+/// Follows a kind.
+pub fn follow_kind(
+    client: kube::Client,
+    source: &Source,
+    events: &mpsc::Sender<WatchEvent>,
+) -> Following {
+    let kind = source.kind;
+    let mut spec = FollowSpec::new(&format!("{kind:?}"), &kind.path(""));
+    spec.source.only_metadata = source.only_metadata;
+    spec.source.field_selector = source.fields.to_owned();
+    let only_metadata = source.only_metadata;
+    let sink = Sink { kind, only_metadata, events: events.clone(), kept: Vec::new() };
+    Box::pin(follow::<Text, _>(client, spec, sink))
+}
+
+/// Passes on what a watch reports.
+struct Sink {
+    kind: Kind,
+    only_metadata: bool,
+    events: mpsc::Sender<WatchEvent>,
+    /// Of a list, what found no room.
+    kept: Vec<WatchEvent>,
+}
+
+impl Sink {
+    fn decode(&self, text: &Text) -> Option<Decoded> {
+        let decoded = match self.only_metadata {
+            true => Decoded::only_metadata(self.kind, text.text.get()),
+            false => Decoded::typed(self.kind, text.text.get()),
+        };
+        let log = |error: &serde_json::Error| {
+            tracing::warn!("{} {} cannot be read: {error}", self.kind.kind, key_of(text));
+        };
+        decoded.inspect_err(log).ok()
+    }
+
+    fn offer(&mut self, event: WatchEvent) {
+        if !self.kept.is_empty() {
+            return self.kept.push(event);
+        }
+        if let Err(TrySendError::Full(event)) = self.events.try_send(event) {
+            self.kept.push(event);
+        }
+    }
+
+    async fn send(&mut self, event: WatchEvent) {
+        self.send_kept().await;
+        // The receiver is gone only when the process is about to end.
+        let _ = self.events.send(event).await;
+    }
+
+    async fn send_kept(&mut self) {
+        for kept in std::mem::take(&mut self.kept) {
+            let _ = self.events.send(kept).await;
+        }
+    }
+}
+
+impl ObjectSink<Text> for Sink {
+    fn begin(&mut self) {
+        self.kept.clear();
+        self.offer(WatchEvent::ListBegun(self.kind));
+    }
+
+    fn listed(&mut self, text: Text) {
+        let key = key_of(&text);
+        let event = self.decode(&text).map(WatchEvent::Listed);
+        self.offer(event.unwrap_or(WatchEvent::Unreadable(self.kind, Some(key))));
+    }
+
+    fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
+        self.offer(WatchEvent::Unreadable(self.kind, lost.map(|lost| lost.key)));
+    }
+
+    async fn has_room(&mut self) {
+        self.send_kept().await;
+    }
+
+    async fn complete(&mut self) {
+        self.send(WatchEvent::ListComplete(self.kind)).await;
+    }
+
+    async fn at_version(&mut self, version: &str) {
+        if let Ok(version) = version.parse() {
+            self.send(WatchEvent::Version(self.kind, version)).await;
+        }
+    }
+
+    async fn applied(&mut self, text: Text) {
+        // What cannot be decoded stays what it was.
+        if let Some(object) = self.decode(&text) {
+            self.send(WatchEvent::Set(object)).await;
+        }
+    }
+
+    async fn deleted(&mut self, text: Text) {
+        let gone = WatchEvent::DeletedUnreadable(self.kind, key_of(&text));
+        let event = self.decode(&text).map_or(gone, WatchEvent::Deleted);
+        self.send(event).await;
+    }
+
+    async fn deleted_unreadable(&mut self, lost: UnreadableObject) {
+        self.send(WatchEvent::DeletedUnreadable(self.kind, lost.key)).await;
+    }
+
+    fn no_kind(&mut self) {
+        // A kind that the server does not have is an empty kind.
+        self.offer(WatchEvent::ListBegun(self.kind));
+        self.offer(WatchEvent::ListComplete(self.kind));
+    }
+}
