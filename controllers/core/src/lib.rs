@@ -17,6 +17,7 @@
 
 pub mod common;
 pub mod frame;
+pub mod golang;
 pub mod kept;
 pub mod kinds;
 pub mod meta;

@@ -1,0 +1,1 @@
+//! Strategic merge patches: made from two objects, and applied.
