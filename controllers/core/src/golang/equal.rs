@@ -21,7 +21,11 @@ pub fn are_templates_equal_but_hash(one: &Value, other: &Value) -> bool {
     let (left, right) = (one.get("metadata"), other.get("metadata"));
     let is_equal = metadata.fields.iter().all(|field| {
         let (a, b) = (field.of(left), field.of(right));
-        if field.json == "labels" { are_labels_equal_but_hash(a, b) } else { is_equal(&field.shape, a, b) }
+        if field.json == "labels" {
+            are_labels_equal_but_hash(a, b)
+        } else {
+            is_equal(&field.shape, a, b)
+        }
     });
     let spec = GoStruct::named("core/v1.PodSpec");
     is_equal && are_structs_equal(spec, one.get("spec"), other.get("spec"))
@@ -106,13 +110,19 @@ mod tests {
 
     #[test]
     fn other_spellings_of_the_same_template_are_equal() {
-        let one = template(&json!({"app": "a"}), &json!({
-            "name": "a", "args": [], "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}},
-        }));
-        let other = template(&json!({"app": "a"}), &json!({
-            "name": "a", "tty": false, "fieldOfNextYear": true,
-            "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}, "requests": {}},
-        }));
+        let one = template(
+            &json!({"app": "a"}),
+            &json!({
+                "name": "a", "args": [], "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}},
+            }),
+        );
+        let other = template(
+            &json!({"app": "a"}),
+            &json!({
+                "name": "a", "tty": false, "fieldOfNextYear": true,
+                "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}, "requests": {}},
+            }),
+        );
         assert!(are_objects_equal("core/v1.PodTemplateSpec", &one, &other));
     }
 
@@ -137,7 +147,8 @@ mod tests {
     #[test]
     fn times_are_equal_as_instants() {
         let condition = |time: &str| json!({"type": "Ready", "lastProbeTime": time});
-        let (one, other) = (condition("2026-01-01T02:00:00+02:00"), condition("2026-01-01T00:00:00Z"));
+        let (one, other) =
+            (condition("2026-01-01T02:00:00+02:00"), condition("2026-01-01T00:00:00Z"));
         assert!(are_objects_equal("core/v1.PodCondition", &one, &other));
         let other = condition("2026-01-01T00:00:01Z");
         assert!(!are_objects_equal("core/v1.PodCondition", &one, &other));

@@ -23,7 +23,8 @@ struct Fnv1a(u32);
 
 impl Fnv1a {
     fn add(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(PRIME));
+        self.0 =
+            bytes.iter().fold(self.0, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(PRIME));
     }
 }
 

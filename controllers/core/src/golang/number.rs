@@ -191,7 +191,8 @@ fn with_places(unscaled: i128, scale: i32) -> i128 {
 fn suffix_scale(suffix: &str) -> Option<(i32, bool, &'static str)> {
     const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
     const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let exponent_at = |at: usize, step: i32, first: i32| i32::try_from(at).unwrap_or(0) * step + first;
+    let exponent_at =
+        |at: usize, step: i32, first: i32| i32::try_from(at).unwrap_or(0) * step + first;
     if let Some(at) = DECIMAL.iter().position(|known| *known == suffix) {
         return Some((exponent_at(at, 3, -9), false, "DecimalSI"));
     }
@@ -241,7 +242,8 @@ mod tests {
 
     #[test]
     fn the_encoder_writes_the_kept_or_the_canonical_text() {
-        for (text, written) in [("64Mi", "64Mi"), ("1024Mi", "1Gi"), ("0.5", "500m"), ("+1", "+1")] {
+        for (text, written) in [("64Mi", "64Mi"), ("1024Mi", "1Gi"), ("0.5", "500m"), ("+1", "+1")]
+        {
             assert_eq!(encoded(Some(&json!(text))), written);
         }
         assert_eq!(encoded(Some(&json!(100))), "100");

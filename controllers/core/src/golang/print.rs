@@ -132,7 +132,8 @@ fn print_quantity(quantity: &GoQuantity<'_>, out: &mut impl Write) -> fmt::Resul
 fn print_words(magnitude: u128, out: &mut impl Write) -> fmt::Result {
     let words = [magnitude as u64, (magnitude >> 64) as u64];
     let count = words.iter().rposition(|word| *word != 0).map_or(0, |at| at + 1);
-    print_items(words[..count].iter(), true, out)
+    // Go has no words for zero.
+    print_items(words[..count].iter(), count > 0, out)
 }
 
 fn print_time(value: Option<&Value>, out: &mut impl Write) -> fmt::Result {
@@ -191,6 +192,9 @@ mod tests {
              {i:(resource.int64Amount){value:(int64)67108864 scale:(resource.Scale)0} \
              d:(resource.infDecAmount){Dec:(*inf.Dec)<nil>} s:(string) \
              Format:(resource.Format)BinarySI}}";
-        assert_eq!(printed("core/v1.EmptyDirVolumeSource", &json!({"sizeLimit": "64Mi"})), expected);
+        assert_eq!(
+            printed("core/v1.EmptyDirVolumeSource", &json!({"sizeLimit": "64Mi"})),
+            expected
+        );
     }
 }

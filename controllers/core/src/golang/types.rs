@@ -177,10 +177,9 @@ impl Shape {
     pub(super) fn is_zero(&self, value: Option<&Value>) -> bool {
         let Some(some) = value else { return true };
         match self {
-            Self::Struct(at) => GoStruct::at(*at)
-                .fields
-                .iter()
-                .all(|field| field.shape.is_zero(field.of(value))),
+            Self::Struct(at) => {
+                GoStruct::at(*at).fields.iter().all(|field| field.shape.is_zero(field.of(value)))
+            }
             Self::Text | Self::Bool | Self::Int | Self::Float => self.is_empty(value),
             Self::IntOrString => some == 0,
             _ => false,

@@ -91,6 +91,7 @@ func templateAnswer(seed uint64) (any, error) {
 	revision := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: patch}}
 	answer.RevisionHash = history.HashControllerRevision(revision, nil)
 	answer.ProbedHash = history.HashControllerRevision(revision, &answer.CollisionCount)
+	d.changes = d.chance(50)
 	other := d.respelled(made, reflect.TypeFor[v1.PodTemplateSpec]())
 	if answer.Other, err = json.Marshal(other); err != nil {
 		return nil, err
@@ -128,7 +129,7 @@ func (d *dice) respelled(value any, t reflect.Type) any {
 	if t.Kind() == reflect.Pointer {
 		return d.respelled(value, t.Elem())
 	}
-	if value != nil && d.chance(1) && d.chance(20) {
+	if d.changes && value != nil && d.chance(3) {
 		return d.value(t, depthMax-2)
 	}
 	switch typed := value.(type) {

@@ -19,6 +19,8 @@ type dice struct {
 	hostile bool
 	// merges makes up the keys by which the items of lists merge.
 	merges bool
+	// changes makes up other values where one is spelled in another way.
+	changes bool
 }
 
 func newDice(seed uint64, hostile bool) *dice {
@@ -56,7 +58,7 @@ var quantities = []string{
 var oddQuantities = []string{
 	"00", "-0", "+1", "-1", "0100m", "1.", "1.G", ".5", "1.500", "1.5000", "1.0005", "0.0000000001", "1.23456789012", "10000000000000000000",
 	"9223372036854775808", "8Ei", "16Ei", "-7Ei", "0.3Ki", "1.1Ki", "0Ei", "0e5", "1e-9", "1e-12", "100e18", "123456789012345678", "1234567890123456789",
-	"999999999999999Ki", "72Ki", "0.001Ki", "0Mi", "-1.5Gi", "-0.1n", "1000k", "1024Mi", "-250m", "8Mi", "+0.5", "1E3", "1e+3",
+	"999999999999999Ki", "72Ki", "0.001Ki", "0Mi", "-1.5Gi", "-0.1n", "0.0Ki", "-0.0Mi", "0.000000000000", "00.0000000000000e-3", "1.0Ki", "1000k", "1024Mi", "-250m", "8Mi", "+0.5", "1E3", "1e+3",
 }
 
 func (d *dice) quantity() any {
