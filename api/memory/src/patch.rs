@@ -1,0 +1,148 @@
+//! The four forms of patches.
+//!
+//! Input: the stored object and a patch. Output: the wanted object, or the server's error. An apply
+//! patch merges fields and lists like a strategic one; field managers are not kept, so fields that a
+//! manager stops applying stay. Pure.
+// k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/patch.go
+
+use jiff::Timestamp;
+use pintle_api_types::request::{Answer, ApiError, PatchForm, Target};
+use pintle_api_types::strategic;
+use serde_json::Value;
+
+use crate::server::Server;
+use crate::{create, errors, meta};
+
+impl Server {
+    pub(crate) fn patch(
+        &mut self,
+        target: &Target,
+        form: &PatchForm,
+        body: &Value,
+        now: Timestamp,
+    ) -> Answer {
+        let is_apply = matches!(form, PatchForm::Apply { .. });
+        let is_absent = self.store.object(target.kind, &target.key).is_none();
+        if is_apply && is_absent && target.sub.is_empty() {
+            return self.create_applied(target, body, now);
+        }
+        let wanted = |old: &Value| {
+            let mut new = apply(form, old, body)?;
+            if !matches!(target.sub, "scale") {
+                create::place(target.kind, target.key.namespace(), &mut new)?;
+                check_name(target, &new)?;
+            }
+            Ok(new)
+        };
+        match target.sub {
+            "scale" => self.update_scale(target, &wanted),
+            _ => self.update(target, &wanted),
+        }
+    }
+
+    fn create_applied(&mut self, target: &Target, body: &Value, now: Timestamp) -> Answer {
+        if !meta::text(body, "uid").is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {}, and no existing object was \
+                 found",
+                meta::text(body, "uid")
+            );
+            let resource = errors::resource(target.kind);
+            return Err(errors::conflict(&resource, target.key.name(), &why));
+        }
+        let mut object = body.clone();
+        create::place(target.kind, target.key.namespace(), &mut object)?;
+        check_name(target, &object)?;
+        self.check_namespace_for_create(target.kind, target.key.namespace(), &object)?;
+        self.create_named(target.kind, object, now)
+    }
+}
+
+fn check_name(target: &Target, object: &Value) -> Result<(), ApiError> {
+    let (name, stated) = (target.key.name(), meta::name(object));
+    let why =
+        format!("the name of the object ({stated}) does not match the name on the URL ({name})");
+    if stated == name { Ok(()) } else { Err(errors::bad_request(&why)) }
+}
+
+/// The object that a patch makes of another.
+fn apply(form: &PatchForm, old: &Value, body: &Value) -> Result<Value, ApiError> {
+    let mut new = old.clone();
+    match form {
+        PatchForm::Strategic | PatchForm::Apply { .. } => strategic::merge(&mut new, body),
+        PatchForm::Merge => merge(&mut new, body),
+        PatchForm::Json => {
+            for operation in body.as_array().into_iter().flatten() {
+                operate(&mut new, operation)?;
+            }
+        }
+    }
+    Ok(new)
+}
+
+/// RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let fields = target.as_object_mut().expect("made an object above");
+    for (name, value) in patch {
+        match value {
+            Value::Null => drop(fields.remove(name)),
+            value => merge(fields.entry(name.clone()).or_insert(Value::Null), value),
+        }
+    }
+}
+
+/// One operation of RFC 6902: test, add, replace, remove.
+fn operate(target: &mut Value, operation: &Value) -> Result<(), ApiError> {
+    let text = |field: &str| operation[field].as_str().unwrap_or_default();
+    let (op, path) = (text("op"), text("path"));
+    let Some((parent, last)) = path.rsplit_once('/') else {
+        return Err(refused(op, path, "Unsupported operation"));
+    };
+    let last = last.replace("~1", "/").replace("~0", "~");
+    let value = operation["value"].clone();
+    if op == "test" {
+        let found = target.pointer(path).unwrap_or(&Value::Null);
+        return match *found == value {
+            true => Ok(()),
+            false => {
+                Err(errors::unprocessable(&format!("testing value {path} failed: test failed")))
+            }
+        };
+    }
+    let missing = || refused(op, path, "missing value");
+    match target.pointer_mut(parent).ok_or_else(missing)? {
+        Value::Object(fields) => match op {
+            "add" => drop(fields.insert(last, value)),
+            "replace" => *fields.get_mut(&last).ok_or_else(missing)? = value,
+            "remove" => drop(fields.remove(&last).ok_or_else(missing)?),
+            _ => return Err(refused(op, path, "Unsupported operation")),
+        },
+        Value::Array(items) => {
+            let at = if last == "-" { Some(items.len()) } else { last.parse().ok() };
+            let at: usize = at.ok_or_else(missing)?;
+            match op {
+                "add" if at <= items.len() => items.insert(at, value),
+                "replace" if at < items.len() => items[at] = value,
+                "remove" if at < items.len() => drop(items.remove(at)),
+                _ => return Err(missing()),
+            }
+        }
+        _ => return Err(missing()),
+    }
+    Ok(())
+}
+
+fn refused(op: &str, path: &str, why: &str) -> ApiError {
+    let message = match op {
+        "remove" => format!("{op} operation does not apply: doc is missing path: {path:?}: {why}"),
+        _ => format!("{op} operation does not apply: doc is missing key: {path}: {why}"),
+    };
+    errors::unprocessable(&message)
+}

@@ -1,0 +1,167 @@
+//! Which identity may do what, as RBAC decides with upstream's roles.
+//!
+//! Input: `table.txt`, upstream's roles re-expressed as one line a rule. Output: nothing, or the 403
+//! of the real server. Rules are only ever additive, as in RBAC. Pure.
+// k8s: plugin/pkg/auth/authorizer/rbac/rbac.go RuleAllows
+
+use std::collections::BTreeMap;
+
+use pintle_api_types::kind::Kind;
+use pintle_api_types::request::{ApiError, Request};
+
+use crate::errors;
+use crate::identity::Identity;
+
+const TABLE: &str = include_str!("table.txt");
+/// The heading of what every identity may do.
+const EVERYBODY: &str = "@everybody";
+
+/// One rule of a role.
+#[derive(Debug)]
+struct Rule {
+    groups: Vec<&'static str>,
+    resources: Vec<&'static str>,
+    verbs: Vec<&'static str>,
+    /// Only objects with these names; all when empty.
+    names: Vec<&'static str>,
+    /// Only in this namespace; everywhere when empty.
+    namespace: &'static str,
+}
+
+/// The rules of all identities.
+#[derive(Debug)]
+pub(crate) struct Rights(BTreeMap<&'static str, Vec<Rule>>);
+
+/// What a request does, in the words of RBAC.
+#[derive(Debug)]
+struct Attributes<'a> {
+    verb: &'static str,
+    kind: Kind,
+    sub: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl Rights {
+    pub(crate) fn upstream() -> Self {
+        let mut rules: BTreeMap<&'static str, Vec<Rule>> = BTreeMap::new();
+        let mut heading = "";
+        for line in TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            match line.strip_prefix("  ") {
+                Some(rule) => rules.entry(heading).or_default().push(parse(rule)),
+                None => heading = line,
+            }
+        }
+        Self(rules)
+    }
+
+    /// Whether roles are known for an identity: one that is misspelt may do next to nothing.
+    pub(crate) fn knows(&self, identity: &Identity) -> bool {
+        identity.heading().is_none_or(|heading| self.0.contains_key(heading))
+    }
+
+    /// Refuses a request outside the identity's roles.
+    pub(crate) fn check(&self, identity: &Identity, request: &Request) -> Result<(), ApiError> {
+        let (Some(heading), Some(asked)) = (identity.heading(), attributes(request)) else {
+            return Ok(());
+        };
+        let of = |heading: &str| self.0.get(heading).into_iter().flatten();
+        if of(heading).chain(of(EVERYBODY)).any(|rule| rule.allows(&asked)) {
+            return Ok(());
+        }
+        Err(refused(identity, &asked))
+    }
+}
+
+fn parse(line: &'static str) -> Rule {
+    let list = |text: &'static str| text.split(',').collect::<Vec<_>>();
+    let mut words = line.split(' ');
+    let mut next = || words.next().unwrap_or_default();
+    let (groups, resources, verbs) = (list(next()), list(next()), list(next()));
+    let mut rule = Rule { groups, resources, verbs, names: Vec::new(), namespace: "" };
+    for word in words {
+        match word.strip_prefix('@') {
+            Some(namespace) => rule.namespace = namespace,
+            None => rule.names = list(word),
+        }
+    }
+    rule
+}
+
+impl Rule {
+    fn allows(&self, asked: &Attributes<'_>) -> bool {
+        let group = if asked.kind.group.is_empty() { "core" } else { asked.kind.group };
+        let has = |list: &[&str], word: &str| list.iter().any(|has| *has == "*" || *has == word);
+        has(&self.verbs, asked.verb)
+            && has(&self.groups, group)
+            && self.resources.iter().any(|resource| names_resource(resource, asked))
+            && (self.names.is_empty() || self.names.contains(&asked.name))
+            && (self.namespace.is_empty() || self.namespace == asked.namespace)
+    }
+}
+
+// k8s: pkg/apis/rbac/v1/evaluation_helpers.go ResourceMatches
+fn names_resource(resource: &str, asked: &Attributes<'_>) -> bool {
+    match (resource.split_once('/'), asked.sub) {
+        (None, "") => resource == "*" || resource == asked.kind.plural,
+        (None, _) => resource == "*",
+        (Some((plural, sub)), asked_sub) => {
+            sub == asked_sub && (plural == "*" || plural == asked.kind.plural)
+        }
+    }
+}
+
+/// `None` for paths that are no resources: discovery is open to everybody.
+fn attributes(request: &Request) -> Option<Attributes<'_>> {
+    let of =
+        |verb, kind, namespace, sub, name| Some(Attributes { verb, kind, sub, namespace, name });
+    match request {
+        Request::Create { kind, namespace, below, .. } => {
+            let (name, sub) = below.as_ref().map_or(("", ""), |below| (&*below.name, below.sub));
+            of("create", *kind, namespace, sub, name)
+        }
+        Request::DeleteCollection { kind, namespace, .. } => {
+            of("deletecollection", *kind, namespace, "", "")
+        }
+        Request::List { kind, namespace, .. } => of("list", *kind, namespace, "", ""),
+        Request::Get { .. } => None,
+        Request::Replace { target, .. }
+        | Request::Patch { target, .. }
+        | Request::Delete { target, .. }
+        | Request::Read { target, .. } => {
+            let verb = match request {
+                Request::Replace { .. } => "update",
+                Request::Patch { .. } => "patch",
+                Request::Delete { .. } => "delete",
+                _ => "get",
+            };
+            // A namespace is in itself, for RBAC.
+            let is_namespace = target.kind == pintle_api_types::kind::NAMESPACES;
+            let (name, namespace) = (target.key.name(), target.key.namespace());
+            let namespace = if is_namespace { name } else { namespace };
+            of(verb, target.kind, namespace, target.sub, name)
+        }
+    }
+}
+
+// k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
+fn refused(identity: &Identity, asked: &Attributes<'_>) -> ApiError {
+    let resource = match asked.sub {
+        "" => asked.kind.plural.to_owned(),
+        sub => format!("{}/{sub}", asked.kind.plural),
+    };
+    let place = match asked.namespace {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace {namespace:?}"),
+    };
+    let why = format!(
+        "User {:?} cannot {} resource {resource:?} in API group {:?} {place}",
+        identity.user(),
+        asked.verb,
+        asked.kind.group
+    );
+    errors::forbidden(&errors::resource(asked.kind), asked.name, &why)
+}
+
+#[cfg(test)]
+mod tests;
