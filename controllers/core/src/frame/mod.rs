@@ -126,7 +126,8 @@ impl Frame {
     fn dispatch(&mut self, change: &Change, now: Now) {
         let kind = change.kind();
         for entry in &mut self.controllers {
-            if entry.run.reads_all_metadata() || entry.kinds.contains(&kind) {
+            let is_read = kind.is_none_or(|kind| entry.kinds.contains(&kind));
+            if is_read || entry.run.reads_all_metadata() {
                 entry.run.handle_change(change, &self.tables, now);
             }
         }

@@ -4,6 +4,7 @@
 //! some controller reads in full has a table of its own; of other kinds only metadata is kept.
 //! Owner: the deciding thread.
 
+mod discovery;
 mod table;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::kept::{Facts, Kept};
 use crate::kinds;
 use crate::meta::Meta;
 
+pub use discovery::{DiscoveredKind, Discovery};
 pub use table::{Delta, Row, Table};
 
 impl<T: Facts> Row for Kept<T> {
@@ -54,6 +56,8 @@ pub enum WatchEvent {
     Version(Kind, u64),
     /// The kind is not followed any more.
     Dropped(Kind),
+    /// Discovery found these kinds.
+    Discovered(Discovery),
 }
 
 macro_rules! tables {
@@ -66,12 +70,16 @@ macro_rules! tables {
             Metadata(Box<kinds::Metadata>),
         }
 
-        /// A change of one object.
+        /// A change of one object, or of what is known of kinds.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)] // the names are the documentation
         pub enum Change {
             $($type(Delta<Kept<kinds::$type>>),)*
             Metadata(Delta<kinds::Metadata>),
+            /// The first list of a kind is complete.
+            Listed(Kind),
+            /// Discovery found other kinds than before; `Tables::discovery` has them.
+            Discovered,
         }
 
         /// What is known of the cluster.
@@ -81,6 +89,8 @@ macro_rules! tables {
             $(pub $field: Table<Kept<kinds::$type>>,)*
             /// Kinds of which only metadata is kept.
             pub metadata: BTreeMap<Kind, Table<kinds::Metadata>>,
+            /// The kinds that the API server has.
+            pub discovery: Rc<Discovery>,
         }
 
         $(impl From<Kept<kinds::$type>> for Decoded {
@@ -122,11 +132,13 @@ macro_rules! tables {
         }
 
         impl Change {
-            /// The kind.
-            pub fn kind(&self) -> Kind {
+            /// The kind; none of a change that concerns all of them.
+            pub fn kind(&self) -> Option<Kind> {
                 match self {
-                    $(Self::$type(_) => kinds::$type::KIND,)*
-                    Self::Metadata(delta) => delta.object().kind,
+                    $(Self::$type(_) => Some(kinds::$type::KIND),)*
+                    Self::Metadata(delta) => Some(delta.object().kind),
+                    Self::Listed(kind) => Some(*kind),
+                    Self::Discovered => None,
                 }
             }
 
@@ -135,6 +147,7 @@ macro_rules! tables {
                 match self {
                     $(Self::$type(delta) => delta.old.as_ref().map(|old| old.metadata()),)*
                     Self::Metadata(delta) => delta.old.as_ref().map(|old| &old.metadata),
+                    Self::Listed(_) | Self::Discovered => None,
                 }
             }
 
@@ -143,6 +156,7 @@ macro_rules! tables {
                 match self {
                     $(Self::$type(delta) => delta.new.as_ref().map(|new| new.metadata()),)*
                     Self::Metadata(delta) => delta.new.as_ref().map(|new| &new.metadata),
+                    Self::Listed(_) | Self::Discovered => None,
                 }
             }
         }
@@ -252,7 +266,12 @@ impl Tables {
                 return self.set(object).into_iter().collect();
             }
             WatchEvent::Unreadable(kind, key) => self.keep_unreadable(kind, key),
-            WatchEvent::ListComplete(kind) => return self.complete_list(kind),
+            WatchEvent::ListComplete(kind) => {
+                let is_first = !self.is_synced(kind);
+                let mut changes = self.complete_list(kind);
+                changes.extend(is_first.then_some(Change::Listed(kind)));
+                return changes;
+            }
             WatchEvent::Deleted(object) => {
                 let (kind, meta) = (object.kind(), object.meta());
                 return self.remove(kind, &meta.key(), meta.version).into_iter().collect();
@@ -262,6 +281,11 @@ impl Tables {
             }
             WatchEvent::Version(kind, version) => self.advance(kind, version),
             WatchEvent::Dropped(kind) => return self.drop_kind(kind),
+            WatchEvent::Discovered(discovery) if discovery == *self.discovery => {}
+            WatchEvent::Discovered(discovery) => {
+                self.discovery = Rc::new(discovery);
+                return vec![Change::Discovered];
+            }
         }
         Vec::new()
     }
