@@ -72,6 +72,9 @@ pub trait Controller: 'static {
 
     /// A sync left a note.
     fn remember(&mut self, _key: &Self::Key, _note: Self::Note, _now: Now) {}
+
+    /// Keys that the notes of a sync concern; called after they were remembered.
+    fn wake_after_notes(&mut self, _wake: &mut Wakes<Self::Key>) {}
 }
 
 /// What a sync that did not fail comes to.

@@ -181,9 +181,12 @@ impl<C: Controller> Running<C> {
                 if let Some(wait) = outcome.again {
                     self.queue.add_after(key.clone(), turn.now.instant, wait);
                 }
+                let mut wakes = Wakes::default();
                 for note in outcome.notes {
                     self.controller.remember(key, note, turn.now);
                 }
+                self.controller.wake_after_notes(&mut wakes);
+                self.wake(wakes, turn.now);
             }
             Err(error) => self.fail(key, &error, turn),
         }
