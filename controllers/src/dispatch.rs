@@ -58,9 +58,9 @@ impl Dispatcher {
                 let identity = Rc::clone(self.identity(controller));
                 let answers = self.answers.clone();
                 tokio::task::spawn_local(async move {
-                    let all = requests.iter().map(|request| {
-                        tasks::caught(pintle_api::send(&identity.client, request))
-                    });
+                    let all = requests
+                        .iter()
+                        .map(|request| tasks::caught(pintle_api::send(&identity.client, request)));
                     let all = join_all(all).await.into_iter().map(|answer| {
                         answer.unwrap_or_else(|panic| {
                             let message = panic.to_string();

@@ -7,9 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use pintle_api::informer::{
-    FollowSpec, ObjectSink, PrunedMeta, UnreadableObject, follow, key_of,
-};
+use pintle_api::informer::{FollowSpec, ObjectSink, PrunedMeta, UnreadableObject, follow, key_of};
 use pintle_api_types::kind::Kind;
 use pintle_controllers_core::tables::{Decoded, WatchEvent};
 use serde::de::Error as _;

@@ -15,7 +15,8 @@ use pintle_controllers_core::frame::Frame;
 use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
 
 fn main() -> anyhow::Result<()> {
-    let flag = std::env::args().find_map(|arg| arg.strip_prefix("--kubeconfig=").map(str::to_owned));
+    let flag =
+        std::env::args().find_map(|arg| arg.strip_prefix("--kubeconfig=").map(str::to_owned));
     let path = flag.unwrap_or_default();
     pintle_daemon::logging::init(pintle_daemon::logging::Format::Text, 0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

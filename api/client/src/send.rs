@@ -128,10 +128,8 @@ pub async fn send(client: &Client, request: &Request) -> Answer {
         builder = builder.header(CONTENT_TYPE, content_type);
     }
     let body = wire.body.map_or_else(Body::empty, |body| Body::from(body.to_string().into_bytes()));
-    let unknown = |error: &dyn std::error::Error| ApiError {
-        message: chain(error),
-        ..ApiError::default()
-    };
+    let unknown =
+        |error: &dyn std::error::Error| ApiError { message: chain(error), ..ApiError::default() };
     let request = builder.body(body).map_err(|error| ApiError {
         code: StatusCode::BAD_REQUEST.as_u16(),
         message: error.to_string(),
@@ -156,7 +154,8 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 async fn read(body: Body) -> Result<Vec<u8>, AnyError> {
     let mut body = std::pin::pin!(body);
     let mut bytes = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
+    while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await
+    {
         if let Ok(data) = frame?.into_data() {
             if bytes.len() + data.len() > ANSWER_BYTES_MAX {
                 return Err("the answer is too long".into());

@@ -24,7 +24,7 @@ use crate::{below, errors, rules, status};
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
 /// An API server in memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Server {
     pub(crate) store: Store,
     pub(crate) rng: Rng,

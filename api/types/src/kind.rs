@@ -65,6 +65,11 @@ impl Kind {
         Self(resource)
     }
 
+    /// The kinds that have constants.
+    pub fn all_known() -> impl Iterator<Item = Self> {
+        KNOWN.iter().copied()
+    }
+
     /// The group and version as objects state them: `apps/v1`, or `v1` in the core group.
     pub fn api_version(self) -> String {
         match self.0.group {

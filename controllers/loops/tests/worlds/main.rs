@@ -1,0 +1,56 @@
+//! Worlds: all controllers over an API server in memory, with a kubelet, a scheduler, users, and
+//! everything that can go wrong between them. One seed is one world.
+//!
+//! ```text
+//!   users ──requests──> server (pintle-memory-api) <──requests── managers (the whole frame)
+//!                          │ events, each kind with its own lag      ^
+//!                          ├─────────────────────────────────────────┘
+//!                          └──> kubelet and scheduler of a hundred lines
+//! ```
+//! Faults: lag and reordering between kinds, conflicts, lost answers, requests that arrive after
+//! their sender's death, crashes between any two requests, a second manager that leads too early.
+//! Checks: after each request (checks.rs), and at the end, when nothing moves any more: the wanted
+//! state is reached, and managers that start anew write nothing.
+
+mod checks;
+mod cluster;
+mod manager;
+mod users;
+mod world;
+
+use world::{Faults, World};
+
+/// Worlds with seeds of their own in each run.
+const FRESH: u64 = 200;
+
+fn run(seed: u64) {
+    let faults = Faults::of_seed(seed);
+    let result = std::panic::catch_unwind(|| World::new(seed, faults).run());
+    if let Err(panic) = result {
+        eprintln!("the world of seed {seed} failed; PINTLE_SEED={seed} repeats it");
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn world_without_faults_reaches_its_wanted_state() {
+    (0..20).for_each(|seed| World::new(seed, Faults::none()).run());
+}
+
+#[test]
+fn world_with_faults_reaches_its_wanted_state() {
+    let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(seed) = asked("PINTLE_SEED") {
+        return run(seed);
+    }
+    let count = asked("PINTLE_WORLDS").unwrap_or(FRESH);
+    let first = asked("PINTLE_FIRST_SEED").unwrap_or_else(fresh_seed);
+    println!("worlds {first} to {}", first + count - 1);
+    (first..first + count).for_each(run);
+}
+
+/// A seed that the last run did not have.
+fn fresh_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("after 1970").as_secs() * 1_000
+}

@@ -1,0 +1,162 @@
+//! A controller manager in a world: the frame, what its watches have delivered, and its requests.
+
+use std::collections::BTreeMap;
+
+use pintle_api_types::kind::Kind;
+use pintle_api_types::request::{Answer, ApiError, Request};
+use pintle_api_types::symbol::Symbol;
+use pintle_controllers_core::frame::{Frame, Now, Order, Ticket};
+use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
+use pintle_memory_api::{Change, Identity, Server};
+
+/// A request under way.
+pub(crate) struct Call {
+    pub(crate) ticket: Ticket,
+    pub(crate) controller: &'static str,
+    pub(crate) request: Request,
+    pub(crate) at: usize,
+    /// The versions that the manager knew when it decided.
+    pub(crate) known: BTreeMap<Kind, u64>,
+}
+
+/// A ticket's answers so far.
+struct Waiting {
+    answers: Vec<Option<Answer>>,
+}
+
+pub(crate) struct Manager {
+    pub(crate) frame: Frame,
+    /// The version up to which events were delivered; none before the first list.
+    pub(crate) delivered: BTreeMap<Kind, Option<u64>>,
+    pub(crate) calls: Vec<Call>,
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// Syncs that failed, for messages.
+    pub(crate) failures: Vec<String>,
+}
+
+/// All controllers.
+fn frame() -> Frame {
+    let mut frame = Frame::default();
+    frame.add(TtlAfterFinished { workers: 5 });
+    frame
+}
+
+impl Manager {
+    pub(crate) fn new() -> Self {
+        let frame = frame();
+        let delivered = frame.kinds().into_iter().map(|kind| (kind, None)).collect();
+        let (calls, waiting) = (Vec::new(), BTreeMap::new());
+        Self { frame, delivered, calls, waiting, failures: Vec::new() }
+    }
+
+    /// Kinds of which something is to be delivered.
+    pub(crate) fn late(&self, server: &Server) -> Vec<Kind> {
+        let is_late = |kind: Kind, delivered: Option<u64>| match delivered {
+            None => true,
+            Some(version) => server.events_since(kind, version).is_ok_and(|new| !new.is_empty()),
+        };
+        let late = self.delivered.iter().filter(|(kind, at)| is_late(**kind, **at));
+        late.map(|(kind, _)| *kind).collect()
+    }
+
+    /// Delivers the next event of a kind, or its first list.
+    pub(crate) fn deliver(&mut self, kind: Kind, server: &Server, now: Now) {
+        let only_metadata = !self.frame.kinds().contains(&kind);
+        let decode = |object: &serde_json::Value| {
+            let text = object.to_string();
+            let decoded = match only_metadata {
+                true => Decoded::only_metadata(kind, &text),
+                false => Decoded::typed(kind, &text),
+            };
+            decoded.expect("the server's objects can be read")
+        };
+        let Some(version) = self.delivered[&kind] else {
+            self.frame.apply(WatchEvent::ListBegun(kind), now);
+            for (_, object) in server.objects(kind, "") {
+                self.frame.apply(WatchEvent::Listed(decode(object)), now);
+            }
+            self.frame.apply(WatchEvent::ListComplete(kind), now);
+            self.frame.apply(WatchEvent::Version(kind, server.version()), now);
+            self.delivered.insert(kind, Some(server.version()));
+            return;
+        };
+        let events = server.events_since(kind, version).expect("nothing is compacted");
+        let Some(event) = events.first() else { return };
+        self.delivered.insert(kind, Some(event.version));
+        let object = decode(&event.object);
+        let event = match event.change {
+            Change::Added | Change::Modified => WatchEvent::Set(object),
+            Change::Deleted => WatchEvent::Deleted(object),
+        };
+        self.frame.apply(event, now);
+    }
+
+    /// Reports the kinds that the server has; follows those that only metadata is read of.
+    pub(crate) fn discover(&mut self, server: &Server, now: Now) {
+        let verbs =
+            ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+        let verbs: Vec<_> = verbs.iter().map(|verb| Symbol::of(verb)).collect();
+        let kinds = server.kinds().map(|kind| DiscoveredKind {
+            kind,
+            verbs: verbs.clone(),
+            is_preferred: true,
+        });
+        let discovery = Discovery { kinds: kinds.collect(), ..Discovery::default() };
+        if self.frame.reads_all_metadata() {
+            for found in &discovery.kinds {
+                self.delivered.entry(found.kind).or_insert(None);
+            }
+        }
+        self.frame.apply(WatchEvent::Discovered(discovery), now);
+    }
+
+    /// Lets the frame decide; keeps its requests.
+    pub(crate) fn turn(&mut self, now: Now) {
+        for order in self.frame.turn(now) {
+            match order {
+                Order::Send { ticket, controller, requests } => {
+                    let answers = requests.iter().map(|_| None).collect();
+                    self.waiting.insert(ticket, Waiting { answers });
+                    let known = self.delivered.iter();
+                    let known: BTreeMap<_, _> =
+                        known.map(|(kind, at)| (*kind, at.unwrap_or(0))).collect();
+                    for (at, request) in requests.into_iter().enumerate() {
+                        let known = known.clone();
+                        self.calls.push(Call { ticket, controller, request, at, known });
+                    }
+                }
+                Order::Emit { .. } => {}
+                Order::Failed { controller, key, message, .. } => {
+                    self.failures.push(format!("{controller} {key}: {message}"));
+                }
+            }
+        }
+    }
+
+    /// A request was answered, or its answer was lost.
+    pub(crate) fn answer(&mut self, call: &Call, answer: Option<Answer>, now: Now) {
+        let lost =
+            || Err(ApiError { message: "connection lost".to_owned(), ..ApiError::default() });
+        let waiting = self.waiting.get_mut(&call.ticket).expect("it waits");
+        waiting.answers[call.at] = Some(answer.unwrap_or_else(lost));
+        if waiting.answers.iter().all(Option::is_some) {
+            let waiting = self.waiting.remove(&call.ticket).expect("it waits");
+            let answers = waiting.answers.into_iter().flatten().collect();
+            self.frame.answer(call.ticket, answers, now);
+        }
+    }
+}
+
+/// The identity of a controller's requests.
+pub(crate) fn identity(controller: &'static str) -> Identity {
+    Identity::Controller(match controller {
+        "daemonset-controller" => "daemon-set-controller",
+        "garbage-collector-controller" => "generic-garbage-collector",
+        "replicationcontroller-controller" => "replication-controller",
+        "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
+        "serviceaccount-controller" => "service-account-controller",
+        "serviceaccount-token-controller" => return Identity::Manager,
+        name => name,
+    })
+}
