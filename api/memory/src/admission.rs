@@ -17,6 +17,7 @@ const TOLERATION_SECONDS: i64 = 300;
 pub(crate) fn admit(kind: Kind, object: &mut Value) {
     match (kind.group, kind.plural) {
         ("", "pods") => pod(object),
+        ("", "nodes") => taint(object),
         ("", "persistentvolumeclaims") => protect(object, "kubernetes.io/pvc-protection"),
         ("", "persistentvolumes") => protect(object, "kubernetes.io/pv-protection"),
         _ => {}
@@ -48,6 +49,17 @@ fn pod(pod: &mut Value) {
             tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute",
                 "tolerationSeconds": TOLERATION_SECONDS}));
         }
+    }
+}
+
+/// A new node takes no pods until its conditions are known.
+// k8s: plugin/pkg/admission/nodetaint/admission.go
+fn taint(node: &mut Value) {
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    let taints = meta::child(node, "spec").entry("taints").or_insert_with(|| json!([]));
+    let Some(taints) = taints.as_array_mut() else { return };
+    if !taints.iter().any(|has| has["key"] == taint["key"] && has["effect"] == taint["effect"]) {
+        taints.push(taint);
     }
 }
 

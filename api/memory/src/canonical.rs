@@ -14,6 +14,9 @@ use crate::rules::{Rules, StatusKeeps};
 /// Numbers and switches of statuses that are pointers in Go, so that 0 is not absence.
 const POINTERS: [&str; 4] = ["ready", "terminating", "collisionCount", "terminatingReplicas"];
 
+/// Numbers and switches of specs that are no pointers, so that 0 is absence.
+const SPEC_ZEROES: [&str; 3] = ["minReadySeconds", "paused", "unschedulable"];
+
 /// Brings an object into its stored form.
 pub(crate) fn settle(kind: Kind, rules: &Rules, object: &mut Value) {
     let Some(fields) = object.as_object_mut() else { return };
@@ -31,10 +34,13 @@ pub(crate) fn settle(kind: Kind, rules: &Rules, object: &mut Value) {
         }
     }
     fields.retain(|_, value| !value.is_null());
-    for name in ["spec", "status", "subsets", "jobTemplate"] {
+    for name in ["spec", "status", "subsets"] {
         if let Some(value) = fields.get_mut(name) {
             drop_empty_lists(value);
         }
+    }
+    if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.retain(|name, value| !SPEC_ZEROES.contains(&name.as_str()) || !is_zero(value));
     }
     if rules.status != StatusKeeps::None {
         status(meta::child(object, "status"), rules);
@@ -53,6 +59,10 @@ fn metadata(fields: &mut Map<String, Value>) {
     }
 }
 
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0) || *value == Value::Bool(false)
+}
+
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -65,9 +75,8 @@ fn is_empty(value: &Value) -> bool {
 
 fn status(fields: &mut Map<String, Value>, rules: &Rules) {
     fields.retain(|name, value| {
-        let is_zero = value.as_f64() == Some(0.0) || *value == Value::Bool(false);
         let is_text = value.as_str() == Some("");
-        POINTERS.contains(&name.as_str()) || !(is_zero || is_text)
+        POINTERS.contains(&name.as_str()) || !(is_zero(value) || is_text)
     });
     for zero in rules.status_zeroes {
         fields.entry(*zero).or_insert_with(|| 0.into());

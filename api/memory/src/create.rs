@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::errors::{self, Problem};
 use crate::rules::{self, Counts, StatusKeeps};
 use crate::server::Server;
-use crate::{admission, canonical, defaults, meta, validate};
+use crate::{admission, canonical, daemon_set, defaults, meta, validate};
 
 /// How often another name is tried when a generated one is taken.
 // k8s: store.go maxNameGenerationCreateAttempts
@@ -24,6 +24,15 @@ const NAME_ATTEMPTS: usize = 8;
 const GENERATE_NAME_MAX: usize = 58;
 const SUFFIX_LEN: usize = 5;
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Where the name of a new object is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// The client.
+    Given,
+    /// The server, from `generateName`.
+    Generated,
+}
 
 impl Server {
     pub(crate) fn create(
@@ -39,14 +48,14 @@ impl Server {
         let prefix = meta::text(&object, "generateName").to_owned();
         let has_name = !meta::name(&object).is_empty();
         if has_name || prefix.is_empty() {
-            return self.create_named(kind, object, now);
+            return self.create_named(kind, object, Naming::Given, now);
         }
         let mut answer = Err(errors::internal("no name was tried"));
         for _ in 0..NAME_ATTEMPTS {
             let name = self.generated_name(&prefix);
             let mut named = object.clone();
             meta::set(&mut named, "name", name.into());
-            answer = self.create_named(kind, named, now);
+            answer = self.create_named(kind, named, Naming::Generated, now);
             if !answer.as_ref().is_err_and(ApiError::is_already_exists) {
                 break;
             }
@@ -55,19 +64,32 @@ impl Server {
     }
 
     /// Creates an object whose namespace is checked and whose name is final.
-    pub(crate) fn create_named(&mut self, kind: Kind, object: Value, now: Timestamp) -> Answer {
+    pub(crate) fn create_named(
+        &mut self,
+        kind: Kind,
+        object: Value,
+        naming: Naming,
+        now: Timestamp,
+    ) -> Answer {
         let mut object = object;
         let rules = rules::of(kind);
         meta::set(&mut object, "uid", self.new_uid().into());
         meta::set(&mut object, "creationTimestamp", meta::time(now).into());
-        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
             meta::set(&mut object, field, Value::Null);
         }
         canonical::settle(kind, &rules, &mut object);
+        let is_unsettled = is_unsettled(kind, &object);
+        // In Go the labels of a Job and of its template are one map, unless a generated name makes
+        // the server copy the object: then the Job does not get the labels that are generated.
+        if naming == Naming::Given {
+            generate_selector(kind, &mut object);
+        }
         defaults::apply(kind, &mut object);
+        generate_selector(kind, &mut object);
         admission::admit(kind, &mut object);
         prepare(kind, &mut object, now);
-        // Labels of a Job follow from its template's, which creation extended.
+        daemon_set::count_template(kind, &mut object, None);
         defaults::apply(kind, &mut object);
         canonical::settle(kind, &rules, &mut object);
         validate::created(kind, &object)?;
@@ -83,7 +105,11 @@ impl Server {
                 _ => errors::generated_name_exists(kind, name),
             });
         }
-        Ok(Value::clone(&*self.store.write(kind, object)))
+        let stored = Value::clone(&*self.store.write(kind, object));
+        if is_unsettled {
+            self.unsettled.insert((kind, meta::key(&stored)));
+        }
+        Ok(stored)
     }
 
     fn generated_name(&mut self, prefix: &str) -> String {
@@ -170,8 +196,9 @@ pub(crate) fn place(kind: Kind, namespace: &str, object: &mut Value) -> Result<(
 // k8s: pkg/registry/*/*/strategy.go PrepareForCreate
 fn prepare(kind: Kind, object: &mut Value, now: Timestamp) {
     let rules = rules::of(kind);
-    let generation = if rules.counts == Counts::Nothing { Value::Null } else { 1.into() };
-    meta::set(object, "generation", generation);
+    if rules.counts != Counts::Nothing {
+        meta::set(object, "generation", 1.into());
+    }
     // A node's own status is accepted.
     if rules.status != StatusKeeps::None && kind != kind::NODES {
         meta::copy_field(object, "status", &Value::Null);
@@ -186,13 +213,18 @@ fn prepare(kind: Kind, object: &mut Value, now: Timestamp) {
             add_kubernetes_finalizer(object);
             json!({"phase": "Active"})
         }
-        ("batch", "jobs") => {
-            generate_selector(object);
-            return;
-        }
         _ => return,
     };
     object["status"] = status;
+}
+
+/// Whether the real server stores the object without fields that it then shows: the first update
+/// writes them, also one that changes nothing else.
+fn is_unsettled(kind: Kind, object: &Value) -> bool {
+    let labels = meta::labels(object);
+    let of_template = meta::labels(&object["spec"]["template"]);
+    kind == kind::PERSISTENT_VOLUME_CLAIMS
+        || (kind == kind::JOBS && labels.is_empty() && of_template.is_empty())
 }
 
 fn pod_status(pod: &Value) -> Value {
@@ -218,8 +250,8 @@ fn add_kubernetes_finalizer(namespace: &mut Value) {
 }
 
 // k8s: pkg/registry/batch/job/strategy.go generateSelector
-fn generate_selector(job: &mut Value) {
-    if job["spec"]["manualSelector"] == true {
+fn generate_selector(kind: Kind, job: &mut Value) {
+    if kind != kind::JOBS || job["spec"]["manualSelector"] == true {
         return;
     }
     let (name, uid) = (job["metadata"]["name"].clone(), job["metadata"]["uid"].clone());

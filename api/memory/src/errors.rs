@@ -83,11 +83,10 @@ pub(crate) fn internal(message: &str) -> ApiError {
     error(500, "", message.to_owned())
 }
 
-/// A patch that cannot be applied.
-pub(crate) fn unprocessable(message: &str) -> ApiError {
-    let message =
-        format!("the server rejected our request due to an error in our request: {message}");
-    error(422, "Invalid", message)
+/// A patch that cannot be applied; the real server does not say why.
+pub(crate) fn unprocessable() -> ApiError {
+    let message = "the server rejected our request due to an error in our request";
+    error(422, "Invalid", message.to_owned())
 }
 
 /// The history that a watch asks for is no longer kept.

@@ -4,7 +4,7 @@
 //!   identity, rights     who asks, and what upstream's roles allow
 //!   server, refusal      requests in, answers out; requests that a test wants refused
 //!   create, admission, defaults   new objects
-//!   update, patch, status, scale  changes of objects
+//!   update, patch, status, scale, daemon_set  changes of objects
 //!   delete, namespace    deletions, graces, finalizers
 //!   below                tokens, bindings, evictions, reviews
 //!   read                 reads and lists
@@ -21,6 +21,7 @@ mod admission;
 mod below;
 mod canonical;
 mod create;
+mod daemon_set;
 mod defaults;
 mod delete;
 mod errors;

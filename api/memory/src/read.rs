@@ -11,7 +11,7 @@ use pintle_api_types::request::{Answer, ApiError, Target};
 use serde_json::{Value, json};
 
 use crate::server::Server;
-use crate::{errors, meta, rules};
+use crate::{daemon_set, errors, meta, rules};
 
 const METADATA_VERSION: &str = "meta.k8s.io/v1";
 
@@ -27,7 +27,7 @@ impl Server {
             return self.read_scale(target);
         }
         let object = self.existing(target)?;
-        Ok(if only_metadata { metadata_of(object) } else { Value::clone(object) })
+        Ok(if only_metadata { metadata_of(target.kind, object) } else { Value::clone(object) })
     }
 
     pub(crate) fn list(
@@ -45,7 +45,7 @@ impl Server {
         let selected = objects.filter(|object| selects(&selector, &meta::labels(object)));
         let items: Vec<Value> = selected
             .map(|object| match (only_metadata, is_custom) {
-                (true, _) => metadata_of(object),
+                (true, _) => metadata_of(kind, object),
                 (false, true) => Value::clone(object),
                 (false, false) => without_kind(object),
             })
@@ -55,14 +55,19 @@ impl Server {
             false => (kind.api_version(), format!("{}List", kind.kind)),
         };
         let version = self.store.version().to_string();
+        // Go's nil, which only this list has.
+        let items = if only_metadata && items.is_empty() { Value::Null } else { items.into() };
         Ok(json!({"kind": name, "apiVersion": api_version, "items": items,
             "metadata": {"resourceVersion": version}}))
     }
 }
 
-fn metadata_of(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": METADATA_VERSION,
-        "metadata": object["metadata"]})
+/// An object's metadata alone, as reads and watches of metadata have it.
+pub(crate) fn metadata_of(kind: Kind, object: &Value) -> Value {
+    let mut answer = json!({"kind": "PartialObjectMetadata", "apiVersion": METADATA_VERSION,
+        "metadata": object["metadata"]});
+    daemon_set::hide_count(kind, &mut answer);
+    answer
 }
 
 /// Items of typed lists do not repeat their kind.

@@ -4,7 +4,7 @@
 //! for watches. Owner: a test or a simulator; nothing here waits or fails by itself. Bounds: history
 //! grows until [`Server::compact`]. Everything follows from the seed and the requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -28,6 +28,11 @@ const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kub
 pub struct Server {
     pub(crate) store: Store,
     pub(crate) rng: Rng,
+    /// Objects whose next update is a change in any case, see [`crate::create`].
+    pub(crate) unsettled: BTreeSet<(Kind, ObjectKey)>,
+    /// Objects whose newest update came through `scale`: the first such update moves the ownership
+    /// of the field, which is a change even if the number is the same.
+    pub(crate) scaled: BTreeSet<(Kind, ObjectKey)>,
     rights: Arc<Rights>,
     refusals: Vec<Refusal>,
     /// Answers to paths that are no objects.
@@ -52,6 +57,8 @@ impl Server {
         Self {
             store: Store::default(),
             rng: Rng::new(seed),
+            unsettled: BTreeSet::new(),
+            scaled: BTreeSet::new(),
             rights: Arc::new(Rights::upstream()),
             refusals: Vec::new(),
             paths: BTreeMap::new(),
@@ -165,8 +172,11 @@ impl Server {
 }
 
 fn check_path(target: &Target) -> Result<(), ApiError> {
-    match status::exists(target.kind, &rules::of(target.kind), target.sub) {
+    let rules = rules::of(target.kind);
+    match status::exists(target.kind, &rules, target.sub) {
         true => Ok(()),
+        // Paths of custom resources are all there.
+        false if rules.is_custom => Err(errors::not_found(target.kind, target.key.name())),
         false => Err(errors::no_such_path()),
     }
 }

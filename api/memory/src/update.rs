@@ -8,13 +8,15 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::request::{Answer, ApiError, Target};
 use serde_json::Value;
 
+use crate::create::Naming;
 use crate::rules::{self, Counts, Rules, StatusKeeps};
 use crate::server::Server;
-use crate::{canonical, create, defaults, errors, meta, status, validate};
+use crate::{canonical, create, daemon_set, defaults, errors, meta, status, validate};
 
 /// What the request makes of the stored object.
 pub(crate) type Wanted<'a> = dyn Fn(&Value) -> Result<Value, ApiError> + 'a;
@@ -38,7 +40,9 @@ impl Server {
         if is_creating {
             let namespace = target.key.namespace();
             self.check_namespace_for_create(target.kind, namespace, &wanted)?;
-            return self.create_named(target.kind, wanted, now);
+            // Unlike a creation, an update that creates may state any version.
+            meta::set(&mut wanted, "resourceVersion", Value::Null);
+            return self.create_named(target.kind, wanted, Naming::Given, now);
         }
         self.update(target, &|_| Ok(wanted.clone()))
     }
@@ -51,6 +55,7 @@ impl Server {
         };
         let rules = rules::of(kind);
         let mut new = wanted(&old)?;
+        self.check_namespace_exists(target)?;
         check_version(kind, &rules, &new, &old)?;
         canonical::settle(kind, &rules, &mut new);
         defaults::apply(kind, &mut new);
@@ -58,6 +63,7 @@ impl Server {
             "" | "scale" => prepare(kind, &rules, &mut new, &old),
             sub => status::prepare(kind, &rules, sub, &mut new, &old)?,
         }
+        daemon_set::count_template(kind, &mut new, Some(&old));
         keep_system_fields(&mut new, &old);
         canonical::settle(kind, &rules, &mut new);
         validate::updated(kind, &new, &old)?;
@@ -65,10 +71,27 @@ impl Server {
             self.store.remove(kind, &target.key);
             return Ok(new);
         }
-        if new == *old {
+        let object = (kind, target.key.clone());
+        let is_unsettled = self.unsettled.remove(&object);
+        let is_first_scale = target.sub == "scale" && !self.scaled.contains(&object);
+        if new == *old && !is_unsettled && !is_first_scale {
             return Ok(new);
         }
+        match target.sub {
+            "scale" => drop(self.scaled.insert(object)),
+            _ => drop(self.scaled.remove(&object)),
+        }
         Ok(Value::clone(&*self.store.write(kind, new)))
+    }
+
+    // k8s: staging/src/k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go Admit
+    fn check_namespace_exists(&self, target: &Target) -> Result<(), ApiError> {
+        let namespace = target.key.namespace();
+        let stored = self.store.object(kind::NAMESPACES, &ObjectKey::new("", namespace));
+        match namespace.is_empty() || stored.is_some() {
+            true => Ok(()),
+            false => Err(errors::not_found(kind::NAMESPACES, namespace)),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn created(kind: Kind, object: &Value) -> Result<(), ApiError> {
 
 pub(crate) fn updated(kind: Kind, object: &Value, old: &Value) -> Result<(), ApiError> {
     let mut problems = metadata(object, old);
+    problems.extend(template_labels(kind, object));
     problems.extend(immutable_fields(kind, object, old));
     answer(kind, object, &problems)
 }

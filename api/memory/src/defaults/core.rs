@@ -1,10 +1,24 @@
 //! Defaults of kinds of the core group other than pods and workloads.
 // k8s: pkg/apis/core/v1/defaults.go
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{or, spec, within};
 use crate::meta;
+
+/// Texts that are written although they are empty.
+const NODE_INFO: [&str; 10] = [
+    "architecture",
+    "bootID",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "machineID",
+    "operatingSystem",
+    "osImage",
+    "systemUUID",
+];
 
 pub(super) fn apply(plural: &str, object: &mut Value) {
     match plural {
@@ -34,6 +48,11 @@ pub(super) fn node(object: &mut Value) {
     let status = meta::child(object, "status");
     if let Some(capacity) = status.get("capacity").cloned() {
         or(status, "allocatable", capacity);
+    }
+    or(status, "daemonEndpoints", json!({"kubeletEndpoint": {"Port": 0}}));
+    let system = within(status, "nodeInfo");
+    for field in NODE_INFO {
+        system.entry(field).or_insert_with(|| "".into());
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn apply(kind: Kind, object: &mut Value) {
         ("batch", "cronjobs") => workloads::cron_job(object),
         ("", "replicationcontrollers") => workloads::replication_controller(object),
         ("", "pods") => template::pod(object),
+        ("coordination.k8s.io", "leases") => drop(spec(object)),
         ("autoscaling", "horizontalpodautoscalers") => {
             or(spec(object), "minReplicas", 1);
         }

@@ -61,7 +61,6 @@ pub(super) fn stateful_set(object: &mut Value) {
     if is_rolling && update.get("rollingUpdate").is_some_and(Value::is_object) {
         let rolling = within(update, "rollingUpdate");
         or(rolling, "partition", 0);
-        or(rolling, "maxUnavailable", 1);
     }
     let retention = within(spec, "persistentVolumeClaimRetentionPolicy");
     or(retention, "whenDeleted", "Retain");
