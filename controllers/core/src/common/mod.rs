@@ -3,3 +3,7 @@
 pub mod claim;
 pub mod owner;
 pub mod pods;
+pub mod ranking;
+#[cfg(test)]
+mod ranking_tests;
+pub mod scaled;

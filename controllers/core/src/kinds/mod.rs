@@ -12,8 +12,8 @@ pub use job::{CronJob, Job, JobCondition, JobSpec, JobStatus};
 pub use metadata::Metadata;
 pub use pod::{ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, Terminated};
 pub use replica::{
-    Deployment, DeploymentSpec, ReplicaSet, ReplicaSpec, ReplicaStatus, ReplicationController,
-    ReplicationControllerSpec, RollingUpdate, Strategy,
+    Deployment, DeploymentSpec, ReplicaCondition, ReplicaSet, ReplicaSpec, ReplicaStatus,
+    ReplicationController, RollingUpdate, Strategy, TemplateFacts, TemplateMeta,
 };
 
 /// Implements [`crate::kept::Facts`] for a struct with a field `metadata`.

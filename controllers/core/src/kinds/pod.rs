@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use pintle_api_types::kind::{Kind, PODS};
 use pintle_api_types::symbol::Symbol;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::kept::Facts;
 use crate::meta::{Meta, or_default, time};
@@ -28,6 +28,23 @@ pub struct PodSpec {
     pub node_name: Symbol,
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: Symbol,
+    /// Names of the init containers that keep running beside the others.
+    #[serde(rename = "initContainers", deserialize_with = "sidecars")]
+    pub sidecars: Box<[Symbol]>,
+}
+
+fn sidecars<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[Symbol]>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct InitContainer {
+        name: Symbol,
+        restart_policy: Option<Symbol>,
+    }
+    let all = Option::<Vec<InitContainer>>::deserialize(from)?.unwrap_or_default();
+    let is_sidecar = |container: &InitContainer| {
+        container.restart_policy.as_deref().is_some_and(|policy| policy == "Always")
+    };
+    Ok(all.into_iter().filter(is_sidecar).map(|container| container.name).collect())
 }
 
 /// The status of a pod.
@@ -140,6 +157,12 @@ impl Pod {
     /// It has ended, successfully or not.
     pub fn is_terminal(&self) -> bool {
         matches!(&*self.status.phase, "Succeeded" | "Failed")
+    }
+
+    /// It is being deleted and its containers may still run.
+    // k8s: pkg/controller/controller_utils.go IsPodTerminating
+    pub fn is_terminating(&self) -> bool {
+        !self.is_terminal() && self.metadata.is_deleting()
     }
 
     /// It neither ended nor is being deleted.

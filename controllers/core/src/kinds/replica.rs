@@ -1,11 +1,13 @@
 //! Deployments, ReplicaSets and ReplicationControllers.
 
+use jiff::Timestamp;
 use pintle_api_types::symbol::Symbol;
-use serde::Deserialize;
+use pintle_api_types::symbol_map::SymbolMap;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::facts;
-use crate::meta::Meta;
+use crate::meta::{Meta, or_default, time};
 use crate::selector::PodSelector;
 
 /// A Deployment.
@@ -39,6 +41,13 @@ pub struct DeploymentSpec {
     pub paused: bool,
     /// Seconds without progress after which the rollout has failed.
     pub progress_deadline_seconds: Option<i32>,
+}
+
+impl DeploymentSpec {
+    /// How many pods are wanted.
+    pub fn wanted(&self) -> i32 {
+        self.replicas.unwrap_or(1)
+    }
 }
 
 /// How a change is rolled out.
@@ -77,14 +86,15 @@ pub struct ReplicaSet {
 }
 facts!(ReplicaSet, REPLICA_SETS, whole: true);
 
-/// A ReplicationController.
+/// A ReplicationController; its spec reads as that of a ReplicaSet.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ReplicationController {
     /// Its metadata.
     pub metadata: Meta,
     /// What is wanted.
-    pub spec: ReplicationControllerSpec,
+    #[serde(deserialize_with = "controller_spec")]
+    pub spec: ReplicaSpec,
     /// What is.
     pub status: ReplicaStatus,
 }
@@ -100,19 +110,52 @@ pub struct ReplicaSpec {
     pub selector: PodSelector,
     /// Seconds that a pod has to be ready before it counts as available.
     pub min_ready_seconds: i32,
+    /// What its pods are created from.
+    #[serde(deserialize_with = "or_default")]
+    pub template: TemplateFacts,
 }
 
-/// The spec of a ReplicationController.
+impl ReplicaSpec {
+    /// How many pods are wanted.
+    pub fn wanted(&self) -> i32 {
+        self.replicas.unwrap_or(1)
+    }
+}
+
+/// What controllers read of a pod template; the rest is in the whole object.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct TemplateFacts {
+    /// Its metadata.
+    #[serde(deserialize_with = "or_default")]
+    pub metadata: TemplateMeta,
+}
+
+/// The metadata of a pod template.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct TemplateMeta {
+    /// Labels of its pods.
+    pub labels: SymbolMap,
+}
+
+/// The spec of a ReplicationController, whose selector is a map.
+#[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct ReplicationControllerSpec {
-    /// How many pods are wanted; 1 when not given.
-    pub replicas: Option<i32>,
-    /// Which pods are its own.
+struct ControllerSpec {
+    replicas: Option<i32>,
     #[serde(deserialize_with = "PodSelector::from_map")]
-    pub selector: PodSelector,
-    /// Seconds that a pod has to be ready before it counts as available.
-    pub min_ready_seconds: i32,
+    selector: PodSelector,
+    min_ready_seconds: i32,
+    #[serde(deserialize_with = "or_default")]
+    template: TemplateFacts,
+}
+
+// k8s: pkg/controller/replication/conversion.go convertRCtoRS
+fn controller_spec<'de, D: Deserializer<'de>>(from: D) -> Result<ReplicaSpec, D::Error> {
+    let ControllerSpec { replicas, selector, min_ready_seconds, template } =
+        Deserialize::deserialize(from)?;
+    Ok(ReplicaSpec { replicas, selector, min_ready_seconds, template })
 }
 
 /// The status of a Deployment, ReplicaSet or ReplicationController.
@@ -131,8 +174,41 @@ pub struct ReplicaStatus {
     pub ready_replicas: i32,
     /// Pods that are ready long enough.
     pub available_replicas: i32,
+    /// A Deployment's wanted pods that are not available.
+    pub unavailable_replicas: i32,
     /// Pods that are being deleted; `None` when not counted.
     pub terminating_replicas: Option<i32>,
     /// How often the name of a new set was taken.
     pub collision_count: Option<i32>,
+    /// Its conditions.
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Vec<ReplicaCondition>,
+}
+
+impl ReplicaStatus {
+    /// The condition of a type.
+    pub fn condition(&self, kind: &str) -> Option<&ReplicaCondition> {
+        self.conditions.iter().find(|condition| &*condition.kind == kind)
+    }
+}
+
+/// A condition of a Deployment, ReplicaSet or ReplicationController.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ReplicaCondition {
+    /// Such as `Progressing`.
+    #[serde(rename = "type")]
+    pub kind: Symbol,
+    /// `True`, `False` or `Unknown`.
+    pub status: Symbol,
+    /// When it was last updated; of a Deployment.
+    #[serde(deserialize_with = "time")]
+    pub last_update_time: Option<Timestamp>,
+    /// When the status last changed.
+    #[serde(deserialize_with = "time")]
+    pub last_transition_time: Option<Timestamp>,
+    /// The reason in a word.
+    pub reason: Symbol,
+    /// The sentence.
+    pub message: Box<str>,
 }
