@@ -4,4 +4,5 @@
 
 #![forbid(unsafe_code)]
 
+pub mod replica_set;
 pub mod ttl_after_finished;
