@@ -4,5 +4,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod deployment;
 pub mod replica_set;
 pub mod ttl_after_finished;

@@ -1,0 +1,204 @@
+//! The set of the current template: found and brought up to date, or created.
+// k8s: pkg/controller/deployment/sync.go getNewReplicaSet
+
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
+use pintle_api_types::request::{ApiError, Request, Target};
+use pintle_controllers_core::common::owner::controller_reference;
+use pintle_controllers_core::frame::{Retry, Stop, SyncError, Transcript};
+use pintle_controllers_core::golang::equal::{POD_TEMPLATE_HASH, are_templates_equal_but_hash};
+use pintle_controllers_core::golang::hash::pod_template_hash;
+use serde_json::{Value, json};
+
+use super::annotations;
+use super::conditions::{self, CREATE_ERROR, Finding, PROGRESSING, SET_CREATED, SET_FOUND};
+use super::limits;
+use super::rollout::{Rollout, replace_set, set_of};
+use super::sets::{self, REVISION, Set};
+
+/// Longest name of a set.
+const NAME_MAX: usize = 253;
+
+/// A set that is to be created.
+struct Draft {
+    name: String,
+    replicas: i32,
+    body: Value,
+}
+
+impl Rollout<'_> {
+    /// Brings the new set, its revision and the Deployment's up to date; creates the set if it is
+    /// not there and `may_create`.
+    ///
+    /// # Errors
+    /// When a write failed.
+    // k8s: pkg/controller/deployment/sync.go getAllReplicaSetsAndSyncRevision
+    pub(super) fn sync_revision(
+        &mut self,
+        may_create: bool,
+        asked: &mut Transcript,
+    ) -> Result<(), Stop> {
+        let revision = sets::max_revision(&self.old).wrapping_add(1);
+        match self.new.clone() {
+            Some(set) => self.update_new_set(&set, revision, asked),
+            None if may_create => self.create_new_set(revision, asked),
+            None => Ok(()),
+        }
+    }
+
+    fn update_new_set(
+        &mut self,
+        set: &Set,
+        revision: i64,
+        asked: &mut Transcript,
+    ) -> Result<(), Stop> {
+        let mut whole = set.value();
+        let mut annotations = annotations::of(&whole);
+        let of_deployment = annotations::of(&self.whole);
+        let is_changed = annotations::update_set(&mut annotations, &of_deployment, revision);
+        let min_ready = self.spec().min_ready_seconds;
+        if is_changed || set.spec.min_ready_seconds != min_ready {
+            annotations::put(&mut whole, annotations);
+            set_min_ready(&mut whole, min_ready);
+            self.new = Some(replace_set(set, whole, asked)?);
+            return Ok(());
+        }
+        let mut has_news = self.set_revision(annotations::text(&annotations, REVISION));
+        let has_deadline = conditions::progress_deadline(self.spec()).is_some();
+        if has_deadline && self.status.condition(PROGRESSING).is_none() {
+            let message = format!("Found new replica set {:?}", &*set.metadata.name);
+            let finding = Finding::progressing("True", SET_FOUND);
+            conditions::set(&mut self.status, finding.condition(&message, asked.now()));
+            has_news = true;
+        }
+        if has_news { self.write_status(asked) } else { Ok(()) }
+    }
+
+    fn create_new_set(&mut self, revision: i64, asked: &mut Transcript) -> Result<(), Stop> {
+        let draft = self.draft_new_set(revision)?;
+        let request = Request::Create {
+            kind: REPLICA_SETS,
+            namespace: self.deployment.metadata.namespace.to_string(),
+            below: None,
+            body: draft.body.clone(),
+        };
+        let mut is_created = false;
+        let set = match asked.send(request)? {
+            Ok(created) => {
+                is_created = true;
+                set_of(&created)?
+            }
+            Err(error) if error.is_already_exists() => self.settle_name(&draft, error, asked)?,
+            Err(error) => return Err(self.report_failure(&draft, error, asked)?),
+        };
+        if is_created && draft.replicas > 0 {
+            let (name, count) = (&set.metadata.name, draft.replicas);
+            let message = format!("Scaled up replica set {name} from 0 to {count}");
+            self.note("ScalingReplicaSet", message, asked);
+        }
+        let mut has_news = self.set_revision(&revision.to_string());
+        if is_created && conditions::progress_deadline(self.spec()).is_some() {
+            let message = format!("Created new replica set {:?}", &*set.metadata.name);
+            let finding = Finding::progressing("True", SET_CREATED);
+            conditions::set(&mut self.status, finding.condition(&message, asked.now()));
+            has_news = true;
+        }
+        self.new = Some(set);
+        if has_news { self.write_status(asked) } else { Ok(()) }
+    }
+
+    fn draft_new_set(&self, revision: i64) -> Result<Draft, Stop> {
+        let meta = &self.deployment.metadata;
+        let spec = self.spec();
+        let hash = pod_template_hash(self.template(), self.status.collision_count);
+        let mut template = self.template().clone();
+        template["metadata"]["labels"][POD_TEMPLATE_HASH] = hash.as_str().into();
+        let mut selector = self.whole["spec"]["selector"].clone();
+        selector["matchLabels"][POD_TEMPLATE_HASH] = hash.as_str().into();
+        let replicas = limits::new_set_replicas(spec, &self.old, 0)?;
+        let mut known = annotations::Annotations::new();
+        annotations::update_set(&mut known, &annotations::of(&self.whole), revision);
+        annotations::set_replicas(&mut known, spec.wanted(), limits::max_replicas(spec));
+        let name = set_name(&meta.name, &hash);
+        let mut body = json!({
+            "apiVersion": REPLICA_SETS.api_version(),
+            "kind": REPLICA_SETS.kind,
+            "metadata": {
+                "name": name,
+                "namespace": &*meta.namespace,
+                "labels": template["metadata"]["labels"],
+                "annotations": known,
+                "ownerReferences": [controller_reference(DEPLOYMENTS, meta)],
+            },
+            "spec": {"replicas": replicas, "selector": selector, "template": template},
+        });
+        set_min_ready(&mut body, spec.min_ready_seconds);
+        Ok(Draft { name, replicas, body })
+    }
+
+    /// A set with the name is there: it is the new one that the tables do not show yet, or the hash
+    /// of another template is the same. Upstream asks its cache for it, which may not know it.
+    fn settle_name(
+        &mut self,
+        draft: &Draft,
+        error: ApiError,
+        asked: &mut Transcript,
+    ) -> Result<Set, Stop> {
+        let key = ObjectKey::new(&self.deployment.metadata.namespace, &draft.name);
+        let target = Target::object(REPLICA_SETS, key);
+        let found = asked.send(Request::Read { target, only_metadata: false })??;
+        let set = set_of(&found)?;
+        if set.metadata.is_controlled_by(&self.deployment.metadata.uid)
+            && are_templates_equal_but_hash(self.template(), &found["spec"]["template"])
+        {
+            return Ok(set);
+        }
+        asked.because(format!("the name {} of the new ReplicaSet is taken", draft.name));
+        let count = self.status.collision_count.unwrap_or_default();
+        self.status.collision_count = Some(count.wrapping_add(1));
+        drop(self.try_write_status(asked)?); // the conflict is the error to report
+        Err(error.into())
+    }
+
+    /// Reports that the new set could not be created; returns the failure.
+    fn report_failure(
+        &mut self,
+        draft: &Draft,
+        error: ApiError,
+        asked: &mut Transcript,
+    ) -> Result<Stop, Stop> {
+        if error.is_namespace_terminating() {
+            let message = error.message;
+            asked.because("the namespace is being deleted: no ReplicaSet is created");
+            return Ok(Stop::Failed(SyncError { message, retry: Retry::Never }));
+        }
+        let message = format!("Failed to create new replica set {:?}: {error}", draft.name);
+        if conditions::progress_deadline(self.spec()).is_some() {
+            let finding = Finding::progressing("False", CREATE_ERROR);
+            conditions::set(&mut self.status, finding.condition(&message, asked.now()));
+            drop(self.try_write_status(asked)?); // the creation is the error to report
+        }
+        self.warn(CREATE_ERROR, message, asked);
+        Ok(error.into())
+    }
+}
+
+/// Absent means 0, as Go's encoder has it.
+fn set_min_ready(set: &mut Value, seconds: i32) {
+    if seconds != 0 {
+        set["spec"]["minReadySeconds"] = seconds.into();
+    } else if let Some(spec) = set["spec"].as_object_mut() {
+        spec.remove("minReadySeconds");
+    }
+}
+
+/// The name of the set with a template hash.
+// k8s: pkg/controller/deployment/sync.go generateReplicaSetName
+pub(super) fn set_name(deployment: &str, hash: &str) -> String {
+    let room = NAME_MAX.saturating_sub(1 + hash.len());
+    let prefix = match deployment.len() > room && room > 0 {
+        true => deployment.get(..room).unwrap_or(deployment),
+        false => deployment,
+    };
+    format!("{prefix}-{hash}")
+}

@@ -1,0 +1,61 @@
+//! The strategy `Recreate`: all old pods end before the first new one is created.
+// k8s: pkg/controller/deployment/recreate.go
+
+use std::collections::BTreeSet;
+
+use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::meta::Uid;
+
+use super::rollout::Rollout;
+use super::scale::Write;
+use super::sets;
+use super::status::is_complete;
+
+impl Rollout<'_> {
+    /// Takes the next step; `running` are the sets that have pods that have not ended.
+    ///
+    /// # Errors
+    /// When a write failed.
+    // k8s: pkg/controller/deployment/recreate.go rolloutRecreate
+    pub(super) fn recreate(
+        &mut self,
+        running: &BTreeSet<Uid>,
+        asked: &mut Transcript,
+    ) -> Result<Outcome<()>, Stop> {
+        self.sync_revision(false, asked)?;
+        if self.scale_down_all_old(asked)? {
+            return self.sync_rollout_status(asked);
+        }
+        if self.has_old_pods(running) {
+            asked.because("waits for the pods of old ReplicaSets to end");
+            return self.sync_rollout_status(asked);
+        }
+        if self.new.is_none() {
+            self.sync_revision(true, asked)?;
+        }
+        if let Some(new) = self.new.clone() {
+            self.scale_set(&new, self.spec().wanted(), Write::OfSize, asked)?;
+        }
+        if is_complete(self, &self.status) {
+            self.clean_up(asked)?;
+        }
+        self.sync_rollout_status(asked)
+    }
+
+    /// Scales old sets to nothing; says whether any had pods.
+    // k8s: pkg/controller/deployment/recreate.go scaleDownOldReplicaSetsForRecreate
+    pub(super) fn scale_down_all_old(&self, asked: &mut Transcript) -> Result<bool, Stop> {
+        let mut is_any_scaled = false;
+        for set in sets::active(&self.old) {
+            is_any_scaled |= self.scale_set(&set, 0, Write::OfSize, asked)?.is_scaled;
+        }
+        Ok(is_any_scaled)
+    }
+
+    /// Old sets have pods, by their own count or by that of their pods.
+    // k8s: pkg/controller/deployment/recreate.go oldPodsRunning
+    pub(super) fn has_old_pods(&self, running: &BTreeSet<Uid>) -> bool {
+        sets::counted(&self.old, |status| status.replicas) > 0
+            || self.old.iter().any(|set| running.contains(&set.metadata.uid))
+    }
+}

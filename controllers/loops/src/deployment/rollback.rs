@@ -1,0 +1,91 @@
+//! Rollbacks that clients of an old API ask for by an annotation.
+// k8s: pkg/controller/deployment/rollback.go
+
+use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::golang::equal::{POD_TEMPLATE_HASH, are_templates_equal_but_hash};
+use pintle_controllers_core::kinds::Deployment;
+
+use super::annotations::{self, ROLLBACK_TO};
+use super::rollout::Rollout;
+use super::sets::{self, Set};
+
+const NOT_FOUND: &str = "DeploymentRollbackRevisionNotFound";
+const UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
+const DONE: &str = "DeploymentRollback";
+
+/// The revision that a Deployment is to be rolled back to; 0 means the last one.
+// k8s: pkg/controller/deployment/rollback.go getRollbackTo
+pub(super) fn rollback_to(deployment: &Deployment) -> Option<i64> {
+    deployment.metadata.annotation(ROLLBACK_TO)?.parse().ok()
+}
+
+impl Rollout<'_> {
+    /// Rolls back to a revision; in any case the request for it is removed.
+    ///
+    /// # Errors
+    /// When a write failed.
+    // k8s: pkg/controller/deployment/rollback.go rollback
+    pub(super) fn roll_back(
+        &mut self,
+        revision: i64,
+        asked: &mut Transcript,
+    ) -> Result<Outcome<()>, Stop> {
+        self.sync_revision(true, asked)?;
+        let all = self.all();
+        let revision = match revision {
+            0 => sets::last_revision(&all),
+            revision => revision,
+        };
+        if revision == 0 {
+            self.warn(NOT_FOUND, "Unable to find last revision.".into(), asked);
+            return self.clear_rollback(asked);
+        }
+        match all.iter().find(|set| sets::revision(set) == Some(revision)) {
+            Some(set) => self.roll_back_to_set(set, revision, asked),
+            None => {
+                let message = "Unable to find the revision to rollback to.".into();
+                self.warn(NOT_FOUND, message, asked);
+                self.clear_rollback(asked)
+            }
+        }
+    }
+
+    // k8s: pkg/controller/deployment/rollback.go rollbackToTemplate
+    fn roll_back_to_set(
+        &mut self,
+        set: &Set,
+        revision: i64,
+        asked: &mut Transcript,
+    ) -> Result<Outcome<()>, Stop> {
+        let name = self.name();
+        let of_set = set.value();
+        let mut template = of_set["spec"]["template"].clone();
+        if are_templates_equal_but_hash(self.template(), &template) {
+            let message = format!(
+                "The rollback revision contains the same template as current deployment {name:?}"
+            );
+            self.warn(UNCHANGED, message, asked);
+            return self.clear_rollback(asked);
+        }
+        if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
+            labels.remove(POD_TEMPLATE_HASH);
+        }
+        self.whole["spec"]["template"] = template;
+        // Otherwise the new set would take over the annotations of the revision that is left.
+        let known = annotations::roll_back(annotations::of(&self.whole), annotations::of(&of_set));
+        annotations::put(&mut self.whole, known);
+        let outcome = self.clear_rollback(asked)?;
+        let message = format!("Rolled back deployment {name:?} to revision {revision}");
+        self.note(DONE, message, asked);
+        Ok(outcome)
+    }
+
+    // k8s: pkg/controller/deployment/rollback.go updateDeploymentAndClearRollbackTo
+    fn clear_rollback(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+        let mut known = annotations::of(&self.whole);
+        known.remove(ROLLBACK_TO);
+        annotations::put(&mut self.whole, known);
+        self.write(asked)?;
+        Ok(Outcome::done())
+    }
+}

@@ -1,0 +1,156 @@
+//! The state of one sync: the Deployment and its sets, as they are after the writes so far.
+
+use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
+use pintle_api_types::request::{Answer, Request, Target};
+use pintle_controllers_core::frame::{Event, EventTarget, Retry, Stop, SyncError, Transcript};
+use pintle_controllers_core::golang::equal::are_templates_equal_but_hash;
+use pintle_controllers_core::kept::{Facts, Kept};
+use pintle_controllers_core::kinds::{Deployment, DeploymentSpec, ReplicaStatus};
+use serde_json::Value;
+
+use super::annotations;
+use super::sets::{self, REVISION, Set};
+use super::status;
+
+/// A Deployment that is being synced.
+pub(super) struct Rollout<'a> {
+    pub(super) deployment: &'a Kept<Deployment>,
+    /// The whole Deployment, to be written.
+    pub(super) whole: Value,
+    /// Its status, with what this sync has found so far.
+    pub(super) status: ReplicaStatus,
+    /// The set with the Deployment's template.
+    pub(super) new: Option<Set>,
+    /// All others, the oldest first.
+    pub(super) old: Vec<Set>,
+}
+
+impl<'a> Rollout<'a> {
+    /// A Deployment whose sets are not known yet.
+    pub(super) fn new(deployment: &'a Kept<Deployment>) -> Self {
+        let status = deployment.status.clone();
+        Self { deployment, whole: deployment.value(), status, new: None, old: Vec::new() }
+    }
+
+    /// Finds the new one among the Deployment's sets; of several equal ones it is the oldest.
+    // k8s: pkg/controller/deployment/util/deployment_util.go FindNewReplicaSet, FindOldReplicaSets
+    pub(super) fn assign_sets(&mut self, mut sets: Vec<Set>) {
+        sets.sort_by(sets::by_creation);
+        let template = self.template();
+        let is_new =
+            |set: &Set| are_templates_equal_but_hash(&set.value()["spec"]["template"], template);
+        let at = sets.iter().position(is_new);
+        self.new = at.map(|at| sets.remove(at));
+        self.old = sets;
+    }
+
+    /// What is wanted.
+    pub(super) fn spec(&self) -> &'a DeploymentSpec {
+        &self.deployment.spec
+    }
+
+    /// The Deployment's name.
+    pub(super) fn name(&self) -> &'a str {
+        &self.deployment.metadata.name
+    }
+
+    /// The pod template.
+    pub(super) fn template(&self) -> &Value {
+        &self.whole["spec"]["template"]
+    }
+
+    /// All sets, the new one last.
+    pub(super) fn all(&self) -> Vec<Set> {
+        self.old.iter().chain(&self.new).cloned().collect()
+    }
+
+    /// Records the current revision; says whether it is another one.
+    // k8s: pkg/controller/deployment/util/deployment_util.go SetDeploymentRevision
+    pub(super) fn set_revision(&mut self, revision: &str) -> bool {
+        let mut known = annotations::of(&self.whole);
+        if annotations::text(&known, REVISION) == revision {
+            return false;
+        }
+        known.insert(REVISION.into(), revision.into());
+        annotations::put(&mut self.whole, known);
+        true
+    }
+
+    /// Writes the status and, with it, the annotations.
+    ///
+    /// # Errors
+    /// When that failed.
+    pub(super) fn write_status(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+        self.try_write_status(asked)??;
+        Ok(())
+    }
+
+    /// Writes the status for what it is worth.
+    ///
+    /// # Errors
+    /// Only until there is an answer.
+    pub(super) fn try_write_status(&mut self, asked: &mut Transcript) -> Result<Answer, Stop> {
+        self.whole["status"] = status::to_value(&self.status);
+        let target = Target::status(DEPLOYMENTS, self.deployment.metadata.key());
+        self.replace(target, asked)
+    }
+
+    /// Writes the Deployment itself.
+    ///
+    /// # Errors
+    /// When that failed.
+    pub(super) fn write(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+        let target = Target::object(DEPLOYMENTS, self.deployment.metadata.key());
+        self.replace(target, asked)??;
+        Ok(())
+    }
+
+    fn replace(&mut self, target: Target, asked: &mut Transcript) -> Result<Answer, Stop> {
+        let answer = asked.send(Request::Replace { target, body: self.whole.clone() })?;
+        if let Ok(updated) = &answer {
+            // The next write of this sync replaces what this one wrote.
+            self.whole["metadata"]["resourceVersion"] =
+                updated["metadata"]["resourceVersion"].clone();
+        }
+        Ok(answer)
+    }
+
+    /// Records an event about the Deployment as it should be.
+    pub(super) fn note(&self, reason: &'static str, message: String, asked: &mut Transcript) {
+        asked.event(Event::normal(self.about(), reason, message));
+    }
+
+    /// Records an event about the Deployment as it should not be.
+    pub(super) fn warn(&self, reason: &'static str, message: String, asked: &mut Transcript) {
+        asked.event(Event::warning(self.about(), reason, message));
+    }
+
+    fn about(&self) -> EventTarget {
+        EventTarget::of(DEPLOYMENTS, &self.deployment.metadata)
+    }
+}
+
+/// Replaces a set; returns it as it is then.
+///
+/// # Errors
+/// When that failed.
+pub(super) fn replace_set(set: &Set, body: Value, asked: &mut Transcript) -> Result<Set, Stop> {
+    let target = Target::object(REPLICA_SETS, set.metadata.key());
+    let updated = asked.send(Request::Replace { target, body })??;
+    set_of(&updated)
+}
+
+/// The set in an answer.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn set_of(answer: &Value) -> Result<Set, Stop> {
+    decode(answer).map(Into::into)
+}
+
+fn decode<T: Facts>(answer: &Value) -> Result<Kept<T>, Stop> {
+    Kept::of_value(answer).map_err(|error| {
+        let message = format!("an answer of the API server cannot be read: {error}");
+        Stop::Failed(SyncError { message, retry: Retry::Backoff })
+    })
+}

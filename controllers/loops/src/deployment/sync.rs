@@ -1,0 +1,93 @@
+//! One sync of a Deployment: in which order things are looked at.
+// k8s: pkg/controller/deployment/deployment_controller.go syncDeployment
+
+use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
+use pintle_controllers_core::common::claim::Claim;
+use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
+use pintle_controllers_core::kept::Kept;
+use pintle_controllers_core::kinds::ReplicaSet;
+
+use super::conditions::{self, Finding, PAUSED, PROGRESSING, RESUMED, TIMED_OUT};
+use super::rollback::rollback_to;
+use super::rollout::Rollout;
+use super::{RECREATE, ROLLING_UPDATE, Snapshot};
+
+pub(super) fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    let deployment = &*snapshot.deployment;
+    let mut rollout = Rollout::new(deployment);
+    let selector = &deployment.spec.selector;
+    if selector.is_everything() {
+        return rollout.refuse_selector(asked);
+    }
+    let owner = &deployment.metadata;
+    let claim = Claim { owner_kind: DEPLOYMENTS, owner, kind: REPLICA_SETS, finalizers: &[] };
+    let is_selected = |set: &Kept<ReplicaSet>| selector.matches(&set.metadata.labels);
+    rollout.assign_sets(claim.claim(&snapshot.sets, is_selected, asked)?);
+    if deployment.metadata.is_deleting() {
+        asked.because("the Deployment is being deleted: only its status is kept current");
+        rollout.sync_revision(false, asked)?;
+        return rollout.sync_status(asked);
+    }
+    rollout.check_paused(asked)?;
+    if deployment.spec.paused {
+        asked.because("the rollout is paused");
+        return rollout.sync_scale(asked);
+    }
+    if let Some(revision) = rollback_to(deployment) {
+        return rollout.roll_back(revision, asked);
+    }
+    if rollout.is_scaling_event(asked)? {
+        return rollout.sync_scale(asked);
+    }
+    match &*deployment.spec.strategy.kind {
+        RECREATE => rollout.recreate(&snapshot.running, asked),
+        ROLLING_UPDATE => rollout.roll(asked),
+        other => Err(Stop::failed(format!("unexpected deployment strategy type: {other}"))),
+    }
+}
+
+impl Rollout<'_> {
+    fn refuse_selector(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+        let message = "This deployment is selecting all pods. A non-empty selector is required.";
+        self.warn("SelectingAll", message.into(), asked);
+        let generation = self.deployment.metadata.generation;
+        if self.status.observed_generation < generation {
+            self.status.observed_generation = generation;
+            drop(self.try_write_status(asked)?); // nothing else depends on it
+        }
+        Ok(Outcome::done())
+    }
+
+    /// Scales without rolling out.
+    // k8s: pkg/controller/deployment/sync.go sync
+    fn sync_scale(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+        self.sync_revision(false, asked)?;
+        self.scale(asked)?;
+        if self.spec().paused && rollback_to(self.deployment).is_none() {
+            self.clean_up(asked)?;
+        }
+        self.sync_status(asked)
+    }
+
+    /// Records that the rollout was paused or goes on: time while it is paused does not count
+    /// towards the deadline.
+    // k8s: pkg/controller/deployment/sync.go checkPausedConditions
+    fn check_paused(&mut self, asked: &mut Transcript) -> Result<(), Stop> {
+        if conditions::progress_deadline(self.spec()).is_none() {
+            return Ok(());
+        }
+        let reason = self.status.condition(PROGRESSING).map(|condition| &*condition.reason);
+        let is_known = reason == Some(PAUSED);
+        let is_paused = self.spec().paused;
+        if reason == Some(TIMED_OUT) || is_known == is_paused {
+            return Ok(());
+        }
+        let (reason, message) = match is_paused {
+            true => (PAUSED, "Deployment is paused"),
+            false => (RESUMED, "Deployment is resumed"),
+        };
+        let finding = Finding::progressing("Unknown", reason);
+        conditions::set(&mut self.status, finding.condition(message, asked.now()));
+        self.write_status(asked)
+    }
+}
