@@ -8,7 +8,11 @@ mod metadata;
 mod pod;
 mod replica;
 
-pub use job::{CronJob, Job, JobCondition, JobSpec, JobStatus};
+pub use job::{
+    CronJob, CronJobSpec, ExitCodeRule, Job, JobCondition, JobPodSpec, JobPodTemplate, JobSpec,
+    JobStatus, PodConditionRule, PodFailurePolicy, PodFailureRule, SuccessPolicy, SuccessRule,
+    UncountedPods,
+};
 pub use metadata::Metadata;
 pub use pod::{ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, Terminated};
 pub use replica::{
