@@ -6,4 +6,5 @@
 
 pub mod deployment;
 pub mod replica_set;
+pub mod job;
 pub mod ttl_after_finished;

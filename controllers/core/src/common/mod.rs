@@ -7,3 +7,4 @@ pub mod ranking;
 #[cfg(test)]
 mod ranking_tests;
 pub mod scaled;
+pub mod sample;

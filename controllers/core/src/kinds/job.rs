@@ -1,5 +1,7 @@
 //! Jobs and cron jobs.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use pintle_api_types::symbol::Symbol;
 use serde::Deserialize;
@@ -161,10 +163,10 @@ pub struct JobStatus {
 pub struct UncountedPods {
     /// Those that succeeded.
     #[serde(deserialize_with = "or_default")]
-    pub succeeded: Vec<Uid>,
+    pub succeeded: BTreeSet<Uid>,
     /// Those that failed.
     #[serde(deserialize_with = "or_default")]
-    pub failed: Vec<Uid>,
+    pub failed: BTreeSet<Uid>,
 }
 
 /// A condition of a Job.
