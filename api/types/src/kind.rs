@@ -21,6 +21,8 @@ pub struct Resource {
     pub kind: &'static str,
     /// Objects of the kind live in namespaces.
     pub is_namespaced: bool,
+    /// Only the objects that this field selector selects are meant; empty for all of them.
+    pub fields: &'static str,
 }
 
 /// A kind; equal kinds are one value.
@@ -45,6 +47,7 @@ impl Kind {
             (known.group, known.version, known.plural) == (group, version, plural)
                 && known.kind == kind
                 && known.is_namespaced == is_namespaced
+                && known.fields.is_empty()
         };
         if let Some(known) = KNOWN.iter().find(|known| is_it(known.0)) {
             return *known;
@@ -60,6 +63,7 @@ impl Kind {
             plural: text(plural),
             kind: text(kind),
             is_namespaced,
+            fields: "",
         }));
         interned.insert(resource);
         Self(resource)
@@ -134,9 +138,10 @@ impl fmt::Debug for Kind {
 }
 
 macro_rules! known {
-    ($($name:ident = $group:literal $version:literal $plural:literal $kind:literal $scope:ident;)*) => {
+    ($($name:ident = $group:literal $version:literal $plural:literal $kind:literal $scope:ident
+        $(where $fields:literal)?;)*) => {
         $(
-            #[doc = concat!("`", $plural, "` of `", $group, "/", $version, "`.")]
+            #[doc = concat!("`", $plural, "` of `", $group, "/", $version, "`" $(, " with ", $fields)?, ".")]
             pub const $name: Kind = Kind({
                 static RESOURCE: Resource = Resource {
                     group: $group,
@@ -144,6 +149,7 @@ macro_rules! known {
                     plural: $plural,
                     kind: $kind,
                     is_namespaced: known!(@ $scope),
+                    fields: concat!($($fields)?),
                 };
                 &RESOURCE
             });
@@ -164,6 +170,10 @@ known! {
     EVENTS = "" "v1" "events" "Event" namespaced;
     CONFIG_MAPS = "" "v1" "configmaps" "ConfigMap" namespaced;
     SECRETS = "" "v1" "secrets" "Secret" namespaced;
+    TOKEN_SECRETS = "" "v1" "secrets" "Secret" namespaced
+        where "type=kubernetes.io/service-account-token";
+    ROOT_CA_CONFIG_MAPS = "" "v1" "configmaps" "ConfigMap" namespaced
+        where "metadata.name=kube-root-ca.crt";
     SERVICE_ACCOUNTS = "" "v1" "serviceaccounts" "ServiceAccount" namespaced;
     RESOURCE_QUOTAS = "" "v1" "resourcequotas" "ResourceQuota" namespaced;
     LIMIT_RANGES = "" "v1" "limitranges" "LimitRange" namespaced;
@@ -190,6 +200,8 @@ mod tests {
         let custom = Kind::interned("example.com", "v1", "foos", "Foo", true);
         assert_eq!(custom, Kind::interned("example.com", "v1", "foos", "Foo", true));
         assert_ne!(custom, Kind::interned("example.com", "v2", "foos", "Foo", true));
+        assert_eq!(Kind::interned("", "v1", "secrets", "Secret", true), SECRETS);
+        assert_ne!(SECRETS.cmp(&TOKEN_SECRETS), std::cmp::Ordering::Equal);
     }
 
     #[test]

@@ -7,4 +7,9 @@
 pub mod deployment;
 pub mod replica_set;
 pub mod job;
+pub mod root_ca;
+pub mod service_account;
 pub mod ttl_after_finished;
+
+#[cfg(test)]
+mod testing;

@@ -5,8 +5,10 @@
 
 mod job;
 mod metadata;
+mod namespace;
 mod pod;
 mod replica;
+mod service_account;
 
 pub use job::{
     CronJob, CronJobSpec, ExitCodeRule, Job, JobCondition, JobPodSpec, JobPodTemplate, JobSpec,
@@ -14,11 +16,13 @@ pub use job::{
     UncountedPods,
 };
 pub use metadata::Metadata;
+pub use namespace::{Namespace, NamespaceSpec, NamespaceStatus, RootCaConfigMap};
 pub use pod::{ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, Terminated};
 pub use replica::{
     Deployment, DeploymentSpec, ReplicaCondition, ReplicaSet, ReplicaSpec, ReplicaStatus,
     ReplicationController, RollingUpdate, Strategy, TemplateFacts, TemplateMeta,
 };
+pub use service_account::{ServiceAccount, TokenData, TokenSecret};
 
 /// Implements [`crate::kept::Facts`] for a struct with a field `metadata`.
 macro_rules! facts {

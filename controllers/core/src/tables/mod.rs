@@ -244,6 +244,10 @@ tables! {
     replication_controllers: ReplicationController,
     jobs: Job,
     cron_jobs: CronJob,
+    namespaces: Namespace,
+    root_ca_config_maps: RootCaConfigMap,
+    service_accounts: ServiceAccount,
+    token_secrets: TokenSecret,
 }
 
 impl Decoded {
