@@ -8,3 +8,4 @@ pub mod ranking;
 mod ranking_tests;
 pub mod scaled;
 pub mod sample;
+pub mod time;

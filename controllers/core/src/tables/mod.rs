@@ -226,6 +226,15 @@ macro_rules! tables {
                 self.metadata.get(&kind).filter(|table| table.is_synced()).map(Table::version)
             }
 
+            /// Objects of the kind are known in the namespace.
+            pub fn has_objects(&self, kind: Kind, namespace: &str) -> bool {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.in_namespace(namespace).next().is_some();
+                })*
+                let table = self.metadata.get(&kind);
+                table.is_some_and(|table| table.in_namespace(namespace).next().is_some())
+            }
+
             /// The metadata of an object.
             pub fn meta(&self, kind: Kind, key: &ObjectKey) -> Option<&Meta> {
                 $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
