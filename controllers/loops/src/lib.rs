@@ -7,6 +7,7 @@
 pub mod deployment;
 pub mod replica_set;
 pub mod job;
+pub mod garbage_collector;
 pub mod namespace;
 pub mod root_ca;
 pub mod service_account;

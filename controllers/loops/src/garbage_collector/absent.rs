@@ -1,0 +1,41 @@
+//! Owners that the API server said are absent.
+//!
+//! Input: answers of live reads, and deletions of objects with dependents. Output: whether an owner
+//! is known to be absent, so that a thousand dependents cost one read. A UID never comes back.
+//! Bounds: `ENTRIES_MAX`; the entry that was added first goes first.
+// k8s: pkg/controller/garbagecollector/uid_cache.go ReferenceCache
+
+use std::collections::{HashSet, VecDeque};
+
+use super::identity::Identity;
+
+/// Entries, at most.
+// k8s: pkg/controller/garbagecollector/graph_builder.go NewDependencyGraphBuilder
+const ENTRIES_MAX: usize = 500;
+
+/// The newest owners that are absent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AbsentOwners {
+    known: HashSet<Identity>,
+    order: VecDeque<Identity>,
+}
+
+impl AbsentOwners {
+    /// Records an absent owner.
+    pub(super) fn add(&mut self, owner: Identity) {
+        if !self.known.insert(owner.clone()) {
+            return;
+        }
+        self.order.push_back(owner);
+        if self.order.len() > ENTRIES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    /// The owner is known to be absent.
+    pub(super) fn has(&self, owner: &Identity) -> bool {
+        self.known.contains(owner)
+    }
+}

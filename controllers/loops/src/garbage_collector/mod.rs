@@ -1,0 +1,278 @@
+//! Garbage collector: deletes objects whose owners are all gone, and carries out deletions in the
+//! foreground and orphaning deletions.
+//!
+//! Reads the metadata of every kind and discovery. Writes: deletions, owner references and
+//! finalizers. Nothing is deleted upon the graph alone: the object and each of its owners are read
+//! live, and a deletion names UID and version. While no list of a kind is complete, owners of this
+//! kind count as present.
+// k8s: pkg/controller/garbagecollector/garbagecollector.go
+
+mod absent;
+mod delete;
+mod graph;
+mod identity;
+mod mapper;
+mod orphan;
+mod partition;
+#[cfg(test)]
+mod tests;
+mod view;
+mod write;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use pintle_api_types::kind::Kind;
+use pintle_api_types::symbol::Symbol;
+use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
+use pintle_controllers_core::meta::{Meta, Uid};
+use pintle_controllers_core::tables::{Change, Tables};
+
+use graph::{Graph, Task};
+pub use identity::Identity;
+use mapper::Mapper;
+pub use view::GraphView;
+
+/// What the collector works on: a node of the graph, for one of two reasons.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// The object may have to be deleted, or waits for its dependents.
+    Delete(Uid),
+    /// The dependents of the object have to be orphaned.
+    Orphan(Uid),
+}
+
+/// What one sync reads.
+#[derive(Debug)]
+pub enum Snapshot {
+    /// For [`Key::Delete`].
+    Delete(delete::Item),
+    /// For [`Key::Orphan`].
+    Orphan(orphan::Owner),
+}
+
+/// What a sync found.
+#[derive(Debug)]
+pub enum Note {
+    /// No object has this identity.
+    Gone(Identity),
+    /// No owner has this identity.
+    Absent(Identity),
+    /// These nodes are to be examined.
+    Wake(Vec<Uid>),
+    /// An owner counts as present until this kind is listed.
+    Unlisted(Kind),
+    /// The API server has no kind that an owner has.
+    Unmapped,
+}
+
+/// The controller.
+#[derive(Debug)]
+pub struct GarbageCollector {
+    workers: usize,
+    /// Groups and plurals that are not followed.
+    ignored: Vec<(String, String)>,
+    graph: Rc<RefCell<Graph>>,
+    mapper: Rc<Mapper>,
+    unlisted: Rc<BTreeSet<Kind>>,
+    names: HashMap<Kind, Names>,
+    /// Keys that wait for the list of a kind.
+    waiting: BTreeMap<Kind, BTreeSet<Key>>,
+    /// Keys that wait for a kind to be discovered.
+    unmapped: BTreeSet<Key>,
+    woken: Vec<Key>,
+}
+
+/// How objects name their kind.
+#[derive(Clone, Debug)]
+struct Names {
+    api_version: Symbol,
+    kind: Symbol,
+}
+
+impl GarbageCollector {
+    /// A collector with `--concurrent-gc-syncs` workers; `ignored` are groups and plurals of
+    /// resources that have no part in it, events aside.
+    pub fn new(workers: usize, mut ignored: Vec<(String, String)>) -> Self {
+        // k8s: graph_builder.go DefaultIgnoredResources
+        for group in ["", "events.k8s.io"] {
+            ignored.push((group.to_owned(), "events".to_owned()));
+        }
+        Self {
+            workers,
+            ignored,
+            graph: Rc::default(),
+            mapper: Rc::default(),
+            unlisted: Rc::default(),
+            names: HashMap::new(),
+            waiting: BTreeMap::new(),
+            unmapped: BTreeSet::new(),
+            woken: Vec::new(),
+        }
+    }
+
+    /// What debug endpoints show of the graph.
+    pub fn view(&self) -> GraphView {
+        GraphView::new(Rc::clone(&self.graph))
+    }
+
+    fn names(&mut self, kind: Kind) -> Names {
+        let make =
+            || Names { api_version: Symbol::of(&kind.api_version()), kind: Symbol::of(kind.kind) };
+        self.names.entry(kind).or_insert_with(make).clone()
+    }
+
+    /// Applies a change of one object to the graph.
+    fn apply(&mut self, kind: Kind, change: &Change, tables: &Tables) {
+        let names = self.names(kind);
+        let identity = |meta: &Meta| Identity::of(&names.api_version, &names.kind, meta);
+        let mut graph = self.graph.borrow_mut();
+        // Objects of a kind that was dropped are not gone: another version may be followed next.
+        let is_followed = tables.version(kind).is_some();
+        let (old, new) = (change.old_meta(), change.new_meta());
+        // An object that was recreated between two lists is another one.
+        let same = old.filter(|old| new.is_some_and(|new| new.uid == old.uid));
+        if let (Some(old), None) = (old, same) {
+            match is_followed {
+                true => graph.remove(&identity(old)),
+                false => graph.forget(&identity(old)),
+            }
+        }
+        let Some(new) = new else { return };
+        let is_known = graph.get(&new.uid).is_some_and(|node| !node.is_virtual);
+        if is_known && same.is_some_and(|old| is_same(old, new)) {
+            return;
+        }
+        graph.set(identity(new), same, new);
+    }
+
+    fn wake_tasks(&mut self, wake: &mut Wakes<Key>) {
+        self.woken.drain(..).for_each(|key| wake.now(key));
+        for task in self.graph.borrow_mut().take_tasks() {
+            match task {
+                Task::Delete(uid) => wake.now(Key::Delete(uid)),
+                Task::DeleteLater(uid) => wake.backoff(Key::Delete(uid)),
+                Task::Orphan(uid) => wake.now(Key::Orphan(uid)),
+            }
+        }
+    }
+
+    /// The resource of a node; none when the key has to wait for it.
+    fn map(&mut self, key: &Key, identity: &Identity) -> Option<Kind> {
+        let Some(mapped) = self.mapper.find(&identity.api_version, &identity.kind) else {
+            self.unmapped.insert(key.clone());
+            return None;
+        };
+        Some(mapped.kind)
+    }
+}
+
+/// Nothing changed that the graph is made of.
+fn is_same(old: &Meta, new: &Meta) -> bool {
+    old.owner_references == new.owner_references
+        && old.finalizers == new.finalizers
+        && old.is_deleting() == new.is_deleting()
+}
+
+impl Controller for GarbageCollector {
+    type Key = Key;
+    type Snapshot = Snapshot;
+    type Note = Note;
+
+    const NAME: &'static str = "garbage-collector-controller";
+
+    /// None has to be listed before it works: it looks at each kind on its own.
+    fn kinds(&self) -> Vec<Kind> {
+        Vec::new()
+    }
+
+    fn reads_all_metadata(&self) -> bool {
+        true
+    }
+
+    // Upstream has as many workers for deletions as for orphans.
+    fn workers(&self) -> usize {
+        self.workers * 2
+    }
+
+    fn handle_change(&mut self, change: &Change, tables: &Tables, _: Now, wake: &mut Wakes<Key>) {
+        match (change, change.kind()) {
+            (Change::Discovered, _) => {
+                self.mapper = Rc::new(Mapper::new(&tables.discovery, &self.ignored));
+                self.unlisted = Rc::new(self.mapper.unlisted(tables));
+                self.woken.extend(std::mem::take(&mut self.unmapped));
+                // A kind that is not followed any more will not be listed.
+                let is_listed = |kind: &Kind| !self.unlisted.contains(kind);
+                let waiting = std::mem::take(&mut self.waiting);
+                let (ready, waiting) = waiting.into_iter().partition(|(kind, _)| is_listed(kind));
+                self.waiting = waiting;
+                let ready: BTreeMap<Kind, BTreeSet<Key>> = ready;
+                self.woken.extend(ready.into_values().flatten());
+            }
+            (Change::Listed(kind), _) => {
+                self.unlisted = Rc::new(self.mapper.unlisted(tables));
+                self.woken.extend(self.waiting.remove(kind).unwrap_or_default());
+            }
+            (_, Some(kind)) => {
+                let is_ignored =
+                    self.ignored.iter().any(|(g, p)| (&**g, &**p) == (kind.group, kind.plural));
+                // A part of a kind that is followed twice.
+                if kind.fields.is_empty() && !is_ignored {
+                    self.apply(kind, change, tables);
+                }
+            }
+            _ => {}
+        }
+        let is_synced = !self.mapper.is_empty() && self.unlisted.is_empty();
+        self.graph.borrow_mut().is_synced = is_synced;
+        self.wake_tasks(wake);
+    }
+
+    fn snapshot(&mut self, key: &Key, _: &Tables, _: Now) -> Option<Snapshot> {
+        let (Key::Delete(uid) | Key::Orphan(uid)) = key;
+        let identity = self.graph.borrow().get(uid)?.identity.clone();
+        let kind = self.map(key, &identity)?;
+        let graph = Rc::clone(&self.graph);
+        let mut graph = graph.borrow_mut();
+        if let Key::Orphan(_) = key {
+            return Some(Snapshot::Orphan(orphan::Owner::gather(uid, kind, &graph, &self.mapper)?));
+        }
+        let item = delete::Item::gather(uid, kind, &mut graph, self)?;
+        if item.is_virtual
+            && let Some(kind) = item.unlisted_kind()
+        {
+            self.waiting.entry(kind).or_default().insert(key.clone());
+            return None;
+        }
+        Some(Snapshot::Delete(item))
+    }
+
+    fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<Note>, Stop> {
+        let notes = match snapshot {
+            Snapshot::Delete(item) => delete::attempt(item, asked)?,
+            Snapshot::Orphan(owner) => orphan::attempt(owner, asked)?,
+        };
+        Ok(Outcome { again: None, notes })
+    }
+
+    fn remember(&mut self, key: &Key, note: Note, _: Now) {
+        match note {
+            Note::Gone(identity) => self.graph.borrow_mut().remove_absent(&identity),
+            Note::Absent(identity) => self.graph.borrow_mut().add_absent(identity),
+            Note::Wake(uids) => self.woken.extend(uids.into_iter().map(Key::Delete)),
+            Note::Unlisted(kind) if self.unlisted.contains(&kind) => {
+                self.waiting.entry(kind).or_default().insert(key.clone());
+            }
+            // It was listed meanwhile.
+            Note::Unlisted(_) => self.woken.push(key.clone()),
+            Note::Unmapped => {
+                self.unmapped.insert(key.clone());
+            }
+        }
+    }
+
+    fn wake_after_notes(&mut self, wake: &mut Wakes<Key>) {
+        self.wake_tasks(wake);
+    }
+}
