@@ -326,7 +326,7 @@ fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
     let spread = profile(&format!("{HEAD}{spread}"), None).expect("valid");
     assert_eq!(spread, Profile::default());
     let unread = "leaderElection: {leaderElect: false, resourceLock: endpoints}\n";
-    assert!(!of(unread).expect("valid").leader_elect);
+    assert!(!of(unread).expect("valid").election.is_on);
     let equal = of("podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n").expect("valid");
     assert_eq!(equal.backoff.initial, equal.backoff.max);
 }

@@ -30,7 +30,6 @@ pub mod framework;
 pub mod groups;
 pub mod kept;
 pub mod lanes;
-mod lead;
 pub mod lean;
 pub mod mirror;
 mod output;

@@ -9,10 +9,8 @@
 //! is known. Bounds: `AHEAD_MAX` pods are assumed and not bound; until some are, nobody else is
 //! decided; `TAKE_MAX` for what is told before anything else is looked at.
 
-mod ending;
 mod rebuild;
 mod start;
-pub mod watchdog;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,11 +19,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use futures_util::FutureExt as _;
 use pintle_api::{Access, ClientOptions, Observer};
+use pintle_daemon::program::ending::{self, Ending};
+use pintle_daemon::program::lease::{Candidate, LeaderLease};
+use pintle_daemon::program::watchdog;
 use pintle_daemon::{logging, own_code, tasks};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
-use self::ending::Ending;
 use self::rebuild::{Rebuilds, Watches};
 use self::start::{OfOthers, access, plugins};
 use crate::cycle::{Ended, Fact, Scheduler};
@@ -34,7 +34,6 @@ use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
 use crate::framework::{Handle, Registry};
 use crate::lanes::{BoundBy, End, Lanes};
-use crate::lead::Lead;
 use crate::watch::Told;
 
 /// Pods that have a node of which the API server does not know yet.
@@ -75,11 +74,11 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     let (state, questions) = State::new(settings);
     let state = Arc::new(state);
     let plugins = plugins(settings, registry, &handle, &state)?;
-    serve::start(&settings.serving, settings.process.leader_elect, &state)?;
-    let lead = Lead::begin(&access, &settings.process, &state)?;
-    let lease = lead.as_ref().map(Lead::keeper);
-    signals.guard(&state, lease.clone());
-    watchdog::start(Arc::clone(&state), lease)?;
+    serve::start(&settings.serving, settings.process.election.is_on, &state)?;
+    let lead = lead(&access, settings, &state)?;
+    let lease = lead.as_ref().map(LeaderLease::keeper);
+    signals.guard(Arc::clone(&state.turns), lease.clone(), "bindings");
+    watchdog::start(Arc::clone(&state.turns), lease)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let running = Running::new(&access, settings, &state, questions, (plugins, handle))?;
@@ -87,8 +86,24 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     })
 }
 
+/// The thread of the lease; `None` without an election.
+fn lead(access: &Access, settings: &Settings, state: &Arc<State>) -> Result<Option<LeaderLease>> {
+    let election = settings.process.election.clone();
+    if !election.is_on {
+        return Ok(None);
+    }
+    state.metrics.leads(false);
+    let (reporter, rival) = (state.reporter.clone(), "another scheduler");
+    let candidate = Candidate { election, reporter, rival };
+    Ok(Some(LeaderLease::begin(access, &candidate, Arc::clone(state) as Arc<_>)?))
+}
+
 /// Schedules until the process is told to end or does not lead any more.
-async fn work(mut running: Running, mut lead: Option<Lead>, mut ending: Ending) -> Result<()> {
+async fn work(
+    mut running: Running,
+    mut lead: Option<LeaderLease>,
+    mut ending: Ending,
+) -> Result<()> {
     own_code::start(pintle_heap::code::forget);
     let state = Arc::clone(&running.state);
     // Whoever cannot know the cluster leaves the lease to those who do.
@@ -120,28 +135,17 @@ async fn work(mut running: Running, mut lead: Option<Lead>, mut ending: Ending) 
     Ok(())
 }
 
-async fn leads(lead: &mut Option<Lead>) {
+async fn leads(lead: &mut Option<LeaderLease>) {
     if let Some(lead) = lead {
-        lead.leads().await;
+        lead.wait_until_leading().await;
     }
 }
 
-async fn is_lost(lead: &mut Option<Lead>) {
+async fn is_lost(lead: &mut Option<LeaderLease>) {
     match lead {
-        Some(lead) => lead.is_lost().await,
+        Some(lead) => lead.wait_until_lost().await,
         None => std::future::pending().await,
     }
-}
-
-/// The name of this machine.
-pub(crate) fn host_name() -> String {
-    as_written(&std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default())
-}
-
-/// Only a node's name is in lower case.
-// k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
-fn as_written(name: &str) -> String {
-    name.trim().to_owned()
 }
 
 /// Two schedulers break ties differently.

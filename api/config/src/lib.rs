@@ -3,7 +3,7 @@
 //! ```text
 //!   arguments ─> given ──────────────┐
 //!   files ─────> file (drop-ins) ──> sources ─> typed configuration, gates ─> Settings
-//!   daemon's tables: flag (forms), field, gates
+//!   daemon's tables: flag (forms), component_flags, field, gates
 //!   for people: error, suggest, violations, status (warnings, tables), help, completion, listing
 //! ```
 //! A daemon implements [`Daemon`]: its tables, its type, its defaults and rules. Order, later wins:
@@ -19,6 +19,8 @@
 #[cfg(test)]
 mod any_json;
 pub mod completion;
+pub mod component_flags;
+pub mod component_gates;
 pub mod daemon;
 pub mod error;
 pub mod field;

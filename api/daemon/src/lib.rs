@@ -8,6 +8,7 @@
 //!   fair                      queues whose keys take turns
 //!   told                      a trouble that goes on is a line in the log, not thousands
 //!   metrics, serve            what others read: families, HTTP servers, who may ask
+//!   program                   the process of a leader-elected component: flags, lease, port, end
 //! ```
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod files;
 pub mod logging;
 pub mod metrics;
 pub mod own_code;
+pub mod program;
 pub mod regular_file;
 pub mod serve;
 pub mod tasks;

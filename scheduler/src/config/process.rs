@@ -7,13 +7,11 @@ use std::time::Duration;
 use pintle_api::Rate;
 use pintle_api::leader::Timing;
 use pintle_api_types::duration::GoDuration;
+use pintle_daemon::program::election::Election;
 use serde::Deserialize;
 
 use super::{ConfigError, File, field};
 use crate::queue::Backoff;
-
-/// An attempt may come so much later than after `retryPeriod`, as a factor.
-const RETRY_SPREAD: f64 = 1.2;
 
 /// How the scheduler runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,12 +22,8 @@ pub struct Process {
     pub qps: f64,
     /// Requests at once.
     pub burst: u32,
-    /// Whether several agree on who works.
-    pub leader_elect: bool,
-    /// Namespace and name of the lease.
-    pub lease: (String, String),
-    /// How long it is good.
-    pub timing: Timing,
+    /// Leader election.
+    pub election: Election,
     /// How long pods wait that were rejected.
     pub backoff: Backoff,
     /// Percent of the nodes that are enough, as written; profiles may say something else.
@@ -42,9 +36,7 @@ impl Default for Process {
             kubeconfig: None,
             qps: 50.0,
             burst: 100,
-            leader_elect: true,
-            lease: ("kube-system".to_owned(), "kube-scheduler".to_owned()),
-            timing: Timing::default(),
+            election: Election::on("kube-scheduler"),
             backoff: Backoff::default(),
             percentage_of_nodes: 0,
         }
@@ -109,61 +101,33 @@ impl Process {
     }
 
     fn election(&mut self, from: &LeaderElection) -> Result<(), ConfigError> {
-        self.leader_elect = from.leader_elect.unwrap_or(true);
+        let election = &mut self.election;
+        election.is_on = from.leader_elect.unwrap_or(true);
         let or_usual = |value: Option<GoDuration>, usual: Duration| {
             value.filter(|value| !value.is_zero()).map_or(usual, GoDuration::to_std)
         };
         let usual = Timing::default();
-        self.timing = Timing {
+        election.timing = Timing {
             lease: or_usual(from.lease_duration, usual.lease),
             renew: or_usual(from.renew_deadline, usual.renew),
             retry: or_usual(from.retry_period, usual.retry),
         };
-        // Nobody reads it where nobody is elected.
+        // It is not checked where no election takes place.
         // k8s: pkg/scheduler/apis/config/validation/validation.go ValidateKubeSchedulerConfiguration
-        let lock = from.resource_lock.as_deref().filter(|_| self.leader_elect);
+        let lock = from.resource_lock.as_deref().filter(|_| election.is_on);
         if let Some(lock) = lock.filter(|lock| !["", "leases"].contains(lock)) {
             let problem = format!("is {lock:?}, only \"leases\" is supported");
             return Err(field("leaderElection.resourceLock", &problem));
         }
-        let or = |text: &Option<String>, default: String| {
-            text.clone().filter(|text| !text.is_empty()).unwrap_or(default)
-        };
-        let (namespace, name) = std::mem::take(&mut self.lease);
-        self.lease = (or(&from.resource_namespace, namespace), or(&from.resource_name, name));
-        Ok(())
-    }
-
-    /// What is wrong with the lease's timings, if anybody reads them: the field, its value, the problem,
-    /// the remedy.
-    // k8s: component-base/config/validation/validation.go ValidateLeaderElectionConfiguration;
-    // staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go NewLeaderElector
-    pub fn bad_timing(&self) -> Option<(&'static str, Duration, String, &'static str)> {
-        let Timing { lease, renew, retry } = self.timing;
-        let shown = GoDuration::from_std;
-        let no_shorter = |than: &str, time: Duration| {
-            format!("it must be longer than {than}, which is {}", shown(time))
-        };
-        match () {
-            () if !self.leader_elect => None,
-            () if lease < Duration::from_secs(1) => {
-                let problem = "it must be at least 1s".to_owned();
-                Some(("leaseDuration", lease, problem, "the default is 15s"))
+        for (text, place) in [
+            (&from.resource_namespace, &mut election.namespace),
+            (&from.resource_name, &mut election.name),
+        ] {
+            if let Some(text) = text.as_ref().filter(|text| !text.is_empty()) {
+                place.clone_from(text);
             }
-            () if lease <= renew => {
-                let remedy = "the defaults are 15s and 10s";
-                Some(("leaseDuration", lease, no_shorter("renewDeadline", renew), remedy))
-            }
-            () if retry.is_zero() => {
-                let problem = "it must be longer than zero".to_owned();
-                Some(("retryPeriod", retry, problem, "the default is 2s"))
-            }
-            () if renew <= retry.mul_f64(RETRY_SPREAD) => {
-                let problem = no_shorter("1.2 times retryPeriod", retry);
-                Some(("renewDeadline", renew, problem, "the defaults are 10s and 2s"))
-            }
-            () => None,
         }
+        Ok(())
     }
 
     /// Requests a second and at once; none when the rate is negative. Only flags may say zero.

@@ -22,7 +22,6 @@ pub mod serve;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ use pintle_config::flag::FlagTable;
 use pintle_config::gates::{Gate, Stage};
 use pintle_config::given::GivenFlags;
 use pintle_config::{help, listing, status};
-use pintle_daemon::serve::secure::{Headers, Proxies, tls};
+use pintle_daemon::program::serving::{Defaults, Serving, Tolerates};
 use pintle_daemon::serve::zpages::Encodings;
 use pintle_sched_core::Profile;
 use serde_json::{Map, Value, json};
@@ -61,45 +60,8 @@ impl Daemon for KubeScheduler {
     type Configuration = Map<String, Value>;
 }
 
-/// What becomes of a start without the cluster's authorities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tolerates {
-    /// It goes on, and takes them when they are told.
-    Failure,
-    /// It ends.
-    Nothing,
-}
-
-/// Where and how it serves.
-#[derive(Clone, Debug)]
-pub struct Serving {
-    /// `None` serves nothing.
-    pub address: Option<SocketAddr>,
-    /// Certificate and key.
-    pub files: Option<(PathBuf, PathBuf)>,
-    /// Folder for those that are made; without one they are in memory only.
-    pub cert_dir: Option<PathBuf>,
-    /// Cipher suites to offer; none names the library's.
-    pub suites: Vec<String>,
-    /// `VersionTLS12`, `VersionTLS13`.
-    pub min_version: String,
-    /// Authorities of client certificates.
-    pub client_ca: Option<PathBuf>,
-    /// Proxies that are believed who somebody is.
-    pub proxies: Option<Proxies>,
-    /// Whether the cluster's authorities are looked up, and whether it goes on without them.
-    pub lookup: Option<Tolerates>,
-    /// Credentials for reviews of tokens, and of rights.
-    pub authentication: Option<PathBuf>,
-    /// See above.
-    pub authorization: Option<PathBuf>,
-    /// How long answers hold: about tokens, permissions, refusals.
-    pub ttls: [Duration; 3],
-    /// Paths that anybody may ask for.
-    pub open_paths: Vec<String>,
-    /// In which forms `/statusz` and `/flagz` answer.
-    pub encodings: Encodings,
-}
+/// The port, and what a start does without the cluster's authorities.
+const SERVING: Defaults = Defaults { port: 10259, tolerates: Tolerates::Failure };
 
 /// A feature gate as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +150,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
     let gates = asked_gates(given);
     let gates = FeatureGates::<KubeScheduler>::new(&gates).map_err(|e| errors.extend(e)).ok();
     let file = file(given, registry).map_err(|error| errors.push(error)).ok();
-    let serving = serving(given).map_err(|error| errors.push(error)).ok();
+    let serving = Serving::of_flags(given, SERVING).map_err(|error| errors.push(error)).ok();
     let logs_json = logs_json(given).map_err(|error| errors.push(error)).unwrap_or_default();
     if !errors.is_empty() {
         return Err(errors);
@@ -319,42 +281,13 @@ fn number(given: &GivenFlags, name: &str) -> Option<i32> {
     given.value(name)?.as_i64().and_then(|number| i32::try_from(number).ok())
 }
 
-fn texts(given: &GivenFlags, name: &str) -> Option<Vec<String>> {
-    let all = given.value(name)?.as_array()?;
-    Some(all.iter().filter_map(|text| Some(text.as_str()?.to_owned())).collect())
-}
-
 /// Flags win over the file, but for credentials, which are the file's where it names any.
 // k8s: cmd/kube-scheduler/app/options/options.go ApplyTo
 fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigError> {
     if process.kubeconfig.is_none() {
         process.kubeconfig = given.text("kubeconfig").map(PathBuf::from);
     }
-    if let Some(on) = given.value("leader-elect").and_then(Value::as_bool) {
-        process.leader_elect = on;
-    }
-    let timing = &mut process.timing;
-    for (name, time) in [
-        ("leader-elect-lease-duration", &mut timing.lease),
-        ("leader-elect-renew-deadline", &mut timing.renew),
-        ("leader-elect-retry-period", &mut timing.retry),
-    ] {
-        *time = duration(given, name).unwrap_or(*time);
-    }
-    // As in the file, nobody reads it where nobody is elected.
-    let lock = given.text("leader-elect-resource-lock").filter(|_| process.leader_elect);
-    if let Some(lock) = lock.filter(|lock| *lock != "leases") {
-        let problem = "only leases are supported";
-        return Err(wrong("--leader-elect-resource-lock", lock, problem, "remove it"));
-    }
-    let (namespace, name) = &mut process.lease;
-    for (flag, place) in
-        [("leader-elect-resource-namespace", namespace), ("leader-elect-resource-name", name)]
-    {
-        if let Some(text) = given.text(flag) {
-            text.clone_into(place);
-        }
-    }
+    process.election.put_flags(given)?;
     if given.text("config").is_none() {
         if let Some(qps) = given.value("kube-api-qps").and_then(Value::as_f64) {
             process.qps = qps;
@@ -368,114 +301,15 @@ fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigErro
 
 /// Timings of the lease are read from file and flags.
 fn timings(process: &Process) -> Result<(), ConfigError> {
-    let Some((field, time, problem, remedy)) = process.bad_timing() else { return Ok(()) };
-    let flag = match field {
-        "leaseDuration" => "lease-duration",
-        "renewDeadline" => "renew-deadline",
-        _ => "retry-period",
-    };
-    let field = format!("leaderElection.{field} (--leader-elect-{flag})");
-    Err(ConfigError::new(field, GoDuration::from_std(time), problem, remedy))
-}
-
-fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
-    let path = |name: &str| given.text(name).filter(|text| !text.is_empty()).map(PathBuf::from);
-    let port = number(given, "secure-port").unwrap_or(10259);
-    let port = u16::try_from(port).map_err(|_| {
-        wrong("--secure-port", &port.to_string(), "it is no port", "choose 0 to 65535")
-    })?;
-    let address = match given.text("bind-address") {
-        None => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        Some(text) => text.parse().map_err(|_| {
-            wrong("--bind-address", text, "it is no IP address", "give one, or 0.0.0.0")
-        })?,
-    };
-    let files = match (path("tls-cert-file"), path("tls-private-key-file")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        (one, other) => {
-            let shown = one.or(other).unwrap_or_default().display().to_string();
-            let problem = "a certificate and its key belong together";
-            return Err(wrong(
-                "--tls-cert-file",
-                &shown,
-                problem,
-                "give --tls-private-key-file too",
-            ));
-        }
-    };
-    let suites = texts(given, "tls-cipher-suites").unwrap_or_default();
-    let min_version = given.text("tls-min-version").unwrap_or_default().to_owned();
-    if port != 0 {
-        check_tls(&min_version, &suites)?;
-    }
-    let ttl = |name: &str| duration(given, name).unwrap_or(Duration::from_secs(10));
-    let open = ["/healthz", "/readyz", "/livez"].map(str::to_owned).to_vec();
-    Ok(Serving {
-        address: (port != 0).then(|| SocketAddr::new(address, port)),
-        files,
-        cert_dir: path("cert-dir"),
-        suites,
-        min_version,
-        client_ca: path("client-ca-file"),
-        proxies: path("requestheader-client-ca-file").map(|file| proxies(given, file)),
-        lookup: (!given.is_true("authentication-skip-lookup")).then(|| {
-            match given.value("authentication-tolerate-lookup-failure") {
-                Some(Value::Bool(false)) => Tolerates::Nothing,
-                _ => Tolerates::Failure,
-            }
-        }),
-        authentication: path("authentication-kubeconfig"),
-        authorization: path("authorization-kubeconfig"),
-        ttls: [
-            ttl("authentication-token-webhook-cache-ttl"),
-            ttl("authorization-webhook-cache-authorized-ttl"),
-            ttl("authorization-webhook-cache-unauthorized-ttl"),
-        ],
-        open_paths: texts(given, "authorization-always-allow-paths").unwrap_or(open),
-        encodings: Encodings::Usual,
-    })
-}
-
-/// A slip would leave weaker connections than somebody believes.
-// k8s: staging/src/k8s.io/apiserver/pkg/server/options/serving.go ApplyTo
-fn check_tls(min_version: &str, suites: &[String]) -> Result<(), ConfigError> {
-    let versions = ["", "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
-    if !versions.contains(&min_version) {
-        let problem = "there is no such version of TLS";
-        let remedy = "use VersionTLS12 or VersionTLS13";
-        return Err(wrong("--tls-min-version", min_version, problem, remedy));
-    }
-    match tls::unknown_suite(suites) {
-        Some(name) => {
-            let problem = "there is no such cipher suite";
-            Err(wrong("--tls-cipher-suites", name, problem, "correct its name, or remove it"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Proxies whose certificates lead to the authorities of a file.
-// k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go RequestHeaderAuthenticationOptions
-fn proxies(given: &GivenFlags, file: PathBuf) -> Proxies {
-    let all = |name: &str, usual: Option<&str>| {
-        let usual = || usual.map(str::to_owned).into_iter().collect();
-        texts(given, name).unwrap_or_else(usual)
-    };
-    let headers = Headers {
-        allowed_names: all("requestheader-allowed-names", None),
-        usernames: all("requestheader-username-headers", Some("x-remote-user")),
-        uids: all("requestheader-uid-headers", None),
-        groups: all("requestheader-group-headers", Some("x-remote-group")),
-        extra_prefixes: all("requestheader-extra-headers-prefix", Some("x-remote-extra-")),
-    };
-    Proxies { client_ca: ("--requestheader-client-ca-file", file), headers }
+    let Some(bad) = process.election.bad_timing() else { return Ok(()) };
+    let field = format!("leaderElection.{} ({})", bad.field, bad.flag());
+    Err(ConfigError::new(field, GoDuration::from_std(bad.time), bad.problem, bad.remedy))
 }
 
 /// The configuration in force, in the form of the file. Profiles and extenders are as they were written.
 fn configuration(process: &Process, written: Map<String, Value>) -> Value {
     let shown = |time: Duration| GoDuration::from_std(time).to_string();
-    let (namespace, name) = &process.lease;
+    let election = &process.election;
     let kubeconfig = process.kubeconfig.as_deref().map(|path| path.display().to_string());
     let mut all = json!({
         "apiVersion": config::API_VERSION,
@@ -488,13 +322,13 @@ fn configuration(process: &Process, written: Map<String, Value>) -> Value {
             "qps": process.qps,
         },
         "leaderElection": {
-            "leaderElect": process.leader_elect,
-            "leaseDuration": shown(process.timing.lease),
-            "renewDeadline": shown(process.timing.renew),
+            "leaderElect": election.is_on,
+            "leaseDuration": shown(election.timing.lease),
+            "renewDeadline": shown(election.timing.renew),
             "resourceLock": "leases",
-            "resourceName": name,
-            "resourceNamespace": namespace,
-            "retryPeriod": shown(process.timing.retry),
+            "resourceName": election.name,
+            "resourceNamespace": election.namespace,
+            "retryPeriod": shown(election.timing.retry),
         },
         "percentageOfNodesToScore": process.percentage_of_nodes,
         "podInitialBackoffSeconds": process.backoff.initial.as_secs(),

@@ -33,7 +33,7 @@ const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedu
 fn without_arguments_everything_is_as_upstream_has_it() {
     let settings = run(&[]).expect("nothing is wrong");
     assert_eq!(settings.process, Process::default());
-    assert!(settings.process.leader_elect);
+    assert!(settings.process.election.is_on);
     assert_eq!(settings.serving.address, Some("0.0.0.0:10259".parse().expect("an address")));
     assert_eq!(settings.serving.open_paths, ["/healthz", "/readyz", "/livez"]);
     assert_eq!(settings.queue, QueueSettings::default());
@@ -58,8 +58,8 @@ fn flags_win_over_the_file_but_for_credentials_and_rates() {
     let args = [&config, "--leader-elect=false", "--kubeconfig=/from/flag", "--kube-api-qps=9"];
     let settings = run(&args).expect("nothing is wrong");
     assert_eq!(settings.process.kubeconfig, Some(PathBuf::from("/from/file")));
-    assert!(!settings.process.leader_elect);
-    assert_eq!(settings.process.timing.lease, Duration::from_secs(20));
+    assert!(!settings.process.election.is_on);
+    assert_eq!(settings.process.election.timing.lease, Duration::from_secs(20));
     assert_eq!((settings.process.qps, settings.queue.backoff.max.as_secs()), (7.0, 30));
     assert_eq!(settings.configuration["leaderElection"]["leaseDuration"], "20s");
     let settings = run(&["--kube-api-qps=9", "--secure-port=0"]).expect("nothing is wrong");
@@ -128,7 +128,7 @@ fn mistakes_are_told_in_one_sentence_each() {
 #[test]
 fn a_lock_of_another_kind_is_no_mistake_where_nobody_is_elected() {
     let flags = ["--leader-elect=false", "--leader-elect-resource-lock=endpoints"];
-    assert!(!run(&flags).expect("nothing is wrong").process.leader_elect);
+    assert!(!run(&flags).expect("nothing is wrong").process.election.is_on);
 }
 
 #[test]

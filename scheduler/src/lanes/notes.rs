@@ -73,7 +73,7 @@ pub struct Sink {
 
 /// Notes and their sinks, which the caller runs as tasks.
 pub fn notes(client: &kube::Client) -> (Notes, Vec<Sink>) {
-    let host = crate::run::host_name();
+    let host = pintle_daemon::program::host_name();
     let shared = Rc::new(Shared {
         book: RefCell::new(Book::new(SINKS, WAITING_MAX)),
         wakes: std::array::from_fn(|_| Notify::new()),

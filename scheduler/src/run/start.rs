@@ -2,12 +2,12 @@
 //!
 //! Input: settings. Output: an [`Access`], the plugins of each profile. Owner: the start of the process.
 
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pintle_api::Access;
+use pintle_daemon::program::credentials;
 
 use crate::config::Process;
 use crate::daemon::Settings;
@@ -48,21 +48,8 @@ pub(super) fn plugins(
     Ok(made)
 }
 
-/// The credentials that were named, or else, where no server is, those of the pod that it runs in.
-// k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go BuildConfigFromFlags
+/// The credentials that were named, or else those of the pod that this process runs in.
 pub(super) fn access(process: &Process, master: Option<&str>) -> Result<Access> {
-    match (&process.kubeconfig, master) {
-        (Some(path), None) => return Ok(Access::read(path)?),
-        (Some(path), Some(master)) => {
-            let access = Access::read_for(path, Some(master));
-            return access.with_context(|| format!("--master={master}"));
-        }
-        (None, Some(master)) => return Ok(Access::anonymous(Path::new("--master"), master)?),
-        (None, None) => {}
-    }
-    let of_pod = Access::of_pod().context(
-        "no credentials, and this is no pod: give --kubeconfig, or clientConnection.kubeconfig in \
-         the file of --config",
-    )?;
-    Ok(of_pod?)
+    let remedy = "--kubeconfig, or clientConnection.kubeconfig in the file of --config";
+    Ok(credentials::access(process.kubeconfig.as_deref(), master, remedy)?)
 }

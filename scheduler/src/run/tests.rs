@@ -136,7 +136,7 @@ async fn begin(
     let state = Arc::new(state);
     let plugins = (vec![None], Handle::default());
     let running = Running::new(&access, &settings, &state, questions, plugins);
-    let lead = Lead::begin(&access, &settings.process, &state).expect("good timings");
+    let lead = lead(&access, &settings, &state).expect("good timings");
     (work(running.expect("good settings"), lead, Ending::never()), state)
 }
 
@@ -146,11 +146,6 @@ fn a_server_that_is_named_alone_is_asked_by_nobody_in_particular() {
     let access = access(&process, Some("127.0.0.1:8080")).expect("no credentials are needed");
     assert_eq!(access.server.to_string(), "http://127.0.0.1:8080/");
     assert!(!access.has_identity());
-}
-
-#[test]
-fn the_machines_name_stays_as_it_is_written() {
-    assert_eq!(as_written("Master-1\n"), "Master-1");
 }
 
 #[tokio::test]

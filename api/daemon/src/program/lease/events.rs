@@ -1,4 +1,4 @@
-//! Events of the lease: who leads from when on, and who does no longer.
+//! Events of the lease: which process leads, and which one stopped leading.
 //!
 //! Input: the lease as it was written last. Output: events of core/v1, as upstream's. Effects. Owner:
 //! the thread of the lease. Bounds: `TRIES_MAX` requests an event, `ANSWER_MAX` each.
@@ -14,29 +14,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, PostParams};
 use pintle_api_types::jitter;
 
-/// How often an event is tried when nobody answers.
+/// Attempts for an event when no answer comes.
 // k8s: staging/src/k8s.io/client-go/tools/record/event.go maxTriesPerEvent
 const TRIES_MAX: u32 = 12;
-/// How long it waits in between; the first time only a part of it.
+/// Pause between two attempts; the first one is a random part of it.
 // k8s: event.go defaultSleepDuration, recordToSink
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Whoever tells of the lease.
-pub(super) struct Herald {
+/// Writes events of the lease.
+pub(super) struct LeaderEvents {
     client: kube::Client,
     identity: String,
     reporter: String,
 }
 
-impl Herald {
-    /// For the process of this identity; `reporter` is the name of its first profile.
+impl LeaderEvents {
+    /// Events of the process with this identity; `reporter` is the component that they name.
     pub(super) fn new(client: kube::Client, identity: String, reporter: String) -> Self {
         Self { client, identity, reporter }
     }
 
-    /// What happened to the lease just now.
+    /// The event for what happened to the lease just now.
     pub(super) fn event(&self, lease: Option<&Lease>, what: &str) -> Event {
         let of = lease.map(|lease| lease.metadata.clone()).unwrap_or_default();
         let now = Timestamp::now();
@@ -69,8 +69,8 @@ impl Herald {
         }
     }
 
-    /// Writes it, once it can be written, and then stays: it never ends.
-    pub(super) async fn proclaim(&self, event: &Event) {
+    /// Writes the event as soon as it can be written. The future never ends.
+    pub(super) async fn write_for_ever(&self, event: &Event) {
         let mut wait = RETRY_AFTER.mul_f64(jitter::random());
         for _ in 0..TRIES_MAX {
             if self.write(event).await {
@@ -82,13 +82,13 @@ impl Herald {
         std::future::pending().await
     }
 
-    /// Writes it if that takes no longer.
-    pub(super) async fn last_words(&self, event: &Event, most: Duration) {
+    /// Writes the event unless that takes longer.
+    pub(super) async fn write_within(&self, event: &Event, most: Duration) {
         // The process ends, written or not.
         let _ = tokio::time::timeout(most, self.write(event)).await;
     }
 
-    /// Whether nothing is to be done about it any more.
+    /// Whether the event is written or refused, so that another attempt is of no use.
     async fn write(&self, event: &Event) -> bool {
         let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
         let events = Api::<Event>::namespaced(self.client.clone(), namespace);

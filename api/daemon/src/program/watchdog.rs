@@ -14,11 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use pintle_daemon::tasks;
-
-use crate::daemon::serve::State;
-use crate::lead::LeaseKeeper;
+use super::StartError;
+use super::lease::LeaseKeeper;
+use crate::tasks;
 
 /// A thread that made no turn for so long is stuck: an attempt has a second or two.
 const STALL_MAX: Duration = Duration::from_secs(60);
@@ -27,13 +25,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a process that gave up goes on, so that its health check is seen to fail.
 const LAST_LOOK: Duration = Duration::from_secs(5);
 /// Longest wait for the lease to be released.
-pub(super) const LEASE_MAX: Duration = Duration::from_secs(3);
+const LEASE_MAX: Duration = Duration::from_secs(3);
 
 /// What the deciding thread lets others know of itself.
 #[derive(Debug, Default)]
 pub struct Turns {
     count: AtomicU64,
-    /// Pods with a node whose binding is not confirmed.
+    /// Writes without an answer.
     ahead: AtomicUsize,
     is_given_up: AtomicBool,
 }
@@ -44,7 +42,7 @@ impl Turns {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many pods with a node are known to the API server only in part.
+    /// So many writes are under way: the API server may know of them only in part.
     pub fn set_ahead(&self, ahead: usize) {
         self.ahead.store(ahead, Ordering::SeqCst);
     }
@@ -65,9 +63,9 @@ impl Turns {
         Ok(())
     }
 
-    /// Ends the lease because the thread may be stuck for ever. It is released only if no binding is
-    /// under way: one without an answer may still be made. Otherwise it expires.
-    pub(super) fn give_up(&self, lease: Option<&LeaseKeeper>) {
+    /// Ends the lease because the thread may be stuck for ever. It is released only if no write is
+    /// under way: one without an answer may still take effect. Otherwise it expires.
+    pub fn give_up(&self, lease: Option<&LeaseKeeper>) {
         self.is_given_up.store(true, Ordering::SeqCst);
         let Some(lease) = lease else { return };
         match self.ahead.load(Ordering::SeqCst) {
@@ -101,14 +99,14 @@ impl Watchdog {
 ///
 /// # Errors
 /// When there is no thread to be had.
-pub(super) fn start(state: Arc<State>, lease: Option<LeaseKeeper>) -> Result<()> {
+pub fn start(turns: Arc<Turns>, lease: Option<LeaseKeeper>) -> Result<(), StartError> {
     let watches = move || {
         let (mut watchdog, mut last) = (Watchdog::default(), Instant::now());
         loop {
             std::thread::sleep(LOOK_EVERY);
             let passed = last.elapsed();
             last = Instant::now();
-            if watchdog.look(state.turns.count.load(Ordering::Relaxed), passed) {
+            if watchdog.look(turns.count.load(Ordering::Relaxed), passed) {
                 break;
             }
         }
@@ -116,12 +114,12 @@ pub(super) fn start(state: Arc<State>, lease: Option<LeaseKeeper>) -> Result<()>
             "the deciding thread is stuck: no turn for {STALL_MAX:?}; the lease and this process end"
         );
         let began = Instant::now();
-        state.turns.give_up(lease.as_ref());
+        turns.give_up(lease.as_ref());
         std::thread::sleep(LAST_LOOK.saturating_sub(began.elapsed()));
         std::process::exit(1);
     };
-    tasks::thread("watchdog", watches).context("the thread of the watchdog")?;
-    Ok(())
+    let started = tasks::thread("watchdog", watches);
+    started.map(drop).map_err(|source| StartError::Thread { name: "watchdog", source })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT, on a thread of their own: a deciding thread that is stuck does not hear them.
+//! SIGTERM and SIGINT, on a thread of their own, because a deciding thread that is stuck handles none.
 //!
 //! ```text
 //!   first signal ── nothing begun: exit 0
@@ -15,36 +15,45 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use pintle_daemon::tasks;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::daemon::serve::State;
-use crate::lead::LeaseKeeper;
+use super::StartError;
+use super::lease::LeaseKeeper;
+use super::watchdog::Turns;
+use crate::tasks;
 
 /// A deciding thread that does not answer for so long is stuck.
 const ACKNOWLEDGE_MAX: Duration = Duration::from_secs(5);
-/// What it may take to end bindings and to release the lease, from the first signal on.
+/// What it may take to end writes and to release the lease, from the first signal on.
 const END_MAX: Duration = Duration::from_secs(25);
 
-/// What the signals' thread has of the process; nothing before it works.
-#[derive(Default)]
-pub(super) struct Signals {
-    guarded: OnceLock<(Arc<State>, Option<LeaseKeeper>)>,
+/// What the signals' thread knows of the process; nothing before it works.
+#[derive(Debug, Default)]
+pub struct Signals {
+    guarded: OnceLock<Guarded>,
     is_acknowledged: AtomicBool,
 }
 
+#[derive(Debug)]
+struct Guarded {
+    turns: Arc<Turns>,
+    lease: Option<LeaseKeeper>,
+    /// Writes, in the words of the component: `bindings`.
+    writes: &'static str,
+}
+
 impl Signals {
-    /// From now on there is something to be ended: the deciding thread is asked first.
-    pub(super) fn guard(&self, state: &Arc<State>, lease: Option<LeaseKeeper>) {
+    /// From now on there is something to be ended: the deciding thread is asked first. `writes` is
+    /// what may be under way.
+    pub fn guard(&self, turns: Arc<Turns>, lease: Option<LeaseKeeper>, writes: &'static str) {
         // It is called once.
-        let _ = self.guarded.set((Arc::clone(state), lease));
+        let _ = self.guarded.set(Guarded { turns, lease, writes });
     }
 
     async fn obey(&self, tell: watch::Sender<bool>, [end, interrupt]: &mut [Signal; 2]) -> i32 {
         either(end, interrupt).await;
-        let Some((state, lease)) = self.guarded.get() else { return 0 };
+        let Some(guarded) = self.guarded.get() else { return 0 };
         tell.send_replace(true);
         let patience = async {
             tokio::time::sleep(ACKNOWLEDGE_MAX).await;
@@ -55,7 +64,8 @@ impl Signals {
         tokio::select! {
             () = patience => {}
             () = either(end, interrupt) => {
-                tracing::error!("second signal: ending at once; bindings may have no answer yet");
+                let writes = guarded.writes;
+                tracing::error!("second signal: ending at once; {writes} may have no answer yet");
                 return 1;
             }
         }
@@ -63,7 +73,7 @@ impl Signals {
             true => tracing::error!("ending: what was under way did not end within {END_MAX:?}"),
             false => {
                 tracing::error!("ending: the deciding thread is stuck");
-                state.turns.give_up(lease.as_ref());
+                guarded.turns.give_up(guarded.lease.as_ref());
             }
         }
         1
@@ -78,7 +88,8 @@ async fn either(end: &mut Signal, interrupt: &mut Signal) {
 }
 
 /// The deciding thread's end of it.
-pub(super) struct Ending {
+#[derive(Debug)]
+pub struct Ending {
     requested: watch::Receiver<bool>,
     signals: Arc<Signals>,
     /// Keeps the channel open where no thread listens.
@@ -87,20 +98,19 @@ pub(super) struct Ending {
 
 impl Ending {
     /// Waits for the first signal.
-    pub(super) async fn requested(&mut self) {
+    pub async fn requested(&mut self) {
         if self.requested.wait_for(|is_requested| *is_requested).await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// The deciding thread is not stuck: it ends what is under way.
-    pub(super) fn acknowledge(&self) {
+    /// Marks the deciding thread as not stuck: it ends what is under way.
+    pub fn acknowledge(&self) {
         self.signals.is_acknowledged.store(true, Ordering::SeqCst);
     }
 
-    /// An end that is never requested.
-    #[cfg(test)]
-    pub(super) fn never() -> Self {
+    /// An end that is never requested, for tests.
+    pub fn never() -> Self {
         let (tell, requested) = watch::channel(false);
         Self { requested, signals: Arc::default(), _tell: Some(tell) }
     }
@@ -110,7 +120,7 @@ impl Ending {
 ///
 /// # Errors
 /// When they cannot be taken, or there is no thread to be had.
-pub(super) fn listen() -> Result<(Ending, Arc<Signals>)> {
+pub fn listen() -> Result<(Ending, Arc<Signals>), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut kinds = {
         let _here = runtime.enter();
@@ -124,6 +134,7 @@ pub(super) fn listen() -> Result<(Ending, Arc<Signals>)> {
         let code = runtime.block_on(shared.obey(tell, &mut kinds));
         std::process::exit(code);
     };
-    tasks::thread("signals", obeys).context("the thread of signals")?;
+    let started = tasks::thread("signals", obeys);
+    started.map_err(|source| StartError::Thread { name: "signals", source })?;
     Ok((ending, signals))
 }

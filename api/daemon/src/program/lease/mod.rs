@@ -1,60 +1,82 @@
 //! The lease, on a thread of its own: a long decision must not look like the end of the process.
 //!
-//! Input: credentials, the lease, timings. Output: that this process leads, and that it does not any
-//! more; an event for each. Owner: one thread with a client of its own. A process that lost the lease
-//! ends within `LAST_WORDS`, whatever its other threads do.
+//! Input: credentials, the lease, timings. Output: that this process leads, and that it lost the
+//! lease; an event for each. Owner: one thread with a client of its own. A process that lost the
+//! lease ends within `LAST_WORDS`, whatever its other threads do.
 // k8s: cmd/kube-scheduler/app/server.go Run
 
-mod herald;
+mod events;
+mod health;
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use pintle_api::leader::Elector;
 use pintle_api::{Access, ClientOptions};
-use pintle_daemon::tasks;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::herald::Herald;
-use crate::config::Process;
-use crate::daemon::serve::State;
+use self::events::LeaderEvents;
+pub use self::health::LeaderHealth;
+use super::StartError;
+use super::election::Election;
+use crate::tasks;
 
 /// For the thread that decides, to say how it ends, and for the last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// For the lease to be given up.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 
-/// What becomes of the lease.
+/// A component that takes part in an election.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The lease and its timings.
+    pub election: Election,
+    /// The component that events name as their source.
+    pub reporter: String,
+    /// Another process of the same kind: `another scheduler`.
+    pub rival: &'static str,
+}
+
+/// Learns of renewals and of leadership on the lease's thread.
+pub trait LeaseObserver: Send + Sync {
+    /// This process leads from now on.
+    fn acquired(&self);
+
+    /// The lease was renewed just now.
+    fn renewed(&self);
+}
+
+/// A change of the leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
-    Leads,
+enum Leadership {
+    Acquired,
     Lost,
 }
 
-/// The thread that has the lease, or wants it.
-pub(crate) struct Lead {
-    words: mpsc::UnboundedReceiver<Word>,
-    /// Until it is taken nobody asks for the lease.
-    stand: Option<oneshot::Sender<()>>,
+/// The thread that holds the lease, or tries to acquire it.
+#[derive(Debug)]
+pub struct LeaderLease {
+    changes: mpsc::UnboundedReceiver<Leadership>,
+    /// The thread asks for the lease once this is sent.
+    start: Option<oneshot::Sender<()>>,
     keeper: LeaseKeeper,
     released: oneshot::Receiver<()>,
 }
 
-/// What is wanted of the thread that has the lease.
+/// What the lease's thread shall do with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Wish {
     #[default]
     Hold,
     /// Others begin at once.
     Release,
-    /// It is renewed no more: others begin when it is over.
+    /// It is not renewed any more: others begin when it expires.
     Abandon,
 }
 
-/// The end of the lease in the hands of other threads than that which decides.
-#[derive(Clone)]
-pub(crate) struct LeaseKeeper {
+/// Ends the lease from any thread.
+#[derive(Clone, Debug)]
+pub struct LeaseKeeper {
     wish: Arc<watch::Sender<Wish>>,
     is_over: Arc<(Mutex<bool>, Condvar)>,
 }
@@ -66,7 +88,7 @@ impl LeaseKeeper {
     }
 
     /// Releases the lease, and blocks until that is done or took too long.
-    pub(crate) fn release_within(&self, most: Duration) {
+    pub fn release_within(&self, most: Duration) {
         self.wish.send_replace(Wish::Release);
         let (is_over, changes) = &*self.is_over;
         let is_over = is_over.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,8 +96,8 @@ impl LeaseKeeper {
         drop(changes.wait_timeout_while(is_over, most, |is_over| !*is_over));
     }
 
-    /// Renews it no more.
-    pub(crate) fn abandon(&self) {
+    /// Stops renewing the lease.
+    pub fn abandon(&self) {
         self.wish.send_replace(Wish::Abandon);
     }
 
@@ -86,7 +108,7 @@ impl LeaseKeeper {
     }
 }
 
-impl Drop for Lead {
+impl Drop for LeaderLease {
     fn drop(&mut self) {
         self.keeper.wish.send_if_modified(|wish| {
             let holds = *wish == Wish::Hold;
@@ -98,70 +120,65 @@ impl Drop for Lead {
     }
 }
 
-impl Lead {
-    /// Nothing is asked of the API server yet; `None` where nobody has to agree on who works. Not to be
-    /// called by a task: what it makes cannot be dropped there when something fails.
+impl LeaderLease {
+    /// Starts the thread; it asks the API server for nothing yet. Not to be called by a task: what
+    /// it makes cannot be dropped there when something fails.
     ///
     /// # Errors
     /// When the timings make no sense, or there is no thread to be had.
-    pub(crate) fn begin(
+    pub fn begin(
         access: &Access,
-        process: &Process,
-        state: &Arc<State>,
-    ) -> Result<Option<Self>> {
-        if !process.leader_elect {
-            return Ok(None);
-        }
-        state.metrics.leads(false);
+        candidate: &Candidate,
+        observer: Arc<dyn LeaseObserver>,
+    ) -> Result<Self, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (elector, herald) = {
+        let (elector, events) = {
             let _here = runtime.enter();
-            elector(access, process, state)?
+            elector(access, candidate)?
         };
-        let (tell, words) = mpsc::unbounded_channel();
-        let (stand, stands) = oneshot::channel();
-        let (keeper, asked) = LeaseKeeper::new();
+        let (report, changes) = mpsc::unbounded_channel();
+        let (start, started) = oneshot::channel();
+        let (keeper, wish) = LeaseKeeper::new();
         let over = keeper.clone();
         let (done, released) = oneshot::channel();
-        let (lease, state) = (process.timing.lease, Arc::clone(state));
-        tasks::thread("lease", move || {
+        let rival = candidate.rival;
+        let work = move || {
             runtime.block_on(async {
-                if stands.await.is_err() {
+                if started.await.is_err() {
                     return;
                 }
-                let told = |leads| match leads {
-                    true => state.holds_lease(lease),
-                    false => state.metrics.leads(true),
-                };
-                lead((elector, &herald), &tell, asked, told).await;
+                let term = Term { events: &events, report: &report, observer: &*observer, rival };
+                lead(elector, &term, wish).await;
             });
             over.mark_over();
-            // Whoever waited for it may have gone.
+            // The process may not wait for it any more.
             let _ = done.send(());
-        })
-        .context("the thread of the lease")?;
-        Ok(Some(Self { words, stand: Some(stand), keeper, released }))
+        };
+        let started = tasks::thread("lease", work);
+        started.map_err(|source| StartError::Thread { name: "lease", source })?;
+        Ok(Self { changes, start: Some(start), keeper, released })
     }
 
-    /// The end of the lease in other hands.
-    pub(crate) fn keeper(&self) -> LeaseKeeper {
+    /// What ends the lease from other threads.
+    pub fn keeper(&self) -> LeaseKeeper {
         self.keeper.clone()
     }
 
-    /// Wants the lease from now on, until this process leads. May be dropped and called again.
-    pub(crate) async fn leads(&mut self) {
-        // Its thread is gone only when the process is about to end.
-        let _ = self.stand.take().map(|stand| stand.send(()));
-        while self.words.recv().await.is_some_and(|word| word != Word::Leads) {}
+    /// Tries to acquire the lease from now on, and waits until this process leads. May be dropped
+    /// and called again.
+    pub async fn wait_until_leading(&mut self) {
+        // The thread is gone only when the process is about to end.
+        let _ = self.start.take().map(|start| start.send(()));
+        while self.changes.recv().await.is_some_and(|change| change != Leadership::Acquired) {}
     }
 
-    /// Until it does not lead any more.
-    pub(crate) async fn is_lost(&mut self) {
-        while self.words.recv().await.is_some_and(|word| word != Word::Lost) {}
+    /// Waits until this process does not lead any more.
+    pub async fn wait_until_lost(&mut self) {
+        while self.changes.recv().await.is_some_and(|change| change != Leadership::Lost) {}
     }
 
-    /// Gives the lease up, so that another one can begin at once.
-    pub(crate) async fn release(mut self) {
+    /// Gives the lease up, so that another process can begin at once.
+    pub async fn release(mut self) {
         self.keeper.wish.send_replace(Wish::Release);
         if tokio::time::timeout(RELEASE_MAX, &mut self.released).await.is_err() {
             tracing::warn!("the lease could not be given up: others begin when it is over");
@@ -169,60 +186,63 @@ impl Lead {
     }
 }
 
-/// Takes the lease and holds it until it is lost, or until somebody asks for its release. `tell`
-/// hears of each renewal (true) and, once, that this process leads (false).
+/// Where the thread reports what becomes of the lease.
+struct Term<'a> {
+    events: &'a LeaderEvents,
+    report: &'a mpsc::UnboundedSender<Leadership>,
+    observer: &'a dyn LeaseObserver,
+    rival: &'static str,
+}
+
+/// Acquires the lease and holds it until it is lost, or until its release is asked for.
 // k8s: staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go acquire, renew
-async fn lead(
-    (mut elector, herald): (Elector, &Herald),
-    words: &mpsc::UnboundedSender<Word>,
-    mut asked: watch::Receiver<Wish>,
-    tell: impl Fn(bool),
-) {
+async fn lead(mut elector: Elector, term: &Term<'_>, mut wish: watch::Receiver<Wish>) {
     tokio::select! {
         () = elector.acquire() => {}
-        _ = ends(&mut asked) => return,
+        _ = ends(&mut wish) => return,
     }
-    tell(false);
-    // Nobody hears it only when the process is about to end.
-    let _ = words.send(Word::Leads);
-    let became = herald.event(elector.lease(), "became leader");
+    term.observer.acquired();
+    // Nothing receives it only when the process is about to end.
+    let _ = term.report.send(Leadership::Acquired);
+    let became = term.events.event(elector.lease(), "became leader");
     tokio::select! {
-        () = elector.hold(|| tell(true)) => {}
-        () = herald.proclaim(&became) => {}
-        wish = ends(&mut asked) => {
+        () = elector.hold(|| term.observer.renewed()) => {}
+        () = term.events.write_for_ever(&became) => {}
+        wish = ends(&mut wish) => {
             if wish == Wish::Release {
-                let stopped = herald.event(elector.lease(), "stopped leading");
+                let stopped = term.events.event(elector.lease(), "stopped leading");
                 elector.release().await;
-                herald.last_words(&stopped, LAST_WORDS).await;
+                term.events.write_within(&stopped, LAST_WORDS).await;
             }
             return;
         }
     }
-    let _ = words.send(Word::Lost);
-    let stopped = herald.event(elector.lease(), "stopped leading");
+    let _ = term.report.send(Leadership::Lost);
+    let stopped = term.events.event(elector.lease(), "stopped leading");
     let wait = tokio::time::sleep(LAST_WORDS);
-    futures_util::future::join(wait, herald.last_words(&stopped, LAST_WORDS)).await;
-    tracing::error!("the lease was lost: another scheduler may work now");
+    futures_util::future::join(wait, term.events.write_within(&stopped, LAST_WORDS)).await;
+    tracing::error!("the lease was lost: {} may work now", term.rival);
     std::process::exit(1);
 }
 
 /// Waits until the lease is not to be held any more.
-async fn ends(asked: &mut watch::Receiver<Wish>) -> Wish {
-    match asked.wait_for(|wish| *wish != Wish::Hold).await {
+async fn ends(wish: &mut watch::Receiver<Wish>) -> Wish {
+    match wish.wait_for(|wish| *wish != Wish::Hold).await {
         Ok(wish) => *wish,
         Err(_) => Wish::Abandon,
     }
 }
 
 // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
-fn elector(access: &Access, process: &Process, state: &State) -> Result<(Elector, Herald)> {
+fn elector(access: &Access, of: &Candidate) -> Result<(Elector, LeaderEvents), StartError> {
     let user_agent = pintle_config::help::user_agent("leader-election");
     let client = access.client(ClientOptions { user_agent, ..Default::default() });
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-    let identity = format!("{}_{}", crate::run::host_name(), random.trim());
-    let (namespace, name) = &process.lease;
-    let herald = Herald::new(client.clone(), identity.clone(), state.reporter.clone());
-    Ok((Elector::new(client, (namespace, name), identity, process.timing)?, herald))
+    let identity = format!("{}_{}", super::host_name(), random.trim());
+    let election = &of.election;
+    let lease = (election.namespace.as_str(), election.name.as_str());
+    let events = LeaderEvents::new(client.clone(), identity.clone(), of.reporter.clone());
+    Ok((Elector::new(client, lease, identity, election.timing)?, events))
 }
 
 #[cfg(test)]
@@ -236,6 +256,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    struct Unobserved;
+
+    impl LeaseObserver for Unobserved {
+        fn acquired(&self) {}
+
+        fn renewed(&self) {}
+    }
 
     /// A server with one lease, and the events that came.
     #[derive(Default)]
@@ -284,21 +312,23 @@ mod tests {
     /// Holds the lease until this is wished; what the server has then.
     async fn held_until(wish: Wish) -> Arc<Mutex<Server>> {
         let (server, client) = served();
-        let herald = Herald::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
+        let events = LeaderEvents::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
         let lease = ("kube-system", "lock");
         let elector = Elector::new(client, lease, "host_1".to_owned(), Timing::default());
         let elector = elector.expect("good timings");
-        let (tell, mut words) = mpsc::unbounded_channel();
+        let (report, mut changes) = mpsc::unbounded_channel();
         let (keeper, asked) = LeaseKeeper::new();
         let told = || server.lock().expect("no panic").events.clone();
         let asks = async {
-            assert_eq!(words.recv().await, Some(Word::Leads));
+            assert_eq!(changes.recv().await, Some(Leadership::Acquired));
             while told().is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             keeper.wish.send_replace(wish);
         };
-        futures_util::future::join(lead((elector, &herald), &tell, asked, |_| {}), asks).await;
+        let term =
+            Term { events: &events, report: &report, observer: &Unobserved, rival: "another" };
+        futures_util::future::join(lead(elector, &term, asked), asks).await;
         server
     }
 
