@@ -4,8 +4,9 @@
 //! names file, field and remedy. Files that it names are read once here, so that a start fails
 //! early; later reads are the identity's.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -16,11 +17,13 @@ use pintle_api_types::rate::Rate;
 use pintle_api_types::url::without_password;
 use secrecy::ExposeSecret as _;
 
+use crate::account::AccountToken;
 use crate::error::ConnectError;
 use crate::exec::Plugin;
 use crate::files::Source;
 use crate::identity::{Certificate, Identity, Secret};
 use crate::observer::Observer;
+use crate::pool::Pool;
 use crate::proxy::Proxy;
 use crate::service::{Carrier, Manner};
 use crate::tls::{self, Trust};
@@ -241,11 +244,51 @@ impl Access {
         self.clients(options).urgent()
     }
 
+    /// Clients of service accounts in this namespace; `root` creates accounts and tokens. Must be
+    /// called on a tokio runtime.
+    pub fn accounts(&self, root: kube::Client, namespace: &str) -> Accounts {
+        let access = Self { certificate: None, secret: Secret::None, ..self.clone() };
+        let pool = Arc::new(Pool::new(Arc::new(Identity::new(access.clone(), None))));
+        let namespace = namespace.to_owned();
+        Accounts { access, pool, root, namespace, known: Arc::default() }
+    }
+
     /// Clients that share connections and limits, for requests of different weight.
     pub fn clients(&self, options: ClientOptions) -> Clients {
         let identity = Arc::new(Identity::new(self.clone(), options.observer.clone()));
         let carrier = Carrier::new(self.server.clone(), identity, options);
         Clients { carrier, namespace: self.namespace.clone() }
+    }
+}
+
+/// Clients of service accounts: they share connections, on which no certificate of ours is shown,
+/// because the API server would take its name for the client's and ignore the token.
+#[derive(Clone)]
+pub struct Accounts {
+    /// The server, without an identity.
+    access: Access,
+    pool: Arc<Pool>,
+    /// Creates accounts and tokens.
+    root: kube::Client,
+    namespace: String,
+    known: Arc<Mutex<BTreeMap<String, Arc<Identity>>>>,
+}
+
+impl Accounts {
+    /// Clients of the service account with this name, which is created when it is missing. Those of
+    /// one account share its token.
+    // k8s: staging/src/k8s.io/controller-manager/pkg/clientbuilder/client_builder_dynamic.go Config
+    pub fn clients(&self, name: &str, options: ClientOptions) -> Clients {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = known.entry(name.to_owned()).or_insert_with(|| {
+            let token = AccountToken::new(self.root.clone(), &self.namespace, name);
+            let mut access = self.access.clone();
+            access.secret = Secret::Account(Arc::new(token));
+            Arc::new(Identity::new(access, None))
+        });
+        let (pool, server) = (Arc::clone(&self.pool), self.access.server.clone());
+        let carrier = Carrier::on(pool, server, Arc::clone(identity), options);
+        Clients { carrier, namespace: self.access.namespace.clone() }
     }
 }
 
@@ -284,6 +327,19 @@ impl Clients {
             manner.timeout = Some(timeout);
             manner.tells_later = true;
         })
+    }
+
+    /// Clients on the same connections, with a name and a limit of their own.
+    pub fn beside(&self, options: ClientOptions) -> Self {
+        Self { carrier: self.carrier.beside(options), namespace: self.namespace.clone() }
+    }
+
+    /// Obtains what requests are authenticated with, so that the first one does not wait for it.
+    ///
+    /// # Errors
+    /// When there is no such thing, as when a service account gets no token.
+    pub async fn authenticate(&self) -> std::io::Result<()> {
+        self.carrier.identity().authorization().await.map(drop)
     }
 
     fn with(&self, change: impl FnOnce(&mut Manner)) -> kube::Client {

@@ -13,6 +13,7 @@ use http::HeaderValue;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::access::Access;
+use crate::account::AccountToken;
 use crate::exec::Plugin;
 use crate::files::{self, Source, Watched};
 use crate::observer::Observer;
@@ -67,6 +68,8 @@ pub(crate) enum Secret {
     Basic(String),
     /// What this plugin says.
     Plugin(Arc<Plugin>),
+    /// The token of this service account.
+    Account(Arc<AccountToken>),
 }
 
 /// What a request shows.
@@ -74,7 +77,7 @@ pub(crate) enum Secret {
 pub(crate) struct Shown {
     /// The authorization header, if there is to be one.
     pub(crate) header: Option<HeaderValue>,
-    /// Which of the plugin's runs gave it; 0 without a plugin.
+    /// Which run of the plugin, or which token, gave it; 0 for secrets that never change.
     pub(crate) run: u64,
 }
 
@@ -160,15 +163,23 @@ impl Identity {
                 let header = given.token.as_deref().map(|token| header("Bearer", token));
                 return Ok(Shown { header: header.transpose()?, run: given.run });
             }
+            Secret::Account(account) => {
+                let (token, run) = account.credential().await?;
+                return Ok(Shown { header: Some(header("Bearer", &token)?), run });
+            }
         };
         Ok(Shown { header: Some(header), run: 0 })
     }
 
-    /// The server did not accept what that run gave: a plugin is to be asked again.
+    /// The server did not accept what that run gave: a plugin, or for another token, is asked again.
     pub(crate) fn refused(&self, run: u64) -> bool {
         match &self.access.secret {
             Secret::Plugin(plugin) => {
                 plugin.refused(run);
+                true
+            }
+            Secret::Account(account) => {
+                account.refused(run);
                 true
             }
             _ => false,

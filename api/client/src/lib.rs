@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod account;
 mod any_server;
 mod breakage;
 mod dial;
@@ -36,7 +37,7 @@ mod service;
 mod tls;
 mod turns;
 
-pub use access::{Access, ClientOptions, Clients};
+pub use access::{Access, Accounts, ClientOptions, Clients};
 pub use any_server::AnyServer;
 pub use breakage::is_broken;
 pub use error::ConnectError;

@@ -74,6 +74,22 @@ struct Parts {
 impl Carrier {
     pub(crate) fn new(server: Uri, identity: Arc<Identity>, options: ClientOptions) -> Self {
         let pool = Arc::new(Pool::new(Arc::clone(&identity)));
+        Self::on(pool, server, identity, options)
+    }
+
+    /// One that shares connections and identity with this one, and has a limit of its own.
+    pub(crate) fn beside(&self, options: ClientOptions) -> Self {
+        let Parts { server, identity, pool, .. } = &*self.parts;
+        Self::on(Arc::clone(pool), server.clone(), Arc::clone(identity), options)
+    }
+
+    /// One on these connections, whose own identity is not used but for headers.
+    pub(crate) fn on(
+        pool: Arc<Pool>,
+        server: Uri,
+        identity: Arc<Identity>,
+        options: ClientOptions,
+    ) -> Self {
         let limiter = options.rate.map(Limiter::new);
         let (lane, timeout) = (Lane::Urgent, options.timeout);
         let manner = Manner { lane, timeout, tells_later: false };
@@ -82,6 +98,11 @@ impl Carrier {
         let user_agent = user_agent.filter(|value| !value.is_empty());
         let parts = Parts { server, host, identity, pool, limiter, user_agent, options };
         Self { parts: Arc::new(parts), manner }
+    }
+
+    /// Who requests are from.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.parts.identity
     }
 
     /// One that shares connections and limits with this one.

@@ -73,6 +73,17 @@ impl Gate {
     }
 }
 
+/// A feature gate as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GateState {
+    /// Its name.
+    pub name: &'static str,
+    /// Upstream's word for how far the feature is; none for what is part of the product.
+    pub stage: &'static str,
+    /// It is on.
+    pub is_on: bool,
+}
+
 /// Gates that switch a whole stage.
 const GROUPS: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
 
@@ -145,6 +156,20 @@ impl<D: Daemon> FeatureGates<D> {
         self.changed.get(name).copied().unwrap_or_else(|| {
             D::GATES.iter().find(|gate| gate.name == name).is_some_and(|gate| gate.default)
         })
+    }
+
+    /// Every gate as it is.
+    pub fn states(&self) -> Vec<GateState> {
+        let state = |gate: &Gate| {
+            let stage = match gate.stage {
+                Stage::Alpha => "ALPHA",
+                Stage::Beta => "BETA",
+                Stage::Ga => "",
+                Stage::Deprecated => "DEPRECATED",
+            };
+            GateState { name: gate.name, stage, is_on: self.enabled(gate.name) }
+        };
+        D::GATES.iter().map(state).collect()
     }
 
     /// An error for each gate that is on without one that it needs.

@@ -23,3 +23,5 @@ pub mod kinds;
 pub mod meta;
 pub mod selector;
 pub mod tables;
+pub mod names;
+pub mod settings;

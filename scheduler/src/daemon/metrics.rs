@@ -4,14 +4,15 @@
 //! Bounds: labels are results, queues, plugins and the profile's name.
 // k8s: pkg/scheduler/metrics/metrics.go
 
-mod fixed;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use pintle_daemon::metrics::{ApiRequests, Names, Process, exposition};
+use pintle_config::gates::GateState;
+use pintle_daemon::metrics::{
+    ApiRequests, Leading, Names, Process, exposition, register_component,
+};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -27,7 +28,6 @@ use super::group_metrics::OfGroups;
 pub use super::net_metrics::NetMetrics;
 use super::plugin_metrics::OfPlugins;
 use crate::cycle::Batches;
-use crate::daemon::GateState;
 use crate::queue::{Moved, Place};
 use crate::watch::Kind;
 
@@ -96,11 +96,6 @@ struct OfKind {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Permitted {
     result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Led {
-    name: Arc<str>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -256,7 +251,7 @@ pub struct SchedulerMetrics {
     batches: OfBatches,
     conditions: OfConditions,
     groups: Option<OfGroups>,
-    leads: Family<Led, Gauge<i64, AtomicI64>>,
+    leads: Leading,
     /// Those of attempts that were ended by force.
     pub net: NetMetrics,
     requests: ApiRequests,
@@ -273,7 +268,7 @@ impl SchedulerMetrics {
     pub fn new(profiles: &[Profile], gates: &[GateState], has_groups: bool) -> Self {
         let mut registry = Registry::default();
         let mut at = Names(&mut registry);
-        fixed::register(&mut at, gates);
+        register_component(&mut at, gates);
         let doubling = |first, count| Histogram::new(exponential_buckets(first, 2.0, count));
         let metrics = Self {
             process: Process::register(&mut at),
@@ -326,12 +321,7 @@ impl SchedulerMetrics {
             batches: OfBatches::register(&mut at),
             conditions: OfConditions::register(&mut at),
             groups: has_groups.then(|| OfGroups::register(&mut at)),
-            leads: at.add(
-                "leader_election_master_status",
-                "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, \
-                 1 indicates master. 'name' is the string used to identify the lease. Please make sure \
-                 to group by name.",
-            ),
+            leads: Leading::register(&mut at),
             registry: Registry::default(),
         };
         Self { registry, ..metrics }
@@ -518,7 +508,7 @@ impl SchedulerMetrics {
     /// Whether this process works. The name is upstream's, whatever that of the lease.
     // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
     pub fn leads(&self, leads: bool) {
-        self.leads.get_or_create(&Led { name: "kube-scheduler".into() }).set(leads.into());
+        self.leads.set("kube-scheduler", leads);
     }
 
     /// What a scraper reads.

@@ -30,7 +30,7 @@ use pintle_config::daemon::{Daemon, FeatureGates};
 use pintle_config::error::ConfigError;
 use pintle_config::field::FieldTable;
 use pintle_config::flag::FlagTable;
-use pintle_config::gates::{Gate, Stage};
+use pintle_config::gates::{Gate, GateState};
 use pintle_config::given::GivenFlags;
 use pintle_config::{help, listing, status};
 use pintle_daemon::program::serving::{Defaults, Serving, Tolerates};
@@ -62,17 +62,6 @@ impl Daemon for KubeScheduler {
 
 /// The port, and what a start does without the cluster's authorities.
 const SERVING: Defaults = Defaults { port: 10259, tolerates: Tolerates::Failure };
-
-/// A feature gate as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GateState {
-    /// Its name.
-    pub name: &'static str,
-    /// Upstream's word for how far the feature is; none for what is part of the product.
-    pub stage: &'static str,
-    /// It is on.
-    pub is_on: bool,
-}
 
 /// Everything the scheduler needs to know before it starts.
 #[derive(Clone, Debug)]
@@ -186,7 +175,7 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
         serving,
         logs_json,
         verbosity: number(given, "v").and_then(|v| u32::try_from(v).ok()).unwrap_or(0),
-        gates: gate_states(&gates),
+        gates: gates.states(),
         flags: listing::of_own::<KubeScheduler>(given),
         warnings,
         write_config_to: given.text("write-config-to").map(PathBuf::from),
@@ -202,19 +191,6 @@ fn logs_json(given: &GivenFlags) -> Result<bool, ConfigError> {
             Err(wrong("--logging-format", other, "there is no such format", "use text or json"))
         }
     }
-}
-
-fn gate_states(gates: &FeatureGates<KubeScheduler>) -> Vec<GateState> {
-    let state = |gate: &Gate| {
-        let stage = match gate.stage {
-            Stage::Alpha => "ALPHA",
-            Stage::Beta => "BETA",
-            Stage::Ga => "",
-            Stage::Deprecated => "DEPRECATED",
-        };
-        GateState { name: gate.name, stage, is_on: gates.enabled(gate.name) }
-    };
-    KubeScheduler::GATES.iter().map(state).collect()
 }
 
 fn asked_gates(given: &GivenFlags) -> BTreeMap<String, bool> {

@@ -7,6 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, PostParams};
 
 use super::term::{Ask, Next, Term};
+use super::watch::LeaseWatch;
 use super::{JITTER, Timing, TimingError};
 use pintle_api_types::jitter;
 
@@ -51,10 +52,15 @@ impl Elector {
         self.term.lease()
     }
 
-    /// Waits until this process leads. May be dropped at any time.
+    /// Waits until this process leads. May be dropped at any time. A release of the lease is seen at
+    /// once where the lease may be watched, and at the next attempt otherwise.
     pub async fn acquire(&mut self) {
+        let mut watch = LeaseWatch::new(self.api.clone(), &self.name);
         while !self.attempt().await {
-            tokio::time::sleep(self.pause()).await;
+            // Also where nothing is to be seen: a holder that is gone releases nothing.
+            let pause = self.pause();
+            // Either way another attempt follows.
+            let _ = tokio::time::timeout(pause, watch.wait_for_release()).await;
         }
         tracing::info!(lease = self.name, "this process leads");
     }

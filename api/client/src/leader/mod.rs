@@ -16,6 +16,7 @@ mod elector;
 mod term;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::time::Duration;
 

@@ -147,7 +147,7 @@ impl Term {
     }
 }
 
-fn holder(lease: &Lease) -> Option<&str> {
+pub(super) fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref();
     holder.filter(|holder| !holder.is_empty())
 }

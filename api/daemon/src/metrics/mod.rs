@@ -4,12 +4,14 @@
 //! Names, labels and help texts are upstream's.
 
 mod api_requests;
+mod component;
 mod process;
 mod text;
 
 use prometheus_client::registry::{Metric, Registry};
 
 pub use api_requests::ApiRequests;
+pub use component::{Leading, register_component};
 pub use process::{Process, booted_at};
 pub use text::go_float;
 

@@ -1,15 +1,15 @@
-//! Families that say what the process is: they do not change while it runs.
+//! Families that say what a component of the control plane is, and whether it leads.
 //!
 //! Input: feature gates. Output: registered families. Owner: the start of the process.
 // k8s: staging/src/k8s.io/component-base/metrics/{version,prometheus/compatversion,prometheus/feature}
 
+use pintle_config::gates::GateState;
 use pintle_config::help::KUBERNETES_VERSION;
-use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::daemon::GateState;
+use super::Names;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Build {
@@ -38,8 +38,35 @@ struct Feature {
     stage: &'static str,
 }
 
-/// Registers them.
-pub(super) fn register(at: &mut Names<'_>, gates: &[GateState]) {
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Lease {
+    name: String,
+}
+
+/// Whether the process leads, by lease.
+#[derive(Clone, Debug)]
+pub struct Leading(Family<Lease, Gauge>);
+
+impl Leading {
+    /// Registers the family.
+    // k8s: staging/src/k8s.io/component-base/metrics/prometheus/clientgo/leaderelection/metrics.go
+    pub fn register(at: &mut Names<'_>) -> Self {
+        Self(at.add(
+            "leader_election_master_status",
+            "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates \
+             backup, 1 indicates master. 'name' is the string used to identify the lease. Please make \
+             sure to group by name.",
+        ))
+    }
+
+    /// The process leads on this lease, or waits for it.
+    pub fn set(&self, lease: &str, leads: bool) {
+        self.0.get_or_create(&Lease { name: lease.to_owned() }).set(leads.into());
+    }
+}
+
+/// Registers build, versions and feature gates.
+pub fn register_component(at: &mut Names<'_>, gates: &[GateState]) {
     let mut parts = KUBERNETES_VERSION.trim_start_matches('v').split('.').map(str::to_owned);
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let before = minor.parse::<u32>().unwrap_or(1).saturating_sub(1);

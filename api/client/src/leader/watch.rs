@@ -1,0 +1,126 @@
+//! A watch of the lease for a standby, so that a release is seen when it happens.
+//!
+//! Input: the lease's name. Output: when its holder gave it up or it was deleted. Effects: one watch.
+//! Where the watch is refused it is not asked for again, and attempts alone find a release. Bounds: a
+//! watch that ends or fails is asked for again at the next attempt, not before.
+
+use futures_util::StreamExt as _;
+use futures_util::TryStreamExt as _;
+use futures_util::stream::BoxStream;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, WatchEvent, WatchParams};
+
+/// A watch of one lease.
+pub(super) struct LeaseWatch {
+    api: Api<Lease>,
+    name: String,
+    state: State,
+}
+
+enum State {
+    /// The next attempt to wait opens a watch.
+    Closed,
+    /// A watch is open, or being opened.
+    Open(BoxStream<'static, kube::Result<WatchEvent<Lease>>>),
+    /// It may not be watched.
+    Refused,
+}
+
+/// What an event of the watch means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// No process holds the lease.
+    Released,
+    /// A process holds it.
+    Held,
+    /// The watch is of no use any more.
+    Broken,
+    /// It may not be watched.
+    Refused,
+}
+
+impl LeaseWatch {
+    /// Nothing is asked yet.
+    pub(super) fn new(api: Api<Lease>, name: &str) -> Self {
+        Self { api, name: name.to_owned(), state: State::Closed }
+    }
+
+    /// Waits until the lease has no holder. May be dropped and called again: the watch stays open. It
+    /// waits for ever when the watch breaks or is refused.
+    pub(super) async fn wait_for_release(&mut self) {
+        if matches!(self.state, State::Closed) {
+            self.state = State::Open(self.open());
+        }
+        while let State::Open(events) = &mut self.state {
+            match seen(events.next().await) {
+                Seen::Released => return,
+                Seen::Held => {}
+                Seen::Broken => {
+                    self.state = State::Closed;
+                    break;
+                }
+                Seen::Refused => {
+                    tracing::info!(
+                        lease = self.name,
+                        "the lease may not be watched: it is read every few seconds instead"
+                    );
+                    self.state = State::Refused;
+                }
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Events of the lease from its present state on.
+    fn open(&self) -> BoxStream<'static, kube::Result<WatchEvent<Lease>>> {
+        let api = self.api.clone();
+        let params = WatchParams::default().fields(&format!("metadata.name={}", self.name));
+        // From "0" on the server begins with the lease as it is.
+        let opened = async move { api.watch(&params, "0").await };
+        futures_util::stream::once(opened).try_flatten().boxed()
+    }
+}
+
+fn seen(event: Option<kube::Result<WatchEvent<Lease>>>) -> Seen {
+    match event {
+        Some(Ok(WatchEvent::Added(lease) | WatchEvent::Modified(lease))) => {
+            match super::term::holder(&lease) {
+                Some(_) => Seen::Held,
+                None => Seen::Released,
+            }
+        }
+        Some(Ok(WatchEvent::Deleted(_))) => Seen::Released,
+        Some(Ok(WatchEvent::Bookmark(_))) => Seen::Held,
+        Some(Err(kube::Error::Api(status))) if [401, 403, 404, 405].contains(&status.code) => {
+            Seen::Refused
+        }
+        Some(Ok(WatchEvent::Error(_)) | Err(_)) | None => Seen::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(kind: &str, holder: &str) -> Option<kube::Result<WatchEvent<Lease>>> {
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "a"}, "spec": {"holderIdentity": holder}});
+        let event = json!({"type": kind, "object": lease});
+        Some(Ok(serde_json::from_value(event).expect("an event")))
+    }
+
+    #[test]
+    fn lease_without_a_holder_is_a_release() {
+        for (kind, holder, expected) in [
+            ("ADDED", "host_1", Seen::Held),
+            ("MODIFIED", "host_1", Seen::Held),
+            ("MODIFIED", "", Seen::Released),
+            ("DELETED", "host_1", Seen::Released),
+        ] {
+            assert_eq!(seen(event(kind, holder)), expected, "{kind} {holder}");
+        }
+        assert_eq!(seen(None), Seen::Broken);
+    }
+}
