@@ -114,7 +114,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         identity: "replication-controller",
         event_component: "replication-controller",
         queues: &["replicationmanager"],
-        workers_flag: "concurrent_rc_syncs",
+        workers_flag: "concurrent-rc-syncs",
         workers: 5,
         ..USUAL
     },
@@ -129,7 +129,11 @@ pub static CONTROLLERS: [Controller; 52] = [
         name: "resourcequota-controller",
         alias: "resourcequota",
         identity: "resourcequota-controller",
-        queues: &["resourcequota_primary", "resourcequota_priority", "resource_quota_controller_resource_changes"],
+        queues: &[
+            "resourcequota_primary",
+            "resourcequota_priority",
+            "resource_quota_controller_resource_changes",
+        ],
         workers_flag: "concurrent-resource-quota-syncs",
         workers: 5,
         ..USUAL
@@ -155,7 +159,11 @@ pub static CONTROLLERS: [Controller; 52] = [
         alias: "garbagecollector",
         identity: "generic-garbage-collector",
         event_component: "garbage-collector-controller",
-        queues: &["garbage_collector_attempt_to_delete", "garbage_collector_attempt_to_orphan", "garbage_collector_graph_changes"],
+        queues: &[
+            "garbage_collector_attempt_to_delete",
+            "garbage_collector_attempt_to_orphan",
+            "garbage_collector_graph_changes",
+        ],
         workers_flag: "concurrent-gc-syncs",
         workers: 20,
         ..USUAL
@@ -322,12 +330,7 @@ pub static CONTROLLERS: [Controller; 52] = [
         workers_flag: "concurrent-service-syncs",
         ..USUAL
     },
-    Controller {
-        name: "node-route-controller",
-        alias: "route",
-        start: Start::Cloud,
-        ..USUAL
-    },
+    Controller { name: "node-route-controller", alias: "route", start: Start::Cloud, ..USUAL },
     Controller {
         name: "cloud-node-lifecycle-controller",
         alias: "cloud-node-lifecycle",
@@ -426,7 +429,10 @@ pub static CONTROLLERS: [Controller; 52] = [
         name: "storageversion-garbage-collector-controller",
         alias: "storage-version-gc",
         identity: "storage-version-garbage-collector",
-        queues: &["storage_version_garbage_collector_leases", "storage_version_garbage_collector_storageversions"],
+        queues: &[
+            "storage_version_garbage_collector_leases",
+            "storage_version_garbage_collector_storageversions",
+        ],
         gates: &["APIServerIdentity", "StorageVersionAPI"],
         ..USUAL
     },

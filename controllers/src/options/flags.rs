@@ -22,8 +22,10 @@ const REMOVED: [(&str, &str); 11] = [
     ("register-retry-count", "remove it: kubelets register their nodes"),
     ("horizontal-pod-autoscaler-use-rest-clients", "remove it: the metrics APIs are always used"),
     ("horizontal-pod-autoscaler-upscale-delay", "use spec.behavior of the autoscaler"),
-    ("horizontal-pod-autoscaler-downscale-delay",
-        "use --horizontal-pod-autoscaler-downscale-stabilization"),
+    (
+        "horizontal-pod-autoscaler-downscale-delay",
+        "use --horizontal-pod-autoscaler-downscale-stabilization",
+    ),
 ];
 
 const fn own(name: &'static str, kind: FlagKind, status: Status, help: &'static str) -> Flag {

@@ -137,7 +137,10 @@ mod tests {
         let errors = Selection::parse(&entries).expect_err("two unknown names");
         assert_eq!(errors.len(), 2);
         let text = errors[0].to_string();
-        assert!(text.starts_with("--controllers is \"-jobs\": no controller has this name"), "{text}");
+        assert!(
+            text.starts_with("--controllers is \"-jobs\": no controller has this name"),
+            "{text}"
+        );
         assert!(text.contains("job-controller, ") && text.contains("ttl-controller"), "{text}");
     }
 

@@ -24,6 +24,8 @@ pub struct Checks {
 
 struct Check {
     name: &'static str,
+    /// Without an answer of true there is no such check at this moment.
+    is_there: Box<dyn Fn() -> bool + Send + Sync>,
     test: Test,
     good: AtomicU64,
     bad: AtomicU64,
@@ -44,13 +46,31 @@ impl Checks {
     /// The same and one more, which is run after the others.
     #[must_use]
     pub fn with(
-        mut self,
+        self,
         name: &'static str,
         test: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
+        self.with_while(name, || true, test)
+    }
+
+    /// The same and one more that exists only while `is_there` says so: part of a process that may
+    /// have not begun, or not run at all.
+    #[must_use]
+    pub fn with_while(
+        mut self,
+        name: &'static str,
+        is_there: impl Fn() -> bool + Send + Sync + 'static,
+        test: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
         let (good, bad, last) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU8::new(UNKNOWN));
-        self.checks.push(Check { name, test: Box::new(test), good, bad, last });
+        let (is_there, test) = (Box::new(is_there), Box::new(test));
+        self.checks.push(Check { name, is_there, test, good, bad, last });
         self
+    }
+
+    /// The checks that there are now.
+    fn present(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| (check.is_there)())
     }
 
     /// Answers a path at or below `/KIND`; `None` for others.
@@ -60,7 +80,7 @@ impl Checks {
             return Some(self.all(query));
         }
         let name = below.strip_prefix('/')?;
-        let check = self.checks.iter().find(|check| check.name == name)?;
+        let check = self.present().find(|check| check.name == name)?;
         Some(match (check.test)() {
             Ok(()) => Answer::text(200, "ok"),
             Err(error) => Answer::text(500, format!("internal server error: {error}\n")),
@@ -70,7 +90,7 @@ impl Checks {
     fn all(&self, query: &Query) -> Answer {
         let mut excluded: BTreeSet<&str> = query.all("exclude").collect();
         let (mut text, mut failed) = (String::new(), false);
-        for check in &self.checks {
+        for check in self.present() {
             let name = check.name;
             // To strings: cannot fail.
             let _ = match excluded.remove(name) {
@@ -220,6 +240,19 @@ mod tests {
         for other in ["/readyz/other", "/readyzz", "/livez", "readyz", "/"] {
             assert_eq!(text(&checks, other, ""), None, "{other}");
         }
+    }
+
+    #[test]
+    fn check_that_is_not_there_is_neither_run_nor_shown() {
+        let (checks, is_there) = (Checks::new("healthz"), Arc::new(AtomicBool::new(false)));
+        let there = Arc::clone(&is_there);
+        let fails = || Err("broken".to_owned());
+        let checks = checks.with_while("part", move || there.load(Ordering::Relaxed), fails);
+        assert_eq!(text(&checks, "/healthz", ""), Some((200, "ok".to_owned())));
+        assert_eq!(text(&checks, "/healthz/part", ""), None);
+        is_there.store(true, Ordering::Relaxed);
+        assert_eq!(text(&checks, "/healthz", "").map(|page| page.0), Some(500));
+        assert_eq!(text(&checks, "/healthz/part", "").map(|page| page.0), Some(500));
     }
 
     #[test]

@@ -1,0 +1,142 @@
+//! The resources that the API server has, with what is not known about single groups.
+//!
+//! ```text
+//!   /api, /apis (aggregated v2, or group by group) ─> parse ─> Discovery ─> watch channel
+//! ```
+//! Input: a client. Output: [`Discovery`], read again every `REFRESH_EVERY` and when asked for. A
+//! group that cannot be read keeps its failure: collectors must not take its resources for gone.
+//! Owner: one task. Bounds: a page at a time, legacy groups at once; `ANSWER_MAX` a request.
+// k8s: staging/src/k8s.io/client-go/discovery/{discovery_client,aggregated_discovery}.go
+
+mod parse;
+mod resources;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pintle_daemon::tasks;
+use tokio::sync::{Notify, watch};
+
+use self::parse::Page;
+pub use self::resources::{ApiGroup, ApiResource, ApiVersion, Discovery};
+
+/// The wait between two readings.
+// k8s: cmd/kube-controller-manager/app/controllermanager.go CreateControllerContext
+const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// Longest wait for one answer.
+const ANSWER_MAX: Duration = Duration::from_secs(32);
+/// Forms of the answer, the best first.
+const ACCEPT: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+
+/// What is known, and a way to have it read again.
+#[derive(Clone, Debug)]
+pub struct DiscoveryHandle {
+    known: watch::Receiver<Arc<Discovery>>,
+    refresh: Arc<Notify>,
+}
+
+impl DiscoveryHandle {
+    /// What is known now.
+    pub fn current(&self) -> Arc<Discovery> {
+        Arc::clone(&self.known.borrow())
+    }
+
+    /// Waits until something else is known.
+    pub async fn changed(&mut self) {
+        if self.known.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Reads it again soon: a CustomResourceDefinition or an APIService has changed.
+    pub fn refresh(&self) {
+        self.refresh.notify_one();
+    }
+}
+
+/// Reads what there is.
+pub struct Discoverer {
+    client: kube::Client,
+}
+
+impl Discoverer {
+    /// With a client that may ask much at once.
+    pub fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    /// Reads once, and then again from time to time. Must be called on a `LocalSet`.
+    pub async fn start(self) -> DiscoveryHandle {
+        let first = self.read(&Discovery::default()).await;
+        let (tell, known) = watch::channel(Arc::new(first));
+        let refresh = Arc::new(Notify::new());
+        let handle = DiscoveryHandle { known, refresh: Arc::clone(&refresh) };
+        tasks::singleton("discovery", async move {
+            while !tell.is_closed() {
+                // Asked for or not, it is read again.
+                let _ = tokio::time::timeout(REFRESH_EVERY, refresh.notified()).await;
+                let before = Arc::clone(&tell.borrow());
+                let now = self.read(&before).await;
+                tell.send_if_modified(|known| {
+                    let has_changed = **known != now;
+                    if has_changed {
+                        *known = Arc::new(now);
+                    }
+                    has_changed
+                });
+            }
+            // Nothing reads it any more: the process ends.
+            std::future::pending::<()>().await
+        });
+        handle
+    }
+
+    /// Everything, with what was known before where a whole page fails.
+    async fn read(&self, before: &Discovery) -> Discovery {
+        let pages = futures_util::future::join(self.page("/api"), self.page("/apis")).await;
+        let mut groups = Vec::new();
+        for (page, is_core) in [(pages.0, true), (pages.1, false)] {
+            match page {
+                Ok(read) => groups.extend(read),
+                Err(problem) => {
+                    tracing::warn!(problem, "resources of the API server cannot be read");
+                    let known =
+                        before.groups.iter().filter(|group| group.name.is_empty() == is_core);
+                    groups.extend(known.map(|group| group.failed(&problem)));
+                    if is_core || before.groups.is_empty() {
+                        groups.push(ApiGroup::unknown(if is_core { "" } else { "*" }, &problem));
+                    }
+                }
+            }
+        }
+        Discovery::new(groups)
+    }
+
+    async fn page(&self, path: &str) -> Result<Vec<ApiGroup>, String> {
+        let text = self.get(path).await?;
+        match parse::page(&text)? {
+            Page::Aggregated(groups) => Ok(groups),
+            Page::Legacy(versions) => {
+                let read = join_all(versions.iter().map(async |version| {
+                    let read = match self.get(&version.path()).await {
+                        Ok(text) => parse::resource_list(&text, version),
+                        Err(problem) => Err(problem),
+                    };
+                    (version, read)
+                }));
+                Ok(parse::grouped(read.await))
+            }
+        }
+    }
+
+    async fn get(&self, path: &str) -> Result<String, String> {
+        let request = http::Request::get(path).header(http::header::ACCEPT, ACCEPT);
+        let request = request.body(Vec::new()).map_err(|error| error.to_string())?;
+        match tokio::time::timeout(ANSWER_MAX, self.client.request_text(request)).await {
+            Ok(answer) => answer.map_err(|error| format!("{path}: {error}")),
+            Err(_) => Err(format!("{path}: no answer within {} s", ANSWER_MAX.as_secs())),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The controller manager around `pintle-controllers-core` and `pintle-controllers-loops`.
+//!
+//! ```text
+//!   arguments ─> options ─> process ─┬─> HTTPS port, lease, signals (threads of pintle-daemon)
+//!                                    └─> leads ─> Context (clients, discovery, health, metrics) ─> run
+//! ```
+//! [`options`] reads the command line, [`process`] starts the parts of the daemon in order and ends
+//! them, [`clients`] gives each controller an identity, [`discovery`] knows which resources there
+//! are. Decisions are made in the crates below; this one has the effects.
+#![forbid(unsafe_code)]
+
+pub mod clients;
+pub mod discovery;
+pub mod options;
+pub mod process;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use pintle_config::given;
+
+use self::options::Command;
+
+/// Does what the command line asks for.
+pub fn command_line() -> ExitCode {
+    pintle_heap::give_back_soon();
+    let args = match given::texts(std::env::args_os().skip(1)) {
+        Ok(args) => args,
+        Err(errors) => return complain(errors),
+    };
+    match options::parse(&args) {
+        Ok(Command::Print(text)) => match std::io::stdout().write_all(text.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => complain([error]),
+        },
+        Ok(Command::Run(options)) => match process::run(*options) {
+            Ok(()) => ExitCode::SUCCESS,
+            // With all causes, and without a trace of our own calls.
+            Err(error) => complain([format!("{error:#}")]),
+        },
+        Err(errors) => complain(errors),
+    }
+}
+
+fn complain(errors: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
+    for error in errors {
+        // Before there is a logger; a standard error that is closed takes nothing.
+        let _ = writeln!(std::io::stderr(), "pintle-controllers: {error}");
+    }
+    ExitCode::FAILURE
+}

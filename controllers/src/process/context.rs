@@ -1,0 +1,79 @@
+//! What controllers get from the process: everything but their work.
+//!
+//! Owner: made once this process leads, and handed to the frame.
+
+use std::sync::Arc;
+
+use pintle_daemon::program::watchdog::Turns;
+use pintle_daemon::serve::answer::Answer;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::health::LoopHealth;
+use super::metrics::ManagerMetrics;
+use crate::clients::ControllerClients;
+use crate::discovery::DiscoveryHandle;
+use crate::options::Options;
+
+/// What controllers get from the process.
+pub struct Context {
+    /// The command line.
+    pub options: Arc<Options>,
+    /// Clients by identity.
+    pub clients: ControllerClients,
+    /// The resources that there are, read again from time to time.
+    pub discovery: DiscoveryHandle,
+    /// When to end.
+    pub stop: Stop,
+    /// Requests for `/debug/controllers/` and `/pintle/`, to be answered by the deciding thread.
+    pub questions: mpsc::Receiver<Question>,
+    /// The deciding thread marks each of its turns here, and says how many writes are under way.
+    pub turns: Arc<Turns>,
+    /// Families of metrics.
+    pub metrics: Arc<ManagerMetrics>,
+    /// The health of each controller.
+    pub health: Arc<LoopHealth>,
+}
+
+/// Says when controllers have to end.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    pub(super) fn new(requested: watch::Receiver<bool>) -> Self {
+        Self(requested)
+    }
+
+    /// Waits until controllers have to end.
+    pub async fn requested(&mut self) {
+        if self.0.wait_for(|is_requested| *is_requested).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Whether controllers have to end.
+    pub fn is_requested(&self) -> bool {
+        *self.0.borrow()
+    }
+}
+
+/// Whether writes have no answer yet when controllers have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WritesUnderWay {
+    /// All are answered: the lease may be released.
+    None,
+    /// Some may still take effect: the lease has to expire.
+    Some,
+}
+
+/// A request that only the deciding thread can answer.
+#[derive(Debug)]
+pub struct Question {
+    /// The path: `/debug/controllers/NAME` or below, or below `/pintle/`.
+    pub path: String,
+    /// The query.
+    pub query: String,
+    /// The client asks for JSON.
+    pub wants_json: bool,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Answer>,
+}

@@ -1,0 +1,193 @@
+//! What other threads see of the process: health, metrics, and questions to the deciding thread.
+//!
+//! Input: the deciding thread's and the lease's reports, requests of clients. Output: the pages of
+//! the HTTPS port. Bounds: `QUESTIONS_MAX` questions wait, `ANSWER_MAX` each.
+// k8s: cmd/kube-controller-manager/app/controllermanager.go Run
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use http::request::Parts;
+use hyper::Method;
+use jiff::Timestamp;
+use pintle_controllers_core::names::CONTROLLERS;
+use pintle_daemon::program::lease::{LeaderHealth, LeaseObserver};
+use pintle_daemon::program::port::{ComponentPages, Pages};
+use pintle_daemon::program::watchdog::Turns;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::Reply;
+use pintle_daemon::serve::checks::Checks;
+use tokio::sync::{mpsc, oneshot};
+
+use super::context::Question;
+use super::health::LoopHealth;
+use super::metrics::ManagerMetrics;
+use crate::options::{COMPONENT, Options};
+
+/// Questions that wait, and how long one does.
+const QUESTIONS_MAX: usize = 8;
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Paths that `/statusz` names: those of kube-controller-manager, which does not name itself.
+const PATHS: [&str; 5] = ["/configz", "/flagz", "/healthz", "/metrics", "/metrics/slis"];
+/// The name of the configuration.
+// k8s: cmd/kube-controller-manager/app/controllermanager.go ConfigzName
+const CONFIGURATION: &str = "kubecontrollermanager.config.k8s.io";
+/// Paths that the deciding thread answers.
+const ASKED: [&str; 2] = ["/debug/controllers/", "/pintle/"];
+
+/// What is known of the process.
+#[derive(Debug)]
+pub(super) struct State {
+    questions: mpsc::Sender<Question>,
+    pub(super) turns: Arc<Turns>,
+    pub(super) metrics: Arc<ManagerMetrics>,
+    pub(super) loops: Arc<LoopHealth>,
+    lease: LeaderHealth,
+    lease_name: String,
+    is_working: AtomicBool,
+    is_ending: AtomicBool,
+}
+
+impl State {
+    /// Of a process that begins now, and the questions that it has to answer.
+    pub(super) fn new(options: &Options) -> (Self, mpsc::Receiver<Question>) {
+        let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
+        let election = &options.election;
+        let state = Self {
+            questions,
+            turns: Arc::default(),
+            metrics: Arc::new(ManagerMetrics::new(&options.gates.states())),
+            loops: Arc::default(),
+            lease: LeaderHealth::new(&election.name, election.timing.lease),
+            lease_name: election.name.clone(),
+            is_working: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+        };
+        (state, asked)
+    }
+
+    /// Controllers run from now on.
+    pub(super) fn mark_working(&self) {
+        self.is_working.store(true, Ordering::Relaxed);
+    }
+
+    /// The process is told to end.
+    pub(super) fn mark_ending(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks the deciding thread.
+    async fn ask(&self, head: &Parts, path: &str) -> Answer {
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Answer::not_allowed();
+        }
+        if !self.is_working.load(Ordering::Relaxed) {
+            return Answer::not_found();
+        }
+        let accept = head.headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
+        let (answer, answered) = oneshot::channel();
+        let question = Question {
+            path: path.to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            wants_json: accept.is_some_and(|accept| accept.contains("application/json")),
+            answer,
+        };
+        if self.questions.try_send(question).is_err() {
+            return Answer::text(429, "too many questions wait, try again\n");
+        }
+        match tokio::time::timeout(ANSWER_MAX, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Answer::text(503, "the manager has no time to answer\n"),
+        }
+    }
+}
+
+impl LeaseObserver for State {
+    fn acquired(&self) {
+        self.metrics.set_leading(&self.lease_name, true);
+    }
+
+    fn renewed(&self) {
+        self.lease.mark_renewed();
+    }
+}
+
+impl pintle_api::Observer for State {
+    fn sent(&self, sent: pintle_api::Sent<'_>) {
+        self.metrics.requests.sent(sent);
+    }
+
+    fn received(&self, method: &str, host: &str, bytes: u64) {
+        self.metrics.requests.received(method, host, bytes);
+    }
+
+    fn limited(&self, method: &str, host: &str, waited: Duration) {
+        self.metrics.requests.limited(method, host, waited);
+    }
+
+    fn plugin_ran(&self, run: pintle_api::PluginRun) {
+        self.metrics.requests.plugin_ran(run);
+    }
+}
+
+impl ComponentPages for Own {
+    fn metrics(&self) -> String {
+        self.0.metrics.text()
+    }
+
+    fn answer<'a>(&'a self, head: &'a Parts, path: &'a str) -> BoxFuture<'a, Option<Reply>> {
+        Box::pin(async move {
+            let is_asked = ASKED.iter().any(|begin| path.starts_with(begin));
+            if !is_asked {
+                return None;
+            }
+            Some(self.0.ask(head, path).await.into())
+        })
+    }
+}
+
+/// The pages that only a controller manager has.
+struct Own(Arc<State>);
+
+/// The pages of the HTTPS port.
+pub(super) fn pages(state: &Arc<State>, options: &Options) -> Pages {
+    Pages {
+        component: COMPONENT,
+        paths: &PATHS,
+        checks: checks(options.election.is_on, state),
+        configuration: (CONFIGURATION, options.configuration.clone()),
+        flags: options.flags.clone(),
+        encodings: options.serving.encodings,
+        started: Timestamp::now(),
+        own: Arc::new(Own(Arc::clone(state))),
+    }
+}
+
+/// The checks of `/healthz`, `/livez`, `/readyz`. Upstream has the first alone: the lease, and each
+/// controller from its start on. A process whose lease is late is not well, but it lives.
+fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
+    let [mut healthz, livez, readyz] = ["healthz", "livez", "readyz"].map(Checks::new);
+    if elects {
+        let state = Arc::clone(state);
+        healthz = healthz.with("leaderElection", move || state.lease.check());
+    }
+    for controller in &CONTROLLERS {
+        let (here, check) = (Arc::clone(&state.loops), Arc::clone(&state.loops));
+        let name = controller.name;
+        healthz =
+            healthz.with_while(name, move || here.is_running(name), move || check.check(name));
+    }
+    let turns = |checks: Checks| {
+        let state = Arc::clone(state);
+        checks.with("deciding-thread", move || state.turns.check())
+    };
+    let livez = livez.with("ping", || Ok(()));
+    let state = Arc::clone(state);
+    let readyz = readyz.with("shutdown", move || match state.is_ending.load(Ordering::Relaxed) {
+        true => Err("process is shutting down".to_owned()),
+        false => Ok(()),
+    });
+    [turns(healthz), turns(livez), readyz]
+}
