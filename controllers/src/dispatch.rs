@@ -37,6 +37,8 @@ pub struct Identity {
 pub struct Dispatcher {
     identities: BTreeMap<&'static str, Rc<Identity>>,
     answers: mpsc::UnboundedSender<Answered>,
+    /// Tickets without answers.
+    under_way: usize,
 }
 
 impl Dispatcher {
@@ -45,16 +47,27 @@ impl Dispatcher {
         identities: BTreeMap<&'static str, Rc<Identity>>,
         answers: mpsc::UnboundedSender<Answered>,
     ) -> Self {
-        Self { identities, answers }
+        Self { identities, answers, under_way: 0 }
+    }
+
+    /// Tickets without answers.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// A ticket was answered.
+    pub fn mark_answered(&mut self) {
+        self.under_way -= 1;
     }
 
     /// Carries out an order. Must be called on a `LocalSet`.
     ///
     /// # Panics
     /// When the controller has no identity.
-    pub fn carry_out(&self, order: Order) {
+    pub fn carry_out(&mut self, order: Order) {
         match order {
             Order::Send { ticket, controller, requests } => {
+                self.under_way += 1;
                 let identity = Rc::clone(self.identity(controller));
                 let answers = self.answers.clone();
                 tokio::task::spawn_local(async move {

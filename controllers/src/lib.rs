@@ -6,13 +6,18 @@
 //! ```
 //! [`options`] reads the command line, [`process`] starts the parts of the daemon in order and ends
 //! them, [`clients`] gives each controller an identity, [`discovery`] knows which resources there
-//! are. Decisions are made in the crates below; this one has the effects.
+//! are, `registry` sets the controllers up, `run` runs them: `follow` brings watch events, `dispatch`
+//! carries orders out. Decisions are made in the crates below; this one has the effects.
 #![forbid(unsafe_code)]
 
 pub mod clients;
 pub mod discovery;
+mod dispatch;
+mod follow;
 pub mod options;
 pub mod process;
+mod registry;
+mod run;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! Runs the controllers: watches and answers in, orders out, one deciding thread.
 //!
-//! Input: the clients, and the controllers as the options set them up. It runs until it is dropped.
-//! Requests are what costs, decisions are not: so one thread decides, and daemon and simulator run
-//! the same frame. Bounds: `follow::EVENTS_MAX` watch events wait; a turn applies `BATCH_MAX` of them.
+//! Input: what the process gives. It runs until it is told to stop; then no sync begins any more,
+//! and the answers to requests under way are waited for. Requests are what costs, decisions are not:
+//! so one thread decides, and daemon and simulator run the same frame. Bounds: `follow::EVENTS_MAX`
+//! watch events wait; a turn applies `BATCH_MAX` of them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,64 +11,76 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use pintle_api_types::kind::Kind;
+use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Frame, Now};
-use pintle_controllers_core::tables::WatchEvent;
+use pintle_controllers_core::names::Controller;
+use pintle_controllers_core::tables::{DiscoveredKind, Discovery, WatchEvent};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
 use crate::dispatch::{Answered, Dispatcher, Identity};
 use crate::follow::{EVENTS_MAX, Source, follow_kind};
+use crate::process::{Context, WritesUnderWay};
 
 /// Watch events that are applied before syncs begin.
 const BATCH_MAX: usize = 256;
 
-/// What the loop runs on.
-pub struct Parts {
-    /// The controllers.
-    pub frame: Frame,
-    /// The clients of each controller, by name.
-    pub identities: BTreeMap<&'static str, Rc<Identity>>,
-    /// The client that lists and watches.
-    pub watcher: kube::Client,
-}
-
-/// Runs the controllers for ever. Must be called on a `LocalSet`.
-pub async fn run(parts: Parts) {
-    let Parts { mut frame, identities, watcher } = parts;
+/// Runs the controllers until they have to stop. Must be called on a `LocalSet`.
+pub async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let (answer, mut answers) = mpsc::unbounded_channel();
-    for kind in frame.kinds() {
-        let source = source_of(kind);
-        tokio::task::spawn_local(follow_kind(watcher.clone(), &source, &told));
-    }
-    let dispatcher = Dispatcher::new(identities, answer);
+    let mut watches = Watches::new(&frame, &context, told);
+    watches.follow(&frame.kinds(), false);
+    let mut dispatcher = Dispatcher::new(identities(&frame, &context), answer);
+    let discovered = discovered(&context);
+    frame.apply(WatchEvent::Discovered(discovered.clone()), now());
+    watches.follow_discovered(&frame, &discovered);
     let mut was_started = false;
     loop {
         let due = frame.next_due();
         tokio::select! {
             event = events.recv() => {
                 // The sender lives as long as this function.
-                let Some(event) = event else { return };
+                let Some(event) = event else { return WritesUnderWay::None };
                 frame.apply(event, now());
                 drain(&mut events, &mut frame);
             }
             answered = answers.recv() => {
-                let Some(Answered { ticket, answers }) = answered else { return };
+                let Some(Answered { ticket, answers }) = answered else { return WritesUnderWay::None };
                 frame.answer(ticket, answers, now());
+                dispatcher.mark_answered();
             }
+            () = context.discovery.changed() => {
+                let discovered = self::discovered(&context);
+                for kind in watches.drop_undiscovered(&discovered) {
+                    frame.apply(WatchEvent::Dropped(kind), now());
+                }
+                watches.follow_discovered(&frame, &discovered);
+                frame.apply(WatchEvent::Discovered(discovered), now());
+            }
+            () = context.stop.requested() => break,
             () = wait_for(due) => {}
         }
         while let Ok(Answered { ticket, answers }) = answers.try_recv() {
             frame.answer(ticket, answers, now());
+            dispatcher.mark_answered();
         }
         for order in frame.turn(now()) {
             dispatcher.carry_out(order);
         }
+        context.turns.mark();
+        context.turns.set_ahead(dispatcher.under_way());
         if !was_started && frame.is_started() {
             was_started = true;
             tracing::info!("all caches are synced");
         }
     }
+    drop(watches);
+    while dispatcher.under_way() > 0 && answers.recv().await.is_some() {
+        dispatcher.mark_answered();
+    }
+    WritesUnderWay::None
 }
 
 fn drain(events: &mut mpsc::Receiver<WatchEvent>, frame: &mut Frame) {
@@ -88,6 +101,101 @@ fn now() -> Now {
     Now { instant: Instant::now(), wall: Timestamp::now() }
 }
 
-fn source_of(kind: Kind) -> Source {
-    Source { kind, only_metadata: false, fields: "" }
+/// The clients of each controller, whose events share the limit of its requests.
+fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Identity>> {
+    let identity = |name: &'static str| {
+        let names = Controller::find(name).expect("each controller has names");
+        let client = context.clients.of(names.identity).urgent();
+        let no_limit = pintle_api::Rate { per_second: 0.0, burst: 1 };
+        let component = names.event_component;
+        let (recorder, sink) =
+            pintle_api::events::recorder(client.clone(), component, "", no_limit);
+        tokio::task::spawn_local(sink.run());
+        context.health.mark_healthy(name);
+        context.metrics.set_running(name, true);
+        (name, Rc::new(Identity { client, recorder }))
+    };
+    frame.names().map(identity).collect()
+}
+
+/// What discovery knows, as controllers read it.
+fn discovered(context: &Context) -> Discovery {
+    let known = context.discovery.current();
+    let mut kinds = Vec::new();
+    for group in &known.groups {
+        let mut preferred = std::collections::BTreeSet::new();
+        for version in group.versions.iter().filter(|version| version.failure.is_none()) {
+            for resource in &version.resources {
+                kinds.push(DiscoveredKind {
+                    kind: resource.kind,
+                    verbs: resource.verbs.iter().map(|verb| Symbol::of(verb)).collect(),
+                    is_preferred: preferred.insert(resource.kind.plural),
+                });
+            }
+        }
+    }
+    let failed = known.failures().map(|(group, failure)| (group, failure.to_owned()));
+    Discovery { kinds, failed_groups: failed.collect() }
+}
+
+/// The watches under way, by kind.
+struct Watches {
+    client: kube::Client,
+    told: mpsc::Sender<WatchEvent>,
+    typed: BTreeMap<Kind, JoinHandle<()>>,
+    metadata: BTreeMap<Kind, JoinHandle<()>>,
+}
+
+impl Watches {
+    fn new(_: &Frame, context: &Context, told: mpsc::Sender<WatchEvent>) -> Self {
+        // Watches wait for no turn.
+        let client = context.clients.root("shared-informers").urgent();
+        Self { client, told, typed: BTreeMap::new(), metadata: BTreeMap::new() }
+    }
+
+    fn follow(&mut self, kinds: &[Kind], only_metadata: bool) {
+        for kind in kinds {
+            let source = Source { kind: *kind, only_metadata, fields: kind.fields };
+            let watch = follow_kind(self.client.clone(), &source, &self.told);
+            let watch = tokio::task::spawn_local(watch);
+            let of = if only_metadata { &mut self.metadata } else { &mut self.typed };
+            of.insert(*kind, watch);
+        }
+    }
+
+    /// Follows the metadata of each kind that is not followed otherwise, if some controller wants it.
+    fn follow_discovered(&mut self, frame: &Frame, discovered: &Discovery) {
+        if !frame.reads_all_metadata() {
+            return;
+        }
+        let kinds = discovered.preferred(&["list", "watch"]).map(|found| found.kind);
+        let is_new =
+            |kind: &Kind| !self.typed.contains_key(kind) && !self.metadata.contains_key(kind);
+        let new: Vec<_> = kinds.filter(is_new).filter(|kind| kind.plural != "events").collect();
+        self.follow(&new, true);
+    }
+
+    /// Ends the watches of kinds that are gone; a kind whose group cannot be read stays.
+    fn drop_undiscovered(&mut self, discovered: &Discovery) -> Vec<Kind> {
+        let is_gone = |kind: &Kind| {
+            let is_known = discovered.kinds.iter().any(|found| found.kind == *kind);
+            let group = kind.api_version();
+            let fails = discovered.failed_groups.keys();
+            !is_known
+                && !fails.into_iter().any(|failed| *failed == group || failed.starts_with('*'))
+        };
+        let gone: Vec<_> = self.metadata.keys().filter(|kind| is_gone(kind)).copied().collect();
+        for kind in &gone {
+            if let Some(watch) = self.metadata.remove(kind) {
+                watch.abort();
+            }
+        }
+        gone
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.typed.values().chain(self.metadata.values()).for_each(JoinHandle::abort);
+    }
 }

@@ -137,8 +137,9 @@ async fn work(start: Start, mut lease: Option<LeaderLease>, mut ending: Ending) 
 }
 
 /// Does the work of a leader until it is told to stop.
-async fn lead(start: Start, clients: ControllerClients, mut stop: Stop) -> Result<WritesUnderWay> {
-    let Start { options, state, questions, .. } = start;
+async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<WritesUnderWay> {
+    let Start { options, access, state, questions } = start;
+    let frame = crate::registry::frame(&options, access.authority_pem().as_deref())?;
     let is_stopped = {
         let mut stop = stop.clone();
         async move { stop.requested().await }
@@ -168,14 +169,7 @@ async fn lead(start: Start, clients: ControllerClients, mut stop: Stop) -> Resul
         metrics: Arc::clone(&state.metrics),
         health: Arc::clone(&state.loops),
     };
-    run_controllers(context, &mut stop).await
-}
-
-/// The place of the frame: without it nothing is to be done but to wait.
-async fn run_controllers(context: Context, stop: &mut Stop) -> Result<WritesUnderWay> {
-    let _ = context;
-    stop.requested().await;
-    Ok(WritesUnderWay::None)
+    Ok(crate::run::run(frame, context).await)
 }
 
 /// Says which controllers do not run and why, as upstream does.

@@ -137,14 +137,6 @@ impl<K> Wakes<K> {
         self.wakes.push(Wake::After(key, wait));
     }
 
-    /// The keys, in the order of the calls.
-    pub fn keys(&self) -> Vec<&K> {
-        let keys = self.wakes.iter().map(|wake| match wake {
-            Wake::Now(key) | Wake::After(key, _) | Wake::Backoff(key) => key,
-        });
-        keys.collect()
-    }
-
     /// The key is synced after its back-off, as if a sync had failed.
     pub fn backoff(&mut self, key: K) {
         self.wakes.push(Wake::Backoff(key));

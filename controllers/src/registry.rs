@@ -1,0 +1,80 @@
+//! The controllers that run, set up from the options.
+//!
+//! Input: options. Output: a [`Frame`] with the selected controllers, in upstream's order. A
+//! controller that is selected and not built yet is logged once, by name.
+
+use std::fs;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+use pintle_controllers_core::frame::Frame;
+use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
+use pintle_controllers_core::names::CONTROLLERS;
+use pintle_controllers_loops::deployment::DeploymentController;
+use pintle_controllers_loops::garbage_collector::GarbageCollector;
+use pintle_controllers_loops::job::JobController;
+use pintle_controllers_loops::namespace::Namespaces;
+use pintle_controllers_loops::replica_set::ReplicaController;
+use pintle_controllers_loops::root_ca::RootCaPublisher;
+use pintle_controllers_loops::service_account::ServiceAccounts;
+use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
+
+use crate::options::Options;
+
+/// The frame with the selected controllers; `authority` is the bundle that the kubeconfig trusts.
+///
+/// # Errors
+/// When a file that a flag names cannot be read.
+pub fn frame(options: &Options, authority: Option<&[u8]>) -> Result<Frame> {
+    let mut frame = Frame::default();
+    let mut missing = Vec::new();
+    let is_on = |gate: &str| options.gates.enabled(gate);
+    for controller in &CONTROLLERS {
+        if options.selection.absence(controller, is_on).is_some() {
+            continue;
+        }
+        if !add(controller.name, options, authority, &mut frame)? {
+            missing.push(controller.name);
+        }
+    }
+    if !missing.is_empty() {
+        tracing::warn!(
+            "controllers that pintle does not have yet, keep kube-controller-manager for them \
+             (--controllers): {}",
+            missing.join(", ")
+        );
+    }
+    Ok(frame)
+}
+
+/// Adds a controller; says whether there is one of this name.
+fn add(name: &str, options: &Options, authority: Option<&[u8]>, frame: &mut Frame) -> Result<bool> {
+    let loops = &options.loops;
+    let workers = usize::try_from(loops.workers(name)).unwrap_or(usize::MAX).max(1);
+    match name {
+        "replicationcontroller-controller" => {
+            frame.add(ReplicaController::<ReplicationController>::new(workers));
+        }
+        "replicaset-controller" => frame.add(ReplicaController::<ReplicaSet>::new(workers)),
+        "deployment-controller" => frame.add(DeploymentController { workers }),
+        "job-controller" => frame.add(JobController { workers, ..JobController::default() }),
+        "ttl-after-finished-controller" => frame.add(TtlAfterFinished { workers }),
+        "namespace-controller" => frame.add(Namespaces::new(workers, false)),
+        "garbage-collector-controller" if loops.enable_garbage_collector => {
+            frame.add(GarbageCollector::new(workers, Vec::new()));
+        }
+        "garbage-collector-controller" => {}
+        "serviceaccount-controller" => frame.add(ServiceAccounts::default()),
+        "root-ca-certificate-publisher-controller" => {
+            let bundle = match &loops.root_ca {
+                Some(path) => fs::read(path)
+                    .with_context(|| format!("--root-ca-file: cannot read {}", path.display()))?,
+                None => authority.unwrap_or_default().to_vec(),
+            };
+            let root_ca = Rc::from(String::from_utf8_lossy(&bundle));
+            frame.add(RootCaPublisher { root_ca });
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
