@@ -47,7 +47,12 @@ fn check(
 }
 
 /// Adds a difference unless both are equal.
-fn compare<T: PartialEq + std::fmt::Debug>(what: &str, ours: &T, theirs: &T, into: &mut Vec<String>) {
+fn compare<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    ours: &T,
+    theirs: &T,
+    into: &mut Vec<String>,
+) {
     if ours != theirs {
         let (ours, theirs) = (format!("{ours:?}"), format!("{theirs:?}"));
         let pairs = ours.chars().zip(theirs.chars());

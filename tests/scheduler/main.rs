@@ -17,6 +17,8 @@ mod extender;
 #[path = "../tests/sched/generate.rs"]
 #[allow(dead_code, reason = "what tests of columns use besides")]
 mod generate;
+#[path = "../golang/mod.rs"]
+mod golang;
 mod in_tree_worlds;
 mod metrics;
 mod plugins;

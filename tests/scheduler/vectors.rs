@@ -6,6 +6,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::Range;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -113,10 +114,20 @@ pub(crate) fn ask(
     program: &str,
     seeds: Range<u64>,
     world: fn(u64) -> Value,
-    mut answered: impl FnMut(&str),
+    answered: impl FnMut(&str),
 ) {
     let folder = Program::Components.ensure().expect("upstream's programs");
-    let mut command = Command::new(folder.join(program));
+    ask_program(&folder.join(program), seeds, world, answered);
+}
+
+/// The same with the path of the program.
+pub(crate) fn ask_program(
+    program: &Path,
+    seeds: Range<u64>,
+    world: fn(u64) -> Value,
+    mut answered: impl FnMut(&str),
+) {
+    let mut command = Command::new(program);
     let mut running =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut questions = running.stdin.take().expect("a pipe");
@@ -132,7 +143,7 @@ pub(crate) fn ask(
         answered(&line.expect("a line"));
     }
     let ended = running.wait().expect("it ends");
-    assert!(ended.success(), "{program}: {ended}");
+    assert!(ended.success(), "{}: {ended}", program.display());
     writer.join().expect("all questions are asked");
     assert_eq!(worlds, seeds.end - seeds.start);
 }

@@ -47,6 +47,17 @@ const COMPONENT_FILES: [&str; 13] = [
     "vectors/reading_shape.go",
     "vectors/linkname.s",
 ];
+/// What the program that knows the types of Go is made from.
+const GOLANG_FILES: [&str; 8] = [
+    "go.mod",
+    "go.sum",
+    "vectors/golang/answers.go",
+    "vectors/golang/generate.go",
+    "vectors/golang/linkname.s",
+    "vectors/golang/main.go",
+    "vectors/golang/patches.go",
+    "vectors/golang/types.go",
+];
 /// The components that the multi-call program is linked under.
 const COMPONENTS: [&str; 13] = [
     "allocatable-vectors",
@@ -75,6 +86,8 @@ pub enum Program {
     Scheduler,
     /// The cluster's DNS.
     CoreDns,
+    /// What follows from the Go types of the API's objects, asked a line at a time.
+    GolangVectors,
     /// The server and client of many behaviours that the suites run in pods.
     Agnhost,
     /// A program that tries to gain privileges.
@@ -110,6 +123,7 @@ impl Program {
             Self::Kubelet => "kubelet",
             Self::Scheduler => "kube-scheduler",
             Self::CoreDns => "coredns",
+            Self::GolangVectors => "golang-vectors",
             Self::Agnhost => "agnhost",
             Self::NoNewPrivs => "nonewprivs",
             Self::SampleApiServer => "sample-apiserver",
@@ -127,6 +141,7 @@ impl Program {
             Self::Kubelet => ("k8s.io/kubernetes/cmd/kubelet", false),
             Self::Scheduler => ("k8s.io/kubernetes/cmd/kube-scheduler", false),
             Self::CoreDns => ("./coredns", false),
+            Self::GolangVectors => ("./vectors/golang", false),
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
             Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
@@ -144,6 +159,7 @@ impl Program {
                 (module_dir().join("metrics-server"), &["go.mod", "go.sum", "main.go"])
             }
             Self::Components => (module_dir(), &COMPONENT_FILES),
+            Self::GolangVectors => (module_dir(), &GOLANG_FILES),
             Self::CoreDns => (module_dir(), &["go.mod", "go.sum", "coredns/main.go"]),
             _ => (module_dir(), &MODULE_FILES),
         }

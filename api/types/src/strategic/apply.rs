@@ -10,9 +10,9 @@
 
 use serde_json::{Map, Value};
 
-use super::PatchError;
 use super::items::{DIRECTIVE, Identity, ItemKind, Partition, key_of, position, without_repeated};
 use super::schema::{Schema, SchemaField, Strategy};
+use super::{PatchError, special};
 
 const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ORDER: &str = "$setElementOrder";
@@ -75,17 +75,25 @@ fn apply_orders(
         let new = items_of(patch.get(name).cloned())?;
         let field = schema.list(name)?;
         check_order(new.as_deref().unwrap_or_default(), &order, field.merge_key)?;
-        let both = (old.clone().unwrap_or_default(), new.clone().unwrap_or_default());
+        let kind = ItemKind::of_items(
+            old.as_deref().unwrap_or_default(),
+            new.as_deref().unwrap_or_default(),
+        );
+        let mut server_order = old.clone().unwrap_or_default();
         let merged = match (old, new) {
             (None, None) => continue,
             (Some(old), None) => old,
             (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
-            (Some(old), Some(new)) => merge_list(old, new, field, false)?,
+            (Some(old), Some(new)) => {
+                if field.strategy == Strategy::Merge && !field.merge_key.is_empty() {
+                    server_order = special::order_after_merge(&old, &new, field.merge_key);
+                }
+                merge_list(old, new, field, false)?
+            }
         };
         let lists = Partition::of(merged, &order, field.merge_key)?;
-        let kind = ItemKind::of_items(&both.0, &both.1)?;
-        let identity = Identity { kind, key: field.merge_key };
-        original.insert(name.to_owned(), identity.ordered(lists, &order, &both.0)?.into());
+        let identity = Identity { kind: kind?, key: field.merge_key };
+        original.insert(name.to_owned(), identity.ordered(lists, &order, &server_order)?.into());
         patch.remove(name);
     }
     Ok(())
@@ -246,37 +254,10 @@ fn merge_list(
     if field.merge_key.is_empty() {
         return Err(PatchError::NoMergeKey { key: String::new() });
     }
-    let (original, patch) = without_special_items(original, patch, field.merge_key)?;
+    let (original, patch) = special::without_special_items(original, patch, field.merge_key)?;
     let merged = merge_items(original.clone(), &patch, field)?;
     let lists = Partition::of(merged, &patch, field.merge_key)?;
     identity.ordered(lists, &patch, &original)
-}
-
-/// Deletes and replaces items as the patch directs, and returns what is left of both lists.
-// k8s: patch.go mergeSliceWithSpecialElements
-fn without_special_items(
-    mut original: Vec<Value>,
-    patch: Vec<Value>,
-    key: &str,
-) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
-    let (mut usual, mut replaces) = (Vec::new(), false);
-    for item in patch {
-        let Some(directive) = item.get(DIRECTIVE) else {
-            usual.push(item);
-            continue;
-        };
-        match directive.as_str() {
-            Some("delete") => {
-                let deleted = key_of(&item, key)?;
-                while let Some(at) = position(&original, key, deleted)? {
-                    original.remove(at);
-                }
-            }
-            Some("replace") => replaces = true,
-            _ => return Err(PatchError::BadDirective { directive: directive.to_string() }),
-        }
-    }
-    Ok(if replaces { (usual, Vec::new()) } else { (original, usual) })
 }
 
 // k8s: patch.go mergeSliceWithoutSpecialElements

@@ -7,6 +7,7 @@
 //! ```text
 //!   schema   the generated table of merge keys
 //!   items    identity, kinds and order of items
+//!   special  items that are directives
 //!   apply    a patch into an object
 //!   diff     two objects into a patch
 //! ```
@@ -16,6 +17,7 @@ mod apply;
 mod diff;
 mod items;
 mod schema;
+mod special;
 
 use serde_json::{Value, json};
 

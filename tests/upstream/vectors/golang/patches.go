@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -97,25 +96,10 @@ func mergeAnswer(seed uint64) (any, error) {
 	if err != nil {
 		answer.TwoWayError = err.Error()
 	}
-	if answer.Merged, err = merge(answer.Original, answer.Patch, empty); err != nil {
+	if answer.Merged, err = strategicpatch.StrategicMergePatch(answer.Original, answer.Patch, empty); err != nil {
 		answer.Error, answer.Merged = err.Error(), nil
 	}
 	return &answer, nil
-}
-
-// merge applies a patch. Go visits a patch's keys in an order of chance; where that decides about the
-// result, such as which of two errors is found first, the answer is an error.
-func merge(original, patch []byte, empty any) ([]byte, error) {
-	first, failed := strategicpatch.StrategicMergePatch(original, patch, empty)
-	for range 4 {
-		next, err := strategicpatch.StrategicMergePatch(original, patch, empty)
-		if err != nil {
-			failed = err
-		} else if failed == nil && !bytes.Equal(first, next) {
-			return nil, fmt.Errorf("chance decides")
-		}
-	}
-	return first, failed
 }
 
 // unique drops scalars of a list that are there twice, which upstream treats by where memory ends.
@@ -269,7 +253,8 @@ func (d *dice) listPatch(patch map[string]any, key string, list []any, field ref
 	}
 	if mergeKey == "" && field.Tag.Get("patchStrategy") == "merge" && d.chance(30) && len(list) > 0 {
 		patch["$deleteFromPrimitiveList/"+key] = []any{pick(d, list)}
-		if d.chance(70) {
+		// Where nothing sets an order, Go adds and deletes in an order of chance.
+		if _, isOrdered := patch["$setElementOrder/"+key]; !isOrdered || d.chance(50) {
 			delete(patch, key)
 		}
 	}
