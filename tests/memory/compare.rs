@@ -2,9 +2,13 @@
 //!
 //! Input: a seed and a client of the real server. Output: the first step whose answers differ.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use pintle_memory_api::{Identity, Server};
+use pintle_api_types::kind::Kind;
+use pintle_api_types::request::{Answer, Request};
+use pintle_memory_api::{Change, Event, Identity, Server};
 use serde_json::{Value, json};
 
 use crate::generate::{custom, steps};
@@ -13,6 +17,9 @@ use crate::side::{Side, set_up};
 
 /// Requests of a sequence.
 const STEPS: usize = 20;
+
+/// Of one in so many sequences the events are compared, too: a watch takes a second.
+const WATCHED: u64 = 10;
 
 /// Answers that differ.
 #[derive(Debug)]
@@ -24,34 +31,75 @@ pub struct Difference {
     pub model: Value,
 }
 
+/// The two servers and what they answered.
+struct Pair<'a> {
+    client: &'a kube::Client,
+    server: Server,
+    real: Side,
+    model: Side,
+}
+
 /// Asks both servers the steps of a seed until their answers differ; the real one in a namespace
-/// that it does not have.
+/// that it does not have. Then compares what watches report.
 pub async fn run(
     client: &kube::Client,
     seed: u64,
     namespace: &str,
 ) -> Result<Option<Difference>> {
-    let mut server = Server::new(seed);
-    let (mut real, mut model) = (Side::default(), Side::default());
+    let (real, model) = (Side::default(), Side::default());
+    let mut pair = Pair { client, server: Server::new(seed), real, model };
+    let mut start = String::new();
     for request in set_up(namespace) {
-        let made = real::ask(client, &request).await?.context("set up the real server")?;
-        real.know(&made);
-        let made = server.handle(&Identity::Admin, &request, Timestamp::now());
-        model.know(&made.context("set up the model")?);
+        let (theirs, ours) = pair.ask_both(&request, &request).await?;
+        let (theirs, ours) = (theirs.context("the real server")?, ours.context("the model")?);
+        start = theirs["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+        pair.real.know(&theirs);
+        pair.model.know(&ours);
     }
-    for (at, step) in steps(seed, namespace, STEPS).iter().enumerate() {
-        let request = real.request(step, namespace);
-        let answer = real::ask(client, &request).await?;
-        let theirs = real.note(step, &answer);
-        let ours = model.request(step, namespace);
-        let ours = server.handle(&Identity::Admin, &ours, Timestamp::now());
-        let ours = model.note(step, &ours);
-        if ours != theirs {
+    let version = pair.server.version();
+    let steps = steps(seed, namespace, STEPS);
+    for (at, step) in steps.iter().enumerate() {
+        let request = pair.real.request(step, namespace);
+        let (theirs, ours) =
+            pair.ask_both(&request, &pair.model.request(step, namespace)).await?;
+        let (real, model) = (pair.real.note(step, &theirs), pair.model.note(step, &ours));
+        if real != model {
             let request = format!("{request:?}");
-            return Ok(Some(Difference { seed, step: at, request, real: theirs, model: ours }));
+            return Ok(Some(Difference { seed, step: at, request, real, model }));
+        }
+    }
+    if seed % WATCHED != 0 {
+        return Ok(None);
+    }
+    let kinds: BTreeSet<Kind> = steps.iter().map(|step| step.kind).collect();
+    for kind in kinds.into_iter().filter(|kind| kind.is_namespaced) {
+        let theirs = real::watch(client, kind, namespace, &start).await?;
+        let events = pair.server.events_since(kind, version).context("the model's history")?;
+        let ours: Vec<(String, Value)> = events.iter().map(event).collect();
+        let (real, model) = (pair.real.note_events(&theirs), pair.model.note_events(&ours));
+        if real != model {
+            let request = format!("watch of {kind:?}");
+            return Ok(Some(Difference { seed, step: STEPS, request, real, model }));
         }
     }
     Ok(None)
+}
+
+impl Pair<'_> {
+    async fn ask_both(&mut self, theirs: &Request, ours: &Request) -> Result<(Answer, Answer)> {
+        let answer = real::ask(self.client, theirs).await?;
+        Ok((answer, self.server.handle(&Identity::Admin, ours, Timestamp::now())))
+    }
+}
+
+/// An event as the real server writes it.
+fn event(event: &Event) -> (String, Value) {
+    let change = match event.change {
+        Change::Added => "ADDED",
+        Change::Modified => "MODIFIED",
+        Change::Deleted => "DELETED",
+    };
+    (change.to_owned(), Value::clone(&event.object))
 }
 
 /// The definition of the custom kind.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request as Http};
 use kube::client::Body;
+use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, ApiError, PatchForm, Request};
 use serde_json::{Value, json};
 
@@ -32,6 +33,28 @@ pub async fn ask(client: &kube::Client, request: &Request) -> Result<Answer> {
         true => Ok(value),
         false => Err(ApiError::from_status(code.as_u16(), &value)),
     })
+}
+
+/// The events of a kind in a namespace after a version, as far as a second brings them.
+pub async fn watch(
+    client: &kube::Client,
+    kind: Kind,
+    namespace: &str,
+    version: &str,
+) -> Result<Vec<(String, Value)>> {
+    let path = kind.path(namespace);
+    let uri = format!("{path}?watch=1&timeoutSeconds=1&resourceVersion={version}");
+    let http = Http::builder().uri(uri).header("Accept", JSON).body(Body::empty())?;
+    let response = client.send(http).await.context("send a watch")?;
+    let bytes = response.into_body().collect().await.context("read events")?.to_bytes();
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines
+        .map(|line| {
+            let mut event: Value = serde_json::from_slice(line)?;
+            let change = event["type"].as_str().context("an event without a type")?.to_owned();
+            Ok((change, event["object"].take()))
+        })
+        .collect()
 }
 
 struct Parts {

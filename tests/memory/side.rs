@@ -11,7 +11,7 @@ use pintle_api_types::request::{Answer, DeleteOptions, Request, Subresource, Tar
 use serde_json::{Value, json};
 
 use crate::bodies;
-use crate::generate::{Act, Stated, Step};
+use crate::generate::{Act, Edit, Stated, Step};
 
 const WRONG_UID: &str = "99999999-9999-4999-8999-999999999999";
 const WRONG_VERSION: &str = "999999999";
@@ -39,6 +39,8 @@ impl Side {
             }
             Act::Replace { sub, edits, version, uid } => {
                 let mut body = self.base(step, sub);
+                // Field managers of an older state would come back with it.
+                bodies::set(&mut body, &no_managers(), false);
                 edits.iter().for_each(|edit| bodies::set(&mut body, edit, false));
                 self.state(step, &mut body, "resourceVersion", *version, WRONG_VERSION);
                 self.state(step, &mut body, "uid", *uid, WRONG_UID);
@@ -112,6 +114,18 @@ impl Side {
         };
         let value = state.and_then(|state| state["metadata"][field].as_str());
         Some(value.unwrap_or(wrong).to_owned())
+    }
+
+    /// Takes note of the events of a watch, and brings them into the form that is compared.
+    pub fn note_events(&mut self, events: &[(String, Value)]) -> Value {
+        let mut list = Vec::new();
+        for (change, object) in events {
+            self.name(object);
+            let mut object = object.clone();
+            self.normalise(&mut object);
+            list.push(json!([change, object]));
+        }
+        list.into()
     }
 
     /// Takes note of an answer, and brings it into the form that is compared.
@@ -224,8 +238,21 @@ impl Side {
                 }
             }
         }
+        for before in ["meta: ", "record ("] {
+            // A version that no answer had: of an object in a collection that was deleted.
+            if let Some((head, tail)) = text.split_once(before)
+                && tail.starts_with(|first: char| first.is_ascii_digit())
+            {
+                let rest = tail.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                text = format!("{head}{before}v?{rest}");
+            }
+        }
         text
     }
+}
+
+fn no_managers() -> Edit {
+    Edit { pointer: "/metadata/managedFields".to_owned(), value: Value::Null }
 }
 
 /// The namespace of a sequence, and what every namespace needs.

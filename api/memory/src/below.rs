@@ -1,12 +1,12 @@
 //! What is created below an object, and objects that are answered and not stored.
 //!
-//! Input: TokenRequest of a service account, Binding and Eviction of a pod, reviews. Output: the
-//! server's answers. Tokens are not signed. An eviction asks the budgets that select the pod. Pure.
+//! Input: TokenRequest of a service account, Binding of a pod, reviews. Output: the server's answers.
+//! Tokens are not signed. Evictions are in [`crate::evict`]. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{self, Kind};
-use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Subresource, Target};
+use pintle_api_types::request::{Answer, Subresource, Target};
 use serde_json::{Value, json};
 
 use crate::server::Server;
@@ -25,6 +25,8 @@ impl Server {
         now: Timestamp,
     ) -> Answer {
         let target = Target::object(kind, ObjectKey::new(namespace, &below.name));
+        let named = json!({"metadata": {"name": below.name}});
+        self.check_namespace_for_create(kind, namespace, &named)?;
         match (kind.plural, below.sub) {
             ("serviceaccounts", "token") => self.create_token(&target, body, now),
             ("pods", "binding") => self.bind(&target, body, now),
@@ -76,57 +78,9 @@ impl Server {
             conditions.retain(|condition| condition["type"] != "PodScheduled");
             conditions.push(scheduled);
         }
-        self.store.write(kind::PODS, pod);
+        self.write(kind::PODS, pod);
         Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
             "code": 201}))
-    }
-
-    // k8s: pkg/registry/core/pod/storage/eviction.go Create
-    fn evict(&mut self, target: &Target, body: &Value, now: Timestamp) -> Answer {
-        let pod = Value::clone(self.existing(target)?);
-        self.ask_budgets(target, &pod)?;
-        let stated = &body["deleteOptions"];
-        let options = DeleteOptions {
-            uid: stated["preconditions"]["uid"].as_str().map(str::to_owned),
-            grace_seconds: stated["gracePeriodSeconds"].as_i64(),
-            ..DeleteOptions::default()
-        };
-        self.delete(target, &options, now)?;
-        Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-            "code": 201}))
-    }
-
-    /// Takes one allowed disruption of the budget that selects a running pod.
-    fn ask_budgets(&mut self, target: &Target, pod: &Value) -> Result<(), ApiError> {
-        let is_over =
-            ["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase);
-        if is_over || meta::is_deleting(pod) {
-            return Ok(());
-        }
-        let budgets =
-            Kind::interned("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", true);
-        let labels = meta::labels(pod);
-        let selecting = self.store.objects(budgets, target.key.namespace()).find(|(_, budget)| {
-            let selector = serde_json::from_value(budget["spec"]["selector"].clone()).ok();
-            pintle_api_types::selector::matches(selector.as_ref(), &labels).unwrap_or(false)
-        });
-        let Some((_, budget)) = selecting else { return Ok(()) };
-        let mut budget = Value::clone(budget);
-        let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
-        if allowed <= 0 {
-            let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-            return Err(ApiError {
-                code: 429,
-                reason: "TooManyRequests".to_owned(),
-                message: message.to_owned(),
-                causes: vec!["DisruptionBudget".to_owned()],
-                ..ApiError::default()
-            });
-        }
-        meta::child(&mut budget, "status")
-            .insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
-        self.store.write(budgets, budget);
-        Ok(())
     }
 }
 

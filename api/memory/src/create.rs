@@ -44,6 +44,9 @@ impl Server {
     ) -> Answer {
         let mut object = body.clone();
         place(kind, namespace, &mut object)?;
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+            meta::set(&mut object, field, Value::Null);
+        }
         self.check_namespace_for_create(kind, namespace, &object)?;
         let prefix = meta::text(&object, "generateName").to_owned();
         let has_name = !meta::name(&object).is_empty();
@@ -75,9 +78,6 @@ impl Server {
         let rules = rules::of(kind);
         meta::set(&mut object, "uid", self.new_uid().into());
         meta::set(&mut object, "creationTimestamp", meta::time(now).into());
-        for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
-            meta::set(&mut object, field, Value::Null);
-        }
         canonical::settle(kind, &rules, &mut object);
         let is_unsettled = is_unsettled(kind, &object);
         // In Go the labels of a Job and of its template are one map, unless a generated name makes
@@ -105,9 +105,11 @@ impl Server {
                 _ => errors::generated_name_exists(kind, name),
             });
         }
-        let stored = Value::clone(&*self.store.write(kind, object));
+        let stored = Value::clone(&*self.write(kind, object));
+        let key = (kind, meta::key(&stored));
+        self.scaled.remove(&key);
         if is_unsettled {
-            self.unsettled.insert((kind, meta::key(&stored)));
+            self.unsettled.insert(key);
         }
         Ok(stored)
     }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::rules::{self, Dependents};
 use crate::server::Server;
+use crate::update::storage_conflict;
 use crate::{errors, meta};
 
 /// The finalizer of an object whose dependents are to be orphaned.
@@ -67,13 +68,18 @@ impl Server {
             meta::set(&mut object, "finalizers", Value::Null);
         }
         match grace {
-            Grace::Over if finalizers.is_empty() => return Ok(self.remove(kind, key)),
+            Grace::Over if finalizers.is_empty() => {
+                let had_finalizers = !meta::finalizers(&old).is_empty();
+                check_stale_version(target, &old, options, had_finalizers)?;
+                return Ok(self.remove(kind, key));
+            }
             Grace::Over => mark_now(&mut object, now),
             Grace::Marked(_) | Grace::Pending => {}
         }
-        let written = match object == *old {
+        let is_unsettled = self.unsettled.contains(&(kind, key.clone()));
+        let written = match object == *old && !is_unsettled {
             true => old,
-            false => self.store.write(kind, object),
+            false => self.write(kind, object),
         };
         match grace {
             Grace::Marked(0) if finalizers.is_empty() => Ok(self.remove(kind, key)),
@@ -137,6 +143,21 @@ fn check_preconditions(
     };
     check(&options.uid, meta::text(object, "uid"), "UID", "deleted and then recreated")?;
     check(&options.version, meta::version(object), "ResourceVersion", "modified")
+}
+
+/// A deletion that states a version and takes the last finalizer fails: upstream then compares the
+/// version with that of an object it has not filled in.
+// k8s: store.go Delete, where preconditions.ResourceVersion is updated
+fn check_stale_version(
+    target: &Target,
+    object: &Value,
+    options: &DeleteOptions,
+    had_finalizers: bool,
+) -> Result<(), ApiError> {
+    match had_finalizers && options.version.is_some() {
+        true => Err(storage_conflict(target, "ResourceVersion", "", meta::version(object))),
+        false => Ok(()),
+    }
 }
 
 // k8s: rest/delete.go BeforeDelete; pkg/registry/core/pod/strategy.go CheckGracefulDelete

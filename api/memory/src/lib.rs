@@ -6,7 +6,7 @@
 //!   create, admission, defaults   new objects
 //!   update, patch, status, scale, daemon_set  changes of objects
 //!   delete, namespace    deletions, graces, finalizers
-//!   below                tokens, bindings, evictions, reviews
+//!   below, evict         tokens, bindings, reviews, evictions
 //!   read                 reads and lists
 //!   store                objects, versions and events
 //!   rules, canonical, validate, meta, errors   what the above share
@@ -25,6 +25,7 @@ mod daemon_set;
 mod defaults;
 mod delete;
 mod errors;
+mod evict;
 mod identity;
 mod meta;
 mod namespace;

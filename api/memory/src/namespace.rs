@@ -42,7 +42,7 @@ impl Server {
         meta::set(&mut object, "deletionTimestamp", meta::time(now).into());
         meta::child(&mut object, "status").insert("phase".to_owned(), "Terminating".into());
         set_collector_finalizer(&mut object, options.propagation);
-        Ok(Value::clone(&*self.store.write(kind::NAMESPACES, object)))
+        Ok(Value::clone(&*self.write(kind::NAMESPACES, object)))
     }
 }
 

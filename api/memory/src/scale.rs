@@ -11,6 +11,33 @@ use crate::server::Server;
 use crate::update::Wanted;
 use crate::{errors, meta};
 
+/// Which field manager owns the replicas of a workload that was scaled. The model keeps no managers,
+/// but a change of theirs is a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplicasOwner {
+    /// The subresource, which changed the number.
+    Scale,
+    /// The writer of the object, whose fields the subresource split into two entries.
+    Split,
+}
+
+/// The owner after an update: an update without other effect that changes it is a change.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/managedfields/scalehandler.go ToParent
+pub(crate) fn owner_after(
+    sub: &str,
+    owner: Option<ReplicasOwner>,
+    is_same: bool,
+    changes_replicas: bool,
+) -> Option<ReplicasOwner> {
+    match (sub, owner) {
+        ("scale", _) if !is_same => Some(ReplicasOwner::Scale),
+        ("scale", None) => Some(ReplicasOwner::Split),
+        ("", Some(ReplicasOwner::Split)) => None,
+        ("", Some(ReplicasOwner::Scale)) if changes_replicas => None,
+        (_, owner) => owner,
+    }
+}
+
 impl Server {
     pub(crate) fn read_scale(&self, target: &Target) -> Answer {
         self.existing(target).map(|workload| of(workload))

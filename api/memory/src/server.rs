@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use crate::identity::Identity;
 use crate::refusal::Refusal;
 use crate::rights::Rights;
+use crate::scale::ReplicasOwner;
 use crate::store::{Event, Store};
-use crate::{below, errors, rules, status};
+use crate::{below, errors, meta, rules, status};
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -30,9 +31,8 @@ pub struct Server {
     pub(crate) rng: Rng,
     /// Objects whose next update is a change in any case, see [`crate::create`].
     pub(crate) unsettled: BTreeSet<(Kind, ObjectKey)>,
-    /// Objects whose newest update came through `scale`: the first such update moves the ownership
-    /// of the field, which is a change even if the number is the same.
-    pub(crate) scaled: BTreeSet<(Kind, ObjectKey)>,
+    /// Who owns the replicas of workloads that were scaled.
+    pub(crate) scaled: BTreeMap<(Kind, ObjectKey), ReplicasOwner>,
     rights: Arc<Rights>,
     refusals: Vec<Refusal>,
     /// Answers to paths that are no objects.
@@ -58,7 +58,7 @@ impl Server {
             store: Store::default(),
             rng: Rng::new(seed),
             unsettled: BTreeSet::new(),
-            scaled: BTreeSet::new(),
+            scaled: BTreeMap::new(),
             rights: Arc::new(Rights::upstream()),
             refusals: Vec::new(),
             paths: BTreeMap::new(),
@@ -88,10 +88,7 @@ impl Server {
             }
             Request::Replace { target, body } => {
                 check_path(target)?;
-                match target.sub {
-                    "scale" => self.update_scale(target, &|_| Ok(body.clone())),
-                    _ => self.replace(target, body, now),
-                }
+                self.replace(target, body, now)
             }
             Request::Patch { target, form, body } => {
                 check_path(target)?;
@@ -110,6 +107,13 @@ impl Server {
             }
             Request::Get { path } => self.paths.get(path).cloned().ok_or_else(errors::no_such_path),
         }
+    }
+
+    /// Stores a state of an object.
+    pub(crate) fn write(&mut self, kind: Kind, object: Value) -> Arc<Value> {
+        let key = (kind, meta::key(&object));
+        self.unsettled.remove(&key);
+        self.store.write(kind, object)
     }
 
     /// Refuses requests from now on; the first refusal that matches a request decides.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::create::Naming;
 use crate::rules::{self, Counts, Rules, StatusKeeps};
 use crate::server::Server;
-use crate::{canonical, create, daemon_set, defaults, errors, meta, status, validate};
+use crate::{canonical, create, daemon_set, defaults, errors, meta, scale, status, validate};
 
 /// What the request makes of the stored object.
 pub(crate) type Wanted<'a> = dyn Fn(&Value) -> Result<Value, ApiError> + 'a;
@@ -35,7 +35,7 @@ impl Server {
         }
         let stored_uid = stored.map_or("", |stored| meta::text(stored, "uid"));
         if !uid.is_empty() && uid != stored_uid {
-            return Err(uid_differs(target, uid, stored_uid));
+            return Err(storage_conflict(target, "UID", uid, stored_uid));
         }
         if is_creating {
             let namespace = target.key.namespace();
@@ -43,6 +43,9 @@ impl Server {
             // Unlike a creation, an update that creates may state any version.
             meta::set(&mut wanted, "resourceVersion", Value::Null);
             return self.create_named(target.kind, wanted, Naming::Given, now);
+        }
+        if target.sub == "scale" {
+            return self.update_scale(target, &|_| Ok(wanted.clone()));
         }
         self.update(target, &|_| Ok(wanted.clone()))
     }
@@ -72,16 +75,19 @@ impl Server {
             return Ok(new);
         }
         let object = (kind, target.key.clone());
-        let is_unsettled = self.unsettled.remove(&object);
-        let is_first_scale = target.sub == "scale" && !self.scaled.contains(&object);
-        if new == *old && !is_unsettled && !is_first_scale {
+        let owner = self.scaled.get(&object).copied();
+        let (is_same, changes_replicas) = (new == *old, replicas(&new) != replicas(&old));
+        let next = scale::owner_after(target.sub, owner, is_same, changes_replicas);
+        let is_unsettled = self.unsettled.contains(&object);
+        if is_same && !is_unsettled && next == owner {
             return Ok(new);
         }
-        match target.sub {
-            "scale" => drop(self.scaled.insert(object)),
-            _ => drop(self.scaled.remove(&object)),
+        let written = self.write(kind, new);
+        match next {
+            Some(next) => drop(self.scaled.insert(object, next)),
+            None => drop(self.scaled.remove(&object)),
         }
-        Ok(Value::clone(&*self.store.write(kind, new)))
+        Ok(Value::clone(&*written))
     }
 
     // k8s: staging/src/k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go Admit
@@ -93,6 +99,10 @@ impl Server {
             false => Err(errors::not_found(kind::NAMESPACES, namespace)),
         }
     }
+}
+
+fn replicas(object: &Value) -> &Value {
+    &object["spec"]["replicas"]
 }
 
 fn creates(target: &Target) -> bool {
@@ -113,12 +123,17 @@ fn check_name(target: &Target, wanted: &Value) -> Result<(), ApiError> {
     Err(errors::bad_request(&why))
 }
 
-/// The object with the stated UID is gone, and another one has its name.
-pub(crate) fn uid_differs(target: &Target, asked: &str, stored: &str) -> ApiError {
+/// A precondition that the store checks does not hold.
+pub(crate) fn storage_conflict(
+    target: &Target,
+    field: &str,
+    asked: &str,
+    stored: &str,
+) -> ApiError {
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, \
-         AdditionalErrorMsg: Precondition failed: UID in precondition: {asked}, UID in object \
-         meta: {stored}",
+         AdditionalErrorMsg: Precondition failed: {field} in precondition: {asked}, {field} in \
+         object meta: {stored}",
         rules::storage_prefix(target.kind),
         target.key
     );
