@@ -20,6 +20,9 @@ const NAMESPACE: &str = "kube-system";
 // k8s: client_builder.go DiscoveryClient
 const DISCOVERY: Rate = Rate { per_second: 20.0, burst: 200 };
 
+/// Tokens are asked for all at once, and an account may have to be made for each.
+const TOKENS_BURST: u32 = 120;
+
 /// Gives each controller its clients.
 #[derive(Clone)]
 pub struct ControllerClients {
@@ -43,7 +46,8 @@ impl ControllerClients {
         };
         let root = access.clients(settings(user_agent("")));
         let accounts = options.uses_accounts.then(|| {
-            let tokens = root.beside(settings(user_agent("")));
+            let rate = rate.map(|rate| Rate { burst: rate.burst.max(TOKENS_BURST), ..rate });
+            let tokens = root.beside(ClientOptions { rate, ..settings(user_agent("")) });
             access.accounts(tokens.urgent(), NAMESPACE)
         });
         Self { root, accounts, rate, observer }

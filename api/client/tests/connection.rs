@@ -2,6 +2,7 @@
 
 mod server;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -118,6 +119,88 @@ async fn a_token_file_is_read_again() {
         server.last().authorization.as_deref() == Some("Bearer two-2")
     })
     .await;
+}
+
+/// What creates accounts and tokens: how many of each it has made.
+#[derive(Default)]
+struct Issuer {
+    accounts: AtomicUsize,
+    tokens: AtomicUsize,
+}
+
+impl Issuer {
+    fn client(self: &Arc<Self>) -> kube::Client {
+        let issuer = Arc::clone(self);
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let (code, answer) = issuer.answer(request.uri().path());
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            let response = http::Response::builder().status(code).body(body);
+            async move { Ok::<_, tower::BoxError>(response?) }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    fn answer(&self, path: &str) -> (u16, serde_json::Value) {
+        let account = "/api/v1/namespaces/kube-system/serviceaccounts";
+        if path == account {
+            self.accounts.fetch_add(1, Ordering::SeqCst);
+            return (201, serde_json::json!({"metadata": {"name": "job-controller"}}));
+        }
+        assert_eq!(path, format!("{account}/job-controller/token"));
+        if self.accounts.load(Ordering::SeqCst) == 0 {
+            let missing = serde_json::json!({"kind": "Status", "status": "Failure",
+                "reason": "NotFound", "message": "no", "code": 404});
+            return (404, missing);
+        }
+        let number = self.tokens.fetch_add(1, Ordering::SeqCst) + 1;
+        let status = serde_json::json!({"token": format!("t{number}"),
+            "expirationTimestamp": "2100-01-01T00:00:00Z"});
+        (201, serde_json::json!({"metadata": {}, "spec": {"audiences": []}, "status": status}))
+    }
+}
+
+#[tokio::test]
+async fn account_shows_its_token_and_no_certificate() {
+    let server = Server::start(Authority::new()).await;
+    let issuer = Arc::new(Issuer::default());
+    let access = Access::read(&server.kubeconfig()).expect("a kubeconfig");
+    let accounts = access.accounts(issuer.client(), "kube-system");
+    let user_agent = "kube-controller-manager/v1/job".to_owned();
+    let options = ClientOptions { user_agent: user_agent.clone(), ..ClientOptions::default() };
+    let clients = accounts.clients("job-controller", options);
+    clients.authenticate().await.expect("a token");
+    let nodes: Api<Node> = Api::all(clients.urgent());
+    nodes.get("n").await.expect("an answer");
+    let seen = server.last();
+    assert_eq!(seen.authorization.as_deref(), Some("Bearer t1"));
+    assert_eq!((seen.client, seen.user_agent), (None, user_agent));
+
+    // Other clients of the account share connection and token.
+    let others = accounts.clients("job-controller", ClientOptions::default());
+    let nodes: Api<Node> = Api::all(others.urgent());
+    nodes.get("n").await.expect("an answer");
+    assert_eq!((server.connections(), issuer.tokens.load(Ordering::SeqCst)), (1, 1));
+
+    server.refuse_once(401, None);
+    nodes.get("n").await.expect("an answer to another token");
+    assert_eq!(server.last().authorization.as_deref(), Some("Bearer t2"));
+    assert_eq!(issuer.accounts.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn clients_beside_others_share_connections_under_names_of_their_own() {
+    let server = Server::start(Authority::new()).await;
+    let access = Access::read(&server.kubeconfig()).expect("a kubeconfig");
+    let root = access.clients(ClientOptions::default());
+    for name in ["one", "two"] {
+        let user_agent = name.to_owned();
+        let clients = root.beside(ClientOptions { user_agent, ..ClientOptions::default() });
+        let nodes: Api<Node> = Api::all(clients.urgent());
+        nodes.get("n").await.expect("an answer");
+        let seen = server.last();
+        assert_eq!((seen.user_agent.as_str(), seen.client.as_deref()), (name, Some("first")));
+    }
+    assert_eq!(server.connections(), 1);
 }
 
 #[tokio::test]

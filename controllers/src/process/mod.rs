@@ -146,12 +146,9 @@ async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<Wr
     };
     let prepares = async {
         wait_for_server(&clients.root("shared-informers")).await?;
-        let is_on = |gate: &str| options.gates.enabled(gate);
-        let runs = CONTROLLERS.iter().filter(|one| options.selection.absence(one, is_on).is_none());
-        let tokens = clients.authenticate(runs.map(|one| one.identity));
+        ask_for_tokens(&clients, &options);
         let discoverer = Discoverer::new(clients.discovery().urgent());
-        let ((), discovery) = futures_util::future::join(tokens, discoverer.start()).await;
-        Ok::<_, anyhow::Error>(discovery)
+        Ok::<_, anyhow::Error>(discoverer.start().await)
     };
     let discovery = tokio::select! {
         discovery = prepares => discovery?,
@@ -170,6 +167,24 @@ async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<Wr
         health: Arc::clone(&state.loops),
     };
     Ok(crate::run::run(frame, context).await)
+    run_controllers(context, &mut stop).await
+}
+
+/// Asks for the tokens of all controllers that run, beside everything else: informers begin with the
+/// manager's own credentials.
+fn ask_for_tokens(clients: &ControllerClients, options: &Options) {
+    let is_on = |gate: &str| options.gates.enabled(gate);
+    let runs = CONTROLLERS.iter().filter(|one| options.selection.absence(one, is_on).is_none());
+    let identities: Vec<_> = runs.map(|one| one.identity).collect();
+    let clients = clients.clone();
+    tasks::spawn("tokens", async move { clients.authenticate(identities).await });
+}
+
+/// The place of the frame: without it nothing is to be done but to wait.
+async fn run_controllers(context: Context, stop: &mut Stop) -> Result<WritesUnderWay> {
+    let _ = context;
+    stop.requested().await;
+    Ok(WritesUnderWay::None)
 }
 
 /// Says which controllers do not run and why, as upstream does.

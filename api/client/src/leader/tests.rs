@@ -1,4 +1,5 @@
-//! Elections among processes with an API server in memory.
+//! Elections among processes with an API server in memory, which answers a watch when the lease is
+//! released.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -144,7 +145,9 @@ impl Store {
                 let body = body.collect().await?.to_bytes();
                 let before = *line.lock().expect("no panic");
                 let become_of = |later| *line.lock().expect("no panic") = later;
+                let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
                 let (status, answer) = match before {
+                    Line::Works if is_watch => (StatusCode::OK, store.release().await),
                     Line::Works => store.answer(&head.method, &body),
                     Line::LosesOne if head.method == Method::GET => {
                         store.answer(&head.method, &body)
@@ -188,6 +191,15 @@ impl Store {
         wanted["metadata"]["resourceVersion"] = json!(version.to_string());
         *lease = Some(wanted.clone());
         (StatusCode::OK, wanted)
+    }
+
+    /// The event of the lease's release, once that happens.
+    async fn release(&self) -> Value {
+        while self.holder() != "" {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let held = self.0.lock().expect("no panic");
+        json!({"type": "MODIFIED", "object": held.lease})
     }
 
     fn holder(&self) -> Value {
@@ -292,6 +304,33 @@ fn a_lease_that_is_released_is_taken_without_waiting_for_its_end() {
         first.release().await;
         assert_eq!(store.holder(), "");
         second.acquire().await;
+        assert_eq!(store.holder(), "b");
+    });
+}
+
+#[test]
+fn release_is_seen_without_waiting_for_the_next_attempt() {
+    run(async {
+        let store = Store::default();
+        let timing = Timing {
+            lease: Duration::from_secs(300),
+            renew: Duration::from_secs(200),
+            retry: Duration::from_secs(100),
+        };
+        let lock = ("kube-system", "lock");
+        let elector = |identity: &str| {
+            let client = store.client().0;
+            Elector::new(client, lock, identity.into(), timing).expect("good timings")
+        };
+        let (mut first, mut second) = (elector("a"), elector("b"));
+        first.acquire().await;
+        let release = async {
+            // The second one has read the lease by then, and waits.
+            tokio::time::sleep(QUICK.retry).await;
+            first.release().await;
+        };
+        // An attempt comes after 100 s at the earliest: `run` has not that much patience.
+        futures_util::future::join(second.acquire(), release).await;
         assert_eq!(store.holder(), "b");
     });
 }
