@@ -14,4 +14,6 @@ pub mod service_account;
 pub mod ttl_after_finished;
 
 #[cfg(test)]
+mod stub_api;
+#[cfg(test)]
 mod testing;
