@@ -68,11 +68,11 @@ fn synced(set: &Value, pods: &[Value]) -> Driven<()> {
 }
 
 fn status_of(driven: &Driven<()>) -> Value {
-    let statuses = driven.requests.iter().filter_map(|request| match request {
+    let mut statuses = driven.requests.iter().filter_map(|request| match request {
         Request::Replace { target, body } if target.sub == "status" => Some(&body["status"]),
         _ => None,
     });
-    statuses.last().expect("a status was written").clone()
+    statuses.next_back().expect("a status was written").clone()
 }
 
 fn count(driven: &Driven<()>, verb: &str) -> usize {

@@ -41,14 +41,14 @@ fn synced(deployment: &Value, sets: &[Value]) -> Driven<()> {
 
 /// The body of the last request that writes a resource or subresource.
 fn last<'a>(driven: &'a Driven<()>, resource: &str) -> &'a Value {
-    let bodies = driven.requests.iter().filter_map(|request| match request {
+    let mut bodies = driven.requests.iter().filter_map(|request| match request {
         Request::Replace { body, .. } | Request::Create { body, .. } => {
             let verb = verbs(std::slice::from_ref(request)).pop()?;
             verb.ends_with(resource).then_some(body)
         }
         _ => None,
     });
-    bodies.last().expect("such a write")
+    bodies.next_back().expect("such a write")
 }
 
 fn condition<'a>(body: &'a Value, kind: &str) -> &'a Value {
