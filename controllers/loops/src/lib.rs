@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 pub mod deployment;
-pub mod replica_set;
-pub mod job;
 pub mod garbage_collector;
+pub mod job;
 pub mod namespace;
+pub mod replica_set;
 pub mod root_ca;
 pub mod service_account;
 pub mod ttl_after_finished;

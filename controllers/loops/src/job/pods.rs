@@ -194,8 +194,7 @@ pub(super) fn finished_at(pod: &Pod) -> Option<Timestamp> {
 /// The last end of a container or sidecar; `None` while one of them runs.
 // k8s: pkg/controller/job/backoff_utils.go getFinishTimeFromContainers
 fn containers_finished_at(pod: &Pod) -> Option<Timestamp> {
-    let is_sidecar =
-        |status: &&ContainerStatus| pod.spec.sidecars.contains(&status.name);
+    let is_sidecar = |status: &&ContainerStatus| pod.spec.sidecars.contains(&status.name);
     let status = &pod.status;
     let containers = latest_end(None, status.container_statuses.iter());
     latest_end(containers, status.init_container_statuses.iter().filter(is_sidecar))

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::sets::REVISION;
 use super::{ago, annotated, deployment, now, rollout, set};
-use crate::testing::{agree, kept, refusal, run};
+use crate::stub_api::{agree, kept, refusal, run};
 
 /// A set with sizes by its spec and status.
 fn sized(name: &str, spec: i32, status: i32) -> Value {

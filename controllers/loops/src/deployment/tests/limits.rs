@@ -8,7 +8,7 @@ use super::super::limits::{
     Fenceposts, fenceposts, max_replicas, max_unavailable, new_set_replicas,
 };
 use super::{deployment, set, sets};
-use crate::testing::kept;
+use crate::stub_api::kept;
 
 #[test]
 fn fenceposts_are_rounded_and_never_both_nothing() {

@@ -24,7 +24,7 @@ use super::annotations as set_annotations;
 use super::limits as limits_of;
 use super::rollout::Rollout;
 use super::sets::Set;
-use crate::testing::kept;
+use crate::stub_api::kept;
 
 pub(super) fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).expect("a time")

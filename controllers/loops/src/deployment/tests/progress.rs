@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::progress::{is_progressing, is_timed_out};
 use super::super::status::is_complete;
 use super::{ago, available, now, rollout, set};
-use crate::testing::{agree, kept, run};
+use crate::stub_api::{agree, kept, run};
 
 /// Counts of a status: all, updated, ready and available.
 fn counts(all: i32, updated: i32, ready: i32, available: i32) -> ReplicaStatus {

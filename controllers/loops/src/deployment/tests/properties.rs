@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::super::DeploymentController;
 use super::super::limits::{max_replicas, max_unavailable};
 use super::{available, deployment, now, scaled_for, set};
-use crate::testing::{agree, kept, put};
+use crate::stub_api::{agree, kept, put};
 
 /// A cluster of one Deployment, whose sets create and delete pods at once.
 struct Cluster {

@@ -9,7 +9,7 @@ use pintle_controllers_core::meta::Uid;
 use serde_json::{Value, json};
 
 use super::{deployment, now, rollout, set};
-use crate::testing::{agree, kept, run, sizes, verbs};
+use crate::stub_api::{agree, kept, run, sizes, verbs};
 
 fn recreate(replicas: i32) -> Value {
     let mut value = deployment(replicas, json!(0), json!(0));

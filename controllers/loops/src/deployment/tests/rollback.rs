@@ -10,7 +10,7 @@ use super::super::annotations::ROLLBACK_TO;
 use super::super::rollback::rollback_to;
 use super::super::sets::REVISION;
 use super::{annotated, deployment, now, rollout, set, template};
-use crate::testing::{Ran, agree, kept, messages, run, verbs};
+use crate::stub_api::{Ran, agree, kept, messages, run, verbs};
 
 /// Rolls a Deployment at revision 2 back; it has an old set of revision 1.
 fn roll_back(revision: i64, values: &[Value]) -> Ran<()> {

@@ -5,7 +5,7 @@ use pintle_controllers_core::kinds::Deployment;
 use serde_json::json;
 
 use super::{available, deployment, now, rollout, set};
-use crate::testing::{agree, kept, refusal, run, sizes, verbs};
+use crate::stub_api::{agree, kept, refusal, run, sizes, verbs};
 
 #[test]
 fn new_set_is_scaled_as_far_as_surge_allows() {

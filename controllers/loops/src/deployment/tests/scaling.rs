@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::scale::fraction;
 use super::super::sets::MAX_REPLICAS;
 use super::{annotated, available, deployment, now, rollout, scaled_for, set, sets};
-use crate::testing::{agree, kept, messages, run, sizes};
+use crate::stub_api::{agree, kept, messages, run, sizes};
 
 /// A case: sizes of the new set, which comes first, and of old ones from newer to older.
 struct Case {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::super::{DeploymentController, Snapshot};
 use super::{ago, annotated, available, deployment, now, scaled_for, set, template};
-use crate::testing::{agree, messages, put, refusal, verbs};
+use crate::stub_api::{agree, messages, put, refusal, verbs};
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
@@ -192,7 +192,7 @@ fn oldest_of_several_sets_of_the_template_is_the_new_one() {
     let (deployment, set) = complete(2);
     let twin = annotated(super::set("twin", "new", 1, 1), REVISION, "1");
     let driven = synced(&deployment, &[set, twin]);
-    let scaled = crate::testing::sizes(&driven.requests);
+    let scaled = crate::stub_api::sizes(&driven.requests);
     assert_eq!(scaled.get("twin").copied(), Some(0));
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::DeploymentController;
 use super::{ago, now};
-use crate::testing::{put, remove};
+use crate::stub_api::{put, remove};
 
 fn deployment(name: &str, strategy: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1"},
