@@ -122,3 +122,11 @@ impl JobBackoff {
         self.record == BackoffRecord::default() && self.counted.is_empty()
     }
 }
+
+#[cfg(test)]
+impl JobBackoff {
+    /// A Job that failed before.
+    pub(super) fn of(record: BackoffRecord) -> Self {
+        Self { record, counted: BTreeSet::new() }
+    }
+}

@@ -1,0 +1,165 @@
+//! Syncs of random Jobs compared with what upstream's controller does.
+//!
+//! Each line of the vectors has a Job, its pods, the failures so far, the time, requests that fail,
+//! and what upstream's `syncJob` asks for, writes and reports. Only Jobs are in it whose sync does
+//! not depend on chance.
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::super::backoff::BackoffRecord;
+use super::kit::{Case, Faults, Synced};
+
+const VECTORS: &str = include_str!("vectors.jsonl");
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Vector {
+    job: Value,
+    pods: Option<Vec<Value>>,
+    failures: u32,
+    last_failure: Option<Timestamp>,
+    now: Timestamp,
+    faults: VectorFaults,
+    want: Want,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VectorFaults {
+    status_conflict_at: usize,
+    patch_fails: Option<Vec<String>>,
+    patch_gone: Option<Vec<String>>,
+    delete_fails: Option<Vec<String>>,
+    create_limit: usize,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Want {
+    creates: Vec<Value>,
+    patches: Vec<String>,
+    deletes: Vec<String>,
+    statuses: Vec<Value>,
+    events: Vec<String>,
+    failed: bool,
+    after_ms: i64,
+}
+
+impl Vector {
+    fn case(&self) -> Case {
+        let mut case = Case::new(&self.job, self.pods.as_deref().unwrap_or_default());
+        case.now = self.now;
+        let all = |names: &Option<Vec<String>>| names.iter().flatten().cloned().collect();
+        let faults = Faults {
+            conflict_at: self.faults.status_conflict_at,
+            patch_fails: all(&self.faults.patch_fails),
+            patch_not_found: all(&self.faults.patch_gone),
+            delete_fails: all(&self.faults.delete_fails),
+            create_limit: Some(self.faults.create_limit).filter(|limit| *limit > 0),
+        };
+        let record = BackoffRecord { failures: self.failures, last_failure: self.last_failure };
+        case.failing(faults).with_backoff(record)
+    }
+}
+
+/// Values that are null or empty are left out.
+fn normal(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), normal(value)));
+            let is_something = |(_, value): &(String, Value)| {
+                !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty())
+            };
+            Value::Object(fields.filter(is_something).collect::<Map<_, _>>())
+        }
+        Value::Array(items) => items.iter().map(normal).collect(),
+        other => other.clone(),
+    }
+}
+
+fn with_sorted_uids(status: &Value) -> Value {
+    let mut status = status.clone();
+    for list in ["succeeded", "failed"] {
+        if let Some(uids) = status["uncountedTerminatedPods"][list].as_array_mut() {
+            uids.sort_by_key(|uid| uid.to_string());
+        }
+    }
+    normal(&status)
+}
+
+fn creation(pod: &Value) -> Value {
+    let metadata = &pod["metadata"];
+    normal(&json!({
+        "generateName": metadata["generateName"],
+        "labels": metadata["labels"],
+        "annotations": metadata["annotations"],
+        "finalizers": metadata["finalizers"],
+        "owners": metadata["ownerReferences"],
+        "spec": pod["spec"],
+    }))
+}
+
+/// What the sync did, as the vectors say it.
+fn done(synced: &Synced) -> Want {
+    let mut creates: Vec<_> = synced.created.iter().map(creation).collect();
+    creates.sort_by_key(Value::to_string);
+    let patches = synced.patched.iter().map(|(name, body)| format!("{name} {body}"));
+    let mut patches: Vec<_> = patches.collect();
+    patches.sort();
+    let mut deletes = synced.deleted.clone();
+    deletes.sort();
+    let outcome = synced.driven.outcome.as_ref().ok();
+    let again = outcome.and_then(|outcome| outcome.again);
+    Want {
+        creates,
+        patches,
+        deletes,
+        statuses: synced.statuses.iter().map(with_sorted_uids).collect(),
+        events: synced.events(),
+        failed: outcome.is_none(),
+        after_ms: again.map_or(-1, |wait| i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)),
+    }
+}
+
+impl Want {
+    fn normalized(mut self) -> Self {
+        self.creates = self.creates.iter().map(normal).collect();
+        self.creates.sort_by_key(Value::to_string);
+        self.statuses = self.statuses.iter().map(with_sorted_uids).collect();
+        let patches = self.patches.iter().map(|patch| {
+            let (name, body) = patch.split_once(' ').expect("a name and a body");
+            let body: Value = serde_json::from_str(body).expect("a body in JSON");
+            format!("{name} {body}")
+        });
+        self.patches = patches.collect();
+        self.patches.sort();
+        if self.failed {
+            // A sync that failed is tried again after its back-off.
+            self.after_ms = -1;
+        }
+        self
+    }
+}
+
+#[test]
+fn sync_of_a_random_job_does_what_upstream_does() {
+    let more = std::env::var("PINTLE_JOB_VECTORS").ok();
+    let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
+    let (mut compared, mut differ) = (0, 0);
+    for line in VECTORS.lines().chain(more.iter().flat_map(|text| text.lines())) {
+        let vector: Vector = serde_json::from_str(line).expect("a vector");
+        let done = done(&vector.case().sync());
+        let want = vector.want.normalized();
+        compared += 1;
+        if done != want {
+            differ += 1;
+            if differ <= 3 {
+                eprintln!("line {compared}: {line}\n ours     {done:#?}\n upstream {want:#?}");
+            }
+        }
+    }
+    assert!(compared >= 100, "{compared} vectors");
+    assert_eq!(differ, 0, "of {compared} vectors");
+}
