@@ -34,6 +34,12 @@ impl AbsentOwners {
         }
     }
 
+    /// None is known.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// The owner is known to be absent.
     pub(super) fn has(&self, owner: &Identity) -> bool {
         self.known.contains(owner)
