@@ -30,7 +30,7 @@ pub struct RootCaPublisher {
 
 /// A namespace and its ConfigMap.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct PublishedBundle {
     namespace: String,
     root_ca: Rc<str>,
     config_map: Option<Rc<Kept<RootCaConfigMap>>>,
@@ -39,7 +39,7 @@ pub struct Snapshot {
 impl Controller for RootCaPublisher {
     /// The name of a namespace.
     type Key = ObjectKey;
-    type Snapshot = Snapshot;
+    type Snapshot = PublishedBundle;
     type Note = ();
 
     const NAME: &'static str = "root-ca-certificate-publisher-controller";
@@ -71,13 +71,13 @@ impl Controller for RootCaPublisher {
         }
     }
 
-    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<Snapshot> {
+    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<PublishedBundle> {
         let namespace = key.name().to_owned();
         let config_map = tables.root_ca_config_maps.get(&ObjectKey::new(&namespace, NAME)).cloned();
-        Some(Snapshot { namespace, root_ca: Rc::clone(&self.root_ca), config_map })
+        Some(PublishedBundle { namespace, root_ca: Rc::clone(&self.root_ca), config_map })
     }
 
-    fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(snapshot: &PublishedBundle, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
         let data = json!({"ca.crt": &*snapshot.root_ca});
         let Some(config_map) = &snapshot.config_map else { return create(snapshot, data, asked) };
         let mut value = config_map.value();
@@ -94,7 +94,11 @@ impl Controller for RootCaPublisher {
     }
 }
 
-fn create(snapshot: &Snapshot, data: Value, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+fn create(
+    snapshot: &PublishedBundle,
+    data: Value,
+    asked: &mut Transcript,
+) -> Result<Outcome<()>, Stop> {
     asked.because("the ConfigMap is missing");
     let body = json!({
         "apiVersion": CONFIG_MAPS.api_version(),
@@ -125,7 +129,7 @@ mod tests {
     fn synced(config_map: Option<Value>, answer: Answer) -> (Vec<Request>, bool) {
         let config_map = config_map
             .map(|value| Rc::new(Kept::<RootCaConfigMap>::of_value(&value).expect("a ConfigMap")));
-        let snapshot = Snapshot { namespace: "n".into(), root_ca: "ca".into(), config_map };
+        let snapshot = PublishedBundle { namespace: "n".into(), root_ca: "ca".into(), config_map };
         let driven = drive::<RootCaPublisher>(&snapshot, at(0).wall, |_| answer.clone());
         (driven.requests, driven.outcome.is_ok())
     }

@@ -29,14 +29,14 @@ impl Default for ServiceAccounts {
 
 /// An active namespace that lacks accounts.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct MissingAccounts {
     namespace: String,
     missing: Vec<String>,
 }
 
 impl Controller for ServiceAccounts {
     type Key = ObjectKey;
-    type Snapshot = Snapshot;
+    type Snapshot = MissingAccounts;
     type Note = ();
 
     const NAME: &'static str = "serviceaccount-controller";
@@ -63,16 +63,16 @@ impl Controller for ServiceAccounts {
         }
     }
 
-    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<Snapshot> {
+    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<MissingAccounts> {
         tables.namespaces.get(key).filter(|namespace| namespace.is_active())?;
         let is_missing = |name: &&String| {
             tables.service_accounts.get(&ObjectKey::new(key.name(), name)).is_none()
         };
         let missing: Vec<_> = self.names.iter().filter(is_missing).cloned().collect();
-        (!missing.is_empty()).then(|| Snapshot { namespace: key.name().to_owned(), missing })
+        (!missing.is_empty()).then(|| MissingAccounts { namespace: key.name().to_owned(), missing })
     }
 
-    fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(snapshot: &MissingAccounts, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
         let create = |name: &String| Request::Create {
             kind: SERVICE_ACCOUNTS,
             namespace: snapshot.namespace.clone(),

@@ -1,8 +1,8 @@
 //! Decides whether an object is garbage.
 //!
-//! Input: a node of the graph with what is known of its dependents. Output: a deletion if all owners
-//! are absent or wait for it, or a patch that drops absent owners if one is left. The object and its
-//! owners are read live.
+//! Input: a node of the graph with what is known of its dependents. Output: a deletion if all
+//! owners are absent or wait for it, or a patch that drops absent owners if one is left. The object
+//! and its owners are read live.
 // k8s: pkg/controller/garbagecollector/garbagecollector.go attemptToDeleteItem
 
 use std::collections::BTreeSet;
@@ -19,13 +19,13 @@ use super::absent::AbsentOwners;
 use super::graph::{FOREGROUND, Graph, ORPHAN};
 use super::identity::Identity;
 use super::mapper::Mapper;
-use super::write::{self, Object, is_waiting_for_dependents};
-use super::{GarbageCollector, Note};
+use super::write::{self, MappedObject, is_waiting_for_dependents};
+use super::{GarbageCollector, GraphFinding};
 
 /// An object that may be garbage.
 #[derive(Debug)]
-pub struct Item {
-    object: Object,
+pub struct GarbageCandidate {
+    object: MappedObject,
     pub(super) is_virtual: bool,
     is_being_deleted: bool,
     is_deleting_dependents: bool,
@@ -47,7 +47,7 @@ struct Dependent {
     is_deleting_dependents: bool,
 }
 
-impl Item {
+impl GarbageCandidate {
     pub(super) fn gather(
         uid: &Uid,
         kind: Kind,
@@ -60,7 +60,7 @@ impl Item {
         let blocking =
             graph.dependents(node).filter(|dependent| dependent.owners.iter().any(blocks));
         Some(Self {
-            object: Object { identity: node.identity.clone(), kind },
+            object: MappedObject { identity: node.identity.clone(), kind },
             is_virtual: node.is_virtual,
             is_being_deleted: node.is_being_deleted,
             is_deleting_dependents: node.is_deleting_dependents,
@@ -106,7 +106,10 @@ impl Item {
 }
 
 /// Examines an item.
-pub(super) fn attempt(item: &Item, asked: &mut Transcript) -> Result<Vec<Note>, Stop> {
+pub(super) fn attempt(
+    item: &GarbageCandidate,
+    asked: &mut Transcript,
+) -> Result<Vec<GraphFinding>, Stop> {
     item.report_invalid_owners(asked);
     if item.is_being_deleted && !item.is_deleting_dependents {
         return Ok(Vec::new());
@@ -121,7 +124,7 @@ pub(super) fn attempt(item: &Item, asked: &mut Transcript) -> Result<Vec<Note>, 
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {
             asked.because("no object has this UID any more");
-            return Ok(vec![Note::Gone(identity.clone())]);
+            return Ok(vec![GraphFinding::Gone(identity.clone())]);
         }
     };
     let notes = match item.is_deleting_dependents {
@@ -138,7 +141,10 @@ pub(super) fn attempt(item: &Item, asked: &mut Transcript) -> Result<Vec<Note>, 
 
 /// An item that is being deleted in the foreground.
 // k8s: garbagecollector.go processDeletingDependentsItem
-fn wait_for_dependents(item: &Item, asked: &mut Transcript) -> Result<Vec<Note>, Stop> {
+fn wait_for_dependents(
+    item: &GarbageCandidate,
+    asked: &mut Transcript,
+) -> Result<Vec<GraphFinding>, Stop> {
     if item.blocking.is_empty() {
         asked.because("no dependent blocks the deletion any more");
         write::remove_finalizer(&item.object, FOREGROUND, asked)?;
@@ -147,7 +153,7 @@ fn wait_for_dependents(item: &Item, asked: &mut Transcript) -> Result<Vec<Note>,
     asked.because(format!("{} dependents block the deletion", item.blocking.len()));
     let idle = item.blocking.iter().filter(|dependent| !dependent.is_deleting_dependents);
     let idle: Vec<_> = idle.map(|dependent| dependent.uid.clone()).collect();
-    Ok(if idle.is_empty() { Vec::new() } else { vec![Note::Wake(idle)] })
+    Ok(if idle.is_empty() { Vec::new() } else { vec![GraphFinding::Wake(idle)] })
 }
 
 /// Owners by what became of them.
@@ -160,10 +166,14 @@ struct Owners {
     dangling: Vec<Uid>,
     /// They are being deleted in the foreground.
     waiting: Vec<Uid>,
-    notes: Vec<Note>,
+    notes: Vec<GraphFinding>,
 }
 
-fn collect(item: &Item, latest: &Value, asked: &mut Transcript) -> Result<Vec<Note>, Stop> {
+fn collect(
+    item: &GarbageCandidate,
+    latest: &Value,
+    asked: &mut Transcript,
+) -> Result<Vec<GraphFinding>, Stop> {
     let references = &latest["metadata"]["ownerReferences"];
     let Ok(references) = Vec::<OwnerReference>::deserialize(references) else {
         asked.because("it has no owners");
@@ -197,7 +207,7 @@ fn collect(item: &Item, latest: &Value, asked: &mut Transcript) -> Result<Vec<No
         owners.waiting.len()
     ));
     if !write::delete(&item.object, latest, propagation, asked)? {
-        owners.notes.push(Note::Gone(item.object.identity.clone()));
+        owners.notes.push(GraphFinding::Gone(item.object.identity.clone()));
     }
     Ok(owners.notes)
 }
@@ -214,39 +224,39 @@ fn propagation(latest: &Value) -> Propagation {
 
 /// Reads the owners; `None` when nothing can be concluded from them.
 fn classify(
-    item: &Item,
+    item: &GarbageCandidate,
     references: &[OwnerReference],
     asked: &mut Transcript,
 ) -> Result<Option<Owners>, Stop> {
     let mut owners = Owners::default();
     for reference in references {
         match examine(item, reference, asked)? {
-            Finding::Invalid => return Ok(None),
-            Finding::Unmapped => {
+            OwnerState::Invalid => return Ok(None),
+            OwnerState::Unmapped => {
                 let (kind, version) = (&*reference.kind, &*reference.api_version);
                 asked.because(format!("the API server has no kind {kind} in {version}"));
                 owners.solid += 1;
-                owners.notes.push(Note::Unmapped);
+                owners.notes.push(GraphFinding::Unmapped);
                 return Ok(Some(Owners { dangling: Vec::new(), waiting: Vec::new(), ..owners }));
             }
-            Finding::Unlisted(kind) => {
+            OwnerState::Unlisted(kind) => {
                 asked.because(format!("{kind:?} are not listed yet, so the owner counts"));
                 owners.solid += 1;
-                owners.notes.push(Note::Unlisted(kind));
+                owners.notes.push(GraphFinding::Unlisted(kind));
             }
-            Finding::Absent(identity) => {
+            OwnerState::Absent(identity) => {
                 owners.dangling.push(reference.uid.clone());
-                owners.notes.extend(identity.map(Note::Absent));
+                owners.notes.extend(identity.map(GraphFinding::Absent));
             }
-            Finding::Waiting => owners.waiting.push(reference.uid.clone()),
-            Finding::Solid => owners.solid += 1,
+            OwnerState::Waiting => owners.waiting.push(reference.uid.clone()),
+            OwnerState::Solid => owners.solid += 1,
         }
     }
     Ok(Some(owners))
 }
 
 /// What became of an owner.
-enum Finding {
+enum OwnerState {
     /// An object of the whole cluster cannot have such an owner.
     Invalid,
     Unmapped,
@@ -259,38 +269,42 @@ enum Finding {
 
 // k8s: garbagecollector.go isDangling
 fn examine(
-    item: &Item,
+    item: &GarbageCandidate,
     reference: &OwnerReference,
     asked: &mut Transcript,
-) -> Result<Finding, Stop> {
+) -> Result<OwnerState, Stop> {
     let own = &item.object.identity.namespace;
     let owner = Identity::of_owner(reference, own);
     let of_cluster = owner.clone().of_cluster();
     if item.absent.has(&of_cluster) || item.absent.has(&owner) {
-        return Ok(Finding::Absent(None));
+        return Ok(OwnerState::Absent(None));
     }
     let Some(mapped) = item.mapper.find(&reference.api_version, &reference.kind) else {
-        return Ok(Finding::Unmapped);
+        return Ok(OwnerState::Unmapped);
     };
     if let Some(kind) = mapped.followed.filter(|kind| item.unlisted.contains(kind)) {
-        return Ok(Finding::Unlisted(kind));
+        return Ok(OwnerState::Unlisted(kind));
     }
     let owner = if mapped.kind.is_namespaced { owner } else { of_cluster };
     if mapped.kind.is_namespaced && own.is_empty() {
         asked.because("an object of the whole cluster names a namespaced owner");
-        return Ok(Finding::Invalid);
+        return Ok(OwnerState::Invalid);
     }
-    let read = Object { identity: owner.clone(), kind: mapped.kind }.read();
+    let read = MappedObject { identity: owner.clone(), kind: mapped.kind }.read();
     match asked.send(read)? {
         Ok(live) if live["metadata"]["uid"] == reference.uid.as_str() => {
-            Ok(if is_waiting_for_dependents(&live) { Finding::Waiting } else { Finding::Solid })
+            Ok(if is_waiting_for_dependents(&live) {
+                OwnerState::Waiting
+            } else {
+                OwnerState::Solid
+            })
         }
         Err(error) if !error.is_not_found() => Err(error.into()),
-        _ => Ok(Finding::Absent(Some(owner))),
+        _ => Ok(OwnerState::Absent(Some(owner))),
     }
 }
 
-impl Object {
+impl MappedObject {
     /// The request that reads it.
     pub(super) fn read(&self) -> Request {
         Request::Read { target: self.target(), only_metadata: true }

@@ -1,9 +1,9 @@
 //! The graph of owners and dependents, kept current by changes of metadata.
 //!
-//! Input: changes of all objects, and owners that live reads found gone. Output: nodes, and which of
-//! them are to be examined. An owner that was not observed yet has a virtual node with the
-//! coordinates that its first dependent claims. Owner: the collector. Bounds: a node for each object
-//! and each claimed owner.
+//! Input: changes of all objects, and owners that live reads found gone. Output: nodes, and which
+//! of them are to be examined. An owner that was not observed yet has a virtual node with the
+//! coordinates that its first dependent claims. Owner: the collector. Bounds: a node for each
+//! object and each claimed owner.
 // k8s: pkg/controller/garbagecollector/graph_builder.go
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,7 +24,7 @@ pub(super) const ORPHAN: &str = "orphan";
 
 /// An object, or an owner that some object claims.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct GraphNode {
     pub(super) identity: Identity,
     pub(super) dependents: BTreeSet<Uid>,
     pub(super) owners: Box<[OwnerReference]>,
@@ -37,7 +37,7 @@ pub(super) struct Node {
 
 /// What is to be examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum GraphTask {
     /// Whether to delete the object.
     Delete(Uid),
     /// The same, after a back-off.
@@ -49,9 +49,9 @@ pub(super) enum Task {
 /// The graph.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
-    nodes: HashMap<Uid, Node>,
+    nodes: HashMap<Uid, GraphNode>,
     pub(super) absent: Rc<AbsentOwners>,
-    tasks: Vec<Task>,
+    tasks: Vec<GraphTask>,
     /// Every kind that is followed is listed.
     pub(super) is_synced: bool,
     /// Owners in other namespaces that events are due about, by the dependent.
@@ -59,21 +59,24 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    pub(super) fn get(&self, uid: &Uid) -> Option<&Node> {
+    pub(super) fn get(&self, uid: &Uid) -> Option<&GraphNode> {
         self.nodes.get(uid)
     }
 
-    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &GraphNode> {
         self.nodes.values()
     }
 
     /// The dependents of a node.
-    pub(super) fn dependents<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = &'a Node> {
+    pub(super) fn dependents<'a>(
+        &'a self,
+        node: &'a GraphNode,
+    ) -> impl Iterator<Item = &'a GraphNode> {
         node.dependents.iter().filter_map(|uid| self.nodes.get(uid))
     }
 
     /// What is to be examined since the last call.
-    pub(super) fn take_tasks(&mut self) -> Vec<Task> {
+    pub(super) fn take_tasks(&mut self) -> Vec<GraphTask> {
         std::mem::take(&mut self.tasks)
     }
 
@@ -88,7 +91,7 @@ impl Graph {
     }
 
     fn wake(&mut self, uid: Uid) {
-        self.tasks.push(Task::Delete(uid));
+        self.tasks.push(GraphTask::Delete(uid));
     }
 
     /// An object was added or modified.
@@ -98,7 +101,7 @@ impl Graph {
         self.observe(&identity);
         match self.nodes.get_mut(&identity.uid) {
             None => {
-                let node = Node {
+                let node = GraphNode {
                     identity: identity.clone(),
                     dependents: BTreeSet::new(),
                     owners: new.owner_references.clone(),
@@ -208,7 +211,7 @@ impl Graph {
     }
 
     fn add_virtual(&mut self, dependent: &Identity, owner: &OwnerReference) {
-        let node = Node {
+        let node = GraphNode {
             identity: Identity::of_owner(owner, &dependent.namespace),
             dependents: BTreeSet::from([dependent.uid.clone()]),
             owners: Box::default(),
@@ -235,7 +238,7 @@ impl Graph {
             waits(new) && !old.is_some_and(waits)
         };
         if starts(ORPHAN) {
-            self.tasks.push(Task::Orphan(uid.clone()));
+            self.tasks.push(GraphTask::Orphan(uid.clone()));
         } else if starts(FOREGROUND) {
             let Some(node) = self.nodes.get_mut(uid) else { return };
             node.is_deleting_dependents = true;
@@ -310,7 +313,7 @@ impl Graph {
         let Some(next) = alternative(nodes, absent) else { return };
         if let Some(node) = self.nodes.get_mut(&absent.uid) {
             node.identity = next;
-            self.tasks.push(Task::DeleteLater(absent.uid.clone()));
+            self.tasks.push(GraphTask::DeleteLater(absent.uid.clone()));
         }
     }
 }

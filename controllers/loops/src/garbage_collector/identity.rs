@@ -1,7 +1,7 @@
 //! Which object a node of the graph stands for: its UID and its coordinates.
 //!
-//! A UID alone is not enough: whoever writes an owner reference chooses its kind and name freely, and
-//! a wrong one must not make the collector take a live owner for absent.
+//! A UID alone is not enough: the author of an owner reference chooses its kind and name freely,
+//! and a wrong one must not make the collector take a live owner for absent.
 // k8s: pkg/controller/garbagecollector/graph.go objectReference
 
 use std::fmt;

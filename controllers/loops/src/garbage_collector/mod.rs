@@ -29,14 +29,14 @@ use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript,
 use pintle_controllers_core::meta::{Meta, Uid};
 use pintle_controllers_core::tables::{Change, Tables};
 
-use graph::{Graph, Task};
+use graph::{Graph, GraphTask};
 pub use identity::Identity;
 use mapper::Mapper;
 pub use view::GraphView;
 
 /// What the collector works on: a node of the graph, for one of two reasons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
+pub enum NodeKey {
     /// The object may have to be deleted, or waits for its dependents.
     Delete(Uid),
     /// The dependents of the object have to be orphaned.
@@ -45,16 +45,16 @@ pub enum Key {
 
 /// What one sync reads.
 #[derive(Debug)]
-pub enum Snapshot {
-    /// For [`Key::Delete`].
-    Delete(delete::Item),
-    /// For [`Key::Orphan`].
-    Orphan(orphan::Owner),
+pub enum NodeSnapshot {
+    /// For [`NodeKey::Delete`].
+    Delete(delete::GarbageCandidate),
+    /// For [`NodeKey::Orphan`].
+    Orphan(orphan::OrphaningOwner),
 }
 
 /// What a sync found.
 #[derive(Debug)]
-pub enum Note {
+pub enum GraphFinding {
     /// No object has this identity.
     Gone(Identity),
     /// No owner has this identity.
@@ -78,10 +78,10 @@ pub struct GarbageCollector {
     unlisted: Rc<BTreeSet<Kind>>,
     names: HashMap<Kind, Names>,
     /// Keys that wait for the list of a kind.
-    waiting: BTreeMap<Kind, BTreeSet<Key>>,
+    waiting: BTreeMap<Kind, BTreeSet<NodeKey>>,
     /// Keys that wait for a kind to be discovered.
-    unmapped: BTreeSet<Key>,
-    woken: Vec<Key>,
+    unmapped: BTreeSet<NodeKey>,
+    woken: Vec<NodeKey>,
 }
 
 /// How objects name their kind.
@@ -147,19 +147,19 @@ impl GarbageCollector {
         graph.set(identity(new), same, new);
     }
 
-    fn wake_tasks(&mut self, wake: &mut Wakes<Key>) {
+    fn wake_tasks(&mut self, wake: &mut Wakes<NodeKey>) {
         self.woken.drain(..).for_each(|key| wake.now(key));
         for task in self.graph.borrow_mut().take_tasks() {
             match task {
-                Task::Delete(uid) => wake.now(Key::Delete(uid)),
-                Task::DeleteLater(uid) => wake.backoff(Key::Delete(uid)),
-                Task::Orphan(uid) => wake.now(Key::Orphan(uid)),
+                GraphTask::Delete(uid) => wake.now(NodeKey::Delete(uid)),
+                GraphTask::DeleteLater(uid) => wake.backoff(NodeKey::Delete(uid)),
+                GraphTask::Orphan(uid) => wake.now(NodeKey::Orphan(uid)),
             }
         }
     }
 
     /// The resource of a node; none when the key has to wait for it.
-    fn map(&mut self, key: &Key, identity: &Identity) -> Option<Kind> {
+    fn map(&mut self, key: &NodeKey, identity: &Identity) -> Option<Kind> {
         let Some(mapped) = self.mapper.find(&identity.api_version, &identity.kind) else {
             self.unmapped.insert(key.clone());
             return None;
@@ -176,9 +176,9 @@ fn is_same(old: &Meta, new: &Meta) -> bool {
 }
 
 impl Controller for GarbageCollector {
-    type Key = Key;
-    type Snapshot = Snapshot;
-    type Note = Note;
+    type Key = NodeKey;
+    type Snapshot = NodeSnapshot;
+    type Note = GraphFinding;
 
     const NAME: &'static str = "garbage-collector-controller";
 
@@ -196,7 +196,13 @@ impl Controller for GarbageCollector {
         self.workers * 2
     }
 
-    fn handle_change(&mut self, change: &Change, tables: &Tables, _: Now, wake: &mut Wakes<Key>) {
+    fn handle_change(
+        &mut self,
+        change: &Change,
+        tables: &Tables,
+        _: Now,
+        wake: &mut Wakes<NodeKey>,
+    ) {
         match (change, change.kind()) {
             (Change::Discovered, _) => {
                 self.mapper = Rc::new(Mapper::new(&tables.discovery, &self.ignored));
@@ -207,7 +213,7 @@ impl Controller for GarbageCollector {
                 let waiting = std::mem::take(&mut self.waiting);
                 let (ready, waiting) = waiting.into_iter().partition(|(kind, _)| is_listed(kind));
                 self.waiting = waiting;
-                let ready: BTreeMap<Kind, BTreeSet<Key>> = ready;
+                let ready: BTreeMap<Kind, BTreeSet<NodeKey>> = ready;
                 self.woken.extend(ready.into_values().flatten());
             }
             (Change::Listed(kind), _) => {
@@ -229,50 +235,58 @@ impl Controller for GarbageCollector {
         self.wake_tasks(wake);
     }
 
-    fn snapshot(&mut self, key: &Key, _: &Tables, _: Now) -> Option<Snapshot> {
-        let (Key::Delete(uid) | Key::Orphan(uid)) = key;
+    fn snapshot(&mut self, key: &NodeKey, _: &Tables, _: Now) -> Option<NodeSnapshot> {
+        let (NodeKey::Delete(uid) | NodeKey::Orphan(uid)) = key;
         let identity = self.graph.borrow().get(uid)?.identity.clone();
         let kind = self.map(key, &identity)?;
         let graph = Rc::clone(&self.graph);
         let mut graph = graph.borrow_mut();
-        if let Key::Orphan(_) = key {
-            return Some(Snapshot::Orphan(orphan::Owner::gather(uid, kind, &graph, &self.mapper)?));
+        if let NodeKey::Orphan(_) = key {
+            return Some(NodeSnapshot::Orphan(orphan::OrphaningOwner::gather(
+                uid,
+                kind,
+                &graph,
+                &self.mapper,
+            )?));
         }
-        let item = delete::Item::gather(uid, kind, &mut graph, self)?;
+        let item = delete::GarbageCandidate::gather(uid, kind, &mut graph, self)?;
         if item.is_virtual
             && let Some(kind) = item.unlisted_kind()
         {
             self.waiting.entry(kind).or_default().insert(key.clone());
             return None;
         }
-        Some(Snapshot::Delete(item))
+        Some(NodeSnapshot::Delete(item))
     }
 
-    fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<Note>, Stop> {
+    fn sync(
+        snapshot: &NodeSnapshot,
+        asked: &mut Transcript,
+    ) -> Result<Outcome<GraphFinding>, Stop> {
         let notes = match snapshot {
-            Snapshot::Delete(item) => delete::attempt(item, asked)?,
-            Snapshot::Orphan(owner) => orphan::attempt(owner, asked)?,
+            NodeSnapshot::Delete(item) => delete::attempt(item, asked)?,
+            NodeSnapshot::Orphan(owner) => orphan::attempt(owner, asked)?,
         };
         Ok(Outcome { again: None, notes })
     }
 
-    fn remember(&mut self, key: &Key, note: Note, _: Now) {
+    fn remember(&mut self, key: &NodeKey, note: GraphFinding, _: Now) {
         match note {
-            Note::Gone(identity) => self.graph.borrow_mut().remove_absent(&identity),
-            Note::Absent(identity) => self.graph.borrow_mut().add_absent(identity),
-            Note::Wake(uids) => self.woken.extend(uids.into_iter().map(Key::Delete)),
-            Note::Unlisted(kind) if self.unlisted.contains(&kind) => {
+            GraphFinding::Gone(identity) => self.graph.borrow_mut().remove_absent(&identity),
+            GraphFinding::Absent(identity) => self.graph.borrow_mut().add_absent(identity),
+            GraphFinding::Wake(uids) => self.woken.extend(uids.into_iter().map(NodeKey::Delete)),
+            GraphFinding::Unlisted(kind) if self.unlisted.contains(&kind) => {
                 self.waiting.entry(kind).or_default().insert(key.clone());
             }
             // It was listed meanwhile.
-            Note::Unlisted(_) => self.woken.push(key.clone()),
-            Note::Unmapped => {
+            GraphFinding::Unlisted(_) => self.woken.push(key.clone()),
+            GraphFinding::Unmapped => {
                 self.unmapped.insert(key.clone());
             }
         }
     }
 
-    fn wake_after_notes(&mut self, wake: &mut Wakes<Key>) {
+    fn wake_after_notes(&mut self, wake: &mut Wakes<NodeKey>) {
         self.wake_tasks(wake);
     }
 }

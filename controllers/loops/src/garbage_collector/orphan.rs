@@ -7,34 +7,37 @@ use pintle_api_types::request::{ApiError, PatchForm};
 use pintle_controllers_core::frame::{Stop, Transcript};
 use pintle_controllers_core::meta::Uid;
 
-use super::Note;
+use super::GraphFinding;
 use super::graph::{Graph, ORPHAN};
 use super::mapper::Mapper;
-use super::write::{self, Object};
+use super::write::{self, MappedObject};
 
 /// An object whose dependents are orphaned.
 #[derive(Debug)]
-pub struct Owner {
-    object: Object,
-    dependents: Vec<Object>,
+pub struct OrphaningOwner {
+    object: MappedObject,
+    dependents: Vec<MappedObject>,
 }
 
-impl Owner {
+impl OrphaningOwner {
     pub(super) fn gather(uid: &Uid, kind: Kind, graph: &Graph, mapper: &Mapper) -> Option<Self> {
         let node = graph.get(uid)?;
         let dependents = graph.dependents(node).filter_map(|dependent| {
             let identity = dependent.identity.clone();
             // A dependent of a kind that is gone is gone.
             let kind = mapper.find(&identity.api_version, &identity.kind)?.kind;
-            Some(Object { identity, kind })
+            Some(MappedObject { identity, kind })
         });
         let dependents = dependents.collect();
-        Some(Self { object: Object { identity: node.identity.clone(), kind }, dependents })
+        Some(Self { object: MappedObject { identity: node.identity.clone(), kind }, dependents })
     }
 }
 
 /// Orphans the dependents of an owner.
-pub(super) fn attempt(owner: &Owner, asked: &mut Transcript) -> Result<Vec<Note>, Stop> {
+pub(super) fn attempt(
+    owner: &OrphaningOwner,
+    asked: &mut Transcript,
+) -> Result<Vec<GraphFinding>, Stop> {
     let dropped = [owner.object.identity.uid.clone()];
     let mut failures = Vec::new();
     let mut unsupported = Vec::new();
@@ -65,7 +68,7 @@ pub(super) fn attempt(owner: &Owner, asked: &mut Transcript) -> Result<Vec<Note>
 
 /// Drops the owner from dependents whose lists cannot be merged by keys.
 fn merge_each(
-    dependents: &[&Object],
+    dependents: &[&MappedObject],
     dropped: &[Uid],
     failures: &mut Vec<String>,
     asked: &mut Transcript,
@@ -94,7 +97,7 @@ fn merge_each(
     Ok(())
 }
 
-fn note(dependent: &Object, error: &ApiError, failures: &mut Vec<String>) {
+fn note(dependent: &MappedObject, error: &ApiError, failures: &mut Vec<String>) {
     if !error.is_not_found() {
         failures.push(format!("orphaning {} failed, {error}", dependent.identity));
     }

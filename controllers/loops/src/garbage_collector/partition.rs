@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::graph::Node;
+use super::graph::GraphNode;
 use super::identity::Identity;
 
 /// How a dependent names an owner; both at once when it names it twice.
@@ -16,7 +16,7 @@ pub(super) struct Fit {
 
 /// How a dependent names an owner.
 // k8s: pkg/controller/garbagecollector/graph_builder.go partitionDependents
-pub(super) fn fit(dependent: &Node, owner: &Identity) -> Fit {
+pub(super) fn fit(dependent: &GraphNode, owner: &Identity) -> Fit {
     if owner.is_namespaced() && owner.namespace != dependent.identity.namespace {
         return Fit { matches: false, mismatches: true };
     }
@@ -30,11 +30,11 @@ pub(super) fn fit(dependent: &Node, owner: &Identity) -> Fit {
     fit
 }
 
-/// The coordinates that some dependent claims for an owner and that follow those found absent; after
-/// the last of them the first. None when all dependents agree.
+/// The coordinates that some dependent claims for an owner and that follow those found absent;
+/// after the last of them the first. None when all dependents agree.
 // k8s: pkg/controller/garbagecollector/graph_builder.go getAlternateOwnerIdentity
 pub(super) fn alternative<'a>(
-    dependents: impl Iterator<Item = &'a Node>,
+    dependents: impl Iterator<Item = &'a GraphNode>,
     absent: &Identity,
 ) -> Option<Identity> {
     let mut claimed = BTreeSet::new();

@@ -72,12 +72,10 @@ impl GraphView {
             let flags: Vec<_> = flags.iter().filter(|flag| flag.1).map(|flag| flag.0).collect();
             let (uid, kind) = (identity.uid.as_str(), identity.kind.as_str());
             let (namespace, name) = (identity.namespace.as_str(), identity.name.as_str());
-            let flags = flags.join(", ");
+            let state = flags.join(", ");
+            let name = format!("namespace={namespace:?} name={name:?}");
             // A String takes everything.
-            let _ = writeln!(
-                text,
-                "  {at} [label={uid:?} kind={kind:?} namespace={namespace:?} name={name:?} state={flags:?}];"
-            );
+            let _ = writeln!(text, "  {at} [label={uid:?} kind={kind:?} {name} state={state:?}];");
         }
         for (at, node) in nodes.iter().enumerate() {
             for owner in &node.owners {

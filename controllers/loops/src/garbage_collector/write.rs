@@ -20,12 +20,12 @@ const ATTEMPTS: usize = 4;
 
 /// An object and the resource that it is read from.
 #[derive(Debug)]
-pub(super) struct Object {
+pub(super) struct MappedObject {
     pub(super) identity: Identity,
     pub(super) kind: Kind,
 }
 
-impl Object {
+impl MappedObject {
     pub(super) fn target(&self) -> Target {
         let namespace = if self.kind.is_namespaced { self.identity.namespace.as_str() } else { "" };
         Target::object(self.kind, ObjectKey::new(namespace, &self.identity.name))
@@ -51,7 +51,7 @@ pub(super) fn is_waiting_for_dependents(object: &Value) -> bool {
 /// Deletes exactly the object that was read; false when it is gone.
 // k8s: pkg/controller/garbagecollector/operations.go deleteObject
 pub(super) fn delete(
-    object: &Object,
+    object: &MappedObject,
     latest: &Value,
     propagation: Propagation,
     asked: &mut Transcript,
@@ -127,7 +127,7 @@ fn merge(latest: &Value, references: Vec<Value>) -> Value {
 
 /// Drops owners from an object.
 pub(super) fn drop_owners(
-    object: &Object,
+    object: &MappedObject,
     latest: &Value,
     owners: &[Uid],
     asked: &mut Transcript,
@@ -139,7 +139,7 @@ pub(super) fn drop_owners(
 /// Makes an object's references stop blocking the deletion of its owners.
 // k8s: pkg/controller/garbagecollector/patch.go unblockOwnerReferencesStrategicMergePatch
 pub(super) fn unblock_owners(
-    object: &Object,
+    object: &MappedObject,
     latest: &Value,
     asked: &mut Transcript,
 ) -> Result<(), Stop> {
@@ -160,7 +160,7 @@ pub(super) fn unblock_owners(
 
 // k8s: pkg/controller/garbagecollector/patch.go patch
 fn patch(
-    object: &Object,
+    object: &MappedObject,
     strategic: Value,
     merged: Value,
     asked: &mut Transcript,
@@ -178,7 +178,7 @@ fn patch(
 /// Removes a finalizer from an object, again after conflicts.
 // k8s: pkg/controller/garbagecollector/operations.go removeFinalizer
 pub(super) fn remove_finalizer(
-    object: &Object,
+    object: &MappedObject,
     finalizer: &str,
     asked: &mut Transcript,
 ) -> Result<(), Stop> {

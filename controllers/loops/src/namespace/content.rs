@@ -14,7 +14,7 @@ use pintle_controllers_core::tables::DiscoveredKind;
 use serde_json::Value;
 
 use super::conditions::Findings;
-use super::{Snapshot, is_unsupported, target};
+use super::{TerminatingNamespace, is_unsupported, target};
 
 /// Seconds that finalizers are expected to take.
 // k8s: deletion/namespaced_resources_deleter.go finalizerEstimateSeconds
@@ -42,7 +42,7 @@ impl Work<'_> {
 /// Deletes the content; returns the estimate and the newest state of the namespace.
 pub(super) fn delete_all(
     namespace: Value,
-    snapshot: &Snapshot,
+    snapshot: &TerminatingNamespace,
     asked: &mut Transcript,
 ) -> Result<(i64, Value), Stop> {
     let mut findings = Findings::default();

@@ -77,14 +77,14 @@ impl Namespaces {
 
 /// A namespace and the kinds that may have objects in it.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct TerminatingNamespace {
     key: ObjectKey,
     discovery: Rc<Discovery>,
 }
 
 impl Controller for Namespaces {
     type Key = ObjectKey;
-    type Snapshot = Snapshot;
+    type Snapshot = TerminatingNamespace;
     type Note = ();
 
     const NAME: &'static str = "namespace-controller";
@@ -132,13 +132,18 @@ impl Controller for Namespaces {
         }
     }
 
-    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<Snapshot> {
+    fn snapshot(
+        &mut self,
+        key: &ObjectKey,
+        tables: &Tables,
+        _: Now,
+    ) -> Option<TerminatingNamespace> {
         tables.namespaces.get(key)?;
-        Some(Snapshot { key: key.clone(), discovery: Rc::clone(&tables.discovery) })
+        Some(TerminatingNamespace { key: key.clone(), discovery: Rc::clone(&tables.discovery) })
     }
 
     // k8s: deletion/namespaced_resources_deleter.go Delete
-    fn sync(snapshot: &Snapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+    fn sync(snapshot: &TerminatingNamespace, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
         if snapshot.discovery.kinds.is_empty() {
             let message = "the kinds of the API server are not discovered yet".to_owned();
             return Err(Stop::Failed(SyncError { message, retry: Retry::Quietly }));

@@ -19,7 +19,7 @@ fn found(kind: Kind, verbs: &[&str]) -> DiscoveredKind {
     DiscoveredKind { kind, verbs, is_preferred: true }
 }
 
-fn snapshot() -> Snapshot {
+fn snapshot() -> TerminatingNamespace {
     let kinds = vec![
         found(PODS, ALL),
         found(SERVICES, &["list", "delete"]),
@@ -27,7 +27,7 @@ fn snapshot() -> Snapshot {
         found(NODES, ALL),
     ];
     let discovery = Discovery { kinds, ..Discovery::default() };
-    Snapshot { key: ObjectKey::new("", "n"), discovery: Rc::new(discovery) }
+    TerminatingNamespace { key: ObjectKey::new("", "n"), discovery: Rc::new(discovery) }
 }
 
 fn namespace(phase: &str, finalizers: &[&str]) -> Value {
@@ -90,7 +90,7 @@ fn terminating() -> Cluster {
     Cluster { namespace: namespace("Terminating", &["kubernetes"]), ..Cluster::default() }
 }
 
-fn synced(cluster: &mut Cluster, snapshot: &Snapshot, seconds: u64) -> Driven<()> {
+fn synced(cluster: &mut Cluster, snapshot: &TerminatingNamespace, seconds: u64) -> Driven<()> {
     drive::<Namespaces>(snapshot, at(seconds).wall, |request| cluster.answer(request))
 }
 

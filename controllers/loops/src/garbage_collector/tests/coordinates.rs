@@ -4,9 +4,9 @@
 use pintle_api_types::kind::{DEPLOYMENTS, NODES, PODS, SECRETS};
 use serde_json::Value;
 
-use super::{World, foos, object, old_foos, owned};
+use super::{CollectorWorld, foos, object, old_foos, owned};
 
-fn put(world: &mut World, objects: &[&Value]) {
+fn put(world: &mut CollectorWorld, objects: &[&Value]) {
     for object in objects {
         world.server.put((*object).clone());
     }
@@ -16,7 +16,7 @@ fn put(world: &mut World, objects: &[&Value]) {
 fn owner_of_the_whole_cluster_gets_its_namespace_corrected() {
     let node = object(NODES, "", "node", "node");
     let pod = owned(object(PODS, "n", "pod", "p"), &node);
-    let mut world = World::new();
+    let mut world = CollectorWorld::new();
     put(&mut world, &[&node, &pod]);
     world.observe(&pod);
     assert_eq!(world.nodes(), ["v1 Node n/node?", "v1 Pod n/pod"]);
@@ -33,7 +33,7 @@ fn dependent_of_an_owner_in_another_namespace_is_reported_and_deleted() {
     for is_owner_first in [true, false] {
         let owner = object(PODS, "m", "owner", "o");
         let pod = owned(object(PODS, "n", "pod", "p"), &owner);
-        let mut world = World::new();
+        let mut world = CollectorWorld::new();
         put(&mut world, &[&owner, &pod]);
         let order = if is_owner_first { [&owner, &pod] } else { [&pod, &owner] };
         order.into_iter().for_each(|object| world.observe(object));
@@ -52,7 +52,7 @@ fn dependent_of_the_whole_cluster_with_a_namespaced_owner_is_reported_and_kept()
     for is_owner_first in [true, false] {
         let owner = object(PODS, "n", "owner", "o");
         let node = owned(object(NODES, "", "node", "node"), &owner);
-        let mut world = World::new();
+        let mut world = CollectorWorld::new();
         put(&mut world, &[&owner, &node]);
         let order = if is_owner_first { [&owner, &node] } else { [&node, &owner] };
         for object in order {
@@ -71,7 +71,7 @@ fn owner_in_a_version_that_is_served_counts_and_its_end_is_noticed() {
     let owner = object(foos(), "n", "owner", "o");
     let named = object(old_foos(), "n", "owner", "o");
     let pod = owned(object(PODS, "n", "pod", "p"), &named);
-    let mut world = World::new();
+    let mut world = CollectorWorld::new();
     put(&mut world, &[&owner, &pod]);
     world.observe(&pod);
     assert_eq!(world.process(), ["get foos.example.com n/owner"]);
@@ -96,7 +96,7 @@ fn wrong_kind_of_one_dependent_does_not_harm_others_of_the_owner() {
     let bad = owned(object(PODS, "n", "bad", "bad"), &wrong);
     let good = owned(object(PODS, "n", "good", "good"), &owner);
     for order in [[&bad, &good, &owner], [&bad, &owner, &good], [&owner, &bad, &good]] {
-        let mut world = World::new();
+        let mut world = CollectorWorld::new();
         put(&mut world, &[&owner, &bad, &good]);
         for object in order {
             world.observe(object);
@@ -116,7 +116,7 @@ fn wrong_kind_of_one_dependent_does_not_harm_others_of_the_owner() {
 
 #[test]
 fn absent_owner_is_tried_under_all_names_that_dependents_claim() {
-    let mut world = World::new();
+    let mut world = CollectorWorld::new();
     for (name, kind) in [("a", DEPLOYMENTS), ("b", SECRETS), ("c", foos())] {
         let pod = owned(object(PODS, "n", name, name), &object(kind, "n", name, "o"));
         let pod = world.server.put(pod);

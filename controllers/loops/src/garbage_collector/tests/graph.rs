@@ -8,7 +8,7 @@ use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::meta::{Meta, OwnerReference, Uid};
 use proptest::prelude::*;
 
-use super::super::graph::{Graph, Node};
+use super::super::graph::{Graph, GraphNode};
 use super::super::identity::Identity;
 use super::super::partition::{Fit, alternative, fit};
 
@@ -30,8 +30,8 @@ fn reference(owner: &Identity) -> OwnerReference {
     }
 }
 
-fn child(namespace: &str, owner: &str) -> Node {
-    Node {
+fn child(namespace: &str, owner: &str) -> GraphNode {
+    GraphNode {
         identity: identity(&format!("v1 Child {namespace} c u")),
         dependents: BTreeSet::new(),
         owners: Box::new([reference(&identity(owner))]),
@@ -117,7 +117,9 @@ fn check(graph: &Graph) {
 
 proptest! {
     #[test]
-    fn graph_agrees_with_the_references_after_any_events(steps in prop::collection::vec(step(), 0..60)) {
+    fn graph_agrees_with_the_references_after_any_events(
+        steps in prop::collection::vec(step(), 0..60)
+    ) {
         let mut graph = Graph::default();
         let mut known: [Option<Meta>; 8] = Default::default();
         let mut gone = BTreeSet::new();

@@ -7,12 +7,12 @@ use pintle_api_types::request::{DeleteOptions, Propagation, Target};
 use serde_json::json;
 
 use super::super::{Change, Controller, Kind};
-use super::{World, blocking, foos, object, owned};
+use super::{CollectorWorld, blocking, foos, object, owned};
 
 const POD: &str = "get pods n/pod";
 
-fn world_of(objects: &[serde_json::Value]) -> World {
-    let mut world = World::new();
+fn world_of(objects: &[serde_json::Value]) -> CollectorWorld {
+    let mut world = CollectorWorld::new();
     for object in objects {
         let object = world.server.put(object.clone());
         world.observe(&object);
@@ -20,14 +20,14 @@ fn world_of(objects: &[serde_json::Value]) -> World {
     world
 }
 
-fn delete(world: &mut World, kind: Kind, name: &str, propagation: Propagation) {
+fn delete(world: &mut CollectorWorld, kind: Kind, name: &str, propagation: Propagation) {
     let target = Target::object(kind, ObjectKey::new("n", name));
     let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
     world.server.delete(&target, &options).expect("it is there");
 }
 
 /// Watches show everything.
-fn observe_all(world: &mut World) {
+fn observe_all(world: &mut CollectorWorld) {
     let unseen = std::mem::take(&mut world.server.unseen);
     for happening in unseen.into_values().flatten() {
         match happening {
@@ -38,7 +38,7 @@ fn observe_all(world: &mut World) {
 }
 
 /// Processes until nothing is left; returns the requests that write.
-fn settle(world: &mut World) -> Vec<String> {
+fn settle(world: &mut CollectorWorld) -> Vec<String> {
     let mut writes = Vec::new();
     observe_all(world);
     for _ in 0..100 {
@@ -140,7 +140,7 @@ fn cycle_that_is_deleted_in_the_foreground_is_unblocked() {
 #[test]
 fn absent_owner_is_read_once_for_all_dependents() {
     let owner = object(DEPLOYMENTS, "n", "owner", "o");
-    let mut world = World::new();
+    let mut world = CollectorWorld::new();
     for name in ["a", "b", "c"] {
         let pod = world.server.put(owned(object(PODS, "n", name, name), &owner));
         world.observe(&pod);
@@ -182,7 +182,7 @@ fn deletion_names_uid_and_version_and_survives_unrelated_changes() {
 #[test]
 fn owner_of_a_kind_that_is_not_listed_counts_as_present() {
     let owner = object(DEPLOYMENTS, "n", "owner", "o");
-    let mut world = World::unlisted();
+    let mut world = CollectorWorld::unlisted();
     let pod = world.server.put(owned(object(PODS, "n", "pod", "p"), &owner));
     world.observe(&pod);
     world.list(PODS);
@@ -198,7 +198,7 @@ fn owner_of_an_unlisted_kind_keeps_a_dependent_whose_other_owner_is_gone() {
     let unlisted = object(DEPLOYMENTS, "n", "owner", "o");
     let gone = object(NODES, "", "gone", "g");
     let pod = owned(owned(object(PODS, "n", "pod", "p"), &unlisted), &gone);
-    let mut world = World::unlisted();
+    let mut world = CollectorWorld::unlisted();
     world.list(PODS);
     world.list(NODES);
     let pod = world.server.put(pod);
@@ -232,7 +232,7 @@ fn unknown_kind_waits_for_discovery() {
 #[test]
 fn object_without_owners_is_left_alone_also_when_a_virtual_node_was_examined() {
     let mut world = world_of(&[object(PODS, "n", "pod", "p")]);
-    world.pending.push_back(super::Key::Delete(super::Uid::of("p")));
+    world.pending.push_back(super::NodeKey::Delete(super::Uid::of("p")));
     assert_eq!(world.process(), [POD]);
     assert_eq!(world.server.deleted, [""; 0]);
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::at;
-use server::Server;
+use server::GarbageServer;
 
 /// The kinds of these tests; the last one is served, not preferred.
 pub(super) fn kinds() -> [Kind; 6] {
@@ -63,15 +63,15 @@ pub(super) fn blocking(mut object: Value) -> Value {
 }
 
 /// A collector, what it knows, and the API server.
-pub(super) struct World {
-    server: Server,
+pub(super) struct CollectorWorld {
+    server: GarbageServer,
     pub(super) tables: Tables,
     pub(super) collector: GarbageCollector,
-    pub(super) pending: VecDeque<Key>,
+    pub(super) pending: VecDeque<NodeKey>,
     pub(super) events: Vec<String>,
 }
 
-impl World {
+impl CollectorWorld {
     /// Everything is discovered and listed.
     pub(super) fn new() -> Self {
         let mut world = Self::unlisted();
@@ -83,7 +83,7 @@ impl World {
     /// Everything is discovered, and nothing listed.
     pub(super) fn unlisted() -> Self {
         let mut world = Self {
-            server: Server::default(),
+            server: GarbageServer::default(),
             tables: Tables::default(),
             collector: GarbageCollector::new(1, Vec::new()),
             pending: VecDeque::new(),
@@ -117,7 +117,7 @@ impl World {
         self.wake(&wakes);
     }
 
-    fn wake(&mut self, wakes: &Wakes<Key>) {
+    fn wake(&mut self, wakes: &Wakes<NodeKey>) {
         for key in wakes.keys() {
             if !self.pending.contains(key) {
                 self.pending.push_back(key.clone());
@@ -141,7 +141,7 @@ impl World {
         let Some(snapshot) = self.collector.snapshot(&key, &self.tables, at(0)) else {
             return Vec::new();
         };
-        let driven: Driven<Note> =
+        let driven: Driven<GraphFinding> =
             drive::<GarbageCollector>(&snapshot, at(0).wall, |request| self.server.answer(request));
         self.events.extend(driven.events.into_iter().map(|event| event.message));
         match driven.outcome {
@@ -161,7 +161,7 @@ impl World {
     /// The UIDs that wait for their examination.
     pub(super) fn pending(&self) -> Vec<&str> {
         let uids = self.pending.iter().map(|key| match key {
-            Key::Delete(uid) | Key::Orphan(uid) => uid.as_str(),
+            NodeKey::Delete(uid) | NodeKey::Orphan(uid) => uid.as_str(),
         });
         uids.collect()
     }

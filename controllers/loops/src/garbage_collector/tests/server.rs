@@ -20,7 +20,7 @@ pub(super) enum Happening {
 
 /// The objects, by path.
 #[derive(Default)]
-pub(super) struct Server {
+pub(super) struct GarbageServer {
     pub(super) objects: BTreeMap<String, Value>,
     version: u64,
     pub(super) unseen: BTreeMap<Kind, VecDeque<Happening>>,
@@ -45,7 +45,7 @@ fn path_of(object: &Value) -> String {
     format!("{}/{name}", kind_of(object).path(namespace))
 }
 
-impl Server {
+impl GarbageServer {
     pub(super) fn put(&mut self, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();

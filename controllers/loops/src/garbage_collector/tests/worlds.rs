@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::{Controller, Wakes};
-use super::server::{Happening, Server};
-use super::{World, foos, kind_of, object, owned};
+use super::server::{GarbageServer, Happening};
+use super::{CollectorWorld, foos, kind_of, object, owned};
 use crate::testing::at;
 
 /// What a user or a watch does.
@@ -54,7 +54,7 @@ fn kinds() -> [Kind; 4] {
 }
 
 /// Changes what a user asks for.
-fn change(server: &mut Server, act: &Act, uids: &mut usize) {
+fn change(server: &mut GarbageServer, act: &Act, uids: &mut usize) {
     match act {
         Act::Create { kind, namespace, name, owners, is_blocking } => {
             let kind = kinds()[*kind];
@@ -98,7 +98,7 @@ fn change(server: &mut Server, act: &Act, uids: &mut usize) {
 }
 
 /// An owner that a user claims: a live one, one with a wrong name or namespace, or none at all.
-fn claimed(server: &Server, owner: usize) -> Value {
+fn claimed(server: &GarbageServer, owner: usize) -> Value {
     let live = server.objects.values().nth(owner % 20);
     match (live, owner % 7) {
         (Some(live), 0) => {
@@ -115,7 +115,7 @@ fn claimed(server: &Server, owner: usize) -> Value {
     }
 }
 
-fn show(world: &mut World, kind: Kind) -> bool {
+fn show(world: &mut CollectorWorld, kind: Kind) -> bool {
     let happening =
         world.server.unseen.get_mut(&kind).and_then(std::collections::VecDeque::pop_front);
     match happening {
@@ -127,7 +127,7 @@ fn show(world: &mut World, kind: Kind) -> bool {
 }
 
 /// Examines the next key, while a user acts before the last request.
-fn process_while(world: &mut World, act: &Act, uids: &mut usize) {
+fn process_while(world: &mut CollectorWorld, act: &Act, uids: &mut usize) {
     let Some(key) = world.pending.pop_front() else { return };
     let Some(snapshot) = world.collector.snapshot(&key, &world.tables, at(0)) else { return };
     let server = &mut world.server;
@@ -148,8 +148,8 @@ fn process_while(world: &mut World, act: &Act, uids: &mut usize) {
     world.wake(&wakes);
 }
 
-fn run(acts: &[Act]) -> World {
-    let mut world = World::new();
+fn run(acts: &[Act]) -> CollectorWorld {
+    let mut world = CollectorWorld::new();
     let mut uids = 0;
     for act in acts {
         match act {
@@ -196,7 +196,7 @@ proptest! {
 
 #[test]
 fn world_of_this_file_can_fail() {
-    let mut server = Server::default();
+    let mut server = GarbageServer::default();
     let owner = server.put(object(DEPLOYMENTS, "n", "o1", "o"));
     let pod = server.put(owned(object(PODS, "n", "o2", "p"), &owner));
     assert!(has_owners(&pod) && server.has_solid_owner(&pod));
