@@ -58,6 +58,17 @@ impl<T: Facts> Kept<T> {
         Self::decode(&value.to_string())
     }
 
+    /// The text of a field of the whole object, byte by byte as it was read.
+    ///
+    /// # Panics
+    /// When the kind is not kept whole.
+    pub fn raw(&self, field: &str) -> Option<String> {
+        let text = self.text.as_deref().expect("the kind is kept whole");
+        let object: BTreeMap<&str, &RawValue> =
+            serde_json::from_str(text).expect("it was decoded before");
+        object.get(field).map(|raw| raw.get().to_owned())
+    }
+
     /// The whole object, to be changed and sent.
     ///
     /// # Panics

@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod replica_set;
 pub mod root_ca;
 pub mod service_account;
+pub mod stateful_set;
 pub mod ttl_after_finished;
 
 #[cfg(test)]

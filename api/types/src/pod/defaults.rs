@@ -38,19 +38,39 @@ pub fn apply(pod: &mut Pod) {
     let Some(spec) = pod.spec.as_mut() else {
         return;
     };
-    canonicalise(spec);
-    spec_fields(spec);
+    template_fields(spec);
+    spec.enable_service_links.get_or_insert(true);
     if let Some(annotations) = pod.metadata.annotations.as_mut() {
         annotations.retain(|key, _| !FORMER_ANNOTATIONS.contains(&key.as_str()));
     }
     let host_network = spec.host_network == Some(true);
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-        container_fields(container);
+        requests_from_limits(container.resources.get_or_insert_default());
         for port in container.ports.iter_mut().flatten() {
-            text(&mut port.protocol, "TCP");
             if host_network && port.host_port.unwrap_or(0) == 0 {
                 port.host_port = Some(port.container_port);
             }
+        }
+    }
+    pod_level_requests(spec);
+    round_up(spec);
+}
+
+/// Sets the defaults of the template of a workload's pods: fewer than those of a pod, which gets the
+/// others once it is created.
+// k8s: pkg/apis/core/v1/defaults.go SetDefaults_PodSpec
+pub fn apply_to_template(spec: &mut PodSpec) {
+    template_fields(spec);
+    round_up(spec);
+}
+
+fn template_fields(spec: &mut PodSpec) {
+    canonicalise(spec);
+    spec_fields(spec);
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        container_fields(container);
+        for port in container.ports.iter_mut().flatten() {
+            text(&mut port.protocol, "TCP");
         }
     }
     for ephemeral in spec.ephemeral_containers.iter_mut().flatten() {
@@ -65,8 +85,6 @@ pub fn apply(pod: &mut Pod) {
     for volume in spec.volumes.iter_mut().flatten() {
         volume_fields(volume);
     }
-    pod_level_requests(spec);
-    round_up(spec);
 }
 
 /// Sets a text that is missing or empty.
@@ -79,7 +97,6 @@ fn text(field: &mut Option<String>, default: &str) {
 fn spec_fields(spec: &mut PodSpec) {
     text(&mut spec.dns_policy, "ClusterFirst");
     text(&mut spec.restart_policy, "Always");
-    spec.enable_service_links.get_or_insert(true);
     spec.security_context.get_or_insert_with(PodSecurityContext::default);
     // A negative one is the shortest; validation never sees it.
     // k8s: pkg/apis/core/v1/conversion.go Convert_v1_Pod_To_core_Pod
@@ -130,7 +147,7 @@ fn container_fields(container: &mut Container) {
             }
         }
     }
-    requests_from_limits(container.resources.get_or_insert_default());
+    container.resources.get_or_insert_default();
 }
 
 fn message_fields(path: &mut Option<String>, policy: &mut Option<String>) {

@@ -106,7 +106,10 @@ impl Claim<'_> {
 
     /// Reads the owner live: it must be the same object and not be deleted.
     // k8s: pkg/controller/controller_ref_manager.go RecheckDeletionTimestamp
-    fn check_owner(&self, asked: &mut Transcript) -> Result<(), Stop> {
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn check_owner(&self, asked: &mut Transcript) -> Result<(), Stop> {
         let key = self.owner.key();
         let target = Target::object(self.owner_kind, key.clone());
         let fresh = asked.send(Request::Read { target, only_metadata: false })??;

@@ -3,6 +3,8 @@
 //! One file a kind or family. A struct has the field's names of Kubernetes, and only those fields
 //! that some controller reads; the rest of the text is skipped while it is decoded.
 
+mod claim;
+mod daemon_set;
 mod job;
 mod metadata;
 mod namespace;
@@ -17,12 +19,24 @@ pub use job::{
 };
 pub use metadata::Metadata;
 pub use namespace::{Namespace, NamespaceSpec, NamespaceStatus, RootCaConfigMap};
-pub use pod::{ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, Terminated};
+mod node;
+mod revision;
+mod stateful_set;
+pub use claim::PersistentVolumeClaim;
+pub use daemon_set::{DaemonSet, DaemonSetSpec, DaemonSetStatus, DaemonTemplate};
+pub use node::{Node, NodeSpec, Taint};
+pub use pod::{
+    ClaimVolume, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus, Terminated,
+};
 pub use replica::{
     Deployment, DeploymentSpec, ReplicaCondition, ReplicaSet, ReplicaSpec, ReplicaStatus,
     ReplicationController, RollingUpdate, Strategy, TemplateFacts, TemplateMeta,
 };
+pub use revision::ControllerRevision;
 pub use service_account::{ServiceAccount, TokenData, TokenSecret};
+pub use stateful_set::{
+    ClaimTemplate, RetentionPolicy, StatefulSet, StatefulSetSpec, StatefulSetStatus,
+};
 
 /// Implements [`crate::kept::Facts`] for a struct with a field `metadata`.
 macro_rules! facts {

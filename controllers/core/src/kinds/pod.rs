@@ -31,6 +31,12 @@ pub struct PodSpec {
     /// Names of the init containers that keep running beside the others.
     #[serde(rename = "initContainers", deserialize_with = "sidecars")]
     pub sidecars: Box<[Symbol]>,
+    /// Its volumes that are claims.
+    #[serde(rename = "volumes", deserialize_with = "claim_volumes")]
+    pub claim_volumes: Box<[ClaimVolume]>,
+    /// The node that its required affinity names: where a daemon pod that is not bound yet belongs.
+    #[serde(rename = "affinity", deserialize_with = "crate::common::node_match::target_node")]
+    pub target_node: Option<Symbol>,
 }
 
 fn sidecars<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[Symbol]>, D::Error> {
@@ -45,6 +51,35 @@ fn sidecars<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[Symbol]>, D::Erro
         container.restart_policy.as_deref().is_some_and(|policy| policy == "Always")
     };
     Ok(all.into_iter().filter(is_sidecar).map(|container| container.name).collect())
+}
+
+/// A volume that is a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimVolume {
+    /// The volume's name.
+    pub name: Symbol,
+    /// The claim's name.
+    pub claim: Symbol,
+}
+
+fn claim_volumes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[ClaimVolume]>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Volume {
+        name: Symbol,
+        persistent_volume_claim: Option<Source>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Source {
+        claim_name: Symbol,
+    }
+    let volumes = Option::<Vec<Volume>>::deserialize(from)?.unwrap_or_default();
+    let claims = volumes.into_iter().filter_map(|volume| {
+        let claim = volume.persistent_volume_claim?.claim_name;
+        Some(ClaimVolume { name: volume.name, claim })
+    });
+    Ok(claims.collect())
 }
 
 /// The status of a pod.

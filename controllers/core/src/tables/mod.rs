@@ -257,6 +257,11 @@ tables! {
     root_ca_config_maps: RootCaConfigMap,
     service_accounts: ServiceAccount,
     token_secrets: TokenSecret,
+    stateful_sets: StatefulSet,
+    daemon_sets: DaemonSet,
+    controller_revisions: ControllerRevision,
+    nodes: Node,
+    persistent_volume_claims: PersistentVolumeClaim,
 }
 
 impl Decoded {

@@ -1,0 +1,39 @@
+//! Nodes.
+
+use pintle_api_types::symbol::Symbol;
+use serde::Deserialize;
+
+use super::facts;
+use crate::meta::{Meta, or_default};
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its metadata.
+    pub metadata: Meta,
+    /// What is wanted.
+    pub spec: NodeSpec,
+}
+facts!(Node, NODES, whole: false);
+
+/// The spec of a node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeSpec {
+    /// What keeps pods away from it.
+    #[serde(deserialize_with = "or_default")]
+    pub taints: Box<[Taint]>,
+}
+
+/// What keeps pods away that do not tolerate it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Taint {
+    /// Its key.
+    pub key: Symbol,
+    /// Its value.
+    pub value: Symbol,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: Symbol,
+}
