@@ -12,6 +12,8 @@ pub mod replica_set;
 pub mod root_ca;
 pub mod service_account;
 pub mod stateful_set;
+#[cfg(test)]
+mod test_world;
 pub mod ttl_after_finished;
 
 #[cfg(test)]

@@ -15,18 +15,18 @@ use super::identity::{is_in_range, ordinal};
 
 /// The name of the claim of an ordinal.
 // k8s: stateful_set_utils.go getPersistentVolumeClaimName
-pub fn claim_name(set: &StatefulSet, template: &ClaimTemplate, ordinal: i64) -> String {
+pub(super) fn claim_name(set: &StatefulSet, template: &ClaimTemplate, ordinal: i64) -> String {
     format!("{}-{}-{ordinal}", template.name, set.metadata.name)
 }
 
 /// The names of the claims of an ordinal, in the order of the templates.
-pub fn claim_names(set: &StatefulSet, ordinal: i64) -> impl Iterator<Item = String> {
+pub(super) fn claim_names(set: &StatefulSet, ordinal: i64) -> impl Iterator<Item = String> {
     set.spec.volume_claim_templates.iter().map(move |one| claim_name(set, one, ordinal))
 }
 
 /// The pod has a volume for each of its claims.
 // k8s: stateful_set_utils.go storageMatches
-pub fn has_storage(set: &StatefulSet, pod: &Pod) -> bool {
+pub(super) fn has_storage(set: &StatefulSet, pod: &Pod) -> bool {
     let Some(ordinal) = ordinal(&pod.metadata.name) else { return false };
     set.spec.volume_claim_templates.iter().all(|template| {
         let mut volumes = pod.spec.claim_volumes.iter();
@@ -37,7 +37,7 @@ pub fn has_storage(set: &StatefulSet, pod: &Pod) -> bool {
 
 /// Gives a pod a volume for each of its claims, in place of volumes of the same names.
 // k8s: stateful_set_utils.go updateStorage
-pub fn set_volumes(set: &StatefulSet, ordinal: i64, pod: &mut Value) {
+pub(super) fn set_volumes(set: &StatefulSet, ordinal: i64, pod: &mut Value) {
     let templates = &set.spec.volume_claim_templates;
     let of_claim = |template: &ClaimTemplate| {
         let source = json!({"claimName": claim_name(set, template, ordinal)});
@@ -54,7 +54,7 @@ pub fn set_volumes(set: &StatefulSet, ordinal: i64, pod: &mut Value) {
 
 /// The claim that a template describes for an ordinal.
 // k8s: stateful_set_utils.go getPersistentVolumeClaims
-pub fn new_claim(set: &StatefulSet, whole: &Value, at: usize, ordinal: i64) -> Value {
+pub(super) fn new_claim(set: &StatefulSet, whole: &Value, at: usize, ordinal: i64) -> Value {
     let mut claim = whole["spec"]["volumeClaimTemplates"][at].clone();
     claim["apiVersion"] = PERSISTENT_VOLUME_CLAIMS.api_version().into();
     claim["kind"] = PERSISTENT_VOLUME_CLAIMS.kind.into();
@@ -70,29 +70,29 @@ pub fn new_claim(set: &StatefulSet, whole: &Value, at: usize, ordinal: i64) -> V
 
 /// A pod as the owner of claims.
 #[derive(Clone, Copy, Debug)]
-pub struct ClaimUser<'a> {
+pub(super) struct ClaimUser<'a> {
     /// Its name.
-    pub name: &'a str,
+    pub(super) name: &'a str,
     /// Its UID; empty before it is created.
-    pub uid: &'a str,
+    pub(super) uid: &'a str,
 }
 
 impl<'a> ClaimUser<'a> {
     /// A pod that exists.
-    pub fn of(pod: &'a Pod) -> Self {
+    pub(super) fn of(pod: &'a Pod) -> Self {
         Self { name: &pod.metadata.name, uid: pod.metadata.uid.as_str() }
     }
 }
 
 /// A claim of a pod of a set.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnedClaim<'a> {
+pub(super) struct OwnedClaim<'a> {
     /// The set.
-    pub set: &'a StatefulSet,
+    pub(super) set: &'a StatefulSet,
     /// The pod.
-    pub pod: ClaimUser<'a>,
+    pub(super) pod: ClaimUser<'a>,
     /// The claim.
-    pub claim: &'a PersistentVolumeClaim,
+    pub(super) claim: &'a PersistentVolumeClaim,
 }
 
 /// Which owners a claim should have.
@@ -125,7 +125,7 @@ impl OwnedClaim<'_> {
 
     /// A pod of the same name, but of another UID, owns the claim: it waits for that pod's removal.
     // k8s: stateful_set_utils.go hasStaleOwnerRef
-    pub fn is_stale_for_pod(&self) -> bool {
+    pub(super) fn is_stale_for_pod(&self) -> bool {
         let reference = self.references().iter().find(|one| self.is_pod(one));
         reference.is_some_and(|one| one.uid.as_str() != self.pod.uid)
     }
@@ -137,7 +137,7 @@ impl OwnedClaim<'_> {
 
     /// The retention policy applies, and another controller has the claim.
     // k8s: stateful_set_utils.go hasUnexpectedController
-    pub fn has_foreign_controller(&self) -> bool {
+    pub(super) fn has_foreign_controller(&self) -> bool {
         let policy = &self.set.spec.persistent_volume_claim_retention_policy;
         if &*policy.when_scaled == "Retain" && &*policy.when_deleted == "Retain" {
             return false;
@@ -175,7 +175,7 @@ impl OwnedClaim<'_> {
 
     /// The claim has the owners that the retention policy asks for, or is not to be touched.
     // k8s: stateful_set_utils.go isClaimOwnerUpToDate
-    pub fn is_up_to_date(&self) -> bool {
+    pub(super) fn is_up_to_date(&self) -> bool {
         let (has_set, has_pod) = (self.has_owner(self.set_uid()), self.has_owner(self.pod.uid));
         if self.is_stale_for_set() || self.is_stale_for_pod() {
             return true;
@@ -189,7 +189,7 @@ impl OwnedClaim<'_> {
 
     /// Gives the claim the owners that the retention policy asks for.
     // k8s: stateful_set_utils.go updateClaimOwnerRefForSetAndPod
-    pub fn set_owners(&self, claim: &mut Value) {
+    pub(super) fn set_owners(&self, claim: &mut Value) {
         let references = claim["metadata"]["ownerReferences"].as_array().cloned();
         let mut references = references.unwrap_or_default();
         references.retain(|one| {

@@ -12,51 +12,51 @@ use serde_json::{Value, json};
 use super::claims;
 
 /// The label with a pod's name.
-pub const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
+pub(super) const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 /// The label with a pod's ordinal.
-pub const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
+pub(super) const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 /// The label with the name of a pod's revision.
-pub const REVISION_LABEL: &str = "controller-revision-hash";
+pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 
 /// The set that a pod's name names, and its ordinal.
 // k8s: stateful_set_utils.go getParentNameAndOrdinal
-pub fn parent_and_ordinal(name: &str) -> Option<(&str, Option<i64>)> {
+pub(super) fn parent_and_ordinal(name: &str) -> Option<(&str, Option<i64>)> {
     let (parent, digits) = name.rsplit_once('-')?;
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| (parent, digits.parse::<i32>().ok().map(i64::from)))
 }
 
 /// A pod's ordinal; `None` when its name has none.
-pub fn ordinal(name: &str) -> Option<i64> {
+pub(super) fn ordinal(name: &str) -> Option<i64> {
     parent_and_ordinal(name)?.1
 }
 
 /// The name of the pod with an ordinal.
-pub fn pod_name(set: &StatefulSet, ordinal: i64) -> String {
+pub(super) fn pod_name(set: &StatefulSet, ordinal: i64) -> String {
     format!("{}-{ordinal}", set.metadata.name)
 }
 
 /// A pod's name names the set.
 // k8s: stateful_set_utils.go isMemberOf
-pub fn is_member(set: &StatefulSet, pod: &Pod) -> bool {
+pub(super) fn is_member(set: &StatefulSet, pod: &Pod) -> bool {
     parent_and_ordinal(&pod.metadata.name).is_some_and(|(parent, _)| *parent == *set.metadata.name)
 }
 
 /// The ordinals that the set should have pods for.
-pub fn ordinals(set: &StatefulSet) -> std::ops::Range<i64> {
+pub(super) fn ordinals(set: &StatefulSet) -> std::ops::Range<i64> {
     let first = i64::from(set.spec.first_ordinal);
     first..first + set.spec.replicas_wanted()
 }
 
 /// The pod has one of the ordinals that the set should have pods for.
 // k8s: stateful_set_utils.go podInOrdinalRange
-pub fn is_in_range(set: &StatefulSet, pod_name: &str) -> bool {
+pub(super) fn is_in_range(set: &StatefulSet, pod_name: &str) -> bool {
     ordinal(pod_name).is_some_and(|ordinal| ordinals(set).contains(&ordinal))
 }
 
 /// The pod has the name and labels of its ordinal.
 // k8s: stateful_set_utils.go identityMatches
-pub fn has_identity(set: &StatefulSet, pod: &Pod) -> bool {
+pub(super) fn has_identity(set: &StatefulSet, pod: &Pod) -> bool {
     let meta = &pod.metadata;
     let Some(ordinal) = ordinal(&meta.name).filter(|_| is_member(set, pod)) else { return false };
     *meta.name == *pod_name(set, ordinal)
@@ -65,13 +65,13 @@ pub fn has_identity(set: &StatefulSet, pod: &Pod) -> bool {
 }
 
 /// The name of a pod's revision; empty when it has none.
-pub fn revision_of(pod: &Pod) -> &str {
+pub(super) fn revision_of(pod: &Pod) -> &str {
     pod.metadata.labels.get(REVISION_LABEL).map_or("", |label| label.as_str())
 }
 
 /// Gives a pod the name and labels of its ordinal.
 // k8s: stateful_set_utils.go updateIdentity
-pub fn set_identity(set: &StatefulSet, ordinal: i64, pod: &mut Value) {
+pub(super) fn set_identity(set: &StatefulSet, ordinal: i64, pod: &mut Value) {
     let name = pod_name(set, ordinal);
     let metadata = &mut pod["metadata"];
     metadata["name"] = name.as_str().into();
@@ -82,26 +82,26 @@ pub fn set_identity(set: &StatefulSet, ordinal: i64, pod: &mut Value) {
 
 /// The templates that pods are created from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Templates {
+pub(super) struct Templates {
     /// The template of the current revision.
-    pub current: RevisionTemplate,
+    pub(super) current: RevisionTemplate,
     /// The template of the update revision.
-    pub update: RevisionTemplate,
+    pub(super) update: RevisionTemplate,
 }
 
 /// The template of a revision.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RevisionTemplate {
+pub(super) struct RevisionTemplate {
     /// The revision's name.
-    pub revision: String,
+    pub(super) revision: String,
     /// The template.
-    pub template: Value,
+    pub(super) template: Value,
 }
 
 impl Templates {
     /// The pod of an ordinal; below the partition it is of the current revision.
     // k8s: stateful_set_utils.go newVersionedStatefulSetPod
-    pub fn pod(&self, set: &StatefulSet, ordinal: i64) -> Value {
+    pub(super) fn pod(&self, set: &StatefulSet, ordinal: i64) -> Value {
         let first = i64::from(set.spec.first_ordinal);
         let strategy = &set.spec.update_strategy;
         let is_current = match &strategy.rolling_update {

@@ -25,7 +25,7 @@ use super::identity;
 const UPDATES_MAX: u32 = 4;
 
 /// Claims by name.
-pub type Claims = BTreeMap<String, Rc<Kept<PersistentVolumeClaim>>>;
+pub(super) type Claims = BTreeMap<String, Rc<Kept<PersistentVolumeClaim>>>;
 
 /// What is done to a pod, for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +37,15 @@ enum Verb {
 
 /// Acts on the pods of a set.
 #[derive(Clone, Copy, Debug)]
-pub struct PodControl<'a> {
+pub(super) struct PodControl<'a> {
     /// The set.
-    pub set: &'a StatefulSet,
+    pub(super) set: &'a StatefulSet,
     /// The whole set.
-    pub whole: &'a Value,
+    pub(super) whole: &'a Value,
     /// The claims of its pods that exist.
-    pub claims: &'a Claims,
+    pub(super) claims: &'a Claims,
     /// The set as events name it.
-    pub about: &'a EventTarget,
+    pub(super) about: &'a EventTarget,
 }
 
 impl PodControl<'_> {
@@ -62,7 +62,7 @@ impl PodControl<'_> {
 
     /// A claim still belongs to an earlier pod of this name: the pod cannot be created yet.
     // k8s: stateful_pod_control.go PodClaimIsStale
-    pub fn has_stale_claim(&self, pod: ClaimUser<'_>, ordinal: i64) -> bool {
+    pub(super) fn has_stale_claim(&self, pod: ClaimUser<'_>, ordinal: i64) -> bool {
         let policy = &self.set.spec.persistent_volume_claim_retention_policy;
         &*policy.when_scaled != "Retain"
             && self.owned(pod, ordinal).any(|(claim, _)| claim.is_stale_for_pod())
@@ -70,7 +70,7 @@ impl PodControl<'_> {
 
     /// The pod's claims have the owners that the retention policy asks for.
     // k8s: stateful_pod_control.go ClaimsMatchRetentionPolicy
-    pub fn match_policy(&self, pod: ClaimUser<'_>, ordinal: i64) -> bool {
+    pub(super) fn match_policy(&self, pod: ClaimUser<'_>, ordinal: i64) -> bool {
         self.owned(pod, ordinal).all(|(claim, _)| claim.is_up_to_date())
     }
 
@@ -79,7 +79,7 @@ impl PodControl<'_> {
     /// # Errors
     /// When the API server refuses a claim.
     // k8s: stateful_pod_control.go UpdatePodClaimForRetentionPolicy
-    pub fn apply_policy(
+    pub(super) fn apply_policy(
         &self,
         pod: ClaimUser<'_>,
         ordinal: i64,
@@ -114,7 +114,7 @@ impl PodControl<'_> {
     ///
     /// # Errors
     /// As [`Self::apply_policy`].
-    pub fn apply_policy_if_needed(
+    pub(super) fn apply_policy_if_needed(
         &self,
         pod: ClaimUser<'_>,
         ordinal: i64,
@@ -158,7 +158,8 @@ impl PodControl<'_> {
                 let error = error.as_ref().map(ToString::to_string);
                 self.record_claim(&name, ordinal, error.as_deref(), asked);
             }
-            errors.extend(error.map(|error| failed(format!("failed to create PVC {name}: {error}"))));
+            errors
+                .extend(error.map(|error| failed(format!("failed to create PVC {name}: {error}"))));
         }
         aggregate(errors).map_or(Ok(()), |error| Err(Stop::Failed(error)))
     }
@@ -168,7 +169,7 @@ impl PodControl<'_> {
     /// # Errors
     /// As [`Self::apply_policy`] and when a claim cannot be created.
     // k8s: stateful_pod_control.go createMissingPersistentVolumeClaims
-    pub fn complete_claims(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn complete_claims(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
         let name = &*pod.metadata.name;
         let ordinal = identity::ordinal(name).expect("a replica has an ordinal");
         self.create_claims(ordinal, asked)?;
@@ -181,7 +182,12 @@ impl PodControl<'_> {
     /// # Errors
     /// When a claim or the pod cannot be created.
     // k8s: stateful_pod_control.go CreateStatefulPod
-    pub fn create(&self, ordinal: i64, pod: Value, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn create(
+        &self,
+        ordinal: i64,
+        pod: Value,
+        asked: &mut Transcript,
+    ) -> Result<(), Stop> {
         let name = identity::pod_name(self.set, ordinal);
         let claimed = self.create_claims(ordinal, asked);
         self.record_failure(Verb::Create, &name, claimed, asked)?;
@@ -199,7 +205,7 @@ impl PodControl<'_> {
     }
 
     /// The pod has its identity, volumes, and claims with the right owners.
-    pub fn is_consistent(&self, pod: &Pod) -> bool {
+    pub(super) fn is_consistent(&self, pod: &Pod) -> bool {
         let ordinal = identity::ordinal(&pod.metadata.name);
         identity::has_identity(self.set, pod)
             && claims::has_storage(self.set, pod)
@@ -211,7 +217,7 @@ impl PodControl<'_> {
     /// # Errors
     /// When the API server refuses the pod or a claim.
     // k8s: stateful_pod_control.go UpdateStatefulPod
-    pub fn update(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn update(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
         let name = &*pod.metadata.name;
         let ordinal = identity::ordinal(name).expect("a replica has an ordinal");
         if !claims::has_storage(self.set, pod) {
@@ -255,7 +261,7 @@ impl PodControl<'_> {
     /// # Errors
     /// When the API server refuses it.
     // k8s: stateful_pod_control.go DeleteStatefulPod
-    pub fn delete(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
+    pub(super) fn delete(&self, pod: &Pod, asked: &mut Transcript) -> Result<(), Stop> {
         let deleted = match asked.send(pods::delete(&pod.metadata.key()))? {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(()),
@@ -302,13 +308,7 @@ impl PodControl<'_> {
     }
 
     // k8s: stateful_pod_control.go recordClaimEvent
-    fn record_claim(
-        &self,
-        claim: &str,
-        ordinal: i64,
-        error: Option<&str>,
-        asked: &mut Transcript,
-    ) {
+    fn record_claim(&self, claim: &str, ordinal: i64, error: Option<&str>, asked: &mut Transcript) {
         let (pod, set) = (identity::pod_name(self.set, ordinal), &self.set.metadata.name);
         let about = self.about.clone();
         asked.event(match error {

@@ -26,17 +26,17 @@ const HISTORY_LIMIT_DEFAULT: i32 = 10;
 
 /// The revisions that pods are created from.
 #[derive(Clone, Debug)]
-pub struct LiveRevisions {
+pub(super) struct LiveRevisions {
     /// What is rolled out from.
-    pub current: Revision,
+    pub(super) current: Revision,
     /// What is rolled out to.
-    pub update: Revision,
+    pub(super) update: Revision,
     /// How often the name of a new revision was taken.
-    pub collision_count: i32,
+    pub(super) collision_count: i32,
 }
 
 /// The history of a set.
-pub fn history_of(set: &StatefulSet) -> History<'_> {
+pub(super) fn history_of(set: &StatefulSet) -> History<'_> {
     History { owner_kind: STATEFUL_SETS, owner: &set.metadata }
 }
 
@@ -46,7 +46,7 @@ impl LiveRevisions {
     ///
     /// # Errors
     /// When the API server refuses that.
-    pub fn find(
+    pub(super) fn find(
         set: &StatefulSet,
         whole: &Value,
         revisions: &[Revision],
@@ -89,7 +89,7 @@ impl LiveRevisions {
     ///
     /// # Errors
     /// When the data of a revision is no patch of the set.
-    pub fn templates(&self, whole: &Value) -> Result<Templates, Stop> {
+    pub(super) fn templates(&self, whole: &Value) -> Result<Templates, Stop> {
         let restored = |revision: &Revision| {
             let name = revision.metadata.name.to_string();
             let template = restore(revision, whole).ok_or_else(|| {
@@ -123,7 +123,7 @@ fn restores(revision: &Revision, whole: &Value, data: &str) -> bool {
 /// # Errors
 /// When the set is gone or being deleted, or the API server refuses it.
 // k8s: pkg/controller/statefulset/stateful_set.go adoptOrphanRevisions
-pub fn adopt(
+pub(super) fn adopt(
     set: &StatefulSet,
     revisions: &[Revision],
     check_owner: impl FnOnce(&mut Transcript) -> Result<(), Stop>,
@@ -142,7 +142,7 @@ pub fn adopt(
 /// # Errors
 /// When the API server refuses it.
 // k8s: stateful_set_control.go truncateHistory
-pub fn truncate(
+pub(super) fn truncate(
     set: &StatefulSet,
     pods: &[impl std::ops::Deref<Target: std::ops::Deref<Target = Pod>>],
     revisions: &[Revision],

@@ -17,7 +17,7 @@ use super::update::{Replica, Update};
 ///
 /// # Errors
 /// [`Stop::Pending`] only.
-pub fn run(
+pub(super) fn run(
     update: &Update<'_>,
     replicas: &[Replica],
     status: &mut StatefulSetStatus,
@@ -110,9 +110,10 @@ fn delete(
 /// # Errors
 /// When the set states neither a number nor a percentage.
 // k8s: stateful_set_utils.go getStatefulSetMaxUnavailable
-pub fn max_unavailable(set: &StatefulSet) -> Result<usize, NoIntOrPercent> {
+pub(super) fn max_unavailable(set: &StatefulSet) -> Result<usize, NoIntOrPercent> {
     let limits = set.spec.update_strategy.rolling_update.as_ref();
-    let Some(limit) = limits.map(|limits| &limits.max_unavailable).filter(|it| !it.is_null()) else {
+    let Some(limit) = limits.map(|limits| &limits.max_unavailable).filter(|it| !it.is_null())
+    else {
         return Ok(1);
     };
     let limit = scaled(limit, set.spec.replicas_wanted(), Rounding::Down)?;

@@ -19,25 +19,25 @@ const CONFLICTS_MAX: u32 = 4;
 
 /// The pod is running and ready.
 // k8s: stateful_set_utils.go isRunningAndReady
-pub fn is_running_and_ready(pod: &Pod) -> bool {
+pub(super) fn is_running_and_ready(pod: &Pod) -> bool {
     &*pod.status.phase == "Running" && pod.is_ready()
 }
 
 /// The pod is not available, or is being deleted.
 // k8s: stateful_set_utils.go isUnavailable
-pub fn is_unavailable(set: &StatefulSet, pod: &Pod, now: Timestamp) -> bool {
+pub(super) fn is_unavailable(set: &StatefulSet, pod: &Pod, now: Timestamp) -> bool {
     !is_available(set, pod, now) || pod.metadata.is_deleting()
 }
 
 /// The pod is ready long enough.
 // k8s: stateful_set_utils.go isRunningAndAvailable
-pub fn is_available(set: &StatefulSet, pod: &Pod, now: Timestamp) -> bool {
+pub(super) fn is_available(set: &StatefulSet, pod: &Pod, now: Timestamp) -> bool {
     pod.is_available(set.spec.min_ready_seconds.into(), now)
 }
 
 /// Counts pods into a status.
 // k8s: stateful_set_control.go updateStatus, computeReplicaStatus
-pub fn count<'a>(
+pub(super) fn count<'a>(
     status: &mut StatefulSetStatus,
     set: &StatefulSet,
     pods: impl Iterator<Item = &'a Pod>,
@@ -68,7 +68,7 @@ pub fn count<'a>(
 
 /// Ends a rolling update when all pods are updated and ready. It also ends one at 0 replicas.
 // k8s: stateful_set_utils.go completeRollingUpdate
-pub fn complete_rolling_update(set: &StatefulSet, status: &mut StatefulSetStatus) {
+pub(super) fn complete_rolling_update(set: &StatefulSet, status: &mut StatefulSetStatus) {
     let wanted = set.spec.replicas_wanted();
     let counts = [status.updated_replicas, status.ready_replicas, status.replicas];
     if &*set.spec.update_strategy.kind == "RollingUpdate"
@@ -81,7 +81,7 @@ pub fn complete_rolling_update(set: &StatefulSet, status: &mut StatefulSetStatus
 
 /// The status has to be written.
 // k8s: stateful_set_utils.go inconsistentStatus
-pub fn is_inconsistent(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
+pub(super) fn is_inconsistent(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     let known = StatefulSetStatus {
         observed_generation: 0,
         collision_count: status.collision_count,
@@ -96,7 +96,7 @@ pub fn is_inconsistent(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
 /// # Errors
 /// When the API server refuses it.
 // k8s: stateful_set_control.go updateStatefulSetStatus
-pub fn write(
+pub(super) fn write(
     set: &StatefulSet,
     whole: &Value,
     status: &mut StatefulSetStatus,
@@ -131,10 +131,9 @@ fn to_value(status: &StatefulSetStatus) -> Value {
             set(name, count.into());
         }
     }
-    for (name, revision) in [
-        ("currentRevision", &status.current_revision),
-        ("updateRevision", &status.update_revision),
-    ] {
+    for (name, revision) in
+        [("currentRevision", &status.current_revision), ("updateRevision", &status.update_revision)]
+    {
         if !revision.is_empty() {
             set(name, (&**revision).into());
         }

@@ -22,7 +22,7 @@ use super::status::{count, is_available, is_running_and_ready, is_unavailable};
 
 /// A pod that the set should have.
 #[derive(Clone, Debug)]
-pub enum Replica {
+pub(super) enum Replica {
     /// It exists.
     Live(Rc<Kept<Pod>>),
     /// It has to be created, with this ordinal.
@@ -32,7 +32,7 @@ pub enum Replica {
 impl Replica {
     /// The pod, if it was created.
     // k8s: stateful_set_utils.go isCreated
-    pub fn created(&self) -> Option<&Pod> {
+    pub(super) fn created(&self) -> Option<&Pod> {
         match self {
             Self::Live(pod) if !pod.status.phase.is_empty() => Some(pod),
             Self::Live(_) | Self::Missing(_) => None,
@@ -42,24 +42,24 @@ impl Replica {
 
 /// Acts on the pods of a set.
 #[derive(Debug)]
-pub struct Update<'a> {
+pub(super) struct Update<'a> {
     /// Creates, updates and deletes pods.
-    pub control: PodControl<'a>,
+    pub(super) control: PodControl<'a>,
     /// What pods are created from.
-    pub templates: Templates,
+    pub(super) templates: Templates,
     /// The gate `MaxUnavailableStatefulSet` is on.
-    pub has_max_unavailable: bool,
+    pub(super) has_max_unavailable: bool,
     /// When the sync began.
-    pub now: Timestamp,
+    pub(super) now: Timestamp,
 }
 
 /// The pods of a set, sorted into those that it should have and others.
 #[derive(Debug)]
-pub struct SortedPods {
+pub(super) struct SortedPods {
     /// By ordinal, with no gaps.
-    pub replicas: Vec<Replica>,
+    pub(super) replicas: Vec<Replica>,
     /// Beyond the ordinals of the set, the highest first.
-    pub condemned: Vec<Rc<Kept<Pod>>>,
+    pub(super) condemned: Vec<Rc<Kept<Pod>>>,
 }
 
 /// Goes on with the next pod, or ends the sync.
@@ -71,7 +71,7 @@ enum Flow {
 
 impl SortedPods {
     /// Sorts the pods of a set. Pods without an ordinal are in neither list.
-    pub fn of(set: &StatefulSet, pods: &[Rc<Kept<Pod>>]) -> Self {
+    pub(super) fn of(set: &StatefulSet, pods: &[Rc<Kept<Pod>>]) -> Self {
         let ordinals = identity::ordinals(set);
         let first = ordinals.start;
         let mut replicas: Vec<_> = ordinals.map(Replica::Missing).collect();
@@ -116,7 +116,7 @@ impl Update<'_> {
     ///
     /// # Errors
     /// [`Stop::Pending`] only.
-    pub fn run(
+    pub(super) fn run(
         &self,
         pods: &[Rc<Kept<Pod>>],
         status: &mut StatefulSetStatus,
@@ -291,8 +291,7 @@ impl Update<'_> {
             asked.because(format!("scaling down waits for pod {name} to be gone"));
             return Ok(Flow::End);
         }
-        let is_healthy =
-            is_running_and_ready(pod) && is_available(self.control.set, pod, self.now);
+        let is_healthy = is_running_and_ready(pod) && is_available(self.control.set, pod, self.now);
         if self.is_ordered() && !is_healthy && first_unavailable != Some(name) {
             let first = first_unavailable.unwrap_or_default();
             asked.because(format!("scaling down waits for pod {first} to be available"));

@@ -1,0 +1,148 @@
+//! Rolling updates, partitions, OnDelete and the limit of unavailable pods.
+
+use pintle_api_types::kind::PODS;
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn rollout_replaces_pods_from_the_highest_ordinal_down() {
+    let mut world = world(set(3));
+    settle(&mut world);
+    let first = status(&world)["currentRevision"].clone();
+    set_image(&mut world, "two");
+    for ordinal in [2, 1, 0] {
+        let name = format!("web-{ordinal}");
+        let driven = sync(&mut world);
+        assert_eq!(actions(&driven), [format!("delete pods {name}"), "status".to_owned()]);
+        world.remove(PODS, &name);
+        assert_eq!(actions(&sync(&mut world))[0], format!("create pods {name}"));
+        assert_eq!(image_of(&world, &name), "two");
+        assert_eq!(status(&world)["currentRevision"], first);
+        world.run_pod(&name);
+    }
+    settle(&mut world);
+    assert_ne!(status(&world)["currentRevision"], first);
+    assert_eq!(status(&world)["currentRevision"], status(&world)["updateRevision"]);
+    assert_eq!(status(&world)["currentReplicas"], 3);
+}
+
+#[test]
+fn rollout_waits_for_an_updated_pod_to_be_available() {
+    let mut world = world(set(2));
+    settle(&mut world);
+    set_image(&mut world, "two");
+    sync(&mut world);
+    world.remove(PODS, "web-1");
+    sync(&mut world);
+    let driven = sync(&mut world);
+    assert!(driven.reasons.contains(&"pod web-1 is not running and ready".to_owned()));
+    assert!(actions(&driven).iter().all(|action| action == "status"));
+}
+
+#[test]
+fn pods_below_the_partition_keep_the_current_revision() {
+    let mut world = world(set(3));
+    settle(&mut world);
+    edit(&mut world, |set| set["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = 2.into());
+    set_image(&mut world, "two");
+    settle(&mut world);
+    let images = ["web-0", "web-1", "web-2"].map(|pod| image_of(&world, pod).to_owned());
+    assert_eq!(images, ["one", "one", "two"]);
+    world.remove(PODS, "web-0");
+    settle(&mut world);
+    assert_eq!(image_of(&world, "web-0"), "one");
+    assert_eq!(status(&world)["updatedReplicas"], 1);
+    edit(&mut world, |set| set["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = 0.into());
+    settle(&mut world);
+    assert_eq!(image_of(&world, "web-0"), "two");
+}
+
+#[test]
+fn partition_counts_from_the_first_ordinal() {
+    let mut shifted = set(2);
+    shifted["spec"]["ordinals"] = json!({"start": 5});
+    shifted["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = 1.into();
+    let mut world = world(shifted);
+    settle(&mut world);
+    set_image(&mut world, "two");
+    settle(&mut world);
+    assert_eq!((image_of(&world, "web-5"), image_of(&world, "web-6")), ("one", "two"));
+}
+
+#[test]
+fn rollout_completes_at_zero_replicas_so_that_later_pods_are_new() {
+    let mut world = world(set(2));
+    settle(&mut world);
+    edit(&mut world, |set| {
+        set["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = 5.into();
+        set["spec"]["replicas"] = 0.into();
+    });
+    set_image(&mut world, "two");
+    settle(&mut world);
+    assert_eq!(status(&world)["currentRevision"], status(&world)["updateRevision"]);
+    edit(&mut world, |set| set["spec"]["replicas"] = 2.into());
+    settle(&mut world);
+    assert_eq!(image_of(&world, "web-0"), "two");
+}
+
+#[test]
+fn on_delete_replaces_nothing_and_keeps_the_current_revision() {
+    let mut manual = set(2);
+    manual["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+    let mut world = world(manual);
+    settle(&mut world);
+    let first = status(&world)["currentRevision"].clone();
+    set_image(&mut world, "two");
+    settle(&mut world);
+    assert_eq!(image_of(&world, "web-0"), "one");
+    for pod in ["web-0", "web-1"] {
+        world.remove(PODS, pod);
+        settle(&mut world);
+        assert_eq!(image_of(&world, pod), "two");
+    }
+    assert_eq!(status(&world)["currentRevision"], first);
+    assert_eq!(status(&world)["updatedReplicas"], 2);
+}
+
+#[test]
+fn old_pod_that_never_gets_ready_is_named_with_its_remedy() {
+    let mut world = world(set(2));
+    settle(&mut world);
+    set_image(&mut world, "broken");
+    sync(&mut world);
+    world.remove(PODS, "web-1");
+    sync(&mut world);
+    set_image(&mut world, "one");
+    let driven = sync(&mut world);
+    let reason = driven.reasons.iter().find(|reason| reason.starts_with("pod web-1"));
+    let reason = reason.expect("it says what it waits for");
+    assert!(reason.ends_with("kubectl delete pod web-1 -n n"), "{reason}");
+}
+
+#[test]
+fn several_pods_are_replaced_at_once_with_the_gate() {
+    let mut fast = set(4);
+    fast["spec"]["podManagementPolicy"] = "Parallel".into();
+    for (limit, deleted) in [
+        (json!(null), 1),
+        (json!(1), 1),
+        (json!(2), 2),
+        (json!("50%"), 2),
+        (json!("10%"), 1),
+        (json!("100%"), 4),
+    ] {
+        let mut world = world(fast.clone());
+        settle(&mut world);
+        edit(&mut world, |set| {
+            set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] = limit.clone();
+        });
+        set_image(&mut world, "two");
+        let mut controller = super::super::StatefulSets { workers: 1, has_max_unavailable: true };
+        let driven = world.sync(&mut controller, "web");
+        let deletes = actions(&driven).into_iter().filter(|one| one.starts_with("delete pods"));
+        assert_eq!(deletes.count(), deleted, "{limit}");
+        let again = world.sync(&mut controller, "web");
+        assert!(!actions(&again).iter().any(|one| one.starts_with("delete")), "{limit}");
+    }
+}
