@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod replica_set;
 pub mod root_ca;
 pub mod service_account;
+pub mod daemon_set;
 pub mod stateful_set;
 #[cfg(test)]
 mod test_world;

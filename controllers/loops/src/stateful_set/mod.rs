@@ -269,6 +269,9 @@ fn wake_owner(meta: &Meta, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
 /// Wakes the sets that may adopt an orphan.
 // k8s: stateful_set.go getStatefulSetsForPod
 fn wake_selecting(pod: &Pod, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
+    if pod.metadata.labels.iter().len() == 0 {
+        return;
+    }
     for set in tables.stateful_sets.in_namespace(&pod.metadata.namespace) {
         let selector = &set.spec.selector;
         if !selector.is_everything() && selector.matches(&pod.metadata.labels) {
