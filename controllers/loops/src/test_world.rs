@@ -78,11 +78,20 @@ impl World {
         self.edit(PODS, name, |pod| {
             let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": now});
             pod["status"] = json!({"phase": "Running", "conditions": [ready]});
+            let required = "requiredDuringSchedulingIgnoredDuringExecution";
+            let terms = &pod["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"];
+            let node = terms[0]["matchFields"][0]["values"][0].clone();
+            if !node.is_null() {
+                pod["spec"]["nodeName"] = node;
+            }
         });
     }
 
-    /// Makes all pods run that are pending, and removes those that are being deleted.
-    pub(crate) fn run_kubelets(&mut self) {
+    /// Makes all pods run that are pending, and removes those that are being deleted. Returns
+    /// whether there were any.
+    pub(crate) fn run_kubelets(&mut self) -> bool {
+        let before = self.version;
+        let count = self.objects.len();
         let pods: Vec<_> = self.all(PODS).cloned().collect();
         for pod in pods {
             let name = pod["metadata"]["name"].as_str().expect("a name");
@@ -92,6 +101,7 @@ impl World {
                 self.run_pod(name);
             }
         }
+        self.version != before || self.objects.len() != count
     }
 
     pub(crate) fn tables(&self) -> Tables {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::owner::controller_reference;
 use crate::frame::{Stop, Transcript};
+use crate::golang::hash::controller_revision_hash;
 use crate::kept::Kept;
 use crate::kinds::ControllerRevision;
 use crate::meta::Meta;
@@ -57,17 +58,10 @@ pub fn revision_name(owner: &str, hash: &str) -> String {
     format!("{}-{hash}", &owner[..end])
 }
 
-/// The hash of a revision's data: FNV-1 of 32 bits over the data and the probe, in safe letters.
+/// The hash of a revision's data.
 // k8s: controller_history.go HashControllerRevision
-pub fn hash(data: &str, probe: Option<i32>) -> String {
-    let probe = probe.map(|probe| probe.to_string()).unwrap_or_default();
-    let bytes = data.bytes().chain(probe.bytes());
-    let sum =
-        bytes.fold(0x811c_9dc5_u32, |sum, byte| sum.wrapping_mul(0x0100_0193) ^ u32::from(byte));
-    // k8s: staging/src/k8s.io/apimachinery/pkg/util/rand/rand.go SafeEncodeString
-    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let letter = |byte: u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
-    sum.to_string().bytes().map(letter).collect()
+fn hash(new: &NewRevision, collision_count: i32) -> String {
+    controller_revision_hash(new.data.as_bytes(), Some(collision_count))
 }
 
 /// Sorts revisions by number, then age, then name.
@@ -118,7 +112,7 @@ impl History<'_> {
     ) -> Result<Revision, Stop> {
         let mut body = self.body(new, *collision_count);
         loop {
-            let name = revision_name(&self.owner.name, &hash(&new.data, Some(*collision_count)));
+            let name = revision_name(&self.owner.name, &hash(new, *collision_count));
             body["metadata"]["name"] = name.as_str().into();
             let request = Request::Create {
                 kind: CONTROLLER_REVISIONS,
@@ -144,7 +138,7 @@ impl History<'_> {
     // k8s: controller_history.go NewControllerRevision
     fn body(&self, new: &NewRevision, collision_count: i32) -> Value {
         let mut labels = new.labels.as_object().cloned().unwrap_or_default();
-        labels.insert(HASH_LABEL.to_owned(), hash(&new.data, Some(collision_count)).into());
+        labels.insert(HASH_LABEL.to_owned(), hash(new, collision_count).into());
         let mut metadata = json!({
             "namespace": self.owner.namespace.as_str(),
             "labels": labels,

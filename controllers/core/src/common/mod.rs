@@ -14,5 +14,5 @@ mod ranking_tests;
 pub mod sample;
 pub mod scaled;
 pub mod status;
-pub mod template_bytes;
+pub mod template_defaults;
 pub mod time;

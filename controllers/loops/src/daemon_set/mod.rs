@@ -142,7 +142,8 @@ impl Controller for DaemonSets {
         let set = &*seen.set;
         let about = EventTarget::of(DAEMON_SETS, &set.metadata);
         if set.spec.selector.is_everything() {
-            let message = "This daemon set is selecting all pods. A non-empty selector is required.";
+            let message =
+                "This daemon set is selecting all pods. A non-empty selector is required.";
             asked.event(Event::warning(about, "SelectingAll", message.to_owned()));
             return Ok(Outcome::done());
         }
@@ -155,8 +156,10 @@ impl Controller for DaemonSets {
         let claim_pods = |asked: &mut Transcript| claim_pods(seen, asked);
         let history = attempt(historian.construct(&seen.revisions, claim_pods, asked))?;
         let history = history.map_err(within("failed to construct revisions of DaemonSet: "))?;
-        let mapping =
-            format!("couldn't get node to daemon pod mapping for daemon set \"{}\": ", set.metadata.name);
+        let mapping = format!(
+            "couldn't get node to daemon pod mapping for daemon set \"{}\": ",
+            set.metadata.name
+        );
         let pods = attempt(claim_pods(asked))?.map_err(within(&mapping))?;
         let mut update = DaemonUpdate::new(seen, &whole, history.hash(), &about, &pods);
         let updated = attempt(update.run(asked))?;

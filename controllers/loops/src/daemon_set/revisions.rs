@@ -218,7 +218,8 @@ impl Historian<'_> {
         let known = self.set.status.collision_count;
         let found = fresh["status"]["collisionCount"].as_i64();
         if found != known.map(i64::from) {
-            let number = |it: Option<i64>| it.map_or_else(|| "none".to_owned(), |it| it.to_string());
+            let number =
+                |it: Option<i64>| it.map_or_else(|| "none".to_owned(), |it| it.to_string());
             let (known, found) = (number(known.map(i64::from)), number(found));
             let name = &self.set.metadata.name;
             return Err(Stop::failed(format!(

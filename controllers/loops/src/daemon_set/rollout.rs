@@ -61,9 +61,9 @@ impl Rollout<'_> {
         asked: &mut Transcript,
     ) -> Result<DaemonPlan, Stop> {
         let mut pods = pods.clone();
-        let limits = self.limits(&mut pods).map_err(|error| {
-            Stop::failed(format!("couldn't get unavailable numbers: {error}"))
-        })?;
+        let limits = self
+            .limits(&mut pods)
+            .map_err(|error| Stop::failed(format!("couldn't get unavailable numbers: {error}")))?;
         let plan = match limits.surge {
             0 => self.plan_in_place(&pods, limits),
             _ => self.plan_surging(&pods, limits)?,
@@ -146,11 +146,7 @@ impl Rollout<'_> {
         DaemonPlan { delete: replaced, ..DaemonPlan::default() }
     }
 
-    fn plan_surging(
-        &self,
-        pods: &PodsByNode,
-        limits: RolloutLimits,
-    ) -> Result<DaemonPlan, Stop> {
+    fn plan_surging(&self, pods: &PodsByNode, limits: RolloutLimits) -> Result<DaemonPlan, Stop> {
         let mut plan = DaemonPlan::default();
         let (mut surging, mut available) = (0, 0);
         let mut leaving = Vec::new();

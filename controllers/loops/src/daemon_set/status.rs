@@ -76,10 +76,8 @@ pub(super) fn write(
     status: &DaemonSetStatus,
     asked: &mut Transcript,
 ) -> Result<(), Stop> {
-    let known = DaemonSetStatus {
-        observed_generation: status.observed_generation,
-        ..set.status.clone()
-    };
+    let known =
+        DaemonSetStatus { observed_generation: status.observed_generation, ..set.status.clone() };
     let is_observed = set.status.observed_generation >= set.metadata.generation;
     if known == *status && is_observed {
         return Ok(());

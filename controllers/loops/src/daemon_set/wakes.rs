@@ -120,11 +120,7 @@ fn wake_selecting(meta: &Meta, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
 }
 
 /// Wakes the sets that a new or changed node concerns.
-pub(super) fn handle_node(
-    delta: &Delta<Kept<Node>>,
-    tables: &Tables,
-    wake: &mut Wakes<ObjectKey>,
-) {
+pub(super) fn handle_node(delta: &Delta<Kept<Node>>, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
     let Some(node) = &delta.new else { return };
     // k8s: daemon_controller.go shouldIgnoreNodeUpdate
     let is_same = delta.old.as_ref().is_some_and(|old| {

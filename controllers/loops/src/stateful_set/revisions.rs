@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use pintle_api_types::kind::STATEFUL_SETS;
+use pintle_api_types::strategic::{self, Schema};
 use pintle_controllers_core::common::history::{self, History, NewRevision, Revision};
-use pintle_controllers_core::common::template_bytes::{
-    apply_strategic, stateful_set_revision_data, with_defaults,
-};
+use pintle_controllers_core::common::template_defaults::with_defaults;
 use pintle_controllers_core::frame::{Stop, Transcript};
+use pintle_controllers_core::golang::json::stateful_set_revision_data;
 use pintle_controllers_core::kinds::{Pod, StatefulSet};
 use serde_json::Value;
 
@@ -105,7 +105,8 @@ impl LiveRevisions {
 // k8s: stateful_set_utils.go ApplyRevision
 fn restore(revision: &Revision, whole: &Value) -> Option<Value> {
     let patch = serde_json::from_str::<Value>(&revision.data()).ok().filter(Value::is_object)?;
-    let mut set = apply_strategic(whole.clone(), &patch);
+    let schema = Schema::of_kind(&STATEFUL_SETS.api_version(), STATEFUL_SETS.kind)?;
+    let mut set = strategic::apply(whole, &patch, schema).ok()?;
     Some(set["spec"]["template"].take())
 }
 

@@ -200,7 +200,7 @@ fn conflict_on_the_status_is_retried() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// In ordered mode no pod is created while one before it is missing or not ready, and never two
     /// pods are acted upon in one sync.

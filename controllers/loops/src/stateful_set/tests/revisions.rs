@@ -55,7 +55,7 @@ fn newest_revision_that_restores_the_set_is_kept_though_its_bytes_differ() {
     edit(&mut world, |set| {
         let template = set["spec"]["template"].take();
         set["spec"]["template"] =
-            pintle_controllers_core::common::template_bytes::with_defaults(template)
+            pintle_controllers_core::common::template_defaults::with_defaults(template)
                 .expect("a template");
     });
     settle(&mut world);
