@@ -6,6 +6,7 @@
 
 pub mod deployment;
 pub mod garbage_collector;
+pub mod cron_job;
 pub mod job;
 pub mod namespace;
 pub mod replica_set;

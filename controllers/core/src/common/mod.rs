@@ -16,3 +16,4 @@ pub mod scaled;
 pub mod status;
 pub mod template_defaults;
 pub mod time;
+pub mod times;

@@ -203,6 +203,8 @@ pub struct CronJob {
     pub metadata: Meta,
     /// What is wanted.
     pub spec: CronJobSpec,
+    /// What is.
+    pub status: CronJobStatus,
 }
 facts!(CronJob, CRON_JOBS, whole: true);
 
@@ -224,4 +226,13 @@ pub struct CronJobSpec {
     pub successful_jobs_history_limit: Option<i32>,
     /// How many Jobs that failed are kept; all when not given.
     pub failed_jobs_history_limit: Option<i32>,
+}
+
+/// The status of a CronJob.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct CronJobStatus {
+    /// The time of the schedule that the last Job was started for.
+    #[serde(deserialize_with = "time")]
+    pub last_schedule_time: Option<Timestamp>,
 }

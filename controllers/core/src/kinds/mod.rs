@@ -13,9 +13,9 @@ mod replica;
 mod service_account;
 
 pub use job::{
-    CronJob, CronJobSpec, ExitCodeRule, Job, JobCondition, JobPodSpec, JobPodTemplate, JobSpec,
-    JobStatus, PodConditionRule, PodFailurePolicy, PodFailureRule, SuccessPolicy, SuccessRule,
-    UncountedPods,
+    CronJob, CronJobSpec, CronJobStatus, ExitCodeRule, Job, JobCondition, JobPodSpec,
+    JobPodTemplate, JobSpec, JobStatus, PodConditionRule, PodFailurePolicy, PodFailureRule,
+    SuccessPolicy, SuccessRule, UncountedPods,
 };
 pub use metadata::Metadata;
 pub use namespace::{Namespace, NamespaceSpec, NamespaceStatus, RootCaConfigMap};

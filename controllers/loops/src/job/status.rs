@@ -5,9 +5,10 @@
 //! as a whole. Times have whole seconds, as the API has them.
 
 use jiff::Timestamp;
+use pintle_controllers_core::common::times::seconds;
 use pintle_controllers_core::frame::{Retry, Stop, SyncError};
 use pintle_controllers_core::meta::or_default;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The status of a Job.
@@ -149,28 +150,5 @@ impl Condition {
 
     fn is_same(&self, other: &Self) -> bool {
         self.status == other.status && self.reason == other.reason && self.message == other.message
-    }
-}
-
-/// A time in RFC 3339 with whole seconds.
-pub(super) fn whole_seconds(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-mod seconds {
-    use super::*;
-
-    #[allow(clippy::ref_option)] // what serde calls
-    pub(super) fn serialize<S: Serializer>(
-        at: &Option<Timestamp>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        at.map(whole_seconds).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Timestamp>, D::Error> {
-        pintle_controllers_core::meta::time(from)
     }
 }
