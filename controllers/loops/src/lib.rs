@@ -16,6 +16,7 @@ pub mod daemon_set;
 pub mod stateful_set;
 #[cfg(test)]
 mod test_world;
+pub mod service_account_token;
 pub mod ttl_after_finished;
 
 #[cfg(test)]
