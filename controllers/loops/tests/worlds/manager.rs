@@ -7,6 +7,10 @@ use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Frame, Now, Order, Ticket};
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
+use pintle_controllers_loops::deployment::DeploymentController;
+use pintle_controllers_loops::garbage_collector::GarbageCollector;
+use pintle_controllers_loops::replica_set::ReplicaController;
 use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
 use pintle_memory_api::{Change, Identity, Server};
 
@@ -38,6 +42,10 @@ pub(crate) struct Manager {
 /// All controllers.
 fn frame() -> Frame {
     let mut frame = Frame::default();
+    frame.add(DeploymentController { workers: 5 });
+    frame.add(ReplicaController::<ReplicaSet>::new(5));
+    frame.add(ReplicaController::<ReplicationController>::new(5));
+    frame.add(GarbageCollector::new(20, Vec::new()));
     frame.add(TtlAfterFinished { workers: 5 });
     frame
 }

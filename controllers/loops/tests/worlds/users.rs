@@ -2,7 +2,9 @@
 //! workloads, and in the end want what the last change says.
 
 use pintle_api_types::key::ObjectKey;
-use pintle_api_types::kind::{JOBS, Kind, NODES, PODS};
+use pintle_api_types::kind::{
+    DEPLOYMENTS, Kind, NODES, PODS, REPLICA_SETS, REPLICATION_CONTROLLERS,
+};
 use pintle_api_types::request::{DeleteOptions, PatchForm, Propagation, Request, Target};
 use pintle_api_types::rng::Rng;
 use pintle_memory_api::Server;
@@ -45,13 +47,15 @@ fn workload(kind: Kind, name: &str, rng: &mut Rng) -> Value {
                 "completions": rng.range(1, 4), "parallelism": rng.range(1, 4),
                 "backoffLimit": rng.range(0, 3)}})
         }
+        "replicationcontrollers" => json!({"metadata": meta, "spec": {"template": template,
+            "replicas": rng.range(0, 5), "selector": labels}}),
         _ => json!({"metadata": meta, "spec": {"template": template, "replicas": rng.range(0, 5),
             "selector": {"matchLabels": labels}, "serviceName": "s"}}),
     }
 }
 
 /// The kinds of workloads that users create.
-pub(crate) const WORKLOADS: &[Kind] = &[JOBS];
+pub(crate) const WORKLOADS: &[Kind] = &[DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS];
 
 /// The next thing that a user does.
 pub(crate) fn step(server: &Server, rng: &mut Rng) -> Request {
