@@ -1,4 +1,4 @@
-//! Strategic merge patches: what the API server makes of one, and how a client makes one.
+//! Strategic merge patches: applied as the API server applies them, made as clients make them.
 //!
 //! Input: objects as JSON and the [`Schema`] of their kind, which says what lists merge by which
 //! key. Output: the merged object of [`apply`], or the patch of [`two_way_patch`]; both equal to
@@ -135,3 +135,6 @@ fn merge_item(list: &mut Vec<Value>, merge_key: &str, item: &Value) {
         (None, false) => list.push(item.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests;

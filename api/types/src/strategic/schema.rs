@@ -1,4 +1,4 @@
-//! What a strategic merge patch needs to know of the built-in kinds: which lists merge, by which key.
+//! Schemas of the built-in kinds for strategic merge patches: lists that merge, and their keys.
 //!
 //! Input: `merge_keys.txt`, generated from the tags of Go's structs and never edited. Output:
 //! [`Schema`], an object's or an item's fields that are objects, maps or lists. The text is parsed
@@ -32,7 +32,7 @@ pub(super) struct SchemaField {
     pub(super) merge_key: &'static str,
 }
 
-/// What becomes of the old value.
+/// The patch strategy of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strategy {
     /// Objects merge and lists are replaced.
@@ -68,7 +68,7 @@ impl Schema {
             || PatchError::UnknownField { of: format!("{self:?}"), field: name.to_owned() };
         let field = self.0.and_then(|at| STRUCTS.fields[at].get(name)).copied();
         let field = field.ok_or_else(unknown)?;
-        // Whoever finds an object in the place of a list finds no fields.
+        // An object in the place of a list has no fields.
         let inner = if field.is_list { Self(None) } else { field.inner };
         Ok(SchemaField { inner, ..field })
     }

@@ -40,7 +40,7 @@ pub fn stateful_set_revision_data(set: &Value) -> String {
 
 fn template_patch(template: &Value, numbers: DecodedNumbers) -> String {
     let typed = typed_json("core/v1.PodTemplateSpec", template);
-    let mut template: Value = serde_json::from_str(&typed).expect("what was just written is JSON");
+    let mut template: Value = serde_json::from_str(&typed).expect("the written text is JSON");
     template["$patch"] = "replace".into();
     sorted_json(&serde_json::json!({"spec": {"template": template}}), numbers)
 }

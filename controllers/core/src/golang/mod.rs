@@ -1,4 +1,4 @@
-//! What upstream's controllers derive from Go's memory and Go's encoder, reproduced from JSON.
+//! Results of upstream's controllers that depend on Go's types and encoder, computed from JSON.
 //!
 //! Input: objects as JSON, and `types.txt`, the fields of Go's structs that a program of
 //! `tests/upstream/vectors/golang` lists by reflection. Output: the pod-template-hash, the bytes of
