@@ -4,12 +4,16 @@
 //! controller that is selected and not built yet is logged once, by name.
 
 use std::fs;
+use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result};
+use jiff::tz::TimeZone;
 use pintle_controllers_core::frame::Frame;
 use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
 use pintle_controllers_core::names::CONTROLLERS;
+use pintle_controllers_loops::cron_job::CronJobController;
+use pintle_controllers_loops::daemon_set::DaemonSets;
 use pintle_controllers_loops::deployment::DeploymentController;
 use pintle_controllers_loops::garbage_collector::GarbageCollector;
 use pintle_controllers_loops::job::JobController;
@@ -17,6 +21,8 @@ use pintle_controllers_loops::namespace::Namespaces;
 use pintle_controllers_loops::replica_set::ReplicaController;
 use pintle_controllers_loops::root_ca::RootCaPublisher;
 use pintle_controllers_loops::service_account::ServiceAccounts;
+use pintle_controllers_loops::service_account_token::{ServiceAccountTokens, TokenSigner};
+use pintle_controllers_loops::stateful_set::StatefulSets;
 use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
 
 use crate::options::Options;
@@ -57,6 +63,23 @@ fn add(name: &str, options: &Options, authority: Option<&[u8]>, frame: &mut Fram
         }
         "replicaset-controller" => frame.add(ReplicaController::<ReplicaSet>::new(workers)),
         "deployment-controller" => frame.add(DeploymentController { workers }),
+        "statefulset-controller" => {
+            let has_max_unavailable = options.gates.enabled("MaxUnavailableStatefulSet");
+            frame.add(StatefulSets { workers, has_max_unavailable });
+        }
+        "daemonset-controller" => frame.add(DaemonSets::new(workers)),
+        "cronjob-controller" => frame.add(CronJobController::new(workers, TimeZone::system())),
+        "serviceaccount-token-controller" => {
+            if let Some(path) = &loops.service_account_key {
+                let key = read(path, "--service-account-private-key-file")?;
+                let signer =
+                    TokenSigner::from_pem(&String::from_utf8_lossy(&key)).with_context(|| {
+                        format!("--service-account-private-key-file: cannot use {}", path.display())
+                    })?;
+                let root_ca = root_ca(options, authority)?.into();
+                frame.add(ServiceAccountTokens { workers, signer: Rc::new(signer), root_ca });
+            }
+        }
         "job-controller" => frame.add(JobController { workers, ..JobController::default() }),
         "ttl-after-finished-controller" => frame.add(TtlAfterFinished { workers }),
         "namespace-controller" => frame.add(Namespaces::new(workers, false)),
@@ -66,15 +89,23 @@ fn add(name: &str, options: &Options, authority: Option<&[u8]>, frame: &mut Fram
         "garbage-collector-controller" => {}
         "serviceaccount-controller" => frame.add(ServiceAccounts::default()),
         "root-ca-certificate-publisher-controller" => {
-            let bundle = match &loops.root_ca {
-                Some(path) => fs::read(path)
-                    .with_context(|| format!("--root-ca-file: cannot read {}", path.display()))?,
-                None => authority.unwrap_or_default().to_vec(),
-            };
+            let bundle = root_ca(options, authority)?;
             let root_ca = Rc::from(String::from_utf8_lossy(&bundle));
             frame.add(RootCaPublisher { root_ca });
         }
         _ => return Ok(false),
     }
     Ok(true)
+}
+
+/// The bundle that pods trust: that of `--root-ca-file`, or the kubeconfig's.
+fn root_ca(options: &Options, authority: Option<&[u8]>) -> Result<Vec<u8>> {
+    match &options.loops.root_ca {
+        Some(path) => read(path, "--root-ca-file"),
+        None => Ok(authority.unwrap_or_default().to_vec()),
+    }
+}
+
+fn read(path: &Path, flag: &str) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("{flag}: cannot read {}", path.display()))
 }

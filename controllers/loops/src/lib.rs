@@ -4,19 +4,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cron_job;
+pub mod daemon_set;
 pub mod deployment;
 pub mod garbage_collector;
-pub mod cron_job;
 pub mod job;
 pub mod namespace;
 pub mod replica_set;
 pub mod root_ca;
 pub mod service_account;
-pub mod daemon_set;
+pub mod service_account_token;
 pub mod stateful_set;
 #[cfg(test)]
 mod test_world;
-pub mod service_account_token;
 pub mod ttl_after_finished;
 
 #[cfg(test)]

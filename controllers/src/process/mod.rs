@@ -167,7 +167,6 @@ async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<Wr
         health: Arc::clone(&state.loops),
     };
     Ok(crate::run::run(frame, context).await)
-    run_controllers(context, &mut stop).await
 }
 
 /// Asks for the tokens of all controllers that run, beside everything else: informers begin with the
@@ -178,13 +177,6 @@ fn ask_for_tokens(clients: &ControllerClients, options: &Options) {
     let identities: Vec<_> = runs.map(|one| one.identity).collect();
     let clients = clients.clone();
     tasks::spawn("tokens", async move { clients.authenticate(identities).await });
-}
-
-/// The place of the frame: without it nothing is to be done but to wait.
-async fn run_controllers(context: Context, stop: &mut Stop) -> Result<WritesUnderWay> {
-    let _ = context;
-    stop.requested().await;
-    Ok(WritesUnderWay::None)
 }
 
 /// Says which controllers do not run and why, as upstream does.
