@@ -80,7 +80,7 @@ fn add(name: &str, options: &Options, authority: Option<&[u8]>, frame: &mut Fram
                 frame.add(ServiceAccountTokens { workers, signer: Rc::new(signer), root_ca });
             }
         }
-        "job-controller" => frame.add(JobController { workers, ..JobController::default() }),
+        "job-controller" => frame.add(JobController::new(workers)),
         "ttl-after-finished-controller" => frame.add(TtlAfterFinished { workers }),
         "namespace-controller" => frame.add(Namespaces::new(workers, false)),
         "garbage-collector-controller" if loops.enable_garbage_collector => {

@@ -177,6 +177,11 @@ impl Controller for JobController {
 }
 
 impl JobController {
+    /// A controller with the waits and limits that upstream has.
+    pub fn new(workers: usize) -> Self {
+        Self { workers, ..Self::default() }
+    }
+
     /// What its syncs counted.
     pub fn totals(&self) -> &SampleTotals {
         &self.totals
