@@ -6,7 +6,7 @@ use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::rng::Rng;
 use serde_json::{Map, Value, json};
 
-use crate::generate::{Edit, budgets, custom};
+use super::generate::{Edit, budgets, custom};
 
 const APPS: [&str; 2] = ["x", "y"];
 
@@ -163,9 +163,16 @@ fn spec(kind: Kind, rng: &mut Rng) -> Edit {
     match (kind.group, kind.plural) {
         ("", "pods") => of("/spec/activeDeadlineSeconds", 50.into()),
         ("", "configmaps") => of("/data/k", number.to_string().into()),
-        ("apps", "daemonsets") => of("/spec/minReadySeconds", number.into()),
+        ("apps", "daemonsets") if rng.chance(50) => of("/spec/minReadySeconds", number.into()),
+        ("apps", "daemonsets") => {
+            of("/spec/template/spec/containers", json!([{"name": "c", "image": image}]))
+        }
         ("apps", "controllerrevisions") => of("/revision", (number + 1).into()),
         ("apps", _) if rng.chance(30) => of("/spec/minReadySeconds", number.into()),
+        ("apps", "deployments" | "statefulsets") if rng.chance(40) => {
+            let container = json!({"name": "c", "image": image});
+            of("/spec/template/spec/containers", json!([container]))
+        }
         ("apps", "deployments") if rng.chance(30) => {
             let template = json!({"app": "other"});
             of("/spec/selector/matchLabels", template)

@@ -1,6 +1,6 @@
 //! One sequence, asked of both servers.
 //!
-//! Input: a seed and a client of the real server. Output: the first step whose answers differ.
+//! Input: a seed and a client of the real server. Output: the first step that is answered differently.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use pintle_api_types::request::{Answer, Request};
 use pintle_memory_api::{Change, Event, Identity, Server};
 use serde_json::{Value, json};
 
-use crate::generate::{custom, steps};
-use crate::real;
-use crate::side::{Side, set_up};
+use super::generate::{custom, steps};
+use super::real;
+use super::side::{Side, set_up};
 
 /// Requests of a sequence.
 const STEPS: usize = 20;

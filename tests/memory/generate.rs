@@ -9,7 +9,7 @@ use pintle_api_types::request::{PatchForm, Propagation};
 use pintle_api_types::rng::Rng;
 use serde_json::{Value, json};
 
-use crate::bodies;
+use super::bodies;
 
 /// Names of a sequence.
 const NAMES: [&str; 3] = ["x", "y", "z"];
@@ -185,8 +185,7 @@ fn patch(kind: Kind, name: &str, rng: &mut Rng) -> Act {
     let edits: Vec<Edit> =
         (0..rng.range(1, 3)).map(|_| bodies::edit(kind, sub, rng)).collect();
     let form = match rng.range(0, 10) {
-        // Custom resources have no strategic patches.
-        0..4 if kind != custom() => PatchForm::Strategic,
+        0..4 => PatchForm::Strategic,
         4..8 => PatchForm::Merge,
         8 => PatchForm::Json,
         _ => PatchForm::Merge,

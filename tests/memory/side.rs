@@ -10,8 +10,8 @@ use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::request::{Answer, DeleteOptions, Request, Subresource, Target};
 use serde_json::{Value, json};
 
-use crate::bodies;
-use crate::generate::{Act, Edit, Stated, Step};
+use super::bodies;
+use super::generate::{Act, Edit, Stated, Step};
 
 const WRONG_UID: &str = "99999999-9999-4999-8999-999999999999";
 const WRONG_VERSION: &str = "999999999";
@@ -138,7 +138,7 @@ impl Side {
                     value["metadata"] = Value::Null;
                 }
                 self.normalise(&mut value);
-                // Generated names sort by chance.
+                // Generated names sort at random.
                 if let Some(items) = value["items"].as_array_mut() {
                     items.sort_by_key(Value::to_string);
                 }
@@ -265,7 +265,7 @@ pub fn set_up(namespace: &str) -> [Request; 2] {
     };
     [
         create(kind::NAMESPACES, "", namespace),
-        // Nobody creates it where no controllers run.
+        // A controller would create it, but none runs.
         create(kind::SERVICE_ACCOUNTS, namespace, "default"),
     ]
 }

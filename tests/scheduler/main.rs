@@ -1,5 +1,5 @@
 //! The scheduler beside a real API server, the real kube-scheduler and its framework. Nodes exist in
-//! the API alone.
+//! the API alone. The API server in memory is compared with the real one here, too.
 //!
 //! Needs root, Go and the network once (see docs/TESTING.md). Run it with `cargo xtask test scheduler`
 //! or `cargo test -p pintle-tests --test scheduler NAME`.
@@ -20,6 +20,8 @@ mod generate;
 #[path = "../golang/mod.rs"]
 mod golang;
 mod in_tree_worlds;
+#[path = "../memory/mod.rs"]
+mod memory;
 mod metrics;
 mod plugins;
 mod preemption_vectors;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::server::Server;
 use crate::{errors, meta};
 
-/// Life of a token whose request does not say.
+/// Life of a token by default, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
 
 impl Server {

@@ -11,10 +11,11 @@ use pintle_api_types::pod::qos;
 use pintle_api_types::request::{Answer, ApiError};
 use serde_json::{Value, json};
 
+use crate::change::daemon_set;
 use crate::errors::{self, Problem};
 use crate::rules::{self, Counts, StatusKeeps};
 use crate::server::Server;
-use crate::{admission, canonical, daemon_set, defaults, meta, validate};
+use crate::{admission, canonical, defaults, meta, validate};
 
 /// How often another name is tried when a generated one is taken.
 // k8s: store.go maxNameGenerationCreateAttempts
@@ -66,7 +67,7 @@ impl Server {
         answer
     }
 
-    /// Creates an object whose namespace is checked and whose name is final.
+    /// Creates an object that has its final name, in a namespace that takes it.
     pub(crate) fn create_named(
         &mut self,
         kind: Kind,

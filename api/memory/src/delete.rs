@@ -14,14 +14,14 @@ use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Propagation, Target};
 use serde_json::{Value, json};
 
+use crate::change::update::storage_conflict;
 use crate::rules::{self, Dependents};
 use crate::server::Server;
-use crate::update::storage_conflict;
 use crate::{errors, meta};
 
-/// The finalizer of an object whose dependents are to be orphaned.
+/// The garbage collector's finalizer for orphaning dependents.
 const ORPHAN: &str = "orphan";
-/// The finalizer of an object whose dependents are to be deleted first.
+/// The garbage collector's finalizer for deleting dependents first.
 const FOREGROUND: &str = "foregroundDeletion";
 
 /// What the grace of a deletion means for the object.

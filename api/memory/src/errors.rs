@@ -79,6 +79,14 @@ pub(crate) fn bad_request(message: &str) -> ApiError {
     error(400, "BadRequest", message.to_owned())
 }
 
+/// A form of patches that the kind does not have.
+pub(crate) fn unsupported_media_type() -> ApiError {
+    let message = "the body of the request was in an unknown format - accepted media types \
+                   include: application/json-patch+json, application/merge-patch+json, \
+                   application/apply-patch+yaml";
+    error(415, "UnsupportedMediaType", message.to_owned())
+}
+
 pub(crate) fn internal(message: &str) -> ApiError {
     error(500, "", message.to_owned())
 }

@@ -70,7 +70,7 @@ impl Server {
     }
 }
 
-/// Pods whose eviction disrupts nothing.
+/// Pods that can be evicted without a disruption.
 // k8s: eviction.go canIgnorePDB
 fn has_no_say(pod: &Value) -> bool {
     let phases = ["Succeeded", "Failed", "Pending"];

@@ -1,4 +1,6 @@
-//! Who sends a request.
+//! The user that sends a request.
+//!
+//! Roles of users are in [`crate::rights`]; only the controllers and the manager have limits.
 
 /// The user that the API server sees.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

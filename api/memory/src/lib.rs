@@ -1,10 +1,10 @@
 //! An API server in memory: objects, versions, watches and rights as a pure state machine.
 //!
 //! ```text
-//!   identity, rights     who asks, and what upstream's roles allow
+//!   identity, rights     the sender of a request, and what upstream's roles allow
 //!   server, refusal      requests in, answers out; requests that a test wants refused
 //!   create, admission, defaults   new objects
-//!   update, patch, status, scale, daemon_set  changes of objects
+//!   change               updates, patches, statuses, scale
 //!   delete, namespace    deletions, graces, finalizers
 //!   below, evict         tokens, bindings, reviews, evictions
 //!   read                 reads and lists
@@ -20,8 +20,8 @@
 mod admission;
 mod below;
 mod canonical;
+mod change;
 mod create;
-mod daemon_set;
 mod defaults;
 mod delete;
 mod errors;
@@ -29,19 +29,16 @@ mod evict;
 mod identity;
 mod meta;
 mod namespace;
-mod patch;
 mod read;
 mod refusal;
 mod rights;
 mod rules;
-mod scale;
 mod server;
-mod status;
 mod store;
-mod update;
 mod validate;
 
 pub use identity::Identity;
+pub use read::metadata_of;
 pub use refusal::{Refusal, Verb};
 pub use server::Server;
 pub use store::{Change, Event};

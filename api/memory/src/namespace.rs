@@ -1,7 +1,7 @@
 //! The life cycle of namespaces.
 //!
 //! Input: deletions of namespaces. Output: the namespace, which is `Terminating` until its own
-//! finalizers are gone; the subresource `finalize` takes them, see [`crate::update`]. Pure.
+//! finalizers are gone; the subresource `finalize` takes them, see [`crate::change`]. Pure.
 // k8s: pkg/registry/core/namespace/storage/storage.go Delete
 
 use std::sync::Arc;

@@ -10,8 +10,9 @@ use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, ApiError, Target};
 use serde_json::{Value, json};
 
+use crate::change::daemon_set;
 use crate::server::Server;
-use crate::{daemon_set, errors, meta, rules};
+use crate::{errors, meta, rules};
 
 const METADATA_VERSION: &str = "meta.k8s.io/v1";
 
@@ -63,7 +64,7 @@ impl Server {
 }
 
 /// An object's metadata alone, as reads and watches of metadata have it.
-pub(crate) fn metadata_of(kind: Kind, object: &Value) -> Value {
+pub fn metadata_of(kind: Kind, object: &Value) -> Value {
     let mut answer = json!({"kind": "PartialObjectMetadata", "apiVersion": METADATA_VERSION,
         "metadata": object["metadata"]});
     daemon_set::hide_count(kind, &mut answer);

@@ -14,12 +14,13 @@ use pintle_api_types::request::{Answer, ApiError, Request, Target};
 use pintle_api_types::rng::Rng;
 use serde_json::{Value, json};
 
+use crate::change::scale::ReplicasOwner;
+use crate::change::status;
 use crate::identity::Identity;
 use crate::refusal::Refusal;
 use crate::rights::Rights;
-use crate::scale::ReplicasOwner;
 use crate::store::{Event, Store};
-use crate::{below, errors, meta, rules, status};
+use crate::{below, errors, meta, rules};
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -29,9 +30,9 @@ const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kub
 pub struct Server {
     pub(crate) store: Store,
     pub(crate) rng: Rng,
-    /// Objects whose next update is a change in any case, see [`crate::create`].
+    /// Objects that the next update changes in any case, see [`crate::create`].
     pub(crate) unsettled: BTreeSet<(Kind, ObjectKey)>,
-    /// Who owns the replicas of workloads that were scaled.
+    /// Owners of the replicas of workloads that were scaled.
     pub(crate) scaled: BTreeMap<(Kind, ObjectKey), ReplicasOwner>,
     rights: Arc<Rights>,
     refusals: Vec<Refusal>,

@@ -111,7 +111,7 @@ fn names_resource(resource: &str, asked: &Attributes<'_>) -> bool {
     }
 }
 
-/// `None` for paths that are no resources: discovery is open to everybody.
+/// `None` for paths that are no resources: discovery is open to all identities.
 fn attributes(request: &Request) -> Option<Attributes<'_>> {
     let of =
         |verb, kind, namespace, sub, name| Some(Attributes { verb, kind, sub, namespace, name });

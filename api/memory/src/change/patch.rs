@@ -7,11 +7,11 @@
 
 use jiff::Timestamp;
 use pintle_api_types::request::{Answer, ApiError, PatchForm, Target};
-use pintle_api_types::strategic;
+use pintle_api_types::strategic::{self, PatchError, Schema};
 use serde_json::{Map, Value};
 
 use crate::server::Server;
-use crate::{create, errors, meta};
+use crate::{create, errors, meta, rules};
 
 impl Server {
     pub(crate) fn patch(
@@ -21,13 +21,16 @@ impl Server {
         body: &Value,
         now: Timestamp,
     ) -> Answer {
+        if rules::of(target.kind).is_custom && *form == PatchForm::Strategic {
+            return Err(errors::unsupported_media_type());
+        }
         let is_apply = matches!(form, PatchForm::Apply { .. });
         let is_absent = self.store.object(target.kind, &target.key).is_none();
         if is_apply && is_absent && target.sub.is_empty() {
             return self.create_applied(target, body, now);
         }
         let wanted = |old: &Value| {
-            let mut new = apply(form, old, body)?;
+            let mut new = apply(target, form, old, body)?;
             if !matches!(target.sub, "scale") {
                 create::place(target.kind, target.key.namespace(), &mut new)?;
                 check_name(target, &new)?;
@@ -66,18 +69,36 @@ fn check_name(target: &Target, object: &Value) -> Result<(), ApiError> {
 }
 
 /// The object that a patch makes of another.
-fn apply(form: &PatchForm, old: &Value, body: &Value) -> Result<Value, ApiError> {
+fn apply(target: &Target, form: &PatchForm, old: &Value, body: &Value) -> Result<Value, ApiError> {
     let mut new = old.clone();
-    match form {
-        PatchForm::Strategic | PatchForm::Apply { .. } => strategic::merge(&mut new, body),
-        PatchForm::Merge => merge(&mut new, body),
-        PatchForm::Json => {
+    let (version, kind) = match target.sub {
+        "scale" => ("autoscaling/v1".to_owned(), "Scale"),
+        _ => (target.kind.api_version(), target.kind.kind),
+    };
+    match (form, Schema::of_kind(&version, kind)) {
+        (PatchForm::Strategic | PatchForm::Apply { .. }, Some(schema)) => {
+            return strategic::apply(old, body, schema).map_err(refused);
+        }
+        (PatchForm::Json, _) => {
             for operation in body.as_array().into_iter().flatten() {
                 operate(&mut new, operation)?;
             }
         }
+        _ => merge(&mut new, body),
     }
     Ok(new)
+}
+
+// k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/patch.go
+// interpretStrategicMergePatchError
+fn refused(error: PatchError) -> ApiError {
+    match error {
+        PatchError::ListOfLists => errors::unprocessable(),
+        PatchError::BadRetainKeys | PatchError::BadOrder | PatchError::BadDirective { .. } => {
+            errors::bad_request(&error.to_string())
+        }
+        _ => errors::internal(&error.to_string()),
+    }
 }
 
 /// RFC 7386.

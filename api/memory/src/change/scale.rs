@@ -7,8 +7,8 @@
 use pintle_api_types::request::{Answer, ApiError, Target};
 use serde_json::{Map, Value, json};
 
+use crate::change::update::Wanted;
 use crate::server::Server;
-use crate::update::Wanted;
 use crate::{errors, meta};
 
 /// Which field manager owns the replicas of a workload that was scaled. The model keeps no managers,
@@ -17,8 +17,10 @@ use crate::{errors, meta};
 pub(crate) enum ReplicasOwner {
     /// The subresource, which changed the number.
     Scale,
-    /// The writer of the object, whose fields the subresource split into two entries.
+    /// The writer of the object, after the subresource split its fields into two entries.
     Split,
+    /// No manager: the next update after a split keeps one entry of the two.
+    Unowned,
 }
 
 /// The owner after an update: an update without other effect that changes it is a change.
@@ -32,8 +34,8 @@ pub(crate) fn owner_after(
     match (sub, owner) {
         ("scale", _) if !is_same => Some(ReplicasOwner::Scale),
         ("scale", None) => Some(ReplicasOwner::Split),
-        ("", Some(ReplicasOwner::Split)) => None,
-        ("", Some(ReplicasOwner::Scale)) if changes_replicas => None,
+        ("", _) if changes_replicas => None,
+        (_, Some(ReplicasOwner::Split)) => Some(ReplicasOwner::Unowned),
         (_, owner) => owner,
     }
 }

@@ -13,10 +13,11 @@ use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::request::{Answer, ApiError, Target};
 use serde_json::Value;
 
+use crate::change::{daemon_set, scale, status};
 use crate::create::Naming;
 use crate::rules::{self, Counts, Rules, StatusKeeps};
 use crate::server::Server;
-use crate::{canonical, create, daemon_set, defaults, errors, meta, scale, status, validate};
+use crate::{canonical, create, defaults, errors, meta, validate};
 
 /// What the request makes of the stored object.
 pub(crate) type Wanted<'a> = dyn Fn(&Value) -> Result<Value, ApiError> + 'a;

@@ -1,0 +1,90 @@
+//! The API server in memory beside the real one: the same random requests, equal answers.
+//!
+//! Input: seeds. Output: the steps that the servers answer differently. 2,000 sequences of 20 requests about a few
+//! kinds, names, old versions, UIDs, finalizers, graces and patches; of every tenth sequence the
+//! events of watches, too. `PINTLE_MEMORY_CASES` asks more sequences, `PINTLE_SEED` begins elsewhere.
+//!
+//! What is not compared: UIDs, versions and generated names (by the order in which they appear),
+//! times, field managers and the versions that only they make (but for `scale`), causes that say
+//! the same twice, versions of lists. What is not asked: apply patches, objects that upstream's
+//! validation refuses, and kinds that need allocators (services).
+//! It is part of the test program `scheduler`, because it needs the same: an API server alone.
+
+mod bodies;
+mod compare;
+mod generate;
+mod real;
+mod side;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures_util::{StreamExt as _, stream};
+use pintle_api_types::kind::Kind;
+use pintle_api_types::request::Request;
+use serde_json::json;
+
+use self::compare::{Difference, definition, run};
+use crate::stand::Stand;
+
+/// Sequences in CI.
+const SEQUENCES: u64 = 2_000;
+/// Sequences that are asked at the same time.
+const AT_ONCE: usize = 4;
+/// Differences that are worth printing.
+const SHOWN: usize = 10;
+/// How long the server may take until it serves the custom kind.
+const SERVED_WAIT: Duration = Duration::from_secs(30);
+
+#[test]
+fn server_in_memory_answers_as_the_real_one() {
+    let number = |name: &str, usual: u64| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+    };
+    let first = number("PINTLE_SEED", 0);
+    let seeds = first..first + number("PINTLE_MEMORY_CASES", SEQUENCES);
+    println!("PINTLE_SEED={first}");
+    let stand = Stand::without_scheduler("memory", &json!({}));
+    let differences = stand.with_client(async |client| ask_all(&client, seeds).await);
+    for Difference { seed, step, request, real, model } in differences.iter().take(SHOWN) {
+        println!("seed {seed}, step {step}: {request}\n  real  {real}\n  model {model}");
+    }
+    assert!(differences.is_empty(), "{} sequences differ", differences.len());
+}
+
+async fn ask_all(client: &kube::Client, seeds: std::ops::Range<u64>) -> Result<Vec<Difference>> {
+    define_custom_kind(client).await?;
+    let namespaces = seeds.map(|seed| (seed, format!("s{seed}")));
+    let runs = namespaces.map(|(seed, namespace)| async move {
+        run(client, seed, &namespace).await.with_context(|| format!("seed {seed}"))
+    });
+    let results: Vec<_> = stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
+    results.into_iter().filter_map(Result::transpose).collect()
+}
+
+/// Makes the custom kind and waits until it can be listed.
+async fn define_custom_kind(client: &kube::Client) -> Result<()> {
+    let definitions = Kind::interned(
+        "apiextensions.k8s.io",
+        "v1",
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        false,
+    );
+    let (kind, namespace) = (definitions, String::new());
+    let create = Request::Create { kind, namespace, below: None, body: definition() };
+    real::ask(client, &create).await?.context("create the custom kind")?;
+    let list = Request::List {
+        kind: generate::custom(),
+        namespace: "default".to_owned(),
+        labels: String::new(),
+        only_metadata: false,
+    };
+    let served = async {
+        while real::ask(client, &list).await?.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    };
+    tokio::time::timeout(SERVED_WAIT, served).await.context("the custom kind is not served")?
+}
