@@ -84,6 +84,8 @@ pub enum Program {
     Kubelet,
     /// The scheduler alone, for the same reason.
     Scheduler,
+    /// The controller manager alone, for the same reason.
+    ControllerManager,
     /// The cluster's DNS.
     CoreDns,
     /// What follows from the Go types of the API's objects, asked a line at a time.
@@ -122,6 +124,7 @@ impl Program {
             Self::Components => "components",
             Self::Kubelet => "kubelet",
             Self::Scheduler => "kube-scheduler",
+            Self::ControllerManager => "kube-controller-manager",
             Self::CoreDns => "coredns",
             Self::GolangVectors => "golang-vectors",
             Self::Agnhost => "agnhost",
@@ -140,6 +143,7 @@ impl Program {
             Self::Components => (".", false),
             Self::Kubelet => ("k8s.io/kubernetes/cmd/kubelet", false),
             Self::Scheduler => ("k8s.io/kubernetes/cmd/kube-scheduler", false),
+            Self::ControllerManager => ("k8s.io/kubernetes/cmd/kube-controller-manager", false),
             Self::CoreDns => ("./coredns", false),
             Self::GolangVectors => ("./vectors/golang", false),
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),

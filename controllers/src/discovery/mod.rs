@@ -30,6 +30,23 @@ const ANSWER_MAX: Duration = Duration::from_secs(32);
 const ACCEPT: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
+/// Why a page of discovery is not known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DiscoveryError {
+    /// The server refuses, or there is no connection.
+    #[error("{path}: {source}")]
+    Refused { path: String, source: kube::Error },
+    /// No answer came.
+    #[error("{0}: no answer within {} s", ANSWER_MAX.as_secs())]
+    Late(String),
+    /// The answer is not JSON of this form.
+    #[error("the answer cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// The answer is something else.
+    #[error("{0:?} is no list of resources")]
+    NoList(String),
+}
+
 /// What is known, and a way to have it read again.
 #[derive(Clone, Debug)]
 pub struct DiscoveryHandle {
@@ -100,8 +117,9 @@ impl Discoverer {
         for (page, is_core) in [(pages.0, true), (pages.1, false)] {
             match page {
                 Ok(read) => groups.extend(read),
-                Err(problem) => {
-                    tracing::warn!(problem, "resources of the API server cannot be read");
+                Err(error) => {
+                    tracing::warn!(%error, "resources of the API server cannot be read");
+                    let problem = error.to_string();
                     let known =
                         before.groups.iter().filter(|group| group.name.is_empty() == is_core);
                     groups.extend(known.map(|group| group.failed(&problem)));
@@ -114,7 +132,7 @@ impl Discoverer {
         Discovery::new(groups)
     }
 
-    async fn page(&self, path: &str) -> Result<Vec<ApiGroup>, String> {
+    async fn page(&self, path: &str) -> Result<Vec<ApiGroup>, DiscoveryError> {
         let text = self.get(path).await?;
         match parse::page(&text)? {
             Page::Aggregated(groups) => Ok(groups),
@@ -131,12 +149,14 @@ impl Discoverer {
         }
     }
 
-    async fn get(&self, path: &str) -> Result<String, String> {
+    async fn get(&self, path: &str) -> Result<String, DiscoveryError> {
         let request = http::Request::get(path).header(http::header::ACCEPT, ACCEPT);
-        let request = request.body(Vec::new()).map_err(|error| error.to_string())?;
-        match tokio::time::timeout(ANSWER_MAX, self.client.request_text(request)).await {
-            Ok(answer) => answer.map_err(|error| format!("{path}: {error}")),
-            Err(_) => Err(format!("{path}: no answer within {} s", ANSWER_MAX.as_secs())),
+        let request = request.body(Vec::new()).map_err(kube::Error::HttpError);
+        let answer = async { self.client.request_text(request?).await };
+        match tokio::time::timeout(ANSWER_MAX, answer).await {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(source)) => Err(DiscoveryError::Refused { path: path.to_owned(), source }),
+            Err(_) => Err(DiscoveryError::Late(path.to_owned())),
         }
     }
 }

@@ -8,6 +8,7 @@
 use pintle_api_types::kind::Kind;
 use serde::Deserialize;
 
+use super::DiscoveryError;
 use super::resources::{ApiGroup, ApiResource, ApiVersion};
 
 /// A page of groups.
@@ -141,12 +142,12 @@ struct LegacyResource {
     verbs: Vec<String>,
 }
 
-fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| format!("discovery: {error}"))
+fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, DiscoveryError> {
+    Ok(serde_json::from_str(text)?)
 }
 
 /// Reads `/api` or `/apis`.
-pub(super) fn page(text: &str) -> Result<Page, String> {
+pub(super) fn page(text: &str) -> Result<Page, DiscoveryError> {
     match read::<Head>(text)?.kind.as_str() {
         "APIGroupDiscoveryList" => {
             let list: Aggregated = read(text)?;
@@ -161,7 +162,7 @@ pub(super) fn page(text: &str) -> Result<Page, String> {
             let list: LegacyGroups = read(text)?;
             Ok(Page::Legacy(list.groups.into_iter().flat_map(preferred_first).collect()))
         }
-        other => Err(format!("discovery: {other:?} is no list of groups")),
+        other => Err(DiscoveryError::NoList(other.to_owned())),
     }
 }
 
@@ -198,7 +199,10 @@ fn aggregated(group: AggregatedGroup) -> ApiGroup {
 }
 
 /// Reads the page of one version.
-pub(super) fn resource_list(text: &str, of: &GroupVersion) -> Result<Vec<ApiResource>, String> {
+pub(super) fn resource_list(
+    text: &str,
+    of: &GroupVersion,
+) -> Result<Vec<ApiResource>, DiscoveryError> {
     let list: LegacyResources = read(text)?;
     let (subs, whole): (Vec<_>, Vec<_>) =
         list.resources.into_iter().partition(|one| one.name.contains('/'));
@@ -216,13 +220,13 @@ pub(super) fn resource_list(text: &str, of: &GroupVersion) -> Result<Vec<ApiReso
 
 /// Puts versions that were read one by one into their groups.
 pub(super) fn grouped(
-    read: Vec<(&GroupVersion, Result<Vec<ApiResource>, String>)>,
+    read: Vec<(&GroupVersion, Result<Vec<ApiResource>, DiscoveryError>)>,
 ) -> Vec<ApiGroup> {
     let mut groups: Vec<ApiGroup> = Vec::new();
     for (of, read) in read {
         let (resources, failure) = match read {
             Ok(resources) => (resources, None),
-            Err(problem) => (Vec::new(), Some(problem)),
+            Err(problem) => (Vec::new(), Some(problem.to_string())),
         };
         let version = ApiVersion { name: of.version.clone(), resources, failure };
         match groups.iter_mut().find(|group| group.name == of.group) {
@@ -316,12 +320,12 @@ mod tests {
             resource("deployments", "Deployment", &all),
             resource("deployments/status", "Deployment", &["get"])]});
         let read = resource_list(&list.to_string(), &versions[0]);
-        let failed = Err("no answer".to_owned());
+        let failed = Err(DiscoveryError::NoList("Status".to_owned()));
         let groups = grouped(vec![(&versions[0], read), (&versions[1], failed)]);
         let discovery = Discovery::new(groups);
         assert_eq!(discovery.groups[0].versions[0], aggregated_groups().groups[0].versions[0]);
         let failures: Vec<_> = discovery.failures().collect();
-        assert_eq!(failures, [("apps/v1beta1".to_owned(), "no answer")]);
+        assert_eq!(failures, [("apps/v1beta1".to_owned(), "\"Status\" is no list of resources")]);
     }
 
     #[test]
@@ -335,7 +339,9 @@ mod tests {
 
     #[test]
     fn page_that_is_no_list_is_an_error() {
-        assert!(page("{\"kind\": \"Status\"}").is_err_and(|error| error.contains("Status")));
+        assert!(
+            page("{\"kind\": \"Status\"}").is_err_and(|error| error.to_string().contains("Status"))
+        );
         assert!(page("nonsense").is_err());
     }
 }

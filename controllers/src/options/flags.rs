@@ -77,7 +77,7 @@ const START: [Flag; 16] = [
     own("controller-start-interval", FlagKind::Duration, DONE,
         "Wait up to twice as long before a controller starts"),
     own("controller-shutdown-timeout", FlagKind::Duration, DONE,
-        "Wait so long for writes under way when told to end").default("10s"),
+        "Wait so long for writes under way at the end").default("10s"),
     own("min-resync-period", FlagKind::Duration, RESYNC,
         "Look at every object again after so long, or up to twice as long").default("12h0m0s"),
     own("enable-leader-migration", FlagKind::Bool, MIGRATION,

@@ -79,7 +79,7 @@ pub struct Options {
     pub gates: FeatureGates<ControllerManager>,
     /// Wait up to twice as long before a controller starts.
     pub start_interval: Duration,
-    /// Wait so long for writes under way when told to end; zero waits for ever.
+    /// The wait for writes under way at the end; zero waits for ever.
     pub shutdown_timeout: Duration,
     /// What flags say about the work of controllers.
     pub loops: LoopSettings,

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_of_clouds_are_told_apart_when_they_are_named() {
+    fn entries_that_name_cloud_controllers_are_found() {
         let named: Vec<_> = selection(&["*", "route"]).names_cloud().collect();
         assert_eq!(named, ["node-route-controller"]);
         assert!(selection(&["*", "-serviceaccount-token"]).leaves_out_first());

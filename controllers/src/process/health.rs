@@ -32,15 +32,9 @@ impl LoopHealth {
         self.states().contains_key(controller)
     }
 
-    /// Runs the check of a controller.
-    ///
-    /// # Errors
-    /// With the reason why it fails.
-    pub fn check(&self, controller: &str) -> Result<(), String> {
-        match self.states().get(controller) {
-            Some(Some(reason)) => Err(reason.clone()),
-            _ => Ok(()),
-        }
+    /// Why the controller fails; `None` when it is healthy.
+    pub fn failure(&self, controller: &str) -> Option<String> {
+        self.states().get(controller).cloned().flatten()
     }
 
     fn states(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, Option<String>>> {

@@ -44,7 +44,7 @@ const SERVER_RETRY: Duration = Duration::from_secs(1);
 /// Where credentials may come from.
 const CREDENTIALS: &str = "--kubeconfig";
 
-/// Runs controllers until the process is told to end.
+/// Runs controllers until a signal asks the process to end.
 ///
 /// # Errors
 /// When a file cannot be used, a port is taken, the API server does not answer, or the lease is lost.
@@ -136,7 +136,7 @@ async fn work(start: Start, mut lease: Option<LeaderLease>, mut ending: Ending) 
     Ok(())
 }
 
-/// Does the work of a leader until it is told to stop.
+/// Does the work of a leader until it has to stop.
 async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<WritesUnderWay> {
     let Start { options, access, state, questions } = start;
     let frame = crate::registry::frame(&options, access.authority_pem().as_deref())?;
@@ -160,7 +160,7 @@ async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<Wr
         options: Arc::new(options),
         clients,
         discovery,
-        stop: stop.clone(),
+        stop,
         questions,
         turns: Arc::clone(&state.turns),
         metrics: Arc::clone(&state.metrics),

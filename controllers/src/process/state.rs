@@ -73,7 +73,7 @@ impl State {
         self.is_working.store(true, Ordering::Relaxed);
     }
 
-    /// The process is told to end.
+    /// The process ends: it was asked to by a signal.
     pub(super) fn mark_ending(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
@@ -176,8 +176,8 @@ fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
     for controller in &CONTROLLERS {
         let (here, check) = (Arc::clone(&state.loops), Arc::clone(&state.loops));
         let name = controller.name;
-        healthz =
-            healthz.with_while(name, move || here.is_running(name), move || check.check(name));
+        let test = move || check.failure(name).map_or(Ok(()), Err);
+        healthz = healthz.with_while(name, move || here.is_running(name), test);
     }
     let turns = |checks: Checks| {
         let state = Arc::clone(state);

@@ -1,5 +1,6 @@
 //! The command line and the file it names.
 
+use pintle_daemon::program::port::denied;
 use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::query::Query;
 use pintle_daemon::serve::secure::{Denial, Object, Wanted};
@@ -316,7 +317,7 @@ fn the_unit_can_run_beside_kube_scheduler() {
 fn whoever_may_not_ask_is_told_in_a_status() {
     let path = "/a<b>&'c".to_owned();
     let wanted = Wanted { verb: "get", objects: vec![Object::Path(path.clone())] };
-    let said = |denial| serve::denied(denial, &wanted, &path);
+    let said = |denial| denied(denial, &wanted, &path);
     let answer = said(Denial::Unauthenticated);
     let body = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","#;
     let body = body.to_owned() + r#""reason":"Unauthorized","code":401}"# + "\n";

@@ -5,7 +5,7 @@
 //! upstream's plugin. Bounds: the objects. The daemon does not come here.
 
 use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod};
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api::informer::key_of;
 use pintle_sched_core::Profile;
 use pintle_sched_core::filter::status::Status;
 use pintle_sched_core::requests::PodRequests;

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
-use pintle_api::informer::{InformerError, InformerObserver, ObjectKey, key_of};
+use pintle_api::informer::{InformerError, InformerObserver, key_of};
 use pintle_api::{Access, ClientOptions};
 use pintle_daemon::tasks;
 use pintle_sched_core::Profile;

@@ -13,7 +13,7 @@ use hyper::Method;
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use pintle_api::informer::{ObjectKey, key_of};
+use pintle_api::informer::key_of;
 use pintle_daemon::fair::FairQueue;
 use pintle_daemon::tasks;
 use serde_json::{Map, Value, json};

@@ -1,7 +1,7 @@
 //! Changes that gather while a subscriber is slow, in tables.
 
 use super::*;
-use crate::informer::object::PrunedMeta;
+use crate::informer::object::{PrunedMeta, key_of};
 use serde::Deserialize;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -1,4 +1,4 @@
-//! Settings of the HTTPS port: address, certificate, and who may ask.
+//! Settings of the HTTPS port: address, certificate, authentication and authorization.
 //!
 //! Input: the flags that were given. Output: [`Serving`], or one sentence for the first mistake. Pure.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/{serving,authentication,authorization}.go

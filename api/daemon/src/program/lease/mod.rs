@@ -312,22 +312,27 @@ mod tests {
     /// Holds the lease until this is wished; what the server has then.
     async fn held_until(wish: Wish) -> Arc<Mutex<Server>> {
         let (server, client) = served();
-        let events = LeaderEvents::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
+        let leader_events =
+            LeaderEvents::new(client.clone(), "host_1".to_owned(), "mine".to_owned());
         let lease = ("kube-system", "lock");
         let elector = Elector::new(client, lease, "host_1".to_owned(), Timing::default());
         let elector = elector.expect("good timings");
         let (report, mut changes) = mpsc::unbounded_channel();
         let (keeper, asked) = LeaseKeeper::new();
-        let told = || server.lock().expect("no panic").events.clone();
+        let events = || server.lock().expect("no panic").events.clone();
         let asks = async {
             assert_eq!(changes.recv().await, Some(Leadership::Acquired));
-            while told().is_empty() {
+            while events().is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             keeper.wish.send_replace(wish);
         };
-        let term =
-            Term { events: &events, report: &report, observer: &Unobserved, rival: "another" };
+        let term = Term {
+            events: &leader_events,
+            report: &report,
+            observer: &Unobserved,
+            rival: "another",
+        };
         futures_util::future::join(lead(elector, &term, asked), asks).await;
         server
     }
@@ -344,13 +349,13 @@ mod tests {
     #[tokio::test]
     async fn an_event_tells_that_this_process_leads_and_that_it_does_not_any_more() {
         let server = held_until(Wish::Release).await;
-        let told = || server.lock().expect("no panic").events.clone();
+        let events = || server.lock().expect("no panic").events.clone();
         let spec =
             server.lock().expect("no panic").lease.as_ref().expect("it was taken")["spec"].clone();
         assert_ne!(spec["holderIdentity"], "host_1", "others begin at once");
-        let messages: Vec<Value> = told().iter().map(|event| event["message"].clone()).collect();
+        let messages: Vec<Value> = events().iter().map(|event| event["message"].clone()).collect();
         assert_eq!(messages, ["host_1 became leader", "host_1 stopped leading"]);
-        let event = &told()[0];
+        let event = &events()[0];
         let of = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
             "namespace": "kube-system", "name": "lock", "uid": "lease-uid", "resourceVersion": "7"});
         assert_eq!(event["involvedObject"], of);

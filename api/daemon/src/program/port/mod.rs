@@ -1,4 +1,4 @@
-//! The HTTPS port of a component: who may ask, and on which thread answers are made.
+//! The HTTPS port of a component: its authentication and authorization, and its thread.
 //!
 //! Input: [`Serving`], [`Pages`]. Output: answers until the process ends. Owner: a thread with a
 //! runtime of its own, so that requests do not disturb the work. Bounds: those of `https`.
