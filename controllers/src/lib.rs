@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clients;
+mod debug;
 pub mod discovery;
 mod dispatch;
 mod follow;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pintle_api_types::kind::Kind;
@@ -19,12 +19,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
+use crate::debug;
 use crate::dispatch::{Answered, Dispatcher, Identity};
 use crate::follow::{EVENTS_MAX, Source, follow_kind};
-use crate::process::{Context, WritesUnderWay};
+use crate::process::{Context, QueueMetrics, WritesUnderWay};
 
 /// Watch events that are applied before syncs begin.
 const BATCH_MAX: usize = 256;
+/// A turn is made so often at least: a thread that makes none counts as stuck.
+const TURN_EVERY: Duration = Duration::from_secs(5);
+/// Metrics show counts of so long ago at most, while there is something to do.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs the controllers until they have to stop. Must be called on a `LocalSet`.
 pub async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
@@ -37,6 +42,8 @@ pub async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
     frame.apply(WatchEvent::Discovered(discovered.clone()), now());
     watches.follow_discovered(&frame, &discovered);
     let mut was_started = false;
+    let queues = QueueMetrics::register(&context.metrics);
+    let mut counted = Instant::now();
     loop {
         let due = frame.next_due();
         tokio::select! {
@@ -60,6 +67,9 @@ pub async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
                 frame.apply(WatchEvent::Discovered(discovered), now());
             }
             () = context.stop.requested() => break,
+            Some(question) = context.questions.recv() => {
+                debug::answer(&mut frame, question, now());
+            }
             () = wait_for(due) => {}
         }
         while let Ok(Answered { ticket, answers }) = answers.try_recv() {
@@ -68,6 +78,10 @@ pub async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
         }
         for order in frame.turn(now()) {
             dispatcher.carry_out(order);
+        }
+        if counted.elapsed() >= COUNT_EVERY {
+            counted = Instant::now();
+            queues.update(&frame.stats(now()));
         }
         context.turns.mark();
         context.turns.set_ahead(dispatcher.under_way());
@@ -91,10 +105,8 @@ fn drain(events: &mut mpsc::Receiver<WatchEvent>, frame: &mut Frame) {
 }
 
 async fn wait_for(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due.into()).await,
-        None => std::future::pending().await,
-    }
+    let latest = Instant::now() + TURN_EVERY;
+    sleep_until(due.map_or(latest, |due| due.min(latest)).into()).await;
 }
 
 fn now() -> Now {

@@ -37,8 +37,8 @@ pub(crate) enum DiscoveryError {
     #[error("{path}: {source}")]
     Refused { path: String, source: kube::Error },
     /// No answer came.
-    #[error("{0}: no answer within {} s", ANSWER_MAX.as_secs())]
-    Late(String),
+    #[error("{path}: no answer within {} s", ANSWER_MAX.as_secs())]
+    Late { path: String },
     /// The answer is not JSON of this form.
     #[error("the answer cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
@@ -156,7 +156,7 @@ impl Discoverer {
         match tokio::time::timeout(ANSWER_MAX, answer).await {
             Ok(Ok(text)) => Ok(text),
             Ok(Err(source)) => Err(DiscoveryError::Refused { path: path.to_owned(), source }),
-            Err(_) => Err(DiscoveryError::Late(path.to_owned())),
+            Err(_) => Err(DiscoveryError::Late { path: path.to_owned() }),
         }
     }
 }

@@ -13,6 +13,7 @@
 mod context;
 mod health;
 mod metrics;
+mod queue_metrics;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use tokio::sync::{mpsc, watch};
 pub use self::context::{Context, Question, Stop, WritesUnderWay};
 pub use self::health::LoopHealth;
 pub use self::metrics::ManagerMetrics;
+pub use self::queue_metrics::QueueMetrics;
 use self::state::State;
 use crate::clients::ControllerClients;
 use crate::discovery::Discoverer;

@@ -61,3 +61,22 @@ fn process_that_ends_is_not_ready() {
     state.mark_ending();
     assert_eq!((status("/readyz"), status("/livez")), (Some(500), Some(200)));
 }
+
+#[test]
+fn queues_have_upstreams_metrics() {
+    use pintle_controllers_core::frame::{ControllerStats, NamedStats, QueueStats};
+    let (state, _questions) = State::new(&options(&[]));
+    let queues = QueueMetrics::register(&state.metrics);
+    let queue = QueueStats { depth: 3, adds: 7, retries: 2, ..QueueStats::default() };
+    let stats = ControllerStats { queue, failed: 4, ..ControllerStats::default() };
+    queues.update(&[NamedStats { name: "ttl-controller", stats }]);
+    let text = state.metrics.text();
+    for line in [
+        "workqueue_depth{name=\"ttlcontroller\"} 3",
+        "workqueue_adds_total{name=\"ttlcontroller\"} 7",
+        "workqueue_retries_total{name=\"ttlcontroller\"} 2",
+        "pintle_controller_sync_failures_total{controller=\"ttl-controller\"} 4",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
