@@ -187,6 +187,8 @@ known! {
     CONTROLLER_REVISIONS = "apps" "v1" "controllerrevisions" "ControllerRevision" namespaced;
     JOBS = "batch" "v1" "jobs" "Job" namespaced;
     CRON_JOBS = "batch" "v1" "cronjobs" "CronJob" namespaced;
+    RESOURCE_CLAIMS = "resource.k8s.io" "v1" "resourceclaims" "ResourceClaim" namespaced;
+    DEVICE_CLASSES = "resource.k8s.io" "v1" "deviceclasses" "DeviceClass" cluster;
     LEASES = "coordination.k8s.io" "v1" "leases" "Lease" namespaced;
 }
 

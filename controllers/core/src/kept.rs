@@ -26,6 +26,14 @@ pub trait Facts: DeserializeOwned + 'static {
     /// The object's metadata.
     fn metadata(&self) -> &Meta;
 
+    /// Reads what needs more than one look at the text.
+    ///
+    /// # Errors
+    /// When a field that controllers read has another type.
+    fn complete(&mut self, _text: &str) -> Result<(), serde_json::Error> {
+        Ok(())
+    }
+
     /// What else the table finds it by: the node of a pod.
     fn index(&self) -> Option<&str> {
         None
@@ -45,7 +53,8 @@ impl<T: Facts> Kept<T> {
     /// # Errors
     /// When a field that controllers read has another type.
     pub fn decode(text: &str) -> Result<Self, serde_json::Error> {
-        let facts = serde_json::from_str(text)?;
+        let mut facts: T = serde_json::from_str(text)?;
+        facts.complete(text)?;
         let text = T::IS_WHOLE.then(|| without_managed_fields(text)).transpose()?;
         Ok(Self { facts, text })
     }

@@ -134,7 +134,9 @@ pub const READ_ANNOTATIONS: &[&str] = &[
     "kubernetes.io/service-account.name",
     "kubernetes.io/service-account.uid",
     "pod.alpha.kubernetes.io/initialized",
+    "resource.kubernetes.io/extended-resource-claim",
     "statefulset.kubernetes.io/",
+    "volume.beta.kubernetes.io/storage-class",
 ];
 
 fn is_read(key: &str) -> bool {

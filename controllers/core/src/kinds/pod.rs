@@ -5,6 +5,7 @@ use pintle_api_types::kind::{Kind, PODS};
 use pintle_api_types::symbol::Symbol;
 use serde::{Deserialize, Deserializer};
 
+use super::charge::PodCharge;
 use crate::kept::Facts;
 use crate::meta::{Meta, or_default, time};
 
@@ -18,6 +19,9 @@ pub struct Pod {
     pub spec: PodSpec,
     /// What is.
     pub status: PodStatus,
+    /// What quotas charge for it.
+    #[serde(skip)]
+    pub charge: PodCharge,
 }
 
 /// The spec of a pod.
@@ -157,6 +161,11 @@ impl Facts for Pod {
 
     fn metadata(&self) -> &Meta {
         &self.metadata
+    }
+
+    fn complete(&mut self, text: &str) -> Result<(), serde_json::Error> {
+        self.charge = PodCharge::decode(text)?;
+        Ok(())
     }
 
     fn index(&self) -> Option<&str> {

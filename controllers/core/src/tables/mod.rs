@@ -226,6 +226,17 @@ macro_rules! tables {
                 self.metadata.get(&kind).filter(|table| table.is_synced()).map(Table::version)
             }
 
+            /// How many objects of the kind are in the namespace; none while that is not known.
+            pub fn count(&self, kind: Kind, namespace: &str) -> Option<usize> {
+                if !self.is_synced(kind) {
+                    return None;
+                }
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return Some(self.$field.in_namespace(namespace).count());
+                })*
+                Some(self.metadata.get(&kind)?.in_namespace(namespace).count())
+            }
+
             /// Objects of the kind are known in the namespace.
             pub fn has_objects(&self, kind: Kind, namespace: &str) -> bool {
                 $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
@@ -262,6 +273,10 @@ tables! {
     controller_revisions: ControllerRevision,
     nodes: Node,
     persistent_volume_claims: PersistentVolumeClaim,
+    resource_quotas: ResourceQuota,
+    services: Service,
+    resource_claims: ResourceClaim,
+    device_classes: DeviceClass,
 }
 
 impl Decoded {
