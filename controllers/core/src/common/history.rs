@@ -237,3 +237,7 @@ pub fn decode(answer: &Value) -> Result<Revision, Stop> {
     let unreadable = |error| Stop::failed(format!("a ControllerRevision cannot be read: {error}"));
     decoded.map(Rc::new).map_err(unreadable)
 }
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;

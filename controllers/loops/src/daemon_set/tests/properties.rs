@@ -8,7 +8,7 @@ use super::*;
 
 /// What happens to the cluster.
 #[derive(Clone, Debug)]
-enum Step {
+enum ClusterChange {
     Taint(u8, &'static str),
     Image(u8),
     AddNode(u8),
@@ -17,32 +17,32 @@ enum Step {
     Double(u8),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ClusterChange>> {
     let effect = prop::sample::select(vec!["NoSchedule", "NoExecute", "PreferNoSchedule"]);
     let step = prop_oneof![
-        (0..4_u8, effect).prop_map(|(node, effect)| Step::Taint(node, effect)),
-        (0..3_u8).prop_map(Step::Image),
-        (0..6_u8).prop_map(Step::AddNode),
-        (0..6_u8).prop_map(Step::RemoveNode),
-        (0..4_u8).prop_map(Step::FailPod),
-        (0..4_u8).prop_map(Step::Double),
+        (0..4_u8, effect).prop_map(|(node, effect)| ClusterChange::Taint(node, effect)),
+        (0..3_u8).prop_map(ClusterChange::Image),
+        (0..6_u8).prop_map(ClusterChange::AddNode),
+        (0..6_u8).prop_map(ClusterChange::RemoveNode),
+        (0..4_u8).prop_map(ClusterChange::FailPod),
+        (0..4_u8).prop_map(ClusterChange::Double),
     ];
     prop::collection::vec(step, 1..8)
 }
 
-fn apply(world: &mut World, step: &Step) {
+fn apply(world: &mut World, step: &ClusterChange) {
     match step {
-        Step::Taint(node, effect) => {
+        ClusterChange::Taint(node, effect) => {
             let node = format!("node-{node}");
             if world.get(NODES, &node).is_some() {
                 taint(world, &node, "k", effect);
             }
         }
-        Step::Image(image) => set_image(world, &format!("image-{image}")),
-        Step::AddNode(node) => {
+        ClusterChange::Image(image) => set_image(world, &format!("image-{image}")),
+        ClusterChange::AddNode(node) => {
             world.add(NODES, json!({"metadata": {"name": format!("node-{node}")}}));
         }
-        Step::RemoveNode(node) => {
+        ClusterChange::RemoveNode(node) => {
             let name = format!("node-{node}");
             if world.get(NODES, &name).is_some() {
                 world.remove(NODES, &name);
@@ -53,12 +53,12 @@ fn apply(world: &mut World, step: &Step) {
                 }
             }
         }
-        Step::FailPod(at) => {
+        ClusterChange::FailPod(at) => {
             if let Some(name) = world.names(PODS).get(usize::from(*at)).map(ToString::to_string) {
                 world.edit(PODS, &name, |pod| pod["status"] = json!({"phase": "Failed"}));
             }
         }
-        Step::Double(node) => {
+        ClusterChange::Double(node) => {
             let node = format!("node-{node}");
             let name = format!("double-{node}");
             if world.get(NODES, &node).is_some() && world.get(PODS, &name).is_none() {

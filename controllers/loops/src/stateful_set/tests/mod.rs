@@ -3,6 +3,7 @@
 
 mod identity;
 mod order;
+mod recorded;
 mod revisions;
 mod rollout;
 mod storage;
