@@ -81,7 +81,7 @@ impl Rollout<'_> {
 
     /// The limits; nodes that should have a pod and have none get an empty entry.
     // k8s: update.go updatedDesiredNodeCounts
-    fn limits(&self, pods: &mut PodsByNode) -> Result<RolloutLimits, NoIntOrPercent> {
+    pub(super) fn limits(&self, pods: &mut PodsByNode) -> Result<RolloutLimits, NoIntOrPercent> {
         let mut desired = 0;
         for node in self.nodes {
             if Placement::of(self.fit, node) == Placement::Run {

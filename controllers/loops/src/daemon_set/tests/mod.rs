@@ -7,6 +7,7 @@ mod pods;
 mod properties;
 mod revisions;
 mod rollout;
+mod surge;
 mod wakes;
 
 use std::collections::BTreeMap;

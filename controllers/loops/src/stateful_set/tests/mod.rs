@@ -1,6 +1,8 @@
 //! Tests of StatefulSet by the cases of upstream's tables, against a cluster of a few objects.
 // k8s: pkg/controller/statefulset/stateful_set_control_test.go, stateful_set_utils_test.go
 
+mod claims;
+mod events;
 mod identity;
 mod order;
 mod recorded;

@@ -146,3 +146,68 @@ fn several_pods_are_replaced_at_once_with_the_gate() {
         assert!(!actions(&again).iter().any(|one| one.starts_with("delete")), "{limit}");
     }
 }
+
+#[test]
+fn unavailable_pods_also_below_the_partition_use_up_the_limit() {
+    // k8s: TestStatefulSetControlRollingUpdateWithMaxUnavailableInOrderedModeVerifyInvariant
+    for terminating in
+        [&[][..], &[5], &[3], &[4], &[5, 4], &[5, 3], &[4, 3], &[5, 4, 3], &[2], &[1]]
+    {
+        let mut parallel = set(6);
+        parallel["spec"]["podManagementPolicy"] = "Parallel".into();
+        parallel["spec"]["updateStrategy"]["rollingUpdate"] =
+            json!({"partition": 3, "maxUnavailable": 2});
+        let mut world = world(parallel);
+        settle(&mut world);
+        set_image(&mut world, "two");
+        for ordinal in terminating {
+            world.edit(PODS, &format!("web-{ordinal}"), |pod| {
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            });
+        }
+        let mut controller = super::super::StatefulSets { workers: 1, has_max_unavailable: true };
+        let driven = world.sync(&mut controller, "web");
+        let deleted: Vec<_> =
+            actions(&driven).into_iter().filter(|one| one.starts_with("delete pods")).collect();
+        assert_eq!(deleted.len(), 2_usize.saturating_sub(terminating.len()), "{terminating:?}");
+        let is_above = |one: &String| one.as_str() > "delete pods web-2";
+        assert!(deleted.iter().all(is_above), "{deleted:?}");
+    }
+}
+
+#[test]
+fn ordered_set_deletes_several_pods_but_creates_one_at_a_time() {
+    let mut fast = set(6);
+    fast["spec"]["updateStrategy"]["rollingUpdate"] = json!({"partition": 3, "maxUnavailable": 2});
+    let mut world = world(fast);
+    settle(&mut world);
+    set_image(&mut world, "two");
+    let mut controller = super::super::StatefulSets { workers: 1, has_max_unavailable: true };
+    let driven = world.sync(&mut controller, "web");
+    assert_eq!(actions(&driven), ["delete pods web-5", "delete pods web-4", "status"]);
+    world.run_kubelets();
+    assert_eq!(actions(&world.sync(&mut controller, "web"))[0], "create pods web-4");
+    assert_eq!(actions(&world.sync(&mut controller, "web")), ["status"]);
+    world.run_kubelets();
+    assert_eq!(actions(&world.sync(&mut controller, "web"))[0], "create pods web-5");
+}
+
+#[test]
+fn rollout_waits_for_min_ready_seconds_and_on_delete_ignores_them() {
+    for (strategy, waits) in [("RollingUpdate", true), ("OnDelete", false)] {
+        let mut slow = set(2);
+        slow["spec"]["updateStrategy"]["type"] = strategy.into();
+        let mut world = world(slow);
+        settle(&mut world);
+        edit(&mut world, |set| set["spec"]["minReadySeconds"] = 3600.into());
+        set_image(&mut world, "two");
+        let driven = sync(&mut world);
+        let deletes = actions(&driven).iter().any(|one| one.starts_with("delete"));
+        assert!(!deletes, "{strategy}");
+        let reason = "pod web-0 is not ready for long enough".to_owned();
+        assert!(driven.reasons.contains(&reason), "both wait for the pods that are there");
+        world.now += jiff::SignedDuration::from_secs(3600);
+        let deletes = actions(&sync(&mut world)).iter().any(|one| one.starts_with("delete"));
+        assert_eq!(deletes, waits, "{strategy}");
+    }
+}
