@@ -18,23 +18,23 @@ use tokio::sync::mpsc;
 
 /// The answers to the requests of a ticket.
 #[derive(Debug)]
-pub struct Answered {
+pub(crate) struct Answered {
     /// The ticket.
-    pub ticket: Ticket,
+    pub(crate) ticket: Ticket,
     /// An answer for each request.
-    pub answers: Vec<Answer>,
+    pub(crate) answers: Vec<Answer>,
 }
 
 /// The clients of one controller.
-pub struct Identity {
+pub(crate) struct Identity {
     /// For its requests.
-    pub client: kube::Client,
+    pub(crate) client: kube::Client,
     /// For its events.
-    pub recorder: Recorder,
+    pub(crate) recorder: Recorder,
 }
 
 /// Carries out orders.
-pub struct Dispatcher {
+pub(crate) struct Dispatcher {
     identities: BTreeMap<&'static str, Rc<Identity>>,
     answers: mpsc::UnboundedSender<Answered>,
     /// Tickets without answers.
@@ -43,7 +43,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// One that sends under these identities, by controller.
-    pub fn new(
+    pub(crate) fn new(
         identities: BTreeMap<&'static str, Rc<Identity>>,
         answers: mpsc::UnboundedSender<Answered>,
     ) -> Self {
@@ -51,12 +51,12 @@ impl Dispatcher {
     }
 
     /// Tickets without answers.
-    pub fn under_way(&self) -> usize {
+    pub(crate) fn under_way(&self) -> usize {
         self.under_way
     }
 
     /// A ticket was answered.
-    pub fn mark_answered(&mut self) {
+    pub(crate) fn mark_answered(&mut self) {
         self.under_way -= 1;
     }
 
@@ -64,7 +64,7 @@ impl Dispatcher {
     ///
     /// # Panics
     /// When the controller has no identity.
-    pub fn carry_out(&mut self, order: Order) {
+    pub(crate) fn carry_out(&mut self, order: Order) {
         match order {
             Order::Send { ticket, controller, requests } => {
                 self.under_way += 1;

@@ -17,10 +17,10 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 /// Events that wait for the deciding thread.
-pub const EVENTS_MAX: usize = 512;
+pub(crate) const EVENTS_MAX: usize = 512;
 
 /// A watch under way; it ends when it is dropped.
-pub type Following = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Following = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An object's text, and what the informer reads of it. The rest is decoded by the kind, which is
 /// known at run time only: one informer's code serves all kinds.
@@ -51,17 +51,17 @@ pintle_api::pruned_object!(Text);
 
 /// What is followed of a kind.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// The kind.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Only metadata is wanted.
-    pub only_metadata: bool,
+    pub(crate) only_metadata: bool,
     /// A field selector; empty for all objects.
-    pub fields: &'static str,
+    pub(crate) fields: &'static str,
 }
 
 /// Follows a kind.
-pub fn follow_kind(
+pub(crate) fn follow_kind(
     client: kube::Client,
     source: &Source,
     events: &mpsc::Sender<WatchEvent>,

@@ -19,6 +19,7 @@ use pintle_controllers_loops::garbage_collector::GarbageCollector;
 use pintle_controllers_loops::job::JobController;
 use pintle_controllers_loops::namespace::Namespaces;
 use pintle_controllers_loops::replica_set::ReplicaController;
+use pintle_controllers_loops::resource_quota::ResourceQuotas;
 use pintle_controllers_loops::root_ca::RootCaPublisher;
 use pintle_controllers_loops::service_account::ServiceAccounts;
 use pintle_controllers_loops::service_account_token::{ServiceAccountTokens, TokenSigner};
@@ -31,7 +32,7 @@ use crate::options::Options;
 ///
 /// # Errors
 /// When a file that a flag names cannot be read.
-pub fn frame(options: &Options, authority: Option<&[u8]>) -> Result<Frame> {
+pub(crate) fn frame(options: &Options, authority: Option<&[u8]>) -> Result<Frame> {
     let mut frame = Frame::default();
     let mut missing = Vec::new();
     let is_on = |gate: &str| options.gates.enabled(gate);
@@ -82,7 +83,13 @@ fn add(name: &str, options: &Options, authority: Option<&[u8]>, frame: &mut Fram
         }
         "job-controller" => frame.add(JobController::new(workers)),
         "ttl-after-finished-controller" => frame.add(TtlAfterFinished { workers }),
-        "namespace-controller" => frame.add(Namespaces::new(workers, false)),
+        "namespace-controller" => {
+            let follows_content = loops.enable_garbage_collector && frame.reads_all_metadata();
+            frame.add(Namespaces::new(workers, follows_content));
+        }
+        "resourcequota-controller" => {
+            frame.add(ResourceQuotas::new(workers, loops.resource_quota_sync_period, true));
+        }
         "garbage-collector-controller" if loops.enable_garbage_collector => {
             frame.add(GarbageCollector::new(workers, Vec::new()));
         }

@@ -32,7 +32,7 @@ const TURN_EVERY: Duration = Duration::from_secs(5);
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs the controllers until they have to stop. Must be called on a `LocalSet`.
-pub async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
+pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let (answer, mut answers) = mpsc::unbounded_channel();
     let mut watches = Watches::new(&frame, &context, told);
