@@ -177,15 +177,18 @@ fn spec(kind: Kind, rng: &mut Rng) -> Edit {
             let template = json!({"app": "other"});
             of("/spec/selector/matchLabels", template)
         }
-        ("apps" | "", "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers") => {
-            of("/spec/replicas", number.into())
-        }
+        (
+            "apps" | "",
+            "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers",
+        ) => of("/spec/replicas", number.into()),
         ("batch", "jobs") => of("/spec/parallelism", number.into()),
         ("batch", "cronjobs") => of("/spec/suspend", rng.chance(50).into()),
         ("coordination.k8s.io", _) => of("/spec/holderIdentity", image.into()),
         ("", "nodes") => of("/spec/unschedulable", true.into()),
         ("", "serviceaccounts") => of("/automountServiceAccountToken", false.into()),
-        ("", "namespaces" | "persistentvolumeclaims") => of("/metadata/labels/b", number.to_string().into()),
+        ("", "namespaces" | "persistentvolumeclaims") => {
+            of("/metadata/labels/b", number.to_string().into())
+        }
         _ if kind == budgets() => of("/spec/minAvailable", number.into()),
         _ => of("/spec/replicas", number.into()),
     }

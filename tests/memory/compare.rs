@@ -41,11 +41,7 @@ struct Pair<'a> {
 
 /// Asks both servers the steps of a seed until their answers differ; the real one in a namespace
 /// that it does not have. Then compares what watches report.
-pub async fn run(
-    client: &kube::Client,
-    seed: u64,
-    namespace: &str,
-) -> Result<Option<Difference>> {
+pub async fn run(client: &kube::Client, seed: u64, namespace: &str) -> Result<Option<Difference>> {
     let (real, model) = (Side::default(), Side::default());
     let mut pair = Pair { client, server: Server::new(seed), real, model };
     let mut start = String::new();
@@ -60,15 +56,14 @@ pub async fn run(
     let steps = steps(seed, namespace, STEPS);
     for (at, step) in steps.iter().enumerate() {
         let request = pair.real.request(step, namespace);
-        let (theirs, ours) =
-            pair.ask_both(&request, &pair.model.request(step, namespace)).await?;
+        let (theirs, ours) = pair.ask_both(&request, &pair.model.request(step, namespace)).await?;
         let (real, model) = (pair.real.note(step, &theirs), pair.model.note(step, &ours));
         if real != model {
             let request = format!("{request:?}");
             return Ok(Some(Difference { seed, step: at, request, real, model }));
         }
     }
-    if seed % WATCHED != 0 {
+    if !seed.is_multiple_of(WATCHED) {
         return Ok(None);
     }
     let kinds: BTreeSet<Kind> = steps.iter().map(|step| step.kind).collect();

@@ -146,13 +146,9 @@ fn act(kind: Kind, name: &str, rng: &mut Rng) -> Act {
 
 /// A subresource, or rarely one that the kind does not have.
 fn sub(kind: Kind, rng: &mut Rng) -> &'static str {
-    let has_scale = [
-        kind::DEPLOYMENTS,
-        kind::REPLICA_SETS,
-        kind::STATEFUL_SETS,
-        kind::REPLICATION_CONTROLLERS,
-    ]
-    .contains(&kind);
+    let has_scale =
+        [kind::DEPLOYMENTS, kind::REPLICA_SETS, kind::STATEFUL_SETS, kind::REPLICATION_CONTROLLERS]
+            .contains(&kind);
     match rng.range(0, 10) {
         0..6 => "status",
         6..8 if has_scale => "scale",
@@ -182,8 +178,7 @@ fn replace(kind: Kind, sub: &'static str, rng: &mut Rng) -> Act {
 
 fn patch(kind: Kind, name: &str, rng: &mut Rng) -> Act {
     let sub = if rng.chance(60) { "" } else { sub(kind, rng) };
-    let edits: Vec<Edit> =
-        (0..rng.range(1, 3)).map(|_| bodies::edit(kind, sub, rng)).collect();
+    let edits: Vec<Edit> = (0..rng.range(1, 3)).map(|_| bodies::edit(kind, sub, rng)).collect();
     let form = match rng.range(0, 10) {
         0..4 => PatchForm::Strategic,
         4..8 => PatchForm::Merge,

@@ -1,8 +1,9 @@
 //! The API server in memory beside the real one: the same random requests, equal answers.
 //!
-//! Input: seeds. Output: the steps that the servers answer differently. 2,000 sequences of 20 requests about a few
-//! kinds, names, old versions, UIDs, finalizers, graces and patches; of every tenth sequence the
-//! events of watches, too. `PINTLE_MEMORY_CASES` asks more sequences, `PINTLE_SEED` begins elsewhere.
+//! Input: seeds. Output: the steps that the servers answer differently. 2,000 sequences of 20
+//! requests about a few kinds, names, old versions, UIDs, finalizers, graces and patches; of every
+//! tenth sequence the events of watches, too. A second test asks both servers what every controller
+//! may do. `PINTLE_MEMORY_CASES` asks more sequences, `PINTLE_SEED` begins elsewhere.
 //!
 //! What is not compared: UIDs, versions and generated names (by the order in which they appear),
 //! times, field managers and the versions that only they make (but for `scale`), causes that say
@@ -14,6 +15,7 @@ mod bodies;
 mod compare;
 mod generate;
 mod real;
+mod rights;
 mod side;
 
 use std::time::Duration;
@@ -50,6 +52,13 @@ fn server_in_memory_answers_as_the_real_one() {
         println!("seed {seed}, step {step}: {request}\n  real  {real}\n  model {model}");
     }
     assert!(differences.is_empty(), "{} sequences differ", differences.len());
+}
+
+#[test]
+fn rights_in_memory_are_those_of_the_real_roles() {
+    let stand = Stand::without_scheduler("rights", &json!({}));
+    let differences = stand.with_client(async |client| rights::differences(&client).await);
+    assert!(differences.is_empty(), "{differences:#?}");
 }
 
 async fn ask_all(client: &kube::Client, seeds: std::ops::Range<u64>) -> Result<Vec<Difference>> {

@@ -11,8 +11,7 @@ use pintle_api_types::request::{Answer, ApiError, PatchForm, Request};
 use serde_json::{Value, json};
 
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-const LIST_METADATA_ONLY: &str =
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const LIST_METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const JSON: &str = "application/json";
 
 /// Asks the server.

@@ -177,16 +177,16 @@ impl Side {
 
     /// Gives UIDs and versions numbers in the order in which they appear.
     fn name(&mut self, object: &Value) {
-        for (field, names) in
-            [("uid", &mut self.uids), ("resourceVersion", &mut self.versions)]
-        {
+        for (field, names) in [("uid", &mut self.uids), ("resourceVersion", &mut self.versions)] {
             if let Some(text) = object["metadata"][field].as_str() {
                 let next = names.len();
                 names.entry(text.to_owned()).or_insert(next);
             }
         }
         let metadata = &object["metadata"];
-        if let (Some(name), Some(_)) = (metadata["name"].as_str(), metadata["generateName"].as_str()) {
+        if let (Some(name), Some(_)) =
+            (metadata["name"].as_str(), metadata["generateName"].as_str())
+        {
             let next = self.generated.len();
             self.generated.entry(name.to_owned()).or_insert(next);
         }
@@ -201,7 +201,10 @@ impl Side {
                 fields.retain(|_, value| !value.is_null());
                 for (name, value) in fields.iter_mut() {
                     match (name.as_str(), value.as_str()) {
-                        ("creationTimestamp" | "deletionTimestamp" | "lastTransitionTime", Some(_)) => {
+                        (
+                            "creationTimestamp" | "deletionTimestamp" | "lastTransitionTime",
+                            Some(_),
+                        ) => {
                             *value = "TIME".into();
                         }
                         ("resourceVersion", Some(version)) => {

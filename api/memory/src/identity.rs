@@ -2,6 +2,8 @@
 //!
 //! Roles of users are in [`crate::rights`]; only the controllers and the manager have limits.
 
+use crate::rights;
+
 /// The user that the API server sees.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
@@ -27,7 +29,7 @@ impl Identity {
     pub(crate) fn heading(&self) -> Option<&str> {
         match self {
             Self::Admin => None,
-            Self::Manager => Some("@manager"),
+            Self::Manager => Some(rights::MANAGER),
             Self::Controller(name) => Some(name),
         }
     }

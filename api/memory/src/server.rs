@@ -170,6 +170,11 @@ impl Server {
         self.store.kinds()
     }
 
+    /// The identities that have roles: the manager and its controllers.
+    pub fn identities(&self) -> impl Iterator<Item = Identity> {
+        self.rights.identities()
+    }
+
     /// Whether the table of roles has an identity.
     pub fn knows(&self, identity: &Identity) -> bool {
         self.rights.knows(identity)

@@ -13,6 +13,8 @@ use crate::errors;
 use crate::identity::Identity;
 
 const TABLE: &str = include_str!("table.txt");
+/// The heading of the controller manager.
+pub(crate) const MANAGER: &str = "@manager";
 /// The heading of what every identity may do.
 const EVERYBODY: &str = "@everybody";
 
@@ -53,6 +55,14 @@ impl Rights {
             }
         }
         Self(rules)
+    }
+
+    /// The identities that the table has rules of.
+    pub(crate) fn identities(&self) -> impl Iterator<Item = Identity> {
+        self.0.keys().filter(|heading| **heading != EVERYBODY).map(|heading| match *heading {
+            MANAGER => Identity::Manager,
+            name => Identity::Controller(name),
+        })
     }
 
     /// Whether roles are known for an identity: one that is misspelt may do next to nothing.
