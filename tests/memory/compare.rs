@@ -1,6 +1,7 @@
 //! One sequence, asked of both servers.
 //!
-//! Input: a seed and a client of the real server. Output: the first step that is answered differently.
+//! Input: a seed and a client of the real server. Output: the first step that is answered
+//! differently.
 
 use std::collections::BTreeSet;
 

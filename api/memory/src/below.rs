@@ -1,7 +1,7 @@
 //! What is created below an object, and objects that are answered and not stored.
 //!
-//! Input: TokenRequest of a service account, Binding of a pod, reviews. Output: the server's answers.
-//! Tokens are not signed. Evictions are in [`crate::evict`]. Pure.
+//! Input: TokenRequest of a service account, Binding of a pod, reviews. Output: the server's
+//! answers. Tokens are not signed. Evictions are in [`crate::evict`]. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use pintle_api_types::key::ObjectKey;

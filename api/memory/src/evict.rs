@@ -1,7 +1,7 @@
 //! Evictions: deletions of pods that ask their disruption budget first.
 //!
-//! Input: an Eviction of a pod. Output: the pod marked with a condition and deleted, or 429 when its
-//! budget allows no disruption. Pure.
+//! Input: an Eviction of a pod. Output: the pod marked with a condition and deleted, or 429 when
+//! its budget allows no disruption. Pure.
 // k8s: pkg/registry/core/pod/storage/eviction.go Create, checkAndDecrement
 
 use std::time::Duration;

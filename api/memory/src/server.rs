@@ -1,8 +1,8 @@
 //! The server: one value that answers requests.
 //!
-//! Input: an identity, a request and the time. Output: the answer of the real API server, and events
-//! for watches. Owner: a test or a simulator; nothing here waits or fails by itself. Bounds: history
-//! grows until [`Server::compact`]. Everything follows from the seed and the requests.
+//! Input: an identity, a request and the time. Output: the answer of the real API server, and
+//! events for watches. Owner: a test or a simulator; nothing here waits or fails by itself. Bounds:
+//! history grows until [`Server::compact`]. Everything follows from the seed and the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,8 +41,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server without objects but the namespaces that every cluster has; the seed decides UIDs and
-    /// generated names.
+    /// A server without objects but the namespaces that every cluster has; the seed decides UIDs
+    /// and generated names.
     pub fn new(seed: u64) -> Self {
         let mut server = Self::empty(seed);
         for name in NAMESPACES {

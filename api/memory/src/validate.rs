@@ -1,7 +1,7 @@
 //! The checks of the real server that controllers and their tests meet.
 //!
-//! Input: an object, and the stored one for updates. Output: nothing, or the 422 of the server. Most
-//! of upstream's validation is left out: simulated clients write valid objects. Pure.
+//! Input: an object, and the stored one for updates. Output: nothing, or the 422 of the server.
+//! Most of upstream's validation is left out: simulated clients write valid objects. Pure.
 
 use pintle_api_types::kind::{self, Kind};
 use pintle_api_types::request::ApiError;

@@ -1,8 +1,8 @@
 //! The four forms of patches.
 //!
 //! Input: the stored object and a patch. Output: the wanted object, or the server's error. An apply
-//! patch merges fields and lists like a strategic one; field managers are not kept, so fields that a
-//! manager stops applying stay. Pure.
+//! patch merges fields and lists like a strategic one; field managers are not kept, so fields that
+//! a manager stops applying stay. Pure.
 // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/patch.go
 
 use jiff::Timestamp;

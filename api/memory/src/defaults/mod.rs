@@ -1,8 +1,8 @@
 //! What the API server fills in when a client leaves it out.
 //!
 //! Input: an object of any kind. Output: the same with the defaults that controllers look at. It is
-//! applied to every object that is written, because decoding does so in the real server; applying it
-//! twice changes nothing. Pure.
+//! applied to every object that is written, because decoding does so in the real server; applying
+//! it twice changes nothing. Pure.
 
 mod core;
 mod template;

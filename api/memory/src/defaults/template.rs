@@ -1,7 +1,7 @@
 //! Defaults of pods, and of the templates that pods are made from.
 //!
-//! Input: a pod or template as JSON. Output: the same, by way of the typed defaults that static pods
-//! get. Fields that only pods get are taken back from templates.
+//! Input: a pod or template as JSON. Output: the same, by way of the typed defaults that static
+//! pods get. Fields that only pods get are taken back from templates.
 // k8s: pkg/apis/core/v1/defaults.go SetDefaults_Pod, SetDefaults_PodSpec
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};

@@ -1,7 +1,7 @@
 //! Which identity may do what, as RBAC decides with upstream's roles.
 //!
-//! Input: `table.txt`, upstream's roles re-expressed as one line a rule. Output: nothing, or the 403
-//! of the real server. Rules are only ever additive, as in RBAC. Pure.
+//! Input: `table.txt`, upstream's roles re-expressed as one line a rule. Output: nothing, or the
+//! 403 of the real server. Rules are only ever additive, as in RBAC. Pure.
 // k8s: plugin/pkg/auth/authorizer/rbac/rbac.go RuleAllows
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 mod create;
 mod delete;
 mod read;
+mod rest;
 mod update;
 
 use jiff::{SignedDuration, Timestamp};
