@@ -18,8 +18,9 @@ use crate::shell::{capture, cargo};
 const CORE_SOURCE: &str = "agent/core/src";
 /// The crates that must not be able to act: the core, and what stands below it. Each is looked at
 /// for itself, so that the one that is told is the one to change.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "pintle-api-types",
+    "pintle-memory-api",
     "pintle-config",
     "pintle-agent-config",
     "pintle-agent-core",
