@@ -40,10 +40,25 @@ pub(crate) fn settle(kind: Kind, rules: &Rules, object: &mut Value) {
         }
     }
     if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
+        drop_empty_maps_of_templates(spec);
         spec.retain(|name, value| !SPEC_ZEROES.contains(&name.as_str()) || !is_zero(value));
     }
     if rules.status != StatusKeeps::None {
         status(meta::child(object, "status"), rules);
+    }
+}
+
+/// Labels and annotations of templates that are empty are left out; the object's own are elsewhere.
+fn drop_empty_maps_of_templates(spec: &mut Map<String, Value>) {
+    for name in ["template", "jobTemplate"] {
+        let Some(template) = spec.get_mut(name).and_then(Value::as_object_mut) else { continue };
+        if let Some(fields) = template.get_mut("metadata").and_then(Value::as_object_mut) {
+            let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+            fields.retain(|_, value| !is_empty(value));
+        }
+        if let Some(inner) = template.get_mut("spec").and_then(Value::as_object_mut) {
+            drop_empty_maps_of_templates(inner);
+        }
     }
 }
 
