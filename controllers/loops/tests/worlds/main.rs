@@ -15,6 +15,7 @@
 mod checks;
 mod cluster;
 mod manager;
+mod recorded;
 mod users;
 mod world;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Frame, Now, Order, Ticket};
+use pintle_controllers_core::frame::{Event, Frame, Now, Order, Ticket};
 use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
 use pintle_controllers_loops::deployment::DeploymentController;
@@ -37,6 +37,8 @@ pub(crate) struct Manager {
     waiting: BTreeMap<Ticket, Waiting>,
     /// Syncs that failed, for messages.
     pub(crate) failures: Vec<String>,
+    /// Events in their order, by the controller that reports them.
+    pub(crate) events: Vec<(&'static str, Event)>,
 }
 
 /// All controllers.
@@ -55,7 +57,7 @@ impl Manager {
         let frame = frame();
         let delivered = frame.kinds().into_iter().map(|kind| (kind, None)).collect();
         let (calls, waiting) = (Vec::new(), BTreeMap::new());
-        Self { frame, delivered, calls, waiting, failures: Vec::new() }
+        Self { frame, delivered, calls, waiting, failures: Vec::new(), events: Vec::new() }
     }
 
     /// Kinds of which something is to be delivered.
@@ -134,7 +136,7 @@ impl Manager {
                         self.calls.push(Call { ticket, controller, request, at, known });
                     }
                 }
-                Order::Emit { .. } => {}
+                Order::Emit { controller, event } => self.events.push((controller, event)),
                 Order::Failed { controller, key, message, .. } => {
                     self.failures.push(format!("{controller} {key}: {message}"));
                 }
