@@ -3,7 +3,9 @@
 //! Input: a schedule and a time. Output: the first later time that matches, if there is one within
 //! five years. The search goes field by field in local time, exactly as upstream's does, because
 //! this decides what happens at changes of the clocks: a time that is skipped has no start, and one
-//! that comes twice is started as often as the search meets it. Bounds: five years of days.
+//! that comes twice is started as often as the search meets it. One difference: where a zone skipped
+//! a whole day, upstream's search stands still for ever, and this one goes on with the day after.
+//! Bounds: five years of days.
 // Search: github.com/robfig/cron v3.0.1, spec.go Next
 
 use jiff::Timestamp;
@@ -58,8 +60,10 @@ impl Times {
         }
         while !self.matches_day(search.local()?) {
             search.cut(Unit::Day)?;
+            let before = search.at;
             search.add_date(0, 1)?;
             search.go_to_midnight()?;
+            search.at = search.at.max(before + 1);
             if search.local()?.day() == 1 {
                 return Some(false);
             }
@@ -153,12 +157,17 @@ impl Search<'_> {
         let seconds = i64::from(local.hour()) * 3600
             + i64::from(local.minute()) * 60
             + i64::from(local.second());
+        let before = self.at;
         self.at = self.date(Date {
             year: local.year().into(),
             month: i64::from(local.month()) + months,
             day: i64::from(local.day()) + days,
             second: seconds,
         })?;
+        if self.at <= before {
+            // The zone has no such day.
+            self.at = before + DAY_SECONDS;
+        }
         Some(())
     }
 

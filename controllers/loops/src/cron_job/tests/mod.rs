@@ -1,1 +1,4 @@
 //! Tests of the CronJob controller.
+
+mod schedules;
+mod vectors;

@@ -1,0 +1,70 @@
+//! Schedules and their next times, compared with upstream's parser and search.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde::Deserialize;
+
+use super::super::schedule::{Schedule, ScheduleError};
+
+/// Lines with a schedule, a time, and the five next times or the error, as upstream has them.
+const VECTORS: &str = include_str!("schedules.jsonl");
+
+#[derive(Deserialize)]
+struct Vector {
+    spec: String,
+    #[serde(default)]
+    error: String,
+    from: Timestamp,
+    next: Vec<Timestamp>,
+}
+
+/// How Go prints that there is no next time.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+impl Vector {
+    /// What upstream says: the next times, or the error.
+    fn wanted(&self) -> Result<Vec<Timestamp>, String> {
+        let never: Timestamp = NEVER.parse().expect("a time");
+        match self.error.is_empty() {
+            true => Ok(self.next.iter().copied().filter(|next| *next != never).collect()),
+            false => Err(self.error.clone()),
+        }
+    }
+
+    fn found(&self) -> Result<Vec<Timestamp>, String> {
+        let schedule = Schedule::parse(&self.spec, &TimeZone::UTC).map_err(print)?;
+        let starts = std::iter::successors(schedule.next(self.from), |start| schedule.next(*start));
+        Ok(starts.take(5).collect())
+    }
+}
+
+/// The error, without Go's reason why a duration is none.
+fn print(error: ScheduleError) -> String {
+    error.to_string()
+}
+
+#[test]
+fn schedules_and_their_next_times_are_those_of_upstream() {
+    let more = std::env::var("PINTLE_SCHEDULE_VECTORS").ok();
+    let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
+    let (mut compared, mut differ) = (0, Vec::new());
+    for line in VECTORS.lines().chain(more.iter().flat_map(|text| text.lines())) {
+        let vector: Vector = serde_json::from_str(line).expect("a vector");
+        compared += 1;
+        if vector.found() != vector.wanted() {
+            differ.push(format!("{line}\n  ours {:?}", vector.found()));
+        }
+    }
+    assert!(compared >= 100, "{compared} vectors");
+    differ.truncate(10);
+    assert!(differ.is_empty(), "of {compared} vectors:\n{}", differ.join("\n"));
+}
+
+#[test]
+fn search_goes_on_where_a_zone_skipped_a_day() {
+    // Samoa had no 30 December 2011.
+    let schedule = Schedule::parse("TZ=Pacific/Apia 0 0 15 * *", &TimeZone::UTC);
+    let schedule = schedule.expect("a schedule");
+    let next = schedule.next("2011-12-28T00:00:00Z".parse().expect("a time"));
+    assert_eq!(next.map(|next| next.to_string()).as_deref(), Some("2012-01-14T10:00:00Z"));
+}
