@@ -161,8 +161,14 @@ fn check_workload(kind: Kind, key: &ObjectKey, object: &Value, server: &Server) 
         return;
     }
     let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let wanted = number(&spec["replicas"]);
-    for field in ["replicas", "readyReplicas", "availableReplicas"] {
+    let nodes = u64::try_from(server.objects(NODES, "").count()).expect("few nodes");
+    let (wanted, fields) = match kind.plural {
+        "daemonsets" => {
+            (nodes, ["desiredNumberScheduled", "numberReady", "updatedNumberScheduled"])
+        }
+        _ => (number(&spec["replicas"]), ["replicas", "readyReplicas", "availableReplicas"]),
+    };
+    for field in fields {
         let found = number(&status[field]);
         assert_eq!(found, wanted, "{field} of {kind:?} {key}: {object:#}");
     }

@@ -1,16 +1,26 @@
 //! A controller manager in a world: the frame, what its watches have delivered, and its requests.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Event, Frame, Now, Order, Ticket};
 use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_loops::cron_job::CronJobController;
+use pintle_controllers_loops::daemon_set::DaemonSets;
 use pintle_controllers_loops::deployment::DeploymentController;
 use pintle_controllers_loops::garbage_collector::GarbageCollector;
+use pintle_controllers_loops::job::JobController;
+use pintle_controllers_loops::namespace::Namespaces;
 use pintle_controllers_loops::replica_set::ReplicaController;
+use pintle_controllers_loops::resource_quota::ResourceQuotas;
+use pintle_controllers_loops::root_ca::RootCaPublisher;
+use pintle_controllers_loops::service_account::ServiceAccounts;
+use pintle_controllers_loops::stateful_set::StatefulSets;
 use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
 use pintle_memory_api::{Change, Identity, Server};
 
@@ -47,8 +57,16 @@ fn frame() -> Frame {
     frame.add(DeploymentController { workers: 5 });
     frame.add(ReplicaController::<ReplicaSet>::new(5));
     frame.add(ReplicaController::<ReplicationController>::new(5));
-    frame.add(GarbageCollector::new(20, Vec::new()));
+    frame.add(StatefulSets { workers: 5, has_max_unavailable: false });
+    frame.add(DaemonSets::new(2));
+    frame.add(JobController::new(5));
+    frame.add(CronJobController::new(5, TimeZone::UTC));
     frame.add(TtlAfterFinished { workers: 5 });
+    frame.add(GarbageCollector::new(20, Vec::new()));
+    frame.add(Namespaces::new(10, true));
+    frame.add(ServiceAccounts::default());
+    frame.add(RootCaPublisher { root_ca: "a certificate".into() });
+    frame.add(ResourceQuotas::new(5, Duration::from_secs(300), true));
     frame
 }
 

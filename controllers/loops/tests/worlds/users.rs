@@ -3,7 +3,8 @@
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{
-    DEPLOYMENTS, Kind, NODES, PODS, REPLICA_SETS, REPLICATION_CONTROLLERS,
+    DAEMON_SETS, DEPLOYMENTS, JOBS, Kind, NODES, PODS, REPLICA_SETS, REPLICATION_CONTROLLERS,
+    STATEFUL_SETS,
 };
 use pintle_api_types::request::{DeleteOptions, PatchForm, Propagation, Request, Target};
 use pintle_api_types::rng::Rng;
@@ -35,7 +36,7 @@ fn template(labels: &Value, image: u64) -> Value {
 
 /// A workload of a kind.
 fn workload(kind: Kind, name: &str, rng: &mut Rng) -> Value {
-    let labels = json!({"app": name});
+    let labels = json!({"app": format!("{}-{name}", kind.plural)});
     let mut template = template(&labels, rng.range(0, 3));
     let meta = json!({"name": name});
     match kind.plural {
@@ -47,6 +48,8 @@ fn workload(kind: Kind, name: &str, rng: &mut Rng) -> Value {
                 "completions": rng.range(1, 4), "parallelism": rng.range(1, 4),
                 "backoffLimit": rng.range(0, 3)}})
         }
+        "daemonsets" => json!({"metadata": meta, "spec": {"template": template,
+            "selector": {"matchLabels": labels}}}),
         "replicationcontrollers" => json!({"metadata": meta, "spec": {"template": template,
             "replicas": rng.range(0, 5), "selector": labels}}),
         _ => json!({"metadata": meta, "spec": {"template": template, "replicas": rng.range(0, 5),
@@ -55,7 +58,8 @@ fn workload(kind: Kind, name: &str, rng: &mut Rng) -> Value {
 }
 
 /// The kinds of workloads that users create.
-pub(crate) const WORKLOADS: &[Kind] = &[DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS];
+pub(crate) const WORKLOADS: &[Kind] =
+    &[DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS, DAEMON_SETS, JOBS];
 
 /// The next thing that a user does.
 pub(crate) fn step(server: &Server, rng: &mut Rng) -> Request {
@@ -89,7 +93,7 @@ fn change(kind: Kind, key: &ObjectKey, rng: &mut Rng) -> Request {
     let body = match (kind.plural, rng.range(0, 4)) {
         ("jobs", 0) => json!({"spec": {"suspend": rng.chance(50)}}),
         ("jobs", _) => json!({"spec": {"parallelism": rng.range(0, 4)}}),
-        (_, 0) => {
+        ("daemonsets", _) | (_, 0) => {
             let image = format!("image-{}", rng.range(0, 3));
             json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}})
         }

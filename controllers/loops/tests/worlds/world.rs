@@ -214,7 +214,7 @@ impl World {
             }
             Turn::Ghost(at) => {
                 let call = self.ghosts.swap_remove(at);
-                self.send(&call);
+                drop(self.send(&call));
             }
             Turn::Cluster => {
                 let wall = self.now().wall.to_string();
