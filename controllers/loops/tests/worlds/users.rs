@@ -16,8 +16,13 @@ pub(crate) const NAMESPACE: &str = "default";
 
 /// What the world has before its first step.
 pub(crate) fn beginning() -> Vec<Request> {
-    let nodes = (0..3).map(|at| create(NODES, "", node(at)));
-    nodes.collect()
+    // A new node has a taint until its controller has seen it.
+    let ready = (0..3).map(|at| Request::Patch {
+        target: Target::object(NODES, ObjectKey::new("", &format!("node-{at}"))),
+        form: PatchForm::Merge,
+        body: json!({"spec": {"taints": null}}),
+    });
+    (0..3).map(|at| create(NODES, "", node(at))).chain(ready).collect()
 }
 
 fn node(at: u64) -> Value {
