@@ -134,7 +134,10 @@ fn act(kind: Kind, name: &str, rng: &mut Rng) -> Act {
         40..52 => replace(kind, sub(kind, rng), rng),
         52..70 => patch(kind, name, rng),
         70..84 => delete(rng),
-        84 if kind.is_namespaced => Act::DeleteCollection { propagation: propagation(rng) },
+        // Without its default account a real namespace takes no pods.
+        84 if kind.is_namespaced && kind != kind::SERVICE_ACCOUNTS => {
+            Act::DeleteCollection { propagation: propagation(rng) }
+        }
         85..88 if kind == kind::PODS => below(name, rng),
         88..92 if kind.is_namespaced => {
             let labels = LABELS[rng.range(0, LABELS.len() as u64) as usize];

@@ -145,7 +145,9 @@ impl Side {
                 value
             }
             Err(error) => {
-                let message = self.words(&error.message);
+                // What follows is a diff for people.
+                let message = error.message.lines().next().unwrap_or_default();
+                let message = self.words(message);
                 // Metadata is validated twice for most kinds, which says everything twice.
                 let mut causes = error.causes.clone();
                 causes.dedup();

@@ -21,6 +21,7 @@ pub(crate) fn updated(kind: Kind, object: &Value, old: &Value) -> Result<(), Api
     let mut problems = metadata(object, old);
     problems.extend(template_labels(kind, object));
     problems.extend(immutable_fields(kind, object, old));
+    problems.extend(pod_spec(kind, object, old));
     answer(kind, object, &problems)
 }
 
@@ -73,6 +74,31 @@ fn template_labels(kind: Kind, object: &Value) -> Option<Problem> {
             .unwrap_or_default();
         let why = "`selector` does not match template `labels`";
         Problem::invalid("spec.template.metadata.labels", &text, why)
+    })
+}
+
+/// Of a pod's spec nearly nothing changes; upstream's sentence ends with a diff, ours does not.
+// k8s: pkg/apis/core/validation/validation.go ValidatePodUpdate
+fn pod_spec(kind: Kind, object: &Value, old: &Value) -> Option<Problem> {
+    let fixed = |pod: &Value| {
+        let mut spec = pod["spec"].clone();
+        for field in ["activeDeadlineSeconds", "tolerations"] {
+            spec[field] = Value::Null;
+        }
+        for list in ["containers", "initContainers"] {
+            for container in spec[list].as_array_mut().into_iter().flatten() {
+                container["image"] = Value::Null;
+            }
+        }
+        spec
+    };
+    let is_changed = kind == kind::PODS && fixed(object) != fixed(old);
+    is_changed.then(|| {
+        let why = "pod updates may not change fields other than `spec.containers[*].image`,\
+                   `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` \
+                   (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` \
+                   (allow it to be set to 1 if it was previously negative)";
+        Problem::forbidden("spec", why)
     })
 }
 
