@@ -13,7 +13,7 @@ use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
 use pintle_agent_core::status_queue::{Answer, Ask, Input as Mail, Request, StatusQueue};
 use pintle_agent_core::types::{Mono, PodUid, UnixNanos};
 use pintle_agent_core::worker::Input;
-use pintle_api_types::strategic;
+use pintle_api_types::strategic::{self, Schema};
 use serde_json::{Value, json};
 
 use crate::faults::Fault;
@@ -402,8 +402,9 @@ impl World {
                 Answer::Conflict
             }
             Ask::Patch(body) => {
-                let mut new = object.clone();
-                strategic::merge(&mut new["status"], &body["status"]);
+                let patch = json!({"status": body["status"]});
+                let schema = Schema::of_kind("v1", "Pod").expect("pods are built in");
+                let new = strategic::apply(&object, &patch, schema).expect("a valid patch");
                 let (old, phase) = (&object["status"]["phase"], &new["status"]["phase"]);
                 assert!(!is_over(&object) || old == phase, "{name} left {old} for {phase}");
                 self.api().objects.insert(name.clone(), new);
