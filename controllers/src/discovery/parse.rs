@@ -314,7 +314,10 @@ mod tests {
         };
         let paths: Vec<String> = versions.iter().map(GroupVersion::path).collect();
         assert_eq!(paths, ["/apis/apps/v1", "/apis/apps/v1beta1"]);
-        let resource = |name: &str, kind: &str, verbs: &[&str]| json!({"name": name, "kind": kind, "namespaced": true, "verbs": verbs});
+        let resource = |name: &str, kind: &str, verbs: &[&str]| {
+            let of = kind.to_owned();
+            json!({"name": name, "kind": of, "namespaced": true, "verbs": verbs})
+        };
         let all = ["create", "delete", "list", "watch"];
         let list = json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
             resource("deployments", "Deployment", &all),

@@ -119,18 +119,24 @@ const FIELDS: [(&str, &str); 101] = [
     ("node-startup-grace-period", "NodeLifecycleController.NodeStartupGracePeriod"),
     ("node-sync-period", "KubeCloudShared.NodeSyncPeriod"),
     ("profiling", "Generic.Debugging.enableProfiling"),
-    ("pv-recycler-increment-timeout-nfs",
-        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.IncrementTimeoutNFS"),
-    ("pv-recycler-minimum-timeout-hostpath",
-        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.MinimumTimeoutHostPath"),
-    ("pv-recycler-minimum-timeout-nfs",
-        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.MinimumTimeoutNFS"),
-    ("pv-recycler-pod-template-filepath-hostpath",
-        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.PodTemplateFilePathHostPath"),
-    ("pv-recycler-pod-template-filepath-nfs",
-        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.PodTemplateFilePathNFS"),
-    ("pv-recycler-timeout-increment-hostpath",
-        "PersistentVolumeBinderController.VolumeConfiguration.PersistentVolumeRecyclerConfiguration.IncrementTimeoutHostPath"),
+    ("pv-recycler-increment-timeout-nfs", concat!(
+            "PersistentVolumeBinderController.VolumeConfiguration.",
+            "PersistentVolumeRecyclerConfiguration.IncrementTimeoutNFS")),
+    ("pv-recycler-minimum-timeout-hostpath", concat!(
+            "PersistentVolumeBinderController.VolumeConfiguration.",
+            "PersistentVolumeRecyclerConfiguration.MinimumTimeoutHostPath")),
+    ("pv-recycler-minimum-timeout-nfs", concat!(
+            "PersistentVolumeBinderController.VolumeConfiguration.",
+            "PersistentVolumeRecyclerConfiguration.MinimumTimeoutNFS")),
+    ("pv-recycler-pod-template-filepath-hostpath", concat!(
+            "PersistentVolumeBinderController.VolumeConfiguration.",
+            "PersistentVolumeRecyclerConfiguration.PodTemplateFilePathHostPath")),
+    ("pv-recycler-pod-template-filepath-nfs", concat!(
+            "PersistentVolumeBinderController.VolumeConfiguration.",
+            "PersistentVolumeRecyclerConfiguration.PodTemplateFilePathNFS")),
+    ("pv-recycler-timeout-increment-hostpath", concat!(
+            "PersistentVolumeBinderController.VolumeConfiguration.",
+            "PersistentVolumeRecyclerConfiguration.IncrementTimeoutHostPath")),
     ("pvclaimbinder-sync-period", "PersistentVolumeBinderController.PVClaimBinderSyncPeriod"),
     ("resource-quota-sync-period", "ResourceQuotaController.ResourceQuotaSyncPeriod"),
     ("root-ca-file", "SAController.RootCAFile"),

@@ -45,9 +45,9 @@ const SERVING: Defaults = Defaults { port: 10257, tolerates: Tolerates::Nothing 
 
 /// kube-controller-manager's command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ControllerManager;
+pub struct ControllersDaemon;
 
-impl Daemon for ControllerManager {
+impl Daemon for ControllersDaemon {
     const FLAGS: FlagTable = flags::TABLE;
     const GATES: &'static [Gate] = gates::GATES;
     // There is no configuration file.
@@ -76,7 +76,7 @@ pub struct Options {
     /// Which controllers run.
     pub selection: Selection,
     /// Feature gates.
-    pub gates: FeatureGates<ControllerManager>,
+    pub gates: FeatureGates<ControllersDaemon>,
     /// Wait up to twice as long before a controller starts.
     pub start_interval: Duration,
     /// The wait for writes under way at the end; zero waits for ever.
@@ -130,7 +130,7 @@ fn usage() -> String {
 
 fn options(given: &GivenFlags) -> Result<Options, Vec<ConfigError>> {
     let mut errors = checks::all(given);
-    let gates = FeatureGates::<ControllerManager>::new(&asked_gates(given));
+    let gates = FeatureGates::<ControllersDaemon>::new(&asked_gates(given));
     let gates = gates.map_err(|found| errors.extend(found)).ok();
     let reader = Reader(given);
     let entries = reader.texts("controllers").unwrap_or_else(|| vec!["*".to_owned()]);
@@ -163,7 +163,7 @@ fn options(given: &GivenFlags) -> Result<Options, Vec<ConfigError>> {
         loops: settings::loops(&reader),
         logs_json,
         verbosity: u32::try_from(reader.int("v")).unwrap_or(0),
-        flags: listing::of_own::<ControllerManager>(given),
+        flags: listing::of_own::<ControllersDaemon>(given),
         warnings,
     })
 }
@@ -202,7 +202,7 @@ fn logs_json(given: &GivenFlags) -> Result<bool, ConfigError> {
 /// entry of `--controllers` that changes nothing.
 fn warnings(
     given: &GivenFlags,
-    gates: &FeatureGates<ControllerManager>,
+    gates: &FeatureGates<ControllersDaemon>,
     selection: &Selection,
 ) -> Vec<String> {
     let mut without_effect: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
