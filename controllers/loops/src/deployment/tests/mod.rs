@@ -11,6 +11,7 @@ mod rollback;
 mod rolling;
 mod scaling;
 mod syncs;
+mod vectors;
 mod wakes;
 
 use std::rc::Rc;
