@@ -99,7 +99,9 @@ impl Rollout<'_> {
     /// The size of each active set, in proportion to the size that it has.
     pub(super) fn shares(&self) -> Vec<Share> {
         let spec = self.spec();
-        let mut active = sets::active(&self.all());
+        // The order counts when nothing is added: then it is that of the writes.
+        let all: Vec<_> = self.newest_old_first().into_iter().chain(self.new.clone()).collect();
+        let mut active = sets::active(&all);
         let allowed = if spec.wanted() > 0 { limits::max_replicas(spec) } else { 0 };
         let to_add = allowed.wrapping_sub(sets::wanted(&active));
         // Of sets of one size, newer ones grow first and older ones shrink first.
