@@ -12,9 +12,7 @@ mod manage;
 mod status;
 mod sync;
 #[cfg(test)]
-mod sync_tests;
-#[cfg(test)]
-mod wake_tests;
+mod tests;
 
 use std::marker::PhantomData;
 use std::rc::Rc;

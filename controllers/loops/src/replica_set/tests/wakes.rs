@@ -10,7 +10,7 @@ use pintle_controllers_core::kinds::ReplicaSet;
 use pintle_controllers_core::tables::{Change, Tables};
 use serde_json::{Value, json};
 
-use super::ReplicaController;
+use super::super::ReplicaController;
 use crate::stub_api::{put, remove};
 
 fn set(name: &str, min_ready: i64) -> Value {

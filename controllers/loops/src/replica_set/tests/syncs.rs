@@ -12,7 +12,7 @@ use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
 use pintle_controllers_core::tables::Tables;
 use serde_json::{Value, json};
 
-use super::{ReplicaController, Replicated, Snapshot};
+use super::super::{ReplicaController, Replicated, Snapshot};
 use crate::stub_api::{agree, messages, put, refusal, verbs};
 
 fn now() -> Timestamp {

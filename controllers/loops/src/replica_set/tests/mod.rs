@@ -1,0 +1,5 @@
+//! Tests of ReplicaSets and ReplicationControllers.
+
+mod syncs;
+mod vectors;
+mod wakes;
