@@ -43,6 +43,8 @@ pub(super) struct Case {
     pub(super) tables: Tables,
     pub(super) now: Timestamp,
     pub(super) faults: Faults,
+    /// The Job that a live read finds.
+    live: Option<Value>,
     key: ObjectKey,
 }
 
@@ -70,7 +72,7 @@ impl Case {
         let text = |field: &str| job["metadata"][field].as_str().unwrap_or_default();
         let key = ObjectKey::new(text("namespace"), text("name"));
         let controller = JobController { workers: 1, ..JobController::default() };
-        Self { controller, tables, now: time(NOON), faults: Faults::default(), key }
+        Self { controller, tables, now: time(NOON), faults: Faults::default(), live: None, key }
     }
 
     /// The Job failed before.
@@ -79,9 +81,15 @@ impl Case {
         self
     }
 
-    pub(super) fn at(mut self, now: &str) -> Self {
-        self.now = time(now);
+    /// A live read of the Job finds this one.
+    pub(super) fn serving(mut self, live: Value) -> Self {
+        self.live = Some(live);
         self
+    }
+
+    /// The time on both clocks.
+    pub(super) fn now_both(&self) -> Now {
+        Now { instant: std::time::Instant::now(), wall: self.now }
     }
 
     pub(super) fn failing(mut self, faults: Faults) -> Self {
@@ -96,9 +104,10 @@ impl Case {
 
     /// Syncs a key.
     pub(super) fn sync_key(&mut self, key: &JobKey) -> Synced {
-        let now = Now { instant: std::time::Instant::now(), wall: self.now };
+        let now = self.now_both();
         let snapshot = self.controller.snapshot(key, &self.tables, now).expect("it is there");
-        let mut server = Server { faults: self.faults.clone(), updates: 0, created: 0 };
+        let (faults, live) = (self.faults.clone(), self.live.clone());
+        let mut server = Server { faults, live, updates: 0, created: 0 };
         let driven = drive::<JobController>(&snapshot, self.now, |request| server.answer(request));
         Synced::of(driven, self.faults.create_limit)
     }
@@ -110,6 +119,7 @@ fn set(tables: &mut Tables, object: Result<Decoded, serde_json::Error>) {
 
 struct Server {
     faults: Faults,
+    live: Option<Value>,
     updates: usize,
     created: usize,
 }
@@ -149,6 +159,7 @@ impl Server {
                 }
                 Ok(json!({}))
             }
+            Request::Read { .. } => self.live.clone().ok_or_else(|| error(404, "NotFound")),
             other => panic!("not expected: {other:?}"),
         }
     }
