@@ -1,0 +1,207 @@
+//! An API server in memory, and a frame whose requests it answers at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::{
+    CONFIG_MAPS, DEPLOYMENTS, Kind, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, REPLICA_SETS,
+    RESOURCE_QUOTAS, ROOT_CA_CONFIG_MAPS, SERVICE_ACCOUNTS, SERVICES,
+};
+use pintle_api_types::request::{DeleteOptions, PatchForm, Propagation, Request, Target};
+use pintle_api_types::symbol::Symbol;
+use pintle_controllers_core::frame::{Frame, Now, Order};
+use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_loops::garbage_collector::GarbageCollector;
+use pintle_controllers_loops::namespace::Namespaces;
+use pintle_controllers_loops::resource_quota::ResourceQuotas;
+use pintle_controllers_loops::root_ca::RootCaPublisher;
+use pintle_controllers_loops::service_account::ServiceAccounts;
+use pintle_memory_api::{Change, Identity, Server};
+use serde_json::{Value, json};
+
+/// Turns after which a cluster that still moves has failed.
+const TURNS_MAX: usize = 2000;
+const KINDS: [Kind; 9] = [
+    PODS,
+    NAMESPACES,
+    CONFIG_MAPS,
+    SERVICE_ACCOUNTS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+    PERSISTENT_VOLUME_CLAIMS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+];
+
+/// A server, a frame, and the time.
+pub(crate) struct Cluster {
+    server: Server,
+    frame: Frame,
+    delivered: BTreeMap<Kind, u64>,
+    now: Now,
+    /// Syncs that failed aloud.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        let mut frame = Frame::default();
+        frame.add(Namespaces::new(2, true));
+        frame.add(GarbageCollector::new(20, Vec::new()));
+        frame.add(ServiceAccounts::default());
+        frame.add(RootCaPublisher { root_ca: Rc::from("ca") });
+        frame.add(ResourceQuotas::new(5, Duration::from_secs(300), false));
+        let wall: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let now = Now { instant: Instant::now(), wall };
+        let server = Server::new(1);
+        let mut cluster =
+            Self { server, frame, delivered: BTreeMap::new(), now, failures: Vec::new() };
+        let verbs = ["create", "delete", "deletecollection", "list", "watch"].map(Symbol::of);
+        let kinds =
+            KINDS.map(|kind| DiscoveredKind { kind, verbs: verbs.to_vec(), is_preferred: true });
+        let discovery = Discovery { kinds: kinds.to_vec(), ..Discovery::default() };
+        cluster.frame.apply(WatchEvent::Discovered(discovery), now);
+        cluster
+    }
+
+    /// Does what a user asks for.
+    fn ask(&mut self, request: &Request) -> Value {
+        let answer = self.server.handle(&Identity::Admin, request, self.now.wall);
+        answer.unwrap_or_else(|error| panic!("{request:?}: {error}"))
+    }
+
+    pub(crate) fn create(&mut self, kind: Kind, namespace: &str, mut body: Value) -> Value {
+        body["apiVersion"] = kind.api_version().into();
+        body["kind"] = kind.kind.into();
+        self.ask(&Request::Create { kind, namespace: namespace.to_owned(), below: None, body })
+    }
+
+    pub(crate) fn delete(
+        &mut self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        propagation: Option<Propagation>,
+    ) {
+        let target = Target::object(kind, ObjectKey::new(namespace, name));
+        let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+        self.ask(&Request::Delete { target, options });
+    }
+
+    /// Takes all finalizers off an object.
+    pub(crate) fn unfinalize(&mut self, kind: Kind, namespace: &str, name: &str) {
+        let target = Target::object(kind, ObjectKey::new(namespace, name));
+        let body = json!({"metadata": {"finalizers": null}});
+        self.ask(&Request::Patch { target, form: PatchForm::Merge, body });
+    }
+
+    pub(crate) fn object(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Value> {
+        self.server.object(kind, &ObjectKey::new(namespace, name)).map(|object| &**object)
+    }
+
+    /// Runs until nothing is left to do within this time.
+    pub(crate) fn settle(&mut self, time: Duration) {
+        let end = self.now.instant + time;
+        for _ in 0..TURNS_MAX {
+            self.deliver();
+            let orders = self.frame.turn(self.now);
+            if orders.is_empty() {
+                // Short waits are no time at all.
+                let soon = end.max(self.now.instant + Duration::from_millis(100));
+                let due = self.frame.next_due().filter(|due| *due <= soon);
+                let passed = due.unwrap_or(end).saturating_duration_since(self.now.instant);
+                self.now.instant += passed;
+                self.now.wall += passed;
+                if due.is_none() {
+                    return;
+                }
+            }
+            orders.into_iter().for_each(|order| self.execute(order));
+        }
+        panic!("the cluster does not come to rest: {:?}", self.failures);
+    }
+
+    fn execute(&mut self, order: Order) {
+        match order {
+            Order::Send { ticket, controller, requests } => {
+                let identity = identity(controller);
+                let answers = requests.into_iter().map(|request| {
+                    self.server.handle(&identity, &unfiltered(request), self.now.wall)
+                });
+                let answers = answers.collect();
+                self.frame.answer(ticket, answers, self.now);
+            }
+            Order::Failed { message, is_quiet: false, controller, .. } => {
+                self.failures.push(format!("{controller}: {message}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Delivers all that watches have to show.
+    fn deliver(&mut self) {
+        let typed: BTreeSet<Kind> = self.frame.kinds().into_iter().collect();
+        let kinds: BTreeSet<Kind> = typed.iter().copied().chain(KINDS).collect();
+        for kind in kinds {
+            let stored = if kind == ROOT_CA_CONFIG_MAPS { CONFIG_MAPS } else { kind };
+            let is_meant =
+                |object: &Value| kind == stored || object["metadata"]["name"] == "kube-root-ca.crt";
+            let decoded = |object: &Value| {
+                let text = object.to_string();
+                let decoded = match typed.contains(&kind) {
+                    true => Decoded::typed(kind, &text),
+                    false => Decoded::only_metadata(kind, &text),
+                };
+                decoded.expect("the server's objects can be read")
+            };
+            let Some(version) = self.delivered.get(&kind).copied() else {
+                self.frame.apply(WatchEvent::ListBegun(kind), self.now);
+                for (_, object) in self.server.objects(stored, "") {
+                    if is_meant(object) {
+                        self.frame.apply(WatchEvent::Listed(decoded(object)), self.now);
+                    }
+                }
+                self.frame.apply(WatchEvent::ListComplete(kind), self.now);
+                self.delivered.insert(kind, self.server.version());
+                continue;
+            };
+            let events = self.server.events_since(stored, version).expect("all are kept");
+            for event in events.iter().filter(|event| is_meant(&event.object)) {
+                let object = decoded(&event.object);
+                let event = match event.change {
+                    Change::Added | Change::Modified => WatchEvent::Set(object),
+                    Change::Deleted => WatchEvent::Deleted(object),
+                };
+                self.frame.apply(event, self.now);
+            }
+            let version = self.server.version();
+            self.frame.apply(WatchEvent::Version(kind, version), self.now);
+            self.delivered.insert(kind, version);
+        }
+    }
+}
+
+/// A request as its path says it: a field selector is no part of it.
+fn unfiltered(mut request: Request) -> Request {
+    let kind = match &mut request {
+        Request::Create { kind, .. } => kind,
+        Request::Replace { target, .. } => &mut target.kind,
+        _ => return request,
+    };
+    if *kind == ROOT_CA_CONFIG_MAPS {
+        *kind = CONFIG_MAPS;
+    }
+    request
+}
+
+fn identity(controller: &'static str) -> Identity {
+    Identity::Controller(match controller {
+        "garbage-collector-controller" => "generic-garbage-collector",
+        "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
+        "serviceaccount-controller" => "service-account-controller",
+        name => name,
+    })
+}
