@@ -308,7 +308,8 @@ mod tests {
     #[test]
     fn resize_under_way_counts_with_the_larger_values() {
         let pod = |wanted: &str, actuated: &str, reason: &str| {
-            json!({"spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": wanted}}}]},
+            let resources = json!({"requests": {"cpu": wanted}});
+            json!({"spec": {"containers": [{"name": "a", "resources": resources}]},
                 "status": {"conditions": [{"type": "PodResizePending", "reason": reason}],
                     "containerStatuses": [{"name": "a",
                         "resources": {"requests": {"cpu": actuated}},
@@ -343,7 +344,12 @@ mod tests {
         let preferred = json!({"podAntiAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1,
                 "podAffinityTerm": {"topologyKey": "z", "namespaceSelector": {}}}]}});
-        let required = |term: Value| json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+        let required = |term: Value| {
+            let mut affinity = json!({});
+            affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+                json!([term]);
+            affinity
+        };
         for (affinity, expected) in [
             (required(json!({"topologyKey": "z"})), false),
             (required(json!({"topologyKey": "z", "namespaces": []})), false),

@@ -67,7 +67,8 @@ pub struct ModifyVolumeStatus {
 
 impl PersistentVolumeClaim {
     /// Its storage class; empty when it has none.
-    // k8s: staging/src/k8s.io/component-helpers/storage/volume/helpers.go GetPersistentVolumeClaimClass
+    // k8s: staging/src/k8s.io/component-helpers/storage/volume/helpers.go
+    // GetPersistentVolumeClaimClass
     pub fn storage_class(&self) -> &str {
         let class = self.metadata.annotation("volume.beta.kubernetes.io/storage-class");
         class.or(self.spec.storage_class_name.as_deref()).unwrap_or_default()

@@ -175,24 +175,23 @@ fn collect(
     asked: &mut Transcript,
 ) -> Result<Vec<GraphFinding>, Stop> {
     let references = &latest["metadata"]["ownerReferences"];
-    let Ok(references) = Vec::<OwnerReference>::deserialize(references) else {
-        asked.because("it has no owners");
-        return Ok(Vec::new());
-    };
+    let references = Vec::<OwnerReference>::deserialize(references).unwrap_or_default();
     if references.is_empty() {
         asked.because("it has no owners");
         return Ok(Vec::new());
     }
     let Some(mut owners) = classify(item, &references, asked)? else { return Ok(Vec::new()) };
-    let dropped: Vec<_> = owners.dangling.iter().chain(&owners.waiting).cloned().collect();
     if owners.solid > 0 {
         asked.because(format!("{} of its owners are there", owners.solid));
+        let dropped: Vec<_> = owners.dangling.iter().chain(&owners.waiting).cloned().collect();
         if !dropped.is_empty() {
             write::drop_owners(&item.object, latest, &dropped, asked)?;
         }
         return Ok(owners.notes);
     }
-    let propagation = if !owners.waiting.is_empty() && item.has_dependents {
+    let (absent, waiting) = (owners.dangling.len(), owners.waiting.len());
+    asked.because(format!("no owner is left: {absent} are absent, {waiting} wait for it"));
+    let propagation = if waiting > 0 && item.has_dependents {
         if item.may_be_in_a_cycle {
             asked.because("an owner and a dependent wait for it: its references stop blocking");
             write::unblock_owners(&item.object, latest, asked)?;
@@ -201,11 +200,6 @@ fn collect(
     } else {
         propagation(latest)
     };
-    asked.because(format!(
-        "none of its owners is left: {} are absent, {} wait for it",
-        owners.dangling.len(),
-        owners.waiting.len()
-    ));
     if !write::delete(&item.object, latest, propagation, asked)? {
         owners.notes.push(GraphFinding::Gone(item.object.identity.clone()));
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use pintle_api_types::kind::Kind;
 use pintle_controllers_core::common::time::api_time;
+use pintle_controllers_core::frame::Transcript;
 use serde_json::{Value, json};
 
 /// The conditions in order, each with its reason and message while nothing is wrong.
@@ -36,7 +37,7 @@ const WHEN_GOOD: [(&str, &str, &str); 5] = [
 /// What a sync found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// How discovery failed, and of how many groups.
+    /// How discovery failed.
     pub(super) discovery: Option<String>,
     /// How deletions of kinds failed.
     pub(super) failures: Vec<String>,
@@ -54,6 +55,16 @@ pub(super) struct Remaining {
 }
 
 impl Remaining {
+    /// Records what remains.
+    pub(super) fn explain(&self, asked: &mut Transcript) {
+        if !self.objects.is_empty() {
+            asked.because(format!("remaining: {}", self.objects_text()));
+        }
+        if !self.finalizers.is_empty() {
+            asked.because(format!("finalizers: {}", self.finalizers_text()));
+        }
+    }
+
     /// What remains, by kind.
     pub(super) fn objects_text(&self) -> String {
         let kinds = self.objects.iter().map(|(kind, count)| {

@@ -54,8 +54,6 @@ pub(super) fn delete_all(
         asked.because(failure.clone());
         errors.push(failure);
     }
-    let deleted_at = namespace["metadata"]["deletionTimestamp"].as_str();
-    let deleted_at = deleted_at.and_then(|at| at.parse().ok()).unwrap_or(asked.now());
     let name = snapshot.key.name();
     let is_namespaced = |found: &&DiscoveredKind| found.kind.is_namespaced;
     let kinds = snapshot.discovery.preferred(&["delete"]).filter(is_namespaced);
@@ -63,15 +61,10 @@ pub(super) fn delete_all(
 
     let mut estimate = 0;
     if let Some(found) = pods.first() {
-        let mut work = Work { found, estimate: 0, failure: None };
-        match estimate_pods(name, deleted_at, asked)? {
-            Ok(seconds) => work.estimate = seconds,
-            Err(failure) => work.failure = Some(failure),
-        }
-        let failures = findings.failures.len();
-        estimate = delete_kinds(vec![work], name, &mut findings, asked)?;
+        estimate = delete_pods(found, &namespace, &mut findings, asked)?;
+        let failures = findings.failures.iter();
         errors.extend(
-            findings.failures[failures..].iter().map(|failure| {
+            failures.map(|failure| {
                 format!("failed to delete pods for namespace: {name}, err: {failure}")
             }),
         );
@@ -80,25 +73,38 @@ pub(super) fn delete_all(
             let remaining = std::mem::take(&mut findings.remaining);
             asked.because(format!("pods go first: {}", remaining.objects_text()));
             let namespace = update_conditions(namespace, &findings, asked)?;
-            return finish(estimate, namespace, errors);
+            return finish(estimate, namespace, &errors);
         }
     }
+    let of_pods = findings.failures.len();
     let works = others.iter().map(|found| Work { found, estimate: 0, failure: None });
-    let failures = findings.failures.len();
     estimate = estimate.max(delete_kinds(works.collect(), name, &mut findings, asked)?);
-    errors.extend_from_slice(&findings.failures[failures..]);
-    if !findings.remaining.objects.is_empty() {
-        asked.because(format!("remaining: {}", findings.remaining.objects_text()));
-    }
-    if !findings.remaining.finalizers.is_empty() {
-        asked.because(format!("finalizers: {}", findings.remaining.finalizers_text()));
-    }
+    errors.extend_from_slice(&findings.failures[of_pods..]);
+    findings.remaining.explain(asked);
     let namespace = update_conditions(namespace, &findings, asked)?;
-    finish(estimate, namespace, errors)
+    finish(estimate, namespace, &errors)
 }
 
-fn finish(estimate: i64, namespace: Value, errors: Vec<String>) -> Result<(i64, Value), Stop> {
-    match &*errors {
+/// Deletes the pods; returns their estimate.
+fn delete_pods(
+    found: &DiscoveredKind,
+    namespace: &Value,
+    findings: &mut Findings,
+    asked: &mut Transcript,
+) -> Result<i64, Stop> {
+    let metadata = &namespace["metadata"];
+    let deleted_at = metadata["deletionTimestamp"].as_str().and_then(|at| at.parse().ok());
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let mut work = Work { found, estimate: 0, failure: None };
+    match estimate_pods(name, deleted_at.unwrap_or(asked.now()), asked)? {
+        Ok(seconds) => work.estimate = seconds,
+        Err(failure) => work.failure = Some(failure),
+    }
+    delete_kinds(vec![work], name, findings, asked)
+}
+
+fn finish(estimate: i64, namespace: Value, errors: &[String]) -> Result<(i64, Value), Stop> {
+    match errors {
         [] => Ok((estimate, namespace)),
         [error] => Err(Stop::failed(error)),
         errors => Err(Stop::failed(format!("[{}]", errors.join(", ")))),
@@ -259,11 +265,7 @@ fn count(work: &mut Work<'_>, answer: Answer, namespace: &str, findings: &mut Fi
     let finalizers: Vec<_> = finalizers.flatten().filter_map(Value::as_str).collect();
     findings.remaining.objects.insert(work.kind(), items.len());
     if work.estimate == 0 && finalizers.is_empty() {
-        let kind = work.kind();
-        work.failure = Some(format!(
-            "unexpected items still remain in namespace: {namespace} for gvr: {}/{}, Resource={}",
-            kind.group, kind.version, kind.plural
-        ));
+        work.failure = Some(unexpected(work.kind(), namespace));
         return;
     }
     if work.estimate == 0 {
@@ -272,6 +274,15 @@ fn count(work: &mut Work<'_>, answer: Answer, namespace: &str, findings: &mut Fi
     for finalizer in finalizers {
         *findings.remaining.finalizers.entry(finalizer.to_owned()).or_default() += 1;
     }
+}
+
+/// The failure of objects that remain without a reason.
+fn unexpected(kind: Kind, namespace: &str) -> String {
+    let (group, version, plural) = (kind.group, kind.version, kind.plural);
+    format!(
+        "unexpected items still remain in namespace: {namespace} for gvr: {group}/{version}, \
+         Resource={plural}"
+    )
 }
 
 fn list(kind: Kind, namespace: &str, only_metadata: bool) -> Request {

@@ -94,7 +94,8 @@ pub(super) fn counted(discovery: &Discovery) -> impl Iterator<Item = Kind> {
 }
 
 /// The name under which objects are counted.
-// k8s: staging/src/k8s.io/apiserver/pkg/quota/v1/generic/evaluator.go ObjectCountQuotaResourceNameFor
+// k8s: staging/src/k8s.io/apiserver/pkg/quota/v1/generic/evaluator.go
+// ObjectCountQuotaResourceNameFor
 pub(super) fn count_name(kind: Kind) -> String {
     match kind.group {
         "" => format!("count/{}", kind.plural),

@@ -1,7 +1,7 @@
 //! Resource quotas: counts what the objects of a namespace use.
 //!
-//! Reads quotas, pods, services, claims, and how many objects of every other kind there are. Writes:
-//! the status of quotas. Admission adds to the counts when objects are created; this controller
+//! Reads quotas, pods, services, claims, and how many objects of every other kind there are.
+//! Writes: the status of quotas. Admission adds to the counts when objects are created; this controller
 //! corrects them when objects go, and all of them once in a while. A kind that is not listed keeps
 //! its last count, and others are not kept waiting.
 // k8s: pkg/controller/resourcequota/resource_quota_controller.go

@@ -287,7 +287,10 @@ fn devices_are_counted_by_class_and_not_twice_with_their_pod() {
         json!({"spec":
         {"extendedResourceName": "example.com/gpu"}}),
     );
-    let exact = |mode: &str, count: i64| json!({"exactly": {"deviceClassName": "gpu", "allocationMode": mode, "count": count}});
+    let exact = |mode: &str, count: i64| {
+        let request = json!({"deviceClassName": "gpu", "allocationMode": mode, "count": count});
+        json!({ "exactly": request })
+    };
     let first = json!({"firstAvailable": [
         {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2},
         {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 5}]});

@@ -253,3 +253,48 @@ fn finalizers_of_the_object_choose_the_manner_of_its_deletion() {
         assert!(world.process().contains(&format!("delete pods n/pod {manner}")));
     }
 }
+
+// k8s: dump_test.go TestMarshalDOT
+#[test]
+fn graph_is_shown_with_its_virtual_owners_and_edges() {
+    let owner = object(DEPLOYMENTS, "n", "owner", "o");
+    let lone = object(PODS, "n", "lone", "l");
+    let world = world_of(&[owned(object(PODS, "n", "pod", "p"), &owner), lone]);
+    let view = world.collector.view();
+    let expected = r#"strict digraph full {
+  // Node definitions.
+  "o" [
+    label="uid=o\nnamespace=n\nDeployment.v1.apps/owner\nvirtual\n"
+    group="apps"
+    version="v1"
+    kind="Deployment"
+    namespace="n"
+    name="owner"
+    uid="o"
+    missing="false"
+    beingDeleted="false"
+    deletingDependents="false"
+    virtual="true"
+  ];
+  "p" [
+    label="uid=p\nnamespace=n\nPod.v1/pod\n"
+    group=""
+    version="v1"
+    kind="Pod"
+    namespace="n"
+    name="pod"
+    uid="p"
+    missing="false"
+    beingDeleted="false"
+    deletingDependents="false"
+    virtual="false"
+  ];
+  // Edge definitions.
+  "p" -> "o";
+}
+"#;
+    assert_eq!(view.to_dot(&[]), expected);
+    assert_eq!(view.to_dot(&["o"]), expected);
+    assert_eq!(view.to_dot(&["l"]), "strict digraph full {\n}\n");
+    assert!(view.is_synced());
+}
