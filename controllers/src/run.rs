@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Frame, Now};
+use pintle_controllers_core::frame::{Frame, MANAGER, Now};
 use pintle_controllers_core::names::Controller;
 use pintle_controllers_core::tables::{DiscoveredKind, Discovery, WatchEvent};
 use tokio::sync::mpsc;
@@ -30,6 +30,9 @@ const BATCH_MAX: usize = 256;
 const TURN_EVERY: Duration = Duration::from_secs(5);
 /// Metrics show counts of so long ago at most, while there is something to do.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// Events wait behind the requests of their controller, not for a limit of their own.
+const NO_LIMIT: pintle_api::Rate = pintle_api::Rate { per_second: 0.0, burst: 1 };
 
 /// Runs the controllers until they have to stop. Must be called on a `LocalSet`.
 pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
@@ -118,16 +121,18 @@ fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Ide
     let identity = |name: &'static str| {
         let names = Controller::find(name).expect("each controller has names");
         let client = context.clients.of(names.identity).urgent();
-        let no_limit = pintle_api::Rate { per_second: 0.0, burst: 1 };
         let component = names.event_component;
         let (recorder, sink) =
-            pintle_api::events::recorder(client.clone(), component, "", no_limit);
+            pintle_api::events::recorder(client.clone(), component, "", NO_LIMIT);
         tokio::task::spawn_local(sink.run());
         context.health.mark_healthy(name);
         context.metrics.set_running(name, true);
         (name, Rc::new(Identity { client, recorder }))
     };
-    frame.names().map(identity).collect()
+    let client = context.clients.root("").urgent();
+    let (recorder, _) = pintle_api::events::recorder(client.clone(), "", "", NO_LIMIT);
+    let manager = (MANAGER, Rc::new(Identity { client, recorder }));
+    frame.names().map(identity).chain([manager]).collect()
 }
 
 /// What discovery knows, as controllers read it.

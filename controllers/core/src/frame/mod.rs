@@ -33,6 +33,9 @@ use running::{Run, Running, Turn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
+/// Instead of a controller's name: the manager's own identity, which may list every kind.
+pub const MANAGER: &str = "";
+
 /// What the frame wants to be done.
 #[derive(Debug)]
 pub enum Order {
@@ -40,7 +43,7 @@ pub enum Order {
     Send {
         /// Names them.
         ticket: Ticket,
-        /// The controller whose identity sends them.
+        /// The controller whose identity sends them, or [`MANAGER`].
         controller: &'static str,
         /// The requests.
         requests: Vec<Request>,

@@ -15,7 +15,7 @@ use super::controller::{Controller, Now, Outcome, Wake, Wakes};
 use super::fence::Fence;
 use super::queue::{QueueStats, WorkQueue};
 use super::transcript::{Retry, Stop, SyncError, Transcript};
-use super::{Order, Ticket};
+use super::{MANAGER, Order, Ticket};
 use crate::tables::{Change, Tables};
 
 /// A controller whose types are hidden.
@@ -143,7 +143,7 @@ impl<C: Controller> Running<C> {
     /// Lists what is there after requests without an answer.
     fn settle(&mut self, key: C::Key, lists: Vec<Request>, turn: &mut Turn<'_>) {
         let ticket = turn.ticket();
-        turn.orders.push(Order::Send { ticket, controller: C::NAME, requests: lists });
+        turn.orders.push(Order::Send { ticket, controller: MANAGER, requests: lists });
         self.tickets.insert(ticket, key);
     }
 

@@ -86,24 +86,21 @@ impl Checks {
     }
 }
 
-/// The most replicas that a version of the owner wanted since the controller's.
+/// Versions of the owner before the one known at the request that the sync may have begun with: a
+/// sync goes on with what it read while its pods are created in batches.
+const EARLIER: usize = 4;
+
+/// The most replicas that a version of the owner wanted since its sync began.
 fn wanted_since(kind: Kind, name: &str, known: u64, server: &Server) -> usize {
     let replicas = |object: &Value| {
         let replicas = object["spec"]["replicas"].as_u64().unwrap_or(1);
         usize::try_from(replicas).unwrap_or(usize::MAX)
     };
     let events = server.events_since(kind, 0).expect("nothing is compacted");
-    let is_it = |event: &&pintle_memory_api::Event| event.key.name() == name;
-    let mut wanted = 0;
-    let mut last = 0;
-    for event in events.iter().filter(is_it) {
-        if event.version <= known {
-            last = replicas(&event.object);
-        } else {
-            wanted = wanted.max(replicas(&event.object));
-        }
-    }
-    wanted.max(last)
+    let events: Vec<_> = events.iter().filter(|event| event.key.name() == name).collect();
+    let known = events.partition_point(|event| event.version <= known);
+    let since = &events[known.saturating_sub(EARLIER)..];
+    since.iter().map(|event| replicas(&event.object)).max().unwrap_or(0)
 }
 
 /// The collector deleted an object: none of its owners may be alive.

@@ -24,8 +24,7 @@ use world::{Faults, World};
 /// Worlds with seeds of their own in each run.
 const FRESH: u64 = 200;
 
-fn run(seed: u64) {
-    let faults = Faults::of_seed(seed);
+fn run(seed: u64, faults: Faults) {
     let result = std::panic::catch_unwind(|| World::new(seed, faults).run());
     if let Err(panic) = result {
         eprintln!("the world of seed {seed} failed; PINTLE_SEED={seed} repeats it");
@@ -35,19 +34,19 @@ fn run(seed: u64) {
 
 #[test]
 fn world_without_faults_reaches_its_wanted_state() {
-    (0..20).for_each(|seed| World::new(seed, Faults::none()).run());
+    (0..20).for_each(|seed| run(seed, Faults::none()));
 }
 
 #[test]
 fn world_with_faults_reaches_its_wanted_state() {
     let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = asked("PINTLE_SEED") {
-        return run(seed);
+        return run(seed, Faults::of_seed(seed));
     }
     let count = asked("PINTLE_WORLDS").unwrap_or(FRESH);
     let first = asked("PINTLE_FIRST_SEED").unwrap_or_else(fresh_seed);
     println!("worlds {first} to {}", first + count - 1);
-    (first..first + count).for_each(run);
+    (first..first + count).for_each(|seed| run(seed, Faults::of_seed(seed)));
 }
 
 /// A seed that the last run did not have.

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, ApiError, Request};
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Event, Frame, Now, Order, Ticket};
+use pintle_controllers_core::frame::{Event, Frame, MANAGER, Now, Order, Ticket};
 use pintle_controllers_core::kinds::{ReplicaSet, ReplicationController};
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
 use pintle_controllers_loops::cron_job::CronJobController;
@@ -184,7 +184,7 @@ pub(crate) fn identity(controller: &'static str) -> Identity {
         "replicationcontroller-controller" => "replication-controller",
         "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
         "serviceaccount-controller" => "service-account-controller",
-        "serviceaccount-token-controller" => return Identity::Manager,
+        MANAGER | "serviceaccount-token-controller" => return Identity::Manager,
         name => name,
     })
 }

@@ -256,7 +256,10 @@ impl World {
             let dead = std::mem::replace(&mut self.managers[0], Manager::new());
             // Some of its requests are on their way.
             let on_their_way = dead.calls.into_iter().filter(|_| self.rng.chance(30));
-            self.ghosts.extend(on_their_way.collect::<Vec<_>>());
+            let on_their_way: Vec<_> = on_their_way.collect();
+            // What arrives after the next manager has listed is unknown to it.
+            self.checks.is_split |= !on_their_way.is_empty();
+            self.ghosts.extend(on_their_way);
         }
         if self.managers.len() > 1 {
             if self.rng.chance(5) {
