@@ -1,7 +1,7 @@
 //! In which order surplus pods are deleted.
 //!
 //! Input: active pods, and how many related pods each node has. Output: the pods, those to delete
-//! first in front. The order prefers pods whose loss hurts least: without a node, not ready, of low
+//! first in front. The order prefers pods that are missed least: without a node, not ready, of low
 //! deletion cost, on a node that has several, young. Ages count by their binary logarithm, and
 //! within one step the UID decides, so that young pods of about the same age go at random. The
 //! order is not transitive across steps, hence a sort that bears that.

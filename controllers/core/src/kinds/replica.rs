@@ -139,7 +139,7 @@ pub struct TemplateMeta {
     pub labels: SymbolMap,
 }
 
-/// The spec of a ReplicationController, whose selector is a map.
+/// The spec of a ReplicationController; its selector is a map.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ControllerSpec {

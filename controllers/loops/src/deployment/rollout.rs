@@ -26,7 +26,7 @@ pub(super) struct Rollout<'a> {
 }
 
 impl<'a> Rollout<'a> {
-    /// A Deployment whose sets are not known yet.
+    /// A Deployment without its sets.
     pub(super) fn new(deployment: &'a Kept<Deployment>) -> Self {
         let status = deployment.status.clone();
         Self { deployment, whole: deployment.value(), status, new: None, old: Vec::new() }

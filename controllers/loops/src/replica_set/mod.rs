@@ -35,7 +35,7 @@ use pintle_controllers_core::tables::{Change, Delta, Table, Tables};
 pub const BURST_MAX: usize = 500;
 const _: () = assert!(BURST_MAX <= BATCH_MAX, "all deletions of a sync are sent at once");
 
-/// A kind whose objects keep a number of pods.
+/// A kind of objects that keep a number of pods.
 pub trait Replicated: Facts {
     /// The controller's name.
     const NAME: &'static str;

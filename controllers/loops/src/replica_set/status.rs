@@ -48,10 +48,22 @@ pub(super) fn calculate<W: Replicated>(
         terminating_replicas: counted.terminating.map(number),
         ..set.status().clone()
     };
+    report_failure(&mut status, counted.failure, spec.wanted(), now);
+    status
+}
+
+/// Sets the condition of a set that could not create or delete pods, or removes it. One that is
+/// there stays as it is, whatever failed since.
+fn report_failure(
+    status: &mut ReplicaStatus,
+    failure: Option<&SyncError>,
+    wanted: i32,
+    now: Timestamp,
+) {
     let has_failure = status.condition(REPLICA_FAILURE).is_some();
-    match counted.failure {
+    match failure {
         Some(error) if !has_failure => {
-            let is_short = status.replicas < spec.wanted();
+            let is_short = status.replicas < wanted;
             let reason = if is_short { "FailedCreate" } else { "FailedDelete" };
             status.conditions.push(ReplicaCondition {
                 kind: Symbol::of(REPLICA_FAILURE),
@@ -67,7 +79,6 @@ pub(super) fn calculate<W: Replicated>(
         }
         _ => {}
     }
-    status
 }
 
 fn number(count: usize) -> i32 {

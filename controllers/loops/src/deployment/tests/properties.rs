@@ -1,4 +1,4 @@
-//! Whole rollouts against sets whose pods become available at random: limits hold at each step, and
+//! Whole rollouts against sets with pods that become available at random: limits hold at each step, and
 //! the rollout ends.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::super::limits::{max_replicas, max_unavailable};
 use super::{available, deployment, now, scaled_for, set};
 use crate::stub_api::{agree, kept, put};
 
-/// A cluster of one Deployment, whose sets create and delete pods at once.
+/// A cluster of one Deployment; its sets create and delete pods at once.
 struct Cluster {
     deployment: Value,
     sets: BTreeMap<String, Value>,

@@ -164,7 +164,7 @@ fn saturated_new_set_takes_old_ones_to_nothing() {
 }
 
 #[test]
-fn scaled_set_records_the_size_of_the_deployment_and_an_event_tells() {
+fn scaled_set_records_the_size_of_the_deployment_and_reports_an_event() {
     let value = surging(12, 2);
     let deployment: Kept<Deployment> = kept(&value);
     let values = [scaled_for(set("new", "new", 10, 1), &surging(10, 2))];

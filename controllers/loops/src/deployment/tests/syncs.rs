@@ -66,7 +66,7 @@ fn with_deadline(mut deployment: Value) -> Value {
     deployment
 }
 
-/// A Deployment whose rollout is complete, and its set.
+/// A Deployment with a complete rollout, and its set.
 fn complete(replicas: i32) -> (Value, Value) {
     let mut deployment = annotated(deployment(replicas, json!(1), json!(0)), REVISION, "1");
     deployment["status"] = json!({"observedGeneration": 1, "replicas": replicas,
@@ -306,7 +306,7 @@ fn scaling_event_scales_instead_of_rolling() {
     assert_eq!(verbs(&driven.requests), ["update replicasets", "update deployments/status"]);
 }
 
-/// A sync whose creation of the set is refused with this error, and the set that a read returns.
+/// A sync in which the creation of the set is refused; `live` is the set that a read returns.
 fn with_refused_creation(
     error: &pintle_api_types::request::ApiError,
     live: Option<&Value>,

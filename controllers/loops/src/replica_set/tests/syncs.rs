@@ -19,7 +19,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).expect("a time")
 }
 
-/// A set of `replicas` pods whose status says that all of them are there and ready.
+/// A set of `replicas` pods; by its status all of them are there and ready.
 fn set(replicas: i64) -> Value {
     json!({
         "metadata": {"name": "rs", "namespace": "n", "uid": "rs-uid", "resourceVersion": "5",

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// Recordings whose controllers are all here.
+/// Recordings of controllers that are all here.
 const SCENARIOS: &[&str] = &[
     "deployment-create-3",
     "deployment-progress-deadline",

@@ -289,7 +289,7 @@ impl Player<'_> {
         self.ask(request).unwrap_or_else(|error| panic!("{what}: {error}"));
     }
 
-    /// The name here of a pod whose recorded name the server made.
+    /// Our name of a pod for which the recorded server made another one.
     fn our_name(&self, kind: Kind, recorded: &str) -> String {
         let writes = self.recording["writes"].as_array().expect("writes");
         let is_creation = |write: &&Value| {
