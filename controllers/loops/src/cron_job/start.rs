@@ -1,4 +1,4 @@
-//! Starts the Job of a CronJob whose time has come.
+//! Starts the Job of a CronJob when it is due.
 //!
 //! Input: the state of the sync. Output: a Job with a name made of its time, so that no start
 //! happens twice, or the reason why there is none. Returns how long it is until the next start.

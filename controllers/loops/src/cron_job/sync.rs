@@ -1,5 +1,5 @@
 //! One sync of a CronJob: Jobs that ended leave the list of active ones and, beyond the history
-//! limits, the cluster; a Job whose time has come is started.
+//! limits, the cluster; a Job that is due is started.
 //!
 //! Input: the CronJob and its Jobs. Output: requests and events by the transcript, and when to sync
 //! again. The status is written once, at the end, with all that changed, also when the sync failed.
@@ -26,7 +26,7 @@ use super::status::WorkingStatus;
 #[derive(Debug)]
 pub(super) struct CronState {
     pub(super) cron_job: Rc<Kept<CronJob>>,
-    /// The Jobs of its namespace whose controller has its name.
+    /// The Jobs of its namespace with a controller of its name.
     pub(super) jobs: Vec<Rc<Kept<Job>>>,
     /// The zone of schedules that have none.
     pub(super) local: TimeZone,

@@ -55,7 +55,7 @@ impl FailureBackoff {
         Duration::from_nanos(u64::try_from(left.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// What is left of the wait of an index, whose last failed pod this is.
+    /// What is left of the wait of an index with this last failed pod.
     // k8s: pkg/controller/job/backoff_utils.go getRemainingTimePerIndex
     pub(super) fn remaining_of_index(self, last_failed: Option<&Pod>, now: Timestamp) -> Duration {
         let Some(pod) = last_failed else { return Duration::ZERO };

@@ -72,7 +72,7 @@ fn match_rule(at: usize, rule: &PodFailureRule, pod: &Pod) -> Option<FailureActi
     }
 }
 
-/// The name and exit code of the first container whose end the rule matches.
+/// The name and exit code of the first container with an end that the rule matches.
 // k8s: pkg/controller/job/pod_failure_policy.go matchOnExitCodes
 fn matching_container<'a>(pod: &'a Pod, rule: &ExitCodeRule) -> Option<(&'a str, i32)> {
     let status = &pod.status;

@@ -192,7 +192,7 @@ impl JobSync<'_> {
         let reason = if is_suspended { "Suspended" } else { "Resumed" };
         asked.event(Event::normal(self.about.clone(), reason, message));
         if !is_suspended {
-            // The time that it may be active begins anew.
+            // The active deadline is counted from the resumption.
             self.status.start_time = Some(self.now);
         } else if self.state.settings.clears_start_time {
             self.status.start_time = None;
@@ -210,6 +210,7 @@ impl JobSync<'_> {
         let pods_max = self.state.settings.pods_per_sync_max;
         let wanted = self.wanted_active(counts.active);
         let surplus = usize::try_from(counts.active - wanted).unwrap_or(0);
+        self.action = if is_suspended(job) { "pods_deleted" } else { "tracking" };
         let mut removed = pods_to_remove(job, &self.active, surplus);
         if is_suspended(job) {
             asked.because("the Job is suspended");
@@ -217,6 +218,7 @@ impl JobSync<'_> {
             removed.truncate(pods_max);
         }
         if !removed.is_empty() {
+            self.action = "pods_deleted";
             asked.because(format!("{} of {} pods are surplus", removed.len(), counts.active));
             let deleted = self.delete_surplus(&removed, asked)?;
             counts.remove(&deleted);
@@ -255,6 +257,7 @@ impl JobSync<'_> {
         asked: &mut Transcript,
     ) -> Result<Option<Stop>, Stop> {
         let job = self.job();
+        self.action = "pods_created";
         let backoff = self.state.settings.failure_backoff;
         if !has_limit_per_index(job) {
             let wait = backoff.remaining(self.state.backoff, self.now);

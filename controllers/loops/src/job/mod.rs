@@ -94,9 +94,9 @@ impl Default for JobSettings {
 pub enum JobKey {
     /// A Job.
     Job(ObjectKey),
-    /// A pod whose Job is gone or has ended.
+    /// A pod of a Job that is gone or has ended.
     Orphan(ObjectKey),
-    /// A pod whose Job was not listed when the controller started.
+    /// A pod of a Job that was not listed when the controller started.
     Stray(ObjectKey),
 }
 

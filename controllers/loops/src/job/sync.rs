@@ -70,6 +70,8 @@ pub(super) struct JobSync<'a> {
     /// The condition of the Job's end.
     pub(super) finish: Option<Condition>,
     pub(super) again: Option<Duration>,
+    /// What the sync did, as metrics name it.
+    pub(super) action: &'static str,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -100,7 +102,10 @@ pub(super) fn sync_job(state: &JobState, asked: &mut Transcript) -> Result<Outco
     sync.track(asked)?;
     match failure {
         Some(failure) => Err(failure),
-        None => Ok(Outcome { again: sync.again, notes: sync.samples }),
+        None => {
+            sync.count_sync();
+            Ok(Outcome { again: sync.again, notes: sync.samples })
+        }
     }
 }
 
@@ -170,6 +175,7 @@ impl<'a> JobSync<'a> {
             delayed: BTreeMap::new(),
             finish: None,
             again: None,
+            action: "reconciling",
             samples: Vec::new(),
         })
     }

@@ -2,7 +2,7 @@
 //!
 //! Input: the state of the sync. Output: writes in this order: (1) the status with the UIDs of pods
 //! that are about to be counted, (2) patches that take the tracking finalizer off these pods, (3)
-//! the status in which these UIDs have become counts. A pod whose UID is in the status is counted
+//! the status in which these UIDs have become counts. A pod that the status lists is counted
 //! when it has no finalizer any more; a process that dies between two writes leaves what the next
 //! one continues from. The Job ends with (3), when nothing is left to count and no pod terminates.
 //! Bounds: `uncounted_max` UIDs in the status.
@@ -265,6 +265,13 @@ impl JobSync<'_> {
     // k8s: pkg/controller/job/job_controller.go getCompletionMode
     fn completion_mode(&self) -> &'static str {
         if is_indexed(self.job()) { "Indexed" } else { "NonIndexed" }
+    }
+
+    /// Counts the sync for the metrics.
+    pub(super) fn count_sync(&mut self) {
+        let mode = self.completion_mode();
+        let labels = [("completion_mode", mode), ("result", "success"), ("action", self.action)];
+        self.sample("job_syncs_total", &labels, 1);
     }
 
     /// Counts pods and indexes for the metrics.

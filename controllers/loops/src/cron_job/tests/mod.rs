@@ -1,4 +1,5 @@
 //! Tests of the CronJob controller.
 
+mod cases;
 mod schedules;
 mod vectors;

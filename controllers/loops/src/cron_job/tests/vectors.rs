@@ -2,6 +2,8 @@
 //!
 //! Each line of the vectors has a CronJob, its Jobs, Jobs that only the API server has, the time,
 //! requests that fail, and what upstream's `sync` asks for, writes and reports.
+//! `tests/upstream/_controllers/cronjob/vectors.go` writes them; `PINTLE_CRON_VECTORS` names a file
+//! with more.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -19,7 +21,7 @@ const VECTORS: &str = include_str!("vectors.jsonl");
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Vector {
+struct CronVector {
     cron_job: Value,
     jobs: Vec<Value>,
     live: Vec<Value>,
@@ -28,12 +30,12 @@ struct Vector {
     delete_fails: Vec<String>,
     create: String,
     conflict: bool,
-    want: Want,
+    want: CronWant,
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Want {
+struct CronWant {
     requests: Vec<String>,
     creates: Vec<Value>,
     status: Option<Value>,
@@ -46,7 +48,7 @@ fn error(code: u16, reason: &str) -> ApiError {
     ApiError { code, reason: reason.to_owned(), message: reason.to_owned(), ..ApiError::default() }
 }
 
-impl Vector {
+impl CronVector {
     fn snapshot(&self) -> CronJobSnapshot {
         let mut tables = Tables::default();
         let mut set = |kind, object: &Value| {
@@ -141,7 +143,7 @@ fn without_error(event: String) -> String {
         .map_or(event, str::to_owned)
 }
 
-fn done<N>(driven: &Driven<N>) -> Want {
+fn done<N>(driven: &Driven<N>) -> CronWant {
     let (mut creates, mut status) = (Vec::new(), None);
     for request in &driven.requests {
         match request {
@@ -157,7 +159,7 @@ fn done<N>(driven: &Driven<N>) -> Want {
     events.sort();
     let outcome = driven.outcome.as_ref().ok();
     let again = outcome.and_then(|outcome| outcome.again);
-    Want {
+    CronWant {
         requests: driven.requests.iter().map(describe).collect(),
         creates,
         status,
@@ -167,7 +169,7 @@ fn done<N>(driven: &Driven<N>) -> Want {
     }
 }
 
-impl Want {
+impl CronWant {
     fn normalized(self) -> Self {
         let mut creates: Vec<_> = self.creates.iter().map(normal).collect();
         for create in &mut creates {
@@ -187,7 +189,7 @@ fn sync_of_a_random_cron_job_does_what_upstream_does() {
     let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
     let (mut compared, mut differ) = (0, 0);
     for line in VECTORS.lines().chain(more.iter().flat_map(|text| text.lines())) {
-        let vector: Vector = serde_json::from_str(line).expect("a vector");
+        let vector: CronVector = serde_json::from_str(line).expect("a vector");
         let snapshot = vector.snapshot();
         let driven =
             drive::<CronJobController>(&snapshot, vector.now, |request| vector.answer(request));

@@ -52,7 +52,7 @@ fn success_policy_matches_by_indexes_and_counts() {
     assert_eq!(match_success_policy(None, 10, &Indexes::parse("0", 10)), None);
 }
 
-/// A failed pod whose containers ended like this.
+/// A failed pod with containers that ended like this.
 fn failed(containers: &[(&str, i32)], conditions: &[(&str, &str)]) -> Value {
     let containers = containers
         .iter()

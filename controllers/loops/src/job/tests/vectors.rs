@@ -1,8 +1,9 @@
 //! Syncs of random Jobs compared with what upstream's controller does.
 //!
 //! Each line of the vectors has a Job, its pods, the failures so far, the time, requests that fail,
-//! and what upstream's `syncJob` asks for, writes and reports. Only Jobs are in it whose sync does
-//! not depend on chance.
+//! and what upstream's `syncJob` asks for, writes and reports. Syncs that depend on chance are left
+//! out. `tests/upstream/_controllers/job/vectors.go` writes them; `PINTLE_JOB_VECTORS` names a file
+//! with more.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -15,19 +16,19 @@ const VECTORS: &str = include_str!("vectors.jsonl");
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Vector {
+struct JobVector {
     job: Value,
     pods: Option<Vec<Value>>,
     failures: u32,
     last_failure: Option<Timestamp>,
     now: Timestamp,
-    faults: VectorFaults,
-    want: Want,
+    faults: FaultsInVector,
+    want: JobWant,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct VectorFaults {
+struct FaultsInVector {
     status_conflict_at: usize,
     patch_fails: Option<Vec<String>>,
     patch_gone: Option<Vec<String>>,
@@ -37,7 +38,7 @@ struct VectorFaults {
 
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Want {
+struct JobWant {
     creates: Vec<Value>,
     patches: Vec<String>,
     deletes: Vec<String>,
@@ -47,7 +48,7 @@ struct Want {
     after_ms: i64,
 }
 
-impl Vector {
+impl JobVector {
     fn case(&self) -> Case {
         let mut case = Case::new(&self.job, self.pods.as_deref().unwrap_or_default());
         case.now = self.now;
@@ -102,7 +103,7 @@ fn creation(pod: &Value) -> Value {
 }
 
 /// What the sync did, as the vectors say it.
-fn done(synced: &Synced) -> Want {
+fn done(synced: &Synced) -> JobWant {
     let mut creates: Vec<_> = synced.created.iter().map(creation).collect();
     creates.sort_by_key(Value::to_string);
     let patches = synced.patched.iter().map(|(name, body)| format!("{name} {body}"));
@@ -112,7 +113,7 @@ fn done(synced: &Synced) -> Want {
     deletes.sort();
     let outcome = synced.driven.outcome.as_ref().ok();
     let again = outcome.and_then(|outcome| outcome.again);
-    Want {
+    JobWant {
         creates,
         patches,
         deletes,
@@ -123,7 +124,7 @@ fn done(synced: &Synced) -> Want {
     }
 }
 
-impl Want {
+impl JobWant {
     fn normalized(mut self) -> Self {
         self.creates = self.creates.iter().map(normal).collect();
         self.creates.sort_by_key(Value::to_string);
@@ -149,7 +150,7 @@ fn sync_of_a_random_job_does_what_upstream_does() {
     let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
     let (mut compared, mut differ) = (0, 0);
     for line in VECTORS.lines().chain(more.iter().flat_map(|text| text.lines())) {
-        let vector: Vector = serde_json::from_str(line).expect("a vector");
+        let vector: JobVector = serde_json::from_str(line).expect("a vector");
         let done = done(&vector.case().sync());
         let want = vector.want.normalized();
         compared += 1;
