@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pintle_api_types::kind::{PERSISTENT_VOLUME_CLAIMS, PODS};
-use pintle_api_types::request::{Request, Target};
+use pintle_api_types::request::{ApiError, Request, Target};
 use pintle_controllers_core::common::lockstep::{aggregate, attempt};
 use pintle_controllers_core::common::pods;
 use pintle_controllers_core::frame::{Event, EventTarget, Retry, Stop, SyncError, Transcript};
@@ -132,34 +132,33 @@ impl PodControl<'_> {
     /// When one of them cannot be created, or is being deleted.
     // k8s: stateful_pod_control.go createPersistentVolumeClaims
     fn create_claims(&self, ordinal: i64, asked: &mut Transcript) -> Result<(), Stop> {
+        let names: Vec<_> = claims::claim_names(self.set, ordinal).collect();
+        let is_missing = |at: &usize| !self.claims.contains_key(&names[*at]);
+        let create = |at: usize| Request::Create {
+            kind: PERSISTENT_VOLUME_CLAIMS,
+            namespace: self.set.metadata.namespace.as_str().to_owned(),
+            below: None,
+            body: claims::new_claim(self.set, self.whole, at, ordinal),
+        };
+        let requests = (0..names.len()).filter(is_missing).map(create).collect();
+        let mut answers = asked.send_all(requests)?.into_iter();
         let mut errors = Vec::new();
-        let mut missing = Vec::new();
-        for (at, name) in claims::claim_names(self.set, ordinal).enumerate() {
-            match self.claims.get(&name) {
-                None => missing.push(at),
+        for name in &names {
+            match self.claims.get(name) {
                 Some(claim) if claim.metadata.is_deleting() => {
                     errors.push(failed(format!("pvc {name} is being deleted")));
                 }
                 Some(_) => {}
+                None => {
+                    let error = answers.next().expect("an answer for each request").err();
+                    if error.as_ref().is_none_or(|error| !error.is_already_exists()) {
+                        self.record_claim(name, ordinal, error.as_ref(), asked);
+                    }
+                    let message =
+                        error.map(|error| format!("failed to create PVC {name}: {error}"));
+                    errors.extend(message.map(failed));
+                }
             }
-        }
-        let create = |at: &usize| Request::Create {
-            kind: PERSISTENT_VOLUME_CLAIMS,
-            namespace: self.set.metadata.namespace.as_str().to_owned(),
-            below: None,
-            body: claims::new_claim(self.set, self.whole, *at, ordinal),
-        };
-        let answers = asked.send_all(missing.iter().map(create).collect())?;
-        for (at, answer) in missing.into_iter().zip(answers) {
-            let name =
-                claims::claim_name(self.set, &self.set.spec.volume_claim_templates[at], ordinal);
-            let error = answer.err();
-            if error.as_ref().is_none_or(|error| !error.is_already_exists()) {
-                let error = error.as_ref().map(ToString::to_string);
-                self.record_claim(&name, ordinal, error.as_deref(), asked);
-            }
-            errors
-                .extend(error.map(|error| failed(format!("failed to create PVC {name}: {error}"))));
         }
         aggregate(errors).map_or(Ok(()), |error| Err(Stop::Failed(error)))
     }
@@ -308,7 +307,13 @@ impl PodControl<'_> {
     }
 
     // k8s: stateful_pod_control.go recordClaimEvent
-    fn record_claim(&self, claim: &str, ordinal: i64, error: Option<&str>, asked: &mut Transcript) {
+    fn record_claim(
+        &self,
+        claim: &str,
+        ordinal: i64,
+        error: Option<&ApiError>,
+        asked: &mut Transcript,
+    ) {
         let (pod, set) = (identity::pod_name(self.set, ordinal), &self.set.metadata.name);
         let about = self.about.clone();
         asked.event(match error {

@@ -72,7 +72,7 @@ fn pod_is_not_created_while_a_claim_is_refused_or_deleted() {
         _ => None,
     });
     let driven = sync(&mut world);
-    let sentence = "[pvc log-web-0 is being deleted, failed to create PVC data-web-0: Forbidden]";
+    let sentence = "[failed to create PVC data-web-0: Forbidden, pvc log-web-0 is being deleted]";
     assert_eq!(
         events(&driven),
         [
