@@ -127,7 +127,7 @@ pub async fn send(client: &Client, request: &Request) -> Answer {
     if let Some(content_type) = wire.content_type {
         builder = builder.header(CONTENT_TYPE, content_type);
     }
-    let body = wire.body.map_or_else(Body::empty, |body| Body::from(body.to_string().into_bytes()));
+    let body = wire.body.map_or_else(Body::empty, |body| Body::from(go_text(&body).into_bytes()));
     let unknown =
         |error: &dyn std::error::Error| ApiError { message: chain(error), ..ApiError::default() };
     let request = builder.body(body).map_err(|error| ApiError {
@@ -147,6 +147,26 @@ pub async fn send(client: &Client, request: &Request) -> Answer {
         Ok(value) if value["kind"] == "Status" => ApiError::from_status(code, &value),
         _ => ApiError { code, message: status.to_string(), ..ApiError::default() },
     })
+}
+
+/// The text that Go prints: the revision of a set is kept as it was sent, and compared with what
+/// upstream's controllers would have sent. These characters occur only inside of texts.
+// k8s: encoding/json HTMLEscape
+fn go_text(body: &Value) -> String {
+    let text = body.to_string();
+    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+        return text;
+    }
+    let mut escaped = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -219,6 +239,14 @@ mod tests {
             let wire = Wire::of(&request);
             assert_eq!((wire.method.as_str(), &*wire.path), (method, path));
         }
+    }
+
+    #[test]
+    fn body_is_printed_as_go_prints_it() {
+        assert_eq!(
+            go_text(&json!({"a": "<b> & \u{2028}"})),
+            r#"{"a":"\u003cb\u003e \u0026 \u2028"}"#
+        );
     }
 
     #[test]

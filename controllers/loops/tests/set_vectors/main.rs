@@ -211,12 +211,11 @@ fn did<N>(driven: &Driven<N>) -> Did {
 
 fn upstream(line: &Value) -> Did {
     let texts = line["events"].as_array().into_iter().flatten();
-    let did = Did {
+    Did {
         requests: line["requests"].as_array().into_iter().flatten().map(upstream_text).collect(),
         events: texts.map(|one| one.as_str().expect("a text").to_owned()).collect(),
         is_failed: line["error"] != "",
-    };
-    did
+    }
 }
 
 /// Upstream updates a pod that it has just created once more if its claims in the cache have other

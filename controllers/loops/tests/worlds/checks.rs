@@ -26,7 +26,13 @@ pub(crate) struct Checks {
 
 impl Checks {
     /// After a controller's request.
-    pub(crate) fn after(&mut self, call: &Call, answer: &Answer, before: &Server, server: &Server) {
+    pub(crate) fn after(
+        &mut self,
+        call: &Call,
+        answer: &Answer,
+        before: Option<&Server>,
+        server: &Server,
+    ) {
         if let Err(error) = answer {
             let is_denied = error.is_forbidden() && !error.is_namespace_terminating();
             assert!(!is_denied, "{} has no right to: {error}", call.controller);
@@ -36,8 +42,10 @@ impl Checks {
             Request::Create { kind, body, .. } if *kind == PODS => {
                 self.check_pod_count(call, body, server);
             }
-            Request::Delete { target, .. } if call.controller == "garbage-collector-controller" => {
-                check_collected(target.kind, &target.key, before);
+            Request::Delete { target, .. } => {
+                if let Some(before) = before {
+                    check_collected(target.kind, &target.key, before);
+                }
             }
             _ => {}
         }

@@ -22,7 +22,7 @@ mod world;
 use world::{Faults, World};
 
 /// Worlds with seeds of their own in each run.
-const FRESH: u64 = 200;
+const FRESH: u64 = 2_000;
 
 fn run(seed: u64, faults: Faults) {
     let result = std::panic::catch_unwind(|| World::new(seed, faults).run());
@@ -43,14 +43,14 @@ fn world_with_faults_reaches_its_wanted_state() {
     if let Some(seed) = asked("PINTLE_SEED") {
         return run(seed, Faults::of_seed(seed));
     }
-    let count = asked("PINTLE_WORLDS").unwrap_or(FRESH);
-    let first = asked("PINTLE_FIRST_SEED").unwrap_or_else(fresh_seed);
+    let count = asked("PINTLE_SEEDS").unwrap_or(FRESH);
+    let first = asked("PINTLE_FRESH").unwrap_or_else(seed_of_now);
     println!("worlds {first} to {}", first + count - 1);
     (first..first + count).for_each(|seed| run(seed, Faults::of_seed(seed)));
 }
 
 /// A seed that the last run did not have.
-fn fresh_seed() -> u64 {
+fn seed_of_now() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.expect("after 1970").as_secs() * 1_000
 }

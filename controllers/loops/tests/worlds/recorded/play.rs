@@ -102,6 +102,11 @@ impl Player<'_> {
         }
         // The controllers know the empty cluster before the first step.
         self.settle_now();
+        while let Some(((at, _), what)) = self.agenda.pop_first() {
+            self.ms = at.max(self.ms);
+            self.happen(what);
+            self.settle_now();
+        }
         let offset = self.ms + 100;
         let steps = self.recording["steps"].as_array().expect("steps");
         for (at, step) in steps.iter().enumerate() {
@@ -116,6 +121,7 @@ impl Player<'_> {
         self.begun += Duration::from_millis(offset);
         self.agenda = agenda.into_iter().map(|((at, n), what)| ((at - offset, n), what)).collect();
         self.ms = 0;
+        self.writes.clear();
     }
 
     fn end(&self) -> u64 {
