@@ -272,7 +272,7 @@ fn condition_keeps_its_time_while_its_status_is_the_same() {
 fn wakes(controller: &mut Namespaces, change: &Change, tables: &Tables, seconds: u64) -> usize {
     let mut wakes = Wakes::default();
     controller.handle_change(change, tables, at(seconds), &mut wakes);
-    wakes.waits().count()
+    wakes.keys().count()
 }
 
 #[test]
