@@ -120,7 +120,7 @@ impl<K> Default for Wakes<K> {
 
 impl<K> Wakes<K> {
     /// The keys in the order of the calls, each with its wait; after a back-off counts as now.
-    pub fn keys(&self) -> impl Iterator<Item = (&K, Duration)> {
+    pub fn waits(&self) -> impl Iterator<Item = (&K, Duration)> {
         self.wakes.iter().map(|wake| match wake {
             Wake::Now(key) | Wake::Backoff(key) => (key, Duration::ZERO),
             Wake::After(key, wait) => (key, *wait),

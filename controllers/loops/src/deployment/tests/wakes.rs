@@ -51,7 +51,7 @@ fn woken(tables: &Tables, changes: Vec<Change>) -> Vec<String> {
     for change in &changes {
         DeploymentController { workers: 1 }.handle_change(change, tables, at, &mut wakes);
     }
-    wakes.keys().map(|(key, _)| key.name().to_owned()).collect()
+    wakes.waits().map(|(key, _)| key.name().to_owned()).collect()
 }
 
 /// What a change from one state of a set to another wakes.

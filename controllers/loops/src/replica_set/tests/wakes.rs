@@ -52,7 +52,7 @@ fn woken(tables: &Tables, changes: Vec<Change>) -> Vec<(String, u64)> {
     let name = |(key, wait): (&pintle_api_types::key::ObjectKey, Duration)| {
         (key.name().to_owned(), wait.as_secs())
     };
-    wakes.keys().map(name).collect()
+    wakes.waits().map(name).collect()
 }
 
 fn now(name: &str) -> (String, u64) {
