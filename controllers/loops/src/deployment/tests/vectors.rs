@@ -1,9 +1,9 @@
 //! Syncs of random Deployments compared with what upstream's controller does.
 //!
 //! Each line of the vectors has a Deployment, its sets and pods, the time, and what upstream's
-//! `syncDeployment` writes and reports. `PINTLE_VECTORS` names another file of such lines. Not
-//! compared: syncs in which upstream writes the same set twice, since it does not use the answer to
-//! its own write; there ours goes on with the status.
+//! `syncDeployment` writes and reports (`tests/upstream/vectors/replicas`). `PINTLE_VECTORS` names
+//! another file of such lines. Not compared: syncs in which upstream writes the same set twice,
+//! since it does not use the answer to its own write; there ours goes on with the status.
 
 use std::time::Instant;
 
@@ -36,7 +36,9 @@ fn synced(vector: &Value) -> Driven<()> {
             put(&mut tables, kind, object);
         }
     }
-    let wall = Timestamp::from_second(vector["now"].as_i64().expect("seconds")).expect("a time");
+    let number = |field: &str| vector[field].as_i64().expect("a number");
+    let nanos = i32::try_from(number("nanos")).expect("less than a second");
+    let wall = Timestamp::new(number("now"), nanos).expect("a time");
     let at = Now { instant: Instant::now(), wall };
     let key = ObjectKey::new("n", "foo");
     let snapshot = DeploymentController { workers: 1 }.snapshot(&key, &tables, at);

@@ -1,8 +1,9 @@
 //! Syncs of random ReplicaSets compared with what upstream's controller does.
 //!
 //! Each line of the vectors has a set, a sibling, pods, the time, which requests fail, and what
-//! upstream's `syncReplicaSet` asks for and writes. `PINTLE_VECTORS_RS` names another file of such
-//! lines. The order of requests that are sent at once is chance there.
+//! upstream's `syncReplicaSet` asks for and writes (`tests/upstream/vectors/replicas`).
+//! `PINTLE_VECTORS_RS` names another file of such lines. The order of requests that are sent at once
+//! is chance there.
 
 use std::time::Instant;
 
