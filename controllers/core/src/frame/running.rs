@@ -140,7 +140,8 @@ impl<C: Controller> Running<C> {
         }
     }
 
-    /// Lists what is there after requests without an answer.
+    /// Lists what is there after requests without an answer. The manager lists, since the role of
+    /// many controllers does not allow it, and their keys would be stuck for ever.
     fn settle(&mut self, key: C::Key, lists: Vec<Request>, turn: &mut Turn<'_>) {
         let ticket = turn.ticket();
         turn.orders.push(Order::Send { ticket, controller: MANAGER, requests: lists });
