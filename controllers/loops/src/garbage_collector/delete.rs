@@ -29,7 +29,7 @@ pub struct GarbageCandidate {
     pub(super) is_virtual: bool,
     is_being_deleted: bool,
     is_deleting_dependents: bool,
-    /// Dependents whose owner reference blocks the deletion.
+    /// Dependents that block the deletion by their owner reference.
     blocking: Vec<Dependent>,
     has_dependents: bool,
     /// Some dependent is being deleted in the foreground, too.

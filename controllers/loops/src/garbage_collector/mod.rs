@@ -1,5 +1,5 @@
-//! Garbage collector: deletes objects whose owners are all gone, and carries out deletions in the
-//! foreground and orphaning deletions.
+//! Garbage collector: deletes objects of which all owners are gone, and carries out deletions in
+//! the foreground and orphaning deletions.
 //!
 //! Reads the metadata of every kind and discovery. Writes: deletions, owner references and
 //! finalizers. Nothing is deleted upon the graph alone: the object and each of its owners are read

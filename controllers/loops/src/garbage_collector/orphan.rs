@@ -12,7 +12,7 @@ use super::graph::{Graph, ORPHAN};
 use super::mapper::Mapper;
 use super::write::{self, MappedObject};
 
-/// An object whose dependents are orphaned.
+/// An object that leaves its dependents as orphans.
 #[derive(Debug)]
 pub struct OrphaningOwner {
     object: MappedObject,
@@ -66,7 +66,7 @@ pub(super) fn attempt(
     Ok(Vec::new())
 }
 
-/// Drops the owner from dependents whose lists cannot be merged by keys.
+/// Drops the owner from dependents of kinds without lists that are merged by keys.
 fn merge_each(
     dependents: &[&MappedObject],
     dropped: &[Uid],

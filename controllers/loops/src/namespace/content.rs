@@ -8,7 +8,7 @@
 use jiff::Timestamp;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, PODS};
-use pintle_api_types::request::{Answer, DeleteOptions, Propagation, Request, Target};
+use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Propagation, Request, Target};
 use pintle_controllers_core::frame::{Stop, Transcript};
 use pintle_controllers_core::tables::DiscoveredKind;
 use serde_json::Value;
@@ -62,12 +62,8 @@ pub(super) fn delete_all(
     let mut estimate = 0;
     if let Some(found) = pods.first() {
         estimate = delete_pods(found, &namespace, &mut findings, asked)?;
-        let failures = findings.failures.iter();
-        errors.extend(
-            failures.map(|failure| {
-                format!("failed to delete pods for namespace: {name}, err: {failure}")
-            }),
-        );
+        let prefix = format!("failed to delete pods for namespace: {name}, err: ");
+        errors.extend(findings.failures.iter().map(|failure| prefix.clone() + failure));
         if !findings.remaining.objects.is_empty() {
             // What remains is not counted before all kinds were looked at.
             let remaining = std::mem::take(&mut findings.remaining);
@@ -98,7 +94,7 @@ fn delete_pods(
     let mut work = Work { found, estimate: 0, failure: None };
     match estimate_pods(name, deleted_at.unwrap_or(asked.now()), asked)? {
         Ok(seconds) => work.estimate = seconds,
-        Err(failure) => work.failure = Some(failure),
+        Err(error) => work.failure = Some(error.message),
     }
     delete_kinds(vec![work], name, findings, asked)
 }
@@ -131,11 +127,11 @@ fn estimate_pods(
     namespace: &str,
     deleted_at: Timestamp,
     asked: &mut Transcript,
-) -> Result<Result<i64, String>, Stop> {
+) -> Result<Result<i64, ApiError>, Stop> {
     let answer = asked.send(list(PODS, namespace, false))?;
     let pods = match &answer {
         Ok(list) => list["items"].as_array().into_iter().flatten(),
-        Err(error) => return Ok(Err(error.message.clone())),
+        Err(error) => return Ok(Err(error.clone())),
     };
     let running =
         pods.filter(|pod| !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")));
@@ -171,7 +167,7 @@ fn delete_kinds(
     Ok(longest)
 }
 
-/// Deletes the collections; returns the places of kinds whose objects have to be deleted each.
+/// Deletes the collections; returns the places of kinds without such a deletion.
 fn delete_collections(
     works: &mut [Work<'_>],
     namespace: &str,
@@ -227,12 +223,8 @@ fn delete_each(
         for item in found["items"].as_array().into_iter().flatten() {
             let name = item["metadata"]["name"].as_str().unwrap_or_default();
             let target = Target::object(works[at].kind(), ObjectKey::new(namespace, name));
-            let options = DeleteOptions {
-                propagation: Some(Propagation::Background),
-                ..DeleteOptions::default()
-            };
             owners.push(at);
-            deletions.push(Request::Delete { target, options });
+            deletions.push(delete(target));
         }
     }
     let answers = asked.send_all(deletions)?;
@@ -244,6 +236,12 @@ fn delete_each(
         }
     }
     Ok(())
+}
+
+fn delete(target: Target) -> Request {
+    let propagation = Some(Propagation::Background);
+    let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+    Request::Delete { target, options }
 }
 
 /// Counts what remains of a kind.

@@ -38,14 +38,14 @@ fn namespace(phase: &str, finalizers: &[&str]) -> Value {
 
 /// A cluster: its namespace, what lists find after deletions, and errors by kind.
 #[derive(Default)]
-struct Cluster {
+struct NamespaceCluster {
     namespace: Value,
     lists: BTreeMap<Kind, Value>,
     errors: BTreeMap<Kind, ApiError>,
     conflicts: usize,
 }
 
-impl Cluster {
+impl NamespaceCluster {
     fn answer(&mut self, request: &Request) -> Answer {
         match request {
             Request::Read { .. } => Ok(self.namespace.clone()),
@@ -86,11 +86,18 @@ impl Cluster {
     }
 }
 
-fn terminating() -> Cluster {
-    Cluster { namespace: namespace("Terminating", &["kubernetes"]), ..Cluster::default() }
+fn terminating() -> NamespaceCluster {
+    NamespaceCluster {
+        namespace: namespace("Terminating", &["kubernetes"]),
+        ..NamespaceCluster::default()
+    }
 }
 
-fn synced(cluster: &mut Cluster, snapshot: &TerminatingNamespace, seconds: u64) -> Driven<()> {
+fn synced(
+    cluster: &mut NamespaceCluster,
+    snapshot: &TerminatingNamespace,
+    seconds: u64,
+) -> Driven<()> {
     drive::<Namespaces>(snapshot, at(seconds).wall, |request| cluster.answer(request))
 }
 
@@ -143,7 +150,7 @@ fn namespace_that_is_active_or_finalized_is_left_alone() {
     let mut active = namespace("Active", &["kubernetes"]);
     active["metadata"].as_object_mut().expect("metadata").remove("deletionTimestamp");
     for namespace in [active, namespace("Terminating", &[])] {
-        let mut cluster = Cluster { namespace, ..Cluster::default() };
+        let mut cluster = NamespaceCluster { namespace, ..NamespaceCluster::default() };
         assert_eq!(synced(&mut cluster, &snapshot(), 10).requests.len(), 1);
     }
 }

@@ -137,7 +137,7 @@ fn extended(devices: &Amounts, charged: &Amounts, classes: &DeviceClasses) -> Am
     left.filter(|(_, left)| !left.is_zero() && !left.is_negative()).collect()
 }
 
-/// The pod for whose extended resources the claim was made.
+/// The pod that has the claim for its extended resources.
 // k8s: resource_claims.go getVerifiedPodUsage
 fn owner<'a>(
     claim: &ResourceClaim,

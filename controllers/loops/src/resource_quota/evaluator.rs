@@ -87,7 +87,7 @@ pub(super) fn fixed(reads_claims: bool) -> Vec<Evaluator> {
     evaluators
 }
 
-/// The kinds that discovery found and whose objects are counted.
+/// The kinds of objects that discovery found and quotas count.
 pub(super) fn counted(discovery: &Discovery) -> impl Iterator<Item = Kind> {
     let kinds = discovery.preferred(VERBS).map(|found| found.kind);
     kinds.filter(|kind| kind.is_namespaced && !IGNORED.contains(&(kind.group, kind.plural)))

@@ -1,9 +1,9 @@
 //! Resource quotas: counts what the objects of a namespace use.
 //!
 //! Reads quotas, pods, services, claims, and how many objects of every other kind there are.
-//! Writes: the status of quotas. Admission adds to the counts when objects are created; this controller
-//! corrects them when objects go, and all of them once in a while. A kind that is not listed keeps
-//! its last count, and others are not kept waiting.
+//! Writes: the status of quotas. Admission adds to the counts when objects are created; this
+//! controller corrects them when objects go, and all of them once in a while. A kind that is not
+//! listed keeps its last count, and others are not kept waiting.
 // k8s: pkg/controller/resourcequota/resource_quota_controller.go
 // k8s: pkg/controller/resourcequota/resource_quota_monitor.go
 
@@ -200,6 +200,7 @@ impl Controller for ResourceQuotas {
         let is_new = status.used.is_none() && !quota.spec.hard.is_empty();
         let is_used_new = !is_equal(&used, status.used.as_ref().unwrap_or(&empty));
         if is_limit_new || is_new || is_used_new {
+            explain(&used, status.used.as_ref().unwrap_or(&empty), asked);
             let mut body = quota.value();
             let hard = &body["spec"]["hard"];
             let hard = if hard.is_null() { json!({}) } else { hard.clone() };
@@ -210,6 +211,21 @@ impl Controller for ResourceQuotas {
             asked.send(Request::Replace { target, body })??;
         }
         Ok(Outcome { again: snapshot.next(asked), notes: Vec::new() })
+    }
+}
+
+/// Records which counts are new.
+fn explain(
+    used: &BTreeMap<Symbol, Quantity>,
+    last: &BTreeMap<Symbol, Quantity>,
+    asked: &mut Transcript,
+) {
+    for (name, quantity) in used {
+        match last.get(name) {
+            Some(known) if known.amount() == quantity.amount() => {}
+            Some(known) => asked.because(format!("{name}: {quantity} are used, was {known}")),
+            None => asked.because(format!("{name}: {quantity} are used")),
+        }
     }
 }
 

@@ -186,7 +186,7 @@ fn storage(claim: &PersistentVolumeClaim) -> Option<Amount> {
     Some(allocated.filter(|allocated| *allocated > wanted).map_or(wanted, whole))
 }
 
-/// The change of an object that stays changes what it uses, or who counts it.
+/// The change of an object that stays changes what it uses, or which quotas count it.
 // k8s: pkg/quota/v1/install/update_filter.go DefaultUpdateFilter
 pub(super) fn is_replenishing(change: &Change, now: Timestamp) -> bool {
     match change {

@@ -36,14 +36,14 @@ fn without(field: &str) -> Value {
 
 /// A controller, what it knows, and what is there.
 #[derive(Default)]
-struct Cluster {
+struct TokenCluster {
     known: Vec<WatchEvent>,
     account: Option<Value>,
     secret: Option<Value>,
     conflicts: usize,
 }
 
-impl Cluster {
+impl TokenCluster {
     fn known_account(mut self) -> Self {
         let account = account(&[]).to_string();
         self.known.push(set(Decoded::typed(SERVICE_ACCOUNTS, &account)));
@@ -114,23 +114,23 @@ fn verbs(driven: &Driven<()>) -> Vec<String> {
 
 #[test]
 fn secrets_of_an_account_that_is_gone_are_deleted() {
-    let cluster = Cluster::default().known_secret(&secret(full()));
+    let cluster = TokenCluster::default().known_secret(&secret(full()));
     assert_eq!(verbs(&cluster.sync(&account_key())), ["delete n/token-secret 23456"]);
-    let cluster = Cluster::default().known_account().known_secret(&secret(full()));
+    let cluster = TokenCluster::default().known_account().known_secret(&secret(full()));
     assert!(verbs(&cluster.sync(&account_key())).is_empty());
     let mut other = secret(full());
     other["metadata"]["annotations"][UID_ANNOTATION] = "other".into();
-    let cluster = Cluster::default().known_secret(&other);
+    let cluster = TokenCluster::default().known_secret(&other);
     assert!(verbs(&cluster.sync(&account_key())).is_empty());
 }
 
 #[test]
 fn secret_without_an_account_is_deleted_after_a_live_read() {
     let secret = secret(full());
-    let cluster = Cluster::default().known_secret(&secret);
+    let cluster = TokenCluster::default().known_secret(&secret);
     let driven = cluster.sync(&secret_key_of(&secret));
     assert_eq!(verbs(&driven), ["get n/default", "delete n/token-secret 23456"]);
-    let mut cluster = Cluster::default().known_secret(&secret);
+    let mut cluster = TokenCluster::default().known_secret(&secret);
     cluster.account = Some(account(&[]));
     assert_eq!(verbs(&cluster.sync(&secret_key_of(&secret))), ["get n/default"]);
 }
@@ -147,7 +147,7 @@ fn secret_gets_what_it_lacks() {
         (Value::Null, "token"),
     ] {
         let secret = secret(data);
-        let cluster = Cluster::default().known_account().known_secret(&secret);
+        let cluster = TokenCluster::default().known_account().known_secret(&secret);
         let driven = cluster.sync(&secret_key_of(&secret));
         assert!(driven.outcome.is_ok());
         let [Request::Read { .. }, Request::Replace { body, .. }] = &*driven.requests else {
@@ -168,7 +168,7 @@ fn complete_secret_is_left_alone_also_with_a_custom_namespace() {
     custom["namespace"] = STANDARD.encode("custom").into();
     for data in [full(), custom] {
         let secret = secret(data);
-        let cluster = Cluster::default().known_account().known_secret(&secret);
+        let cluster = TokenCluster::default().known_account().known_secret(&secret);
         assert!(verbs(&cluster.sync(&secret_key_of(&secret))).is_empty());
     }
 }
@@ -176,7 +176,7 @@ fn complete_secret_is_left_alone_also_with_a_custom_namespace() {
 #[test]
 fn secret_that_changed_meanwhile_is_left_to_the_watch() {
     let known = secret(without("token"));
-    let mut cluster = Cluster::default().known_account().known_secret(&known);
+    let mut cluster = TokenCluster::default().known_account().known_secret(&known);
     let mut newer = known.clone();
     newer["metadata"]["resourceVersion"] = "8".into();
     cluster.secret = Some(newer);
@@ -188,7 +188,7 @@ fn reference_to_a_secret_that_is_gone_is_removed() {
     for (references, conflicts, updates) in
         [(&["a", "token-secret"][..], 0, 1), (&["token-secret"], 2, 3), (&["a"], 0, 0)]
     {
-        let mut cluster = Cluster::default().known_account();
+        let mut cluster = TokenCluster::default().known_account();
         cluster.account = Some(account(references));
         cluster.conflicts = conflicts;
         let driven = cluster.sync(&secret_key_of(&secret(full())));
@@ -209,7 +209,7 @@ fn reference_to_a_secret_that_is_gone_is_removed() {
 #[test]
 fn token_names_the_account_and_the_secret() {
     let secret = secret(without("token"));
-    let cluster = Cluster::default().known_account().known_secret(&secret);
+    let cluster = TokenCluster::default().known_account().known_secret(&secret);
     let driven = cluster.sync(&secret_key_of(&secret));
     let Some(Request::Replace { body, .. }) = driven.requests.last() else { panic!("no update") };
     let token = STANDARD.decode(body["data"]["token"].as_str().unwrap_or_default());
@@ -229,7 +229,7 @@ fn account_and_secret_changes_wake_their_keys() {
     let mut wakes = Wakes::default();
     let mut nameless = secret(full());
     nameless["metadata"] = json!({"name": "x", "namespace": "n", "uid": "x"});
-    let events = Cluster::default().known_account().known_secret(&secret(full()));
+    let events = TokenCluster::default().known_account().known_secret(&secret(full()));
     for event in events.known_secret(&nameless).known {
         for change in tables.apply(event) {
             controller().handle_change(&change, &tables, at(0), &mut wakes);

@@ -1,4 +1,4 @@
-//! An API server in memory, and a frame whose requests it answers at once.
+//! An API server in memory, and a frame that gets its answers at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -10,9 +10,10 @@ use pintle_api_types::kind::{
     CONFIG_MAPS, DEPLOYMENTS, Kind, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, REPLICA_SETS,
     RESOURCE_QUOTAS, ROOT_CA_CONFIG_MAPS, SERVICE_ACCOUNTS, SERVICES,
 };
-use pintle_api_types::request::{DeleteOptions, PatchForm, Propagation, Request, Target};
+use pintle_api_types::request::{ApiError, DeleteOptions, PatchForm, Propagation, Request, Target};
+use pintle_api_types::rng::Rng;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Frame, Now, Order};
+use pintle_controllers_core::frame::{Frame, MANAGER, Now, Order};
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, WatchEvent};
 use pintle_controllers_loops::garbage_collector::GarbageCollector;
 use pintle_controllers_loops::namespace::Namespaces;
@@ -37,16 +38,19 @@ const KINDS: [Kind; 9] = [
 ];
 
 /// A server, a frame, and the time.
-pub(crate) struct Cluster {
+pub(crate) struct MetadataCluster {
     server: Server,
     frame: Frame,
     delivered: BTreeMap<Kind, u64>,
     now: Now,
     /// Syncs that failed aloud.
     pub(crate) failures: Vec<String>,
+    faults: Option<Rng>,
+    /// Answers that were lost.
+    pub(crate) lost: usize,
 }
 
-impl Cluster {
+impl MetadataCluster {
     pub(crate) fn new() -> Self {
         let mut frame = Frame::default();
         frame.add(Namespaces::new(2, true));
@@ -57,14 +61,36 @@ impl Cluster {
         let wall: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
         let now = Now { instant: Instant::now(), wall };
         let server = Server::new(1);
-        let mut cluster =
-            Self { server, frame, delivered: BTreeMap::new(), now, failures: Vec::new() };
+        let mut cluster = Self {
+            server,
+            frame,
+            delivered: BTreeMap::new(),
+            now,
+            failures: Vec::new(),
+            faults: None,
+            lost: 0,
+        };
         let verbs = ["create", "delete", "deletecollection", "list", "watch"].map(Symbol::of);
         let kinds =
             KINDS.map(|kind| DiscoveredKind { kind, verbs: verbs.to_vec(), is_preferred: true });
         let discovery = Discovery { kinds: kinds.to_vec(), ..Discovery::default() };
         cluster.frame.apply(WatchEvent::Discovered(discovery), now);
         cluster
+    }
+
+    /// From now on answers are lost, and watches lag behind.
+    pub(crate) fn begin_faults(&mut self, seed: u64) {
+        self.faults = Some(Rng::new(seed));
+    }
+
+    /// From now on nothing goes wrong.
+    pub(crate) fn end_faults(&mut self) {
+        self.faults = None;
+    }
+
+    /// The rarer it is, the larger the number.
+    fn is_fault(&mut self, one_of: u64) -> bool {
+        self.faults.as_mut().is_some_and(|rng| rng.range(0, one_of) == 0)
     }
 
     /// Does what a user asks for.
@@ -129,7 +155,13 @@ impl Cluster {
             Order::Send { ticket, controller, requests } => {
                 let identity = identity(controller);
                 let answers = requests.into_iter().map(|request| {
-                    self.server.handle(&identity, &unfiltered(request), self.now.wall)
+                    let is_lost = self.is_fault(12);
+                    self.lost += usize::from(is_lost);
+                    if is_lost && self.is_fault(2) {
+                        return Err(ApiError::default());
+                    }
+                    let answer = self.server.handle(&identity, &unfiltered(request), self.now.wall);
+                    if is_lost { Err(ApiError::default()) } else { answer }
                 });
                 let answers = answers.collect();
                 self.frame.answer(ticket, answers, self.now);
@@ -146,6 +178,9 @@ impl Cluster {
         let typed: BTreeSet<Kind> = self.frame.kinds().into_iter().collect();
         let kinds: BTreeSet<Kind> = typed.iter().copied().chain(KINDS).collect();
         for kind in kinds {
+            if self.is_fault(2) {
+                continue;
+            }
             let stored = if kind == ROOT_CA_CONFIG_MAPS { CONFIG_MAPS } else { kind };
             let is_meant =
                 |object: &Value| kind == stored || object["metadata"]["name"] == "kube-root-ca.crt";
@@ -202,6 +237,7 @@ fn identity(controller: &'static str) -> Identity {
         "garbage-collector-controller" => "generic-garbage-collector",
         "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
         "serviceaccount-controller" => "service-account-controller",
+        MANAGER => return Identity::Manager,
         name => name,
     })
 }

@@ -7,7 +7,7 @@ mod cluster;
 
 use std::time::Duration;
 
-use cluster::Cluster;
+use cluster::MetadataCluster;
 use pintle_api_types::kind::{
     CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS,
 };
@@ -29,7 +29,7 @@ fn owned(name: &str, owner: &Value, is_blocking: bool) -> Value {
 
 #[test]
 fn new_namespace_gets_its_account_and_the_root_ca() {
-    let mut cluster = Cluster::new();
+    let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     cluster.settle(Duration::ZERO);
     assert!(cluster.object(SERVICE_ACCOUNTS, "a", "default").is_some());
@@ -46,7 +46,7 @@ fn new_namespace_gets_its_account_and_the_root_ca() {
 #[test]
 fn dependents_go_with_their_owner_and_the_quota_follows() {
     for propagation in [Propagation::Background, Propagation::Foreground] {
-        let mut cluster = Cluster::new();
+        let mut cluster = MetadataCluster::new();
         cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
         let hard = json!({"configmaps": "9", "count/deployments.apps": "9"});
         let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": hard}});
@@ -57,7 +57,7 @@ fn dependents_go_with_their_owner_and_the_quota_follows() {
         cluster.settle(Duration::ZERO);
         cluster.create(RESOURCE_QUOTAS, "a", quota);
         cluster.settle(Duration::ZERO);
-        let used = |cluster: &Cluster| {
+        let used = |cluster: &MetadataCluster| {
             let quota = cluster.object(RESOURCE_QUOTAS, "a", "q").expect("the quota");
             quota["status"]["used"].clone()
         };
@@ -76,7 +76,7 @@ fn dependents_go_with_their_owner_and_the_quota_follows() {
 
 #[test]
 fn orphaned_dependents_stay() {
-    let mut cluster = Cluster::new();
+    let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     let owner = cluster.create(DEPLOYMENTS, "a", deployment());
     cluster.create(CONFIG_MAPS, "a", owned("x", &owner, true));
@@ -90,7 +90,7 @@ fn orphaned_dependents_stay() {
 
 #[test]
 fn namespace_is_emptied_after_its_grace_and_then_gone() {
-    let mut cluster = Cluster::new();
+    let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     for at in 0..20 {
         let name = format!("c{at}");
@@ -109,7 +109,7 @@ fn namespace_is_emptied_after_its_grace_and_then_gone() {
 
 #[test]
 fn namespace_waits_for_finalizers_and_goes_soon_after_them() {
-    let mut cluster = Cluster::new();
+    let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     let held = json!({"metadata": {"name": "held", "finalizers": ["x/y"]}});
     cluster.create(CONFIG_MAPS, "a", held);
@@ -127,7 +127,7 @@ fn namespace_waits_for_finalizers_and_goes_soon_after_them() {
 
 #[test]
 fn dependents_of_an_absent_owner_go_at_the_start() {
-    let mut cluster = Cluster::new();
+    let mut cluster = MetadataCluster::new();
     cluster.create(NAMESPACES, "", json!({"metadata": {"name": "a"}}));
     let owner = json!({"metadata": {"uid": "never"}});
     for name in ["x", "y", "z"] {
@@ -149,4 +149,43 @@ fn replica_set(owner: &Value) -> Value {
     let spec = &deployment()["spec"];
     set["spec"] = json!({"selector": spec["selector"], "template": spec["template"]});
     set
+}
+
+/// Answers get lost and watches lag: the end is the same.
+#[test]
+fn lost_answers_and_late_watches_change_nothing_in_the_end() {
+    let mut lost = 0;
+    for seed in 0..60 {
+        let mut cluster = MetadataCluster::new();
+        cluster.begin_faults(seed);
+        for name in ["a", "b"] {
+            cluster.create(NAMESPACES, "", json!({"metadata": {"name": name}}));
+        }
+        let owner = cluster.create(DEPLOYMENTS, "a", deployment());
+        cluster.create(REPLICA_SETS, "a", replica_set(&owner));
+        for at in 0..10 {
+            let name = format!("c{at}");
+            cluster.create(CONFIG_MAPS, "a", owned(&name, &owner, at % 2 == 0));
+            cluster.create(CONFIG_MAPS, "b", json!({"metadata": {"name": name}}));
+        }
+        let hard = json!({"configmaps": "90", "count/replicasets.apps": "9"});
+        let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": hard}});
+        cluster.create(RESOURCE_QUOTAS, "a", quota);
+        cluster.settle(Duration::from_secs(2));
+        let manner = if seed % 2 == 0 { Propagation::Foreground } else { Propagation::Background };
+        cluster.delete(DEPLOYMENTS, "a", "owner", Some(manner));
+        cluster.delete(NAMESPACES, "", "b", None);
+        cluster.settle(Duration::from_secs(8));
+        cluster.end_faults();
+        cluster.settle(Duration::from_secs(400));
+        assert!(cluster.object(NAMESPACES, "", "b").is_none(), "seed {seed}");
+        assert!(cluster.object(DEPLOYMENTS, "a", "owner").is_none(), "seed {seed}");
+        assert!(cluster.object(REPLICA_SETS, "a", "rs").is_none(), "seed {seed}");
+        assert!(cluster.object(SERVICE_ACCOUNTS, "a", "default").is_some(), "seed {seed}");
+        let quota = cluster.object(RESOURCE_QUOTAS, "a", "q").expect("the quota");
+        let expected = json!({"configmaps": "1", "count/replicasets.apps": "0"});
+        assert_eq!(quota["status"]["used"], expected, "seed {seed}");
+        lost += cluster.lost;
+    }
+    assert!(lost > 300, "only {lost} answers were lost");
 }
