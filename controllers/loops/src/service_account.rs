@@ -178,7 +178,7 @@ mod tests {
         });
         let mut wakes = Wakes::default();
         ServiceAccounts::default().handle_change(&change, &tables, at(0), &mut wakes);
-        let keys: Vec<_> = wakes.keys().map(|(key, _)| key.as_str()).collect();
+        let keys: Vec<_> = wakes.waits().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["n"]);
     }
 }

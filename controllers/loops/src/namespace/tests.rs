@@ -279,7 +279,7 @@ fn condition_keeps_its_time_while_its_status_is_the_same() {
 fn wakes(controller: &mut Namespaces, change: &Change, tables: &Tables, seconds: u64) -> usize {
     let mut wakes = Wakes::default();
     controller.handle_change(change, tables, at(seconds), &mut wakes);
-    wakes.keys().count()
+    wakes.waits().count()
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl QuotaWorld {
         for change in self.tables.apply(event) {
             self.controller.handle_change(&change, &self.tables, at(0), &mut wakes);
         }
-        wakes.keys().count()
+        wakes.waits().count()
     }
 
     fn sync(&mut self, seconds: u64) -> Driven<()> {

@@ -235,6 +235,6 @@ fn account_and_secret_changes_wake_their_keys() {
             controller().handle_change(&change, &tables, at(0), &mut wakes);
         }
     }
-    let keys: Vec<_> = wakes.keys().map(|(key, _)| key).collect();
+    let keys: Vec<_> = wakes.waits().map(|(key, _)| key).collect();
     assert_eq!(keys, [&account_key(), &secret_key_of(&secret(full()))]);
 }

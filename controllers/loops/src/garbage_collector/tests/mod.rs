@@ -118,7 +118,7 @@ impl CollectorWorld {
     }
 
     fn wake(&mut self, wakes: &Wakes<NodeKey>) {
-        for (key, _) in wakes.keys() {
+        for (key, _) in wakes.waits() {
             if !self.pending.contains(key) {
                 self.pending.push_back(key.clone());
             }
