@@ -35,14 +35,14 @@ struct Call {
 }
 
 /// A manager with one controller.
-struct Manager {
+struct JobProcess {
     frame: Frame,
     delivered: BTreeMap<Kind, u64>,
     calls: Vec<Call>,
     answers: BTreeMap<Ticket, Vec<Option<Answer>>>,
 }
 
-impl Manager {
+impl JobProcess {
     fn new(server: &Server, now: Now) -> Self {
         let mut frame = Frame::default();
         frame.add(JobController::new(1));
@@ -99,7 +99,7 @@ fn decode(kind: Kind, object: &Value) -> Decoded {
 
 struct World {
     server: Server,
-    manager: Manager,
+    manager: JobProcess,
     rng: Rng,
     begun: Instant,
     passed: Duration,
@@ -121,7 +121,7 @@ impl World {
             let request = Request::Create { kind, namespace: of.to_owned(), below: None, body };
             server.handle(&Identity::Admin, &request, now.wall).expect("a world begins");
         }
-        let manager = Manager::new(&server, now);
+        let manager = JobProcess::new(&server, now);
         let (rng, passed) = (Rng::new(seed), Duration::ZERO);
         Self { server, manager, rng, begun, passed, faults, deletions: 2, changes: 0 }
     }
@@ -198,7 +198,7 @@ impl World {
                 let _ = self.ask(&Identity::Controller("job-controller"), &call.request);
             }
         }
-        self.manager = Manager::new(&self.server, self.now());
+        self.manager = JobProcess::new(&self.server, self.now());
     }
 
     /// A scheduler, a kubelet, and a user: one request.

@@ -2,10 +2,10 @@
 //!
 //! Input: a schedule and a time. Output: the first later time that matches, if there is one within
 //! five years. The search goes field by field in local time, exactly as upstream's does, because
-//! this decides what happens at changes of the clocks: a time that is skipped has no start, and one
-//! that comes twice is started as often as the search meets it. One difference: where a zone skipped
-//! a whole day, upstream's search stands still for ever, and this one goes on with the day after.
-//! Bounds: five years of days.
+//! this decides what happens at changes of the clocks: a time that is skipped has no start, and
+//! one that comes twice is started as often as the search meets it. One difference: where a zone
+//! skipped a whole day, upstream's search stands still for ever, and this one goes on with the day
+//! after. Bounds: five years of days.
 // Search: github.com/robfig/cron v3.0.1, spec.go Next
 
 use jiff::Timestamp;

@@ -1,8 +1,8 @@
 //! The schedule of a CronJob: cron's five fields, or `@hourly`, `@every 1h` and the like.
 //!
-//! Input: the text, with a time zone in front of it if it has one. Output: the minutes, hours, days,
-//! months and weekdays as bits, or the sentence that says what is wrong with it. The grammar is that
-//! of upstream's parser with all its liberties, because texts in clusters use them.
+//! Input: the text, with a time zone in front of it if it has one. Output: the minutes, hours,
+//! days, months and weekdays as bits, or the sentence that says what is wrong with it. The grammar
+//! is that of upstream's parser with all its liberties, because texts in clusters use them.
 // Grammar: github.com/robfig/cron v3.0.1, parser.go ParseStandard
 
 use jiff::tz::TimeZone;
@@ -156,21 +156,27 @@ fn parse_range(range: &str, bounds: &Bounds) -> Result<u64, ScheduleError> {
         }
         _ => return Err(ScheduleError::Slashes(text())),
     };
-    let (min, max) = (bounds.min, bounds.max);
-    if start < min {
-        return Err(ScheduleError::BelowMinimum { start, min, text: text() });
-    }
-    if end > max {
-        return Err(ScheduleError::AboveMaximum { end, max, text: text() });
-    }
-    if start > end {
-        return Err(ScheduleError::Reversed { start, end, text: text() });
-    }
-    if step == 0 {
-        return Err(ScheduleError::NoStep(text()));
-    }
     let star = if is_star && step <= 1 { STAR } else { 0 };
-    Ok(star | bits(start, end, step))
+    Ok(star | checked_bits(Steps { start, end, step }, bounds, range)?)
+}
+
+/// The values from `start` to `end`, in steps.
+struct Steps {
+    start: i64,
+    end: i64,
+    step: i64,
+}
+
+fn checked_bits(steps: Steps, bounds: &Bounds, range: &str) -> Result<u64, ScheduleError> {
+    let Steps { start, end, step } = steps;
+    let (min, max, text) = (bounds.min, bounds.max, range.to_owned());
+    match () {
+        () if start < min => Err(ScheduleError::BelowMinimum { start, min, text }),
+        () if end > max => Err(ScheduleError::AboveMaximum { end, max, text }),
+        () if start > end => Err(ScheduleError::Reversed { start, end, text }),
+        () if step == 0 => Err(ScheduleError::NoStep(text)),
+        () => Ok(bits(start, end, step)),
+    }
 }
 
 fn parse_value(text: &str, bounds: &Bounds) -> Result<i64, ScheduleError> {

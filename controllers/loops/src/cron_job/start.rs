@@ -110,7 +110,8 @@ impl CronSync<'_> {
         if has_zone_in_text(&self.cron_job) {
             let message = format!(
                 "CRON_TZ or TZ used in schedule {:?} is not officially supported, see \
-                 https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
+                 https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ \
+                 for more details",
                 spec.schedule
             );
             self.warn("UnsupportedSchedule", message, asked);

@@ -1,8 +1,8 @@
 //! Time zones by name, and the local times in them.
 //!
-//! Input: a name of the IANA database, which is part of the binary. Output: the zone. `Local` is the
-//! zone of the process, given by the caller. Names have to be written exactly as the database has
-//! them, as Go wants it.
+//! Input: a name of the IANA database, which is part of the binary. Output: the zone. `Local` is
+//! the zone of the process, given by the caller. Names have to be written exactly as the database
+//! has them, as Go wants it.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

@@ -1,8 +1,9 @@
 //! Sets of completion indexes as ordered intervals, and their text in a Job's status: `1,3-5,7`.
 //!
-//! Input: the text of `completedIndexes`, `failedIndexes` or `succeededIndexes`, and single indexes.
-//! Output: sets, their union, their text. Two neighbours are written `1,2`, more of them `1-3`, as
-//! upstream does, because other programs compare these texts. Bounds: as many intervals as indexes.
+//! Input: the text of `completedIndexes`, `failedIndexes` or `succeededIndexes`, and single
+//! indexes. Output: sets, their union, their text. Two neighbours are written `1,2`, more of them
+//! `1-3`, as upstream does, because other programs compare these texts. Bounds: as many intervals
+//! as indexes.
 // k8s: pkg/controller/job/indexed_job_utils.go
 
 use std::fmt;

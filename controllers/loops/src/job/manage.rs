@@ -1,5 +1,5 @@
-//! Creates the pods that a Job lacks, deletes those it has too many, and notices its success and its
-//! suspension.
+//! Creates the pods that a Job lacks, deletes those it has too many, and notices its success and
+//! its suspension.
 //!
 //! Input: the state of the sync. Output: requests and events; the counts of active, ready and
 //! terminating pods and the conditions in the status. One sync either creates or deletes, at most

@@ -1,8 +1,9 @@
-//! Takes the tracking finalizer off pods that no Job counts any more, since the finalizer would keep
-//! them for ever.
+//! Takes the tracking finalizer off pods that no Job counts any more, since the finalizer would
+//! keep them for ever.
 //!
-//! Input: a pod without a Job, or of a Job that has ended. Output: a patch of the pod. If the Job is
-//! merely absent from the tables when the controller starts, it is read from the API server first.
+//! Input: a pod without a Job, or of a Job that has ended. Output: a patch of the pod. If the Job
+//! is merely absent from the tables when the controller starts, it is read from the API server
+//! first.
 // k8s: pkg/controller/job/job_controller.go syncOrphanPod, handleSingleOrphanPod
 
 use std::rc::Rc;

@@ -1,8 +1,8 @@
 //! The status of a Job while a sync changes it, and its conditions.
 //!
-//! Input: the status of the whole Job, as it was read or answered. Output: the status to be written
-//! back, with fields that the controller does not know left as they are, because a status is written
-//! as a whole. Times have whole seconds, as the API has them.
+//! Input: the status of the whole Job, as it was read or answered. Output: the status to be
+//! written back, with fields that the controller does not know left as they are, because a status
+//! is written as a whole. Times have whole seconds, as the API has them.
 
 use jiff::Timestamp;
 use pintle_controllers_core::common::times::seconds;

@@ -1,9 +1,9 @@
 //! One sync of a Job: whether it has ended, which pods it lacks or has too many, and its counters.
 //!
 //! Input: the Job, its pods and the record of its failures. Output: requests and events by the
-//! transcript, and when to sync again. The order of the checks is upstream's, because a Job can meet
-//! several of its ends at once: earlier findings in the conditions, failures, successes. The pods
-//! are managed in `manage`, and counted in `track`.
+//! transcript, and when to sync again. The order of the checks is upstream's, because a Job can
+//! meet several of its ends at once: earlier findings in the conditions, failures, successes. The
+//! pods are managed in `manage`, and counted in `track`.
 // k8s: pkg/controller/job/job_controller.go syncJob
 
 use std::collections::BTreeMap;
