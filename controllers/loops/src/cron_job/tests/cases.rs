@@ -107,7 +107,7 @@ impl Watch {
         for change in self.tables.apply(WatchEvent::Set(object)) {
             self.controller.handle_change(&change, &self.tables, self.now, &mut wakes);
         }
-        wakes.keys().map(|(key, wait)| format!("{key} {}", wait.as_millis())).collect()
+        wakes.waits().map(|(key, wait)| format!("{key} {}", wait.as_millis())).collect()
     }
 
     fn sync(&mut self) -> Driven<Sample> {

@@ -45,7 +45,7 @@ impl Watch {
 
 fn woken(wakes: &Wakes<JobKey>) -> Vec<String> {
     let print = |(key, wait): (&JobKey, Duration)| format!("{key:?} {}", wait.as_secs());
-    wakes.keys().map(print).collect()
+    wakes.waits().map(print).collect()
 }
 
 fn decoded(kind: Kind, object: &Value) -> Decoded {
