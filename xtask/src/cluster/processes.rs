@@ -1,8 +1,8 @@
 //! The long-lived processes of a cluster: started by one run of xtask, ended by another.
 //!
 //! Each has a name, a log and a file with its pid, the time at which it began and the length that
-//! its log had then; a pid that means another process by now is not ours. They are in sessions of their own, so that they outlive the
-//! terminal, and carry the cluster's mark, by which children of theirs are found at the end.
+//! its log had then; a pid that means another process by now is not ours. They are in sessions of
+//! their own, so that they outlive the terminal, and carry the cluster's mark, by which children of theirs are found at the end.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;

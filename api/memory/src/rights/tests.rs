@@ -1,3 +1,5 @@
+//! The table of roles: what each identity may do, by examples.
+
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind;
 use pintle_api_types::request::{DeleteOptions, Target};

@@ -1,3 +1,5 @@
+//! Creations: names, defaults, namespaces that are missing or terminating.
+
 use pintle_api_types::kind;
 use serde_json::json;
 

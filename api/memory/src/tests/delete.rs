@@ -1,3 +1,5 @@
+//! Deletions: graces, finalizers, propagation, preconditions.
+
 use pintle_api_types::kind;
 use pintle_api_types::request::Propagation;
 use serde_json::json;

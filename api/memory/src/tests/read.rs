@@ -1,3 +1,5 @@
+//! Reads, lists, metadata and watches.
+
 use std::time::Duration;
 
 use pintle_api_types::kind;

@@ -1,3 +1,5 @@
+//! Requests below an object: tokens, bindings, evictions.
+
 use pintle_api_types::kind;
 use pintle_api_types::request::Subresource;
 use serde_json::json;

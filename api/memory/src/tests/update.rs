@@ -1,3 +1,5 @@
+//! Updates: conflicts, generations, status and scale, patches.
+
 use pintle_api_types::kind;
 use serde_json::json;
 

@@ -292,7 +292,8 @@ mod tests {
     fn a_revision_replaces_the_template() {
         let set = json!({"spec": {"template": {"spec": {"containers": [{"name": "a"}]}}}});
         let data = daemon_set_revision_data(&set);
-        let expected = r#"{"spec":{"template":{"$patch":"replace","metadata":{},"spec":{"containers":[{"name":"a","resources":{}}]}}}}"#;
+        let template = r#"{"$patch":"replace","metadata":{},"spec":{"containers":[{"name":"a","resources":{}}]}}"#;
+        let expected = format!(r#"{{"spec":{{"template":{template}}}}}"#);
         assert_eq!(data, expected);
         assert_eq!(stateful_set_revision_data(&set), expected);
     }

@@ -39,7 +39,7 @@ struct Waiting {
     answers: Vec<Option<Answer>>,
 }
 
-pub(crate) struct Manager {
+pub(crate) struct Daemon {
     pub(crate) frame: Frame,
     /// The version up to which events were delivered; none before the first list.
     pub(crate) delivered: BTreeMap<Kind, Option<u64>>,
@@ -70,7 +70,7 @@ fn frame() -> Frame {
     frame
 }
 
-impl Manager {
+impl Daemon {
     pub(crate) fn new() -> Self {
         let frame = frame();
         let delivered = frame.kinds().into_iter().map(|kind| (kind, None)).collect();

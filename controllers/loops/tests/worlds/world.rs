@@ -10,7 +10,7 @@ use pintle_controllers_core::frame::Now;
 use pintle_memory_api::{Identity, Server};
 
 use crate::checks::{self, Checks};
-use crate::manager::{self, Call, Manager};
+use crate::manager::{self, Call, Daemon};
 use crate::{cluster, users};
 
 /// Steps after which a world that still moves has failed.
@@ -45,7 +45,7 @@ impl Faults {
 
 pub(crate) struct World {
     server: Server,
-    managers: Vec<Manager>,
+    managers: Vec<Daemon>,
     /// Requests of managers that are dead.
     ghosts: Vec<Call>,
     rng: Rng,
@@ -73,7 +73,7 @@ impl World {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
         let mut world = Self {
             server: Server::new(seed),
-            managers: vec![Manager::new()],
+            managers: vec![Daemon::new()],
             ghosts: Vec::new(),
             rng: Rng::new(seed),
             faults,
@@ -109,7 +109,7 @@ impl World {
             checks::check_end(&self.server);
             self.faults = Faults::none();
             let (writes, version) = (self.writes, self.server.version());
-            self.managers = vec![Manager::new()];
+            self.managers = vec![Daemon::new()];
             self.ghosts.clear();
             self.settle();
             let more = self.writes - writes;
@@ -256,7 +256,7 @@ impl World {
     fn strike(&mut self) {
         if self.rng.range(0, 1000) < self.faults.crash {
             self.log.push("the manager crashes".to_owned());
-            let dead = std::mem::replace(&mut self.managers[0], Manager::new());
+            let dead = std::mem::replace(&mut self.managers[0], Daemon::new());
             // Some of its requests are on their way.
             let on_their_way = dead.calls.into_iter().filter(|_| self.rng.chance(30));
             let on_their_way: Vec<_> = on_their_way.collect();
@@ -272,7 +272,7 @@ impl World {
         } else if self.rng.range(0, 1000) < self.faults.split {
             self.log.push("a second manager leads".to_owned());
             self.checks.is_split = true;
-            self.managers.push(Manager::new());
+            self.managers.push(Daemon::new());
         }
     }
 }

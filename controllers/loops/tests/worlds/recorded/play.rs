@@ -13,7 +13,7 @@ use pintle_controllers_core::frame::{Event, Now};
 use pintle_memory_api::{Identity, Server};
 use serde_json::{Value, json};
 
-use crate::manager::{self, Call, Manager};
+use crate::manager::{self, Call, Daemon};
 
 /// A request of a controller and what came of it.
 pub(super) struct Write {
@@ -53,7 +53,7 @@ struct Player<'a> {
     recording: &'a Value,
     namespace: &'a str,
     server: Server,
-    manager: Manager,
+    manager: Daemon,
     begun: Instant,
     ms: u64,
     agenda: BTreeMap<(u64, u64), Happening>,
@@ -71,7 +71,7 @@ pub(super) fn play(recording: &Value) -> Played {
         recording,
         namespace,
         server: Server::new(1),
-        manager: Manager::new(),
+        manager: Daemon::new(),
         begun: Instant::now(),
         ms: 0,
         agenda: BTreeMap::new(),
