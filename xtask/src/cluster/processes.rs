@@ -2,7 +2,8 @@
 //!
 //! Each has a name, a log and a file with its pid, the time at which it began and the length that
 //! its log had then; a pid that means another process by now is not ours. They are in sessions of
-//! their own, so that they outlive the terminal, and carry the cluster's mark, by which children of theirs are found at the end.
+//! their own, so that they outlive the terminal, and carry the cluster's mark, by which children of
+//! theirs are found at the end.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;

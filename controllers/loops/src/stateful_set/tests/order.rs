@@ -171,7 +171,10 @@ fn set_that_is_being_deleted_only_has_its_status_updated() {
 #[test]
 fn pod_is_adopted_by_name_and_labels_and_released_without_them() {
     let mut world = world(set(1));
-    let pod = |name: &str, labels: serde_json::Value| json!({"metadata": {"name": name, "labels": labels}, "status": {"phase": "Running"}});
+    let pod = |name: &str, labels: serde_json::Value| {
+        let metadata = json!({"name": name, "labels": labels});
+        json!({"metadata": metadata, "status": {"phase": "Running"}})
+    };
     world.add(PODS, pod("web-0", json!({"app": "web"})));
     world.add(PODS, pod("other-0", json!({"app": "web"})));
     let driven = sync(&mut world);
