@@ -7,6 +7,7 @@
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
+pub mod explain;
 pub mod garbage_collector;
 pub mod job;
 pub mod namespace;

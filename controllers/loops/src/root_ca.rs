@@ -44,6 +44,10 @@ impl Controller for RootCaPublisher {
 
     const NAME: &'static str = "root-ca-certificate-publisher-controller";
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![NAMESPACES, ROOT_CA_CONFIG_MAPS]
     }

@@ -41,6 +41,10 @@ impl Controller for ServiceAccounts {
 
     const NAME: &'static str = "serviceaccount-controller";
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![NAMESPACES, SERVICE_ACCOUNTS]
     }

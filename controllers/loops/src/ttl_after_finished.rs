@@ -32,6 +32,10 @@ impl Controller for TtlAfterFinished {
 
     const NAME: &'static str = "ttl-after-finished-controller";
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![JOBS]
     }

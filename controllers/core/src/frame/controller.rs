@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 
 use super::queue::Backoff;
@@ -50,6 +51,11 @@ pub trait Controller: 'static {
 
     /// All its kinds are listed for the first time.
     fn handle_start(&mut self, _tables: &Tables, _wake: &mut Wakes<Self::Key>) {}
+
+    /// The key of an object that this controller is about; `None` where keys are something else.
+    fn key_of(_object: &ObjectKey) -> Option<Self::Key> {
+        None
+    }
 
     /// An object changed; also called for each object of a first list.
     fn handle_change(

@@ -6,6 +6,7 @@
 mod controller;
 mod drive;
 mod event;
+mod explain;
 mod fence;
 mod queue;
 #[cfg(test)]
@@ -16,11 +17,13 @@ mod transcript;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, Request};
 
 pub use controller::{Controller, Now, Outcome, Wakes};
 pub use drive::{Driven, drive};
+pub use explain::{DrySync, Findings, KeyState, KeyWait, is_write};
 pub use event::{Event, EventLevel, EventTarget};
 pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use running::ControllerStats;
@@ -208,10 +211,16 @@ impl Frame {
             .collect()
     }
 
-    /// Why the object of a key is not where it should be, by controller.
-    pub fn explain(&mut self, controller: &str, key: &str, now: Now) -> Vec<String> {
-        let found = self.controllers.iter_mut().find(|entry| entry.run.name() == controller);
-        found.map(|entry| entry.run.explain(key, &self.tables, now)).unwrap_or_default()
+    /// What a controller says about an object; `None` when it does not run or knows no such keys.
+    pub fn key_state(
+        &mut self,
+        controller: &str,
+        object: &ObjectKey,
+        now: Now,
+    ) -> Option<KeyState> {
+        let mut all = self.controllers.iter_mut();
+        let found = all.find(|entry| entry.run.name() == controller)?;
+        found.run.key_state(object, &self.tables, now)
     }
 }
 

@@ -99,6 +99,16 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         self.working.contains_key(key)
     }
 
+    /// The key waits to be taken.
+    pub fn is_waiting(&self, key: &K) -> bool {
+        self.dirty.contains(key) && !self.working.contains_key(key)
+    }
+
+    /// When the key comes, if it is delayed.
+    pub fn due(&self, key: &K) -> Option<Instant> {
+        self.due.get(key).copied()
+    }
+
     fn put(&mut self, key: K) {
         if !self.dirty.insert(key.clone()) {
             return;

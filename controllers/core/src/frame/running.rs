@@ -9,9 +9,11 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::request::{Answer, Request};
 
 use super::controller::{Controller, Now, Outcome, Wake, Wakes};
+use super::explain::{Dry, KeyState, KeyWait};
 use super::fence::Fence;
 use super::queue::{QueueStats, WorkQueue};
 use super::transcript::{Retry, Stop, SyncError, Transcript};
@@ -31,7 +33,8 @@ pub(super) trait Run {
     fn next_due(&self) -> Option<Instant>;
     fn is_idle(&self) -> bool;
     fn stats(&self, now: Now) -> ControllerStats;
-    fn explain(&mut self, key: &str, tables: &Tables, now: Now) -> Vec<String>;
+    /// What is known of the key of an object; `None` when the keys are no objects.
+    fn key_state(&mut self, object: &ObjectKey, tables: &Tables, now: Now) -> Option<KeyState>;
 }
 
 /// What a controller's turn reads and writes.
@@ -62,6 +65,8 @@ struct Sync<C: Controller> {
     transcript: Transcript,
     /// Events that were ordered.
     emitted: usize,
+    /// When its last requests were handed out.
+    asked: Instant,
 }
 
 /// A controller, and where it stands.
@@ -71,6 +76,8 @@ pub(super) struct Running<C: Controller> {
     syncs: BTreeMap<C::Key, Sync<C>>,
     tickets: BTreeMap<Ticket, C::Key>,
     fences: BTreeMap<C::Key, Fence>,
+    /// The last failure of each key whose last sync failed.
+    failed: BTreeMap<C::Key, String>,
     stats: ControllerStats,
     is_started: bool,
 }
@@ -83,6 +90,7 @@ impl<C: Controller> Running<C> {
             syncs: BTreeMap::new(),
             tickets: BTreeMap::new(),
             fences: BTreeMap::new(),
+            failed: BTreeMap::new(),
             stats: ControllerStats::default(),
             is_started: false,
         }
@@ -132,7 +140,8 @@ impl<C: Controller> Running<C> {
         match snapshot {
             Ok(Some(snapshot)) => {
                 let transcript = Transcript::new(turn.now.wall);
-                let sync = Sync { snapshot, transcript, emitted: 0 };
+                let asked = turn.now.instant;
+                let sync = Sync { snapshot, transcript, emitted: 0, asked };
                 self.advance(key, sync, turn);
             }
             Ok(None) => self.finish(&key, Ok(Outcome::done()), turn),
@@ -164,6 +173,7 @@ impl<C: Controller> Running<C> {
                 let requests = sync.transcript.wanted().to_vec();
                 turn.orders.push(Order::Send { ticket, controller: C::NAME, requests });
                 self.tickets.insert(ticket, key.clone());
+                sync.asked = turn.now.instant;
                 self.syncs.insert(key, sync);
             }
         }
@@ -179,6 +189,7 @@ impl<C: Controller> Running<C> {
             Ok(outcome) => {
                 self.stats.synced += 1;
                 self.queue.forget(key);
+                self.failed.remove(key);
                 if let Some(wait) = outcome.again {
                     self.queue.add_after(key.clone(), turn.now.instant, wait);
                 }
@@ -200,7 +211,9 @@ impl<C: Controller> Running<C> {
         let is_last = C::RETRIES_MAX.is_some_and(|max| failures >= max);
         if error.retry == Retry::Never || is_last {
             self.queue.forget(key);
+            self.failed.remove(key);
         } else {
+            self.failed.insert(key.clone(), error.message.clone());
             self.queue.add_rate_limited(key.clone(), turn.now.instant);
         }
         turn.orders.push(Order::Failed {
@@ -287,24 +300,44 @@ impl<C: Controller> Run for Running<C> {
         ControllerStats { queue: self.queue.stats(now.instant), ..self.stats }
     }
 
-    fn explain(&mut self, key: &str, tables: &Tables, now: Now) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (known, sync) in &self.syncs {
-            if format!("{known:?}") == key {
-                let wanted = sync.transcript.wanted().iter().map(describe);
-                lines.push(format!(
-                    "waits for the answer to: {}",
-                    wanted.collect::<Vec<_>>().join(", ")
-                ));
-            }
+    fn key_state(&mut self, object: &ObjectKey, tables: &Tables, now: Now) -> Option<KeyState> {
+        let key = C::key_of(object)?;
+        let controller = &mut self.controller;
+        let dry = catch(|| controller.snapshot(&key, tables, now)).ok().flatten();
+        let transcript = Transcript::new(now.wall);
+        let dry = dry.map(|snapshot| Box::new(Dry::<C>::new(snapshot, transcript)) as _);
+        Some(KeyState { controller: C::NAME, waits: self.waits(&key, now), dry })
+    }
+}
+
+impl<C: Controller> Running<C> {
+    fn waits(&self, key: &C::Key, now: Now) -> Vec<KeyWait> {
+        let mut waits = Vec::new();
+        if !self.is_started {
+            waits.push(KeyWait::Lists);
         }
-        for (known, fence) in &self.fences {
-            if format!("{known:?}") == key {
-                lines.push(format!("waits for {}", fence.describe()));
-            }
+        if let Some(sync) = self.syncs.get(key) {
+            let since = now.instant.saturating_duration_since(sync.asked);
+            waits.push(KeyWait::Answers { requests: sync.transcript.wanted().to_vec(), since });
         }
-        let _ = (tables, now);
-        lines
+        if let Some(fence) = self.fences.get(key)
+            && !self.syncs.contains_key(key)
+        {
+            waits.push(KeyWait::OwnWrites(fence.describe()));
+        }
+        if self.queue.is_waiting(key) && self.is_started {
+            waits.push(KeyWait::Queue(self.queue.depth()));
+        } else if let Some(due) = self.queue.due(key) {
+            let left = due.saturating_duration_since(now.instant);
+            let failures = self.queue.failures(key);
+            waits.push(match self.failed.get(key) {
+                Some(message) if failures > 0 => {
+                    KeyWait::Backoff { left, failures, message: message.clone() }
+                }
+                _ => KeyWait::Timer(left),
+            });
+        }
+        waits
     }
 }
 
@@ -315,23 +348,7 @@ impl Turn<'_> {
     }
 }
 
-/// A request in a few words.
-pub(super) fn describe(request: &Request) -> String {
-    match request {
-        Request::Create { kind, namespace, .. } => format!("create in {kind:?} of {namespace}"),
-        Request::Replace { target, .. } => format!("update {:?} {}", target.kind, target.key),
-        Request::Patch { target, .. } => format!("patch {:?} {}", target.kind, target.key),
-        Request::Delete { target, .. } => format!("delete {:?} {}", target.kind, target.key),
-        Request::DeleteCollection { kind, namespace, .. } => {
-            format!("delete all {kind:?} of {namespace}")
-        }
-        Request::Read { target, .. } => format!("read {:?} {}", target.kind, target.key),
-        Request::List { kind, namespace, .. } => format!("list {kind:?} of {namespace}"),
-        Request::Get { path } => format!("read {path}"),
-    }
-}
-
-fn catch<T>(run: impl FnOnce() -> T) -> Result<T, SyncError> {
+pub(super) fn catch<T>(run: impl FnOnce() -> T) -> Result<T, SyncError> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let mut message = "panicked".to_owned();
         let text = panic.downcast_ref::<String>().map(String::as_str);

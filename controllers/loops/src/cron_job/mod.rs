@@ -84,6 +84,10 @@ impl Controller for CronJobController {
 
     const NAME: &'static str = "cronjob-controller";
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![CRON_JOBS, JOBS]
     }

@@ -95,6 +95,10 @@ impl Controller for DaemonSets {
 
     const NAME: &'static str = "daemonset-controller";
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![DAEMON_SETS, PODS, NODES, CONTROLLER_REVISIONS]
     }

@@ -78,6 +78,10 @@ impl Controller for DeploymentController {
     // k8s: pkg/controller/deployment/deployment_controller.go maxRetries
     const RETRIES_MAX: Option<u32> = Some(15);
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![DEPLOYMENTS, REPLICA_SETS, PODS]
     }

@@ -129,6 +129,10 @@ impl Controller for JobController {
     // k8s: pkg/controller/job/job_controller.go DefaultJobApiBackOff, MaxJobApiBackOff
     const BACKOFF: Backoff = Backoff::of_key(Duration::from_secs(1), Duration::from_secs(60));
 
+    fn key_of(object: &ObjectKey) -> Option<JobKey> {
+        Some(JobKey::Job(object.clone()))
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![JOBS, PODS]
     }

@@ -95,6 +95,10 @@ impl Controller for Namespaces {
         all: Some(Rate { per_second: 10.0, burst: 100 }),
     };
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![NAMESPACES]
     }

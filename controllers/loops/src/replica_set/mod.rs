@@ -119,6 +119,10 @@ impl<W: Replicated> Controller for ReplicaController<W> {
 
     const NAME: &'static str = W::NAME;
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![W::KIND, PODS]
     }

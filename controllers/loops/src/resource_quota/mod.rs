@@ -124,6 +124,10 @@ impl Controller for ResourceQuotas {
 
     const NAME: &'static str = "resourcequota-controller";
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         let mut kinds = vec![RESOURCE_QUOTAS, PODS, SERVICES, PERSISTENT_VOLUME_CLAIMS];
         if self.reads_claims {

@@ -68,6 +68,10 @@ impl Controller for StatefulSets {
 
     const NAME: &'static str = "statefulset-controller";
 
+    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
+        Some(object.clone())
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         vec![STATEFUL_SETS, PODS, PERSISTENT_VOLUME_CLAIMS, CONTROLLER_REVISIONS]
     }

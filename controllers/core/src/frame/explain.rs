@@ -1,0 +1,124 @@
+//! What a controller says about one object: what its key waits for, and what its next sync would do.
+//!
+//! Input: a key, the tables, the queue. Output: [`KeyState`], and a [`DrySync`] that runs the sync up
+//! to its first write. Reads are answered by the caller; a write is never made. Bounds: the reads of
+//! one sync up to its first write.
+
+use std::time::Duration;
+
+use pintle_api_types::request::{Answer, Request};
+
+use super::controller::Controller;
+use super::running::catch;
+use super::transcript::{Stop, Transcript};
+
+/// What is known of the key of an object.
+pub struct KeyState {
+    /// The controller.
+    pub controller: &'static str,
+    /// What the key waits for.
+    pub waits: Vec<KeyWait>,
+    /// The next sync, run without its writes; `None` when the controller has nothing to decide.
+    pub dry: Option<Box<dyn DrySync>>,
+}
+
+/// What a key waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeyWait {
+    /// These requests were handed out so long ago and have no answer yet.
+    Answers {
+        /// The requests.
+        requests: Vec<Request>,
+        /// Since when.
+        since: Duration,
+    },
+    /// The tables do not show the controller's own writes yet.
+    OwnWrites(String),
+    /// Syncs failed; the next one comes after a back-off.
+    Backoff {
+        /// Until then.
+        left: Duration,
+        /// Failures in a row.
+        failures: u32,
+        /// The last failure.
+        message: String,
+    },
+    /// The next sync comes at a time that the controller asked for.
+    Timer(Duration),
+    /// The key is in the queue, behind so many others or fewer.
+    Queue(usize),
+    /// The lists of the controller's kinds are not complete.
+    Lists,
+}
+
+/// A sync that is run without its writes.
+pub trait DrySync {
+    /// Runs until a write would be made or the sync ends. Returns the reads that have to be answered
+    /// first, none when it is over.
+    fn advance(&mut self) -> Vec<Request>;
+    /// Brings the answers to these reads, one for each.
+    fn answer(&mut self, answers: Vec<Answer>);
+    /// What the sync came to.
+    fn findings(&self) -> &Findings;
+}
+
+/// What a sync without writes came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    /// Why, in the controller's words.
+    pub reasons: Vec<String>,
+    /// The writes that come next, made at once.
+    pub writes: Vec<Request>,
+    /// The sync fails before any write.
+    pub failure: Option<String>,
+    /// Without a change, the next sync comes after so long.
+    pub again: Option<Duration>,
+}
+
+/// The sync of one key, run without its writes.
+pub(super) struct Dry<C: Controller> {
+    snapshot: C::Snapshot,
+    transcript: Transcript,
+    findings: Findings,
+}
+
+impl<C: Controller> Dry<C> {
+    pub(super) fn new(snapshot: C::Snapshot, transcript: Transcript) -> Self {
+        Self { snapshot, transcript, findings: Findings::default() }
+    }
+}
+
+impl<C: Controller> DrySync for Dry<C> {
+    fn advance(&mut self) -> Vec<Request> {
+        let result = catch(|| C::sync(&self.snapshot, &mut self.transcript));
+        let mut found = Findings::default();
+        let mut reads = Vec::new();
+        match result {
+            Ok(Ok(outcome)) => found.again = outcome.again,
+            Ok(Err(Stop::Failed(error))) | Err(error) => found.failure = Some(error.message),
+            Ok(Err(Stop::Pending)) => {
+                let wanted = self.transcript.wanted().to_vec();
+                match wanted.iter().any(is_write) {
+                    true => found.writes = wanted,
+                    false => reads = wanted,
+                }
+            }
+        }
+        found.reasons = self.transcript.reasons().to_vec();
+        self.findings = found;
+        reads
+    }
+
+    fn answer(&mut self, answers: Vec<Answer>) {
+        self.transcript.answer(answers);
+    }
+
+    fn findings(&self) -> &Findings {
+        &self.findings
+    }
+}
+
+/// The request changes something.
+pub fn is_write(request: &Request) -> bool {
+    !matches!(request, Request::Read { .. } | Request::List { .. } | Request::Get { .. })
+}
