@@ -244,7 +244,7 @@ impl Facts<'_> {
         let mut full = Vec::new();
         for (resource, limit) in hard.as_object().into_iter().flatten() {
             match (text(limit).parse::<Quantity>(), text(&used[resource]).parse::<Quantity>()) {
-                (Ok(limit), Ok(count)) if count >= limit => {
+                (Ok(limit), Ok(count)) if count.amount() >= limit.amount() => {
                     full.push(format!("{resource} ({} of {})", text(&used[resource]), text(&hard[resource])));
                 }
                 (_, Err(_)) => {
