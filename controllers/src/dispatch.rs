@@ -4,7 +4,7 @@
 //! as many requests at once as the controllers have workers, times a batch; each client has the
 //! limit of requests per second that the options give.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
@@ -15,6 +15,9 @@ use pintle_api_types::request::{Answer, ApiError};
 use pintle_controllers_core::frame::{Event, EventLevel, Order, Ticket};
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
+
+/// Keys whose last failure is remembered.
+const FAILURES_MAX: usize = 4096;
 
 /// The answers to the requests of a ticket.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(crate) struct Dispatcher {
     answers: mpsc::UnboundedSender<Answered>,
     /// Tickets without answers.
     under_way: usize,
+    /// The last failure of each key that failed.
+    failures: HashMap<(&'static str, String), String>,
 }
 
 impl Dispatcher {
@@ -47,7 +52,7 @@ impl Dispatcher {
         identities: BTreeMap<&'static str, Rc<Identity>>,
         answers: mpsc::UnboundedSender<Answered>,
     ) -> Self {
-        Self { identities, answers, under_way: 0 }
+        Self { identities, answers, under_way: 0, failures: HashMap::new() }
     }
 
     /// Tickets without answers.
@@ -88,13 +93,23 @@ impl Dispatcher {
                 self.identity(controller).recorder.put(happened(event));
             }
             Order::Failed { controller, key, message, is_quiet } => {
-                if is_quiet {
+                let is_known = self.is_known_failure(controller, &key, &message);
+                if is_quiet || is_known {
                     tracing::debug!(controller, key, "sync failed, trying again: {message}");
                 } else {
                     tracing::warn!(controller, key, "sync failed: {message}");
                 }
             }
         }
+    }
+
+    /// The last failure of the key was the same: one line in the log is enough.
+    fn is_known_failure(&mut self, controller: &'static str, key: &str, message: &str) -> bool {
+        if self.failures.len() > FAILURES_MAX {
+            self.failures.clear();
+        }
+        let last = self.failures.insert((controller, key.to_owned()), message.to_owned());
+        last.is_some_and(|last| last == message)
     }
 
     fn identity(&self, controller: &str) -> &Rc<Identity> {

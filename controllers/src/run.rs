@@ -120,7 +120,8 @@ fn now() -> Now {
 fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Identity>> {
     let identity = |name: &'static str| {
         let names = Controller::find(name).expect("each controller has names");
-        let client = context.clients.of(names.identity).urgent();
+        // Namespaces take turns in it.
+        let client = context.clients.of(names.identity).bulk();
         let component = names.event_component;
         let (recorder, sink) =
             pintle_api::events::recorder(client.clone(), component, "", NO_LIMIT);

@@ -15,7 +15,7 @@ use pintle_api_types::request::{Answer, ApiError, PatchForm, Propagation, Reques
 use pintle_api_types::url::escaped;
 use serde_json::{Value, json};
 
-use crate::AnswerWithin;
+use crate::{AnswerWithin, Share};
 
 /// The longest answer: lists of a namespace's objects are the longest ones.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -116,14 +116,30 @@ fn delete_options(propagation: Option<Propagation>) -> Value {
     body
 }
 
-/// Sends a request and returns its answer.
+/// On whose behalf a request is made: tenants take turns for the client's limit.
+fn share_of(request: &Request) -> Share {
+    let of = |target: &Target| Share::of(target.key.namespace());
+    match request {
+        Request::Create { namespace, .. }
+        | Request::DeleteCollection { namespace, .. }
+        | Request::List { namespace, .. } => Share::of(namespace),
+        Request::Replace { target, .. }
+        | Request::Patch { target, .. }
+        | Request::Delete { target, .. }
+        | Request::Read { target, .. } => of(target),
+        Request::Get { .. } => Share::default(),
+    }
+}
+
+/// Sends a request and returns its answer. Of a client's bulk requests, namespaces take turns.
 pub async fn send(client: &Client, request: &Request) -> Answer {
     let wire = Wire::of(request);
     let mut builder = http::Request::builder()
         .method(wire.method)
         .uri(wire.path)
         .header(ACCEPT, wire.accept)
-        .extension(AnswerWithin(ANSWER_WAIT_MAX));
+        .extension(AnswerWithin(ANSWER_WAIT_MAX))
+        .extension(share_of(request));
     if let Some(content_type) = wire.content_type {
         builder = builder.header(CONTENT_TYPE, content_type);
     }

@@ -5,7 +5,6 @@
 //!   tasks, blocking           tasks that are watched; threads for what a disk can hold up
 //!   own_code                  code that is not used any more does not count as memory
 //!   durable, files, regular_file, twice   careful files
-//!   fair                      queues whose keys take turns
 //!   told                      a trouble that goes on is a line in the log, not thousands
 //!   metrics, serve            what others read: families, HTTP servers, who may ask
 //!   program                   the process of a leader-elected component: flags, lease, port, end
@@ -17,7 +16,6 @@ pub mod blocking;
 pub mod build;
 pub mod clock;
 pub mod durable;
-pub mod fair;
 pub mod files;
 pub mod logging;
 pub mod metrics;

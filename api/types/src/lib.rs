@@ -4,6 +4,7 @@
 //!   duration, url, jitter, rate  texts, waits and how often something may happen
 //!   kind, key, symbol, symbol_map  kinds and names of objects, texts kept once
 //!   request                      a request to the API server and its answer, as data
+//!   fair                         queues whose keys take turns
 //!   ids                          names, instants and versions that are not to be taken for another
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   rng                          chance that a seed repeats, for simulations
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod duration;
+pub mod fair;
 pub mod ids;
 pub mod jitter;
 pub mod key;

@@ -14,7 +14,7 @@ use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_api::informer::key_of;
-use pintle_daemon::fair::FairQueue;
+use pintle_api_types::fair::FairQueue;
 use pintle_daemon::tasks;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;

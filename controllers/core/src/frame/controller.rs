@@ -1,14 +1,13 @@
 //! What a controller is: handlers of changes, a snapshot of what one sync reads, and the sync.
 
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 
-use super::queue::Backoff;
+use super::queue::{Backoff, QueueKey};
 use super::transcript::{Stop, Transcript};
 use crate::tables::{Change, Tables};
 
@@ -25,7 +24,7 @@ pub struct Now {
 /// taken of the tables, and a pure function decides upon it.
 pub trait Controller: 'static {
     /// What is synced: mostly an object's key.
-    type Key: Clone + Ord + Hash + Debug + 'static;
+    type Key: QueueKey + Debug + 'static;
     /// All that one sync reads; shares the objects with the tables.
     type Snapshot: 'static;
     /// What a finished sync leaves for later ones.

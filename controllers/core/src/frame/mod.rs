@@ -23,9 +23,9 @@ use pintle_api_types::request::{Answer, Request};
 
 pub use controller::{Controller, Now, Outcome, Wakes};
 pub use drive::{Driven, drive};
-pub use explain::{DrySync, Findings, KeyState, KeyWait, is_write};
 pub use event::{Event, EventLevel, EventTarget};
-pub use queue::{Backoff, QueueStats, WorkQueue};
+pub use explain::{DrySync, Findings, KeyState, KeyWait, is_write};
+pub use queue::{Backoff, QueueKey, QueueStats, WorkQueue};
 pub use running::ControllerStats;
 pub use transcript::{BATCH_MAX, Retry, Step, Stop, SyncError, Transcript};
 

@@ -5,12 +5,16 @@
 //! clock. Bounds: as many entries as there are keys.
 // k8s: staging/src/k8s.io/client-go/util/workqueue/{queue,delaying_queue,rate_limiting_queue}.go
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use pintle_api_types::fair::FairQueue;
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::rate::{Bucket, Rate};
 
+/// Tenants whose retries are counted before those that have none left are forgotten.
+const TENANTS_MAX: usize = 1024;
 /// Longest wait that anybody can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -21,7 +25,7 @@ pub struct Backoff {
     pub first: Duration,
     /// The longest wait of one key.
     pub longest: Duration,
-    /// Failures of all keys together; `None` when only the key's own count.
+    /// Failures of all keys of a tenant together; `None` when only the key's own count.
     pub all: Option<Rate>,
 }
 
@@ -55,34 +59,54 @@ pub struct QueueStats {
     pub longest: Duration,
 }
 
+/// A key of a queue.
+pub trait QueueKey: Clone + Eq + Hash + Ord {
+    /// On whose behalf the key is synced: its namespace. Tenants take turns, and failures of one
+    /// slow down no other one.
+    fn tenant(&self) -> &str {
+        ""
+    }
+}
+
+impl QueueKey for ObjectKey {
+    fn tenant(&self) -> &str {
+        self.namespace()
+    }
+}
+
+#[cfg(test)]
+impl QueueKey for u8 {}
+#[cfg(test)]
+impl QueueKey for u32 {}
+
 /// A queue of keys.
 ///
 /// A key in `dirty` waits in `waiting`, or is worked on and comes again afterwards.
 pub struct WorkQueue<K> {
-    waiting: VecDeque<K>,
+    waiting: FairQueue<Box<str>, K>,
     dirty: HashSet<K>,
     working: HashMap<K, Instant>,
     delayed: BTreeSet<(Instant, K)>,
     due: HashMap<K, Instant>,
     failures: HashMap<K, u32>,
     backoff: Backoff,
-    retries: Option<Bucket>,
+    retries: HashMap<Box<str>, Bucket>,
     adds: u64,
     retried: u64,
 }
 
-impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
+impl<K: QueueKey> WorkQueue<K> {
     /// An empty queue.
     pub fn new(backoff: Backoff) -> Self {
         Self {
-            waiting: VecDeque::new(),
+            waiting: FairQueue::default(),
             dirty: HashSet::new(),
             working: HashMap::new(),
             delayed: BTreeSet::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
             backoff,
-            retries: backoff.all.map(Bucket::new),
+            retries: HashMap::new(),
             adds: 0,
             retried: 0,
         }
@@ -115,7 +139,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         }
         self.adds += 1;
         if !self.working.contains_key(&key) {
-            self.waiting.push_back(key);
+            self.waiting.push(key.tenant().into(), key);
         }
     }
 
@@ -144,8 +168,17 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         let own = self.backoff.first.saturating_mul(1 << (*failures).min(30));
         let own = own.min(self.backoff.longest);
         *failures = failures.saturating_add(1);
-        let wait = own.max(self.retries.as_mut().map_or(Duration::ZERO, |all| all.take(now)));
+        let wait = own.max(self.take_retry(key.tenant(), now));
         self.add_after(key, now, wait);
+    }
+
+    /// Takes a retry of the tenant's; returns how long it has to wait.
+    fn take_retry(&mut self, tenant: &str, now: Instant) -> Duration {
+        let Some(rate) = self.backoff.all else { return Duration::ZERO };
+        if self.retries.len() > TENANTS_MAX {
+            self.retries.retain(|_, bucket| !bucket.is_full(now));
+        }
+        self.retries.entry(tenant.into()).or_insert_with(|| Bucket::new(rate)).take(now)
     }
 
     /// The key was worked on without a failure.
@@ -161,7 +194,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
     /// Gives out the key that has waited longest.
     pub fn take(&mut self, now: Instant) -> Option<K> {
         self.release_due(now);
-        let key = self.waiting.pop_front()?;
+        let (_, key) = self.waiting.pop()?;
         self.dirty.remove(&key);
         self.working.insert(key.clone(), now);
         Some(key)
@@ -171,7 +204,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
     pub fn done(&mut self, key: &K, now: Instant) {
         self.release_due(now);
         if self.working.remove(key).is_some() && self.dirty.contains(key) {
-            self.waiting.push_back(key.clone());
+            self.waiting.push(key.tenant().into(), key.clone());
         }
     }
 
@@ -197,7 +230,8 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         }
     }
 
-    fn release_due(&mut self, now: Instant) {
+    /// Keys whose wait is over wait to be taken.
+    pub fn release_due(&mut self, now: Instant) {
         while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.delayed.pop_first() else { return };
             self.due.remove(&key);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use pintle_api_types::key::ObjectKey;
 use proptest::prelude::*;
 
 use super::queue::{Backoff, WorkQueue};
@@ -74,6 +75,20 @@ fn keys_failing_at_once_are_spread() {
         while state.take(due).is_some() {}
     }
     assert_eq!((last - now).as_secs(), 10, "100 at once, the others ten a second");
+}
+
+#[test]
+fn tenants_take_turns_and_failures_of_one_delay_no_other() {
+    let now = Instant::now();
+    let mut queue = WorkQueue::<ObjectKey>::new(Backoff::DEFAULT);
+    let key = |namespace: &str, at: u32| ObjectKey::new(namespace, &at.to_string());
+    for at in 0..1_000 {
+        queue.add_rate_limited(key("many", at), now);
+    }
+    queue.add_rate_limited(key("one", 0), now);
+    let later = now + Duration::from_millis(5);
+    assert_eq!(queue.take(later), Some(key("many", 0)));
+    assert_eq!(queue.take(later), Some(key("one", 0)), "its retry is not behind 900 others");
 }
 
 /// What may be done to a queue.

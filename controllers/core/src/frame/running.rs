@@ -257,6 +257,8 @@ impl<C: Controller> Run for Running<C> {
         if !self.is_started {
             return;
         }
+        // Also while all workers are busy: a key that is due must not keep the loop awake.
+        self.queue.release_due(turn.now.instant);
         self.open_fences(turn);
         while self.syncs.len() < self.controller.workers() {
             let Some(key) = self.queue.take(turn.now.instant) else { break };
@@ -289,7 +291,7 @@ impl<C: Controller> Run for Running<C> {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.queue.next_due()
+        self.queue.next_due().filter(|_| self.is_started)
     }
 
     fn is_idle(&self) -> bool {

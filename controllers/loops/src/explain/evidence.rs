@@ -104,12 +104,12 @@ pub fn dependents(
         only_metadata: false,
     };
     let selector = &object["spec"]["selector"];
-    let labels = match selector["matchLabels"].is_object() || selector["matchExpressions"].is_array()
-    {
-        true => selector_text(selector),
-        // Of a ReplicationController.
-        false => labels_text(selector),
-    };
+    let labels =
+        match selector["matchLabels"].is_object() || selector["matchExpressions"].is_array() {
+            true => selector_text(selector),
+            // Of a ReplicationController.
+            false => labels_text(selector),
+        };
     match subject.kind {
         kind if kind == DEPLOYMENTS => {
             (Some(list(REPLICA_SETS, &labels)), Some(list(PODS, &labels)))
@@ -124,9 +124,10 @@ pub fn dependents(
 pub fn owned_by(list: &Value, owners: &[&str]) -> Vec<Value> {
     let is_owned = |item: &&Value| {
         let references = item["metadata"]["ownerReferences"].as_array();
-        references.into_iter().flatten().any(|owner| {
-            owner["controller"] == true && owners.contains(&text(&owner["uid"]))
-        })
+        references
+            .into_iter()
+            .flatten()
+            .any(|owner| owner["controller"] == true && owners.contains(&text(&owner["uid"])))
     };
     list["items"].as_array().into_iter().flatten().filter(is_owned).cloned().collect()
 }

@@ -55,7 +55,8 @@ pub(super) fn describe(object: &Value, evidence: &Evidence, explanation: &mut Ex
             "API group {group} does not answer ({error}); the namespace stays until its APIService works or is deleted."
         ));
     }
-    let own: Vec<_> = object["spec"]["finalizers"].as_array().into_iter().flatten().map(text).collect();
+    let own: Vec<_> =
+        object["spec"]["finalizers"].as_array().into_iter().flatten().map(text).collect();
     let others: Vec<_> = own.into_iter().filter(|finalizer| *finalizer != "kubernetes").collect();
     let metadata = object["metadata"]["finalizers"].as_array().into_iter().flatten().map(text);
     let others: Vec<_> = others.into_iter().chain(metadata).collect();

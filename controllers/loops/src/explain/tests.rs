@@ -217,7 +217,8 @@ fn job_counts_its_pods_and_ended_ones_say_why() {
              Job n/web: 0 of 1 pods succeeded, 0 are active, 0 failed.\n",
         ),
     ] {
-        let object = json!({"metadata": {"name": "web", "namespace": "n"}, "spec": spec, "status": status});
+        let object =
+            json!({"metadata": {"name": "web", "namespace": "n"}, "spec": spec, "status": status});
         let found = explained("job", &of_object(object), &[]);
         assert_eq!((found.is_settled, found.to_string().as_str()), (settled, expected));
     }

@@ -48,10 +48,7 @@ fn waiting(controller: &str, wait: &KeyWait) -> String {
                 true => "its reads".to_owned(),
                 false => writes.join(", "),
             };
-            format!(
-                "{controller} has waited {} for its turn or an answer: {what}.",
-                time(*since)
-            )
+            format!("{controller} has waited {} for its turn or an answer: {what}.", time(*since))
         }
         KeyWait::OwnWrites(what) => {
             format!("{controller} waits for its own last write to appear: {what}.")

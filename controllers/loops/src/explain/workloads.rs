@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::evidence::{condition, number, text, true_condition};
 use super::subject::Subject;
-use super::{Evidence, Explanation, namespace, names, pods};
+use super::{Evidence, Explanation, names, namespace, pods};
 
 /// Adds what is the case.
 pub(super) fn describe(subject: &Subject, evidence: &Evidence, explanation: &mut Explanation) {
@@ -101,7 +101,8 @@ impl Facts<'_> {
         if self.object["spec"]["paused"] == true {
             explanation.state.push(format!("Deployment {} is paused.", self.name()));
         }
-        let is_available = self.count("available", self.status("availableReplicas"), wanted, explanation);
+        let is_available =
+            self.count("available", self.status("availableReplicas"), wanted, explanation);
         let (updated, all) = (self.status("updatedReplicas"), self.status("replicas"));
         if updated < wanted || all > updated {
             explanation.is_settled = false;
@@ -161,7 +162,9 @@ impl Facts<'_> {
         let updated = self.status("updatedNumberScheduled");
         if updated < wanted {
             explanation.is_settled = false;
-            explanation.state.push(format!("{updated} of {wanted} pods have the current template."));
+            explanation
+                .state
+                .push(format!("{updated} of {wanted} pods have the current template."));
         }
         let surplus = self.status("numberMisscheduled");
         if surplus > 0 {
@@ -186,9 +189,9 @@ impl Facts<'_> {
         }
         explanation.is_settled = false;
         if self.object["spec"]["suspend"] == true {
-            explanation.state.push(format!(
-                "Job {name} is suspended: set spec.suspend to false to start it."
-            ));
+            explanation
+                .state
+                .push(format!("Job {name} is suspended: set spec.suspend to false to start it."));
         }
         let (active, failed) = (self.status("active"), self.status("failed"));
         let succeeded = self.status("succeeded");
@@ -200,9 +203,11 @@ impl Facts<'_> {
         if let Some(limit) = self.object["spec"]["backoffLimit"].as_i64().filter(|_| failed > 0) {
             explanation.state.push(format!("It fails after {} failed pods.", limit + 1));
         }
-        let active = self.evidence.pods.iter().filter(|pod| {
-            !matches!(text(&pod["status"]["phase"]), "Succeeded" | "Failed")
-        });
+        let active = self
+            .evidence
+            .pods
+            .iter()
+            .filter(|pod| !matches!(text(&pod["status"]["phase"]), "Succeeded" | "Failed"));
         let active: Vec<_> = active.cloned().collect();
         explanation.state.extend(pods::troubles(&active));
     }
@@ -223,7 +228,8 @@ impl Facts<'_> {
                 .push("It is suspended: set spec.suspend to false to start Jobs.".to_owned());
         }
         let is_active = |job: &&Value| {
-            let ended = ["Complete", "Failed"].iter().any(|kind| true_condition(job, kind).is_some());
+            let ended =
+                ["Complete", "Failed"].iter().any(|kind| true_condition(job, kind).is_some());
             !ended
         };
         let active = self.evidence.children.iter().filter(is_active);
@@ -245,11 +251,17 @@ impl Facts<'_> {
         for (resource, limit) in hard.as_object().into_iter().flatten() {
             match (text(limit).parse::<Quantity>(), text(&used[resource]).parse::<Quantity>()) {
                 (Ok(limit), Ok(count)) if count.amount() >= limit.amount() => {
-                    full.push(format!("{resource} ({} of {})", text(&used[resource]), text(&hard[resource])));
+                    full.push(format!(
+                        "{resource} ({} of {})",
+                        text(&used[resource]),
+                        text(&hard[resource])
+                    ));
                 }
                 (_, Err(_)) => {
                     explanation.is_settled = false;
-                    explanation.state.push(format!("ResourceQuota {name}: {resource} is not counted yet."));
+                    explanation
+                        .state
+                        .push(format!("ResourceQuota {name}: {resource} is not counted yet."));
                 }
                 _ => {}
             }

@@ -25,7 +25,7 @@ use std::rc::Rc;
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
+use pintle_controllers_core::frame::{Controller, Now, Outcome, QueueKey, Stop, Transcript, Wakes};
 use pintle_controllers_core::meta::{Meta, Uid};
 use pintle_controllers_core::tables::{Change, Tables};
 
@@ -42,6 +42,8 @@ pub enum NodeKey {
     /// The dependents of the object have to be orphaned.
     Orphan(Uid),
 }
+
+impl QueueKey for NodeKey {}
 
 /// What one sync reads.
 #[derive(Debug)]

@@ -37,7 +37,9 @@ use std::time::Duration;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{JOBS, Kind, PODS};
 use pintle_controllers_core::common::sample::{Sample, SampleTotals};
-use pintle_controllers_core::frame::{Backoff, Controller, Now, Outcome, Stop, Transcript, Wakes};
+use pintle_controllers_core::frame::{
+    Backoff, Controller, Now, Outcome, QueueKey, Stop, Transcript, Wakes,
+};
 use pintle_controllers_core::kept::Kept;
 use pintle_controllers_core::kinds::{Job, Pod};
 use pintle_controllers_core::tables::{Change, Tables};
@@ -98,6 +100,14 @@ pub enum JobKey {
     Orphan(ObjectKey),
     /// A pod of a Job that was not listed when the controller started.
     Stray(ObjectKey),
+}
+
+impl QueueKey for JobKey {
+    fn tenant(&self) -> &str {
+        match self {
+            Self::Job(key) | Self::Orphan(key) | Self::Stray(key) => key.namespace(),
+        }
+    }
 }
 
 impl fmt::Debug for JobKey {

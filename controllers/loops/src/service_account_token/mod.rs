@@ -20,7 +20,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, SERVICE_ACCOUNTS, TOKEN_SECRETS};
 use pintle_api_types::request::{ApiError, DeleteOptions, Request, Target};
 use pintle_controllers_core::frame::{
-    Controller, Now, Outcome, Retry, Stop, SyncError, Transcript, Wakes,
+    Controller, Now, Outcome, QueueKey, Retry, Stop, SyncError, Transcript, Wakes,
 };
 use pintle_controllers_core::kept::Kept;
 use pintle_controllers_core::kinds::TokenSecret;
@@ -68,6 +68,13 @@ pub enum TokenKey {
         /// The UID of its account; empty while it is not known.
         account_uid: Uid,
     },
+}
+
+impl QueueKey for TokenKey {
+    fn tenant(&self) -> &str {
+        let (Self::Account { key, .. } | Self::Secret { key, .. }) = self;
+        key.namespace()
+    }
 }
 
 /// What one sync reads.

@@ -17,8 +17,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use pintle_api_types::fair::FairQueue;
 use pintle_api_types::jitter::jitter;
-use pintle_daemon::fair::FairQueue;
 
 use crate::cycle::command::{Note, Related};
 

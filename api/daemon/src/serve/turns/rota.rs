@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use pintle_api_types::rate::{Bucket, Rate};
 
-use crate::fair::FairQueue;
 use crate::serve::connections::PeerKey;
+use pintle_api_types::fair::FairQueue;
 
 /// Peers with an account.
 const PEERS_MAX: usize = 4096;
