@@ -1,51 +1,96 @@
 //! Pages of the deciding thread: what a controller does, and why an object is not where it should be.
 //!
 //! Input: questions from the HTTPS port, the frame. Output: text, or JSON where the client asks for
-//! it. `/debug/controllers/NAME` shows counts; with `?key=NAMESPACE/NAME` it explains one object, as
-//! `/pintle/explain?controller=NAME&key=NAMESPACE/NAME` does.
+//! it. `/debug/controllers/NAME` shows counts. `/pintle/explain?kind=KIND&namespace=NS&name=NAME`
+//! explains an object: this thread says what its keys wait for, and a task of its own reads the rest,
+//! so that syncs go on.
 
-use pintle_controllers_core::frame::{Frame, NamedStats, Now};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pintle_controllers_core::frame::{Frame, MANAGER, NamedStats, Now};
 use pintle_controllers_core::names::Controller;
+use pintle_controllers_loops::explain::{Subject, related};
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::query::Query;
 use serde_json::json;
 
+use crate::discovery::DiscoveryHandle;
+use crate::dispatch::Identity;
+use crate::explain::{ExplainError, Investigation, investigate};
 use crate::process::Question;
 
 const CONTROLLERS: &str = "/debug/controllers/";
 const EXPLAIN: &str = "/pintle/explain";
 
-/// Answers a question.
-pub(crate) fn answer(frame: &mut Frame, question: Question, now: Now) {
-    let page = page(frame, &question, now);
-    // The client may have gone.
-    let _ = question.answer.send(page);
+/// What reads of explanations need.
+pub(crate) struct Explainer {
+    /// For the reads of syncs, by controller.
+    pub(crate) identities: BTreeMap<&'static str, Rc<Identity>>,
+    /// For all other reads.
+    pub(crate) client: kube::Client,
+    /// The kinds that a namespace may contain.
+    pub(crate) discovery: DiscoveryHandle,
 }
 
-fn page(frame: &mut Frame, question: &Question, now: Now) -> Answer {
-    let query = Query::parse(&question.query);
-    let name = match question.path.strip_prefix(CONTROLLERS) {
-        Some(rest) => rest.trim_end_matches('/'),
-        None if question.path == EXPLAIN => query.first("controller").unwrap_or_default(),
-        None => return Answer::not_found(),
+/// Answers a question. Must be called on a `LocalSet`.
+pub(crate) fn answer(frame: &mut Frame, question: Question, explainer: &Explainer, now: Now) {
+    if question.path != EXPLAIN {
+        let page = page(frame, &question, now);
+        // The client may have gone.
+        let _ = question.answer.send(page);
+        return;
+    }
+    let asked = match asked(frame, &Query::parse(&question.query), now) {
+        Ok(asked) => asked,
+        Err(mistake) => {
+            let _ = question.answer.send(Answer::text(400, mistake + "\n"));
+            return;
+        }
     };
+    let (client, discovery) = (explainer.client.clone(), explainer.discovery.current());
+    let identities = explainer.identities.clone();
+    tokio::task::spawn_local(async move {
+        let client_of = |name: &str| {
+            let identity = identities.get(name).or_else(|| identities.get(MANAGER));
+            identity.map_or_else(|| client.clone(), |identity| identity.client.clone())
+        };
+        let page = match investigate(asked, &client, client_of, &discovery).await {
+            Ok(found) if question.wants_json => Answer::json(&found),
+            Ok(found) => Answer::text(200, found.to_string()),
+            Err(error @ ExplainError::NotFound { .. }) => Answer::text(404, format!("{error}\n")),
+            Err(error) => Answer::text(502, format!("{error}\n")),
+        };
+        let _ = question.answer.send(page);
+    });
+}
+
+/// What is asked about, and what the frame says about it.
+fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, String> {
+    let (Some(kind), Some(name)) = (query.first("kind"), query.first("name")) else {
+        return Err("which object? ask for ?kind=KIND&namespace=NAMESPACE&name=NAME".to_owned());
+    };
+    let subject = Subject::find(kind).map_err(|error| error.to_string())?;
+    let key = subject.key(query.first("namespace").unwrap_or("default"), name);
+    let keys = related(subject, &key, frame.tables());
+    let states = keys.iter().filter_map(|(name, key)| frame.key_state(name, key, now));
+    let states: Vec<_> = states.collect();
+    if states.is_empty() {
+        return Err(format!("{} does not run here", subject.controller));
+    }
+    Ok(Investigation { subject, key, states, lease: None })
+}
+
+fn page(frame: &Frame, question: &Question, now: Now) -> Answer {
+    let Some(rest) = question.path.strip_prefix(CONTROLLERS) else { return Answer::not_found() };
+    let name = rest.trim_end_matches('/');
     let running = Controller::find(name).filter(|one| frame.names().any(|name| name == one.name));
     let Some(controller) = running else {
         let running: Vec<_> = frame.names().collect();
         let text = format!("no controller {name:?} runs here; these do: {}\n", running.join(", "));
         return Answer::text(404, text);
     };
-    match query.first("key") {
-        Some(key) => {
-            let lines = frame.explain(controller.name, key, now);
-            let json = json!({"controller": controller.name, "key": key, "reasons": lines});
-            shown(question.wants_json, json, lines.join("\n") + "\n")
-        }
-        None if question.path == EXPLAIN => {
-            Answer::text(400, "which object? ask for &key=NAMESPACE/NAME\n")
-        }
-        None => counts(frame, controller.name, question.wants_json, now),
-    }
+    counts(frame, controller.name, question.wants_json, now)
 }
 
 fn counts(frame: &Frame, name: &str, wants_json: bool, now: Now) -> Answer {
@@ -88,39 +133,49 @@ mod tests {
 
     use super::*;
 
-    fn asked(path: &str, query: &str, wants_json: bool) -> (u16, String) {
+    fn frame() -> (Frame, Now) {
         let mut frame = Frame::default();
         frame.add(TtlAfterFinished { workers: 1 });
-        let (answer, mut answered) = oneshot::channel();
-        let (path, query) = (path.to_owned(), query.to_owned());
-        let now = Now { instant: Instant::now(), wall: Timestamp::UNIX_EPOCH };
-        super::answer(&mut frame, Question { path, query, wants_json, answer }, now);
-        let page = answered.try_recv().expect("an answer");
+        (frame, Now { instant: Instant::now(), wall: Timestamp::UNIX_EPOCH })
+    }
+
+    fn page_of(path: &str, wants_json: bool) -> (u16, String) {
+        let (frame, now) = frame();
+        let (answer, _) = oneshot::channel();
+        let (path, query) = (path.to_owned(), String::new());
+        let page = page(&frame, &Question { path, query, wants_json, answer }, now);
         (page.status, String::from_utf8_lossy(&page.body).into_owned())
+    }
+
+    fn mistake(query: &str) -> String {
+        let (mut frame, now) = frame();
+        asked(&mut frame, &Query::parse(query), now).err().expect("it cannot be explained")
     }
 
     #[test]
     fn page_of_a_controller_has_its_counts() {
         for name in ["ttl-after-finished-controller", "ttl-after-finished"] {
-            let (status, text) = asked(&format!("/debug/controllers/{name}"), "", false);
+            let (status, text) = page_of(&format!("/debug/controllers/{name}"), false);
             assert_eq!(status, 200);
             assert!(text.starts_with("ttl-after-finished-controller: 0 keys wait"), "{text}");
         }
-        let (_, json) = asked("/debug/controllers/ttl-after-finished", "", true);
+        let (_, json) = page_of("/debug/controllers/ttl-after-finished", true);
         assert!(json.contains("\"waitedForOwnWrites\":0"), "{json}");
     }
 
     #[test]
     fn controller_that_does_not_run_is_named_with_those_that_do() {
-        let (status, text) = asked("/debug/controllers/job-controller", "", false);
+        let (status, text) = page_of("/debug/controllers/job-controller", false);
         assert_eq!(status, 404);
         assert!(text.contains("these do: ttl-after-finished-controller"), "{text}");
+        assert_eq!(page_of("/pintle/other", false).0, 404);
     }
 
     #[test]
-    fn explain_needs_a_key() {
-        let (status, text) = asked("/pintle/explain", "controller=ttl-after-finished", false);
-        assert_eq!((status, text.as_str()), (400, "which object? ask for &key=NAMESPACE/NAME\n"));
-        assert_eq!(asked("/pintle/other", "", false).0, 404);
+    fn explain_needs_an_object_whose_controller_runs() {
+        let usage = "which object? ask for ?kind=KIND&namespace=NAMESPACE&name=NAME";
+        assert_eq!(mistake("kind=deploy"), usage);
+        assert!(mistake("kind=pod&name=a").contains("cannot be explained"));
+        assert_eq!(mistake("kind=deploy&name=a"), "deployment-controller does not run here");
     }
 }

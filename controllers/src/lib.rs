@@ -7,13 +7,14 @@
 //! [`options`] reads the command line, [`process`] starts the parts of the daemon in order and ends
 //! them, [`clients`] gives each controller an identity, [`discovery`] knows which resources there
 //! are, `registry` sets the controllers up, `run` runs them: `follow` brings watch events, `dispatch`
-//! carries orders out. Decisions are made in the crates below; this one has the effects.
+//! carries orders out, `explain` says why an object is not where it should be. Decisions are made in the crates below; this one has the effects.
 #![forbid(unsafe_code)]
 
 pub mod clients;
 mod debug;
 pub mod discovery;
 mod dispatch;
+mod explain;
 mod follow;
 pub mod options;
 pub mod process;
@@ -27,6 +28,9 @@ use pintle_config::given;
 
 use self::options::Command;
 
+/// The word that asks about one object.
+const EXPLAIN: &str = "explain";
+
 /// Does what the command line asks for.
 pub fn command_line() -> ExitCode {
     pintle_heap::give_back_soon();
@@ -34,6 +38,12 @@ pub fn command_line() -> ExitCode {
         Ok(args) => args,
         Err(errors) => return complain(errors),
     };
+    if let Some((EXPLAIN, rest)) = args.split_first().map(|(word, rest)| (word.as_str(), rest)) {
+        return match explain::run(rest) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => complain([format!("{error:#}")]),
+        };
+    }
     match options::parse(&args) {
         Ok(Command::Print(text)) => match std::io::stdout().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,

@@ -54,6 +54,20 @@ pub(crate) fn frame(options: &Options, authority: Option<&[u8]>) -> Result<Frame
     Ok(frame)
 }
 
+/// A frame with these controllers alone, as the options set them up.
+///
+/// # Errors
+/// When a file that a flag names cannot be read.
+pub(crate) fn only(names: &[&str], options: &Options) -> Result<Frame> {
+    let mut frame = Frame::default();
+    for (at, name) in names.iter().enumerate() {
+        if !names[..at].contains(name) {
+            add(name, options, None, &mut frame)?;
+        }
+    }
+    Ok(frame)
+}
+
 /// Adds a controller; says whether there is one of this name.
 fn add(name: &str, options: &Options, authority: Option<&[u8]>, frame: &mut Frame) -> Result<bool> {
     let loops = &options.loops;

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
-use crate::debug;
+use crate::debug::{self, Explainer};
 use crate::dispatch::{Answered, Dispatcher, Identity};
 use crate::follow::{EVENTS_MAX, Source, follow_kind};
 use crate::process::{Context, QueueMetrics, WritesUnderWay};
@@ -40,8 +40,14 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     let (answer, mut answers) = mpsc::unbounded_channel();
     let mut watches = Watches::new(&frame, &context, told);
     watches.follow(&frame.kinds(), false);
-    let mut dispatcher = Dispatcher::new(identities(&frame, &context), answer);
-    let discovered = discovered(&context);
+    let identities = identities(&frame, &context);
+    let explainer = Explainer {
+        identities: identities.clone(),
+        client: context.clients.root("explain").urgent(),
+        discovery: context.discovery.clone(),
+    };
+    let mut dispatcher = Dispatcher::new(identities, answer);
+    let discovered = discovered(&context.discovery.current());
     frame.apply(WatchEvent::Discovered(discovered.clone()), now());
     watches.follow_discovered(&frame, &discovered);
     let mut was_started = false;
@@ -62,7 +68,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
                 dispatcher.mark_answered();
             }
             () = context.discovery.changed() => {
-                let discovered = self::discovered(&context);
+                let discovered = self::discovered(&context.discovery.current());
                 for kind in watches.drop_undiscovered(&discovered) {
                     frame.apply(WatchEvent::Dropped(kind), now());
                 }
@@ -71,7 +77,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             }
             () = context.stop.requested() => break,
             Some(question) = context.questions.recv() => {
-                debug::answer(&mut frame, question, now());
+                debug::answer(&mut frame, question, &explainer, now());
             }
             () = wait_for(due) => {}
         }
@@ -137,8 +143,7 @@ fn identities(frame: &Frame, context: &Context) -> BTreeMap<&'static str, Rc<Ide
 }
 
 /// What discovery knows, as controllers read it.
-fn discovered(context: &Context) -> Discovery {
-    let known = context.discovery.current();
+pub(crate) fn discovered(known: &crate::discovery::Discovery) -> Discovery {
     let mut kinds = Vec::new();
     for group in &known.groups {
         let mut preferred = std::collections::BTreeSet::new();

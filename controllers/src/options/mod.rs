@@ -122,7 +122,8 @@ pub fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
 fn usage() -> String {
     let mut out = String::from(
         "pintle-controllers: runs the control loops of a cluster, in place of \
-         kube-controller-manager.\n\nUsage: pintle-controllers [FLAGS]\n",
+         kube-controller-manager.\n\nUsage: pintle-controllers [FLAGS]\n       \
+         pintle-controllers explain KIND/NAME [--help]\n",
     );
     out.push_str(&flags::TABLE.help());
     out

@@ -78,13 +78,23 @@ impl State {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
+    fn not_leading(&self) -> String {
+        format!(
+            "this manager does not lead, so it runs no controllers: ask the holder of the lease {}\n",
+            self.lease_name
+        )
+    }
+
     /// Asks the deciding thread.
     async fn ask(&self, head: &Parts, path: &str) -> Answer {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Answer::not_allowed();
         }
         if !self.is_working.load(Ordering::Relaxed) {
-            return Answer::not_found();
+            return match path.starts_with("/pintle/") {
+                true => Answer::text(503, self.not_leading()),
+                false => Answer::not_found(),
+            };
         }
         let accept = head.headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
         let (answer, answered) = oneshot::channel();

@@ -26,6 +26,7 @@ pub use drive::{Driven, drive};
 pub use event::{Event, EventLevel, EventTarget};
 pub use explain::{DrySync, Findings, KeyState, KeyWait, is_write};
 pub use queue::{Backoff, QueueKey, QueueStats, WorkQueue};
+pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use running::ControllerStats;
 pub use transcript::{BATCH_MAX, Retry, Step, Stop, SyncError, Transcript};
 
