@@ -9,29 +9,20 @@ package scheduler
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apiserver/pkg/util/feature"
-	restclient "k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	"k8s.io/kubernetes/pkg/elsewhere"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/utils/ptr"
@@ -40,9 +31,6 @@ import (
 // ElsewhereProgram is the scheduler that tests are pointed at; empty for upstream's own.
 var ElsewhereProgram = os.Getenv("PINTLE_SCHEDULER")
 
-// elsewhereMinor is the release, 1.36, whose gates the program knows.
-const elsewhereMinor = 36
-
 // elsewhereReadyMax is how long the program has until it knows the cluster, elsewhereLook how often
 // it is asked.
 const (
@@ -50,11 +38,11 @@ const (
 	elsewhereLook     = 20 * time.Millisecond
 )
 
-// elsewheres has what each scheduler of this process was made with: *Scheduler to *elsewhere.
+// elsewheres has what each scheduler of this process was made with: *Scheduler to *elsewhereScheduler.
 var elsewheres sync.Map
 
-// elsewhere is a scheduler of a test, and the port that the program serves in its place.
-type elsewhere struct {
+// elsewhereScheduler is a scheduler of a test, and the port that the program serves in its place.
+type elsewhereScheduler struct {
 	options schedulerOptions
 	port    int
 	ended   chan struct{}
@@ -62,7 +50,7 @@ type elsewhere struct {
 
 func (sched *Scheduler) rememberElsewhere(options schedulerOptions) {
 	if ElsewhereProgram != "" {
-		elsewheres.Store(sched, &elsewhere{options: options, port: freePort(), ended: make(chan struct{})})
+		elsewheres.Store(sched, &elsewhereScheduler{options: options, port: elsewhere.FreePort(), ended: make(chan struct{})})
 	}
 }
 
@@ -73,7 +61,7 @@ func (sched *Scheduler) decideHereOrElsewhere(ctx context.Context) {
 		return
 	}
 	found, _ := elsewheres.Load(sched)
-	other := found.(*elsewhere)
+	other := found.(*elsewhereScheduler)
 	go sched.drainElsewhere(klog.FromContext(ctx))
 	defer close(other.ended)
 	if err := other.run(ctx); err != nil && ctx.Err() == nil {
@@ -90,7 +78,7 @@ func (sched *Scheduler) Start(ctx context.Context) {
 	if !ok {
 		return
 	}
-	other := found.(*elsewhere)
+	other := found.(*elsewhereScheduler)
 	for deadline := time.Now().Add(elsewhereReadyMax); time.Now().Before(deadline); {
 		if answer, err := other.get("/readyz"); err == nil {
 			_ = answer.Body.Close()
@@ -109,10 +97,8 @@ func (sched *Scheduler) Start(ctx context.Context) {
 }
 
 // get asks the program.
-func (other *elsewhere) get(path string) (*http.Response, error) {
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
-	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
-	return client.Get(fmt.Sprintf("https://127.0.0.1:%d%s", other.port, path))
+func (other *elsewhereScheduler) get(path string) (*http.Response, error) {
+	return elsewhere.Get(other.port, path)
 }
 
 // drainElsewhere takes pods out of the queue of this process, which nobody else does.
@@ -126,7 +112,7 @@ func (sched *Scheduler) drainElsewhere(logger klog.Logger) {
 	}
 }
 
-func (other *elsewhere) run(ctx context.Context) error {
+func (other *elsewhereScheduler) run(ctx context.Context) error {
 	if names := len(other.options.frameworkOutOfTreeRegistry); names > 0 {
 		return fmt.Errorf("the test has %d plugins in its own process, where no other program can call them", names)
 	}
@@ -136,7 +122,7 @@ func (other *elsewhere) run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := writeElsewhereKubeconfig(other.options.kubeConfig, kubeconfig); err != nil {
+	if err := elsewhere.WriteKubeconfig(other.options.kubeConfig, kubeconfig); err != nil {
 		return err
 	}
 	config := filepath.Join(dir, "config.yaml")
@@ -153,58 +139,11 @@ func (other *elsewhere) run(ctx context.Context) error {
 		fmt.Sprintf("--secure-port=%d", other.port),
 		"--authorization-always-allow-paths=/metrics,/readyz",
 	}
-	return RunElsewhere(ctx, append(args, ElsewhereGates()...))
-}
-
-// RunElsewhere runs the program with these arguments until the context ends.
-func RunElsewhere(ctx context.Context, args []string) error {
-	// The program is to end with this process, which the kernel counts by the thread.
-	runtime.LockOSThread()
-	cmd := exec.Command(ElsewhereProgram, args...)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	select {
-	case err := <-ended:
-		return fmt.Errorf("ended: %v", err)
-	case <-ctx.Done():
-		_ = cmd.Process.Kill()
-		<-ended
-		return nil
-	}
-}
-
-func writeElsewhereKubeconfig(rest *restclient.Config, path string) error {
-	host := rest.Host
-	if !strings.Contains(host, "://") {
-		host = "https://" + host
-	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["test"] = &clientcmdapi.Cluster{
-		Server:                   host,
-		TLSServerName:            rest.ServerName,
-		InsecureSkipTLSVerify:    rest.Insecure,
-		CertificateAuthority:     rest.CAFile,
-		CertificateAuthorityData: rest.CAData,
-	}
-	config.AuthInfos["test"] = &clientcmdapi.AuthInfo{
-		Token:                 rest.BearerToken,
-		ClientCertificate:     rest.CertFile,
-		ClientCertificateData: rest.CertData,
-		ClientKey:             rest.KeyFile,
-		ClientKeyData:         rest.KeyData,
-	}
-	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	config.CurrentContext = "test"
-	return clientcmd.WriteToFile(*config, path)
+	return elsewhere.Run(ctx, ElsewhereProgram, append(args, elsewhere.Gates()...))
 }
 
 // writeConfig writes what the options say as the file that a scheduler is started with.
-func (other *elsewhere) writeConfig(path, kubeconfig string) error {
+func (other *elsewhereScheduler) writeConfig(path, kubeconfig string) error {
 	var versioned configv1.KubeSchedulerConfiguration
 	scheme.Scheme.Default(&versioned)
 	config := schedulerapi.KubeSchedulerConfiguration{}
@@ -235,25 +174,6 @@ func (other *elsewhere) writeConfig(path, kubeconfig string) error {
 	return scheme.Codecs.EncoderForVersion(info.Serializer, configv1.SchemeGroupVersion).Encode(&config, file)
 }
 
-// ElsewhereGates are the arguments that switch what the test has switched in its own process.
-func ElsewhereGates() []string {
-	// A test that plays an older release asks for gates which no scheduler of this one has.
-	if feature.DefaultMutableFeatureGate.EmulationVersion().Minor() < elsewhereMinor {
-		return nil
-	}
-	var pairs []string
-	for name, spec := range feature.DefaultMutableFeatureGate.GetAll() {
-		if is := feature.DefaultFeatureGate.Enabled(name); is != spec.Default && !spec.LockToDefault {
-			pairs = append(pairs, fmt.Sprintf("%s=%t", name, is))
-		}
-	}
-	if len(pairs) == 0 {
-		return nil
-	}
-	slices.Sort(pairs)
-	return []string{"--feature-gates=" + strings.Join(pairs, ",")}
-}
-
 // HasElsewhere is whether the program knows at least so many `nodes` or `pods`; true without one.
 func (sched *Scheduler) HasElsewhere(kind string, count int) bool {
 	known, isElsewhere := sched.countElsewhere(kind)
@@ -271,7 +191,7 @@ func (sched *Scheduler) countElsewhere(kind string) (int, bool) {
 	if !ok {
 		return 0, false
 	}
-	answer, err := found.(*elsewhere).get("/metrics")
+	answer, err := found.(*elsewhereScheduler).get("/metrics")
 	if err != nil {
 		return -1, true
 	}
@@ -287,13 +207,4 @@ func (sched *Scheduler) countElsewhere(kind string) (int, bool) {
 		}
 	}
 	return -1, true
-}
-
-func freePort() int {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }

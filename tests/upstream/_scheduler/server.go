@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubeschedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/pkg/elsewhere"
 	"k8s.io/kubernetes/pkg/scheduler"
 )
 
@@ -20,5 +21,5 @@ func runHereOrElsewhere(ctx context.Context, config *kubeschedulerconfig.Complet
 	_ = config.SecureServing.Listener.Close()
 	args := append([]string{}, flags...)
 	args = append(args, fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+dir, "--authorization-always-allow-paths=/healthz")
-	return scheduler.RunElsewhere(ctx, append(args, scheduler.ElsewhereGates()...))
+	return elsewhere.Run(ctx, scheduler.ElsewhereProgram, append(args, elsewhere.Gates()...))
 }
