@@ -83,13 +83,19 @@ fn asked(frame: &mut Frame, query: &Query, now: Now) -> Result<Investigation, St
 
 fn page(frame: &Frame, question: &Question, now: Now) -> Answer {
     let Some(rest) = question.path.strip_prefix(CONTROLLERS) else { return Answer::not_found() };
-    let name = rest.trim_end_matches('/');
+    let query = Query::parse(&question.query);
+    let (name, page) = rest.split_once('/').unwrap_or((rest, ""));
     let running = Controller::find(name).filter(|one| frame.names().any(|name| name == one.name));
     let Some(controller) = running else {
         let running: Vec<_> = frame.names().collect();
         let text = format!("no controller {name:?} runs here; these do: {}\n", running.join(", "));
         return Answer::text(404, text);
     };
+    if !page.is_empty() {
+        let uids: Vec<_> = query.all("uid").collect();
+        let found = frame.debug_page(controller.name, page, &uids);
+        return found.map_or_else(Answer::not_found, |text| Answer::text(200, text));
+    }
     counts(frame, controller.name, question.wants_json, now)
 }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clients;
+mod counts;
 mod debug;
 pub mod discovery;
 mod dispatch;
@@ -20,6 +21,9 @@ pub mod options;
 pub mod process;
 mod registry;
 mod run;
+#[cfg(any(test, feature = "suites"))]
+#[cfg_attr(not(feature = "suites"), allow(dead_code))] // then only its tests use it
+mod suites;
 
 use std::io::Write as _;
 use std::process::ExitCode;

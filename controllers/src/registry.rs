@@ -95,7 +95,16 @@ fn add(name: &str, options: &Options, authority: Option<&[u8]>, frame: &mut Fram
                 frame.add(ServiceAccountTokens { workers, signer: Rc::new(signer), root_ca });
             }
         }
-        "job-controller" => frame.add(JobController::new(workers)),
+        "job-controller" => {
+            let mut controller = JobController::new(workers);
+            controller.settings.clears_start_time =
+                options.gates.enabled("MutableSchedulingDirectivesForSuspendedJobs");
+            #[cfg(feature = "suites")]
+            {
+                controller.settings = crate::suites::job_settings(controller.settings)?;
+            }
+            frame.add(controller);
+        }
         "ttl-after-finished-controller" => frame.add(TtlAfterFinished { workers }),
         "namespace-controller" => {
             let follows_content = loops.enable_garbage_collector && frame.reads_all_metadata();

@@ -19,17 +19,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
+use crate::counts::Counts;
 use crate::debug::{self, Explainer};
 use crate::dispatch::{Answered, Dispatcher, Identity};
 use crate::follow::{EVENTS_MAX, Source, follow_kind};
-use crate::process::{Context, QueueMetrics, WritesUnderWay};
+use crate::process::{Context, WritesUnderWay};
 
 /// Watch events that are applied before syncs begin.
 const BATCH_MAX: usize = 256;
 /// A turn is made so often at least: a thread that makes none counts as stuck.
 const TURN_EVERY: Duration = Duration::from_secs(5);
-/// Metrics show counts of so long ago at most, while there is something to do.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// Events wait behind the requests of their controller, not for a limit of their own.
 const NO_LIMIT: pintle_api::Rate = pintle_api::Rate { per_second: 0.0, burst: 1 };
@@ -51,10 +50,10 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     frame.apply(WatchEvent::Discovered(discovered.clone()), now());
     watches.follow_discovered(&frame, &discovered);
     let mut was_started = false;
-    let queues = QueueMetrics::register(&context.metrics);
-    let mut counted = Instant::now();
+    let mut counts = Counts::register(&context.metrics);
     loop {
-        let due = frame.next_due();
+        let due = frame.next_due().into_iter().chain(counts.next_due()).min();
+        let mut is_quiet = false;
         tokio::select! {
             event = events.recv() => {
                 // The sender lives as long as this function.
@@ -79,7 +78,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             Some(question) = context.questions.recv() => {
                 debug::answer(&mut frame, question, &explainer, now());
             }
-            () = wait_for(due) => {}
+            () = wait_for(due) => is_quiet = true,
         }
         while let Ok(Answered { ticket, answers }) = answers.try_recv() {
             frame.answer(ticket, answers, now());
@@ -87,11 +86,9 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
         }
         for order in frame.turn(now()) {
             dispatcher.carry_out(order);
+            is_quiet = false;
         }
-        if counted.elapsed() >= COUNT_EVERY {
-            counted = Instant::now();
-            queues.update(&frame.stats(now()));
-        }
+        counts.mark_turn(&frame, is_quiet, now());
         context.turns.mark();
         context.turns.set_ahead(dispatcher.under_way());
         if !was_started && frame.is_started() {

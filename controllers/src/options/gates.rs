@@ -25,6 +25,8 @@ const ALL: [Gate; COUNT] = component_gates::with(&[
     ("DRADeviceTaints", NOT_YET),
     ("DRAResourcePoolStatus", NOT_YET),
     ("GenericWorkload", NOT_YET),
+    ("MaxUnavailableStatefulSet", DONE),
+    ("MutableSchedulingDirectivesForSuspendedJobs", DONE),
     ("PodCertificateRequest", NOT_YET),
     ("SELinuxChangePolicy", NOT_YET),
     ("StaleControllerConsistencyDaemonSet", CONSISTENT),

@@ -14,6 +14,7 @@ mod context;
 mod health;
 mod metrics;
 mod queue_metrics;
+mod sample_metrics;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub use self::context::{Context, Question, Stop, WritesUnderWay};
 pub use self::health::LoopHealth;
 pub use self::metrics::ManagerMetrics;
 pub use self::queue_metrics::QueueMetrics;
+pub use self::sample_metrics::SampleMetrics;
 use self::state::State;
 use crate::clients::ControllerClients;
 use crate::discovery::Discoverer;

@@ -29,12 +29,14 @@ import (
 // minor is the release, 1.36, whose gates the programs know.
 const minor = 36
 
-// Run runs the program with these arguments until the context ends.
-func Run(ctx context.Context, program string, args []string) error {
+// Run runs the program with these arguments, and variables over those of this process, until the
+// context ends.
+func Run(ctx context.Context, program string, args []string, variables ...string) error {
 	// The program is to end with this process, which the kernel counts by the thread.
 	runtime.LockOSThread()
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.Env = append(os.Environ(), variables...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return err

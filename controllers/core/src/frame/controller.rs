@@ -9,6 +9,7 @@ use pintle_api_types::kind::Kind;
 
 use super::queue::{Backoff, QueueKey};
 use super::transcript::{Stop, Transcript};
+use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables};
 
 /// The time, on both clocks.
@@ -77,6 +78,16 @@ pub trait Controller: 'static {
 
     /// A sync left a note.
     fn remember(&mut self, _key: &Self::Key, _note: Self::Note, _now: Now) {}
+
+    /// What its syncs and handlers counted, for metrics.
+    fn totals(&self) -> Option<&SampleTotals> {
+        None
+    }
+
+    /// What `/debug/controllers/NAME/PAGE` shows, of these objects only if UIDs are named.
+    fn debug_page(&self, _page: &str, _uids: &[&str]) -> Option<String> {
+        None
+    }
 
     /// Keys that the notes of a sync concern; called after they were remembered.
     fn wake_after_notes(&mut self, _wake: &mut Wakes<Self::Key>) {}

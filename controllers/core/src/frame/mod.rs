@@ -26,10 +26,10 @@ pub use drive::{Driven, drive};
 pub use event::{Event, EventLevel, EventTarget};
 pub use explain::{DrySync, Findings, KeyState, KeyWait, is_write};
 pub use queue::{Backoff, QueueKey, QueueStats, WorkQueue};
-pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use running::ControllerStats;
 pub use transcript::{BATCH_MAX, Retry, Step, Stop, SyncError, Transcript};
 
+use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables, WatchEvent};
 use running::{Run, Running, Turn};
 
@@ -210,6 +210,17 @@ impl Frame {
         let all = self.controllers.iter();
         all.map(|entry| NamedStats { name: entry.run.name(), stats: entry.run.stats(now) })
             .collect()
+    }
+
+    /// What the syncs of each controller counted.
+    pub fn totals(&self) -> impl Iterator<Item = &SampleTotals> {
+        self.controllers.iter().filter_map(|entry| entry.run.totals())
+    }
+
+    /// A page of a controller, as [`Controller::debug_page`] has it.
+    pub fn debug_page(&self, controller: &str, page: &str, uids: &[&str]) -> Option<String> {
+        let found = self.controllers.iter().find(|entry| entry.run.name() == controller)?;
+        found.run.debug_page(page, uids)
     }
 
     /// What a controller says about an object; `None` when it does not run or knows no such keys.

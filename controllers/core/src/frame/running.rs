@@ -18,6 +18,7 @@ use super::fence::Fence;
 use super::queue::{QueueStats, WorkQueue};
 use super::transcript::{Retry, Stop, SyncError, Transcript};
 use super::{MANAGER, Order, Ticket};
+use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables};
 
 /// A controller whose types are hidden.
@@ -35,6 +36,8 @@ pub(super) trait Run {
     fn stats(&self, now: Now) -> ControllerStats;
     /// What is known of the key of an object; `None` when the keys are no objects.
     fn key_state(&mut self, object: &ObjectKey, tables: &Tables, now: Now) -> Option<KeyState>;
+    fn totals(&self) -> Option<&SampleTotals>;
+    fn debug_page(&self, page: &str, uids: &[&str]) -> Option<String>;
 }
 
 /// What a controller's turn reads and writes.
@@ -300,6 +303,14 @@ impl<C: Controller> Run for Running<C> {
 
     fn stats(&self, now: Now) -> ControllerStats {
         ControllerStats { queue: self.queue.stats(now.instant), ..self.stats }
+    }
+
+    fn totals(&self) -> Option<&SampleTotals> {
+        self.controller.totals()
+    }
+
+    fn debug_page(&self, page: &str, uids: &[&str]) -> Option<String> {
+        self.controller.debug_page(page, uids)
     }
 
     fn key_state(&mut self, object: &ObjectKey, tables: &Tables, now: Now) -> Option<KeyState> {

@@ -56,11 +56,6 @@ impl CronJobController {
         Self { workers, local, totals: SampleTotals::default() }
     }
 
-    /// What its syncs counted.
-    pub fn totals(&self) -> &SampleTotals {
-        &self.totals
-    }
-
     // k8s: pkg/controller/cronjob/cronjob_controllerv2.go updateCronJob
     fn handle_cron_job(&self, delta: &Delta<Kept<CronJob>>, now: Now, wake: &mut Wakes<ObjectKey>) {
         let key = delta.object().metadata.key();
@@ -128,6 +123,10 @@ impl Controller for CronJobController {
 
     fn remember(&mut self, _: &ObjectKey, sample: Sample, _: Now) {
         self.totals.add(sample);
+    }
+
+    fn totals(&self) -> Option<&SampleTotals> {
+        Some(&self.totals)
     }
 }
 

@@ -237,6 +237,20 @@ impl Controller for GarbageCollector {
         self.wake_tasks(wake);
     }
 
+    // k8s: pkg/controller/garbagecollector/dump.go ServeHTTP; the other two pages are ours.
+    fn debug_page(&self, page: &str, uids: &[&str]) -> Option<String> {
+        let view = self.view();
+        match page {
+            "graph" => Some(view.to_dot(uids)),
+            "nodes" => {
+                let known: Vec<_> = uids.iter().copied().filter(|uid| view.has_uid(uid)).collect();
+                Some(known.join("\n") + "\n")
+            }
+            "synced" => Some(format!("{}\n", view.is_synced())),
+            _ => None,
+        }
+    }
+
     fn snapshot(&mut self, key: &NodeKey, _: &Tables, _: Now) -> Option<NodeSnapshot> {
         let (NodeKey::Delete(uid) | NodeKey::Orphan(uid)) = key;
         let identity = self.graph.borrow().get(uid)?.identity.clone();

@@ -188,17 +188,16 @@ impl Controller for JobController {
     fn remember(&mut self, _: &JobKey, sample: Sample, _: Now) {
         self.totals.add(sample);
     }
+
+    fn totals(&self) -> Option<&SampleTotals> {
+        Some(&self.totals)
+    }
 }
 
 impl JobController {
     /// A controller with the waits and limits that upstream has.
     pub fn new(workers: usize) -> Self {
         Self { workers, ..Self::default() }
-    }
-
-    /// What its syncs counted.
-    pub fn totals(&self) -> &SampleTotals {
-        &self.totals
     }
 
     fn job_state(&mut self, key: &ObjectKey, tables: &Tables) -> Option<JobState> {
