@@ -10,14 +10,14 @@
 //! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
 //! - `conformance`: upstream's end-to-end suite on such a cluster
 //! - `e2e_node`: upstream's suite for one node, with our agent or the kubelet
-//! - `scheduler_suites`: upstream's tests and benchmarks of the scheduler, pointed at ours
+//! - `suites`: upstream's tests of scheduler and controllers, pointed at ours
 //! - `table`, `bench_report`, `chart`: what benchmarks print and keep. `ratio`: our agent beside
 //!   the kubelet in such a cluster
 //! - `differential`: the same pods on our agent and on the kubelet, everything compared
 //! - `disk`: mounts and odd files for tests
 //! - `supervisor`: a run that ends what it started
 //! - `task`: demo, test, bench, cluster, conformance, e2e-node, differential, tidy, vm,
-//!   scheduler-suites
+//!   suites
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
 
@@ -36,7 +36,7 @@ pub mod image;
 pub mod node;
 pub mod ratio;
 pub mod runtime;
-pub mod scheduler_suites;
+pub mod suites;
 pub mod supervisor;
 pub mod table;
 pub mod task;

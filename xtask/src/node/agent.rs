@@ -116,7 +116,16 @@ impl Layout {
 /// Builds a program of the workspace in the development profile and returns its path; with the
 /// selection that the test stages use, so that what they compiled serves.
 pub fn build(program: &str) -> Result<PathBuf> {
-    build_with(cargo(&["build", "--workspace", "--bin", program]))
+    build_with_features(program, &[])
+}
+
+/// Builds a program like [`build`], with features.
+pub fn build_with_features(program: &str, features: &[&str]) -> Result<PathBuf> {
+    let mut cargo = cargo(&["build", "--workspace", "--bin", program]);
+    if !features.is_empty() {
+        cargo.arg("--features").arg(features.join(","));
+    }
+    build_with(cargo)
 }
 
 /// Builds the agent as it is shipped and returns its path.

@@ -7,7 +7,7 @@ mod demo;
 mod differential;
 mod e2e_node;
 mod prepare;
-mod scheduler_suites;
+mod suites;
 mod test;
 mod vm;
 
@@ -34,7 +34,7 @@ usage: cargo xtask TASK
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)
   conformance      upstream's end-to-end tests on such a cluster (--focus RE, --fast, --agent A)
   e2e-node         upstream's suite for one node (--agent A, --focus RE, --guest)
-  scheduler-suites upstream's tests of the scheduler (--scheduler S, --focus TEXT, --perf)
+  suites NAME      upstream's tests of the scheduler or of controllers (--program P, --focus TEXT)
   differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --memory, --cpus, --systemd, --disk)
@@ -52,7 +52,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["cluster", rest @ ..] => cluster::run(rest),
         ["conformance", rest @ ..] => conformance::run(rest),
         ["e2e-node", rest @ ..] => e2e_node::run(rest),
-        ["scheduler-suites", rest @ ..] => scheduler_suites::run(rest),
+        ["suites", rest @ ..] => suites::run(rest),
         ["differential", rest @ ..] => differential::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["run", "--", program, args @ ..] => supervisor::run(Command::new(program).args(args)),

@@ -1,4 +1,4 @@
-//! A patch of upstream's files, read and applied: what points the scheduler's tests at another
+//! A patch of upstream's files, read and applied: what points tests of a component at another
 //! program, or names images that can be had. Pure.
 //!
 //! Input: the text of a `patch.txt`, as `tests/upstream/_scheduler` has one, and upstream's files.
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_repositorys_own_patches_name_files_that_are_there() {
-        for name in ["_scheduler", "_node"] {
+        for name in ["_scheduler", "_controllers", "_node"] {
             let dir = crate::repository().join("tests/upstream").join(name);
             let text = std::fs::read_to_string(dir.join("patch.txt")).expect("the patch");
             let patch = Patch::parse(&text).expect("a patch");

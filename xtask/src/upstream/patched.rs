@@ -140,7 +140,9 @@ fn link_all(modules: &Path, staging: &Path, patch: &Patch, ours: &Path) -> Resul
         ensure!(count > 0, "nothing below {folder} has what is to be changed in each of its files");
     }
     for (path, file) in &patch.added {
-        fs::copy(ours.join(file), module.join(path)).with_context(|| format!("lay {file}"))?;
+        let path = module.join(path);
+        fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
+        fs::copy(ours.join(file), path).with_context(|| format!("lay {file}"))?;
     }
     Ok(())
 }

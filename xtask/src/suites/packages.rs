@@ -1,8 +1,8 @@
 //! Test programs of packages, run several at once.
 //!
 //! Input: the chosen tests, by package. Output: how each test and case ended, and why it failed.
-//! Effects. Each program is the first process of a PID namespace, so that etcd and schedulers end
-//! with it, and it ends with us, however we end; what it leaves on disk is in a folder of this run.
+//! Effects. Each program is the first process of a PID namespace, so that etcd and our programs
+//! end with it, and it ends with us, however we end; what it leaves on disk is in a folder of this run.
 //! Bounds: `Plan::jobs` programs at once, one build at a time, `PACKAGE_MAX` for a package.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::judge::{self, Ends, Exceptions, Reasons};
-use super::{Plan, path_of, reports};
+use super::{Plan, Suite, reports};
 use crate::shell::{self, say};
 use crate::upstream::{Patched, Program};
 
@@ -28,7 +28,7 @@ const NO_ETCD: &str = "http://127.0.0.1:1";
 const LOOK: Duration = Duration::from_millis(200);
 const TELL: Duration = Duration::from_secs(60);
 /// Folders of runs begin so, before the id of the process.
-const FOLDER: &str = "pintle-scheduler-suites-";
+const FOLDER: &str = "pintle-suites-";
 
 /// Seconds by package, those that take longest first: nobody waits for one that began last.
 pub(super) fn queue(chosen: &BTreeSet<String>, upstream: &Ends) -> VecDeque<Package> {
@@ -52,7 +52,7 @@ pub(super) fn queue(chosen: &BTreeSet<String>, upstream: &Ends) -> VecDeque<Pack
 pub(super) struct Package {
     name: String,
     tests: Vec<String>,
-    /// What they took with upstream's own scheduler.
+    /// What they took with upstream's own component.
     seconds: f64,
 }
 
@@ -69,7 +69,8 @@ pub(super) fn run(
         came: Mutex::default(),
         patched,
         exceptions,
-        scheduler: plan.scheduler.as_deref(),
+        suite: plan.suite,
+        program: plan.program.as_deref(),
         folder: Folder::new()?,
     };
     thread::scope(|scope| {
@@ -96,7 +97,8 @@ struct Run<'a> {
     count: usize,
     patched: &'a Patched,
     exceptions: &'a Exceptions,
-    scheduler: Option<&'a Path>,
+    suite: &'static Suite,
+    program: Option<&'a Path>,
     folder: Folder,
 }
 
@@ -109,7 +111,7 @@ impl Run<'_> {
                 queue.pop_front().map(|package| (package, self.count - queue.len()))
             };
             let Some((package, at)) = next else { return Ok(()) };
-            let path = &path_of(&package.name);
+            let path = &self.suite.path_of(&package.name);
             let program = {
                 let _one = locked(&BUILD);
                 self.patched.test_program(path)?
@@ -132,7 +134,7 @@ impl Run<'_> {
     ) -> Result<(Ends, Reasons)> {
         let Package { name, tests, .. } = package;
         let file = if name == "." { "topmost".to_owned() } else { name.replace('/', "_") };
-        let log = reports()?.join(format!("{file}.log"));
+        let log = reports(self.suite)?.join(format!("{file}.log"));
         say("run", &format!("{at} of {}: {name}; {}", self.count, log.display()));
         let begun = Instant::now();
         let (mut ends, mut why) = (Ends::new(), Reasons::new());
@@ -160,12 +162,12 @@ impl Run<'_> {
         (path, program): (&str, &Path),
         log: &Path,
     ) -> Result<(Ends, Reasons, ExitStatus)> {
-        let mut cmd =
-            test_command(self.patched, program, &self.patched.package(path), self.scheduler)?;
+        let mut cmd = test_command(self.patched, program, &self.patched.package(path))?;
+        self.suite.point(&mut cmd, self.program);
         cmd.env("TMPDIR", &self.folder.0);
         cmd.arg("-test.v").arg(format!("-test.timeout={PACKAGE_MAX}"));
         cmd.arg(format!("-test.run=^({})$", tests.join("|")));
-        let skipped = self.exceptions.skipped(name, tests, self.scheduler.is_some());
+        let skipped = self.exceptions.skipped(name, tests, self.program.is_some());
         if !skipped.is_empty() {
             cmd.arg(format!("-test.skip={skipped}"));
         }
@@ -212,13 +214,9 @@ fn read(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A test program in the folder of its package, with etcd where it looks for it.
-pub(super) fn test_command(
-    patched: &Patched,
-    program: &Path,
-    dir: &Path,
-    scheduler: Option<&Path>,
-) -> Result<Command> {
+/// A test program in the folder of its package, with etcd where it looks for it; not yet pointed at
+/// a program.
+pub(super) fn test_command(patched: &Patched, program: &Path, dir: &Path) -> Result<Command> {
     let path = std::env::var("PATH").unwrap_or_default();
     let components = Program::Components.ensure()?;
     // The kernel ends it when we end, and all that it started with it.
@@ -229,12 +227,9 @@ pub(super) fn test_command(
     }
     cmd.arg(program);
     cmd.current_dir(dir).env("PATH", format!("{}:{path}", components.display()));
-    cmd.env("KUBE_INTEGRATION_ETCD_URL", NO_ETCD).env_remove("PINTLE_SCHEDULER");
+    cmd.env("KUBE_INTEGRATION_ETCD_URL", NO_ETCD);
     // What upstream reads of paths that the build has shortened.
     cmd.env("TEST_SRCDIR", patched.modules()).env("TEST_WORKSPACE", ".");
-    if let Some(scheduler) = scheduler {
-        cmd.env("PINTLE_SCHEDULER", scheduler);
-    }
     Ok(cmd)
 }
 

@@ -1,8 +1,8 @@
-//! What a run of upstream's scheduler tests came to, beside what upstream's own scheduler came to.
+//! What a run of upstream's tests of a component came to, compared with what its own component came to.
 //!
 //! Pure: what a Go test program prints in, results, a table and faults out. Names are `PACKAGE
 //! TEST/CASE`. A test that was chosen and did not end did not pass; neither did a case that
-//! upstream's scheduler runs and this run did not. So is an exception for a test that passes.
+//! upstream's component runs and this run did not. So is an exception for a test that passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -141,7 +141,7 @@ fn is_log(text: &str) -> bool {
         && bytes.next() == Some(b' ')
 }
 
-/// Reads what upstream's own scheduler came to, a line each: end, seconds, name.
+/// Reads what upstream's own component came to, a line each: end, seconds, name.
 pub(super) fn parse_list(text: &str) -> Result<Ends> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let one = |line: &str| -> Result<_> {
@@ -165,7 +165,7 @@ pub(super) fn list(ends: &Ends) -> String {
 /// What is known beforehand, by name, with why.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions {
-    /// Tests, and cases whose names begin so, that look into the scheduler's process or call into
+    /// Tests, and cases whose names begin so, that look into the component's process or call into
     /// it: no other can be put there.
     pub(super) inside: BTreeMap<String, String>,
     /// Tests, and cases whose names begin so, of features that ours does not have: whether they fail
@@ -208,7 +208,7 @@ impl Exceptions {
         Ok(())
     }
 
-    /// What is left out: what calls into the scheduler's process, and with ours what it has not.
+    /// What is left out: what calls into the component's process, and with ours what it has not.
     fn left_out(&self, is_ours: bool) -> impl Iterator<Item = &String> {
         let unbuilt = self.unbuilt.keys().filter(move |_| is_ours);
         self.inside.keys().chain(unbuilt)
@@ -286,7 +286,7 @@ pub(super) fn table(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> S
         !names.range(below.as_str()..).next().is_some_and(|next| next.starts_with(&below))
     };
     let leaves: Vec<&str> = names.iter().filter(is_leaf).copied().collect();
-    let mut text = format!("{:<16}  {:<16}  name\n", "kube-scheduler", "this run");
+    let mut text = format!("{:<16}  {:<16}  name\n", "upstream", "this run");
     let cell = |of: &Ends, name: &str| {
         of.get(name).map_or_else(
             || format!("{:<16}", "-"),
@@ -296,7 +296,7 @@ pub(super) fn table(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> S
     for name in &leaves {
         let _ = writeln!(text, "{}  {}  {name}", cell(upstream, name), cell(came, name));
     }
-    for (who, of) in [("kube-scheduler", upstream), ("this run", came)] {
+    for (who, of) in [("upstream", upstream), ("this run", came)] {
         let count = |end| {
             let ended = |name: &&&str| of.get(**name).map_or(End::Missing, |(end, _)| *end) == end;
             format!("{} {}", leaves.iter().filter(ended).count(), end.word())
@@ -309,7 +309,7 @@ pub(super) fn table(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> S
 /// The same, a line a package: how many of those without cases of their own passed, in how long.
 pub(super) fn by_package(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> String {
     let packages: BTreeSet<&str> = tests.iter().filter_map(|test| test.split(' ').next()).collect();
-    let mut text = format!("{:<36}  {:>22}  {:>22}\n", "package", "kube-scheduler", "this run");
+    let mut text = format!("{:<36}  {:>22}  {:>22}\n", "package", "upstream", "this run");
     for package in packages {
         let of = |tests: &BTreeSet<String>| -> BTreeSet<String> {
             let is_of = |test: &&String| test.split(' ').next() == Some(package);

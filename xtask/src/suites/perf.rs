@@ -10,7 +10,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use super::packages::{start, test_command};
-use super::{PATCH, PERF, Plan, reports};
+use super::suite::PERF;
+use super::{Plan, SCHEDULER, reports};
 use crate::shell::say;
 use crate::upstream::Patched;
 
@@ -32,7 +33,7 @@ const WORKLOADS: [(&str, &str); 8] = [
 
 /// Runs the workloads whose name has the plan's focus in it; fails if one did not run to its end.
 pub fn run(plan: &Plan) -> Result<bool> {
-    let patched = Patched::ensure(PATCH)?;
+    let patched = Patched::ensure(SCHEDULER.name)?;
     let chosen = WORKLOADS.iter().filter(|(_, name)| name.contains(&plan.focus));
     let chosen: Vec<_> = chosen.collect();
     ensure!(!chosen.is_empty(), "no workload is chosen");
@@ -41,16 +42,16 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let mut is_good = true;
     for (package, name) in chosen {
         let theirs = workload(&patched, package, name, None)?;
-        let ours = match &plan.scheduler {
+        let ours = match &plan.program {
             Some(program) => workload(&patched, package, name, Some(program))?,
             None => None,
         };
-        is_good &= theirs.is_some() && (ours.is_some() || plan.scheduler.is_none());
+        is_good &= theirs.is_some() && (ours.is_some() || plan.program.is_none());
         let cell = |of: Option<f64>| of.map_or_else(|| "-".to_owned(), |n| format!("{n:.0}"));
         let ratio = ours.zip(theirs).map_or_else(String::new, |(a, b)| format!("{:.1}x", a / b));
         text += &format!("{name:<45}  {:>14}  {:>10}  {ratio:>6}\n", cell(theirs), cell(ours));
     }
-    fs::write(reports()?.join("perf.txt"), &text)?;
+    fs::write(reports(&SCHEDULER)?.join("perf.txt"), &text)?;
     print!("{text}");
     Ok(is_good)
 }
@@ -65,9 +66,10 @@ fn workload(
     let path = format!("{PERF}/{package}");
     let program = patched.test_program(&path)?;
     let who = if scheduler.is_some() { "pintle" } else { "kube-scheduler" };
-    let log = reports()?.join(format!("perf-{}-{who}.log", name.replace('/', "_")));
+    let log = reports(&SCHEDULER)?.join(format!("perf-{}-{who}.log", name.replace('/', "_")));
     say("run", &format!("{name} with {who}; {}", log.display()));
-    let mut cmd = test_command(patched, &program, &patched.package(&path), scheduler)?;
+    let mut cmd = test_command(patched, &program, &patched.package(&path))?;
+    SCHEDULER.point(&mut cmd, scheduler);
     let pattern: Vec<String> = name.split('/').map(|part| format!("^{part}$")).collect();
     cmd.arg(format!("-test.bench=^BenchmarkPerfScheduling$/{}", pattern.join("/")));
     cmd.args(["-test.run=^$", "-test.benchtime=1ns", "-perf-scheduling-label-filter="]);
