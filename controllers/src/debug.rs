@@ -1,7 +1,7 @@
 //! Pages of the deciding thread: what a controller does, and why an object is not where it should be.
 //!
 //! Input: questions from the HTTPS port, the frame. Output: text, or JSON where the client asks for
-//! it. `/debug/controllers/NAME` shows counts. `/pintle/explain?kind=KIND&namespace=NS&name=NAME`
+//! it. `/debug/controllers/NAME` shows counts, pages below it are the controller's. `/pintle/explain?kind=KIND&namespace=NS&name=NAME`
 //! explains an object: this thread says what its keys wait for, and a task of its own reads the rest,
 //! so that syncs go on.
 
@@ -134,6 +134,7 @@ mod tests {
     use std::time::Instant;
 
     use jiff::Timestamp;
+    use pintle_controllers_loops::garbage_collector::GarbageCollector;
     use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
     use tokio::sync::oneshot;
 
@@ -147,9 +148,13 @@ mod tests {
 
     fn page_of(path: &str, wants_json: bool) -> (u16, String) {
         let (frame, now) = frame();
+        ask(&frame, path, "", wants_json, now)
+    }
+
+    fn ask(frame: &Frame, path: &str, query: &str, wants_json: bool, now: Now) -> (u16, String) {
         let (answer, _) = oneshot::channel();
-        let (path, query) = (path.to_owned(), String::new());
-        let page = page(&frame, &Question { path, query, wants_json, answer }, now);
+        let (path, query) = (path.to_owned(), query.to_owned());
+        let page = page(frame, &Question { path, query, wants_json, answer }, now);
         (page.status, String::from_utf8_lossy(&page.body).into_owned())
     }
 
@@ -167,6 +172,21 @@ mod tests {
         }
         let (_, json) = page_of("/debug/controllers/ttl-after-finished", true);
         assert!(json.contains("\"waitedForOwnWrites\":0"), "{json}");
+    }
+
+    #[test]
+    fn page_below_a_controller_is_its_own() {
+        let (mut frame, now) = frame();
+        frame.add(GarbageCollector::new(1, Vec::new()));
+        let synced = |page: &str| {
+            let path = format!("/debug/controllers/garbage-collector-controller/{page}");
+            ask(&frame, &path, "uid=a&uid=b", false, now)
+        };
+        let pages = ["synced", "nodes", "x"].map(synced);
+        assert_eq!(pages[0], (200, "false\n".to_owned()));
+        assert_eq!(pages[1], (200, "\n".to_owned()), "no node has these UIDs");
+        assert_eq!(pages[2].0, 404);
+        assert_eq!(page_of("/debug/controllers/ttl-after-finished/graph", false).0, 404);
     }
 
     #[test]

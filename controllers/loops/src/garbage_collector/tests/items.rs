@@ -254,6 +254,17 @@ fn finalizers_of_the_object_choose_the_manner_of_its_deletion() {
     }
 }
 
+#[test]
+fn debug_pages_name_the_nodes_that_the_graph_has() {
+    let owner = object(DEPLOYMENTS, "n", "owner", "o");
+    let world = world_of(&[owned(object(PODS, "n", "pod", "p"), &owner)]);
+    let page = |name: &str| world.collector.debug_page(name, &["p", "x", "o"]);
+    assert_eq!(page("nodes").as_deref(), Some("p\no\n"));
+    assert_eq!(page("synced").as_deref(), Some("true\n"));
+    assert!(page("graph").is_some_and(|graph| graph.contains("\"p\" -> \"o\"")));
+    assert_eq!(page("other"), None);
+}
+
 // k8s: dump_test.go TestMarshalDOT
 #[test]
 fn graph_is_shown_with_its_virtual_owners_and_edges() {
