@@ -257,6 +257,7 @@ impl<C: Controller> Run for Running<C> {
     }
 
     fn turn(&mut self, turn: &mut Turn<'_>) {
+        self.queue.release_due(turn.now.instant);
         if !self.is_started {
             return;
         }
