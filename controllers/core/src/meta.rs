@@ -4,6 +4,7 @@
 //! are kept that a controller reads.
 
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use pintle_api_types::key::ObjectKey;
@@ -37,8 +38,8 @@ impl fmt::Display for Uid {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Meta {
-    /// The object's name.
-    pub name: Box<str>,
+    /// The object's name: the graph of owners has it too.
+    pub name: Symbol,
     /// Its namespace; empty for objects of the whole cluster.
     pub namespace: Symbol,
     /// Its UID.
@@ -61,9 +62,9 @@ pub struct Meta {
     /// The annotations that controllers read, see [`READ_ANNOTATIONS`].
     #[serde(deserialize_with = "read_annotations")]
     pub annotations: SymbolMap,
-    /// Its owners.
-    #[serde(deserialize_with = "or_default")]
-    pub owner_references: Box<[OwnerReference]>,
+    /// Its owners, shared with the graph of owners.
+    #[serde(deserialize_with = "shared")]
+    pub owner_references: Arc<[OwnerReference]>,
     /// What has to happen before it is removed.
     #[serde(deserialize_with = "or_default")]
     pub finalizers: Box<[Symbol]>,
@@ -156,6 +157,16 @@ where
     T: Default + Deserialize<'de>,
 {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
+}
+
+/// Decodes a list that may be `null`; all empty ones are one.
+fn shared<'de, D, T>(from: D) -> Result<Arc<[T]>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let list = Option::<Vec<T>>::deserialize(from)?.unwrap_or_default();
+    Ok(if list.is_empty() { Arc::default() } else { list.into() })
 }
 
 /// Decodes a time in RFC 3339.

@@ -14,6 +14,7 @@ use jiff::tz::TimeZone;
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{CRON_JOBS, JOBS};
 use pintle_api_types::request::{Answer, ApiError, DeleteOptions, Propagation, Request, Target};
+use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::common::sample::Sample;
 use pintle_controllers_core::frame::{Event, EventTarget, Outcome, Stop, Transcript};
 use pintle_controllers_core::kept::Kept;
@@ -272,7 +273,7 @@ fn job_id(job: &Job) -> JobId {
 
 /// Jobs are ordered by their start, those that never started last.
 // k8s: pkg/controller/cronjob/utils.go byJobStartTime
-pub(super) fn start_order(job: &Job) -> (bool, Option<Timestamp>, Box<str>) {
+pub(super) fn start_order(job: &Job) -> (bool, Option<Timestamp>, Symbol) {
     let start = job.status.start_time;
     (start.is_none(), start, job.metadata.name.clone())
 }

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pintle_controllers_core::meta::{Meta, OwnerReference, Uid};
 
@@ -27,7 +28,7 @@ pub(super) const ORPHAN: &str = "orphan";
 pub(super) struct GraphNode {
     pub(super) identity: Identity,
     pub(super) dependents: BTreeSet<Uid>,
-    pub(super) owners: Box<[OwnerReference]>,
+    pub(super) owners: Arc<[OwnerReference]>,
     /// It is being deleted in the foreground.
     pub(super) is_deleting_dependents: bool,
     pub(super) is_being_deleted: bool,
@@ -49,7 +50,8 @@ pub(super) enum GraphTask {
 /// The graph.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
-    nodes: HashMap<Uid, GraphNode>,
+    /// Boxed: the table has up to twice as many places as nodes.
+    nodes: HashMap<Uid, Box<GraphNode>>,
     pub(super) absent: Rc<AbsentOwners>,
     tasks: Vec<GraphTask>,
     /// Every kind that is followed is listed.
@@ -60,11 +62,11 @@ pub(super) struct Graph {
 
 impl Graph {
     pub(super) fn get(&self, uid: &Uid) -> Option<&GraphNode> {
-        self.nodes.get(uid)
+        self.nodes.get(uid).map(Box::as_ref)
     }
 
     pub(super) fn nodes(&self) -> impl Iterator<Item = &GraphNode> {
-        self.nodes.values()
+        self.nodes.values().map(Box::as_ref)
     }
 
     /// The dependents of a node.
@@ -72,7 +74,7 @@ impl Graph {
         &'a self,
         node: &'a GraphNode,
     ) -> impl Iterator<Item = &'a GraphNode> {
-        node.dependents.iter().filter_map(|uid| self.nodes.get(uid))
+        node.dependents.iter().filter_map(|uid| self.get(uid))
     }
 
     /// What is to be examined since the last call.
@@ -109,7 +111,7 @@ impl Graph {
                     is_being_deleted: new.is_deleting(),
                     is_virtual: false,
                 };
-                self.nodes.insert(identity.uid.clone(), node);
+                self.nodes.insert(identity.uid.clone(), Box::new(node));
                 self.add_to_owners(&identity, &new.owner_references);
             }
             Some(node) => {
@@ -214,12 +216,12 @@ impl Graph {
         let node = GraphNode {
             identity: Identity::of_owner(owner, &dependent.namespace),
             dependents: BTreeSet::from([dependent.uid.clone()]),
-            owners: Box::default(),
+            owners: Arc::default(),
             is_deleting_dependents: false,
             is_being_deleted: false,
             is_virtual: true,
         };
-        self.nodes.insert(owner.uid.clone(), node);
+        self.nodes.insert(owner.uid.clone(), Box::new(node));
         self.wake(owner.uid.clone());
     }
 
@@ -268,7 +270,7 @@ impl Graph {
         if !node.dependents.is_empty() {
             self.add_absent(identity.clone());
         }
-        for owner in &node.owners {
+        for owner in node.owners.iter() {
             let Some(owner_node) = self.nodes.get_mut(&owner.uid) else { continue };
             owner_node.dependents.remove(&identity.uid);
             if owner_node.is_deleting_dependents {
@@ -309,7 +311,7 @@ impl Graph {
     /// Dependents disagree about the coordinates of an owner: the next ones are examined.
     fn try_alternative(&mut self, absent: &Identity, fits: &[(Uid, Fit)]) {
         let disagreeing = fits.iter().filter(|(_, fit)| fit.mismatches);
-        let nodes = disagreeing.filter_map(|(uid, _)| self.nodes.get(uid));
+        let nodes = disagreeing.filter_map(|(uid, _)| self.get(uid));
         let Some(next) = alternative(nodes, absent) else { return };
         if let Some(node) = self.nodes.get_mut(&absent.uid) {
             node.identity = next;

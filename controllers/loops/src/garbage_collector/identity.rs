@@ -32,7 +32,7 @@ impl Identity {
             kind: kind.clone(),
             api_version: api_version.clone(),
             namespace: meta.namespace.clone(),
-            name: Symbol::of(&meta.name),
+            name: meta.name.clone(),
             uid: meta.uid.clone(),
         }
     }

@@ -66,7 +66,7 @@ impl GraphView {
             vertices.insert(node.identity.uid.clone(), Vertex::of(node));
         }
         for node in graph.nodes().filter(is_shown) {
-            for owner in &node.owners {
+            for owner in node.owners.iter() {
                 edges.insert((node.identity.uid.clone(), owner.uid.clone()));
                 vertices.entry(owner.uid.clone()).or_insert_with(|| Vertex {
                     identity: Identity::of_owner(owner, &Symbol::default()),

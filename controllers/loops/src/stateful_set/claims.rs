@@ -6,6 +6,7 @@
 // k8s: pkg/controller/statefulset/stateful_set_utils.go
 
 use pintle_api_types::kind::{Kind, PERSISTENT_VOLUME_CLAIMS, PODS, STATEFUL_SETS};
+use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::common::owner::controller_reference;
 use pintle_controllers_core::kinds::{ClaimTemplate, PersistentVolumeClaim, Pod, StatefulSet};
 use pintle_controllers_core::meta::{Meta, OwnerReference};
@@ -204,7 +205,7 @@ impl OwnedClaim<'_> {
             let wanted = self.wanted_owners();
             if wanted.pod {
                 let pod = Meta {
-                    name: self.pod.name.into(),
+                    name: Symbol::of(self.pod.name),
                     uid: pintle_controllers_core::meta::Uid::of(self.pod.uid),
                     ..Meta::default()
                 };

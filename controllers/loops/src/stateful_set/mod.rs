@@ -192,8 +192,8 @@ fn update_pods(
     };
     let mut status = StatefulSetStatus {
         observed_generation: set.metadata.generation,
-        current_revision: live.current.metadata.name.clone(),
-        update_revision: live.update.metadata.name.clone(),
+        current_revision: live.current.metadata.name.as_str().into(),
+        update_revision: live.update.metadata.name.as_str().into(),
         collision_count: Some(live.collision_count),
         ..StatefulSetStatus::default()
     };

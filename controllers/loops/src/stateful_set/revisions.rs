@@ -80,7 +80,7 @@ impl LiveRevisions {
             }
         };
         let status = &set.status.current_revision;
-        let current = revisions.iter().find(|one| one.metadata.name == *status);
+        let current = revisions.iter().find(|one| *one.metadata.name == **status);
         let current = current.map_or_else(|| Rc::clone(&update), Rc::clone);
         Ok(Self { current, update, collision_count })
     }

@@ -34,7 +34,7 @@ fn child(namespace: &str, owner: &str) -> GraphNode {
     GraphNode {
         identity: identity(&format!("v1 Child {namespace} c u")),
         dependents: BTreeSet::new(),
-        owners: Box::new([reference(&identity(owner))]),
+        owners: [reference(&identity(owner))].into(),
         is_deleting_dependents: false,
         is_being_deleted: false,
         is_virtual: false,
@@ -102,7 +102,7 @@ fn name(at: usize) -> Identity {
 fn check(graph: &Graph) {
     for node in graph.nodes() {
         let uid = &node.identity.uid;
-        for owner in &node.owners {
+        for owner in node.owners.iter() {
             // Dependents of an owner that is gone were examined; a later one may name it again.
             if let Some(owner) = graph.get(&owner.uid).filter(|owner| !owner.is_virtual) {
                 assert!(owner.dependents.contains(uid), "{uid} is no dependent of its owner");
