@@ -56,6 +56,13 @@ pub(super) struct Package {
     seconds: f64,
 }
 
+/// The test program of a package.
+struct TestProgram {
+    file: PathBuf,
+    /// The package's path in upstream's module.
+    path: String,
+}
+
 /// Runs all packages, `plan.jobs` at once.
 pub(super) fn run(
     patched: &Patched,
@@ -111,12 +118,12 @@ impl Run<'_> {
                 queue.pop_front().map(|package| (package, self.count - queue.len()))
             };
             let Some((package, at)) = next else { return Ok(()) };
-            let path = &self.suite.path_of(&package.name);
+            let path = self.suite.path_of(&package.name);
             let program = {
                 let _one = locked(&BUILD);
-                self.patched.test_program(path)?
+                TestProgram { file: self.patched.test_program(&path)?, path }
             };
-            let (ends, why) = self.package(&package, path, &program, at)?;
+            let (ends, why) = self.package(&package, &program, at)?;
             let mut came = locked(&self.came);
             came.0.extend(ends);
             came.1.extend(why);
@@ -128,8 +135,7 @@ impl Run<'_> {
     fn package(
         &self,
         package: &Package,
-        path: &str,
-        program: &Path,
+        program: &TestProgram,
         at: usize,
     ) -> Result<(Ends, Reasons)> {
         let Package { name, tests, .. } = package;
@@ -140,7 +146,7 @@ impl Run<'_> {
         let (mut ends, mut why) = (Ends::new(), Reasons::new());
         let mut left = tests.clone();
         for log in [log.clone(), log.with_extension("again.log")] {
-            let (came, reasons, status) = self.program(name, &left, (path, program), &log)?;
+            let (came, reasons, status) = self.program(name, &left, program, &log)?;
             ends.extend(came);
             why.extend(reasons);
             left.retain(|test| !ends.contains_key(&format!("{name} {test}")));
@@ -159,10 +165,11 @@ impl Run<'_> {
         &self,
         name: &str,
         tests: &[String],
-        (path, program): (&str, &Path),
+        program: &TestProgram,
         log: &Path,
     ) -> Result<(Ends, Reasons, ExitStatus)> {
-        let mut cmd = test_command(self.patched, program, &self.patched.package(path))?;
+        let mut cmd =
+            test_command(self.patched, &program.file, &self.patched.package(&program.path))?;
         self.suite.point(&mut cmd, self.program);
         cmd.env("TMPDIR", &self.folder.0);
         cmd.arg("-test.v").arg(format!("-test.timeout={PACKAGE_MAX}"));
