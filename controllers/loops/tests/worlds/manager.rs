@@ -1,8 +1,10 @@
 //! A controller manager in a world: the frame, what its watches have delivered, and its requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
+use base64::Engine as _;
 use jiff::tz::TimeZone;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, ApiError, Request};
@@ -20,6 +22,7 @@ use pintle_controllers_loops::replica_set::ReplicaController;
 use pintle_controllers_loops::resource_quota::ResourceQuotas;
 use pintle_controllers_loops::root_ca::RootCaPublisher;
 use pintle_controllers_loops::service_account::ServiceAccounts;
+use pintle_controllers_loops::service_account_token::{ServiceAccountTokens, TokenSigner};
 use pintle_controllers_loops::stateful_set::StatefulSets;
 use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
 use pintle_memory_api::{Change, Identity, Server};
@@ -66,6 +69,11 @@ fn frame() -> Frame {
     frame.add(Namespaces::new(10, true));
     frame.add(ServiceAccounts::default());
     frame.add(RootCaPublisher { root_ca: "a certificate".into() });
+    frame.add(ServiceAccountTokens {
+        workers: 5,
+        signer: Rc::new(signer()),
+        root_ca: b"a certificate".as_slice().into(),
+    });
     frame.add(ResourceQuotas::new(5, Duration::from_secs(300), true));
     frame
 }
@@ -82,7 +90,10 @@ impl Daemon {
     pub(crate) fn late(&self, server: &Server) -> Vec<Kind> {
         let is_late = |kind: Kind, delivered: Option<u64>| match delivered {
             None => true,
-            Some(version) => server.events_since(kind, version).is_ok_and(|new| !new.is_empty()),
+            Some(version) => {
+                let new = server.events_since(stored(kind), version);
+                new.is_ok_and(|new| !new.is_empty())
+            }
         };
         let late = self.delivered.iter().filter(|(kind, at)| is_late(**kind, **at));
         late.map(|(kind, _)| *kind).collect()
@@ -101,7 +112,8 @@ impl Daemon {
         };
         let Some(version) = self.delivered[&kind] else {
             self.frame.apply(WatchEvent::ListBegun(kind), now);
-            for (_, object) in server.objects(kind, "") {
+            let followed = server.objects(stored(kind), "");
+            for (_, object) in followed.filter(|(_, object)| is_followed(kind, object)) {
                 self.frame.apply(WatchEvent::Listed(decode(object)), now);
             }
             self.frame.apply(WatchEvent::ListComplete(kind), now);
@@ -109,9 +121,12 @@ impl Daemon {
             self.delivered.insert(kind, Some(server.version()));
             return;
         };
-        let events = server.events_since(kind, version).expect("nothing is compacted");
+        let events = server.events_since(stored(kind), version).expect("nothing is compacted");
         let Some(event) = events.first() else { return };
         self.delivered.insert(kind, Some(event.version));
+        if !is_followed(kind, &event.object) {
+            return self.frame.apply(WatchEvent::Version(kind, event.version), now);
+        }
         let object = decode(&event.object);
         let event = match event.change {
             Change::Added | Change::Modified => WatchEvent::Set(object),
@@ -120,12 +135,14 @@ impl Daemon {
         self.frame.apply(event, now);
     }
 
-    /// Reports the kinds that the server has; follows those that only metadata is read of.
+    /// Reports the kinds that the server serves, whether or not it has objects; follows those that only metadata is read of.
     pub(crate) fn discover(&mut self, server: &Server, now: Now) {
         let verbs =
             ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
         let verbs: Vec<_> = verbs.iter().map(|verb| Symbol::of(verb)).collect();
-        let kinds = server.kinds().map(|kind| DiscoveredKind {
+        let whole = Kind::all_known().filter(|kind| kind.fields.is_empty());
+        let served: BTreeSet<_> = whole.chain(server.kinds()).collect();
+        let kinds = served.into_iter().map(|kind| DiscoveredKind {
             kind,
             verbs: verbs.clone(),
             is_preferred: true,
@@ -149,7 +166,8 @@ impl Daemon {
                     let known = self.delivered.iter();
                     let known: BTreeMap<_, _> =
                         known.map(|(kind, at)| (*kind, at.unwrap_or(0))).collect();
-                    for (at, request) in requests.into_iter().enumerate() {
+                    let requests = requests.into_iter().map(unfiltered);
+                    for (at, request) in requests.enumerate() {
                         let known = known.clone();
                         self.calls.push(Call { ticket, controller, request, at, known });
                     }
@@ -174,6 +192,41 @@ impl Daemon {
             self.frame.answer(call.ticket, answers, now);
         }
     }
+}
+
+/// The kind under which the server has the objects of a kind of which only some are followed.
+fn stored(kind: Kind) -> Kind {
+    Kind::interned(kind.group, kind.version, kind.plural, kind.kind, kind.is_namespaced)
+}
+
+/// Whether the field selector of a kind takes an object.
+fn is_followed(kind: Kind, object: &serde_json::Value) -> bool {
+    let Some((path, value)) = kind.fields.split_once('=') else { return true };
+    path.split('.').fold(object, |part, field| &part[field]) == value
+}
+
+/// A request as its path says it: a field selector is no part of it.
+fn unfiltered(mut request: Request) -> Request {
+    let kind = match &mut request {
+        Request::Create { kind, .. } | Request::List { kind, .. } => kind,
+        Request::Replace { target, .. }
+        | Request::Patch { target, .. }
+        | Request::Delete { target, .. }
+        | Request::Read { target, .. } => &mut target.kind,
+        _ => return request,
+    };
+    *kind = stored(*kind);
+    request
+}
+
+/// A signer with a key of its own.
+fn signer() -> TokenSigner {
+    let random = ring::rand::SystemRandom::new();
+    let algorithm = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+    let key = ring::signature::EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("a key");
+    let text = base64::engine::general_purpose::STANDARD.encode(key.as_ref());
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n");
+    TokenSigner::from_pem(&pem).expect("a key that can be used")
 }
 
 /// The identity of a controller's requests.
