@@ -209,6 +209,9 @@ impl<C: Controller> Running<C> {
     }
 
     fn fail(&mut self, key: &C::Key, error: &SyncError, turn: &mut Turn<'_>) {
+        if error.retry == Retry::NeverSilently {
+            return self.queue.forget(key);
+        }
         self.stats.failed += 1;
         let failures = self.queue.failures(key);
         let is_last = C::RETRIES_MAX.is_some_and(|max| failures >= max);

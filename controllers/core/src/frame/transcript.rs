@@ -41,6 +41,9 @@ pub enum Retry {
     Quietly,
     /// Only when something changes.
     Never,
+    /// Only when something changes, and it is no failure to report: nothing can be done, such as in a
+    /// namespace that is being deleted.
+    NeverSilently,
 }
 
 impl Stop {

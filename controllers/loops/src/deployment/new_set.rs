@@ -170,7 +170,8 @@ impl Rollout<'_> {
         if error.is_namespace_terminating() {
             let message = error.message;
             asked.because("the namespace is being deleted: no ReplicaSet is created");
-            return Ok(Stop::Failed(SyncError { message, retry: Retry::Never }));
+            // k8s: pkg/controller/deployment/deployment_controller.go handleErr
+            return Ok(Stop::Failed(SyncError { message, retry: Retry::NeverSilently }));
         }
         let message = format!("Failed to create new replica set {:?}: {error}", draft.name);
         if conditions::progress_deadline(self.spec()).is_some() {

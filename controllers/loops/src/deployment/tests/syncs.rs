@@ -338,7 +338,7 @@ fn creation_in_a_namespace_that_is_deleted_is_not_tried_again() {
     let driven = with_refused_creation(&error, None);
     assert_eq!(verbs(&driven.requests), ["create replicasets"]);
     assert!(driven.events.is_empty());
-    assert_eq!(driven.outcome.expect_err("a failure").retry, Retry::Never);
+    assert_eq!(driven.outcome.expect_err("a failure").retry, Retry::NeverSilently);
 }
 
 #[test]
