@@ -78,6 +78,11 @@ impl<T: Facts> Kept<T> {
         object.get(field).map(|raw| raw.get().to_owned())
     }
 
+    /// The whole object, if the kind is kept whole.
+    pub fn whole(&self) -> Option<Value> {
+        self.text.is_some().then(|| self.value())
+    }
+
     /// The whole object, to be changed and sent.
     ///
     /// # Panics

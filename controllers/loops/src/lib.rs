@@ -16,6 +16,7 @@ pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
 pub mod service_account_token;
+pub mod shadow;
 pub mod stateful_set;
 #[cfg(test)]
 mod test_world;

@@ -59,6 +59,15 @@ pub enum Order {
         /// The event.
         event: Event,
     },
+    /// A sync of a controller in shadow ended; it would have made these writes.
+    Decided {
+        /// The controller.
+        controller: &'static str,
+        /// The key.
+        key: String,
+        /// The writes, in order; none were made.
+        writes: Vec<Request>,
+    },
     /// A sync failed; to be logged and counted.
     Failed {
         /// The controller.
@@ -121,13 +130,24 @@ impl Frame {
         self.controllers.iter().map(|entry| entry.run.name())
     }
 
-    /// Applies what a watch reports.
-    pub fn apply(&mut self, event: WatchEvent, now: Now) {
+    /// Puts a controller in shadow, where its writes are reported and not made, or has it act. One
+    /// that acts from now on syncs everything again that it decided in shadow.
+    pub fn set_shadow(&mut self, controller: &str, is_shadow: bool, now: Now) {
+        for entry in &mut self.controllers {
+            if entry.run.name() == controller {
+                entry.run.set_shadow(is_shadow, now);
+            }
+        }
+    }
+
+    /// Applies what a watch reports; returns what changed.
+    pub fn apply(&mut self, event: WatchEvent, now: Now) -> Vec<Change> {
         let changes = self.tables.apply(event);
         for change in &changes {
             self.dispatch(change, now);
         }
         self.start_synced(now);
+        changes
     }
 
     fn dispatch(&mut self, change: &Change, now: Now) {

@@ -4,7 +4,7 @@
 //! show its own writes; in a sync that waits for answers. A sync that panics costs only its key's
 //! attempt. Bounds: `workers` syncs at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::request::{Answer, Request};
 
 use super::controller::{Controller, Now, Outcome, Wake, Wakes};
-use super::explain::{Dry, KeyState, KeyWait};
+use super::explain::{Dry, KeyState, KeyWait, is_write};
 use super::fence::Fence;
 use super::queue::{QueueStats, WorkQueue};
 use super::transcript::{Retry, Stop, SyncError, Transcript};
@@ -34,6 +34,8 @@ pub(super) trait Run {
     fn next_due(&self) -> Option<Instant>;
     fn is_idle(&self) -> bool;
     fn stats(&self, now: Now) -> ControllerStats;
+    /// Has its writes reported instead of made, or the other way round.
+    fn set_shadow(&mut self, is_shadow: bool, now: Now);
     /// What is known of the key of an object; `None` when the keys are no objects.
     fn key_state(&mut self, object: &ObjectKey, tables: &Tables, now: Now) -> Option<KeyState>;
     fn totals(&self) -> Option<&SampleTotals>;
@@ -83,6 +85,10 @@ pub(super) struct Running<C: Controller> {
     failed: BTreeMap<C::Key, String>,
     stats: ControllerStats,
     is_started: bool,
+    /// Its writes are answered by an oracle, and reported.
+    is_shadow: bool,
+    /// Keys that would have been written for, in shadow.
+    shadowed: BTreeSet<C::Key>,
 }
 
 impl<C: Controller> Running<C> {
@@ -96,6 +102,8 @@ impl<C: Controller> Running<C> {
             failed: BTreeMap::new(),
             stats: ControllerStats::default(),
             is_started: false,
+            is_shadow: false,
+            shadowed: BTreeSet::new(),
         }
     }
 
@@ -147,8 +155,28 @@ impl<C: Controller> Running<C> {
                 let sync = Sync { snapshot, transcript, emitted: 0, asked };
                 self.advance(key, sync, turn);
             }
-            Ok(None) => self.finish(&key, Ok(Outcome::done()), turn),
+            Ok(None) => {
+                self.report(&key, &Transcript::new(turn.now.wall), turn);
+                self.finish(&key, Ok(Outcome::done()), turn);
+            }
             Err(panic) => self.finish(&key, Err(panic), turn),
+        }
+    }
+
+    /// What the key has to see of its own writes before its next sync.
+    fn record_writes(
+        &mut self,
+        key: &C::Key,
+        transcript: &Transcript,
+        answers: &[Answer],
+        tables: &Tables,
+    ) {
+        let fence = self.fences.entry(key.clone()).or_default();
+        for (request, answer) in transcript.wanted().iter().zip(answers) {
+            fence.record(request, answer, tables);
+        }
+        if *fence == Fence::default() {
+            self.fences.remove(key);
         }
     }
 
@@ -167,6 +195,9 @@ impl<C: Controller> Running<C> {
             new.iter().map(|event| Order::Emit { controller: C::NAME, event: event.clone() });
         turn.orders.extend(events);
         sync.emitted = sync.emitted.max(sync.transcript.events().len());
+        if !matches!(result, Ok(Err(Stop::Pending))) {
+            self.report(&key, &sync.transcript, turn);
+        }
         match result {
             Ok(Ok(outcome)) => self.finish(&key, Ok(outcome), turn),
             Ok(Err(Stop::Failed(error))) => self.finish(&key, Err(error), turn),
@@ -180,6 +211,20 @@ impl<C: Controller> Running<C> {
                 self.syncs.insert(key, sync);
             }
         }
+    }
+
+    /// Reports the writes of a sync in shadow.
+    fn report(&mut self, key: &C::Key, transcript: &Transcript, turn: &mut Turn<'_>) {
+        if !self.is_shadow {
+            return;
+        }
+        let steps = transcript.steps().iter().flat_map(|step| &step.requests);
+        let writes: Vec<_> = steps.filter(|request| is_write(request)).cloned().collect();
+        if !writes.is_empty() {
+            self.shadowed.insert(key.clone());
+        }
+        let key = format!("{key:?}");
+        turn.orders.push(Order::Decided { controller: C::NAME, key, writes });
     }
 
     fn finish(
@@ -286,15 +331,18 @@ impl<C: Controller> Run for Running<C> {
             }
             return self.begin(key, turn);
         };
-        let fence = self.fences.entry(key.clone()).or_default();
-        for (request, answer) in sync.transcript.wanted().iter().zip(&answers) {
-            fence.record(request, answer, turn.tables);
-        }
-        if *fence == Fence::default() {
-            self.fences.remove(&key);
+        if !self.is_shadow {
+            self.record_writes(&key, &sync.transcript, &answers, turn.tables);
         }
         sync.transcript.answer(answers);
         self.advance(key, sync, turn);
+    }
+
+    fn set_shadow(&mut self, is_shadow: bool, now: Now) {
+        self.is_shadow = is_shadow;
+        for key in std::mem::take(&mut self.shadowed) {
+            self.queue.add(key, now.instant);
+        }
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -12,6 +12,7 @@ use std::rc::Rc;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
+use serde_json::Value;
 
 use crate::kept::{Facts, Kept};
 use crate::kinds;
@@ -161,7 +162,42 @@ macro_rules! tables {
             }
         }
 
+        impl Change {
+            /// The whole object before the change, of a kind that is kept whole.
+            pub fn old_value(&self) -> Option<Value> {
+                match self {
+                    $(Self::$type(delta) => delta.old.as_ref().and_then(|old| old.whole()),)*
+                    Self::Metadata(_) | Self::Listed(_) | Self::Discovered => None,
+                }
+            }
+
+            /// The whole object after the change, of a kind that is kept whole.
+            pub fn new_value(&self) -> Option<Value> {
+                match self {
+                    $(Self::$type(delta) => delta.new.as_ref().and_then(|new| new.whole()),)*
+                    Self::Metadata(_) | Self::Listed(_) | Self::Discovered => None,
+                }
+            }
+        }
+
         impl Tables {
+            /// The whole object, of a kind that is kept whole.
+            pub fn value(&self, kind: Kind, key: &ObjectKey) -> Option<Value> {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    return self.$field.get(key).and_then(|object| object.whole());
+                })*
+                None
+            }
+
+            /// Some object has the UID. Goes over all objects.
+            pub fn has_uid(&self, uid: &str) -> bool {
+                $(if self.$field.iter().any(|object| object.metadata().uid.as_str() == uid) {
+                    return true;
+                })*
+                let mut all = self.metadata.values().flat_map(Table::iter);
+                all.any(|object| object.metadata.uid.as_str() == uid)
+            }
+
             fn set(&mut self, object: Decoded) -> Option<Change> {
                 match object {
                     $(Decoded::$type(object) => self.$field.set(*object).map(Change::$type),)*

@@ -57,7 +57,9 @@ impl Rollout<'_> {
             return Ok(());
         }
         if limits::is_rolling_update(self.spec()) {
-            asked.because("several sets have pods: each is scaled in proportion");
+            if sets::active(&self.all()).len() > 1 {
+                asked.because("several sets have pods: each is scaled in proportion");
+            }
             for share in self.shares() {
                 self.scale_set(&share.set, share.size, Write::OfSizeOrAnnotations, asked)?;
             }

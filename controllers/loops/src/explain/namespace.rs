@@ -33,6 +33,7 @@ pub(super) fn describe(object: &Value, evidence: &Evidence, explanation: &mut Ex
     let all: usize = left.iter().map(|kind| kind.count).sum();
     explanation.state.push(match all {
         0 => format!("Namespace {name} has been terminating since {since} and is empty."),
+        1 => format!("Namespace {name} has been terminating since {since}; one object remains: {counts}."),
         _ => format!(
             "Namespace {name} has been terminating since {since}; {all} objects remain: {counts}{more}."
         ),

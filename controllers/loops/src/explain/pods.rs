@@ -49,12 +49,12 @@ pub(super) fn trouble(pod: &Value) -> Option<String> {
         let finalizers = pod["metadata"]["finalizers"].as_array().into_iter().flatten();
         let finalizers = finalizers.map(text).collect::<Vec<_>>().join(", ");
         return Some(match finalizers.is_empty() {
-            true => "is terminating".to_owned(),
-            false => format!("is terminating and is held by the finalizers {finalizers}"),
+            true => "terminating".to_owned(),
+            false => format!("terminating, held by the finalizers {finalizers}"),
         });
     }
     match text(&status["phase"]) {
-        "Succeeded" => return Some("has ended".to_owned()),
+        "Succeeded" => return Some("ended".to_owned()),
         "Failed" => return Some(failed(status)),
         _ => {}
     }
@@ -74,8 +74,15 @@ pub(super) fn trouble(pod: &Value) -> Option<String> {
     }
     let unready = containers.filter(|container| container["ready"] != true);
     let unready: Vec<_> = unready.map(|container| text(&container["name"])).collect();
+    let gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
+    let gates = gates.map(|gate| text(&gate["conditionType"]));
+    let gates: Vec<_> = gates.filter(|gate| true_condition(pod, gate).is_none()).collect();
     Some(match unready.is_empty() {
-        true => "is not ready: a readiness gate is not true".to_owned(),
+        true if !gates.is_empty() => format!("waits for its readiness gates {}", names(&gates)),
+        true => format!(
+            "marked as not ready although its containers are: check node {}",
+            text(&pod["spec"]["nodeName"])
+        ),
         false => format!("runs, but container {} is not ready", names(&unready)),
     })
 }
@@ -83,9 +90,9 @@ pub(super) fn trouble(pod: &Value) -> Option<String> {
 fn failed(status: &Value) -> String {
     let (reason, message) = (text(&status["reason"]), text(&status["message"]));
     match (reason, message) {
-        ("", _) => "has failed".to_owned(),
-        (reason, "") => format!("has failed: {reason}"),
-        (reason, message) => format!("has failed: {reason}: {message}"),
+        ("", _) => "failed".to_owned(),
+        (reason, "") => format!("failed: {reason}"),
+        (reason, message) => format!("failed: {reason}: {message}"),
     }
 }
 
@@ -97,9 +104,9 @@ fn unscheduled(pod: &Value) -> String {
             format!("waits for its scheduling gates {gates}")
         }
         Some(found) if found["status"] == "False" => {
-            format!("is not scheduled: {}", text(&found["message"]))
+            format!("not scheduled: {}", text(&found["message"]))
         }
-        _ => "is not scheduled yet".to_owned(),
+        _ => "not scheduled yet".to_owned(),
     }
 }
 

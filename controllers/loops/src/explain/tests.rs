@@ -53,12 +53,12 @@ fn trouble_of_a_pod_is_said_in_a_few_words() {
     };
     let node = || json!({"nodeName": "a"});
     for (spec, status, expected) in [
-        (json!({}), json!({"phase": "Pending"}), Some("is not scheduled yet")),
+        (json!({}), json!({"phase": "Pending"}), Some("not scheduled yet")),
         (
             json!({}),
             json!({"conditions": [{"type": "PodScheduled", "status": "False",
                 "reason": "Unschedulable", "message": "0/1 nodes are available"}]}),
-            Some("is not scheduled: 0/1 nodes are available"),
+            Some("not scheduled: 0/1 nodes are available"),
         ),
         (
             json!({"schedulingGates": [{"name": "g"}]}),
@@ -86,7 +86,17 @@ fn trouble_of_a_pod_is_said_in_a_few_words() {
         (
             node(),
             json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
-            Some("has failed: Evicted: low on memory"),
+            Some("failed: Evicted: low on memory"),
+        ),
+        (
+            json!({"nodeName": "a", "readinessGates": [{"conditionType": "g"}]}),
+            json!({"containerStatuses": [{"name": "c", "ready": true}]}),
+            Some("waits for its readiness gates g"),
+        ),
+        (
+            node(),
+            json!({"containerStatuses": [{"name": "c", "ready": true}]}),
+            Some("marked as not ready although its containers are: check node a"),
         ),
         (node(), json!({"conditions": [{"type": "Ready", "status": "True"}]}), None),
         (node(), json!({}), Some("waits for the kubelet of its node to start it")),
@@ -108,7 +118,7 @@ fn pods_with_one_trouble_share_a_sentence() {
     assert_eq!(
         pods::troubles(&pods),
         [
-            "4 pods (a, b, c and 1 more): is not scheduled yet.",
+            "4 pods (a, b, c and 1 more): not scheduled yet.",
             "Pod x: cannot get image i (ErrImagePull).",
         ]
     );
@@ -136,9 +146,9 @@ fn deployment_names_refused_creations_and_the_next_write() {
     assert_eq!(
         found.to_string(),
         "Deployment n/web: 2 of 3 pods are available.\n\
-         1 of 3 pods have the current template, 1 have an older one.\n\
+         1 of 3 pods has the current template, one pod has an older one.\n\
          ReplicaSet web-1 cannot create pods: exceeded quota: q.\n\
-         Next write of deployment-controller: update ReplicaSet web-0 with 1 replicas.\n"
+         Next write of deployment-controller: update ReplicaSet web-0 (replicas: 1).\n"
     );
 }
 
@@ -200,7 +210,7 @@ fn job_counts_its_pods_and_ended_ones_say_why() {
             json!({"active": 1, "failed": 2}),
             json!({"completions": 3, "backoffLimit": 6}),
             false,
-            "Job n/web: 0 of 3 pods succeeded, 1 are active, 2 failed.\nIt fails after 7 failed pods.\n",
+            "Job n/web: pods succeeded: 0 of 3, active: 1, failed: 2.\nIt fails after 7 failed pods.\n",
         ),
         (
             json!({"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded",
@@ -214,7 +224,7 @@ fn job_counts_its_pods_and_ended_ones_say_why() {
             json!({"suspend": true, "completions": 1}),
             false,
             "Job n/web is suspended: set spec.suspend to false to start it.\n\
-             Job n/web: 0 of 1 pods succeeded, 0 are active, 0 failed.\n",
+             Job n/web: pods succeeded: 0 of 1, active: 0, failed: 0.\n",
         ),
     ] {
         let object =

@@ -9,22 +9,33 @@ use pintle_controllers_core::frame::KeyWait;
 use super::writes::phrases;
 use super::{Explanation, KeyReport, sentence};
 
-/// What the counts of pods say already.
-const REPEATS: &str = "to become available";
+/// Parts of reasons that the counts and conditions say already.
+const REPEATS: [&str; 6] = [
+    "to become available",
+    "are of the current template",
+    "the rollout is paused",
+    "pods are not created or deleted",
+    "no progress within the deadline",
+    "is suspended",
+];
 
 /// Adds what a controller says.
 pub(super) fn add_report(report: &KeyReport, explanation: &mut Explanation) {
     let findings = &report.findings;
-    for reason in findings.reasons.iter().filter(|reason| !reason.ends_with(REPEATS)) {
-        let reason = sentence(reason);
-        if !explanation.state.contains(&reason) {
-            explanation.state.push(reason);
-        }
-    }
+    let is_new = |reason: &&String| !REPEATS.iter().any(|said| reason.contains(said));
+    let reasons: Vec<_> = findings.reasons.iter().filter(is_new).collect();
     let writes = phrases(&findings.writes);
-    if !writes.is_empty() {
+    if writes.is_empty() {
+        for reason in reasons {
+            let reason = sentence(reason);
+            if !explanation.state.contains(&reason) {
+                explanation.state.push(reason);
+            }
+        }
+    } else {
         explanation.is_settled = false;
-        let next = format!("Next write of {}: {}.", report.controller, writes.join(", "));
+        let why = reasons.last().map(|why| format!(", because {why}")).unwrap_or_default();
+        let next = format!("Next write of {}: {}{why}.", report.controller, writes.join(", "));
         explanation.next_writes.push(next);
     }
     if let Some(failure) = &findings.failure {

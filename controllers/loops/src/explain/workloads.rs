@@ -106,9 +106,14 @@ impl Facts<'_> {
         let (updated, all) = (self.status("updatedReplicas"), self.status("replicas"));
         if updated < wanted || all > updated {
             explanation.is_settled = false;
-            let old = all - updated;
+            let old = match all - updated {
+                0 => String::new(),
+                1 => ", one pod has an older one".to_owned(),
+                old => format!(", {old} pods have an older one"),
+            };
             explanation.state.push(format!(
-                "{updated} of {wanted} pods have the current template, {old} have an older one."
+                "{updated} of {wanted} pods {} the current template{old}.",
+                if updated == 1 { "has" } else { "have" }
             ));
         }
         for set in &self.evidence.children {
@@ -198,7 +203,7 @@ impl Facts<'_> {
         let of = self.object["spec"]["completions"].as_i64();
         let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
         explanation.state.push(format!(
-            "Job {name}: {succeeded}{of} pods succeeded, {active} are active, {failed} failed."
+            "Job {name}: pods succeeded: {succeeded}{of}, active: {active}, failed: {failed}."
         ));
         if let Some(limit) = self.object["spec"]["backoffLimit"].as_i64().filter(|_| failed > 0) {
             explanation.state.push(format!("It fails after {} failed pods.", limit + 1));

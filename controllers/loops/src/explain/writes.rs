@@ -81,7 +81,7 @@ fn single(request: &Request, kind: Kind) -> String {
 fn replaced(target: &Target, body: &Value) -> String {
     let (kind, name) = (target.kind.kind, target.key.name());
     match (target.sub, body["spec"]["replicas"].as_i64()) {
-        ("", Some(replicas)) => format!("update {kind} {name} with {replicas} replicas"),
+        ("", Some(replicas)) => format!("update {kind} {name} (replicas: {replicas})"),
         ("", None) => format!("update {kind} {name}"),
         ("finalize", _) => format!("remove the finalizer of {kind} {name}"),
         (sub, _) => format!("update the {sub} of {kind} {name}"),

@@ -1,0 +1,148 @@
+//! What a comparison has come to: counts by controller and reason, and the last differences.
+//!
+//! Input: verdicts. Output: a text, JSON, and one line in the log for each difference. Bounds:
+//! `KEPT_MAX` differences are kept.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use serde::Serialize;
+
+/// Differences that are kept.
+const KEPT_MAX: usize = 256;
+
+/// Who alone would write, or wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Side {
+    /// The shadow would write, and the acting manager did not.
+    Ours,
+    /// The acting manager wrote, and the shadow would not have.
+    Theirs,
+    /// The shadow would have deleted an object, and then would not have any more.
+    Withdrawn,
+}
+
+/// A difference.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Difference {
+    /// The controller.
+    pub controller: &'static str,
+    /// What is written, such as `create pods`.
+    pub reason: String,
+    /// Who alone would write.
+    pub side: Side,
+    /// The object.
+    pub object: String,
+    /// What would be written.
+    pub content: String,
+}
+
+/// Counts of one controller and reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Both wrote the same.
+    pub same: u64,
+    /// The shadow would write, and before the other wrote something changed.
+    pub overtaken: u64,
+    /// The shadow alone would write.
+    pub ours_only: u64,
+    /// The other alone wrote.
+    pub theirs_only: u64,
+    /// The API server refuses the other's write.
+    pub refused: u64,
+    /// The shadow would have deleted, and then not any more.
+    pub withdrawn: u64,
+}
+
+/// What a comparison has come to.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// By controller, then by reason.
+    pub counts: BTreeMap<&'static str, BTreeMap<String, Counts>>,
+    /// Deletions that may be a user's as well as a controller's.
+    pub unattributed_deletions: u64,
+    /// Syncs of the shadow that failed, by controller.
+    pub failed_syncs: BTreeMap<&'static str, u64>,
+    /// The last differences, the newest at the end.
+    pub differences: VecDeque<Difference>,
+    /// Those that were not taken yet.
+    #[serde(skip)]
+    fresh: Vec<Difference>,
+}
+
+impl Report {
+    pub(super) fn of(&mut self, controller: &'static str, reason: &str) -> &mut Counts {
+        let reasons = self.counts.entry(controller).or_default();
+        if !reasons.contains_key(reason) {
+            reasons.insert(reason.to_owned(), Counts::default());
+        }
+        reasons.get_mut(reason).expect("it was inserted")
+    }
+
+    pub(super) fn add(&mut self, found: Difference) {
+        let counts = self.of(found.controller, &found.reason);
+        match found.side {
+            Side::Ours => counts.ours_only += 1,
+            Side::Theirs => counts.theirs_only += 1,
+            Side::Withdrawn => counts.withdrawn += 1,
+        }
+        if self.differences.len() >= KEPT_MAX {
+            self.differences.pop_front();
+        }
+        self.fresh.push(found.clone());
+        self.differences.push_back(found);
+    }
+
+    /// The differences since the last call, to be logged.
+    pub fn take_fresh(&mut self) -> Vec<Difference> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Differences so far.
+    pub fn different(&self) -> u64 {
+        let all = self.counts.values().flat_map(BTreeMap::values);
+        all.map(|counts| counts.ours_only + counts.theirs_only + counts.withdrawn).sum()
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { controller, reason, object, content, .. } = self;
+        let who = match self.side {
+            Side::Ours => "the shadow alone would",
+            Side::Theirs => "the acting manager alone did",
+            Side::Withdrawn => "the shadow would have, and later not,",
+        };
+        write!(f, "{controller}: {who} {reason} {object}")?;
+        if content.is_empty() { Ok(()) } else { write!(f, ": {content}") }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (controller, reasons) in &self.counts {
+            for (reason, counts) in reasons {
+                let Counts { same, overtaken, ours_only, theirs_only, refused, withdrawn } = counts;
+                writeln!(
+                    f,
+                    "{controller}: {reason}: same {same}, ours only {ours_only}, theirs only \
+                     {theirs_only}, overtaken {overtaken}, refused {refused}, withdrawn {withdrawn}"
+                )?;
+            }
+        }
+        for (controller, failed) in &self.failed_syncs {
+            writeln!(f, "{controller}: {failed} syncs failed")?;
+        }
+        writeln!(
+            f,
+            "deletions that may be a user's: {}; differences: {}",
+            self.unattributed_deletions,
+            self.different()
+        )?;
+        self.differences.iter().try_for_each(|found| writeln!(f, "{found}"))
+    }
+}
