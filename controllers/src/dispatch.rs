@@ -92,6 +92,8 @@ impl Dispatcher {
             Order::Emit { controller, event } => {
                 self.identity(controller).recorder.put(happened(event));
             }
+            // Only controllers in shadow report decisions; these are compared before they come here.
+            Order::Decided { .. } => {}
             Order::Failed { controller, key, message, is_quiet } => {
                 let is_known = self.is_known_failure(controller, &key, &message);
                 if is_quiet || is_known {

@@ -21,6 +21,7 @@ pub mod options;
 pub mod process;
 mod registry;
 mod run;
+mod shadow;
 #[cfg(any(test, feature = "suites"))]
 #[cfg_attr(not(feature = "suites"), allow(dead_code))] // then only its tests use it
 mod suites;

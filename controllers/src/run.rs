@@ -24,11 +24,14 @@ use crate::debug::{self, Explainer};
 use crate::dispatch::{Answered, Dispatcher, Identity};
 use crate::follow::{EVENTS_MAX, Source, follow_kind};
 use crate::process::{Context, WritesUnderWay};
+use crate::shadow::ShadowFirst;
 
 /// Watch events that are applied before syncs begin.
 const BATCH_MAX: usize = 256;
 /// A turn is made so often at least: a thread that makes none counts as stuck.
 const TURN_EVERY: Duration = Duration::from_secs(5);
+/// Metrics show counts of so long ago at most, while there is something to do.
+pub(crate) const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// Events wait behind the requests of their controller, not for a limit of their own.
 const NO_LIMIT: pintle_api::Rate = pintle_api::Rate { per_second: 0.0, burst: 1 };
@@ -37,7 +40,7 @@ const NO_LIMIT: pintle_api::Rate = pintle_api::Rate { per_second: 0.0, burst: 1 
 pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWay {
     let (told, mut events) = mpsc::channel(EVENTS_MAX);
     let (answer, mut answers) = mpsc::unbounded_channel();
-    let mut watches = Watches::new(&frame, &context, told);
+    let mut watches = Watches::new(&context, told);
     watches.follow(&frame.kinds(), false);
     let identities = identities(&frame, &context);
     let explainer = Explainer {
@@ -49,6 +52,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     let discovered = discovered(&context.discovery.current());
     frame.apply(WatchEvent::Discovered(discovered.clone()), now());
     watches.follow_discovered(&frame, &discovered);
+    let mut first = ShadowFirst::begin(&mut frame, context.options.shadow_first);
     let mut was_started = false;
     let mut counts = Counts::register(&context.metrics);
     loop {
@@ -58,8 +62,8 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             event = events.recv() => {
                 // The sender lives as long as this function.
                 let Some(event) = event else { return WritesUnderWay::None };
-                frame.apply(event, now());
-                drain(&mut events, &mut frame);
+                apply(&mut frame, &mut first, event);
+                drain(&mut events, &mut frame, &mut first);
             }
             answered = answers.recv() => {
                 let Some(Answered { ticket, answers }) = answered else { return WritesUnderWay::None };
@@ -69,10 +73,10 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             () = context.discovery.changed() => {
                 let discovered = self::discovered(&context.discovery.current());
                 for kind in watches.drop_undiscovered(&discovered) {
-                    frame.apply(WatchEvent::Dropped(kind), now());
+                    apply(&mut frame, &mut first, WatchEvent::Dropped(kind));
                 }
                 watches.follow_discovered(&frame, &discovered);
-                frame.apply(WatchEvent::Discovered(discovered), now());
+                apply(&mut frame, &mut first, WatchEvent::Discovered(discovered));
             }
             () = context.stop.requested() => break,
             Some(question) = context.questions.recv() => {
@@ -85,8 +89,15 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             dispatcher.mark_answered();
         }
         for order in frame.turn(now()) {
-            dispatcher.carry_out(order);
             is_quiet = false;
+            let order = match &mut first {
+                Some(first) => first.filter(order, &mut frame),
+                None => Some(order),
+            };
+            order.into_iter().for_each(|order| dispatcher.carry_out(order));
+        }
+        if first.as_mut().is_some_and(|first| first.is_over(&mut frame)) {
+            first = None;
         }
         counts.mark_turn(&frame, is_quiet, now());
         context.turns.mark();
@@ -103,19 +114,30 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     WritesUnderWay::None
 }
 
-fn drain(events: &mut mpsc::Receiver<WatchEvent>, frame: &mut Frame) {
-    for _ in 0..BATCH_MAX {
-        let Ok(event) = events.try_recv() else { return };
-        frame.apply(event, now());
+fn apply(frame: &mut Frame, first: &mut Option<ShadowFirst>, event: WatchEvent) {
+    let changes = frame.apply(event, now());
+    if let Some(first) = first {
+        first.note(&changes, frame);
     }
 }
 
-async fn wait_for(due: Option<Instant>) {
+fn drain(
+    events: &mut mpsc::Receiver<WatchEvent>,
+    frame: &mut Frame,
+    first: &mut Option<ShadowFirst>,
+) {
+    for _ in 0..BATCH_MAX {
+        let Ok(event) = events.try_recv() else { return };
+        apply(frame, first, event);
+    }
+}
+
+pub(crate) async fn wait_for(due: Option<Instant>) {
     let latest = Instant::now() + TURN_EVERY;
     sleep_until(due.map_or(latest, |due| due.min(latest)).into()).await;
 }
 
-fn now() -> Now {
+pub(crate) fn now() -> Now {
     Now { instant: Instant::now(), wall: Timestamp::now() }
 }
 
@@ -159,7 +181,7 @@ pub(crate) fn discovered(known: &crate::discovery::Discovery) -> Discovery {
 }
 
 /// The watches under way, by kind.
-struct Watches {
+pub(crate) struct Watches {
     client: kube::Client,
     told: mpsc::Sender<WatchEvent>,
     typed: BTreeMap<Kind, JoinHandle<()>>,
@@ -167,13 +189,13 @@ struct Watches {
 }
 
 impl Watches {
-    fn new(_: &Frame, context: &Context, told: mpsc::Sender<WatchEvent>) -> Self {
+    pub(crate) fn new(context: &Context, told: mpsc::Sender<WatchEvent>) -> Self {
         // Watches wait for no turn.
         let client = context.clients.root("shared-informers").urgent();
         Self { client, told, typed: BTreeMap::new(), metadata: BTreeMap::new() }
     }
 
-    fn follow(&mut self, kinds: &[Kind], only_metadata: bool) {
+    pub(crate) fn follow(&mut self, kinds: &[Kind], only_metadata: bool) {
         for kind in kinds {
             let source = Source { kind: *kind, only_metadata, fields: kind.fields };
             let watch = follow_kind(self.client.clone(), &source, &self.told);
@@ -184,7 +206,7 @@ impl Watches {
     }
 
     /// Follows the metadata of each kind that is not followed otherwise, if some controller wants it.
-    fn follow_discovered(&mut self, frame: &Frame, discovered: &Discovery) {
+    pub(crate) fn follow_discovered(&mut self, frame: &Frame, discovered: &Discovery) {
         if !frame.reads_all_metadata() {
             return;
         }
@@ -196,7 +218,7 @@ impl Watches {
     }
 
     /// Ends the watches of kinds that are gone; a kind whose group cannot be read stays.
-    fn drop_undiscovered(&mut self, discovered: &Discovery) -> Vec<Kind> {
+    pub(crate) fn drop_undiscovered(&mut self, discovered: &Discovery) -> Vec<Kind> {
         let is_gone = |kind: &Kind| {
             let is_known = discovered.kinds.iter().any(|found| found.kind == *kind);
             let group = kind.api_version();

@@ -10,6 +10,10 @@ use pintle_config::status::Status::{self, Done as DONE};
 /// All flags.
 pub const TABLE: FlagTable = FlagTable { parts: &[GROUPS], removed: &REMOVED };
 
+/// Flags that a kube-controller-manager does not have.
+#[cfg(test)]
+pub(super) const OWN: [&str; 2] = ["shadow", "shadow-first"];
+
 /// Flags of older managers, and what took their place.
 const REMOVED: [(&str, &str); 11] = [
     ("address", "use --bind-address"),
@@ -60,7 +64,7 @@ const GROUPS: &[Group] = &[
 ];
 
 #[rustfmt::skip] // one flag a line, or two: a table to look things up in
-const START: [Flag; 16] = [
+const START: [Flag; 18] = [
     own("kubeconfig", FlagKind::Text, DONE,
         "How to reach the API server; without it, the pod's service account"),
     own("master", FlagKind::Text, DONE, "Address of the API server, over the kubeconfig's"),
@@ -84,6 +88,10 @@ const START: [Flag; 16] = [
         "Hand controllers over to another manager by a second lease"),
     own("leader-migration-config", FlagKind::Text, MIGRATION,
         "File that says which controllers move"),
+    own("shadow", FlagKind::Bool, DONE,
+        "Write nothing and never lead: compare with the manager that acts"),
+    own("shadow-first", FlagKind::Duration, DONE,
+        "Garbage collection and namespace deletion act after so long in shadow without a difference"),
     own("profiling", FlagKind::Bool, GO_ONLY, "Serve profiles of the process").default("true"),
     own("contention-profiling", FlagKind::Bool, GO_ONLY, "Serve profiles of locks"),
     own("help", FlagKind::Help, DONE, "Show this text"),

@@ -83,6 +83,10 @@ pub struct Options {
     pub shutdown_timeout: Duration,
     /// What flags say about the work of controllers.
     pub loops: LoopSettings,
+    /// Nothing is written: decisions are compared with those of the acting manager.
+    pub is_shadow: bool,
+    /// Deleting controllers act only after so long in shadow; zero for at once.
+    pub shadow_first: Duration,
     /// JSON lines instead of text.
     pub logs_json: bool,
     /// How much to log.
@@ -139,7 +143,7 @@ fn options(given: &GivenFlags) -> Result<Options, Vec<ConfigError>> {
     let serving = Serving::of_flags(given, SERVING).map_err(|error| errors.push(error)).ok();
     let election = election(given).map_err(|error| errors.push(error)).ok();
     let logs_json = logs_json(given).map_err(|error| errors.push(error)).unwrap_or_default();
-    let (Some(gates), Some(selection), Some(mut serving), Some(election), true) =
+    let (Some(gates), Some(selection), Some(mut serving), Some(mut election), true) =
         (gates, selection, serving, election, errors.is_empty())
     else {
         return Err(errors);
@@ -147,13 +151,18 @@ fn options(given: &GivenFlags) -> Result<Options, Vec<ConfigError>> {
     if gates.enabled("CBORServingAndStorage") {
         serving.encodings = Encodings::WithCbor;
     }
+    let is_shadow = reader.bool("shadow");
+    election.is_on &= !is_shadow;
     let warnings = warnings(given, &gates, &selection);
     let rate = Rate::of_settings(reader.float("kube-api-qps"), reader.int("kube-api-burst"));
     Ok(Options {
         kubeconfig: reader.path("kubeconfig"),
         master: given.text("master").map(str::to_owned),
         rate: Some(rate).filter(|rate| rate.per_second > 0.0),
-        uses_accounts: reader.bool("use-service-account-credentials"),
+        // Tokens are writes; a shadow has the manager's own rights, which may be to read alone.
+        uses_accounts: reader.bool("use-service-account-credentials") && !is_shadow,
+        is_shadow,
+        shadow_first: reader.duration("shadow-first"),
         election,
         serving,
         configuration: configuration::configuration(given, &selection.entries),

@@ -15,6 +15,7 @@ mod health;
 mod metrics;
 mod queue_metrics;
 mod sample_metrics;
+mod shadow_metrics;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use self::health::LoopHealth;
 pub use self::metrics::ManagerMetrics;
 pub use self::queue_metrics::QueueMetrics;
 pub use self::sample_metrics::SampleMetrics;
+pub use self::shadow_metrics::ShadowMetrics;
 use self::state::State;
 use crate::clients::ControllerClients;
 use crate::discovery::Discoverer;
@@ -170,7 +172,10 @@ async fn lead(start: Start, clients: ControllerClients, stop: Stop) -> Result<Wr
         metrics: Arc::clone(&state.metrics),
         health: Arc::clone(&state.loops),
     };
-    Ok(crate::run::run(frame, context).await)
+    Ok(match context.options.is_shadow {
+        true => crate::shadow::run(frame, context).await,
+        false => crate::run::run(frame, context).await,
+    })
 }
 
 /// Asks for the tokens of all controllers that run, beside everything else: informers begin with the

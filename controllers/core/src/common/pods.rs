@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn pod_of_a_template_has_its_labels_and_one_controller() {
-        let owner = Meta { name: "r".into(), ..Meta::default() };
+        let name = pintle_api_types::symbol::Symbol::of("r");
+        let owner = Meta { name, ..Meta::default() };
         let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}});
         let pod = pod_from_template(&template, pintle_api_types::kind::REPLICA_SETS, &owner);
         let metadata = &pod["metadata"];

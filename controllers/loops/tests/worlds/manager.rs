@@ -173,6 +173,7 @@ impl Daemon {
                     }
                 }
                 Order::Emit { controller, event } => self.events.push((controller, event)),
+                Order::Decided { .. } => {}
                 Order::Failed { controller, key, message, .. } => {
                     self.failures.push(format!("{controller} {key}: {message}"));
                 }
