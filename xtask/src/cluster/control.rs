@@ -1,9 +1,9 @@
 //! The control plane: etcd, the API server, the controllers and the scheduler, on one machine, and
 //! beside them the registry that stands in for all others.
 //!
-//! All are upstream's own, with the settings of a usual cluster: Node and RBAC authorisation,
-//! NodeRestriction, bootstrap tokens, aggregation, an audit log. etcd does not sync to disk: what
-//! it holds ends with the cluster.
+//! All are upstream's own unless others are chosen, with the settings of a usual cluster: Node and
+//! RBAC authorisation, NodeRestriction, bootstrap tokens, aggregation, an audit log. etcd does not
+//! sync to disk: what it holds ends with the cluster.
 
 use std::fs;
 use std::path::Path;
@@ -15,23 +15,29 @@ use serde_json::{Value, json};
 
 use super::layout::{CONTROL, SERVICE_RANGE};
 use super::network::{self, CONTROL_HOLDER};
+use super::controllers::{self, Controllers};
 use super::{Cluster, config};
 use crate::image::e2e;
 use crate::image::registry::Storage;
 use crate::runtime::{Runtime, Version};
 
 /// The parts, in the order in which they start.
-pub const PARTS: [&str; 5] = ["registry", "etcd", "apiserver", "controllers", "scheduler"];
+pub const PARTS: [&str; 6] =
+    ["registry", "etcd", "apiserver", controllers::UPSTREAM, controllers::OURS, "scheduler"];
 /// How long the API server may take until it is ready.
 const READY_WAIT: Duration = Duration::from_secs(120);
 
-/// Starts the part of this name; it must not run.
+/// Starts the part of this name; it must not run. A part that the cluster was not given is none.
 pub(super) fn start(cluster: &Cluster, part: &str) -> Result<()> {
+    let ours = Controllers::chosen(cluster);
     let (program, args) = match part {
         "registry" => return registry(cluster),
         "etcd" => ("etcd", etcd(cluster)),
         "apiserver" => ("kube-apiserver", api_server(cluster)?),
-        "controllers" => ("kube-controller-manager", controllers(cluster)),
+        controllers::UPSTREAM => {
+            ("kube-controller-manager", controllers::upstream(cluster, ours.as_ref()))
+        }
+        controllers::OURS => return ours.map_or(Ok(()), |ours| own_controllers(cluster, &ours)),
         "scheduler" => ("kube-scheduler", scheduler(cluster)),
         _ => anyhow::bail!("the control plane has no part {part}: {}", PARTS.join(", ")),
     };
@@ -120,21 +126,16 @@ fn api_server(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(args)
 }
 
-fn controllers(cluster: &Cluster) -> Vec<String> {
-    let mut args = identity(cluster, "controllers");
-    args.push("--use-service-account-credentials=true".to_owned());
-    args.push("--allocate-node-cidrs=false".to_owned());
-    // The two that bootstrap tokens need are off unless named.
-    args.push("--controllers=*,bootstrap-signer-controller,token-cleaner-controller".to_owned());
-    for (flag, file) in [
-        ("service-account-private-key-file", "accounts.key"),
-        ("root-ca-file", "ca.crt"),
-        ("cluster-signing-cert-file", "ca.crt"),
-        ("cluster-signing-key-file", "ca.key"),
-    ] {
-        args.push(format!("--{flag}={}", cluster.layout.pki(file).display()));
+/// Starts our controllers, with the rights to a lease of their own.
+fn own_controllers(cluster: &Cluster, ours: &Controllers) -> Result<()> {
+    for (number, object) in controllers::lease_rights().iter().enumerate() {
+        let path = cluster.layout.dir().join(format!("lease-rights-{number}.json"));
+        fs::write(&path, object.to_string())?;
+        cluster.kubectl(&["apply", "-f", &path.to_string_lossy()])?;
     }
-    args
+    let mut command = command(cluster, &ours.program)?;
+    command.args(controllers::ours(cluster, ours));
+    cluster.processes.start(controllers::OURS, &mut command).map(drop)
 }
 
 fn scheduler(cluster: &Cluster) -> Vec<String> {
@@ -162,7 +163,7 @@ pub(super) fn configure_scheduler(cluster: &Cluster, fields: &Value) -> Result<(
 }
 
 /// Who the part is to the API server, and whom it believes.
-fn identity(cluster: &Cluster, user: &str) -> Vec<String> {
+pub(super) fn identity(cluster: &Cluster, user: &str) -> Vec<String> {
     let config = cluster.layout.kubeconfig(user);
     let config = config.display();
     vec![

@@ -83,6 +83,16 @@ impl Layout {
         self.dir.join("scheduler-program")
     }
 
+    /// The path of our controllers' program, if some controllers are ours.
+    pub(super) fn controllers_program(&self) -> PathBuf {
+        self.dir.join("controllers-program")
+    }
+
+    /// The names of the controllers that are ours.
+    pub(super) fn controllers_loops(&self) -> PathBuf {
+        self.dir.join("controllers-loops")
+    }
+
     /// The KubeSchedulerConfiguration, if the scheduler has one.
     pub fn scheduler_config(&self) -> PathBuf {
         self.dir.join("scheduler.json")

@@ -8,12 +8,13 @@
 //!
 //! - `layout`: folders and addresses. `pki`: keys. `config`: files
 //! - `processes`: what runs in the background. `network`: the machines
-//! - `control`, `node`: the two kinds of machines
+//! - `control`, `node`: the two kinds of machines. `controllers`: upstream's and ours beside it
 //! - `disk`: a node's folder on a file system of its own
 //! - `metrics`: metrics-server, for those who want it
 
 pub mod config;
 pub mod control;
+pub mod controllers;
 mod disk;
 pub mod layout;
 mod metrics;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
+pub use self::controllers::Controllers;
 use self::layout::{Layout, NODES_MAX};
 pub use self::node::Agent;
 use self::processes::Processes;
@@ -123,6 +125,16 @@ impl Cluster {
         }
     }
 
+    /// Chooses which controllers are ours, from the next start of both managers on; `None` is none.
+    pub fn choose_controllers(&self, choice: Option<&Controllers>) -> Result<()> {
+        controllers::choose(self, choice)
+    }
+
+    /// Arguments that any controller manager has on the control plane's machine.
+    pub fn manager_args(&self) -> Vec<String> {
+        controllers::usual(self, true)
+    }
+
     /// Sets fields of the node's KubeletConfiguration, from its agent's next start on.
     pub fn configure_agent(&self, node: &str, fields: &Value) -> Result<()> {
         self.check_node(node)?;
@@ -182,14 +194,19 @@ impl Cluster {
     /// Starts nothing but an API server with its store, and writes a scheduler's configuration, for
     /// nodes that exist in the API alone. Whatever else a cluster has, whoever needs it writes.
     pub fn up_for_scheduler(&self, scheduler: &Value) -> Result<()> {
+        control::configure_scheduler(self, scheduler)?;
+        self.up_without_nodes("scheduler")
+    }
+
+    /// Starts nothing but an API server with its store; the text says what for.
+    pub fn up_without_nodes(&self, purpose: &str) -> Result<()> {
         apt::require_root("there is no way around it: namespaces are made")?;
         apt::install_missing(&TOOLS)?;
         self.components()?;
-        let text = format!("scheduler {} in {}", self.layout.name(), self.layout.dir().display());
+        let text = format!("{purpose} {} in {}", self.layout.name(), self.layout.dir().display());
         timed("start", &text, || {
             fs::create_dir_all(self.layout.dir().join("log"))?;
             pki::ensure(&self.layout, &[])?;
-            control::configure_scheduler(self, scheduler)?;
             network::start_control(&self.layout, &self.processes)?;
             ["etcd", "apiserver"].iter().try_for_each(|part| control::start(self, part))
         })

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 use super::cluster::name;
-use crate::cluster::{Agent, Cluster};
+use crate::cluster::controllers::{OURS, UPSTREAM};
+use crate::cluster::{Agent, Cluster, Controllers};
 use crate::conformance::{self, Selection};
 use crate::node::agent;
 
@@ -23,9 +24,11 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --procs N      how many at once (default 6)
   --agent A      the nodes' agent: pintle (default), kubelet, or a program's path
   --scheduler S  kube-scheduler (default), pintle, or a program's path
+  --controllers C  kube-controller-manager (default), or a manager of ours beside it for some of its
+                 controllers: pintle or a program's path, then :LOOP,LOOP.. (default: all that it has)
   --keep         leave the cluster running
 Uses the cluster of that name if it is up, with the agents that it has unless --agent is there, and
-with its scheduler unless --scheduler is.";
+with its scheduler and controllers unless --scheduler or --controllers is.";
 
 /// Runs the suite as the arguments ask for; fails if a test fails that the original passes, or if
 /// tests that were chosen did not run.
@@ -33,7 +36,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let (name, mut args) = name(args)?;
     let mut selection =
         Selection { focus: CONFORMANCE.to_owned(), skip: String::new(), procs: PROCS, count: None };
-    let (mut agent, mut scheduler, mut keep) = (None, None, false);
+    let (mut programs, mut keep) = (Programs::default(), false);
     loop {
         args = match args {
             [] => break,
@@ -64,17 +67,70 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
                 rest
             }
             ["--agent", value, rest @ ..] => {
-                agent = Some(Agent::parse(value)?);
+                programs.agent = Some(Agent::parse(value)?);
                 rest
             }
             ["--scheduler", value, rest @ ..] => {
-                scheduler = Some(Scheduler::parse(value)?);
+                programs.scheduler = Some(Scheduler::parse(value)?);
+                rest
+            }
+            ["--controllers", value, rest @ ..] => {
+                programs.controllers = Some(parse_controllers(value)?);
                 rest
             }
             [wrong, ..] => bail!("conformance has no option {wrong}\n{USAGE}"),
         }
     }
-    on_cluster(&name, (agent, scheduler), keep, &selection)
+    on_cluster(&name, &programs, keep, &selection)
+}
+
+/// Programs that were asked for; without one the cluster keeps its own.
+#[derive(Default)]
+struct Programs {
+    agent: Option<Agent>,
+    scheduler: Option<Scheduler>,
+    /// `Some(None)` is upstream's manager alone.
+    controllers: Option<Option<Controllers>>,
+}
+
+impl Programs {
+    /// Writes the choices down and stops what runs with others.
+    fn choose(&self, cluster: &Cluster) -> Result<()> {
+        let wanted = self.agent.clone().or_else(|| (!cluster.is_up()).then_some(Agent::Pintle(None)));
+        if let Some(agent) = wanted {
+            for node in cluster.nodes() {
+                cluster.choose_agent(node, &agent)?;
+                cluster.stop(&format!("{node}-agent"))?;
+            }
+        }
+        if let Some(scheduler) = &self.scheduler {
+            cluster.choose_scheduler(scheduler.program())?;
+            cluster.stop("scheduler")?;
+        }
+        if let Some(controllers) = &self.controllers {
+            cluster.choose_controllers(controllers.as_ref())?;
+            cluster.stop(OURS)?;
+            cluster.stop(UPSTREAM)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads `kube-controller-manager`, `pintle` or a path, the latter two with `:LOOP,LOOP..`; builds
+/// ours when no file is named.
+fn parse_controllers(text: &str) -> Result<Option<Controllers>> {
+    let (program, loops) = text.split_once(':').unwrap_or((text, ""));
+    let program = match program {
+        "kube-controller-manager" if loops.is_empty() => return Ok(None),
+        "pintle" => agent::build("pintle-controllers")?,
+        path if path.contains('/') => {
+            fs::canonicalize(path).with_context(|| format!("find {path}"))?
+        }
+        _ => bail!(
+            "controllers are `kube-controller-manager`, `pintle[:LOOP,..]` or `PATH[:LOOP,..]`"
+        ),
+    };
+    Controllers::new(program, loops).map(Some)
 }
 
 /// Who schedules.
@@ -107,24 +163,14 @@ impl Scheduler {
 
 fn on_cluster(
     name: &str,
-    (agent, scheduler): (Option<Agent>, Option<Scheduler>),
+    programs: &Programs,
     keep: bool,
     selection: &Selection,
 ) -> Result<ExitCode> {
     conformance::prepare()?;
     let cluster = Cluster::named(name)?;
     let is_ours = !cluster.is_up();
-    let wanted = agent.or_else(|| is_ours.then_some(Agent::Pintle(None)));
-    if let Some(agent) = wanted {
-        for node in cluster.nodes() {
-            cluster.choose_agent(node, &agent)?;
-            cluster.stop(&format!("{node}-agent"))?;
-        }
-    }
-    if let Some(scheduler) = scheduler {
-        cluster.choose_scheduler(scheduler.program())?;
-        cluster.stop("scheduler")?;
-    }
+    programs.choose(&cluster)?;
     let result = cluster.up().and_then(|()| conformance::run(&cluster, selection));
     if is_ours && !keep {
         cluster.down()?;

@@ -24,9 +24,9 @@ pub(super) struct Lane {
 
 /// In the order in which they are waited for.
 pub(super) const LANES: [Lane; 2] = [
-    // Its API servers and schedulers wait for most of their time, and it needs no agent: it runs
-    // while the agent is compiled as it is shipped.
-    Lane { name: "waits", stages: &["scheduler"], after: "build", niceness: 0 },
+    // API servers, schedulers and controllers wait for most of their time, and need no agent: they
+    // run while the agent is compiled as it is shipped.
+    Lane { name: "waits", stages: &["scheduler", "controllers"], after: "build", niceness: 0 },
     // Nothing in these is measured in time. Behind the last stage that compiles, because cargo
     // does one thing at a time.
     Lane {

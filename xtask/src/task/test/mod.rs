@@ -39,7 +39,7 @@ use crate::shell::{self, cargo};
 use crate::supervisor;
 
 /// The stages, in order.
-const STAGES: [Stage; 16] = [
+const STAGES: [Stage; 17] = [
     Stage { name: "fmt", needs_tools: false, run: checks::fmt },
     Stage { name: "tidy", needs_tools: false, run: checks::tidy },
     Stage { name: "clippy", needs_tools: true, run: checks::clippy },
@@ -55,6 +55,7 @@ const STAGES: [Stage; 16] = [
     Stage { name: "hostile", needs_tools: true, run: nodes::hostile },
     Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
     Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
+    Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
     Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
 /// Stages that run when they are named: what they show is in other stages as well.
@@ -63,7 +64,8 @@ const BY_NAME: [Stage; 2] = [
     Stage { name: "demo", needs_tools: true, run: demo },
 ];
 /// Stages made of tests: those that a name filter is applied to.
-const FILTERED: [&str; 7] = ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
+const FILTERED: [&str; 8] =
+    ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler", "controllers"];
 /// Has every suite run whole.
 const ALL: &str = "--all";
 /// Has suites run as samples, as in a run of everything: for its lanes.

@@ -61,6 +61,11 @@ pub(super) fn scheduler(run: &Run) -> Result<Counts> {
     twice("scheduler", run)
 }
 
+/// The controllers beside an API server and kube-controller-manager, without any node.
+pub(super) fn controllers(run: &Run) -> Result<Counts> {
+    twice("controllers", run)
+}
+
 /// Upstream's tests of a node that end soon, on a cluster of our agent.
 pub(super) fn conformance(run: &Run) -> Result<Counts> {
     let cluster = Cluster::of_this_run("ci")?;
@@ -121,8 +126,8 @@ fn tried_again(
     prepare::node_tools()?;
     let programs = run.programs(Choice::Stage(stage))?;
     let agent = match stage {
-        // It has no node, and need not wait for the agent.
-        "scheduler" => None,
+        // These have no node, and need not wait for the agent.
+        "scheduler" | "controllers" => None,
         _ => Some(run.agent()?.to_string_lossy().into_owned()),
     };
     let mut env = env.to_vec();

@@ -19,7 +19,8 @@ use crate::shell::{self, capture_shown, cargo};
 use crate::task::SKIPPED_FILE;
 
 /// Stages made of test targets of their own.
-const INTEGRATION: [&str; 6] = ["parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
+const INTEGRATION: [&str; 7] =
+    ["parity", "sim", "e2e", "hostile", "cluster", "scheduler", "controllers"];
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]

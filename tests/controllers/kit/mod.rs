@@ -1,0 +1,129 @@
+//! What a case needs: requests in a namespace of its own, checks that wait, a kubelet and a scheduler
+//! that are played through the API.
+//!
+//! A case is an async function of one [`Case`]; cases run side by side on one thread. A check asks
+//! again until it holds and fails with what was seen when its limit has passed; [`Case::stays`] and
+//! [`Case::settles`] fail for what changes later. Nodes and background tasks end with the case, its
+//! namespace is deleted, and the next run begins on a new server.
+//!
+//! - `requests`: objects in and out. `read`: fields of objects
+//! - `checks`: waiting. `node`: kubelet and scheduler. `workloads`: objects that cases create
+
+mod checks;
+mod node;
+mod read;
+mod requests;
+mod workloads;
+
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::time::Instant;
+
+use anyhow::Result;
+use futures_util::future::join_all;
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+pub use self::checks::LIMIT;
+pub use self::node::{Running, ago};
+pub use self::read::{
+    annotation, condition, controller, count, image, is_terminating, label, name, owner_reference,
+    uid,
+};
+pub use self::requests::{DeleteHow, Requests};
+pub use self::workloads::template;
+use crate::server::Server;
+
+/// A case under its name.
+pub struct Named {
+    /// The function's name.
+    pub name: &'static str,
+    /// The function.
+    pub run: fn(&Case) -> Pin<Box<dyn Future<Output = Result<()>> + '_>>,
+}
+
+/// The named functions as cases.
+#[macro_export]
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        &[$($crate::kit::Named { name: stringify!($case), run: |case| Box::pin($case(case)) }),*]
+    };
+}
+
+/// A namespace for one case, and what has to end with it.
+pub struct Case {
+    requests: Requests,
+    nodes: RefCell<Vec<String>>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+}
+
+impl Deref for Case {
+    type Target = Requests;
+
+    fn deref(&self) -> &Requests {
+        &self.requests
+    }
+}
+
+impl Case {
+    /// Creates the namespace with its default account, which pods need.
+    pub async fn begin(client: kube::Client, namespace: String) -> Result<Self> {
+        let requests = Requests::new(client, namespace);
+        let account = json!({});
+        requests.create("Namespace", &requests.namespace, json!({})).await?;
+        // The manager may have been quicker.
+        let _ = requests.create("ServiceAccount", "default", account).await;
+        Ok(Self { requests, nodes: RefCell::default(), tasks: RefCell::default() })
+    }
+
+    /// Ends its tasks, and deletes its nodes and its namespace.
+    pub async fn end(self) -> Result<()> {
+        self.tasks.take().iter().for_each(JoinHandle::abort);
+        for node in self.nodes.take() {
+            self.delete("Node", &node, DeleteHow::default()).await?;
+        }
+        self.delete("Namespace", &self.namespace.clone(), DeleteHow::default()).await
+    }
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        self.tasks.take().iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Runs the cases side by side on the shared server; panics with the result of each that failed.
+/// `PINTLE_CASE` chooses by a part of the name.
+pub fn run(cases: &[Named]) {
+    let part = std::env::var("PINTLE_CASE").unwrap_or_default();
+    let chosen: Vec<&Named> = cases.iter().filter(|case| case.name.contains(&part)).collect();
+    if chosen.is_empty() {
+        return println!("no case of this group is named {part}");
+    }
+    let server = Server::shared();
+    let failed = server.with_client(async |client| {
+        let all = chosen.iter().map(|case| run_one(client.clone(), case));
+        Ok(join_all(all).await.into_iter().flatten().collect::<Vec<String>>())
+    });
+    assert!(failed.is_empty(), "{}\n{}", failed.join("\n"), server.manager_log_end());
+}
+
+/// What went wrong, if something did.
+async fn run_one(client: kube::Client, case: &Named) -> Option<String> {
+    let began = Instant::now();
+    let namespace = case.name.replace('_', "-");
+    let result = async {
+        let context = Case::begin(client, namespace).await?;
+        let result = (case.run)(&context).await;
+        let ended = context.end().await;
+        result.and(ended)
+    };
+    match result.await {
+        Ok(()) => {
+            println!("ok {} ({:.0?})", case.name, began.elapsed());
+            None
+        }
+        Err(error) => Some(format!("FAIL {}: {error:#}", case.name)),
+    }
+}
