@@ -40,9 +40,7 @@ fn broken_kinds_hold_up_nothing_else() {
 async fn break_conversion(t: &Case) -> Result<()> {
     let schema = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});
-    let version = |name: &str, storage: bool| {
-        json!({"name": name, "served": true, "storage": storage, "schema": schema})
-    };
+    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": schema});
     let names = json!({"plural": "crates", "singular": "crate", "kind": "Crate"});
     let spec = json!({"group": "cases.pintle.test", "scope": "Namespaced", "names": names,
         "versions": [version("v1", true)]});
@@ -90,13 +88,13 @@ async fn namespace_waits_and_ends(t: &Case) -> Result<()> {
     other.create("Namespace", "waits", json!({})).await?;
     other.create("Secret", "s", json!({})).await?;
     t.delete("Namespace", "waits", Default::default()).await?;
-    let told = async |kind: &str| -> Result<Value> {
+    let condition_of = async |kind: &str| -> Result<Value> {
         Ok(condition(&t.get("Namespace", "waits").await?, kind, &["status", "reason", "message"]))
     };
     let failure = t
         .until("a condition", "DiscoveryFailed", async || {
-            let told = told("NamespaceDeletionDiscoveryFailure").await?;
-            Ok((told[1] == "DiscoveryFailed", told))
+            let seen = condition_of("NamespaceDeletionDiscoveryFailure").await?;
+            Ok((seen[1] == "DiscoveryFailed", seen))
         })
         .await?;
     let message = failure[2].as_str().unwrap_or_default();
@@ -105,8 +103,8 @@ async fn namespace_waits_and_ends(t: &Case) -> Result<()> {
         .await?;
     t.delete("APIService", SERVICE, Default::default()).await?;
     t.until("a condition", "ContentDeletionFailed", async || {
-        let told = told("NamespaceDeletionContentFailure").await?;
-        Ok((told[1] == "ContentDeletionFailed", told))
+        let seen = condition_of("NamespaceDeletionContentFailure").await?;
+        Ok((seen[1] == "ContentDeletionFailed", seen))
     })
     .await?;
     // No object of the kind can be read, so none can be deleted before its conversion works.

@@ -22,8 +22,15 @@ const HAND_OVER_MAX: Duration = Duration::from_secs(5);
 /// How long nothing may be written after a restart.
 const QUIET: Duration = Duration::from_secs(8);
 const KINDS: [&str; 9] = [
-    "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision", "Job", "CronJob",
-    "Pod", "ResourceQuota",
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "DaemonSet",
+    "ControllerRevision",
+    "Job",
+    "CronJob",
+    "Pod",
+    "ResourceQuota",
 ];
 
 #[test]
@@ -106,12 +113,13 @@ fn answers_on_its_port(server: &Server) {
     assert!(status.contains("kube-controller-manager"), "{status}");
 }
 
-/// Those that the harness chooses when it is told nothing are all that there are.
+/// The harness chooses all controllers by default; each of them runs.
 fn runs_all_controllers(server: &Server, metrics: &str) {
     let checks = server.answer(PORT, "/healthz?verbose", Some("admin"));
     for name in LOOPS {
         let line = format!("name=\"{name}\"}} 1");
-        let running = metrics.lines().filter(|line| line.starts_with("running_managed_controllers"));
+        let running =
+            metrics.lines().filter(|line| line.starts_with("running_managed_controllers"));
         assert!(running.into_iter().any(|one| one.ends_with(&line)), "{name}: {metrics}");
         let has_check = checks.contains(&format!("[+]{name} ok"));
         assert!(has_check || name == "serviceaccount-token-controller", "{name}: {checks}");

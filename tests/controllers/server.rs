@@ -38,11 +38,6 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Its process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// How it ended; nothing while it runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
@@ -99,7 +94,10 @@ impl Server {
         let mut server = Self::start("cases");
         let mut args = server.args();
         // Cases run side by side, more at once than a user has.
-        args.extend(["--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400"].map(str::to_owned));
+        args.extend(
+            ["--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400"]
+                .map(str::to_owned),
+        );
         server.manager = Some(server.start_tested("manager", &args));
         server.wait_healthy(PORT);
         let server = Arc::new(server);

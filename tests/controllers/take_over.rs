@@ -24,7 +24,8 @@ const PERIOD: Duration = Duration::from_secs(20);
 const OTHER_PORT: u16 = 10261;
 const ROLLOUTS: [&str; 2] = ["first", "second"];
 /// What is created once and never changed.
-const QUIET: [&str; 5] = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision"];
+const QUIET: [&str; 5] =
+    ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision"];
 const COMPLETIONS: usize = 6;
 
 #[test]
@@ -66,8 +67,11 @@ fn start(server: &Server, side: Side, port: u16) -> Manager {
     args.push(format!("--secure-port={port}"));
     // Upstream's lets its lease run out.
     args.extend(
-        ["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=3s",
-            "--leader-elect-retry-period=500ms"]
+        [
+            "--leader-elect-lease-duration=5s",
+            "--leader-elect-renew-deadline=3s",
+            "--leader-elect-retry-period=500ms",
+        ]
         .map(str::to_owned),
     );
     match side {
@@ -112,13 +116,13 @@ async fn work(client: kube::Client, length: Duration) -> Result<()> {
     let kubelet = tokio::task::spawn_local(run_or_finish(busy.in_namespace("busy"), node));
     start_every_minute(&busy).await?;
     let end = Instant::now() + length;
-    let rounds = futures_util::try_join!(
+    let (first, second, jobs, namespaces) = tokio::try_join!(
         rollouts(&busy, ROLLOUTS[0], end),
         rollouts(&busy, ROLLOUTS[1], end),
         jobs(&busy, end),
         namespaces(&busy, end),
     )?;
-    println!("rollouts {} and {}, jobs {}, namespaces {}", rounds.0, rounds.1, rounds.2, rounds.3);
+    println!("rollouts {first} and {second}, jobs {jobs}, namespaces {namespaces}");
     every_minute_ran_once(&busy).await?;
     busy.patch("CronJob", "minutely", json!({"spec": {"suspend": true}})).await?;
     busy.settles(&["Deployment", "ReplicaSet", "Job"]).await?;
@@ -168,8 +172,10 @@ async fn rollouts(t: &Case, deployment: &str, end: Instant) -> Result<usize> {
         let complete = async || {
             let object = t.get("Deployment", deployment).await?;
             let progress = condition(&object, "Progressing", &["status", "reason"]);
-            let is_seen = object["status"]["observedGeneration"] == object["metadata"]["generation"];
-            let updated = json!([object["status"]["updatedReplicas"], object["status"]["replicas"]]);
+            let is_seen =
+                object["status"]["observedGeneration"] == object["metadata"]["generation"];
+            let updated =
+                json!([object["status"]["updatedReplicas"], object["status"]["replicas"]]);
             let is_complete = progress == json!(["True", "NewReplicaSetAvailable"]);
             let is_it = is_complete && is_seen && updated == json!([4, 4]);
             Ok((is_it, json!([progress, is_seen, updated])))

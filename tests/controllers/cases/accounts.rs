@@ -54,7 +54,8 @@ fn token(account: &str, uid: &str) -> Value {
 
 /// k#40754
 async fn a_deleted_default_account_comes_back(t: &Case) -> Result<()> {
-    let account = async || Ok(uid(&t.get("ServiceAccount", "default").await?).into());
+    let account =
+        async || -> Result<Value> { Ok(uid(&t.get("ServiceAccount", "default").await?).into()) };
     let before: Value = account().await?;
     t.delete("ServiceAccount", "default", Default::default()).await?;
     t.until("another account", "another UID", async || {

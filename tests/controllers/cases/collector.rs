@@ -108,8 +108,10 @@ async fn an_owner_of_another_namespace_counts_as_absent(t: &Case) -> Result<()> 
         t.namespace,
         uid(&owner)
     );
-    t.eq("an event", json!([message]), async || t.messages("OwnerRefInvalidNamespace", "wrong").await)
-        .await?;
+    t.eq("an event", json!([message]), async || {
+        t.messages("OwnerRefInvalidNamespace", "wrong").await
+    })
+    .await?;
     let seen = async || {
         let all = [other.get("ConfigMap", "a").await?, other.get("ConfigMap", "right").await?];
         Ok(all.iter().map(uid).collect())

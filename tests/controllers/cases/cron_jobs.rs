@@ -77,8 +77,13 @@ async fn of_several_missed_days_the_newest_runs_once(t: &Case) -> Result<()> {
     let made = t.get("Job", &job).await?;
     let stamp = at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
     let owner = controller(&made);
-    let seen = json!([made["metadata"]["annotations"], made["metadata"]["labels"]["from"],
-        owner["kind"], owner["name"], owner["blockOwnerDeletion"]]);
+    let seen = json!([
+        made["metadata"]["annotations"],
+        made["metadata"]["labels"]["from"],
+        owner["kind"],
+        owner["name"],
+        owner["blockOwnerDeletion"]
+    ]);
     let notes = json!({"note": "x", "batch.kubernetes.io/cronjob-scheduled-timestamp": stamp});
     t.eq("the job", json!([notes, "c", "CronJob", "c", true]), async || Ok(seen.clone())).await?;
     let time = at.timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -107,7 +112,8 @@ async fn a_changed_schedule_makes_up_for_nothing(t: &Case) -> Result<()> {
 /// A job runs, and a later start has been missed; the names of the one and of the other.
 async fn one_runs(t: &Case, policy: &str) -> Result<(String, String)> {
     let ((first, at), (second, later)) = (daily(6)?, daily(3)?);
-    create(t, &first, json!({"concurrencyPolicy": policy, "successfulJobsHistoryLimit": 1})).await?;
+    create(t, &first, json!({"concurrencyPolicy": policy, "successfulJobsHistoryLimit": 1}))
+        .await?;
     miss_days(t).await?;
     let job = job_name(&at);
     t.eq("the first job", json!([job]), async || jobs(t).await).await?;
@@ -128,7 +134,8 @@ async fn end_job(t: &Case, job: &str) -> Result<()> {
 /// hiddeco/cronjobber#54
 async fn forbid_starts_no_second_job_while_one_runs(t: &Case) -> Result<()> {
     let (old, new) = one_runs(t, "Forbid").await?;
-    let why = "Not starting job because prior execution is running and concurrency policy is Forbid";
+    let why =
+        "Not starting job because prior execution is running and concurrency policy is Forbid";
     t.eq("an event", json!([why]), async || t.messages("JobAlreadyActive", "c").await).await?;
     t.stays("one job", json!([old]), async || jobs(t).await).await?;
     end_job(t, &old).await?;

@@ -70,8 +70,10 @@ async fn a_failed_daemon_pod_is_replaced(t: &Case) -> Result<()> {
         Ok((names.len() == 1 && !names.contains(&pod)).into())
     })
     .await?;
-    let message =
-        format!("Found failed daemon pod {}/{pod} on node {node}, will try to kill it", t.namespace);
+    let message = format!(
+        "Found failed daemon pod {}/{pod} on node {node}, will try to kill it",
+        t.namespace
+    );
     t.eq("an event", json!([message]), async || t.messages("FailedDaemonPod", "d").await).await?;
     t.eq("it runs again", json!([1, 1, 0, 1]), async || counts(t).await).await?;
     t.settles(&["DaemonSet", "Pod"]).await

@@ -128,9 +128,17 @@ async fn a_foreign_set_of_the_same_name_counts_as_a_collision(t: &Case) -> Resul
     t.eq("the next hash", json!(["d-57f8c86668"]), names).await?;
     let set = t.get("ReplicaSet", "d-57f8c86668").await?;
     let key = "pod-template-hash";
-    let hashes = json!([label(&set, key), set["spec"]["selector"]["matchLabels"][key],
-        label(&set["spec"]["template"], key)]);
-    t.eq("the hash", json!(["57f8c86668"; 3]), async || Ok(hashes.clone())).await?;
+    let hashes = json!([
+        label(&set, key),
+        set["spec"]["selector"]["matchLabels"][key],
+        label(&set["spec"]["template"], key)
+    ]);
+    t.eq(
+        "the hash",
+        json!(["57f8c86668", "57f8c86668", "57f8c86668"]),
+        async || Ok(hashes.clone()),
+    )
+    .await?;
     let owner = async || Ok(controller(&t.get("ReplicaSet", first).await?));
     t.eq("the foreign set has no owner", Value::Null, owner).await?;
     t.settles(&["Deployment", "ReplicaSet", "Pod"]).await
@@ -172,9 +180,7 @@ async fn a_roll_back_keeps_numbers_and_causes(t: &Case) -> Result<()> {
     t.deployment("d", 1, json!({})).await?;
     t.kubelet(None, |_| true);
     t.patch("Deployment", "d", change("first", "good")).await?;
-    let causes = async || {
-        Ok(t.sets("d").await?.iter().map(|set| annotation(set, CAUSE)).collect())
-    };
+    let causes = async || Ok(t.sets("d").await?.iter().map(|set| annotation(set, CAUSE)).collect());
     t.eq("the set has the cause", json!(["first"]), causes).await?;
     t.eq("complete", json!(COMPLETE), async || progress(t).await).await?;
     let one = name(t.sets("d").await?.first().context("a set")?);

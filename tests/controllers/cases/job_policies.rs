@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::jobs::{status, told};
+use super::jobs::{job_condition, status};
 use crate::cases;
 use crate::kit::{Case, DeleteHow, is_terminating, name, run, template};
 
@@ -46,8 +46,8 @@ async fn a_failure_at_the_limit_ends_the_other_pods(t: &Case) -> Result<()> {
     t.finish(&pods[0], 1).await?;
     let message = "Job has reached the specified backoff limit";
     let failed = json!(["True", "BackoffLimitExceeded", message]);
-    t.eq("the target", failed.clone(), async || told(t, "FailureTarget").await).await?;
-    t.eq("failed", failed, async || told(t, "Failed").await).await?;
+    t.eq("the target", failed.clone(), async || job_condition(t, "FailureTarget").await).await?;
+    t.eq("failed", failed, async || job_condition(t, "Failed").await).await?;
     let counts = async || status(t, &["failed", "active", "ready", "succeeded"]).await;
     t.eq("all three count", json!([3, 0, 0, 0]), counts).await?;
     let finalizers = async || Ok(t.get("Pod", &pods[0]).await?["metadata"]["finalizers"].clone());
@@ -76,15 +76,15 @@ async fn fail_job_waits_for_the_last_pod(t: &Case) -> Result<()> {
         t.namespace, pods[0]
     );
     let failed = json!(["True", "PodFailurePolicy", message]);
-    t.eq("the target", failed.clone(), async || told(t, "FailureTarget").await).await?;
+    t.eq("the target", failed.clone(), async || job_condition(t, "FailureTarget").await).await?;
     t.eq("the other one terminates", json!([true, [1, 0]]), async || {
         let is_terminating = is_terminating(&t.get("Pod", &pods[1]).await?);
         Ok(json!([is_terminating, status(t, &["terminating", "active"]).await?]))
     })
     .await?;
-    t.stays("not failed yet", Value::Null, async || told(t, "Failed").await).await?;
+    t.stays("not failed yet", Value::Null, async || job_condition(t, "Failed").await).await?;
     t.finish(&pods[1], 137).await?;
-    t.eq("failed", failed, async || told(t, "Failed").await).await?;
+    t.eq("failed", failed, async || job_condition(t, "Failed").await).await?;
     let counts = async || status(t, &["failed", "terminating", "active"]).await;
     t.eq("both count", json!([2, 0, 0]), counts).await?;
     t.delete("Pod", &pods[1], DeleteHow::NOW).await?;
@@ -100,11 +100,11 @@ async fn too_many_failed_indexes_end_the_job(t: &Case) -> Result<()> {
     let pods = run_pods(t, 4).await?;
     t.finish(&pods[1], 1).await?;
     t.eq("one failed", json!(["1"]), async || status(t, &["failedIndexes"]).await).await?;
-    t.stays("it goes on", Value::Null, async || told(t, "FailureTarget").await).await?;
+    t.stays("it goes on", Value::Null, async || job_condition(t, "FailureTarget").await).await?;
     t.finish(&pods[3], 1).await?;
     let message = "Job has exceeded the specified maximal number of failed indexes";
     let failed = json!(["True", "MaxFailedIndexesExceeded", message]);
-    t.eq("failed", failed, async || told(t, "Failed").await).await?;
+    t.eq("failed", failed, async || job_condition(t, "Failed").await).await?;
     let counts = async || status(t, &["failedIndexes", "active", "failed"]).await;
     t.eq("all count", json!(["1,3", 0, 4]), counts).await?;
     t.settles(&["Job", "Pod"]).await
@@ -118,14 +118,14 @@ async fn a_success_policy_waits_for_the_last_pod(t: &Case) -> Result<()> {
     let pods = run_pods(t, 3).await?;
     t.finish(&pods[0], 0).await?;
     let met = json!(["True", "SuccessPolicy", "Matched rules at index 0"]);
-    t.eq("criteria", met.clone(), async || told(t, "SuccessCriteriaMet").await).await?;
+    t.eq("criteria", met.clone(), async || job_condition(t, "SuccessCriteriaMet").await).await?;
     let counts = async || status(t, &["terminating", "active"]).await;
     t.eq("the others terminate", json!([2, 0]), counts).await?;
-    t.stays("not complete yet", Value::Null, async || told(t, "Complete").await).await?;
+    t.stays("not complete yet", Value::Null, async || job_condition(t, "Complete").await).await?;
     t.finish(&pods[1], 0).await?;
     t.finish(&pods[2], 1).await?;
-    t.eq("complete", met, async || told(t, "Complete").await).await?;
-    t.eq("not failed", Value::Null, async || told(t, "Failed").await).await?;
+    t.eq("complete", met, async || job_condition(t, "Complete").await).await?;
+    t.eq("not failed", Value::Null, async || job_condition(t, "Failed").await).await?;
     t.eq("a time", json!(true), async || {
         Ok(t.get("Job", "j").await?["status"]["completionTime"].is_string().into())
     })
@@ -144,10 +144,10 @@ async fn restarts_of_containers_count_for_the_limit(t: &Case) -> Result<()> {
     let restarted = |restarts| crate::kit::Running { restarts, ..Default::default() };
     t.set_state(&pod, &restarted(1)).await?;
     t.eq("ready", json!([1]), async || status(t, &["ready"]).await).await?;
-    t.stays("it goes on", Value::Null, async || told(t, "FailureTarget").await).await?;
+    t.stays("it goes on", Value::Null, async || job_condition(t, "FailureTarget").await).await?;
     t.set_state(&pod, &restarted(2)).await?;
     t.eq("failed", json!("BackoffLimitExceeded"), async || {
-        Ok(told(t, "Failed").await?[1].clone())
+        Ok(job_condition(t, "Failed").await?[1].clone())
     })
     .await?;
     t.gone("Pod", &pod).await?;

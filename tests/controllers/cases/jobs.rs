@@ -29,30 +29,34 @@ pub(super) async fn status(t: &Case, fields: &[&str]) -> Result<Value> {
 }
 
 /// Status, reason and message of a condition.
-pub(super) async fn told(t: &Case, kind: &str) -> Result<Value> {
+pub(super) async fn job_condition(t: &Case, kind: &str) -> Result<Value> {
     Ok(condition(&t.get("Job", "j").await?, kind, &["status", "reason", "message"]))
 }
 
 /// k#134521
 async fn a_resumed_job_starts_anew(t: &Case) -> Result<()> {
     let active = async || status(t, &["active"]).await;
-    let started = async || Ok(t.get("Job", "j").await?["status"]["startTime"].clone());
+    let started =
+        async || -> Result<Value> { Ok(t.get("Job", "j").await?["status"]["startTime"].clone()) };
     t.job("j", json!({})).await?;
     t.eq("active", json!([1]), active).await?;
     let first: Value = started().await?;
     t.patch("Job", "j", json!({"spec": {"suspend": true}})).await?;
     let suspended = json!(["True", "JobSuspended", "Job suspended"]);
-    t.eq("suspended", suspended, async || told(t, "Suspended").await).await?;
+    t.eq("suspended", suspended, async || job_condition(t, "Suspended").await).await?;
     t.eq("no pod, no start", json!([0, 0, null]), async || {
-        Ok(json!([t.job_pods("j").await?.len(), t.counted("Job", "j", "active").await?,
-            started().await?]))
+        Ok(json!([
+            t.job_pods("j").await?.len(),
+            t.counted("Job", "j", "active").await?,
+            started().await?
+        ]))
     })
     .await?;
     // Times have whole seconds.
     t.settles(&["Job", "Pod"]).await?;
     t.patch("Job", "j", json!({"spec": {"suspend": false}})).await?;
     let resumed = json!(["False", "JobResumed", "Job resumed"]);
-    t.eq("resumed", resumed, async || told(t, "Suspended").await).await?;
+    t.eq("resumed", resumed, async || job_condition(t, "Suspended").await).await?;
     t.eq("active", json!([1]), active).await?;
     t.eq("a later start", json!(true), async || {
         Ok((started().await?.as_str() > first.as_str()).into())
@@ -80,8 +84,13 @@ async fn indexes_are_shown_and_completed(t: &Case) -> Result<()> {
     let variable =
         variables.into_iter().flatten().find(|one| one["name"] == "JOB_COMPLETION_INDEX");
     let from = variable.context("the variable")?["valueFrom"]["fieldRef"]["fieldPath"].clone();
-    let seen = json!([annotation(&pod, key), label(&pod, key), pod["spec"]["hostname"], from,
-        pods[4].starts_with("j-4-")]);
+    let seen = json!([
+        annotation(&pod, key),
+        label(&pod, key),
+        pod["spec"]["hostname"],
+        from,
+        pods[4].starts_with("j-4-")
+    ]);
     let field = format!("metadata.labels['{key}']");
     t.eq("index 4", json!(["4", "4", "j-4", field, true]), async || Ok(seen.clone())).await?;
     for index in [0, 2, 3, 4, 6] {
@@ -95,9 +104,9 @@ async fn indexes_are_shown_and_completed(t: &Case) -> Result<()> {
     }
     let message = "Reached expected number of succeeded pods";
     let complete = json!(["True", "CompletionsReached", message]);
-    t.eq("complete", complete.clone(), async || told(t, "Complete").await).await?;
+    t.eq("complete", complete.clone(), async || job_condition(t, "Complete").await).await?;
     t.eq("all are done", json!(["0-6", 7, 0]), done).await?;
-    t.eq("criteria", complete, async || told(t, "SuccessCriteriaMet").await).await?;
+    t.eq("criteria", complete, async || job_condition(t, "SuccessCriteriaMet").await).await?;
     t.settles(&["Job", "Pod"]).await
 }
 
@@ -118,7 +127,8 @@ async fn counts_do_not_go_down_when_pods_are_deleted(t: &Case) -> Result<()> {
         t.remove_pod(&pod).await?;
         t.gone("Pod", &pod).await?;
     }
-    t.eq("complete", json!("True"), async || Ok(told(t, "Complete").await?[0].clone())).await?;
+    t.eq("complete", json!("True"), async || Ok(job_condition(t, "Complete").await?[0].clone()))
+        .await?;
     t.settles(&["Job", "Pod"]).await?;
     let counts = async || status(t, &["succeeded", "failed", "active"]).await;
     t.eq("all count", json!([3, 0, 0]), counts).await
@@ -167,7 +177,8 @@ async fn a_job_that_is_scaled_down_deletes_pods_and_completes(t: &Case) -> Resul
     for pod in t.job_pods("j").await?.iter().map(name) {
         t.finish(&pod, 0).await?;
     }
-    t.eq("complete", json!("True"), async || Ok(told(t, "Complete").await?[0].clone())).await?;
+    t.eq("complete", json!("True"), async || Ok(job_condition(t, "Complete").await?[0].clone()))
+        .await?;
     t.eq("four count", json!([4, 0]), async || status(t, &["succeeded", "failed"]).await).await?;
     t.settles(&["Job", "Pod"]).await
 }

@@ -20,7 +20,7 @@ fn namespaces_and_quotas_are_upstreams() {
     ]);
 }
 
-async fn told(t: &Requests, kind: &str) -> Result<Value> {
+async fn namespace_condition(t: &Requests, kind: &str) -> Result<Value> {
     Ok(condition(&t.get("Namespace", &t.namespace).await?, kind, &FIELDS))
 }
 
@@ -39,17 +39,23 @@ async fn a_held_namespace_says_what_holds_it(t: &Case) -> Result<()> {
     t.delete("Namespace", &other.namespace, Default::default()).await?;
     let message = "Some resources are remaining: configmaps. has 2 resource instances";
     let content = json!(["True", "SomeResourcesRemain", message]);
-    t.eq("content", content, async || told(&other, "NamespaceContentRemaining").await).await?;
+    t.eq("content", content, async || {
+        namespace_condition(&other, "NamespaceContentRemaining").await
+    })
+    .await?;
     let message = "Some content in the namespace has finalizers remaining: example.com/hold in 2 \
                    resource instances";
     let held = json!(["True", "SomeFinalizersRemain", message]);
-    t.eq("finalizers", held, async || told(&other, "NamespaceFinalizersRemaining").await).await?;
+    t.eq("finalizers", held, async || {
+        namespace_condition(&other, "NamespaceFinalizersRemaining").await
+    })
+    .await?;
     for (kind, reason) in [
         ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered"),
         ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions"),
         ("NamespaceDeletionContentFailure", "ContentDeleted"),
     ] {
-        let fine = async || Ok(told(&other, kind).await?[1].clone());
+        let fine = async || Ok(namespace_condition(&other, kind).await?[1].clone());
         t.eq(kind, json!(reason), fine).await?;
     }
     t.eq("no secret", json!(0), async || Ok(other.list("Secret").await?.len().into())).await?;
@@ -72,7 +78,10 @@ async fn pods_go_before_everything_else_of_a_namespace(t: &Case) -> Result<()> {
     })
     .await?;
     let removed = json!(["False", "ContentRemoved", "All content successfully removed"]);
-    t.eq("conditions", removed, async || told(&other, "NamespaceContentRemaining").await).await?;
+    t.eq("conditions", removed, async || {
+        namespace_condition(&other, "NamespaceContentRemaining").await
+    })
+    .await?;
     t.stays("the map", json!("map"), async || {
         Ok(other.get("ConfigMap", "map").await?["metadata"]["name"].clone())
     })
@@ -127,8 +136,7 @@ async fn a_terminating_scope_is_about_deadlines(t: &Case) -> Result<()> {
     create_pod(t, "a", "100m", json!({"activeDeadlineSeconds": 900})).await?;
     create_pod(t, "b", "100m", json!({"terminationGracePeriodSeconds": 120})).await?;
     create_pod(t, "c", "100m", json!({})).await?;
-    let both =
-        async || Ok(json!([used(t, "yes").await?["pods"], used(t, "no").await?["pods"]]));
+    let both = async || Ok(json!([used(t, "yes").await?["pods"], used(t, "no").await?["pods"]]));
     t.eq("one and two", json!(["1", "2"]), both).await?;
     t.bind("b", &node).await?;
     t.delete("Pod", "b", Default::default()).await?;
@@ -144,8 +152,14 @@ async fn a_terminating_scope_is_about_deadlines(t: &Case) -> Result<()> {
 async fn counts_of_objects_follow_deletions(t: &Case) -> Result<()> {
     t.eq("the root certificates", json!(1), async || Ok(t.list("ConfigMap").await?.len().into()))
         .await?;
-    let kinds = ["configmaps", "secrets", "replicationcontrollers", "services",
-        "services.nodeports", "count/deployments.apps"];
+    let kinds = [
+        "configmaps",
+        "secrets",
+        "replicationcontrollers",
+        "services",
+        "services.nodeports",
+        "count/deployments.apps",
+    ];
     let hard = kinds.iter().map(|kind| ((*kind).to_owned(), json!("9"))).collect();
     quota(t, "q", &Value::Object(hard), None).await?;
     let is = async |want: [&str; 6]| {

@@ -67,8 +67,12 @@ async fn a_pod_below_the_partition_comes_back_old(t: &Case) -> Result<()> {
     t.eq("the status", json!([old, true, 1, 1]), async || {
         let set = t.get("StatefulSet", "s").await?;
         let is_other = set["status"]["updateRevision"] != old;
-        Ok(json!([set["status"]["currentRevision"], is_other, count(&set, "currentReplicas"),
-            count(&set, "updatedReplicas")]))
+        Ok(json!([
+            set["status"]["currentRevision"],
+            is_other,
+            count(&set, "currentReplicas"),
+            count(&set, "updatedReplicas")
+        ]))
     })
     .await?;
     wait_ready(t, 2).await?;
@@ -159,8 +163,10 @@ async fn finished_pods_are_replaced_once(t: &Case) -> Result<()> {
         .await?;
         wait_ready(t, 2).await?;
     }
-    let deletions = json!(["Delete Pod s-0 in StatefulSet s successful",
-        "Delete Pod s-1 in StatefulSet s successful"]);
+    let deletions = json!([
+        "Delete Pod s-0 in StatefulSet s successful",
+        "Delete Pod s-1 in StatefulSet s successful"
+    ]);
     t.eq("events", deletions, async || t.messages("SuccessfulDelete", "s").await).await?;
     t.eq("no events of older releases", json!(0), async || {
         let events = t.list("Event").await?;

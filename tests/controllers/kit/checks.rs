@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::{Case, Requests, name};
 
 /// Enough for anything that a controller does here.
-pub const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 /// How long something has to stay as it is.
 const STAYS: Duration = Duration::from_secs(3);
 /// How long a namespace may need until nothing is written.

@@ -1,8 +1,7 @@
 //! A kubelet and a scheduler, played through the API.
 //!
 //! Input: which pods to run. Output: bindings and statuses as a kubelet writes them. A node is Ready
-//! and untainted; its pods that terminate are removed when a case says so, or by the played kubelet
-//! when it is told to.
+//! and has the taints of the case only. A terminating pod stays until the case removes it.
 
 use std::time::Duration;
 
@@ -28,7 +27,8 @@ impl Case {
         let node = format!("{}-{suffix}", self.namespace);
         let labels = json!({"kubernetes.io/hostname": node, "case": self.namespace});
         let metadata = json!({"labels": labels});
-        self.create("Node", &node, json!({"metadata": metadata, "spec": {"taints": taints}})).await?;
+        self.create("Node", &node, json!({"metadata": metadata, "spec": {"taints": taints}}))
+            .await?;
         self.nodes.borrow_mut().push(node.clone());
         let room = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
         let ready = json!([{"type": "Ready", "status": "True", "reason": "KubeletReady",

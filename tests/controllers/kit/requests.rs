@@ -110,11 +110,6 @@ impl Requests {
         Ok(created)
     }
 
-    /// Writes the object whole.
-    pub async fn replace(&self, kind: &str, name: &str, object: &Value) -> Result<Value> {
-        self.send("PUT", &path(kind, &self.namespace, name), object).await
-    }
-
     /// Changes an object by a merge patch.
     pub async fn patch(&self, kind: &str, name: &str, patch: Value) -> Result<Value> {
         self.send("PATCH", &path(kind, &self.namespace, name), &patch).await

@@ -94,9 +94,8 @@ impl Requests {
     /// Names of an indexed Job's pods in the order of their indexes.
     pub async fn indexed_pods(&self, job: &str) -> Result<Vec<String>> {
         let key = "batch.kubernetes.io/job-completion-index";
-        let index = |pod: &Value| {
-            annotation(pod, key).as_str().and_then(|index| index.parse::<u32>().ok())
-        };
+        let index =
+            |pod: &Value| annotation(pod, key).as_str().and_then(|index| index.parse::<u32>().ok());
         let mut pods = self.job_pods(job).await?;
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods.sort_by_key(index);

@@ -13,9 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::controllers::{self, Controllers};
 use super::layout::{CONTROL, SERVICE_RANGE};
 use super::network::{self, CONTROL_HOLDER};
-use super::controllers::{self, Controllers};
 use super::{Cluster, config};
 use crate::image::e2e;
 use crate::image::registry::Storage;

@@ -74,10 +74,7 @@ impl Controllers {
         let layout = &cluster.layout;
         let program = fs::read_to_string(layout.controllers_program()).ok()?;
         let loops = fs::read_to_string(layout.controllers_loops()).ok()?;
-        Some(Self {
-            program: program.into(),
-            loops: loops.split(',').map(str::to_owned).collect(),
-        })
+        Some(Self { program: program.into(), loops: loops.split(',').map(str::to_owned).collect() })
     }
 
     fn has(&self, name: &str) -> bool {

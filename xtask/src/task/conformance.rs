@@ -96,7 +96,8 @@ struct Programs {
 impl Programs {
     /// Writes the choices down and stops what runs with others.
     fn choose(&self, cluster: &Cluster) -> Result<()> {
-        let wanted = self.agent.clone().or_else(|| (!cluster.is_up()).then_some(Agent::Pintle(None)));
+        let wanted =
+            self.agent.clone().or_else(|| (!cluster.is_up()).then_some(Agent::Pintle(None)));
         if let Some(agent) = wanted {
             for node in cluster.nodes() {
                 cluster.choose_agent(node, &agent)?;
