@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -110,7 +111,7 @@ func run(ctx context.Context, controller string, flags, variables []string) erro
 		"--kube-api-burst=5000",
 	}
 	args = append(append(args, flags...), Gates()...)
-	// What is asked of the program after the test's end of it is asked before ours.
+	// What it counted is read before it ends.
 	living, kill := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
 		end(controller, port)
@@ -119,9 +120,13 @@ func run(ctx context.Context, controller string, flags, variables []string) erro
 	return Run(living, Program, args, variables...)
 }
 
-// count is where a program serves that runs a controller, and what programs counted that ended.
+// count is what programs that run a controller have counted since the last reset.
 type count struct {
-	port  int
+	// newest is the port of the program that was started last.
+	newest int
+	// living has, by port, what each program that runs had counted before.
+	living map[int]map[string]float64
+	// ended is what programs counted that have ended.
 	ended map[string]float64
 }
 
@@ -130,12 +135,15 @@ var counts = struct {
 	of map[string]*count
 }{of: map[string]*count{}}
 
-// ResetCounts forgets what programs counted that have ended.
+// ResetCounts has all counts begin at 0 again.
 func ResetCounts() {
 	counts.Lock()
 	defer counts.Unlock()
 	for _, one := range counts.of {
 		one.ended = map[string]float64{}
+		for port := range one.living {
+			one.living[port] = read(port)
+		}
 	}
 }
 
@@ -148,15 +156,24 @@ func Count(controller, metric string, labels []string) float64 {
 	if one == nil {
 		return 0
 	}
+	all := maps.Clone(one.ended)
+	for port, before := range one.living {
+		add(all, read(port), before)
+	}
 	sum := 0.0
-	for _, all := range []map[string]float64{one.ended, read(one.port)} {
-		for series, value := range all {
-			if is(series, metric, labels) {
-				sum += value
-			}
+	for series, value := range all {
+		if is(series, metric, labels) {
+			sum += value
 		}
 	}
 	return sum
+}
+
+// add adds what was counted since before.
+func add(all, now, before map[string]float64) {
+	for series, value := range now {
+		all[series] += value - before[series]
+	}
 }
 
 // is tells whether a series is that of a metric with these label values, in any order.
@@ -195,23 +212,23 @@ func read(port int) map[string]float64 {
 	return all
 }
 
-// begin notes where a program serves; end adds what it counted to what others did.
+// begin notes where a program serves; end keeps what it counted, and is called while it still runs.
 func begin(controller string, port int) {
 	counts.Lock()
 	defer counts.Unlock()
 	if counts.of[controller] == nil {
-		counts.of[controller] = &count{ended: map[string]float64{}}
+		counts.of[controller] = &count{living: map[int]map[string]float64{}, ended: map[string]float64{}}
 	}
-	counts.of[controller].port = port
+	one := counts.of[controller]
+	one.newest, one.living[port] = port, nil
 }
 
 func end(controller string, port int) {
-	last := read(port)
 	counts.Lock()
 	defer counts.Unlock()
-	for series, value := range last {
-		counts.of[controller].ended[series] += value
-	}
+	one := counts.of[controller]
+	add(one.ended, read(port), one.living[port])
+	delete(one.living, port)
 }
 
 // Shows is whether a page below /debug/controllers/NAME/ of the program has this text.
@@ -222,7 +239,7 @@ func Shows(controller, page, text string) bool {
 	if one == nil {
 		return false
 	}
-	answer, err := Get(one.port, "/debug/controllers/"+controller+"/"+page)
+	answer, err := Get(one.newest, "/debug/controllers/"+controller+"/"+page)
 	if err != nil {
 		return false
 	}
