@@ -125,7 +125,8 @@ impl Daemon {
         let Some(event) = events.first() else { return };
         self.delivered.insert(kind, Some(event.version));
         if !is_followed(kind, &event.object) {
-            return self.frame.apply(WatchEvent::Version(kind, event.version), now);
+            self.frame.apply(WatchEvent::Version(kind, event.version), now);
+            return;
         }
         let object = decode(&event.object);
         let event = match event.change {
