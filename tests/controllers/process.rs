@@ -79,7 +79,8 @@ fn one_of_two_managers_acts_and_a_restart_writes_nothing() {
     server.with_client(async |client| {
         let case = Case::begin(client, "second".to_owned()).await?;
         case.deployment("d", 2, json!({})).await?;
-        case.eq("two pods", json!(2), async || Ok(case.pods().await?.len().into())).await
+        case.eq("two pods", json!(2), async || Ok(case.pods().await?.len().into())).await?;
+        case.settles(&KINDS).await
     });
     assert!(second.end(Signal::SIGTERM).success());
     restart(&server);

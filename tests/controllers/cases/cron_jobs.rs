@@ -186,13 +186,12 @@ async fn finished_jobs_beyond_the_limit_are_deleted(t: &Case) -> Result<()> {
 }
 
 async fn a_missed_start_behind_its_deadline_does_not_run(t: &Case) -> Result<()> {
-    let (schedule, _) = daily(6)?;
+    let (schedule, at) = daily(6)?;
     create(t, &schedule, json!({"startingDeadlineSeconds": 3600})).await?;
     miss_days(t).await?;
     t.settles(&["CronJob"]).await?;
     t.eq("no job", json!([]), async || jobs(t).await).await?;
-    let (schedule, at) = daily(6)?;
-    let spec = json!({"schedule": schedule, "startingDeadlineSeconds": 7 * 3600});
+    let spec = json!({"startingDeadlineSeconds": 7 * 3600});
     t.patch("CronJob", "c", json!({"spec": spec})).await?;
     t.eq("the job of a longer deadline", json!([job_name(&at)]), async || jobs(t).await).await
 }
