@@ -56,9 +56,13 @@ fn mistakes_are_one_sentence_and_exit_code_1() {
     }
 }
 
-/// Neither a line of the log below errors nor a hint.
+/// A line of text that is no line of the log: those begin with a level and a date.
 fn is_error(line: &str) -> bool {
-    !line.is_empty() && ![" INFO ", " WARN "].iter().any(|level| line.contains(level))
+    let is_logged = |level| {
+        line.strip_prefix(level)
+            .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    !line.is_empty() && !['I', 'W'].into_iter().any(is_logged)
 }
 
 #[test]
