@@ -7,6 +7,7 @@
 //! network is needed once. Where upstream's tests need another line here and there, a patch of the
 //! repository has it, which is part of what they are made from.
 
+mod overlay;
 mod patch;
 mod patched;
 
@@ -58,6 +59,34 @@ const GOLANG_FILES: [&str; 8] = [
     "vectors/golang/patches.go",
     "vectors/golang/types.go",
 ];
+/// What the program is made from that syncs StatefulSets and DaemonSets.
+const SET_FILES: [&str; 8] = [
+    "go.mod",
+    "go.sum",
+    "vectors/sets/daemonset.go",
+    "vectors/sets/kinds.go",
+    "vectors/sets/linkname.s",
+    "vectors/sets/main.go",
+    "vectors/sets/statefulset.go",
+    "vectors/sets/world.go",
+];
+/// What the program is made from that syncs Deployments and ReplicaSets.
+const REPLICA_FILES: [&str; 6] = [
+    "go.mod",
+    "go.sum",
+    "vectors/replicas/deployments.go",
+    "vectors/replicas/linkname.s",
+    "vectors/replicas/main.go",
+    "vectors/replicas/sets.go",
+];
+/// What the program is made from that syncs Jobs and CronJobs.
+const JOB_FILES: [&str; 5] = [
+    "go.mod",
+    "go.sum",
+    "_controllers/cronjob/vectors.go",
+    "_controllers/job/vectors.go",
+    "_controllers/main/main.go",
+];
 /// The components that the multi-call program is linked under.
 const COMPONENTS: [&str; 13] = [
     "allocatable-vectors",
@@ -90,6 +119,12 @@ pub enum Program {
     CoreDns,
     /// What follows from the Go types of the API's objects, asked a line at a time.
     GolangVectors,
+    /// Syncs of random StatefulSets and DaemonSets by upstream's controllers.
+    SetVectors,
+    /// The same for Deployments and ReplicaSets.
+    ReplicaVectors,
+    /// The same for Jobs, CronJobs and schedules, whose functions only their packages can call.
+    JobVectors,
     /// The server and client of many behaviours that the suites run in pods.
     Agnhost,
     /// A program that tries to gain privileges.
@@ -127,6 +162,9 @@ impl Program {
             Self::ControllerManager => "kube-controller-manager",
             Self::CoreDns => "coredns",
             Self::GolangVectors => "golang-vectors",
+            Self::SetVectors => "set-vectors",
+            Self::ReplicaVectors => "replica-vectors",
+            Self::JobVectors => "job-vectors",
             Self::Agnhost => "agnhost",
             Self::NoNewPrivs => "nonewprivs",
             Self::SampleApiServer => "sample-apiserver",
@@ -146,6 +184,9 @@ impl Program {
             Self::ControllerManager => ("k8s.io/kubernetes/cmd/kube-controller-manager", false),
             Self::CoreDns => ("./coredns", false),
             Self::GolangVectors => ("./vectors/golang", false),
+            Self::SetVectors => ("./vectors/sets", false),
+            Self::ReplicaVectors => ("./vectors/replicas", false),
+            Self::JobVectors => ("./controllers/main", false),
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
             Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
@@ -164,6 +205,9 @@ impl Program {
             }
             Self::Components => (module_dir(), &COMPONENT_FILES),
             Self::GolangVectors => (module_dir(), &GOLANG_FILES),
+            Self::SetVectors => (module_dir(), &SET_FILES),
+            Self::ReplicaVectors => (module_dir(), &REPLICA_FILES),
+            Self::JobVectors => (module_dir(), &JOB_FILES),
             Self::CoreDns => (module_dir(), &["go.mod", "go.sum", "coredns/main.go"]),
             _ => (module_dir(), &MODULE_FILES),
         }
@@ -200,7 +244,17 @@ impl Program {
         go.current_dir(self.module().0);
         // Upstream vets its suites; with it every package would be read once more.
         go.args(if is_suite { &["test", "-c", "-vet=off"][..] } else { &["build"] });
-        go.args(["-mod=readonly", "-trimpath", "-ldflags", &linker_flags()]);
+        let mut flags = linker_flags();
+        if self == Self::ReplicaVectors {
+            // Its sync functions are linked by name.
+            flags += " -checklinkname=0";
+        }
+        go.args(["-mod=readonly", "-trimpath", "-ldflags", &flags]);
+        let overlay = out.with_extension("overlay.json");
+        if self == Self::JobVectors {
+            overlay::write(&overlay)?;
+            go.arg("-overlay").arg(overlay);
+        }
         go.arg("-o").arg(out).arg(package);
         shell::capture_retried(&mut go).map(drop)
     }

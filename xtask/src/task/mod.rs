@@ -9,6 +9,7 @@ mod e2e_node;
 mod prepare;
 mod suites;
 mod test;
+mod vectors;
 mod vm;
 
 use std::process::{Command, ExitCode};
@@ -36,6 +37,7 @@ usage: cargo xtask TASK
   e2e-node         upstream's suite for one node (--agent A, --focus RE, --guest)
   suites NAME      upstream's tests of the scheduler or of controllers (--program P, --focus TEXT)
   differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
+  vectors [COUNT]  syncs of random objects by upstream's controllers and by ours (--only NAME)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --memory, --cpus, --systemd, --disk)
   run -- CMD       CMD, and the end of all that it started when it or this ends
@@ -54,6 +56,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["e2e-node", rest @ ..] => e2e_node::run(rest),
         ["suites", rest @ ..] => suites::run(rest),
         ["differential", rest @ ..] => differential::run(rest),
+        ["vectors", rest @ ..] => vectors::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["run", "--", program, args @ ..] => supervisor::run(Command::new(program).args(args)),
         ["tidy"] => xtask_tidy::run(),

@@ -1,6 +1,6 @@
 // Command replicas tells what upstream's controllers of Deployments and ReplicaSets do in one sync.
 //
-// Input: "deployment" or "replicaset", and how many seeds. Output: a JSON line a seed with random
+// Input: "deployment" or "replicaset", how many seeds, and the first of them, 0 unless given. Output: a JSON line a seed with random
 // objects and what upstream's sync function wrote with a fake client. Syncs in which a second passes
 // are left out. Built with -ldflags=-checklinkname=0, because the sync functions are not exported.
 package main
@@ -16,16 +16,22 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: replicas deployment|replicaset COUNT")
+	if len(os.Args) != 3 && len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: replicas deployment|replicaset COUNT [FIRST]")
 		os.Exit(2)
 	}
 	count, err := strconv.Atoi(os.Args[2])
 	if err != nil {
 		panic(err)
 	}
+	first := 0
+	if len(os.Args) == 4 {
+		if first, err = strconv.Atoi(os.Args[3]); err != nil {
+			panic(err)
+		}
+	}
 	lines := bufio.NewWriter(os.Stdout)
-	for seed := 0; seed < count; seed++ {
+	for seed := first; seed < first+count; seed++ {
 		now := time.Now()
 		random := rand.New(rand.NewSource(int64(seed)))
 		line := any(nil)

@@ -104,6 +104,7 @@ fn sync_of_a_random_set_is_upstreams() {
             differences.push(format!("{line}\n  upstream {theirs}\n  ours     {ours}"));
         }
     }
+    println!("{} syncs were compared", text.lines().count());
     assert!(text.lines().count() > 10, "there are syncs to compare");
     let shown = differences.iter().take(3).cloned().collect::<Vec<_>>().join("\n");
     assert!(differences.is_empty(), "{} syncs differ:\n{shown}", differences.len());

@@ -34,8 +34,14 @@ fn usage(kind: Kind, object: &Value, resource: &str) -> Amount {
     }
 }
 
-/// A quota's usage with one more object, or what it has no room for.
-fn charged(kind: Kind, object: &Value, quota: &Value) -> Result<Value, String> {
+/// A quota with one more object.
+struct Charge {
+    used: Value,
+    /// What the quota has no room for, as the refusal says it; empty when it has.
+    excess: String,
+}
+
+fn charge(kind: Kind, object: &Value, quota: &Value) -> Charge {
     let mut used = quota["status"]["used"].clone();
     let parse = |value: &Value| value.as_str().and_then(Amount::parse).unwrap_or_default();
     let (mut requested, mut had, mut limited) = (Vec::new(), Vec::new(), Vec::new());
@@ -53,10 +59,10 @@ fn charged(kind: Kind, object: &Value, quota: &Value) -> Result<Value, String> {
         used[resource] = (before + more).canonical().into();
     }
     if requested.is_empty() {
-        return Ok(used);
+        return Charge { used, excess: String::new() };
     }
     let [requested, had, limited] = [requested, had, limited].map(|all| all.join(","));
-    Err(format!("requested: {requested}, used: {had}, limited: {limited}"))
+    Charge { used, excess: format!("requested: {requested}, used: {had}, limited: {limited}") }
 }
 
 /// Answers a request as a server with quotas does.
@@ -75,10 +81,12 @@ pub(super) fn handle(
         .collect();
     let mut charges = Vec::new();
     for (key, quota) in quotas.into_iter().filter(|_| !namespace.is_empty()) {
-        match charged(*kind, body, &quota) {
-            Ok(used) if used == quota["status"]["used"] => {}
-            Ok(used) => charges.push((key, used)),
-            Err(why) => return Err(refusal(*kind, body, key.name(), &why)),
+        let Charge { used, excess } = charge(*kind, body, &quota);
+        if !excess.is_empty() {
+            return Err(refusal(*kind, body, key.name(), &excess));
+        }
+        if used != quota["status"]["used"] {
+            charges.push((key, used));
         }
     }
     let answer = server.handle(identity, request, now)?;
