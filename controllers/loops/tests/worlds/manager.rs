@@ -136,7 +136,8 @@ impl Daemon {
         self.frame.apply(event, now);
     }
 
-    /// Reports the kinds that the server serves, whether or not it has objects; follows those that only metadata is read of.
+    /// Reports the kinds that the server serves, whether or not it has objects; follows those that
+    /// only metadata is read of.
     pub(crate) fn discover(&mut self, server: &Server, now: Now) {
         let verbs =
             ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
