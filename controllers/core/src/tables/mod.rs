@@ -189,6 +189,16 @@ macro_rules! tables {
                 None
             }
 
+            /// An object of the kind in the namespace is known that is not being deleted.
+            pub fn has_undeleted(&self, kind: Kind, namespace: &str) -> bool {
+                $(if kind == kinds::$type::KIND && !self.metadata.contains_key(&kind) {
+                    let mut all = self.$field.in_namespace(namespace);
+                    return all.any(|object| !object.metadata().is_deleting());
+                })*
+                let all = self.metadata.get(&kind).map(|table| table.in_namespace(namespace));
+                all.into_iter().flatten().any(|object| !object.metadata.is_deleting())
+            }
+
             /// Some object has the UID. Goes over all objects.
             pub fn has_uid(&self, uid: &str) -> bool {
                 $(if self.$field.iter().any(|object| object.metadata().uid.as_str() == uid) {

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{PODS, REPLICA_SETS, REPLICATION_CONTROLLERS};
 use pintle_api_types::request::Request;
 use pintle_controllers_core::frame::Now;
@@ -21,6 +22,10 @@ use super::report::{Difference, Report, Side};
 pub const DOUBT_WAIT: Duration = Duration::from_secs(10);
 /// Letters of a content that are shown.
 const CONTENT_MAX: usize = 600;
+
+/// Controllers that delete what others made: a deletion that they do not want any more was a mistake.
+/// Of others it depends on counts, which change.
+const DELETERS: [&str; 2] = ["garbage-collector-controller", "namespace-controller"];
 
 /// A controller and a key of it.
 type Source = (&'static str, String);
@@ -49,6 +54,8 @@ pub struct Ledger {
     intents: BTreeMap<Source, BTreeMap<Mark, Intent>>,
     by_mark: BTreeMap<Mark, BTreeSet<Source>>,
     doubts: VecDeque<Doubt>,
+    /// Deletions that may be a user's, for as long as a sync may want them later.
+    unattributed: VecDeque<(Instant, Mark)>,
     report: Report,
 }
 
@@ -85,7 +92,7 @@ impl Ledger {
         let source = (controller, key);
         let mut new: BTreeMap<Mark, Intent> = BTreeMap::new();
         for deed in writes.iter().filter_map(|write| mark::of_request(write, tables)) {
-            if self.resolve_doubt(&deed) {
+            if self.resolve_doubt(&deed) || self.claim_deletion(controller, &deed) {
                 continue;
             }
             let since = now.instant;
@@ -117,9 +124,9 @@ impl Ledger {
         let is_there = tables
             .meta(mark.kind, &old.deed.key)
             .is_some_and(|meta| meta.uid.as_str() == mark.object && !meta.is_deleting());
-        if mark.action == Action::Delete && is_there {
+        if mark.action == Action::Delete && is_there && DELETERS.contains(&source.0) {
             self.add(Side::Withdrawn, source.0, &old.deed);
-        } else {
+        } else if mark.action != Action::DeleteAll {
             self.report.of(source.0, &mark.reason()).overtaken += 1;
         }
     }
@@ -135,7 +142,7 @@ impl Ledger {
 
     /// Something changed in the cluster.
     pub fn note_change(&mut self, change: &Change, tables: &Tables, now: Now) {
-        let mut deeds = mark::of_change(change);
+        let mut deeds = mark::of_change(change, tables);
         let is_creation = deeds.first().is_some_and(|deed| deed.mark.action == Action::Create);
         if is_creation {
             // Alternatives of one deed: the last names the object for doubts.
@@ -195,14 +202,41 @@ impl Ledger {
     }
 
     fn doubt(&mut self, change: &Change, deed: Deed, tables: &Tables, now: Now) {
-        let author = mark::author(change, &deed, tables);
+        let author = mark::author(change, &deed, tables).or_else(|| self.chooser(change, &deed));
         match author.filter(|name| self.controllers.contains(name)) {
             Some(controller) => {
                 self.doubts.push_back(Doubt { controller, deed, since: now.instant });
             }
-            None if deed.mark.action == Action::Delete => self.report.unattributed_deletions += 1,
+            None if deed.mark.action == Action::Delete => {
+                self.report.unattributed_deletions += 1;
+                self.unattributed.push_back((now.instant, deed.mark));
+            }
             None => {}
         }
+    }
+
+    /// The controller that would delete other pods of the same owner.
+    fn chooser(&self, change: &Change, deed: &Deed) -> Option<&'static str> {
+        let owner =
+            change.old_meta().filter(|_| deed.mark.action == Action::Delete)?.controller()?;
+        let controller = mark::controller_of(&owner.kind)?;
+        let key = ObjectKey::new(deed.key.namespace(), &owner.name).to_string();
+        let intents = self.intents.get(&(controller, key))?;
+        let is_other = |known: &Mark| {
+            known.action == Action::Delete && known.kind == deed.mark.kind && *known != deed.mark
+        };
+        intents.keys().any(is_other).then_some(controller)
+    }
+
+    /// A sync that waited for a live read wants a deletion that was made meanwhile.
+    fn claim_deletion(&mut self, controller: &'static str, deed: &Deed) -> bool {
+        let Some(at) = self.unattributed.iter().position(|(_, mark)| *mark == deed.mark) else {
+            return false;
+        };
+        self.unattributed.remove(at);
+        self.report.unattributed_deletions -= 1;
+        self.report.of(controller, &deed.mark.reason()).same += 1;
+        true
     }
 
     /// A sync wants a change that was made a moment ago.
@@ -222,6 +256,9 @@ impl Ledger {
             let doubt = self.doubts.pop_front().expect("it is there");
             self.add(Side::Theirs, doubt.controller, &doubt.deed);
         }
+        while self.unattributed.front().is_some_and(|(since, _)| is_over(*since)) {
+            self.unattributed.pop_front();
+        }
         let mut missing = Vec::new();
         for (source, intents) in &mut self.intents {
             for intent in intents.values_mut() {
@@ -232,6 +269,11 @@ impl Ledger {
             }
         }
         for ((controller, key), deed) in missing {
+            if deed.mark.action == Action::DeleteAll
+                && !tables.has_undeleted(deed.mark.kind, &deed.mark.object)
+            {
+                continue; // nothing that could be seen to go
+            }
             if is_refused(controller, &key, &deed, tables) {
                 self.report.of(controller, &deed.mark.reason()).refused += 1;
             } else {
@@ -250,13 +292,17 @@ impl Ledger {
 
 /// The acting manager tries the same, and the API server refuses it.
 fn is_refused(controller: &str, key: &str, deed: &Deed, tables: &Tables) -> bool {
+    if deed.mark.action == Action::Create && mark::is_namespace_going(deed.key.namespace(), tables)
+    {
+        return true;
+    }
     let kind = match controller {
         "replicaset-controller" => REPLICA_SETS,
         "replicationcontroller-controller" => REPLICATION_CONTROLLERS,
         _ => return false,
     };
     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
-    let key = pintle_api_types::key::ObjectKey::new(namespace, name);
+    let key = ObjectKey::new(namespace, name);
     let Some(set) = tables.value(kind, &key).filter(|_| deed.mark.kind == PODS) else {
         return false;
     };

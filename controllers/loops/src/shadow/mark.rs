@@ -7,8 +7,9 @@ use std::fmt;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{
-    CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, Kind, NAMESPACES, REPLICA_SETS,
-    REPLICATION_CONTROLLERS, ROOT_CA_CONFIG_MAPS, SERVICE_ACCOUNTS, STATEFUL_SETS,
+    CONFIG_MAPS, CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, Kind, NAMESPACES, REPLICA_SETS,
+    REPLICATION_CONTROLLERS, ROOT_CA_CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, STATEFUL_SETS,
+    TOKEN_SECRETS,
 };
 use pintle_api_types::request::{Request, Target};
 use pintle_controllers_core::meta::Meta;
@@ -27,6 +28,9 @@ const TIMES: [&str; 6] = [
     "startTime",
     "lastSuccessfulTime",
 ];
+
+/// The ConfigMap that each namespace gets.
+const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,15 +68,31 @@ pub(super) struct Mark {
 
 impl Mark {
     fn new(action: Action, kind: Kind, object: impl Into<String>) -> Self {
-        // Of secrets and ConfigMaps some are followed apart.
-        let kind =
-            if kind == ROOT_CA_CONFIG_MAPS { pintle_api_types::kind::CONFIG_MAPS } else { kind };
+        let kind = plain(kind);
         Self { action, kind, object: object.into() }
     }
 
     /// The reason that counts are kept by.
     pub(super) fn reason(&self) -> String {
         format!("{} {}", self.action, self.kind.plural)
+    }
+}
+
+/// The kind without a field selector: of secrets and ConfigMaps some are followed apart.
+fn plain(kind: Kind) -> Kind {
+    match kind {
+        kind if kind == ROOT_CA_CONFIG_MAPS => CONFIG_MAPS,
+        kind if kind == TOKEN_SECRETS => SECRETS,
+        kind => kind,
+    }
+}
+
+/// Another watch reports the same change.
+fn is_seen_twice(kind: Kind, meta: &Meta, action: Action, tables: &Tables) -> bool {
+    match action {
+        Action::Create => kind == CONFIG_MAPS && &*meta.name == ROOT_CA,
+        Action::Delete => plain(kind) != kind && tables.metadata.contains_key(&plain(kind)),
+        _ => false,
     }
 }
 
@@ -157,15 +177,20 @@ fn on_object(action: Action, target: &Target, content: Option<Value>) -> Deed {
 }
 
 /// What was done, if a change is a write that controllers make: alternatives of one mark first.
-pub(super) fn of_change(change: &Change) -> Vec<Deed> {
+pub(super) fn of_change(change: &Change, tables: &Tables) -> Vec<Deed> {
     let Some(kind) = change.kind() else { return Vec::new() };
+    let is_twice = |meta, action| is_seen_twice(kind, meta, action, tables);
     match (change.old_meta(), change.new_meta()) {
+        (None, Some(new)) if is_twice(new, Action::Create) => Vec::new(),
         (None, Some(new)) => created(kind, new),
         (Some(old), new) => {
             if !old.is_deleting() && new.is_none_or(Meta::is_deleting) {
-                return vec![deed(Action::Delete, kind, old.uid.as_str(), old)];
+                let delete = deed(Action::Delete, kind, old.uid.as_str(), old);
+                return if is_twice(old, Action::Delete) { Vec::new() } else { vec![delete] };
             }
-            new.map(|new| changed(change, kind, old, new)).unwrap_or_default()
+            // An object that is deleting goes when its last finalizer is removed.
+            let removed = || vec![deed(Action::Update, kind, old.key().as_str(), old)];
+            new.map_or_else(removed, |new| changed(change, kind, old, new))
         }
         (None, None) => Vec::new(),
     }
@@ -230,17 +255,17 @@ pub(super) fn author(change: &Change, deed: &Deed, tables: &Tables) -> Option<&'
         Action::Scale if deed.mark.kind == REPLICA_SETS => {
             meta.controller().and_then(|owner| controller_of(&owner.kind))
         }
-        Action::Delete if !is_namespace_going(meta, tables) => {
+        Action::Delete if !is_namespace_going(&meta.namespace, tables) => {
             let owners = &meta.owner_references;
-            let is_gone = |uid: &str| !is_known(uid, tables);
-            let all_gone = owners.iter().all(|owner| is_gone(owner.uid.as_str()));
+            let all_gone = owners.iter().all(|owner| !tables.has_uid(owner.uid.as_str()));
             (!owners.is_empty() && all_gone).then_some("garbage-collector-controller")
         }
         _ => None,
     }
 }
 
-fn controller_of(kind: &str) -> Option<&'static str> {
+/// The controller of the objects that such an owner has.
+pub(super) fn controller_of(kind: &str) -> Option<&'static str> {
     [
         (DEPLOYMENTS, "deployment-controller"),
         (REPLICA_SETS, "replicaset-controller"),
@@ -255,14 +280,10 @@ fn controller_of(kind: &str) -> Option<&'static str> {
     .map(|(_, name)| name)
 }
 
-fn is_namespace_going(meta: &Meta, tables: &Tables) -> bool {
-    let key = ObjectKey::new("", &meta.namespace);
+/// The namespace is being deleted, or gone.
+pub(super) fn is_namespace_going(namespace: &str, tables: &Tables) -> bool {
+    let key = ObjectKey::new("", namespace);
     tables.meta(NAMESPACES, &key).is_none_or(Meta::is_deleting)
-}
-
-/// An object with the UID is in a table of workloads.
-fn is_known(uid: &str, tables: &Tables) -> bool {
-    tables.has_uid(uid)
 }
 
 fn owner_of(body: &Value) -> &str {

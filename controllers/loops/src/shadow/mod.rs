@@ -142,7 +142,7 @@ impl Shadow {
 
     /// When there is something to do.
     pub fn next_due(&self) -> Option<Instant> {
-        let held = self.held.values().map(|(since, _)| since.instant).min();
+        let held = self.held.first_key_value().map(|(_, (since, _))| since.instant);
         let queue = self.frame.next_due();
         held.into_iter().chain(queue).min().map(|due| due + SETTLE_WAIT)
     }

@@ -175,6 +175,63 @@ fn deletion_that_is_withdrawn_is_a_difference() {
 }
 
 #[test]
+fn pod_chosen_by_the_other_instead_of_ours_is_a_difference() {
+    let mut cluster = Cluster::new();
+    cluster.set(REPLICA_SETS, set(1, 2));
+    ["a", "b"].iter().for_each(|name| cluster.set(PODS, pod(name, "h", 5)));
+    cluster.decide(SETS, &[delete("a")]);
+    cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "b")));
+    cluster.decide(SETS, &[]);
+    cluster.pass(20);
+    let counts = cluster.counts(SETS, "delete pods");
+    assert_eq!((counts.theirs_only, counts.overtaken, counts.withdrawn), (1, 1, 0));
+}
+
+#[test]
+fn deletion_wanted_after_a_live_read_is_the_same() {
+    let mut cluster = Cluster::new();
+    cluster.set(REPLICA_SETS, set(1, 2));
+    cluster.set(PODS, pod("a", "h", 5));
+    cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "a")));
+    cluster.decide(COLLECTOR, &[delete("a")]);
+    cluster.pass(20);
+    let counts = cluster.counts(COLLECTOR, "delete pods");
+    assert_eq!(counts, Counts { same: 1, ..Counts::default() });
+    assert_eq!(cluster.ledger.report().unattributed_deletions, 0);
+}
+
+#[test]
+fn removed_finalizer_is_seen_when_the_object_goes() {
+    let mut cluster = Cluster::new();
+    let mut going = pod("a", "h", 5);
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    going["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+    cluster.set(PODS, going);
+    let target = Target::object(PODS, ObjectKey::new("n", "a"));
+    let form = pintle_api_types::request::PatchForm::Merge;
+    cluster.decide(COLLECTOR, &[Request::Patch { target, form, body: json!({}) }]);
+    cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "a")));
+    cluster.pass(20);
+    let counts = cluster.counts(COLLECTOR, "update pods");
+    assert_eq!(counts, Counts { same: 1, ..Counts::default() });
+}
+
+#[test]
+fn collection_without_objects_and_creation_in_a_terminating_namespace_are_no_differences() {
+    let mut cluster = Cluster::new();
+    let namespace = json!({"metadata": {"name": "n", "resourceVersion": "9",
+        "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    cluster.set(pintle_api_types::kind::NAMESPACES, namespace);
+    let all =
+        Request::DeleteCollection { kind: PODS, namespace: "n".to_owned(), propagation: None };
+    cluster.decide(COLLECTOR, &[all]);
+    cluster.decide(SETS, &[create("h")]);
+    cluster.pass(20);
+    assert_eq!(cluster.ledger.report().different(), 0);
+    assert_eq!(cluster.counts(SETS, "create pods").refused, 1);
+}
+
+#[test]
 fn statuses_are_compared_without_times() {
     let mut cluster = Cluster::new();
     let status = |ready: i64, at: &str, version| {
