@@ -12,6 +12,8 @@ mod queue;
 #[cfg(test)]
 mod queue_tests;
 mod running;
+#[cfg(test)]
+mod running_tests;
 mod transcript;
 
 use std::collections::BTreeMap;

@@ -305,12 +305,12 @@ impl<C: Controller> Run for Running<C> {
     }
 
     fn turn(&mut self, turn: &mut Turn<'_>) {
+        // Also before the start and while all workers are busy: a key that is due must not keep the
+        // loop awake.
         self.queue.release_due(turn.now.instant);
         if !self.is_started {
             return;
         }
-        // Also while all workers are busy: a key that is due must not keep the loop awake.
-        self.queue.release_due(turn.now.instant);
         self.open_fences(turn);
         while self.syncs.len() < self.controller.workers() {
             let Some(key) = self.queue.take(turn.now.instant) else { break };

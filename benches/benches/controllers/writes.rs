@@ -1,0 +1,60 @@
+//! What a manager wrote, by verb, as the API server's audit log has it.
+//!
+//! Input: the log, from a place on. Output: counts. Events, leases and requests for tokens are no
+//! part of it: they are no decisions.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// Who the manager is to the API server.
+const MANAGER: &str = "system:kube-controller-manager";
+const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
+/// What is not counted.
+const OTHERS: [&str; 2] = ["events", "leases"];
+
+/// Writes that succeeded, by verb.
+pub(crate) type Writes = BTreeMap<String, usize>;
+
+/// A place in the log.
+pub(crate) struct Mark {
+    path: PathBuf,
+    at: u64,
+}
+
+impl Mark {
+    /// The log's end as it is now.
+    pub(crate) fn at_end(path: &Path) -> Result<Self> {
+        Ok(Self { path: path.to_owned(), at: fs::metadata(path)?.len() })
+    }
+
+    /// What was written since.
+    pub(crate) fn writes(&self) -> Result<Writes> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.at))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let mut found = Writes::new();
+        for line in text.lines() {
+            let entry: Value = serde_json::from_str(line).context("a line of the audit log")?;
+            if let Some(verb) = written(&entry) {
+                *found.entry(verb.to_owned()).or_default() += 1;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn written(entry: &Value) -> Option<&str> {
+    let user = entry["user"]["username"].as_str()?;
+    let of = &entry["objectRef"];
+    let is_token = of["subresource"] == "token";
+    let is_other = OTHERS.iter().any(|other| of["resource"] == *other);
+    let has_succeeded = entry["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300);
+    let is_manager = user == MANAGER || user.starts_with(ACCOUNTS);
+    (is_manager && has_succeeded && !is_token && !is_other).then_some(entry["verb"].as_str()?)
+}

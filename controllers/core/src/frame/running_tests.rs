@@ -1,0 +1,67 @@
+//! What the frame tells the loop around it about the time.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::{Kind, NAMESPACES, PODS};
+use pintle_api_types::request::Request;
+
+use super::{Controller, Frame, Now, Order, Outcome, Stop, Transcript, Wakes};
+use crate::tables::{Change, Tables, WatchEvent};
+
+/// One worker, which waits for an answer; another key is due a second after the start.
+struct Busy;
+
+impl Controller for Busy {
+    type Key = ObjectKey;
+    type Snapshot = ();
+    type Note = ();
+
+    const NAME: &'static str = "busy-controller";
+
+    fn kinds(&self) -> Vec<Kind> {
+        vec![NAMESPACES]
+    }
+
+    fn workers(&self) -> usize {
+        1
+    }
+
+    fn handle_start(&mut self, _: &Tables, wake: &mut Wakes<ObjectKey>) {
+        wake.now(ObjectKey::new("", "first"));
+        wake.after(ObjectKey::new("", "second"), Duration::from_secs(1));
+    }
+
+    fn handle_change(&mut self, _: &Change, _: &Tables, _: Now, _: &mut Wakes<ObjectKey>) {}
+
+    fn snapshot(&mut self, _: &ObjectKey, _: &Tables, _: Now) -> Option<()> {
+        Some(())
+    }
+
+    fn sync((): &(), asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
+        let (namespace, labels) = (String::new(), String::new());
+        let list = Request::List { kind: PODS, namespace, labels, only_metadata: true };
+        asked.send(list).map(|_| Outcome::done())
+    }
+}
+
+#[test]
+fn key_due_while_all_workers_are_busy_does_not_wake_the_loop() {
+    let begun = Instant::now();
+    let at = |seconds| Now {
+        instant: begun + Duration::from_secs(seconds),
+        wall: Timestamp::UNIX_EPOCH,
+    };
+    let mut frame = Frame::default();
+    frame.add(Busy);
+    frame.apply(WatchEvent::ListBegun(NAMESPACES), at(0));
+    frame.apply(WatchEvent::ListComplete(NAMESPACES), at(0));
+    let orders = frame.turn(at(0));
+    let [Order::Send { ticket, .. }] = orders[..] else { panic!("one request: {orders:?}") };
+    assert_eq!(frame.next_due(), Some(at(1).instant));
+    assert!(frame.turn(at(2)).is_empty(), "the only worker is busy");
+    assert_eq!(frame.next_due(), None, "the key waits for the worker, not for the time");
+    frame.answer(ticket, vec![Ok(serde_json::Value::Null)], at(3));
+    assert_eq!(frame.turn(at(3)).len(), 1, "the second key is synced");
+}
