@@ -221,24 +221,25 @@ fn start(own: &Own, side: &Side, took: &mut Took) -> Result<Manager> {
 fn rollout(own: &Own, manager: &Manager) -> Result<Took> {
     let (sets, replicas) = (count("PINTLE_BENCH_ROLLOUT", 100), count("PINTLE_BENCH_REPLICAS", 20));
     let path = "/apis/apps/v1/namespaces/rollout/deployments";
-    let played = async |client: &kube::Client, method: Method, done: &str, each: &dyn Fn(usize) -> (String, Value)| {
+    type Each<'a> = &'a dyn Fn(usize) -> (String, Value);
+    let played = async |client: &kube::Client, method: Method, each: Each<'_>| {
         let work = async {
             call_all(client, method, sets, each).await?;
-            objects::all_rolled_out(client, done).await
+            objects::all_rolled_out(client, "rollout").await
         };
         tokio::select! {
             worked = work => worked,
-            ended = objects::play_kubelet(client, done) => ended,
+            ended = objects::play_kubelet(client, "rollout") => ended,
         }
     };
     own.run(async |client| {
         objects::namespace(client, "rollout").await?;
         let create = |at| (path.to_owned(), objects::deployment(&format!("d{at}"), replicas));
-        played(client, Method::POST, "rollout", &create).await
+        played(client, Method::POST, &create).await
     })?;
     own.cost(manager, async |client| {
         let change = |at| (format!("{path}/d{at}"), objects::new_template());
-        played(client, Method::PATCH, "rollout", &change).await
+        played(client, Method::PATCH, &change).await
     })
 }
 

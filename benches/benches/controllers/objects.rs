@@ -29,7 +29,12 @@ pub(crate) struct Amounts {
 }
 
 /// Sends a request; the answer's object.
-pub(crate) async fn call(client: &Client, method: Method, path: &str, body: Value) -> Result<Value> {
+pub(crate) async fn call(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Value,
+) -> Result<Value> {
     let kind = match method {
         Method::PATCH => "application/merge-patch+json",
         _ => "application/json",
@@ -181,7 +186,7 @@ pub(crate) async fn play_kubelet(client: &Client, namespace: &str) -> Result<()>
         WatchEvent::Error(status) => Err(kube::Error::Api(status)),
         _ => Ok(None),
     });
-    let done = wanted.map_ok(|pod| async {
+    let done = wanted.map_ok(|pod| async move {
         let name = pod.metadata.name.unwrap_or_default();
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         let done = match pod.metadata.deletion_timestamp {
