@@ -37,12 +37,15 @@ use crate::server::Server;
 /// Characters of a case's name that its namespace has.
 const NAMESPACE_CHARS: usize = 40;
 
+/// A case under way.
+pub type CaseRun<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
 /// A case under its name.
 pub struct Named {
     /// The function's name.
     pub name: &'static str,
     /// The function.
-    pub run: fn(&Case) -> Pin<Box<dyn Future<Output = Result<()>> + '_>>,
+    pub run: fn(&Case) -> CaseRun<'_>,
 }
 
 /// The named functions as cases.

@@ -68,7 +68,7 @@ impl Requests {
         let owner = uid(&self.get("Deployment", deployment).await?);
         let mut sets = self.list("ReplicaSet").await?;
         sets.retain(|set| controller(set)["uid"] == owner.as_str());
-        sets.sort_by_key(|set| revision(set));
+        sets.sort_by_key(revision);
         Ok(sets)
     }
 
