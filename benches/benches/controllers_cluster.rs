@@ -30,7 +30,7 @@ mod objects;
 #[path = "controllers/writes.rs"]
 mod writes;
 
-use manager::{Manager, Memory, Side};
+use manager::{ManagerProcess, Memory, Side};
 use objects::{Amounts, call, call_all, wait_for};
 use writes::{Mark, Writes};
 
@@ -153,7 +153,7 @@ impl Own {
     /// Until the manager is at rest again, what `work` costs it.
     fn cost(
         &self,
-        manager: &Manager,
+        manager: &ManagerProcess,
         work: impl AsyncFnOnce(&kube::Client) -> Result<()> + Send,
     ) -> Result<Took> {
         let mark = Mark::at_end(&self.0.layout().audit_log())?;
@@ -175,7 +175,7 @@ fn measure(side: &Side) -> Result<Found> {
     };
     own.run(async |client| objects::fill(client, amounts).await)?;
     // What is left to do for these objects is no part of a start.
-    Manager::start(&own.0, side)?.rest()?;
+    ManagerProcess::start(&own.0, side)?.rest()?;
     let manager = start(&own, side, &mut found.start)?;
     found.settled = manager.memory()?;
     let idle = Duration::from_secs(count("PINTLE_BENCH_SECONDS", 60) as u64);
@@ -197,14 +197,14 @@ fn measure(side: &Side) -> Result<Found> {
 }
 
 /// Starts a manager after a namespace and a Deployment were made that nobody has seen.
-fn start(own: &Own, side: &Side, took: &mut Took) -> Result<Manager> {
+fn start(own: &Own, side: &Side, took: &mut Took) -> Result<ManagerProcess> {
     let path = "/apis/apps/v1/namespaces/start/deployments";
     own.run(async |client| {
         let body = json!({"metadata": {"name": "start"}});
         call(client, Method::POST, "/api/v1/namespaces", body).await?;
         call(client, Method::POST, path, objects::deployment("d", 0)).await
     })?;
-    let manager = Manager::start(&own.0, side)?;
+    let manager = ManagerProcess::start(&own.0, side)?;
     own.run(async |client| {
         let space = "/api/v1/namespaces/start";
         for name in ["serviceaccounts/default", "configmaps/kube-root-ca.crt"] {
@@ -218,7 +218,7 @@ fn start(own: &Own, side: &Side, took: &mut Took) -> Result<Manager> {
 }
 
 /// Deployments with pods get a new template, all at once.
-fn rollout(own: &Own, manager: &Manager) -> Result<Took> {
+fn rollout(own: &Own, manager: &ManagerProcess) -> Result<Took> {
     let (sets, replicas) = (count("PINTLE_BENCH_ROLLOUT", 100), count("PINTLE_BENCH_REPLICAS", 20));
     let path = "/apis/apps/v1/namespaces/rollout/deployments";
     type Each<'a> = &'a dyn Fn(usize) -> (String, Value);
@@ -244,7 +244,7 @@ fn rollout(own: &Own, manager: &Manager) -> Result<Took> {
 }
 
 /// Deployments of one namespace change at once; how much more memory that takes, too.
-fn burst(own: &Own, manager: &Manager) -> Result<(Took, f64)> {
+fn burst(own: &Own, manager: &ManagerProcess) -> Result<(Took, f64)> {
     let sets = count("PINTLE_BENCH_BURST", 1000);
     let path = "/apis/apps/v1/namespaces/burst/deployments";
     own.run(async |client| {
@@ -265,7 +265,7 @@ fn burst(own: &Own, manager: &Manager) -> Result<(Took, f64)> {
 }
 
 /// A namespace with many objects is deleted.
-fn namespace(own: &Own, manager: &Manager) -> Result<Took> {
+fn namespace(own: &Own, manager: &ManagerProcess) -> Result<Took> {
     let path = "/api/v1/namespaces/full";
     own.run(async |client| {
         objects::namespace(client, "full").await?;
@@ -284,7 +284,7 @@ fn config_maps(own: &Own, side: &Side, kib: usize) -> Result<Memory> {
         objects::namespace(client, &space).await?;
         fill_maps(client, &space, count("PINTLE_BENCH_CONFIG_MAPS", 1000), kib).await
     })?;
-    let manager = Manager::start(&own.0, side)?;
+    let manager = ManagerProcess::start(&own.0, side)?;
     manager.rest()?;
     manager.memory()
 }

@@ -1,7 +1,8 @@
 //! Pages of the deciding thread: what a controller does, and why an object is not where it should be.
 //!
 //! Input: questions from the HTTPS port, the frame. Output: text, or JSON where the client asks for
-//! it. `/debug/controllers/NAME` shows counts, pages below it are the controller's. `/pintle/explain?kind=KIND&namespace=NS&name=NAME`
+//! it. `/debug/controllers/NAME` shows counts, pages below it are the controller's.
+//! `/pintle/explain?kind=KIND&namespace=NS&name=NAME`
 //! explains an object: this thread says what its keys wait for, and a task of its own reads the rest,
 //! so that syncs go on.
 

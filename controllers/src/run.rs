@@ -43,11 +43,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     let mut watches = Watches::new(&context, told);
     watches.follow(&frame.kinds(), false);
     let identities = identities(&frame, &context);
-    let explainer = Explainer {
-        identities: identities.clone(),
-        client: context.clients.root("explain").urgent(),
-        discovery: context.discovery.clone(),
-    };
+    let explainer = explainer(&identities, &context);
     let mut dispatcher = Dispatcher::new(identities, answer);
     let discovered = discovered(&context.discovery.current());
     frame.apply(WatchEvent::Discovered(discovered.clone()), now());
@@ -102,16 +98,28 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
         counts.mark_turn(&frame, is_quiet, now());
         context.turns.mark();
         context.turns.set_ahead(dispatcher.under_way());
-        if !was_started && frame.is_started() {
-            was_started = true;
-            tracing::info!("all caches are synced");
-        }
+        note_start(&frame, &mut was_started);
     }
     drop(watches);
     while dispatcher.under_way() > 0 && answers.recv().await.is_some() {
         dispatcher.mark_answered();
     }
     WritesUnderWay::None
+}
+
+fn note_start(frame: &Frame, was_started: &mut bool) {
+    if !*was_started && frame.is_started() {
+        *was_started = true;
+        tracing::info!("all caches are synced");
+    }
+}
+
+fn explainer(identities: &BTreeMap<&'static str, Rc<Identity>>, context: &Context) -> Explainer {
+    Explainer {
+        identities: identities.clone(),
+        client: context.clients.root("explain").urgent(),
+        discovery: context.discovery.clone(),
+    }
 }
 
 fn apply(frame: &mut Frame, first: &mut Option<ShadowFirst>, event: WatchEvent) {

@@ -40,7 +40,11 @@ fn broken_kinds_hold_up_nothing_else() {
 async fn break_conversion(t: &Case) -> Result<()> {
     let schema = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});
-    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": schema});
+    let version = |name: &str, storage: bool| {
+        let mut version = json!({"name": name, "served": true, "schema": schema});
+        version["storage"] = json!(storage);
+        version
+    };
     let names = json!({"plural": "crates", "singular": "crate", "kind": "Crate"});
     let spec = json!({"group": "cases.pintle.test", "scope": "Namespaced", "names": names,
         "versions": [version("v1", true)]});

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use xtask::cluster::controllers::LOOPS;
 
 use crate::kit::{Case, image};
-use crate::server::{Manager, PORT, Server};
+use crate::server::{ManagerProcess, PORT, Server};
 
 /// Where the second manager serves.
 const SECOND_PORT: u16 = 10261;
@@ -91,7 +91,7 @@ fn one_of_two_managers_acts_and_a_restart_writes_nothing() {
     pods_are_created_once(&server.audit());
 }
 
-fn start(server: &Server, name: &str, port: u16) -> Manager {
+fn start(server: &Server, name: &str, port: u16) -> ManagerProcess {
     let mut args = server.args();
     args.push(format!("--secure-port={port}"));
     server.start_tested(name, &args)
@@ -233,7 +233,7 @@ fn writes_are_of_accounts(audit: &str) {
     assert!(others.is_empty(), "the manager itself writes nothing but accounts: {others:?}");
 }
 
-fn hand_over(server: &Server, first: Manager) {
+fn hand_over(server: &Server, first: ManagerProcess) {
     let holder = async |client: &kube::Client| {
         let lease = crate::kit::Requests::new(client.clone(), "kube-system".to_owned());
         let lease = lease.get("Lease", "kube-controller-manager").await?;

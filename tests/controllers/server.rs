@@ -28,16 +28,16 @@ pub const PORT: u16 = 10257;
 pub struct Server {
     cluster: Cluster,
     /// A manager for as long as the server.
-    manager: Option<Manager>,
+    manager: Option<ManagerProcess>,
 }
 
 /// A controller manager; it ends with this.
-pub struct Manager {
+pub struct ManagerProcess {
     child: Child,
     log: PathBuf,
 }
 
-impl Manager {
+impl ManagerProcess {
     /// How it ended; nothing while it runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
@@ -66,7 +66,7 @@ impl Manager {
     }
 }
 
-impl Drop for Manager {
+impl Drop for ManagerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -107,7 +107,7 @@ impl Server {
 
     /// The end of the log of the manager of all cases.
     pub fn manager_log_end(&self) -> String {
-        self.manager.as_ref().map(Manager::log_end).unwrap_or_default()
+        self.manager.as_ref().map(ManagerProcess::log_end).unwrap_or_default()
     }
 
     /// The arguments that any manager has here, for the controllers that pintle has.
@@ -118,22 +118,22 @@ impl Server {
     }
 
     /// Starts the program under test.
-    pub fn start_tested(&self, name: &str, args: &[String]) -> Manager {
+    pub fn start_tested(&self, name: &str, args: &[String]) -> ManagerProcess {
         self.start_program(&program(), name, args)
     }
 
     /// Starts upstream's.
-    pub fn start_upstream(&self, name: &str, args: &[String]) -> Manager {
+    pub fn start_upstream(&self, name: &str, args: &[String]) -> ManagerProcess {
         let folder = Program::Components.ensure().expect("upstream's programs are built");
         self.start_program(&folder.join("kube-controller-manager"), name, args)
     }
 
-    fn start_program(&self, program: &Path, name: &str, args: &[String]) -> Manager {
+    fn start_program(&self, program: &Path, name: &str, args: &[String]) -> ManagerProcess {
         let mut cmd = self.cluster.control_command(program).expect("a command");
         let log = self.cluster.layout().log(name);
         let file = File::options().create(true).append(true).open(&log).expect("a log");
         cmd.args(args).stdout(file.try_clone().expect("a log")).stderr(file);
-        Manager { child: cmd.spawn().expect("it starts"), log }
+        ManagerProcess { child: cmd.spawn().expect("it starts"), log }
     }
 
     /// What a manager with wrong arguments says, and how it ends.

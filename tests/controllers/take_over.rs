@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::kit::{Case, Requests, condition, image, is_terminating, name, template, uid};
-use crate::server::{Manager, PORT, Server};
+use crate::server::{ManagerProcess, PORT, Server};
 
 /// How long each one leads.
 const PERIOD: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ enum Side {
     Upstream,
 }
 
-fn start(server: &Server, side: Side, port: u16) -> Manager {
+fn start(server: &Server, side: Side, port: u16) -> ManagerProcess {
     let mut args = server.args();
     args.push(format!("--secure-port={port}"));
     // Upstream's lets its lease run out.
@@ -81,7 +81,7 @@ fn start(server: &Server, side: Side, port: u16) -> Manager {
 }
 
 /// Has one end and the other one take over until it is over; how often.
-fn alternate(server: &Server, first: Manager, ended: &AtomicBool) -> usize {
+fn alternate(server: &Server, first: ManagerProcess, ended: &AtomicBool) -> usize {
     let (mut leader, mut side, mut port, mut turns) = (first, Side::Upstream, PORT, 0);
     loop {
         let began = Instant::now();

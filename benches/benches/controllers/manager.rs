@@ -32,7 +32,7 @@ pub(crate) struct Side {
 }
 
 /// Its process, which ends with this.
-pub(crate) struct Manager {
+pub(crate) struct ManagerProcess {
     child: Child,
     pub(crate) begun: Instant,
 }
@@ -45,14 +45,14 @@ pub(crate) struct Memory {
     pub(crate) anonymous: f64,
 }
 
-impl Drop for Manager {
+impl Drop for ManagerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Manager {
+impl ManagerProcess {
     pub(crate) fn start(cluster: &Cluster, side: &Side) -> Result<Self> {
         let layout = cluster.layout();
         let mut cmd = cluster.control_command(&side.program)?;
@@ -92,7 +92,7 @@ impl Manager {
         Ok(Memory { resident: of("VmRSS:")?, anonymous: of("RssAnon:")? })
     }
 
-    /// The most that was resident since [`Manager::forget_peak`].
+    /// The most that was resident since [`ManagerProcess::forget_peak`].
     pub(crate) fn peak(&self) -> Result<f64> {
         memory_mib(self.pid(), "VmHWM:")
     }

@@ -125,7 +125,8 @@ impl Facts<'_> {
         {
             let seconds = self.object["spec"]["progressDeadlineSeconds"].as_i64().unwrap_or(600);
             explanation.state.push(format!(
-                "The rollout made no progress for {seconds} s and is marked as failed; it goes on when pods become available."
+                "The rollout made no progress for {seconds} s and is marked as failed; it goes on when \
+                 pods become available."
             ));
         }
         self.pods(explanation);
