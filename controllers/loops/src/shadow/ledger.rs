@@ -151,7 +151,9 @@ impl Ledger {
             }
             deeds = deeds.pop().into_iter().collect();
         } else {
-            deeds.retain(|deed| !self.match_deed(deed, now));
+            deeds.retain(|deed| {
+                !self.match_deed(deed, now) && !self.match_equal_victim(change, deed, tables, now)
+            });
         }
         for deed in deeds {
             self.doubt(change, deed, tables, now);
@@ -187,6 +189,26 @@ impl Ledger {
         true
     }
 
+    /// The shadow would delete another pod of the same rank: the order of such pods is chance.
+    fn match_equal_victim(
+        &mut self,
+        change: &Change,
+        deed: &Deed,
+        tables: &Tables,
+        now: Now,
+    ) -> bool {
+        let Some(source) = self.chooser(change, deed) else { return false };
+        let Some(victim) = mark::victim(change) else { return false };
+        let is_equal = |known: &Intent| {
+            known.deed.mark.action == Action::Delete
+                && tables.pods.get(&known.deed.key).is_some_and(|pod| mark::is_tie(pod, victim))
+        };
+        let intents = self.intents.get(&source);
+        let equal = intents.and_then(|all| all.values().find(|known| is_equal(known)));
+        let Some(equal) = equal.map(|equal| equal.deed.clone()) else { return false };
+        self.match_deed(&equal, now)
+    }
+
     /// The shadow deletes all objects of the kind in the namespace.
     fn is_collected(&mut self, deed: &Deed) -> bool {
         if deed.mark.action != Action::Delete {
@@ -202,7 +224,8 @@ impl Ledger {
     }
 
     fn doubt(&mut self, change: &Change, deed: Deed, tables: &Tables, now: Now) {
-        let author = mark::author(change, &deed, tables).or_else(|| self.chooser(change, &deed));
+        let author = mark::author(change, &deed, tables)
+            .or_else(|| self.chooser(change, &deed).map(|source| source.0));
         match author.filter(|name| self.controllers.contains(name)) {
             Some(controller) => {
                 self.doubts.push_back(Doubt { controller, deed, since: now.instant });
@@ -215,17 +238,18 @@ impl Ledger {
         }
     }
 
-    /// The controller that would delete other pods of the same owner.
-    fn chooser(&self, change: &Change, deed: &Deed) -> Option<&'static str> {
+    /// The controller and key that would delete other pods of the same owner.
+    fn chooser(&self, change: &Change, deed: &Deed) -> Option<Source> {
         let owner =
             change.old_meta().filter(|_| deed.mark.action == Action::Delete)?.controller()?;
         let controller = mark::controller_of(&owner.kind)?;
         let key = ObjectKey::new(deed.key.namespace(), &owner.name).to_string();
-        let intents = self.intents.get(&(controller, key))?;
+        let source = (controller, key);
+        let intents = self.intents.get(&source)?;
         let is_other = |known: &Mark| {
             known.action == Action::Delete && known.kind == deed.mark.kind && *known != deed.mark
         };
-        intents.keys().any(is_other).then_some(controller)
+        intents.keys().any(is_other).then_some(source)
     }
 
     /// A sync that waited for a live read wants a deletion that was made meanwhile.

@@ -12,6 +12,7 @@ use pintle_api_types::kind::{
     TOKEN_SECRETS,
 };
 use pintle_api_types::request::{Request, Target};
+use pintle_controllers_core::kinds::Pod;
 use pintle_controllers_core::meta::Meta;
 use pintle_controllers_core::tables::{Change, Tables};
 use serde_json::Value;
@@ -194,6 +195,27 @@ pub(super) fn of_change(change: &Change, tables: &Tables) -> Vec<Deed> {
         }
         (None, None) => Vec::new(),
     }
+}
+
+/// The pod that a change deletes.
+pub(super) fn victim(change: &Change) -> Option<&Pod> {
+    match change {
+        Change::Pod(delta) => delta.old.as_deref().map(|pod| &**pod),
+        _ => None,
+    }
+}
+
+/// Neither pod is to be deleted rather than the other.
+// k8s: pkg/controller/controller_utils.go ActivePodsWithRanks.Less
+pub(super) fn is_tie(one: &Pod, other: &Pod) -> bool {
+    let rank = |pod: &Pod| {
+        let ready = pod.status.conditions.iter().find(|found| &*found.kind == "Ready");
+        let ready = ready.map(|found| (found.status.clone(), found.last_transition_time));
+        let cost = pod.metadata.annotation("controller.kubernetes.io/pod-deletion-cost");
+        let (node, phase) = (pod.spec.node_name.clone(), pod.status.phase.clone());
+        (node, phase, ready, cost.map(str::to_owned), pod.metadata.creation_timestamp)
+    };
+    rank(one) == rank(other)
 }
 
 fn deed(action: Action, kind: Kind, object: &str, meta: &Meta) -> Deed {

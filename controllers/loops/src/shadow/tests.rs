@@ -153,7 +153,7 @@ fn deletion_is_compared_by_uid_and_a_users_is_not_ours_to_judge() {
     gone(&mut cluster, "b");
     cluster.pass(20);
     assert_eq!(cluster.ledger.report().unattributed_deletions, 1);
-    assert_eq!(cluster.ledger.report().different(), 0);
+    assert_eq!(cluster.counts(SETS, "delete pods").theirs_only, 0);
     // Without its owner only the collector deletes it.
     cluster.apply(WatchEvent::DeletedUnreadable(REPLICA_SETS, ObjectKey::new("n", "s")));
     gone(&mut cluster, "c");
@@ -178,13 +178,22 @@ fn deletion_that_is_withdrawn_is_a_difference() {
 fn pod_chosen_by_the_other_instead_of_ours_is_a_difference() {
     let mut cluster = Cluster::new();
     cluster.set(REPLICA_SETS, set(1, 2));
-    ["a", "b"].iter().for_each(|name| cluster.set(PODS, pod(name, "h", 5)));
+    for (name, second) in [("a", 1), ("b", 2), ("c", 1)] {
+        let mut pod = pod(name, "h", 5);
+        pod["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:0{second}Z"));
+        cluster.set(PODS, pod);
+    }
+    // Pods of one age have no order.
+    cluster.decide(SETS, &[delete("a")]);
+    cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "c")));
+    assert_eq!(cluster.counts(SETS, "delete pods").same, 1);
     cluster.decide(SETS, &[delete("a")]);
     cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "b")));
     cluster.decide(SETS, &[]);
     cluster.pass(20);
     let counts = cluster.counts(SETS, "delete pods");
-    assert_eq!((counts.theirs_only, counts.overtaken, counts.withdrawn), (1, 1, 0));
+    assert_eq!((counts.same, counts.theirs_only, counts.overtaken), (1, 1, 1));
+    assert_eq!(counts.withdrawn, 0);
 }
 
 #[test]
