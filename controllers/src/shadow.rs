@@ -165,7 +165,9 @@ impl ShadowFirst {
         if !frame.is_started() {
             return false;
         }
-        self.ledger.tick(now(), frame.tables());
+        for (controller, key) in self.ledger.tick(now(), frame.tables()) {
+            frame.resync(controller, &key, now());
+        }
         log(self.ledger.take_fresh());
         // A deletion that nobody else makes is expected where no other manager acts. One that is not
         // wanted any more would have been a mistake, and so is what only the other would delete.

@@ -142,6 +142,14 @@ impl Frame {
         }
     }
 
+    /// Has a controller sync the key of an object again.
+    pub fn resync(&mut self, controller: &str, object: &ObjectKey, now: Now) {
+        let found = self.controllers.iter_mut().find(|entry| entry.run.name() == controller);
+        if let Some(entry) = found {
+            entry.run.resync(object, now);
+        }
+    }
+
     /// Applies what a watch reports; returns what changed.
     pub fn apply(&mut self, event: WatchEvent, now: Now) -> Vec<Change> {
         let changes = self.tables.apply(event);

@@ -36,6 +36,8 @@ pub(super) trait Run {
     fn stats(&self, now: Now) -> ControllerStats;
     /// Has its writes reported instead of made, or the other way round.
     fn set_shadow(&mut self, is_shadow: bool, now: Now);
+    /// Syncs the key of an object again.
+    fn resync(&mut self, object: &ObjectKey, now: Now);
     /// What is known of the key of an object; `None` when the keys are no objects.
     fn key_state(&mut self, object: &ObjectKey, tables: &Tables, now: Now) -> Option<KeyState>;
     fn totals(&self) -> Option<&SampleTotals>;
@@ -341,6 +343,12 @@ impl<C: Controller> Run for Running<C> {
     fn set_shadow(&mut self, is_shadow: bool, now: Now) {
         self.is_shadow = is_shadow;
         for key in std::mem::take(&mut self.shadowed) {
+            self.queue.add(key, now.instant);
+        }
+    }
+
+    fn resync(&mut self, object: &ObjectKey, now: Now) {
+        if let Some(key) = C::key_of(object) {
             self.queue.add(key, now.instant);
         }
     }

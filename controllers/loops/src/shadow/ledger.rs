@@ -36,6 +36,8 @@ struct Intent {
     deed: Deed,
     count: usize,
     since: Instant,
+    /// Its key was synced again, to see whether the write is still wanted.
+    is_asked: bool,
     is_reported: bool,
 }
 
@@ -54,6 +56,8 @@ pub struct Ledger {
     intents: BTreeMap<Source, BTreeMap<Mark, Intent>>,
     by_mark: BTreeMap<Mark, BTreeSet<Source>>,
     doubts: VecDeque<Doubt>,
+    /// Writes that are not wanted any more, for as long as the other may still make them.
+    dropped: VecDeque<(Instant, &'static str, Mark)>,
     /// Deletions that may be a user's, for as long as a sync may want them later.
     unattributed: VecDeque<(Instant, Mark)>,
     report: Report,
@@ -96,7 +100,8 @@ impl Ledger {
                 continue;
             }
             let since = now.instant;
-            let intent = Intent { deed, count: 0, since, is_reported: false };
+            let (is_asked, is_reported) = (false, false);
+            let intent = Intent { deed, count: 0, since, is_asked, is_reported };
             let known = new.entry(intent.deed.mark.clone()).or_insert(intent.clone());
             known.count += 1;
             // The last of several writes of one object counts.
@@ -105,8 +110,11 @@ impl Ledger {
         let old = self.intents.remove(&source).unwrap_or_default();
         for (mark, old) in old {
             match new.get_mut(&mark) {
-                Some(known) => (known.since, known.is_reported) = (old.since, old.is_reported),
-                None => self.drop_intent(&source, &old, tables),
+                Some(known) => {
+                    (known.since, known.is_reported) = (old.since, old.is_reported);
+                    known.is_asked = old.is_asked;
+                }
+                None => self.drop_intent(&source, &old, tables, now),
             }
         }
         for mark in new.keys() {
@@ -118,7 +126,7 @@ impl Ledger {
     }
 
     /// The write is not wanted any more.
-    fn drop_intent(&mut self, source: &Source, old: &Intent, tables: &Tables) {
+    fn drop_intent(&mut self, source: &Source, old: &Intent, tables: &Tables, now: Now) {
         self.unlist(&old.deed.mark, source);
         let mark = &old.deed.mark;
         let is_there = tables
@@ -128,7 +136,19 @@ impl Ledger {
             self.add(Side::Withdrawn, source.0, &old.deed);
         } else if mark.action != Action::DeleteAll {
             self.report.of(source.0, &mark.reason()).overtaken += 1;
+            self.dropped.push_back((now.instant, source.0, mark.clone()));
         }
+    }
+
+    /// The other decided upon a state that is a little older, as a batch of writes does.
+    fn match_dropped(&mut self, deed: &Deed) -> bool {
+        let is_it = |(_, _, mark): &(Instant, &str, Mark)| *mark == deed.mark;
+        let chosen = matches!(deed.mark.action, Action::Create | Action::Delete);
+        let Some(at) = self.dropped.iter().position(is_it).filter(|_| chosen) else { return false };
+        let (_, controller, mark) = self.dropped.remove(at).expect("it was found");
+        let counts = self.report.of(controller, &mark.reason());
+        (counts.same, counts.overtaken) = (counts.same + 1, counts.overtaken - 1);
+        true
     }
 
     fn unlist(&mut self, mark: &Mark, source: &Source) {
@@ -146,13 +166,15 @@ impl Ledger {
         let is_creation = deeds.first().is_some_and(|deed| deed.mark.action == Action::Create);
         if is_creation {
             // Alternatives of one deed: the last names the object for doubts.
-            if deeds.iter().any(|deed| self.match_deed(deed, now)) {
+            if deeds.iter().any(|deed| self.match_deed(deed, now) || self.match_dropped(deed)) {
                 return;
             }
             deeds = deeds.pop().into_iter().collect();
         } else {
             deeds.retain(|deed| {
-                !self.match_deed(deed, now) && !self.match_equal_victim(change, deed, tables, now)
+                !self.match_deed(deed, now)
+                    && !self.match_dropped(deed)
+                    && !self.match_equal_victim(change, deed, tables, now)
             });
         }
         for deed in deeds {
@@ -171,7 +193,7 @@ impl Ledger {
             || intent.deed.content.is_none()
             || deed.content == intent.deed.content;
         (intent.count, intent.since) = (intent.count - 1, now.instant);
-        intent.is_reported = false;
+        (intent.is_asked, intent.is_reported) = (false, false);
         let is_last = intent.count == 0;
         if is_last {
             intents.remove(&deed.mark);
@@ -273,8 +295,9 @@ impl Ledger {
         true
     }
 
-    /// Reports what has been missing for too long.
-    pub fn tick(&mut self, now: Now, tables: &Tables) {
+    /// Reports what has been missing for too long. Returns keys to be synced again, because nothing
+    /// may have woken them since the other wrote.
+    pub fn tick(&mut self, now: Now, tables: &Tables) -> Vec<(&'static str, ObjectKey)> {
         let is_over = |since: Instant| since + DOUBT_WAIT <= now.instant;
         while self.doubts.front().is_some_and(|doubt| is_over(doubt.since)) {
             let doubt = self.doubts.pop_front().expect("it is there");
@@ -283,10 +306,18 @@ impl Ledger {
         while self.unattributed.front().is_some_and(|(since, _)| is_over(*since)) {
             self.unattributed.pop_front();
         }
+        while self.dropped.front().is_some_and(|(since, ..)| is_over(*since)) {
+            self.dropped.pop_front();
+        }
+        let mut doubted = Vec::new();
         let mut missing = Vec::new();
         for (source, intents) in &mut self.intents {
             for intent in intents.values_mut() {
-                if !intent.is_reported && is_over(intent.since) {
+                if !intent.is_asked && intent.since + DOUBT_WAIT / 2 <= now.instant {
+                    intent.is_asked = true;
+                    let (namespace, name) = source.1.split_once('/').unwrap_or(("", &source.1));
+                    doubted.push((source.0, ObjectKey::new(namespace, name)));
+                } else if !intent.is_reported && is_over(intent.since) {
                     intent.is_reported = true;
                     missing.push((source.clone(), intent.deed.clone()));
                 }
@@ -304,6 +335,7 @@ impl Ledger {
                 self.add(Side::Ours, controller, &deed);
             }
         }
+        doubted
     }
 
     fn add(&mut self, side: Side, controller: &'static str, deed: &Deed) {

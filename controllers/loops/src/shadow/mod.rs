@@ -128,7 +128,9 @@ impl Shadow {
             self.apply_first(&mut reads);
         }
         self.turn(earlier(now), &mut reads);
-        self.ledger.tick(earlier(now), self.frame.tables());
+        for (controller, key) in self.ledger.tick(earlier(now), self.frame.tables()) {
+            self.frame.resync(controller, &key, earlier(now));
+        }
         reads
     }
 

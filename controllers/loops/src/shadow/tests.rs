@@ -20,6 +20,7 @@ struct Cluster {
     tables: Tables,
     ledger: Ledger,
     now: Now,
+    again: Vec<(&'static str, ObjectKey)>,
 }
 
 impl Cluster {
@@ -28,6 +29,7 @@ impl Cluster {
             tables: Tables::default(),
             ledger: Ledger::new([SETS, COLLECTOR, DEPLOYMENTS]),
             now: at(0),
+            again: Vec::new(),
         };
         cluster.set(pintle_api_types::kind::NAMESPACES, json!({"metadata": {"name": "n"}}));
         cluster
@@ -52,7 +54,10 @@ impl Cluster {
     fn pass(&mut self, seconds: u64) {
         let wait = Duration::from_secs(seconds);
         self.now = Now { instant: self.now.instant + wait, wall: self.now.wall + wait };
+        // Once for what is synced again, once for what is missing.
+        let again = self.ledger.tick(self.now, &self.tables);
         self.ledger.tick(self.now, &self.tables);
+        self.again.extend(again);
     }
 
     fn counts(&self, controller: &str, reason: &str) -> Counts {
@@ -238,6 +243,30 @@ fn collection_without_objects_and_creation_in_a_terminating_namespace_are_no_dif
     cluster.pass(20);
     assert_eq!(cluster.ledger.report().different(), 0);
     assert_eq!(cluster.counts(SETS, "create pods").refused, 1);
+}
+
+#[test]
+fn key_with_a_missing_write_is_synced_again_once() {
+    let mut cluster = Cluster::new();
+    cluster.decide(SETS, &[create("h")]);
+    cluster.pass(4);
+    assert_eq!(cluster.again, []);
+    cluster.pass(2);
+    cluster.pass(20);
+    assert_eq!(cluster.again, [(SETS, ObjectKey::new("n", "s"))]);
+    assert_eq!(cluster.counts(SETS, "create pods").ours_only, 1);
+}
+
+#[test]
+fn victim_of_an_earlier_state_is_the_same() {
+    let mut cluster = Cluster::new();
+    cluster.set(REPLICA_SETS, set(1, 2));
+    ["a", "b"].iter().for_each(|name| cluster.set(PODS, pod(name, "h", 5)));
+    cluster.decide(SETS, &[delete("a")]);
+    cluster.decide(SETS, &[delete("b")]);
+    cluster.apply(WatchEvent::DeletedUnreadable(PODS, ObjectKey::new("n", "a")));
+    let counts = cluster.counts(SETS, "delete pods");
+    assert_eq!((counts.same, counts.overtaken), (1, 0));
 }
 
 #[test]
