@@ -10,7 +10,8 @@ use super::writes::phrases;
 use super::{Explanation, KeyReport, sentence};
 
 /// Parts of reasons that the counts and conditions say already.
-const REPEATS: [&str; 6] = [
+const REPEATS: [&str; 7] = [
+    "which is not wanted any more",
     "to become available",
     "are of the current template",
     "the rollout is paused",
