@@ -48,6 +48,20 @@ impl ScheduleVector {
     }
 }
 
+/// A zone whose rules the time zone database changed after Go's release, and since when they differ:
+/// ours has a newer database than the program that wrote the vectors.
+const NEWER_RULES: [(&str, &str); 1] = [("America/Havana", "2026-11-01T00:00:00Z")];
+
+/// Whether the two databases may disagree about a time of these.
+fn is_of_newer_rules(spec: &str, starts: &Starts) -> bool {
+    let Starts::Times(times) = starts else { return false };
+    let is_in = |zone: &str| spec.split_once('=').is_some_and(|(_, rest)| rest.starts_with(zone));
+    NEWER_RULES.iter().any(|(zone, since)| {
+        let since: Timestamp = since.parse().expect("a time");
+        is_in(zone) && times.iter().any(|time| *time >= since)
+    })
+}
+
 #[test]
 fn schedules_and_their_next_times_are_those_of_upstream() {
     let more = std::env::var("PINTLE_SCHEDULE_VECTORS").ok();
@@ -55,6 +69,9 @@ fn schedules_and_their_next_times_are_those_of_upstream() {
     let (mut compared, mut differ) = (0, Vec::new());
     for line in VECTORS.lines().chain(more.iter().flat_map(|text| text.lines())) {
         let vector: ScheduleVector = serde_json::from_str(line).expect("a vector");
+        if is_of_newer_rules(&vector.spec, &vector.wanted()) {
+            continue;
+        }
         compared += 1;
         if vector.found() != vector.wanted() {
             differ.push(format!("{line}\n  ours {:?}", vector.found()));

@@ -144,24 +144,44 @@ impl JobWant {
     }
 }
 
+/// Creations of one batch are sent at once, and which of them a limit refuses is chance: only their
+/// number is the same then.
+fn is_same_but_refused(limit: usize, ours: &JobWant, theirs: &JobWant) -> bool {
+    let without_creates = |want: &JobWant| JobWant {
+        creates: Vec::new(),
+        patches: want.patches.clone(),
+        deletes: want.deletes.clone(),
+        statuses: want.statuses.clone(),
+        events: want.events.clone(),
+        ..*want
+    };
+    let is_limited = limit > 0 && theirs.failed && theirs.creates.len() == limit;
+    is_limited
+        && ours.creates.len() == theirs.creates.len()
+        && without_creates(ours) == without_creates(theirs)
+}
+
 #[test]
 fn sync_of_a_random_job_does_what_upstream_does() {
     let more = std::env::var("PINTLE_JOB_VECTORS").ok();
     let more = more.map(|path| std::fs::read_to_string(path).expect("vectors that can be read"));
-    let (mut compared, mut differ) = (0, 0);
+    let (mut compared, mut chosen, mut differ) = (0, 0, 0);
     for line in VECTORS.lines().chain(more.iter().flat_map(|text| text.lines())) {
         let vector: JobVector = serde_json::from_str(line).expect("a vector");
         let done = done(&vector.case().sync());
         let want = vector.want.normalized();
         compared += 1;
-        if done != want {
+        if done != want && is_same_but_refused(vector.faults.create_limit, &done, &want) {
+            chosen += 1;
+        } else if done != want {
             differ += 1;
             if differ <= 3 {
                 eprintln!("line {compared}: {line}\n ours     {done:#?}\n upstream {want:#?}");
             }
         }
     }
-    println!("{compared} syncs were compared");
+    println!("{compared} syncs were compared, {chosen} of them created other pods of a batch");
+    assert!(chosen * 100 <= compared, "{chosen} of {compared} created other pods of a batch");
     assert!(compared >= 100, "{compared} vectors");
     assert_eq!(differ, 0, "of {compared} vectors");
 }
