@@ -91,21 +91,37 @@ fn upstreams(vector: &Value) -> Value {
     want
 }
 
+/// Upstream's order of pods has circles where pods are ready since times of one step, so that which
+/// of them goes depends on the order of its cache, which is a map's. All else is equal.
+// k8s: pkg/controller/controller_utils.go ActivePodsWithRanks.Less
+fn is_same_but_chosen(theirs: &Value, ours: &Value) -> bool {
+    let numbered = |want: &Value| {
+        let mut want = want.clone();
+        want["deletes"] = want["deletes"].as_array().map_or(0, Vec::len).into();
+        want
+    };
+    numbered(theirs) == numbered(ours)
+}
+
 #[test]
 fn sync_of_a_random_set_is_upstreams() {
     let given = std::env::var_os("PINTLE_VECTORS_RS");
     let text = given.map(|path| std::fs::read_to_string(path).expect("the file is there"));
     let text = text.as_deref().unwrap_or(VECTORS);
-    let mut differences = Vec::new();
+    let (mut chosen, mut differences) = (0, Vec::new());
     for line in text.lines() {
         let vector: Value = serde_json::from_str(line).expect("a line is JSON");
         let (theirs, ours) = (upstreams(&vector), outcome(&synced(&vector)));
-        if theirs != ours {
+        if theirs != ours && is_same_but_chosen(&theirs, &ours) {
+            chosen += 1;
+        } else if theirs != ours {
             differences.push(format!("{line}\n  upstream {theirs}\n  ours     {ours}"));
         }
     }
-    println!("{} syncs were compared", text.lines().count());
-    assert!(text.lines().count() > 10, "there are syncs to compare");
+    let compared = text.lines().count();
+    println!("{compared} syncs were compared, {chosen} of them deleted other pods of a circle");
+    assert!(chosen * 1_000 <= compared, "{chosen} of {compared} syncs deleted other pods");
+    assert!(compared > 10, "there are syncs to compare");
     let shown = differences.iter().take(3).cloned().collect::<Vec<_>>().join("\n");
     assert!(differences.is_empty(), "{} syncs differ:\n{shown}", differences.len());
 }
