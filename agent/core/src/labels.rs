@@ -191,7 +191,7 @@ pub fn container_notes(annotations: &BTreeMap<String, String>) -> ContainerNotes
 }
 
 /// JSON as Go's encoding/json writes it: serde's, with a few more characters escaped.
-fn go_json(value: &impl Serialize) -> String {
+pub(crate) fn go_json(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("plain structs of text and numbers serialise");
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -41,6 +41,7 @@ pub mod image;
 pub mod logs;
 pub mod probe;
 pub mod request;
+pub mod storage;
 pub mod sync;
 pub mod volume;
 

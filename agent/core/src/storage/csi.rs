@@ -1,0 +1,283 @@
+//! A volume of a CSI driver, as a claim or a pod's spec describes it: plain data.
+//!
+//! Input: a PersistentVolume or a `csi` source of a pod. Output: what the calls to the driver are
+//! made of, without secrets, which are read when a call is made. Bounded by the API's own limits.
+// k8s: pkg/volume/csi/csi_plugin.go, csi_util.go
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fmt::Write as _;
+
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, SecretReference,
+};
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+use pintle_api_types::ids::PodUid;
+use pintle_api_types::quantity::Amount;
+
+/// Name of the plugin in paths and names of volumes.
+pub const PLUGIN: &str = "kubernetes.io/csi";
+
+/// Names a volume on this node, as `volumesInUse` and `volumesAttached` of a Node do.
+// k8s: pkg/volume/util/util.go GetUniqueVolumeName, GetUniqueVolumeNameFromSpecWithPod
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VolumeId(String);
+
+impl VolumeId {
+    /// One of a driver, by its handle: pods may share it.
+    pub fn shared(driver: &str, handle: &str) -> Self {
+        Self(format!("{PLUGIN}/{driver}^{handle}"))
+    }
+
+    /// One that a pod's spec describes: of this pod alone.
+    pub fn of_pod(pod: &PodUid, name: &str) -> Self {
+        Self(format!("{PLUGIN}/{pod}-{name}"))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether a volume outlives the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lifecycle {
+    /// It is that of a PersistentVolume.
+    Persistent,
+    /// It is made for the pod and goes with it.
+    Ephemeral,
+}
+
+impl Lifecycle {
+    /// The API's text.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Persistent => "Persistent",
+            Self::Ephemeral => "Ephemeral",
+        }
+    }
+}
+
+/// Who may use a volume, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AccessMode {
+    /// One node reads and writes.
+    ReadWriteOnce,
+    /// Many nodes read.
+    ReadOnlyMany,
+    /// Many nodes read and write.
+    ReadWriteMany,
+    /// One pod reads and writes.
+    ReadWriteOncePod,
+}
+
+impl AccessMode {
+    /// Reads the API's text.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "ReadWriteOnce" => Self::ReadWriteOnce,
+            "ReadOnlyMany" => Self::ReadOnlyMany,
+            "ReadWriteMany" => Self::ReadWriteMany,
+            "ReadWriteOncePod" => Self::ReadWriteOncePod,
+            _ => return None,
+        })
+    }
+
+    /// True where one node alone writes: the kubelet gives such a volume to the pod's group.
+    // k8s: pkg/volume/csi/csi_util.go hasReadWriteOnce
+    pub fn is_single_writer(self) -> bool {
+        matches!(self, Self::ReadWriteOnce | Self::ReadWriteOncePod)
+    }
+}
+
+/// Names a secret.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SecretKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// The secrets that calls carry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secrets {
+    /// Of NodeStageVolume.
+    pub stage: Option<SecretKey>,
+    /// Of NodePublishVolume.
+    pub publish: Option<SecretKey>,
+    /// Of NodeExpandVolume.
+    pub expand: Option<SecretKey>,
+}
+
+/// A volume of a driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// The driver's name.
+    pub driver: String,
+    /// The driver's name for the volume.
+    pub handle: String,
+    /// Name on the disk: that of the PersistentVolume, or of the volume in the pod.
+    pub name: String,
+    /// Whether it outlives the pod.
+    pub lifecycle: Lifecycle,
+    /// Containers get a device instead of a file system.
+    pub is_block: bool,
+    /// Nobody may write.
+    pub is_read_only: bool,
+    /// File system; empty for the driver's choice.
+    pub fs_type: String,
+    /// What the driver put into the volume for itself.
+    pub attributes: BTreeMap<String, String>,
+    /// In the order of the PersistentVolume; the first one is told to the driver.
+    pub access_modes: Vec<AccessMode>,
+    /// Options of the mount.
+    pub mount_options: Vec<String>,
+    /// Secrets of the calls.
+    pub secrets: Secrets,
+    /// Bytes that the PersistentVolume has.
+    pub capacity_bytes: Option<u64>,
+}
+
+impl Volume {
+    /// That of a PersistentVolume, if a driver has it. `is_read_only` is what the pod asks for.
+    // k8s: pkg/volume/csi/csi_mounter.go SetUpAt
+    pub fn of_claim(volume: &PersistentVolume, is_read_only: bool) -> Option<Self> {
+        let spec = volume.spec.as_ref()?;
+        let source = spec.csi.as_ref()?;
+        let modes = spec.access_modes.iter().flatten();
+        let capacity = spec.capacity.as_ref().and_then(|c| c.get("storage"));
+        Some(Self {
+            driver: source.driver.clone(),
+            handle: source.volume_handle.clone(),
+            name: volume.metadata.name.clone().unwrap_or_default(),
+            lifecycle: Lifecycle::Persistent,
+            is_block: spec.volume_mode.as_deref() == Some("Block"),
+            is_read_only,
+            fs_type: source.fs_type.clone().unwrap_or_default(),
+            attributes: source.volume_attributes.clone().unwrap_or_default(),
+            access_modes: modes.filter_map(|mode| AccessMode::parse(mode)).collect(),
+            mount_options: spec.mount_options.clone().unwrap_or_default(),
+            secrets: secrets(source),
+            capacity_bytes: capacity
+                .and_then(|q| Amount::parse(&q.0))
+                .and_then(|amount| u64::try_from(amount.units()).ok()),
+        })
+    }
+
+    /// One that a pod's spec describes.
+    // k8s: pkg/volume/csi/csi_plugin.go makeVolumeHandle
+    pub fn of_pod(source: &CSIVolumeSource, name: &str, pod: &PodUid, namespace: &str) -> Self {
+        let key = |name: &str| SecretKey { namespace: namespace.to_owned(), name: name.to_owned() };
+        let publish = source.node_publish_secret_ref.as_ref().map(|secret| key(&secret.name));
+        Self {
+            driver: source.driver.clone(),
+            handle: format!("csi-{}", sha256(&[pod.as_str(), name])),
+            name: name.to_owned(),
+            lifecycle: Lifecycle::Ephemeral,
+            is_block: false,
+            is_read_only: source.read_only == Some(true),
+            fs_type: source.fs_type.clone().unwrap_or_default(),
+            attributes: source.volume_attributes.clone().unwrap_or_default(),
+            access_modes: Vec::new(),
+            mount_options: Vec::new(),
+            secrets: Secrets { publish, ..Secrets::default() },
+            capacity_bytes: None,
+        }
+    }
+
+    /// Its name on this node, when this pod uses it.
+    pub fn id(&self, pod: &PodUid) -> VolumeId {
+        match self.lifecycle {
+            Lifecycle::Persistent => VolumeId::shared(&self.driver, &self.handle),
+            Lifecycle::Ephemeral => VolumeId::of_pod(pod, &self.name),
+        }
+    }
+
+    /// What the driver is told.
+    pub fn access_mode(&self) -> AccessMode {
+        self.access_modes.first().copied().unwrap_or(AccessMode::ReadWriteOnce)
+    }
+
+    /// True when the agent has to give the files to the pod's group, by what its driver wants.
+    // k8s: pkg/volume/csi/csi_mounter.go supportsFSGroup
+    pub fn is_given_to_group(&self, policy: GroupPolicy) -> bool {
+        if self.is_read_only || self.is_block {
+            return false;
+        }
+        match policy {
+            GroupPolicy::None => false,
+            GroupPolicy::File => true,
+            GroupPolicy::ReadWriteOnceWithFsType => {
+                let single = self.access_modes.iter().any(|mode| mode.is_single_writer());
+                !self.fs_type.is_empty() && (single || self.lifecycle == Lifecycle::Ephemeral)
+            }
+        }
+    }
+}
+
+fn secrets(source: &CSIPersistentVolumeSource) -> Secrets {
+    let key = |secret: &Option<SecretReference>| {
+        let secret = secret.as_ref()?;
+        let namespace = secret.namespace.clone().unwrap_or_default();
+        Some(SecretKey { namespace, name: secret.name.clone().unwrap_or_default() })
+    };
+    Secrets {
+        stage: key(&source.node_stage_secret_ref),
+        publish: key(&source.node_publish_secret_ref),
+        expand: key(&source.node_expand_secret_ref),
+    }
+}
+
+/// `fsGroupPolicy` of a CSIDriver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GroupPolicy {
+    /// Where one node writes and the file system is named.
+    #[default]
+    ReadWriteOnceWithFsType,
+    /// Always.
+    File,
+    /// Never.
+    None,
+}
+
+impl GroupPolicy {
+    /// Reads the API's text; what nobody knows counts as the default.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "File" => Self::File,
+            "None" => Self::None,
+            _ => Self::ReadWriteOnceWithFsType,
+        }
+    }
+}
+
+/// Name of the VolumeAttachment of a volume on a node.
+// k8s: pkg/volume/csi/csi_attacher.go getAttachmentName
+pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    format!("csi-{}", sha256(&[handle, driver, node]))
+}
+
+/// Hexadecimal SHA-256 of the texts, one after the other.
+pub(super) fn sha256(texts: &[&str]) -> String {
+    let bytes = digest(&SHA256, texts.concat().as_bytes());
+    let mut hex = String::with_capacity(64);
+    for byte in bytes.as_ref() {
+        let _ = write!(hex, "{byte:02x}"); // writing to a String never fails
+    }
+    hex
+}
+
+#[cfg(test)]
+#[path = "csi_tests.rs"]
+mod tests;

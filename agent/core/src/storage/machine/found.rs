@@ -1,0 +1,56 @@
+//! What the disk has at start: volumes that an agent before this one staged or published.
+//!
+//! Input: the files beside volumes, by whoever read them. They are uncertain: nothing is taken away
+//! before its pod is released, and nothing is unstaged before every source of pods has reported.
+// k8s: pkg/kubelet/volumemanager/reconciler/reconstruct.go
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::Storage;
+use super::volume::{Certainty, Known, Use};
+use crate::storage::csi::{Lifecycle, VolumeId};
+use pintle_api_types::ids::PodUid;
+
+/// A volume that was found on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundVolume {
+    /// What the file beside it says.
+    pub known: Known,
+    /// The pod it was published to; `None` for what is staged.
+    pub pod: Option<PodUid>,
+}
+
+impl FoundVolume {
+    fn id(&self) -> VolumeId {
+        match (&self.pod, self.known.lifecycle) {
+            (Some(pod), Lifecycle::Ephemeral) => VolumeId::of_pod(pod, &self.known.name),
+            _ => VolumeId::shared(&self.known.driver, &self.known.handle),
+        }
+    }
+}
+
+impl Storage {
+    /// Takes in what was found; nothing is done about it yet.
+    pub(super) fn find(&mut self, volumes: Vec<FoundVolume>, in_use: &BTreeSet<String>) {
+        for found in volumes {
+            let id = found.id();
+            let was_in_use = in_use.contains(id.as_str());
+            let state = self.volumes.entry(id.clone()).or_default();
+            state.is_attachable |= was_in_use;
+            match found.pod {
+                None => {
+                    state.staged = state.staged.max(Certainty::Uncertain);
+                    state.known.get_or_insert(found.known);
+                }
+                Some(pod) => {
+                    self.pods.entry(pod.clone()).or_default().insert(id);
+                    let of = state.uses.entry(pod).or_insert_with(|| Use::new(found.known));
+                    of.published = of.published.max(Certainty::Uncertain);
+                    of.is_found = true;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The state machine of drivers' volumes: what is wanted, what is, and the next call for each volume.
+//!
+//! `Storage::handle(now, Input) -> Vec<Command>` is the whole interface; whoever owns it makes the
+//! calls and feeds back how each ended. One call at a time is under way for a volume; a call that
+//! failed is made again after 500 ms, twice as long each time up to 2 min 2 s, and only the pod or
+//! the staging that it was for waits. A failure that leaves the outcome open leaves the volume
+//! *uncertain*: it is called again or taken away, never forgotten. What is found on the disk at start
+//! is uncertain, and stays until its pod is released.
+// k8s: pkg/kubelet/volumemanager/reconciler, pkg/volume/util/operationexecutor
+
+mod found;
+mod next;
+mod volume;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::csi::{Volume, VolumeId};
+use pintle_api_types::ids::{Mono, PodUid};
+
+pub use found::FoundVolume;
+pub use waiting::{Step, Waiting};
+
+pub use volume::Known;
+use volume::State;
+
+/// First and longest wait after a call that failed.
+// k8s: pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go
+pub(super) const BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(122));
+
+/// A volume that a pod wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The pod.
+    pub pod: PodUid,
+    /// What it is.
+    pub volume: Volume,
+    /// Somebody attaches it to the node first: `attachRequired` of its CSIDriver.
+    pub is_attached_first: bool,
+    /// It is published anew at each sync: `requiresRepublish` of its CSIDriver.
+    pub is_republished: bool,
+    /// Bytes that the file system is to have, where the claim has less.
+    pub expand_to: Option<u64>,
+    /// Group that files are given to.
+    pub fs_group: Option<u32>,
+}
+
+impl Wanted {
+    /// Its name on this node.
+    pub fn id(&self) -> VolumeId {
+        self.volume.id(&self.pod)
+    }
+}
+
+/// What may happen.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Input {
+    /// What the disk has, once, before anything else.
+    Found {
+        /// Everything that may be staged or published.
+        volumes: Vec<FoundVolume>,
+        /// `volumesInUse` of the Node, as an agent before this one has told it.
+        in_use: BTreeSet<String>,
+    },
+    /// Every source of pods has reported: what is staged and nobody uses may be taken away.
+    SourcesReady,
+    /// A pod is to have these volumes; said again at each of its syncs.
+    Wanted {
+        /// The pod.
+        pod: PodUid,
+        /// All its volumes of drivers.
+        volumes: Vec<Wanted>,
+    },
+    /// Nothing of the pod runs any more: its volumes are taken away.
+    Released {
+        /// The pod.
+        pod: PodUid,
+    },
+    /// `volumesAttached` of the Node.
+    Attached(BTreeSet<String>),
+    /// The Node was written with these `volumesInUse`.
+    InUseWritten(BTreeSet<String>),
+    /// A driver has registered: who waits after a failure of it need not wait longer.
+    DriverReady(String),
+    /// Answer to `Command::Call`.
+    Done {
+        /// The volume.
+        volume: VolumeId,
+        /// The command's.
+        ticket: u64,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// How a call ended.
+pub type Outcome = Result<(), Failure>;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What is known of the volume now.
+    pub problem: Problem,
+    /// For people.
+    pub text: String,
+}
+
+/// What a failure says about the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Problem {
+    /// The driver was not asked: all is as it was.
+    NotAsked,
+    /// The driver may have done it, or may still be about to.
+    Uncertain,
+    /// The driver has not done it.
+    Final,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// A call to a driver, with what goes before and after it on the disk.
+    Call {
+        /// The volume.
+        volume: VolumeId,
+        /// Names the call.
+        ticket: u64,
+        /// Which.
+        call: Call,
+    },
+    /// `volumesInUse` of the Node is to be this.
+    ReportInUse(BTreeSet<String>),
+    /// Whoever waits for the pod's volumes is told.
+    Answer {
+        /// The pod.
+        pod: PodUid,
+        /// What.
+        answer: Answer,
+    },
+    /// A call for the pod failed, and will be made again.
+    Failed {
+        /// The pod.
+        pod: PodUid,
+        /// For its event.
+        text: String,
+    },
+}
+
+/// What whoever waits is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// All that the pod wants is published.
+    Ready,
+    /// Nothing of the pod is published.
+    Gone,
+}
+
+/// A call for a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// NodeStageVolume.
+    Stage(Box<Wanted>),
+    /// NodePublishVolume, and files given to the pod's group.
+    Publish {
+        /// What.
+        wanted: Box<Wanted>,
+        /// It is published, or may be: nothing is removed if the call fails.
+        again: bool,
+    },
+    /// NodeExpandVolume.
+    Expand(Box<Wanted>),
+    /// NodeUnpublishVolume.
+    Unpublish {
+        /// From whom.
+        pod: PodUid,
+        /// What.
+        known: Known,
+    },
+    /// NodeUnstageVolume.
+    Unstage(Known),
+}
+
+/// All volumes of drivers on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Storage {
+    volumes: BTreeMap<VolumeId, State>,
+    /// The volumes of each pod that wants or has some.
+    pods: BTreeMap<PodUid, BTreeSet<VolumeId>>,
+    /// Pods for which nobody was told yet that they have what they want, or nothing.
+    asking: BTreeSet<PodUid>,
+    attached: BTreeSet<String>,
+    /// `volumesInUse` as last written to the Node, and as last asked for.
+    written: BTreeSet<String>,
+    reported: BTreeSet<String>,
+    sources_ready: bool,
+    tickets: u64,
+    /// Up to when whatever was due has been looked at.
+    looked_at: Mono,
+}
+
+impl Storage {
+    /// Takes in what happened; returns what is to be done.
+    pub fn handle(&mut self, now: Mono, input: Input) -> Vec<Command> {
+        let mut commands = Vec::new();
+        let is_due = |state: &State| state.next_due(self.looked_at).is_some_and(|at| at <= now);
+        let due = self.volumes.iter().filter(|(_, state)| is_due(state));
+        let mut due: BTreeSet<VolumeId> = due.map(|(id, _)| id.clone()).collect();
+        due.extend(self.take(now, input, &mut commands));
+        self.looked_at = now;
+        for id in due {
+            self.advance(&id, now, &mut commands);
+        }
+        self.answer(&mut commands);
+        let in_use = self.in_use();
+        if in_use != self.reported {
+            self.reported.clone_from(&in_use);
+            commands.push(Command::ReportInUse(in_use));
+        }
+        commands
+    }
+
+    /// When the next call that failed is to be made again.
+    pub fn next_due(&self) -> Option<Mono> {
+        self.volumes.values().filter_map(|state| state.next_due(self.looked_at)).min()
+    }
+
+    /// Takes an input in; returns the volumes that have to be looked at because of it.
+    fn take(&mut self, now: Mono, input: Input, commands: &mut Vec<Command>) -> Vec<VolumeId> {
+        match input {
+            Input::Found { volumes, in_use } => {
+                self.find(volumes, &in_use);
+                Vec::new()
+            }
+            Input::SourcesReady => {
+                self.sources_ready = true;
+                self.volumes.keys().cloned().collect()
+            }
+            Input::Wanted { pod, volumes } => self.want(&pod, volumes),
+            Input::Released { pod } => self.release(&pod),
+            Input::Attached(names) => self.changed(names, |storage| &mut storage.attached),
+            Input::InUseWritten(names) => self.changed(names, |storage| &mut storage.written),
+            Input::DriverReady(driver) => {
+                let mut of_driver = Vec::new();
+                for (id, state) in &mut self.volumes {
+                    if state.driver() == driver {
+                        state.forget_pauses();
+                        of_driver.push(id.clone());
+                    }
+                }
+                of_driver
+            }
+            Input::Done { volume, ticket, outcome } => {
+                let Some(state) = self.volumes.get_mut(&volume) else { return Vec::new() };
+                commands.extend(state.done(ticket, outcome, now));
+                vec![volume]
+            }
+            Input::Tick => Vec::new(),
+        }
+    }
+
+    /// Replaces a set of names; the volumes whose name came or went.
+    fn changed(
+        &mut self,
+        names: BTreeSet<String>,
+        which: impl Fn(&mut Self) -> &mut BTreeSet<String>,
+    ) -> Vec<VolumeId> {
+        let set = which(self);
+        let before = std::mem::replace(set, names.clone());
+        let moved = |id: &&VolumeId| before.contains(id.as_str()) != names.contains(id.as_str());
+        self.volumes.keys().filter(moved).cloned().collect()
+    }
+
+    fn want(&mut self, pod: &PodUid, volumes: Vec<Wanted>) -> Vec<VolumeId> {
+        self.asking.insert(pod.clone());
+        let ids: Vec<VolumeId> = volumes.iter().map(|wanted| wanted.id()).collect();
+        for wanted in volumes {
+            let id = wanted.id();
+            self.pods.entry(pod.clone()).or_default().insert(id.clone());
+            self.volumes.entry(id).or_default().want(wanted);
+        }
+        ids
+    }
+
+    fn release(&mut self, pod: &PodUid) -> Vec<VolumeId> {
+        self.asking.insert(pod.clone());
+        let ids: Vec<VolumeId> = self.pods.get(pod).into_iter().flatten().cloned().collect();
+        for id in &ids {
+            if let Some(state) = self.volumes.get_mut(id) {
+                state.release(pod);
+            }
+        }
+        ids
+    }
+
+    /// Makes the next call for a volume, unless one is under way or nothing is to be done.
+    fn advance(&mut self, id: &VolumeId, now: Mono, commands: &mut Vec<Command>) {
+        let Some(state) = self.volumes.get_mut(id) else { return };
+        let name = id.as_str();
+        let node = next::Node {
+            is_attached: self.attached.contains(name) && self.written.contains(name),
+            sources_ready: self.sources_ready,
+        };
+        for pod in state.drop_gone() {
+            if let Some(ids) = self.pods.get_mut(&pod) {
+                ids.remove(id);
+            }
+        }
+        let next = state.next(node, now);
+        commands.extend(next.refused);
+        if let Some(call) = next.call {
+            self.tickets += 1;
+            let ticket = self.tickets;
+            state.begin(ticket, call.clone());
+            commands.push(Command::Call { volume: id.clone(), ticket, call });
+        } else if state.is_nothing() {
+            self.volumes.remove(id);
+        }
+    }
+
+    /// Tells those who wait.
+    fn answer(&mut self, commands: &mut Vec<Command>) {
+        let mut told = Vec::new();
+        for pod in &self.asking {
+            let ids = self.pods.get(pod).into_iter().flatten();
+            let uses: Vec<_> = ids.filter_map(|id| self.volumes.get(id)?.of(pod)).collect();
+            let is_released = uses.iter().all(|of| of.is_released());
+            if uses.is_empty() {
+                told.push((pod.clone(), Answer::Gone));
+            } else if !is_released && uses.iter().all(|of| of.is_ready()) {
+                told.push((pod.clone(), Answer::Ready));
+            }
+        }
+        for (pod, answer) in told {
+            self.asking.remove(&pod);
+            if answer == Answer::Gone {
+                self.pods.remove(&pod);
+            }
+            commands.push(Command::Answer { pod, answer });
+        }
+    }
+
+    /// Names of attached volumes that nobody may detach.
+    // k8s: pkg/kubelet/volumemanager/volume_manager.go GetVolumesInUse
+    fn in_use(&self) -> BTreeSet<String> {
+        let attachable = self.volumes.iter().filter(|(_, state)| state.is_attachable);
+        attachable.map(|(id, _)| id.to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::storage::csi::{AccessMode, Lifecycle, Secrets};
+
+const NOW: Mono = Mono(1_000_000_000);
+
+fn uid(number: u32) -> PodUid {
+    PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).expect("a uid")
+}
+
+fn wanted(pod: u32) -> Wanted {
+    let volume = Volume {
+        driver: "d".to_owned(),
+        handle: "h".to_owned(),
+        name: "pv".to_owned(),
+        lifecycle: Lifecycle::Persistent,
+        is_block: false,
+        is_read_only: false,
+        fs_type: String::new(),
+        attributes: BTreeMap::new(),
+        access_modes: vec![AccessMode::ReadWriteOnce],
+        mount_options: Vec::new(),
+        secrets: Secrets::default(),
+        capacity_bytes: None,
+    };
+    Wanted {
+        pod: uid(pod),
+        volume,
+        is_attached_first: false,
+        is_republished: false,
+        expand_to: None,
+        fs_group: None,
+    }
+}
+
+/// A `Storage` of which every answer is looked at.
+#[derive(Default)]
+struct Bed {
+    storage: Storage,
+    now: Option<Mono>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let mut bed = Self::default();
+        assert_eq!(bed.give(Input::SourcesReady), []);
+        bed
+    }
+
+    fn give(&mut self, input: Input) -> Vec<Command> {
+        self.storage.handle(self.now.unwrap_or(NOW), input)
+    }
+
+    fn want(&mut self, wanted: Wanted) -> Vec<Command> {
+        self.give(Input::Wanted { pod: wanted.pod.clone(), volumes: vec![wanted] })
+    }
+
+    fn release(&mut self, pod: u32) -> Vec<Command> {
+        self.give(Input::Released { pod: uid(pod) })
+    }
+
+    /// Answers the only call among the commands.
+    fn answer(&mut self, commands: &[Command], outcome: Outcome) -> Vec<Command> {
+        let (volume, ticket, _) = call(commands);
+        self.give(Input::Done { volume, ticket, outcome })
+    }
+
+    fn pass(&mut self, by: Duration) -> Vec<Command> {
+        self.now = Some(self.now.unwrap_or(NOW).plus(by));
+        self.give(Input::Tick)
+    }
+
+    /// Has a pod's volume staged and published.
+    fn bring_up(&mut self, wanted: Wanted) {
+        let mut commands = self.want(wanted);
+        while commands.iter().any(|command| matches!(command, Command::Call { .. })) {
+            commands = self.answer(&commands, Ok(()));
+        }
+        assert!(matches!(commands[..], [Command::Answer { answer: Answer::Ready, .. }]));
+    }
+}
+
+fn call(commands: &[Command]) -> (VolumeId, u64, Call) {
+    let mut calls = commands.iter().filter_map(|command| match command {
+        Command::Call { volume, ticket, call } => Some((volume.clone(), *ticket, call.clone())),
+        _ => None,
+    });
+    let first = calls.next().unwrap_or_else(|| panic!("no call in {commands:?}"));
+    assert_eq!(calls.next(), None);
+    first
+}
+
+fn verb(commands: &[Command]) -> &'static str {
+    match call(commands).2 {
+        Call::Stage(_) => "stage",
+        Call::Publish { again: false, .. } => "publish",
+        Call::Publish { again: true, .. } => "publish again",
+        Call::Expand(_) => "expand",
+        Call::Unpublish { .. } => "unpublish",
+        Call::Unstage(_) => "unstage",
+    }
+}
+
+fn failure(problem: Problem) -> Outcome {
+    Err(Failure { problem, text: "no".to_owned() })
+}
+
+fn found(pod: Option<u32>) -> FoundVolume {
+    let known = Known {
+        driver: "d".to_owned(),
+        handle: "h".to_owned(),
+        name: "pv".to_owned(),
+        lifecycle: Lifecycle::Persistent,
+        is_block: false,
+    };
+    FoundVolume { known, pod: pod.map(uid) }
+}
+
+#[test]
+fn pod_comes_and_goes_by_four_calls() {
+    let mut bed = Bed::new();
+    let commands = bed.want(wanted(1));
+    assert_eq!(verb(&commands), "stage");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "publish");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(commands, [Command::Answer { pod: uid(1), answer: Answer::Ready }]);
+    let commands = bed.release(1);
+    assert_eq!(verb(&commands), "unpublish");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "unstage");
+    assert!(commands.contains(&Command::Answer { pod: uid(1), answer: Answer::Gone }));
+    assert_eq!(bed.answer(&commands, Ok(())), []);
+    assert!(bed.storage.volumes.is_empty() && bed.storage.pods.is_empty());
+}
+
+#[test]
+fn second_pod_is_published_without_staging_and_the_last_one_unstages() {
+    let mut bed = Bed::new();
+    bed.bring_up(wanted(1));
+    let commands = bed.want(wanted(2));
+    assert_eq!(verb(&commands), "publish");
+    bed.answer(&commands, Ok(()));
+    let commands = bed.release(1);
+    assert_eq!(verb(&commands), "unpublish");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(commands, [Command::Answer { pod: uid(1), answer: Answer::Gone }]);
+    let commands = bed.release(2);
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "unstage");
+}
+
+#[test]
+fn known_pod_that_asks_again_is_told_at_once() {
+    let mut bed = Bed::new();
+    bed.bring_up(wanted(1));
+    let ready = Command::Answer { pod: uid(1), answer: Answer::Ready };
+    assert_eq!(bed.want(wanted(1)), [ready]);
+}
+
+#[test]
+fn volume_that_is_attached_first_waits_until_its_use_was_told_and_it_is_attached() {
+    let mut bed = Bed::new();
+    let name = "kubernetes.io/csi/d^h".to_owned();
+    let names = BTreeSet::from([name]);
+    let commands = bed.want(Wanted { is_attached_first: true, ..wanted(1) });
+    assert_eq!(commands, [Command::ReportInUse(names.clone())]);
+    assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Report);
+    assert_eq!(bed.give(Input::Attached(names.clone())), []);
+    assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Report);
+    let commands = bed.give(Input::InUseWritten(names.clone()));
+    assert_eq!(verb(&commands), "stage");
+    let commands = bed.answer(&commands, Ok(()));
+    bed.answer(&commands, Ok(()));
+    let commands = bed.release(1);
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "unstage");
+    assert!(!commands.iter().any(|command| matches!(command, Command::ReportInUse(_))));
+    assert_eq!(bed.answer(&commands, Ok(())), [Command::ReportInUse(BTreeSet::new())]);
+}
+
+#[test]
+fn failure_is_told_and_the_call_made_again_after_ever_longer_waits() {
+    let mut bed = Bed::new();
+    let mut commands = bed.want(wanted(1));
+    for wait in [500, 1000, 2000, 4000] {
+        assert_eq!(verb(&commands), "stage");
+        let told = bed.answer(&commands, failure(Problem::Final));
+        let text = "MountVolume.MountDevice failed for volume \"pv\" : no".to_owned();
+        assert_eq!(told, [Command::Failed { pod: uid(1), text }]);
+        let due = bed.storage.next_due().expect("a pause");
+        assert_eq!(due, bed.now.unwrap_or(NOW).plus(Duration::from_millis(wait)));
+        assert_eq!(bed.pass(Duration::from_millis(wait - 1)), []);
+        commands = bed.pass(Duration::from_millis(1));
+    }
+    assert_eq!(bed.storage.next_due(), None);
+}
+
+#[test]
+fn driver_that_registers_ends_the_wait() {
+    let mut bed = Bed::new();
+    let commands = bed.want(wanted(1));
+    bed.answer(&commands, failure(Problem::NotAsked));
+    assert_eq!(bed.give(Input::DriverReady("other".to_owned())), []);
+    assert_eq!(verb(&bed.storage.handle(NOW, Input::DriverReady("d".to_owned()))), "stage");
+}
+
+#[test]
+fn uncertain_staging_of_a_pod_that_goes_is_unstaged() {
+    let mut bed = Bed::new();
+    let commands = bed.want(wanted(1));
+    bed.answer(&commands, failure(Problem::Uncertain));
+    let commands = bed.release(1);
+    assert!(commands.contains(&Command::Answer { pod: uid(1), answer: Answer::Gone }));
+    // The pause of the failed call holds for the volume.
+    let commands = bed.pass(Duration::from_secs(1));
+    assert_eq!(verb(&commands), "unstage");
+}
+
+#[test]
+fn refused_staging_of_a_pod_that_goes_leaves_nothing() {
+    let mut bed = Bed::new();
+    let commands = bed.want(wanted(1));
+    bed.answer(&commands, failure(Problem::Final));
+    let commands = bed.release(1);
+    assert_eq!(commands, [Command::Answer { pod: uid(1), answer: Answer::Gone }]);
+    assert!(bed.storage.volumes.is_empty());
+}
+
+#[test]
+fn uncertain_publication_is_unpublished_before_its_volume_is_unstaged() {
+    let mut bed = Bed::new();
+    let commands = bed.want(wanted(1));
+    let commands = bed.answer(&commands, Ok(()));
+    bed.answer(&commands, failure(Problem::Uncertain));
+    let commands = bed.release(1);
+    assert_eq!(verb(&commands), "unpublish");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "unstage");
+}
+
+#[test]
+fn pod_that_goes_while_it_is_staged_takes_the_staging_with_it() {
+    let mut bed = Bed::new();
+    let staging = bed.want(wanted(1));
+    assert_eq!(bed.release(1), []);
+    let commands = bed.answer(&staging, Ok(()));
+    assert_eq!(verb(&commands), "unstage");
+}
+
+#[test]
+fn found_volume_is_published_again_and_never_forgotten_by_a_refusal() {
+    let mut bed = Bed::default();
+    let in_use = BTreeSet::from(["kubernetes.io/csi/d^h".to_owned()]);
+    let volumes = vec![found(None), found(Some(1))];
+    let commands = bed.give(Input::Found { volumes, in_use: in_use.clone() });
+    assert_eq!(commands, [Command::ReportInUse(in_use)]);
+    let commands = bed.want(wanted(1));
+    assert_eq!(verb(&commands), "stage");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "publish again");
+    bed.answer(&commands, failure(Problem::Final));
+    let commands = bed.release(1);
+    assert_eq!(verb(&commands), "unpublish");
+}
+
+#[test]
+fn staging_without_a_pod_stays_until_every_source_has_reported() {
+    let mut bed = Bed::default();
+    bed.give(Input::Found { volumes: vec![found(None)], in_use: BTreeSet::new() });
+    assert_eq!(bed.pass(Duration::from_secs(600)), []);
+    assert_eq!(verb(&bed.give(Input::SourcesReady)), "unstage");
+}
+
+#[test]
+fn volume_of_a_found_pod_stays_until_the_pod_is_released() {
+    let mut bed = Bed::default();
+    let volumes = vec![found(None), found(Some(7))];
+    bed.give(Input::Found { volumes, in_use: BTreeSet::new() });
+    assert_eq!(bed.give(Input::SourcesReady), []);
+    assert_eq!(verb(&bed.release(7)), "unpublish");
+}
+
+#[test]
+fn volume_of_one_pod_is_refused_to_a_second_one_until_the_first_has_gone() {
+    let only = |pod| {
+        let mut wanted = wanted(pod);
+        wanted.volume.access_modes = vec![AccessMode::ReadWriteOncePod];
+        wanted
+    };
+    let mut bed = Bed::new();
+    bed.bring_up(only(1));
+    let commands = bed.want(only(2));
+    let text = "MountVolume.SetUp failed for volume \"pv\" : volume uses the ReadWriteOncePod \
+                access mode and is already in use by another pod";
+    assert_eq!(commands, [Command::Failed { pod: uid(2), text: text.to_owned() }]);
+    let commands = bed.release(1);
+    bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&bed.pass(Duration::from_secs(1))), "publish");
+}
+
+#[test]
+fn claim_that_is_smaller_than_its_volume_is_expanded_before_the_pod_starts() {
+    let mut bed = Bed::new();
+    let commands = bed.want(Wanted { expand_to: Some(8), ..wanted(1) });
+    let commands = bed.answer(&commands, Ok(()));
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(verb(&commands), "expand");
+    let commands = bed.answer(&commands, Ok(()));
+    assert_eq!(commands, [Command::Answer { pod: uid(1), answer: Answer::Ready }]);
+    // The claim says so a little later, and grows once more.
+    bed.bring_up(Wanted { expand_to: Some(8), ..wanted(1) });
+    assert_eq!(verb(&bed.want(Wanted { expand_to: Some(9), ..wanted(1) })), "expand");
+}
+
+#[test]
+fn republished_volume_keeps_its_pod_running_when_the_driver_refuses() {
+    let again = || Wanted { is_republished: true, ..wanted(1) };
+    let mut bed = Bed::new();
+    bed.bring_up(again());
+    let commands = bed.want(again());
+    assert_eq!(verb(&commands), "publish again");
+    assert!(commands.contains(&Command::Answer { pod: uid(1), answer: Answer::Ready }));
+    bed.answer(&commands, failure(Problem::Final));
+    assert_eq!(bed.storage.waiting(&uid(1)), []);
+    assert_eq!(verb(&bed.release(1)), "unpublish");
+}
+
+#[test]
+fn answer_of_an_earlier_call_changes_nothing() {
+    let mut bed = Bed::new();
+    let commands = bed.want(wanted(1));
+    let (volume, ticket, _) = call(&commands);
+    let late = Input::Done { volume, ticket: ticket + 7, outcome: Ok(()) };
+    assert_eq!(bed.give(late), []);
+    assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Call("NodeStageVolume"));
+}
+
+#[test]
+fn state_survives_its_record() {
+    let mut bed = Bed::new();
+    bed.bring_up(wanted(1));
+    let text = serde_json::to_string(&bed.storage).expect("plain data");
+    let back: Storage = serde_json::from_str(&text).expect("what was written");
+    assert_eq!(back, bed.storage);
+}

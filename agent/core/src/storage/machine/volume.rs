@@ -1,0 +1,311 @@
+//! One volume of a driver: whether it is staged, who wants it, who has it, and what is under way.
+//!
+//! Owner: `Storage`. Bounds: one call at a time; an entry for each pod that wants or has it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{BACKOFF, Call, Command, Failure, Outcome, Problem, Wanted};
+use crate::storage::csi::Lifecycle;
+use crate::sync::backoff::Pause;
+use pintle_api_types::ids::{Mono, PodUid};
+
+/// Whether something is staged or published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Certainty {
+    /// It is not.
+    #[default]
+    No,
+    /// It may be.
+    Uncertain,
+    /// It is.
+    Yes,
+}
+
+/// All that is needed to take a volume away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The driver.
+    pub driver: String,
+    /// The driver's name for the volume.
+    pub handle: String,
+    /// Name on the disk.
+    pub name: String,
+    /// Whether it outlives the pod.
+    pub lifecycle: Lifecycle,
+    /// Containers have it as a device.
+    pub is_block: bool,
+}
+
+impl Known {
+    fn of(wanted: &Wanted) -> Self {
+        let volume = &wanted.volume;
+        Self {
+            driver: volume.driver.clone(),
+            handle: volume.handle.clone(),
+            name: volume.name.clone(),
+            lifecycle: volume.lifecycle,
+            is_block: volume.is_block,
+        }
+    }
+}
+
+/// What a pod has of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    pub(super) known: Known,
+    /// `None` for what was found on the disk of a pod that has not asked for it yet.
+    pub(super) wanted: Option<Box<Wanted>>,
+    pub(super) published: Certainty,
+    /// It was found on the disk: a failure does not tell that it is not published.
+    pub(super) is_found: bool,
+    pub(super) is_released: bool,
+    /// It is published, and to be published anew.
+    pub(super) is_due_again: bool,
+    /// Bytes that it was expanded to.
+    pub(super) expanded_to: Option<u64>,
+    pub(super) pause: Option<Pause>,
+    pub(super) failure: Option<String>,
+}
+
+impl Use {
+    pub(super) fn new(known: Known) -> Self {
+        Self {
+            known,
+            wanted: None,
+            published: Certainty::No,
+            is_found: false,
+            is_released: false,
+            is_due_again: false,
+            expanded_to: None,
+            pause: None,
+            failure: None,
+        }
+    }
+
+    /// True once it goes.
+    pub fn is_released(&self) -> bool {
+        self.is_released
+    }
+
+    /// True when the pod may start.
+    pub fn is_ready(&self) -> bool {
+        self.wanted.is_some() && self.published == Certainty::Yes && !self.is_to_expand()
+    }
+
+    /// True when the claim has less than its volume.
+    pub(super) fn is_to_expand(&self) -> bool {
+        let to = self.wanted.as_ref().and_then(|wanted| wanted.expand_to);
+        to.is_some_and(|bytes| self.expanded_to.is_none_or(|done| done < bytes))
+    }
+
+    pub(super) fn waits(&self, now: Mono) -> bool {
+        self.pause.is_some_and(|pause| pause.until > now)
+    }
+}
+
+/// What is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Running {
+    pub(super) ticket: u64,
+    pub(super) call: Call,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// By whom it was staged, or may be.
+    pub(super) known: Option<Known>,
+    pub(super) staged: Certainty,
+    /// Somebody attaches it to the node, and may detach it once it is not told as in use.
+    pub(super) is_attachable: bool,
+    pub(super) uses: BTreeMap<PodUid, Use>,
+    pub(super) running: Option<Running>,
+    /// After a failure to stage or unstage.
+    pub(super) pause: Option<Pause>,
+    pub(super) failure: Option<String>,
+}
+
+impl State {
+    /// The pod's.
+    pub fn of(&self, pod: &PodUid) -> Option<&Use> {
+        self.uses.get(pod)
+    }
+
+    pub(super) fn driver(&self) -> &str {
+        let of_pods = self.uses.values().map(|of| &of.known);
+        of_pods.chain(&self.known).next().map_or("", |known| &known.driver)
+    }
+
+    pub(super) fn want(&mut self, wanted: Wanted) {
+        let known = Known::of(&wanted);
+        self.is_attachable |= wanted.is_attached_first;
+        let of = self.uses.entry(wanted.pod.clone()).or_insert_with(|| Use::new(known));
+        of.is_released = false;
+        of.is_due_again = wanted.is_republished && of.published == Certainty::Yes;
+        of.wanted = Some(Box::new(wanted));
+    }
+
+    pub(super) fn release(&mut self, pod: &PodUid) {
+        if let Some(of) = self.uses.get_mut(pod)
+            && !of.is_released
+        {
+            of.is_released = true;
+            of.pause = None;
+        }
+    }
+
+    pub(super) fn forget_pauses(&mut self) {
+        self.pause = None;
+        self.uses.values_mut().for_each(|of| of.pause = None);
+    }
+
+    /// Forgets pods that are released and have nothing; returns them.
+    pub(super) fn drop_gone(&mut self) -> Vec<PodUid> {
+        if self.running.is_some() {
+            return Vec::new();
+        }
+        let gone = |of: &Use| of.is_released && of.published == Certainty::No;
+        let pods: Vec<PodUid> =
+            self.uses.iter().filter(|(_, of)| gone(of)).map(|(pod, _)| pod.clone()).collect();
+        self.uses.retain(|_, of| !gone(of));
+        pods
+    }
+
+    /// True when nobody wants or has it.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.uses.is_empty() && self.staged == Certainty::No && self.running.is_none()
+    }
+
+    /// When the next pause ends that had not ended by then.
+    pub(super) fn next_due(&self, looked_at: Mono) -> Option<Mono> {
+        if self.running.is_some() {
+            return None;
+        }
+        let own = self.uses.values().filter_map(|of| of.pause);
+        let ends = own.chain(self.pause).map(|pause| pause.until);
+        ends.filter(|until| *until > looked_at).min()
+    }
+
+    pub(super) fn begin(&mut self, ticket: u64, call: Call) {
+        match &call {
+            Call::Stage(wanted) => {
+                // Whatever becomes of it: from here on it may be staged.
+                self.known = Some(Known::of(wanted));
+            }
+            Call::Publish { wanted, .. } => {
+                if let Some(of) = self.uses.get_mut(&wanted.pod) {
+                    of.is_due_again = false;
+                }
+            }
+            Call::Expand(_) | Call::Unpublish { .. } | Call::Unstage(_) => {}
+        }
+        self.running = Some(Running { ticket, call });
+    }
+
+    /// A call ended; returns what pods are told.
+    pub(super) fn done(&mut self, ticket: u64, outcome: Outcome, now: Mono) -> Vec<Command> {
+        let Some(running) = self.running.take_if(|running| running.ticket == ticket) else {
+            return Vec::new();
+        };
+        match (&running.call, outcome) {
+            (Call::Stage(_), Ok(())) => self.staged = Certainty::Yes,
+            (Call::Unstage(_), Ok(())) => self.staged = Certainty::No,
+            (Call::Stage(wanted), Err(failure)) => {
+                self.staged = after(self.staged, &failure, false);
+                return self.stage_failed(wanted, failure, now);
+            }
+            (Call::Unstage(_), Err(failure)) => {
+                // It may be half gone: pods that want it have it staged once more.
+                self.staged = Certainty::Uncertain;
+                self.pause = Some(Pause::after(self.pause, BACKOFF, now));
+                self.failure = Some(failure.text);
+                return Vec::new();
+            }
+            (call, outcome) => return self.use_done(call, outcome, now),
+        }
+        self.pause = None;
+        self.failure = None;
+        Vec::new()
+    }
+
+    fn stage_failed(&mut self, wanted: &Wanted, failure: Failure, now: Mono) -> Vec<Command> {
+        self.pause = Some(Pause::after(self.pause, BACKOFF, now));
+        let what = match wanted.volume.is_block {
+            true => "MapVolume.SetUpDevice",
+            false => "MountVolume.MountDevice",
+        };
+        let text = failed(what, &wanted.volume.name, &failure.text);
+        self.failure = Some(text.clone());
+        let waiting = self.uses.iter().filter(|(_, of)| of.wanted.is_some() && !of.is_released);
+        let told = waiting.map(|(pod, _)| Command::Failed { pod: pod.clone(), text: text.clone() });
+        told.collect()
+    }
+
+    fn use_done(&mut self, call: &Call, outcome: Outcome, now: Mono) -> Vec<Command> {
+        let pod = match call {
+            Call::Publish { wanted, .. } | Call::Expand(wanted) => &wanted.pod,
+            Call::Unpublish { pod, .. } => pod,
+            Call::Stage(_) | Call::Unstage(_) => return Vec::new(),
+        };
+        let Some(of) = self.uses.get_mut(pod) else { return Vec::new() };
+        let failure = match outcome {
+            Ok(()) => {
+                of.succeeded(call);
+                return Vec::new();
+            }
+            Err(failure) => failure,
+        };
+        of.pause = Some(Pause::after(of.pause, BACKOFF, now));
+        let what = match call {
+            Call::Publish { .. } => {
+                of.published = after(of.published, &failure, of.is_found);
+                if of.known.is_block { "MapVolume.MapPodDevice" } else { "MountVolume.SetUp" }
+            }
+            Call::Unpublish { .. } => {
+                of.published = Certainty::Uncertain;
+                if of.known.is_block { "UnmapVolume" } else { "UnmountVolume.TearDown" }
+            }
+            _ => "MountVolume.Setup failed while expanding volume; NodeExpandVolume",
+        };
+        let text = failed(what, &of.known.name, &failure.text);
+        of.failure = Some(text.clone());
+        vec![Command::Failed { pod: pod.clone(), text }]
+    }
+}
+
+impl Use {
+    fn succeeded(&mut self, call: &Call) {
+        self.pause = None;
+        self.failure = None;
+        match call {
+            Call::Publish { .. } => {
+                self.published = Certainty::Yes;
+                self.is_found = false;
+            }
+            Call::Unpublish { .. } => self.published = Certainty::No,
+            Call::Expand(wanted) => self.expanded_to = wanted.expand_to,
+            Call::Stage(_) | Call::Unstage(_) => {}
+        }
+    }
+}
+
+/// What is known after a failure to stage or publish. What is there stays there, and what was found
+/// on the disk may be there whatever the driver says.
+// k8s: pkg/volume/util/operationexecutor/operation_generator.go markVolumeErrorState
+fn after(before: Certainty, failure: &Failure, is_found: bool) -> Certainty {
+    match (failure.problem, before) {
+        (_, Certainty::Yes) => Certainty::Yes,
+        (Problem::NotAsked, before) => before,
+        (Problem::Uncertain, _) => Certainty::Uncertain,
+        (Problem::Final, Certainty::Uncertain) if is_found => Certainty::Uncertain,
+        (Problem::Final, _) => Certainty::No,
+    }
+}
+
+/// The sentence of an event.
+// k8s: pkg/volume/util/operationexecutor/operation_executor.go GenerateError
+pub(super) fn failed(what: &str, name: &str, why: &str) -> String {
+    format!("{what} failed for volume {name:?} : {why}")
+}

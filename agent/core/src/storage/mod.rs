@@ -1,0 +1,22 @@
+//! Volumes of drivers: what is attached, staged and published on this node, and what to do next.
+//!
+//! ```text
+//!   a pod's claims ─> csi::Volume ─> Input::Wanted ─> Storage::handle ─> Command::{Stage, Publish, ..}
+//!   the disk at start ─> Input::Found ──────────────────┘      ^                       │
+//!                                                       Input::Done <──────────── (effects)
+//! ```
+//! A volume that is staged is shared by pods and outlives each of them, so it has a state machine of
+//! its own beside those of pods: `Storage` knows each volume, who uses it, and lets one call at a
+//! time be under way for it. It has no clock and does nothing itself, as `worker::Pods`.
+//! `csi` says what a volume is, `paths` where it lies, `record` what the file beside it says.
+// k8s: pkg/kubelet/volumemanager, pkg/volume/csi
+
+pub mod csi;
+mod machine;
+pub mod paths;
+pub mod record;
+
+pub use machine::{
+    Answer, Call, Command, Failure, FoundVolume, Input, Known, Outcome, Problem, Step, Storage,
+    Waiting, Wanted,
+};
