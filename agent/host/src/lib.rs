@@ -3,6 +3,7 @@
 //! ```text
 //!   volume     directories, mounts and contents of volumes
 //!   cgroup     limits and removal of pods' cgroups, their statistics
+//!   csi        the files beside volumes of CSI drivers
 //!   disk       how full a file system is
 //!   flight     the folder of the flight recorder
 //!   ledger     what must outlast the agent: restarts, resources given, probe results
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod csi;
 pub mod disk;
 pub mod flight;
 pub mod ledger;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hyper::{Method, Request};
 use k8s_openapi::api::core::v1::Pod;
@@ -17,6 +17,8 @@ const AT_ONCE: usize = 32;
 /// How often something is looked at, and for how long.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_MAX: Duration = Duration::from_secs(600);
+/// How long a watch of the kubelet that is played lasts.
+const WATCH_SECONDS: u32 = 30;
 /// Namespaces of the objects that are only there.
 const NAMESPACES: usize = 20;
 
@@ -81,8 +83,12 @@ pub(crate) async fn wait_for(
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {
+    has_code(error, 404)
+}
+
+fn has_code(error: &anyhow::Error, code: u16) -> bool {
     let cause = error.downcast_ref::<kube::Error>();
-    matches!(cause, Some(kube::Error::Api(status)) if status.code == 404)
+    matches!(cause, Some(kube::Error::Api(status)) if status.code == code)
 }
 
 pub(crate) async fn namespace(client: &Client, name: &str) -> Result<()> {
@@ -91,7 +97,11 @@ pub(crate) async fn namespace(client: &Client, name: &str) -> Result<()> {
     // Pods are refused before their account is there.
     let body = json!({"metadata": {"name": "default"}});
     let path = format!("/api/v1/namespaces/{name}/serviceaccounts");
-    call(client, Method::POST, &path, body).await.map(drop)
+    match call(client, Method::POST, &path, body).await {
+        // A manager that runs may have been quicker.
+        Err(error) if has_code(&error, 409) => Ok(()),
+        made => made.map(drop),
+    }
 }
 
 /// Pods that run, Deployments without pods and Services, in some namespaces.
@@ -177,12 +187,23 @@ pub(crate) async fn all_rolled_out(client: &Client, namespace: &str) -> Result<(
 }
 
 /// Plays the kubelet of a namespace's pods: each is ready at once, and gone when it is told to go.
+/// A watch that ends begins anew with all pods, so what was missed is made good.
 pub(crate) async fn play_kubelet(client: &Client, namespace: &str) -> Result<()> {
+    loop {
+        play_until_watch_ends(client, namespace).await?;
+    }
+}
+
+async fn play_until_watch_ends(client: &Client, namespace: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let told = pods.watch(&WatchParams::default().timeout(290), "0").await?;
+    let told = pods.watch(&WatchParams::default().timeout(WATCH_SECONDS), "0").await?;
     let wanted = told.try_filter_map(async |event| match event {
-        WatchEvent::Added(pod) => Ok(Some(pod)),
-        WatchEvent::Modified(pod) if pod.metadata.deletion_timestamp.is_some() => Ok(Some(pod)),
+        WatchEvent::Added(pod) if !is_ready(&pod) => Ok(Some(pod)),
+        WatchEvent::Added(pod) | WatchEvent::Modified(pod)
+            if pod.metadata.deletion_timestamp.is_some() =>
+        {
+            Ok(Some(pod))
+        }
         WatchEvent::Error(status) => Err(kube::Error::Api(status)),
         _ => Ok(None),
     });
@@ -205,5 +226,9 @@ pub(crate) async fn play_kubelet(client: &Client, namespace: &str) -> Result<()>
         Ok(())
     });
     done.try_buffer_unordered(AT_ONCE).try_collect::<()>().await?;
-    bail!("the watch of pods ended")
+    Ok(())
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"))
 }

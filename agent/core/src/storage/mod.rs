@@ -12,6 +12,7 @@
 // k8s: pkg/kubelet/volumemanager, pkg/volume/csi
 
 pub mod csi;
+pub mod driver;
 mod machine;
 pub mod paths;
 pub mod record;

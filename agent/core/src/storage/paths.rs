@@ -66,9 +66,14 @@ impl CsiDirs {
         self.devices().join("staging").join(name)
     }
 
+    /// Where a device is published: an entry for each pod.
+    pub fn device_publish(&self, name: &str) -> PathBuf {
+        self.devices().join("publish").join(name)
+    }
+
     /// Where a device is published to a pod: the driver makes the file.
     pub fn device_target(&self, pod: &PodUid, name: &str) -> PathBuf {
-        self.devices().join("publish").join(name).join(pod.as_str())
+        self.device_publish(name).join(pod.as_str())
     }
 
     /// Where the file of a device is.

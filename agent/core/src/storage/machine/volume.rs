@@ -13,7 +13,7 @@ use pintle_api_types::ids::{Mono, PodUid};
 
 /// Whether something is staged or published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Certainty {
+pub(super) enum Certainty {
     /// It is not.
     #[default]
     No,
@@ -53,7 +53,7 @@ impl Known {
 
 /// What a pod has of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Use {
+pub(super) struct Use {
     pub(super) known: Known,
     /// `None` for what was found on the disk of a pod that has not asked for it yet.
     pub(super) wanted: Option<Box<Wanted>>,
@@ -85,12 +85,12 @@ impl Use {
     }
 
     /// True once it goes.
-    pub fn is_released(&self) -> bool {
+    pub(super) fn is_released(&self) -> bool {
         self.is_released
     }
 
     /// True when the pod may start.
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         self.wanted.is_some() && self.published == Certainty::Yes && !self.is_to_expand()
     }
 
@@ -114,7 +114,7 @@ pub(super) struct Running {
 
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub(super) struct State {
     /// By whom it was staged, or may be.
     pub(super) known: Option<Known>,
     pub(super) staged: Certainty,
@@ -129,7 +129,7 @@ pub struct State {
 
 impl State {
     /// The pod's.
-    pub fn of(&self, pod: &PodUid) -> Option<&Use> {
+    pub(super) fn of(&self, pod: &PodUid) -> Option<&Use> {
         self.uses.get(pod)
     }
 

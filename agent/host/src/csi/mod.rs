@@ -1,0 +1,120 @@
+//! The files beside volumes of CSI drivers: made before a call, removed after it, read at start.
+//!
+//! Input: paths of `storage::paths` and the text of `storage::record`. Output: the folders and files
+//! that the kubelet makes, so that either agent finds the other's. What a driver mounted is the
+//! driver's to unmount: nothing here does, and no folder with something in it is removed. The record
+//! goes last, since it is all that tells whose the volume is.
+// k8s: pkg/volume/csi/csi_mounter.go removeMountDir
+
+pub mod scan;
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use pintle_daemon::durable;
+
+use crate::volume::dir_fd::{is_mount_point, make_dir_all};
+use crate::volume::error::{Context, IoFailure};
+use pintle_agent_core::storage::paths::RECORD_FILE;
+use pintle_agent_core::volume::layout::DIR_MODE;
+
+/// Mode of a record, as Go's os.Create makes it under the usual umask.
+const RECORD_MODE: u32 = 0o644;
+
+/// Why a volume's folder stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RemoveError {
+    /// A file operation failed.
+    #[error(transparent)]
+    Io(#[from] IoFailure),
+    /// The driver says that it has unmounted it, and the kernel that it has not.
+    #[error("the driver answered that it is done, and something is still mounted at {0}")]
+    Mounted(String),
+}
+
+/// Makes the folder of a volume, with its record. A record that says the same is left as it is.
+pub fn write_record(folder: &Path, text: &str) -> Result<(), IoFailure> {
+    make_dir_all(folder, DIR_MODE)?;
+    let path = folder.join(RECORD_FILE);
+    if fs::read(&path).is_ok_and(|known| known == text.as_bytes()) {
+        return Ok(());
+    }
+    durable::replace(&path, text.as_bytes(), RECORD_MODE).on("write", &path)
+}
+
+/// Makes a folder for a driver to mount on.
+pub fn make_target(target: &Path) -> Result<(), IoFailure> {
+    make_dir_all(target, DIR_MODE)
+}
+
+/// Removes what the driver left of a target, then the record and the folder.
+///
+/// # Errors
+/// Something is mounted at the target, or there are files in a folder: both stay, with the record.
+pub fn remove_volume(folder: &Path, target: &Path) -> Result<(), RemoveError> {
+    if is_mount_point(target)? {
+        return Err(RemoveError::Mounted(target.display().to_string()));
+    }
+    // A driver of devices makes a file.
+    let removed = match fs::symlink_metadata(target) {
+        Ok(found) if found.is_dir() => fs::remove_dir(target),
+        Ok(_) => fs::remove_file(target),
+        Err(error) => Err(error),
+    };
+    gone(removed).on("remove", target)?;
+    let record = folder.join(RECORD_FILE);
+    gone(fs::remove_file(&record)).on("remove", &record)?;
+    gone(fs::remove_dir(folder)).on("rmdir", folder)?;
+    Ok(())
+}
+
+/// Removes an empty folder.
+pub fn remove_folder(folder: &Path) -> Result<(), IoFailure> {
+    gone(fs::remove_dir(folder)).on("rmdir", folder)
+}
+
+fn gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::mount;
+
+    #[test]
+    fn volume_that_is_still_mounted_keeps_its_record() {
+        crate::volume::tests::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("a folder");
+            let folder = root.path().join("pods/u/volumes/kubernetes.io~csi/pv");
+            let target = folder.join("mount");
+            write_record(&folder, "{}\n").expect("written");
+            make_target(&target).expect("made");
+            mount::tmpfs(&target, Some(64 << 10)).expect("mounted");
+            let refused = remove_volume(&folder, &target).expect_err("it is mounted");
+            assert!(matches!(refused, RemoveError::Mounted(_)), "{refused}");
+            assert!(folder.join(RECORD_FILE).exists());
+            mount::unmount(&target).expect("unmounted");
+            remove_volume(&folder, &target).expect("removed");
+            assert!(!folder.exists());
+            remove_volume(&folder, &target).expect("nothing is there");
+        });
+    }
+
+    #[test]
+    fn folder_with_files_stays_with_its_record() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("pv");
+        let target = folder.join("mount");
+        write_record(&folder, "{}\n").expect("written");
+        make_target(&target).expect("made");
+        fs::write(target.join("data"), "kept").expect("written");
+        remove_volume(&folder, &target).expect_err("it has files");
+        assert_eq!(fs::read(target.join("data")).expect("there"), b"kept");
+        assert!(folder.join(RECORD_FILE).exists());
+    }
+}

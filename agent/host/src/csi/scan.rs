@@ -1,0 +1,191 @@
+//! What the disk says about volumes of drivers, at start: pods' folders and global folders.
+//!
+//! Input: the root directory. Output: every volume of which a record is there, and the folders that
+//! cannot be told, each with a reason. Nothing is changed. Bounds: `VOLUMES_MAX` volumes, records of
+//! `RECORD_BYTES_MAX` bytes; links are not followed.
+// k8s: pkg/kubelet/volumemanager/reconciler/reconstruct_common.go getVolumesFromPodDir
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use pintle_agent_core::storage::csi::Lifecycle;
+use pintle_agent_core::storage::paths::{CsiDirs, PLUGIN_DIR, RECORD_FILE};
+use pintle_agent_core::storage::record::{RECORD_BYTES_MAX, Record};
+use pintle_agent_core::storage::{FoundVolume, Known};
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::layout::{PodDirs, pods_dir};
+
+/// More volumes than a node can have pods and drivers for.
+const VOLUMES_MAX: usize = 1 << 16;
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Volumes that may be staged or published.
+    pub volumes: Vec<FoundVolume>,
+    /// Folders of volumes that nobody can tell, with the reason. They stay.
+    pub unreadable: Vec<(PathBuf, String)>,
+}
+
+/// Looks at everything below the root directory.
+pub fn scan(root: &Path) -> Found {
+    let dirs = CsiDirs::new(root);
+    let mut found = Found::default();
+    for pod in folders(&pods_dir(root)) {
+        let Some(uid) = pod.file_name().and_then(|name| PodUid::parse(name.to_str()?)) else {
+            continue;
+        };
+        for volume in folders(&PodDirs::new(root, &uid).volumes().join(PLUGIN_DIR)) {
+            found.add(&volume, Some(uid.clone()), false);
+        }
+    }
+    let devices = dirs.devices();
+    for driver in folders(&dirs.plugin()).into_iter().filter(|driver| *driver != devices) {
+        for volume in folders(&driver) {
+            found.add_staged(&dirs, &volume);
+        }
+    }
+    for device in folders(&devices) {
+        found.add_device(&dirs, &device);
+    }
+    found
+}
+
+impl Found {
+    fn add(&mut self, folder: &Path, pod: Option<PodUid>, is_block: bool) {
+        match known(folder, is_block) {
+            Ok(Some(known)) if self.volumes.len() < VOLUMES_MAX => {
+                self.volumes.push(FoundVolume { known, pod });
+            }
+            Ok(Some(_)) => self.unreadable.push((folder.to_owned(), "too many".to_owned())),
+            Ok(None) => {}
+            Err(why) => self.unreadable.push((folder.to_owned(), why)),
+        }
+    }
+
+    /// A global folder is the hash of the handle that its record names, or some other agent's.
+    fn add_staged(&mut self, dirs: &CsiDirs, folder: &Path) {
+        match known(folder, false) {
+            Ok(Some(known)) if dirs.global(&known.driver, &known.handle) != folder => {
+                let why = "its record names another volume".to_owned();
+                self.unreadable.push((folder.to_owned(), why));
+            }
+            Ok(None) if folder.join("globalmount").exists() => {
+                self.unreadable.push((folder.to_owned(), format!("{RECORD_FILE} is missing")));
+            }
+            _ => self.add(folder, None, false),
+        }
+    }
+
+    fn add_device(&mut self, dirs: &CsiDirs, folder: &Path) {
+        let data = folder.join("data");
+        let Ok(Some(known)) = known(&data, true) else {
+            // `staging` and `publish` are no devices.
+            return self.add(&data, None, true);
+        };
+        let maps = [dirs.device_publish(&known.name), folder.join("dev")];
+        let pods = maps.iter().flat_map(|map| fs::read_dir(map).into_iter().flatten().flatten());
+        let pods = pods.filter_map(|entry| PodUid::parse(entry.file_name().to_str()?));
+        for pod in pods.collect::<BTreeSet<_>>() {
+            self.add(&data, Some(pod), true);
+        }
+        self.add(&data, None, true);
+    }
+}
+
+/// What the record in a folder says; `None` without one.
+fn known(folder: &Path, is_block: bool) -> Result<Option<Known>, String> {
+    let path = folder.join(RECORD_FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    let mut text = Vec::new();
+    let read = file.take(RECORD_BYTES_MAX).read_to_end(&mut text);
+    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    let record = Record::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let lifecycle = match record.volume_lifecycle_mode.as_str() {
+        "Ephemeral" => Lifecycle::Ephemeral,
+        _ => Lifecycle::Persistent,
+    };
+    let (driver, handle) = (record.driver_name, record.volume_handle);
+    Ok(Some(Known { driver, handle, name: record.spec_vol_id, lifecycle, is_block }))
+}
+
+/// The folders in a folder, in order.
+fn folders(parent: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut folders: Vec<_> = folders.map(|entry| entry.path()).collect();
+    folders.sort();
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "8c1e4b9a-1111-4222-8333-123456789abc";
+
+    fn put(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    #[test]
+    fn everything_with_a_record_is_found_and_the_rest_is_told() {
+        let root = tempfile::tempdir().expect("a folder");
+        let dirs = CsiDirs::new(root.path());
+        let uid = PodUid::parse(UID).expect("a uid");
+        let record = |name: &str, handle: &str, mode: &str| {
+            format!(
+                r#"{{"driverName":"d","specVolID":"{name}","volumeHandle":"{handle}","volumeLifecycleMode":"{mode}"}}"#
+            )
+        };
+        let at = |name: &str| dirs.volume(&uid, name).join(RECORD_FILE);
+        put(&at("pv-1"), &record("pv-1", "h1", "Persistent"));
+        put(&at("scratch"), &record("scratch", "csi-1", "Ephemeral"));
+        put(&at("broken"), "");
+        put(&dirs.global("d", "h1").join(RECORD_FILE), r#"{"driverName":"d","volumeHandle":"h1"}"#);
+        fs::create_dir_all(dirs.staging("d", "lost")).expect("made");
+        put(&dirs.device_data("raw").join(RECORD_FILE), &record("raw", "h2", ""));
+        put(&dirs.device_target(&uid, "raw"), "");
+        fs::create_dir_all(dirs.device_staging("raw")).expect("made");
+
+        let found = scan(root.path());
+        let shown: Vec<String> = found
+            .volumes
+            .iter()
+            .map(|volume| {
+                let known = &volume.known;
+                let pod = if volume.pod.is_some() { "pod" } else { "global" };
+                format!(
+                    "{pod} {} {} {:?} {}",
+                    known.handle, known.name, known.lifecycle, known.is_block
+                )
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "pod h1 pv-1 Persistent false",
+                "pod csi-1 scratch Ephemeral false",
+                "global h1  Persistent false",
+                "pod h2 raw Persistent true",
+                "global h2 raw Persistent true",
+            ]
+        );
+        let unreadable: Vec<_> = found.unreadable.iter().map(|(path, _)| path.clone()).collect();
+        assert_eq!(unreadable, [dirs.volume(&uid, "broken"), dirs.global("d", "lost")]);
+    }
+
+    #[test]
+    fn node_without_volumes_has_none() {
+        let root = tempfile::tempdir().expect("a folder");
+        let found = scan(root.path());
+        assert!(found.volumes.is_empty() && found.unreadable.is_empty());
+    }
+}
