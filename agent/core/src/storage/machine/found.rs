@@ -4,8 +4,6 @@
 //! before its pod is released, and nothing is unstaged before every source of pods has reported.
 // k8s: pkg/kubelet/volumemanager/reconciler/reconstruct.go
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
 use super::Storage;
@@ -33,12 +31,10 @@ impl FoundVolume {
 
 impl Storage {
     /// Takes in what was found; nothing is done about it yet.
-    pub(super) fn find(&mut self, volumes: Vec<FoundVolume>, in_use: &BTreeSet<String>) {
+    pub(super) fn find(&mut self, volumes: Vec<FoundVolume>) {
         for found in volumes {
             let id = found.id();
-            let was_in_use = in_use.contains(id.as_str());
             let state = self.volumes.entry(id.clone()).or_default();
-            state.is_attachable |= was_in_use;
             match found.pod {
                 None => {
                     state.staged = state.staged.max(Certainty::Uncertain);

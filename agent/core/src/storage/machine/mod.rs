@@ -63,8 +63,9 @@ pub enum Input {
     Found {
         /// Everything that may be staged or published.
         volumes: Vec<FoundVolume>,
-        /// `volumesInUse` of the Node, as an agent before this one has told it.
-        in_use: BTreeSet<String>,
+        /// Nothing is there that could not be told: otherwise whatever the Node names as in use when
+        /// it is first read stays in use.
+        is_whole: bool,
     },
     /// Every source of pods has reported: what is staged and nobody uses may be taken away.
     SourcesReady,
@@ -82,7 +83,8 @@ pub enum Input {
     },
     /// `volumesAttached` of the Node.
     Attached(BTreeSet<String>),
-    /// The Node was written with these `volumesInUse`.
+    /// `volumesInUse` of the Node, as the API server has it: at first what an agent before this one
+    /// has told.
     InUseWritten(BTreeSet<String>),
     /// A driver has registered: who waits after a failure of it need not wait longer.
     DriverReady(String),
@@ -197,7 +199,11 @@ pub struct Storage {
     attached: BTreeSet<String>,
     /// `volumesInUse` as last written to the Node, and as last asked for.
     written: BTreeSet<String>,
-    reported: BTreeSet<String>,
+    /// `None` before the Node was read once.
+    reported: Option<BTreeSet<String>>,
+    /// In use for an agent before this one, and not told by the disk.
+    kept_in_use: BTreeSet<String>,
+    is_partly_known: bool,
     sources_ready: bool,
     tickets: u64,
     /// Up to when whatever was due has been looked at.
@@ -217,10 +223,12 @@ impl Storage {
             self.advance(&id, now, &mut commands);
         }
         self.answer(&mut commands);
-        let in_use = self.in_use();
-        if in_use != self.reported {
-            self.reported.clone_from(&in_use);
-            commands.push(Command::ReportInUse(in_use));
+        if let Some(reported) = &self.reported {
+            let in_use = self.in_use();
+            if in_use != *reported {
+                self.reported = Some(in_use.clone());
+                commands.push(Command::ReportInUse(in_use));
+            }
         }
         commands
     }
@@ -233,8 +241,9 @@ impl Storage {
     /// Takes an input in; returns the volumes that have to be looked at because of it.
     fn take(&mut self, now: Mono, input: Input, commands: &mut Vec<Command>) -> Vec<VolumeId> {
         match input {
-            Input::Found { volumes, in_use } => {
-                self.find(volumes, &in_use);
+            Input::Found { volumes, is_whole } => {
+                self.find(volumes);
+                self.is_partly_known = !is_whole;
                 Vec::new()
             }
             Input::SourcesReady => {
@@ -244,7 +253,10 @@ impl Storage {
             Input::Wanted { pod, volumes } => self.want(&pod, volumes),
             Input::Released { pod } => self.release(&pod),
             Input::Attached(names) => self.changed(names, |storage| &mut storage.attached),
-            Input::InUseWritten(names) => self.changed(names, |storage| &mut storage.written),
+            Input::InUseWritten(names) => {
+                self.know_in_use(&names);
+                self.changed(names, |storage| &mut storage.written)
+            }
             Input::DriverReady(driver) => {
                 let mut of_driver = Vec::new();
                 for (id, state) in &mut self.volumes {
@@ -349,7 +361,20 @@ impl Storage {
     // k8s: pkg/kubelet/volumemanager/volume_manager.go GetVolumesInUse
     fn in_use(&self) -> BTreeSet<String> {
         let attachable = self.volumes.iter().filter(|(_, state)| state.is_attachable);
-        attachable.map(|(id, _)| id.to_string()).collect()
+        attachable.map(|(id, _)| id.to_string()).chain(self.kept_in_use.iter().cloned()).collect()
+    }
+
+    /// What is in use by the Node's word was attached, whoever said so.
+    fn know_in_use(&mut self, names: &BTreeSet<String>) {
+        for (id, state) in &mut self.volumes {
+            state.is_attachable |= names.contains(id.as_str());
+        }
+        if self.reported.is_none() {
+            if self.is_partly_known {
+                self.kept_in_use.clone_from(names);
+            }
+            self.reported = Some(names.clone());
+        }
     }
 }
 

@@ -164,6 +164,7 @@ fn volume_that_is_attached_first_waits_until_its_use_was_told_and_it_is_attached
     let mut bed = Bed::new();
     let name = "kubernetes.io/csi/d^h".to_owned();
     let names = BTreeSet::from([name]);
+    assert_eq!(bed.give(Input::InUseWritten(BTreeSet::new())), []);
     let commands = bed.want(Wanted { is_attached_first: true, ..wanted(1) });
     assert_eq!(commands, [Command::ReportInUse(names.clone())]);
     assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Report);
@@ -254,8 +255,10 @@ fn found_volume_is_published_again_and_never_forgotten_by_a_refusal() {
     let mut bed = Bed::default();
     let in_use = BTreeSet::from(["kubernetes.io/csi/d^h".to_owned()]);
     let volumes = vec![found(None), found(Some(1))];
-    let commands = bed.give(Input::Found { volumes, in_use: in_use.clone() });
-    assert_eq!(commands, [Command::ReportInUse(in_use)]);
+    assert_eq!(bed.give(Input::Found { volumes, is_whole: true }), []);
+    let more = BTreeSet::from(["kubernetes.io/csi/d^gone".to_owned()]);
+    let before = in_use.union(&more).cloned().collect();
+    assert_eq!(bed.give(Input::InUseWritten(before)), [Command::ReportInUse(in_use)]);
     let commands = bed.want(wanted(1));
     assert_eq!(verb(&commands), "stage");
     let commands = bed.answer(&commands, Ok(()));
@@ -266,9 +269,21 @@ fn found_volume_is_published_again_and_never_forgotten_by_a_refusal() {
 }
 
 #[test]
+fn volume_in_use_that_the_disk_does_not_tell_stays_in_use() {
+    let mut bed = Bed::default();
+    bed.give(Input::Found { volumes: Vec::new(), is_whole: false });
+    let before = BTreeSet::from(["kubernetes.io/csi/d^lost".to_owned()]);
+    assert_eq!(bed.give(Input::InUseWritten(before.clone())), []);
+    assert_eq!(bed.give(Input::SourcesReady), []);
+    let commands = bed.want(Wanted { is_attached_first: true, ..wanted(1) });
+    let more = BTreeSet::from(["kubernetes.io/csi/d^h".to_owned()]);
+    assert_eq!(commands, [Command::ReportInUse(before.union(&more).cloned().collect())]);
+}
+
+#[test]
 fn staging_without_a_pod_stays_until_every_source_has_reported() {
     let mut bed = Bed::default();
-    bed.give(Input::Found { volumes: vec![found(None)], in_use: BTreeSet::new() });
+    bed.give(Input::Found { volumes: vec![found(None)], is_whole: true });
     assert_eq!(bed.pass(Duration::from_secs(600)), []);
     assert_eq!(verb(&bed.give(Input::SourcesReady)), "unstage");
 }
@@ -277,7 +292,7 @@ fn staging_without_a_pod_stays_until_every_source_has_reported() {
 fn volume_of_a_found_pod_stays_until_the_pod_is_released() {
     let mut bed = Bed::default();
     let volumes = vec![found(None), found(Some(7))];
-    bed.give(Input::Found { volumes, in_use: BTreeSet::new() });
+    bed.give(Input::Found { volumes, is_whole: true });
     assert_eq!(bed.give(Input::SourcesReady), []);
     assert_eq!(verb(&bed.release(7)), "unpublish");
 }
