@@ -1,0 +1,151 @@
+//! The CSI drivers that are registered on this node, for all who use them.
+//!
+//! Input: what the registry publishes. Output: snapshots, cheap to take, and what changed between two
+//! of them. A reader that is late misses no state, only states in between: a driver that went and came
+//! back meanwhile has another `registration` and counts as registered anew. Bound: as many drivers as
+//! sockets.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::csi::{Capabilities, Node, NodeFacts};
+
+/// A registered driver.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    /// Its name.
+    pub name: String,
+    /// Counts registrations on this node: another number is another socket, or a newer one.
+    pub registration: u64,
+    /// What it says about the node.
+    pub facts: NodeFacts,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Its service.
+    pub node: Node,
+}
+
+/// A socket whose plugin is not registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unregistered {
+    /// The registration socket.
+    pub socket: PathBuf,
+    /// Why not, in words for people; `None` while the plugin is being asked for the first time.
+    pub problem: Option<String>,
+}
+
+/// All that is known about plugins.
+#[derive(Clone, Debug, Default)]
+pub struct Plugins {
+    /// Registered drivers by name.
+    pub drivers: BTreeMap<String, Arc<Driver>>,
+    /// Sockets whose plugin is not registered.
+    pub unregistered: Vec<Unregistered>,
+}
+
+/// A difference between two snapshots.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A driver was registered, perhaps in the place of another of that name.
+    Registered(Arc<Driver>),
+    /// The driver says something else about itself.
+    Updated(Arc<Driver>),
+    /// No driver has that name any more.
+    Gone(String),
+}
+
+/// What changed from one snapshot to another, by name.
+pub fn changes(before: &Plugins, after: &Plugins) -> Vec<Change> {
+    let gone = before.drivers.keys().filter(|name| !after.drivers.contains_key(*name));
+    let mut changes: Vec<_> = gone.cloned().map(Change::Gone).collect();
+    for (name, driver) in &after.drivers {
+        match before.drivers.get(name) {
+            Some(known) if known.registration == driver.registration => {
+                let is_same =
+                    known.facts == driver.facts && known.capabilities == driver.capabilities;
+                if !is_same {
+                    changes.push(Change::Updated(Arc::clone(driver)));
+                }
+            }
+            _ => changes.push(Change::Registered(Arc::clone(driver))),
+        }
+    }
+    changes
+}
+
+/// Reads what is registered.
+#[derive(Clone, Debug)]
+pub struct Drivers {
+    plugins: watch::Receiver<Arc<Plugins>>,
+}
+
+impl Drivers {
+    pub(crate) fn new(plugins: watch::Receiver<Arc<Plugins>>) -> Self {
+        Self { plugins }
+    }
+
+    /// None are registered, and none will be: for an agent without the folder, and for tests.
+    pub fn none() -> Self {
+        Self { plugins: watch::channel(Arc::default()).1 }
+    }
+
+    /// A driver by its name.
+    pub fn find(&self, name: &str) -> Option<Arc<Driver>> {
+        self.plugins.borrow().drivers.get(name).cloned()
+    }
+
+    /// All that is known now.
+    pub fn snapshot(&self) -> Arc<Plugins> {
+        Arc::clone(&self.plugins.borrow())
+    }
+
+    /// Waits for another state than this reader has seen; `None` when there will be none.
+    pub async fn changed(&mut self) -> Option<Arc<Plugins>> {
+        self.plugins.changed().await.ok()?;
+        Some(Arc::clone(&self.plugins.borrow_and_update()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn plugins(drivers: &[(&str, u64, i32)]) -> Plugins {
+        let driver = |(name, registration, limit): &(&str, u64, i32)| {
+            let driver = Driver {
+                name: (*name).to_owned(),
+                registration: *registration,
+                facts: NodeFacts { max_volumes: Some(*limit), ..NodeFacts::default() },
+                capabilities: Capabilities::default(),
+                node: Node::new(Path::new("/x")),
+            };
+            ((*name).to_owned(), Arc::new(driver))
+        };
+        Plugins { drivers: drivers.iter().map(driver).collect(), unregistered: Vec::new() }
+    }
+
+    #[test]
+    fn changes_name_what_came_went_came_back_and_says_something_else() {
+        let before = plugins(&[("a", 1, 5), ("b", 2, 5), ("c", 3, 5), ("d", 4, 5)]);
+        let after = plugins(&[("b", 2, 5), ("c", 5, 5), ("d", 4, 6), ("e", 6, 5)]);
+        let shown = |change: &Change| match change {
+            Change::Registered(driver) => format!("+{}", driver.name),
+            Change::Updated(driver) => format!("~{}", driver.name),
+            Change::Gone(name) => format!("-{name}"),
+        };
+        let shown: Vec<_> = changes(&before, &after).iter().map(shown).collect();
+        assert_eq!(shown, ["-a", "+c", "~d", "+e"]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_without_a_registry_has_none_and_hears_of_no_change() {
+        let mut drivers = Drivers::none();
+        assert!(drivers.find("a").is_none() && drivers.snapshot().drivers.is_empty());
+        assert!(drivers.changed().await.is_none());
+    }
+}

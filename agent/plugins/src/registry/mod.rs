@@ -1,0 +1,357 @@
+//! Which plugins are registered: the decisions.
+//!
+//! ```text
+//!   sockets ─> Input::Sockets ─┐                         ┌─> Ask, Inspect, Confirm, Refuse, Cancel
+//!   answers ─> Input::Asked .. ┴─> Registry::handle ─────┴─> `plugins`, published when it changes
+//! ```
+//! Pure: time is an argument, each command is carried out by `task`, whose answer comes back under the
+//! command's ticket. Each socket is for itself: one that hangs costs nobody anything. A name belongs
+//! to the newest socket that has it, by the time of its file, which no tenant can set; an older one
+//! is told so and gets the name back when the newer one goes. Bounds: `scan::SOCKETS_MAX` sockets, one
+//! command each under way.
+// k8s: pkg/kubelet/pluginmanager/reconciler/reconciler.go, operationexecutor
+
+mod socket;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::csi::{Capabilities, Node, NodeFacts, RefusedFacts};
+use crate::drivers::{Driver, Plugins, Unregistered};
+use crate::error::CallError;
+use crate::registration::{Candidate, Refusal};
+use crate::scan::Socket;
+
+use socket::{Entry, State};
+
+pub use task::{Refresher, Registrar, start};
+
+/// Names a command whose answer is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// What a driver says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inspected {
+    pub(crate) facts: NodeFacts,
+    pub(crate) capabilities: Capabilities,
+}
+
+/// Why a plugin did not become a candidate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unasked {
+    /// It was not reached.
+    #[error("RegisterPlugin error -- failed to get plugin info using RPC GetInfo: {0}")]
+    Unreached(CallError),
+    /// What it says about itself cannot be.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Why a driver did not say what it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Uninspected {
+    /// It was not reached, or refused to answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It says what no object of the API can hold.
+    #[error(transparent)]
+    Facts(#[from] RefusedFacts),
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// These sockets are in the folder.
+    Sockets(Vec<Socket>),
+    /// What `Ask` brought.
+    Asked(Ticket, Result<Candidate, Unasked>),
+    /// What `Inspect` brought.
+    Inspected(Ticket, Result<Inspected, Uninspected>),
+    /// What `Confirm` brought.
+    Confirmed(Ticket, Result<(), CallError>),
+    /// What the driver of that registration says now.
+    Refreshed(u64, Inspected),
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Command {
+    /// Ask the plugin behind a socket what it is.
+    Ask(Ticket, PathBuf),
+    /// Ask a driver about itself.
+    Inspect(Ticket, Node),
+    /// Tell a plugin that it is registered.
+    Confirm(Ticket, PathBuf),
+    /// Tell a plugin why it is not; nobody waits for its answer.
+    Refuse(PathBuf, String),
+    /// The answer is no longer wanted.
+    Cancel(Ticket),
+}
+
+/// All sockets and what became of them.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    entries: BTreeMap<PathBuf, Entry>,
+    drivers: BTreeMap<String, Registered>,
+    tickets: u64,
+    registrations: u64,
+}
+
+/// The driver that has a name.
+#[derive(Debug)]
+struct Registered {
+    socket: PathBuf,
+    driver: Arc<Driver>,
+}
+
+impl Registry {
+    /// Takes an input; returns what follows from it.
+    pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Vec<Command> {
+        let mut commands = Vec::new();
+        match input {
+            Input::Sockets(sockets) => self.observe(sockets, &mut commands),
+            Input::Tick => self.retry(now, &mut commands),
+            Input::Asked(ticket, answer) => {
+                if let Some(path) = self.awaited(ticket) {
+                    self.asked(now, &path, answer, &mut commands);
+                }
+            }
+            Input::Inspected(ticket, answer) => {
+                if let Some(path) = self.awaited(ticket) {
+                    self.inspected(now, &path, answer, &mut commands);
+                }
+            }
+            Input::Confirmed(ticket, answer) => {
+                if let Some(path) = self.awaited(ticket) {
+                    self.confirmed(now, &path, answer, &mut commands);
+                }
+            }
+            Input::Refreshed(registration, inspected) => self.refresh(registration, inspected),
+        }
+        commands
+    }
+
+    /// When `Input::Tick` is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.entries.values().filter_map(Entry::due).min()
+    }
+
+    /// What is registered and what is not.
+    pub(crate) fn plugins(&self) -> Plugins {
+        let driver = |(name, registered): (&String, &Registered)| {
+            (name.clone(), Arc::clone(&registered.driver))
+        };
+        let unregistered = self.entries.iter().filter_map(|(path, entry)| {
+            let problem = entry.problem()?;
+            Some(Unregistered { socket: path.clone(), problem })
+        });
+        Plugins {
+            drivers: self.drivers.iter().map(driver).collect(),
+            unregistered: unregistered.collect(),
+        }
+    }
+
+    /// Compares the folder with what is known.
+    fn observe(&mut self, sockets: Vec<Socket>, commands: &mut Vec<Command>) {
+        let is_there = |path: &Path, entry: &Entry| {
+            sockets.iter().any(|socket| socket.path == path && socket.file == entry.file)
+        };
+        let known = self.entries.iter();
+        let gone = known.filter(|(path, entry)| !is_there(path, entry));
+        let gone: Vec<_> = gone.map(|(path, _)| path.clone()).collect();
+        // First out, then in: a socket made anew gives the name back and asks for it again.
+        for path in gone {
+            self.remove(&path, commands);
+        }
+        for socket in sockets {
+            if self.entries.contains_key(&socket.path) {
+                continue;
+            }
+            let ticket = self.ticket();
+            commands.push(Command::Ask(ticket, socket.path.clone()));
+            self.entries.insert(socket.path.clone(), Entry::new(&socket, ticket));
+        }
+    }
+
+    fn remove(&mut self, path: &Path, commands: &mut Vec<Command>) {
+        let Some(entry) = self.entries.remove(path) else { return };
+        commands.extend(entry.ticket().map(Command::Cancel));
+        self.release(path, commands);
+    }
+
+    /// The name that a socket has is free; whoever waits for it asks again.
+    fn release(&mut self, path: &Path, commands: &mut Vec<Command>) {
+        let held = self.drivers.iter().find(|(_, registered)| registered.socket == path);
+        let Some(name) = held.map(|(name, _)| name.clone()) else { return };
+        self.drivers.remove(&name);
+        tracing::info!(driver = name, socket = %path.display(), "CSI driver is gone");
+        let waits =
+            |entry: &Entry| matches!(&entry.state, State::Older(other, _) if *other == name);
+        let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
+        let waiting: Vec<_> = waiting.map(|(path, _)| path.clone()).collect();
+        for path in waiting {
+            self.ask(&path, commands);
+        }
+    }
+
+    /// Asks those again whose time has come.
+    fn retry(&mut self, now: Instant, commands: &mut Vec<Command>) {
+        let is_due = |entry: &Entry| entry.due().is_some_and(|due| due <= now);
+        let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
+        let due: Vec<_> = due.map(|(path, _)| path.clone()).collect();
+        for path in due {
+            self.ask(&path, commands);
+        }
+    }
+
+    fn ask(&mut self, path: &Path, commands: &mut Vec<Command>) {
+        let ticket = self.ticket();
+        commands.push(Command::Ask(ticket, path.to_owned()));
+        self.entry(path).state = State::Asking(ticket);
+    }
+
+    fn asked(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        answer: Result<Candidate, Unasked>,
+        commands: &mut Vec<Command>,
+    ) {
+        let candidate = match answer {
+            Ok(candidate) => candidate,
+            // Who did not answer would not listen either.
+            Err(why @ Unasked::Unreached(_)) => return self.entry(path).fail(now, why.to_string()),
+            Err(Unasked::Refused(why)) => {
+                return self.refuse(now, path, why.to_string(), commands);
+            }
+        };
+        if !self.yields(path, &candidate.name, commands) {
+            let ticket = self.ticket();
+            let node = Node::new(&candidate.endpoint);
+            commands.push(Command::Inspect(ticket, node.clone()));
+            self.entry(path).state = State::Inspecting(ticket, candidate.name, node);
+        }
+    }
+
+    fn inspected(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        answer: Result<Inspected, Uninspected>,
+        commands: &mut Vec<Command>,
+    ) {
+        let State::Inspecting(_, name, node) = self.entry(path).state.clone() else { return };
+        let inspected = match answer {
+            Ok(inspected) => inspected,
+            Err(why) => {
+                let why =
+                    format!("RegisterPlugin error -- plugin registration failed with err: {why}");
+                return self.refuse(now, path, why, commands);
+            }
+        };
+        if !self.yields(path, &name, commands) {
+            self.register(path, name, node, inspected, commands);
+        }
+    }
+
+    /// Gives a name to the driver behind a socket.
+    fn register(
+        &mut self,
+        path: &Path,
+        name: String,
+        node: Node,
+        inspected: Inspected,
+        commands: &mut Vec<Command>,
+    ) {
+        self.registrations += 1;
+        let registration = self.registrations;
+        let Inspected { facts, capabilities } = inspected;
+        tracing::info!(driver = name, socket = %path.display(), registration, "CSI driver is registered");
+        let driver = Driver { name: name.clone(), registration, facts, capabilities, node };
+        let registered = Registered { socket: path.to_owned(), driver: Arc::new(driver) };
+        let earlier = self.drivers.insert(name.clone(), registered);
+        if let Some(earlier) = earlier.filter(|earlier| earlier.socket != path) {
+            let entry = self.entry(&earlier.socket);
+            commands.extend(entry.ticket().map(Command::Cancel));
+            entry.state = State::Older(name, taken(path));
+        }
+        let ticket = self.ticket();
+        commands.push(Command::Confirm(ticket, path.to_owned()));
+        self.entry(path).state = State::Confirming(ticket);
+    }
+
+    fn confirmed(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        answer: Result<(), CallError>,
+        commands: &mut Vec<Command>,
+    ) {
+        match answer {
+            Ok(()) => self.entry(path).succeed(),
+            Err(why) => {
+                // k8s: operation_generator.go GenerateRegisterPluginFunc: it counts as not registered
+                self.entry(path).fail(now, format!("it was not told of its registration: {why}"));
+                self.release(path, commands);
+            }
+        }
+    }
+
+    fn refresh(&mut self, registration: u64, inspected: Inspected) {
+        let mut all = self.drivers.values_mut();
+        let found = all.find(|registered| registered.driver.registration == registration);
+        if let Some(found) = found {
+            let Inspected { facts, capabilities } = inspected;
+            let driver = Driver { facts, capabilities, ..Driver::clone(&found.driver) };
+            found.driver = Arc::new(driver);
+        }
+    }
+
+    /// Returns whether a newer socket has the name, and lets this one wait for it then.
+    fn yields(&mut self, path: &Path, name: &str, commands: &mut Vec<Command>) -> bool {
+        let Some(holder) = self.drivers.get(name).map(|registered| registered.socket.clone())
+        else {
+            return false;
+        };
+        if holder == path || self.entry(path).changed > self.entry(&holder).changed {
+            return false;
+        }
+        let why = Refusal::Taken(name.to_owned(), holder.display().to_string());
+        commands.push(Command::Refuse(path.to_owned(), why.to_string()));
+        self.entry(path).state = State::Older(name.to_owned(), taken(&holder));
+        true
+    }
+
+    fn refuse(&mut self, now: Instant, path: &Path, why: String, commands: &mut Vec<Command>) {
+        commands.push(Command::Refuse(path.to_owned(), why.clone()));
+        self.entry(path).fail(now, why);
+    }
+
+    /// The socket that waits for this answer, unless nobody does any more.
+    fn awaited(&self, ticket: Ticket) -> Option<PathBuf> {
+        let mut all = self.entries.iter();
+        all.find(|(_, entry)| entry.ticket() == Some(ticket)).map(|(path, _)| path.clone())
+    }
+
+    fn entry(&mut self, path: &Path) -> &mut Entry {
+        self.entries.get_mut(path).expect("a name is held by, and answers come for, known sockets")
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+}
+
+/// Why a socket waits.
+fn taken(holder: &Path) -> String {
+    format!("the newer socket {} has its name", holder.display())
+}

@@ -1,0 +1,102 @@
+//! One registration socket: what is under way for it, and when it is tried again.
+//!
+//! Pure. The first waits are short, because a plugin makes its socket's file before it listens; from
+//! half a second on they are the kubelet's. A file made anew begins anew. Bound: `RETRY_MAX`.
+// k8s: pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go
+
+use std::time::{Duration, Instant};
+
+use super::Ticket;
+use crate::csi::Node;
+use crate::scan::{FileId, Nanos, Socket};
+
+/// Wait after the first failure.
+pub(super) const RETRY_MIN: Duration = Duration::from_millis(50);
+/// Longest wait.
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(2 * 60 + 2);
+
+/// What is known about a socket.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) file: FileId,
+    /// When the file had last changed at first sight: a later change makes nobody newer.
+    pub(super) changed: Nanos,
+    pub(super) state: State,
+    failures: u32,
+    problem: Option<String>,
+}
+
+/// What is under way.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Its plugin is being asked what it is.
+    Asking(Ticket),
+    /// The driver of that name is being asked about itself.
+    Inspecting(Ticket, String, Node),
+    /// The plugin is being told that it is registered, which it is.
+    Confirming(Ticket),
+    /// It is registered.
+    Registered,
+    /// It is tried again then.
+    Failed(Instant),
+    /// A newer socket has the name, and why that is said.
+    Older(String, String),
+}
+
+impl Entry {
+    /// A socket whose plugin is asked.
+    pub(super) fn new(socket: &Socket, ticket: Ticket) -> Self {
+        Self {
+            file: socket.file,
+            changed: socket.changed,
+            state: State::Asking(ticket),
+            failures: 0,
+            problem: None,
+        }
+    }
+
+    /// The answer that is awaited.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        match self.state {
+            State::Asking(ticket) | State::Inspecting(ticket, ..) | State::Confirming(ticket) => {
+                Some(ticket)
+            }
+            State::Registered | State::Failed(_) | State::Older(..) => None,
+        }
+    }
+
+    /// When it is tried again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.state {
+            State::Failed(due) => Some(due),
+            _ => None,
+        }
+    }
+
+    /// Why it is not registered; `None` when it is.
+    pub(super) fn problem(&self) -> Option<Option<String>> {
+        match &self.state {
+            State::Registered | State::Confirming(_) => None,
+            State::Older(_, why) => Some(Some(why.clone())),
+            State::Asking(_) | State::Inspecting(..) | State::Failed(_) => {
+                Some(self.problem.clone())
+            }
+        }
+    }
+
+    /// It is registered and knows.
+    pub(super) fn succeed(&mut self) {
+        self.state = State::Registered;
+        self.failures = 0;
+        self.problem = None;
+    }
+
+    /// It is tried again after a while.
+    pub(super) fn fail(&mut self, now: Instant, why: String) {
+        let factor = 2u32.saturating_pow(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        self.state = State::Failed(now + RETRY_MIN.saturating_mul(factor).min(RETRY_MAX));
+        tracing::debug!(why, "a plugin is not registered");
+        self.problem = Some(why);
+    }
+}

@@ -1,0 +1,250 @@
+//! The registry's decisions, with time and sockets made up.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tonic::Code;
+
+use super::socket::{RETRY_MAX, RETRY_MIN};
+use super::*;
+use crate::csi::NodeFacts;
+use crate::scan::FileId;
+
+const NAME: &str = "csi.example.com";
+
+/// A registry and what it wants done.
+struct World {
+    registry: Registry,
+    now: Instant,
+    sockets: Vec<Socket>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { registry: Registry::default(), now: Instant::now(), sockets: Vec::new() }
+    }
+
+    fn handle(&mut self, input: Input) -> Vec<Command> {
+        self.registry.handle(self.now, input)
+    }
+
+    /// A socket appears, or is made anew; `time` is that of its file.
+    fn bind(&mut self, path: &str, time: i128) -> Vec<Command> {
+        self.sockets.retain(|socket| socket.path != Path::new(path));
+        let file = FileId::made_up(time);
+        self.sockets.push(Socket { path: path.into(), file, changed: time });
+        self.handle(Input::Sockets(self.sockets.clone()))
+    }
+
+    fn unlink(&mut self, path: &str) -> Vec<Command> {
+        self.sockets.retain(|socket| socket.path != Path::new(path));
+        self.handle(Input::Sockets(self.sockets.clone()))
+    }
+
+    /// Brings a socket's plugin to the point where its driver is asked.
+    fn inspects(&mut self, commands: &[Command]) -> Ticket {
+        let [Command::Ask(ticket, _)] = commands else { panic!("one is asked: {commands:?}") };
+        let commands = self.handle(Input::Asked(*ticket, Ok(candidate())));
+        let [Command::Inspect(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+        ticket
+    }
+
+    /// Registers the plugin that is asked.
+    fn register(&mut self, commands: &[Command]) {
+        let ticket = self.inspects(commands);
+        let commands = self.handle(Input::Inspected(ticket, Ok(inspected("n1"))));
+        let Some(Command::Confirm(ticket, _)) = commands.last() else { panic!("{commands:?}") };
+        assert!(self.handle(Input::Confirmed(*ticket, Ok(()))).is_empty());
+    }
+
+    fn registered(&self) -> Option<Arc<Driver>> {
+        self.registry.plugins().drivers.get(NAME).cloned()
+    }
+
+    fn problem(&self, path: &str) -> Option<Option<String>> {
+        let unregistered = self.registry.plugins().unregistered.into_iter();
+        let mut found = unregistered.filter(|one| one.socket == Path::new(path));
+        found.next().map(|one| one.problem)
+    }
+}
+
+fn candidate() -> Candidate {
+    Candidate { name: NAME.to_owned(), endpoint: "/plugins/csi.sock".into() }
+}
+
+fn inspected(node_id: &str) -> Inspected {
+    let facts = NodeFacts { node_id: node_id.to_owned(), ..NodeFacts::default() };
+    Inspected { facts, ..Inspected::default() }
+}
+
+fn unreached() -> Unasked {
+    Unasked::Unreached(CallError::agent("GetInfo", Code::Unavailable, "connection refused"))
+}
+
+#[test]
+fn driver_is_registered_before_its_plugin_is_told_and_gone_with_its_socket() {
+    let mut world = World::new();
+    let commands = world.bind("/r/a", 1);
+    assert_eq!(world.problem("/r/a"), Some(None));
+    let ticket = world.inspects(&commands);
+    assert!(world.registered().is_none());
+    let commands = world.handle(Input::Inspected(ticket, Ok(inspected("n1"))));
+    let [Command::Confirm(_, path)] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!(path, Path::new("/r/a"));
+    let driver = world.registered().expect("registered");
+    assert_eq!(driver.facts.node_id, "n1");
+    assert_eq!(driver.node.socket(), Path::new("/plugins/csi.sock"));
+    assert_eq!(world.problem("/r/a"), None);
+    let commands = world.unlink("/r/a");
+    assert!(matches!(commands[..], [Command::Cancel(_)]), "{commands:?}");
+    assert!(world.registered().is_none());
+}
+
+#[test]
+fn plugin_that_cannot_be_told_counts_as_not_registered_and_is_tried_again() {
+    let mut world = World::new();
+    let commands = world.bind("/r/a", 1);
+    let ticket = world.inspects(&commands);
+    let commands = world.handle(Input::Inspected(ticket, Ok(inspected("n1"))));
+    let [Command::Confirm(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    let lost = CallError::agent("NotifyRegistrationStatus", Code::Unavailable, "broken pipe");
+    world.handle(Input::Confirmed(ticket, Err(lost)));
+    assert!(world.registered().is_none());
+    world.now = world.registry.due().expect("it is tried again");
+    let commands = world.handle(Input::Tick);
+    world.register(&commands);
+    assert!(world.registered().is_some());
+}
+
+#[test]
+fn waits_after_failures_double_to_the_kubelets_and_begin_anew_with_another_file() {
+    let mut world = World::new();
+    let mut commands = world.bind("/r/a", 1);
+    let mut wait = RETRY_MIN;
+    for _ in 0..15 {
+        let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+        assert!(world.handle(Input::Asked(ticket, Err(unreached()))).is_empty());
+        assert_eq!(world.registry.due(), Some(world.now + wait));
+        world.now += wait - Duration::from_nanos(1);
+        assert!(world.handle(Input::Tick).is_empty(), "it is too early");
+        world.now += Duration::from_nanos(1);
+        commands = world.handle(Input::Tick);
+        wait = (wait * 2).min(RETRY_MAX);
+    }
+    assert_eq!(wait, RETRY_MAX);
+    let text = world.problem("/r/a").flatten().expect("a problem");
+    assert!(text.ends_with("rpc error: code = Unavailable desc = connection refused"), "{text}");
+    let commands = world.bind("/r/a", 2);
+    let [Command::Cancel(_), Command::Ask(ticket, _)] = commands[..] else {
+        panic!("{commands:?}")
+    };
+    world.handle(Input::Asked(ticket, Err(unreached())));
+    assert_eq!(world.registry.due(), Some(world.now + RETRY_MIN));
+}
+
+#[test]
+fn refused_plugin_is_told_why() {
+    let mut world = World::new();
+    let commands = world.bind("/r/a", 1);
+    let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    let refusal = Refusal::NotSupported("DRAPlugin".to_owned());
+    let commands = world.handle(Input::Asked(ticket, Err(refusal.clone().into())));
+    let [Command::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!(*why, refusal.to_string());
+    world.now = world.registry.due().expect("it is tried again");
+    let commands = world.handle(Input::Tick);
+    let ticket = world.inspects(&commands);
+    let refused = Uninspected::Facts(RefusedFacts::NoNodeId);
+    let commands = world.handle(Input::Inspected(ticket, Err(refused)));
+    let [Command::Refuse(_, why)] = &commands[..] else { panic!("{commands:?}") };
+    assert!(why.contains("driverNodeID must not be empty"), "{why}");
+    assert!(world.registered().is_none());
+}
+
+#[test]
+fn older_second_socket_of_a_name_is_refused_and_follows_when_the_newer_goes() {
+    let mut world = World::new();
+    let commands = world.bind("/r/new", 5);
+    world.register(&commands);
+    for time in [4, 5] {
+        let commands = world.bind("/r/old", time);
+        let ticket = match commands[..] {
+            [Command::Ask(ticket, _)] => ticket,
+            _ => panic!("{commands:?}"),
+        };
+        let commands = world.handle(Input::Asked(ticket, Ok(candidate())));
+        let [Command::Refuse(path, why)] = &commands[..] else { panic!("{commands:?}") };
+        assert_eq!(path, Path::new("/r/old"));
+        assert!(why.contains("already registered by the newer socket /r/new"), "{why}");
+        assert_eq!(world.registry.due(), None, "no clock helps it");
+    }
+    let first = world.registered().expect("registered").registration;
+    let commands = world.unlink("/r/new");
+    world.register(&commands);
+    assert_ne!(world.registered().expect("registered").registration, first);
+}
+
+#[test]
+fn newer_second_socket_of_a_name_takes_it_over_without_a_gap() {
+    let mut world = World::new();
+    let commands = world.bind("/r/old", 1);
+    world.register(&commands);
+    let before = world.registry.plugins();
+    let commands = world.bind("/r/new", 2);
+    let ticket = world.inspects(&commands);
+    assert_eq!(world.registered().map(|driver| driver.registration), Some(1), "until it is known");
+    let commands = world.handle(Input::Inspected(ticket, Ok(inspected("n2"))));
+    assert!(matches!(commands[..], [Command::Confirm(..)]), "{commands:?}");
+    let changes = crate::changes(&before, &world.registry.plugins());
+    assert!(
+        matches!(&changes[..], [crate::Change::Registered(driver)] if driver.facts.node_id == "n2")
+    );
+    assert!(world.problem("/r/old").is_some());
+    // The old plugin's end is nobody's loss.
+    world.unlink("/r/old");
+    assert_eq!(world.registered().map(|driver| driver.registration), Some(2));
+}
+
+#[test]
+fn of_two_sockets_that_ask_at_once_the_newer_has_the_name_whoever_answers_first() {
+    for is_newer_first in [true, false] {
+        let mut world = World::new();
+        let commands = world.bind("/r/old", 1);
+        let old = world.inspects(&commands);
+        let commands = world.bind("/r/new", 2);
+        let new = world.inspects(&commands);
+        let (first, second) = if is_newer_first { (new, old) } else { (old, new) };
+        world.handle(Input::Inspected(first, Ok(inspected("n"))));
+        world.handle(Input::Inspected(second, Ok(inspected("n"))));
+        assert!(world.problem("/r/old").flatten().is_some());
+        assert_eq!(world.problem("/r/new"), None);
+        assert!(world.registered().is_some());
+    }
+}
+
+#[test]
+fn answers_that_come_after_their_socket_has_gone_change_nothing() {
+    let mut world = World::new();
+    let commands = world.bind("/r/a", 1);
+    let [Command::Ask(ticket, _)] = commands[..] else { panic!("{commands:?}") };
+    let commands = world.bind("/r/a", 2);
+    let [Command::Cancel(cancelled), Command::Ask(..)] = commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(cancelled, ticket);
+    assert!(world.handle(Input::Asked(ticket, Ok(candidate()))).is_empty());
+    assert!(world.handle(Input::Inspected(ticket, Ok(inspected("n")))).is_empty());
+    assert!(world.handle(Input::Confirmed(ticket, Ok(()))).is_empty());
+    assert!(world.registered().is_none());
+}
+
+#[test]
+fn refreshed_facts_are_those_of_that_registration_only() {
+    let mut world = World::new();
+    let commands = world.bind("/r/a", 1);
+    world.register(&commands);
+    world.handle(Input::Refreshed(1, inspected("other")));
+    assert_eq!(world.registered().expect("registered").facts.node_id, "other");
+    world.handle(Input::Refreshed(7, inspected("late")));
+    assert_eq!(world.registered().expect("registered").facts.node_id, "other");
+}
