@@ -14,6 +14,7 @@
 //!     credentials, provider, pull_records   what pulls are tried with, and who made them
 //!     hooks, kill       postStart and preStop, stops
 //!     resize            new limits for what runs
+//!     storage           volumes of CSI drivers: the calls that their state machine asks for
 //!     clean, shims      takes away what is left
 //!   garbage             removes images that nobody uses
 //!   probe               asks containers how they are; http, resolver: how they are reached
@@ -52,4 +53,5 @@ pub mod resolver;
 pub mod shims;
 mod start;
 pub mod start_permits;
+pub mod storage;
 pub mod users;

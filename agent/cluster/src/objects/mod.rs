@@ -20,6 +20,7 @@
 mod accounts;
 mod collection;
 mod content;
+mod driver_volumes;
 mod environment;
 mod follow;
 mod object;
@@ -115,6 +116,7 @@ struct Shared {
     trust_bundles: Option<TrustBundles>,
     certificates: Option<PodCertificates>,
     classes: runtime_class::Classes,
+    drivers: driver_volumes::DriverSpecs,
 }
 
 impl Objects {
@@ -144,6 +146,7 @@ impl Objects {
             followers: RefCell::default(),
             services: ServiceWatch::default(),
             classes: runtime_class::Classes::default(),
+            drivers: driver_volumes::DriverSpecs::default(),
         });
         if shared.settings.strategy != ChangeDetectionStrategy::Watch {
             pintle_daemon::tasks::singleton("object resync", resync(Rc::downgrade(&shared)));

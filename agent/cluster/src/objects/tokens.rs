@@ -134,28 +134,38 @@ impl Tokens {
         pod: &Pod,
         key: &TokenKey,
     ) -> Result<Rc<str>, String> {
+        self.token_with_end(uid, pod, key).await.map(|(text, _)| text)
+    }
+
+    /// A token of a pod's service account, and when it ends.
+    pub(super) async fn token_with_end(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        key: &TokenKey,
+    ) -> Result<(Rc<str>, UnixNanos), String> {
         let now = clock::now();
         let old = {
             let tokens = self.state.tokens.borrow();
             let token = tokens.get(uid).and_then(|tokens| tokens.get(key));
             token.map(|token| (Rc::clone(&token.text), token.due_at, token.ends_at))
         };
-        if let Some((text, ..)) = old.as_ref().filter(|(_, due_at, _)| now < *due_at) {
-            return Ok(Rc::clone(text));
+        if let Some((text, _, ends_at)) = old.as_ref().filter(|(_, due_at, _)| now < *due_at) {
+            return Ok((Rc::clone(text), *ends_at));
         }
         match self.request(uid, pod, key).await {
             Ok(token) => {
-                let text = Rc::clone(&token.text);
+                let (text, ends_at) = (Rc::clone(&token.text), token.ends_at);
                 let mut tokens = self.state.tokens.borrow_mut();
                 tokens.entry(uid.clone()).or_default().insert(key.clone(), token);
                 self.state.changed.notify_one();
-                Ok(text)
+                Ok((text, ends_at))
             }
             Err(error) => match old {
                 None => Err(format!("failed to fetch token: {error}")),
                 Some((text, _, ends_at)) if now < ends_at => {
                     tracing::warn!(pod = %uid, %error, "a token cannot be renewed yet");
-                    Ok(text)
+                    Ok((text, ends_at))
                 }
                 Some(_) => Err(format!("token expired and refresh failed: {error}")),
             },

@@ -16,6 +16,7 @@ pub mod driver;
 mod machine;
 pub mod paths;
 pub mod record;
+pub mod request;
 
 pub use machine::{
     Answer, Call, Command, Failure, FoundVolume, Input, Known, Outcome, Problem, Step, Storage,

@@ -6,6 +6,7 @@
 //! goes last, since it is all that tells whose the volume is.
 // k8s: pkg/volume/csi/csi_mounter.go removeMountDir
 
+pub mod device;
 pub mod scan;
 
 use std::fs;

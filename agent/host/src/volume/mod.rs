@@ -11,6 +11,7 @@
 
 pub mod atomic;
 pub mod content;
+pub(crate) mod device_map;
 pub mod dir_fd;
 pub mod empty_dir;
 pub mod error;

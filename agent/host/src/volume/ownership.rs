@@ -35,6 +35,14 @@ pub fn mode_for_group(mode: u32, is_dir: bool, read_only: bool) -> u32 {
     (mode & 0o7777) | mask | dir
 }
 
+/// True when the root is the group's already, which it becomes last: so is everything below.
+// k8s: pkg/volume/volume_linux.go requiresPermissionChange
+pub fn is_given(root: &Path, group: u32, read_only: bool) -> bool {
+    let Ok(stat) = open_dir(root).and_then(|dir| fstat(&dir)) else { return false };
+    let mode = stat.st_mode & 0o7777;
+    stat.st_gid == group && mode_for_group(mode, true, read_only) == mode
+}
+
 /// Changes `root` and everything below.
 pub fn give_to_group(root: &Path, group: u32, read_only: bool) -> Result<(), IoFailure> {
     let dir = open_dir(root).on("open", root)?;

@@ -39,7 +39,8 @@ pub struct Known {
 }
 
 impl Known {
-    fn of(wanted: &Wanted) -> Self {
+    /// What is to be known to take a wanted volume away again.
+    pub fn of(wanted: &Wanted) -> Self {
         let volume = &wanted.volume;
         Self {
             driver: volume.driver.clone(),

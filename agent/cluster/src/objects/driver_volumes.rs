@@ -1,0 +1,131 @@
+//! What calls to CSI drivers need of the API server: how a driver wants its volumes treated, whether
+//! a volume is attached, secrets, tokens.
+//!
+//! Read when a call is made, in the pod's share. How a driver wants its volumes treated is remembered
+//! while the API server cannot be asked, so that what runs can end. Values of secrets and tokens are
+//! handed on and nowhere kept, but for tokens that are still good (`tokens`). Bound: `DRIVERS_MAX`.
+// k8s: pkg/volume/csi/csi_util.go getCredentialsFromSecret, csi_plugin.go getPublishContext
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use pintle_agent_core::storage::csi::SecretKey;
+use pintle_agent_core::storage::driver::{DriverSpec, TokenWish};
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_api::Share;
+use serde::Serialize;
+
+use super::tokens::TokenKey;
+use super::wire::{self, WireError};
+use super::{Objects, Shared};
+
+/// Drivers that are remembered.
+const DRIVERS_MAX: usize = 256;
+/// Said where a node without an API server would need one.
+const ALONE: &str = "it needs an API server, and this node has none";
+
+/// How drivers want their volumes treated, by name.
+#[derive(Debug, Default)]
+pub(super) struct DriverSpecs(RefCell<BTreeMap<String, DriverSpec>>);
+
+/// A token, as the API's TokenRequestStatus.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TokenStatus {
+    token: String,
+    expiration_timestamp: String,
+}
+
+impl Objects {
+    fn shared(&self) -> Result<&Shared, String> {
+        self.0.as_deref().ok_or_else(|| ALONE.to_owned())
+    }
+
+    /// How a driver wants its volumes treated; as last read while the API server does not answer.
+    ///
+    /// # Errors
+    /// The API server does not answer, and it never has for this driver.
+    pub async fn driver_spec(&self, driver: &str) -> Result<DriverSpec, String> {
+        let shared = self.shared()?;
+        let path = format!("/apis/storage.k8s.io/v1/csidrivers/{driver}");
+        let read = wire::read::<CSIDriver>(&shared.client, &Share::default(), &path).await;
+        let spec = match read {
+            Ok(object) => DriverSpec::of(&object),
+            Err(WireError::NotFound(_)) => DriverSpec::default(),
+            Err(error) => {
+                let known = shared.drivers.0.borrow().get(driver).cloned();
+                return known.ok_or_else(|| error.to_string());
+            }
+        };
+        let mut known = shared.drivers.0.borrow_mut();
+        if known.len() < DRIVERS_MAX || known.contains_key(driver) {
+            known.insert(driver.to_owned(), spec.clone());
+        }
+        Ok(spec)
+    }
+
+    /// A VolumeAttachment by its name.
+    ///
+    /// # Errors
+    /// There is none, or the API server does not answer; in its own words.
+    pub async fn attachment(&self, uid: &PodUid, name: &str) -> Result<VolumeAttachment, String> {
+        let shared = self.shared()?;
+        let path = format!("/apis/storage.k8s.io/v1/volumeattachments/{name}");
+        let read = wire::read(&shared.client, &Share::of(uid.as_str()), &path).await;
+        read.map_err(|error: WireError| error.to_string())
+    }
+
+    /// The values of a secret that a call to a driver carries.
+    ///
+    /// # Errors
+    /// There is none, or the API server does not answer; or a value is no text, which CSI cannot
+    /// carry.
+    pub async fn driver_secret(
+        &self,
+        uid: &PodUid,
+        key: &SecretKey,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let shared = self.shared()?;
+        let SecretKey { namespace, name } = key;
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
+        let read = wire::read::<Secret>(&shared.client, &Share::of(uid.as_str()), &path).await;
+        let secret = read.map_err(|error| error.to_string())?;
+        let text =
+            |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
+                Ok(text) => Ok((key, text)),
+                Err(_) => Err(format!("the value of key {key:?} is no UTF-8 text")),
+            };
+        secret.data.unwrap_or_default().into_iter().map(text).collect()
+    }
+
+    /// Tokens of the pod's account that a driver wants, as the JSON that it is given.
+    // k8s: pkg/volume/csi/csi_mounter.go podServiceAccountTokenAttrs
+    pub async fn driver_tokens(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        wishes: &[TokenWish],
+    ) -> Result<String, String> {
+        let shared = self.shared()?;
+        let mut tokens = BTreeMap::new();
+        for TokenWish { audience, expiration_seconds } in wishes {
+            let key = TokenKey {
+                audience: audience.clone(),
+                expiration_seconds: *expiration_seconds,
+                account_uid: String::new(),
+            };
+            let (token, ends_at) = shared.tokens.token_with_end(uid, pod, &key).await?;
+            let token = token.to_string();
+            tokens.insert(audience, TokenStatus { token, expiration_timestamp: shown(ends_at) });
+        }
+        serde_json::to_string(&tokens).map_err(|error| error.to_string())
+    }
+}
+
+fn shown(at: UnixNanos) -> String {
+    let at = Timestamp::from_second(at.0.div_euclid(1_000_000_000)).unwrap_or(Timestamp::MAX);
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

@@ -1,0 +1,97 @@
+//! What the volumes hear: the disk once, then drivers, the Node, and time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use pintle_agent_cluster::node::own::OwnNode;
+use pintle_agent_core::storage::Input;
+use pintle_agent_host::csi::scan;
+use pintle_agent_plugins::{Change, Plugins, changes};
+use pintle_daemon::blocking::Place;
+use pintle_daemon::{blocking, clock};
+use tokio::sync::watch;
+
+use super::Volumes;
+
+/// Looks at the disk, then follows everything else for ever.
+pub(super) async fn run(volumes: Volumes) {
+    look_at_disk(&volumes).await;
+    tokio::join!(follow_drivers(&volumes), follow_node(&volumes), follow_time(&volumes));
+}
+
+async fn look_at_disk(volumes: &Volumes) {
+    let root = volumes.0.parts.root.clone();
+    let found = loop {
+        let root = root.clone();
+        match blocking::run(Place::own("volumes"), move || scan::scan(&root)).await {
+            Ok(found) => break found,
+            Err(why) => tracing::warn!(%why, "the volumes of drivers cannot be looked for yet"),
+        }
+    };
+    for (folder, why) in &found.unreadable {
+        tracing::warn!(
+            folder = %folder.display(), why,
+            "a volume of a driver cannot be told by its folder, which stays until its pod is gone"
+        );
+    }
+    let is_whole = found.unreadable.is_empty();
+    volumes.give(Input::Found { volumes: found.volumes, is_whole });
+    volumes.0.is_known.set(true);
+    volumes.0.known.notify_waiters();
+}
+
+async fn follow_drivers(volumes: &Volumes) {
+    let mut drivers = volumes.0.parts.drivers.clone();
+    let mut known = Arc::<Plugins>::default();
+    let mut now = Some(drivers.snapshot());
+    while let Some(plugins) = now {
+        for change in changes(&known, &plugins) {
+            if let Change::Registered(driver) = change {
+                volumes.give(Input::DriverReady(driver.name.clone()));
+            }
+        }
+        known = plugins;
+        now = drivers.changed().await;
+    }
+    std::future::pending::<()>().await;
+}
+
+async fn follow_node(volumes: &Volumes) {
+    let Some(mut own) = volumes.0.parts.node.clone() else { return };
+    loop {
+        if let Some(node) = object(&mut own) {
+            let status = node.status.as_ref();
+            let attached = status.and_then(|status| status.volumes_attached.as_ref());
+            let attached = attached.into_iter().flatten().map(|volume| volume.name.clone());
+            let in_use = status.and_then(|status| status.volumes_in_use.as_ref());
+            let in_use: BTreeSet<String> = in_use.into_iter().flatten().cloned().collect();
+            volumes.give(Input::Attached(attached.collect()));
+            volumes.give(Input::InUseWritten(in_use));
+        }
+        if own.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn object(own: &mut watch::Receiver<OwnNode>) -> Option<Arc<Node>> {
+    own.borrow_and_update().object().cloned()
+}
+
+async fn follow_time(volumes: &Volumes) {
+    loop {
+        let due = volumes.0.machine.borrow().next_due();
+        let moved = volumes.0.due_moved.notified();
+        match due {
+            Some(due) => {
+                let wait = due.since(clock::clocks().mono);
+                tokio::select! {
+                    () = moved => {}
+                    () = tokio::time::sleep(wait) => volumes.give(Input::Tick),
+                }
+            }
+            None => moved.await,
+        }
+    }
+}

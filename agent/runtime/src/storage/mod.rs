@@ -1,0 +1,260 @@
+//! Volumes of CSI drivers: owns the state machine `Storage`, makes its calls, tells who waits.
+//!
+//! ```text
+//!   prepare ─ ready ─┐                        ┌─> calls ─> files, driver, files
+//!   teardown ─ gone ─┼─> Storage::handle ─────┤        └─ outcome ─┐
+//!   Node, drivers ───┤        ^               ├─> volumesInUse     │
+//!   timer ───────────┘        └───────────────┼────────────────────┘
+//!                                             └─> who waits, events
+//! ```
+//! Everything runs on the main thread; each call is a task of its own, so a driver that hangs holds
+//! up nothing but its volume. Before the first input the disk has been looked at. Bounds: one call a
+//! volume, a waiter for each sync.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go
+
+mod calls;
+mod device;
+mod follow;
+mod wanted;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_cluster::node::own::OwnNode;
+use pintle_agent_cluster::objects::Objects;
+use pintle_agent_core::storage::paths::CsiDirs;
+use pintle_agent_core::storage::{
+    Answer, Call, Command, Failure, Input, Outcome, Problem, Step, Storage, Waiting,
+};
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_plugins::Drivers;
+use pintle_daemon::{clock, tasks};
+use tokio::sync::{Notify, oneshot, watch};
+
+/// How long a pod's volumes are waited for in one sync.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go podAttachAndMountTimeout
+pub const READY_MAX: Duration = Duration::from_secs(2 * 60 + 3);
+
+/// What the volumes need of the rest of the agent.
+pub struct Parts {
+    /// The agent's root directory.
+    pub root: PathBuf,
+    /// The node's name.
+    pub node_name: Arc<str>,
+    /// Registered drivers.
+    pub drivers: Drivers,
+    /// Objects of the API server.
+    pub objects: Objects,
+    /// Takes events of pods.
+    pub recorder: Recorder,
+    /// The own Node object; `None` without an API server.
+    pub node: Option<watch::Receiver<OwnNode>>,
+}
+
+/// The volumes of CSI drivers on this node. Clones share them.
+#[derive(Clone)]
+pub struct Volumes(Rc<Shared>);
+
+struct Shared {
+    machine: RefCell<Storage>,
+    /// The pods as their syncs have them, for calls that are made later.
+    pods: RefCell<BTreeMap<PodUid, Arc<Pod>>>,
+    waiters: RefCell<BTreeMap<PodUid, Vec<oneshot::Sender<Answer>>>>,
+    in_use: watch::Sender<Option<Vec<String>>>,
+    /// The timer has to look again.
+    due_moved: Notify,
+    /// The disk was looked at.
+    is_known: Cell<bool>,
+    known: Notify,
+    dirs: CsiDirs,
+    parts: Parts,
+}
+
+/// Why a pod's volumes are not there in time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("timed out waiting for the condition")]
+pub struct NotReady {
+    /// What is waited for.
+    pub waiting: Vec<Waiting>,
+}
+
+impl Volumes {
+    /// Begins to look at the disk, and to follow drivers and the Node. To be called within a
+    /// `LocalSet`.
+    pub fn start(parts: Parts) -> Self {
+        let shared = Rc::new(Shared {
+            machine: RefCell::default(),
+            pods: RefCell::default(),
+            waiters: RefCell::default(),
+            in_use: watch::Sender::default(),
+            due_moved: Notify::new(),
+            is_known: Cell::new(false),
+            known: Notify::new(),
+            dirs: CsiDirs::new(&parts.root),
+            parts,
+        });
+        let volumes = Self(shared);
+        tasks::singleton("volumes of drivers", follow::run(volumes.clone()));
+        volumes
+    }
+
+    /// What `volumesInUse` of the Node is to be; `None` until it is known.
+    pub fn in_use(&self) -> watch::Receiver<Option<Vec<String>>> {
+        self.0.in_use.subscribe()
+    }
+
+    /// Every source of pods has reported.
+    pub fn sources_ready(&self) {
+        self.give(Input::SourcesReady);
+    }
+
+    /// Waits until all volumes of drivers that the pod wants are published, and staged before.
+    /// Dropping the future gives up the wait, not the volumes.
+    ///
+    /// # Errors
+    /// They were not within `READY_MAX`; the calls go on.
+    pub async fn ready(
+        &self,
+        uid: &PodUid,
+        pod: &Arc<Pod>,
+        volumes: &[pintle_agent_core::storage::csi::Volume],
+    ) -> Result<(), NotReady> {
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        self.known().await;
+        let deadline = tokio::time::Instant::now() + READY_MAX;
+        self.0.pods.borrow_mut().insert(uid.clone(), Arc::clone(pod));
+        let wanted = self.0.wanted(uid, pod, volumes);
+        let Ok(wanted) = tokio::time::timeout_at(deadline, wanted).await else {
+            return Err(NotReady { waiting: Vec::new() });
+        };
+        let done = self.wait(uid);
+        self.give(Input::Wanted { pod: uid.clone(), volumes: wanted });
+        match tokio::time::timeout_at(deadline, done).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(NotReady { waiting: self.waiting(uid) }),
+        }
+    }
+
+    /// Waits until nothing of the pod is published any more. Nothing of it may run.
+    ///
+    /// # Errors
+    /// It was not within `READY_MAX`; the calls go on.
+    pub async fn release(&self, uid: &PodUid) -> Result<(), NotReady> {
+        self.known().await;
+        let done = self.wait(uid);
+        self.give(Input::Released { pod: uid.clone() });
+        match tokio::time::timeout(READY_MAX, done).await {
+            Ok(_) => {
+                self.0.pods.borrow_mut().remove(uid);
+                Ok(())
+            }
+            Err(_) => Err(NotReady { waiting: self.waiting(uid) }),
+        }
+    }
+
+    /// What the pod waits for.
+    pub fn waiting(&self, uid: &PodUid) -> Vec<Waiting> {
+        self.0.machine.borrow().waiting(uid)
+    }
+
+    async fn known(&self) {
+        while !self.0.is_known.get() {
+            self.0.known.notified().await;
+        }
+    }
+
+    fn wait(&self, uid: &PodUid) -> oneshot::Receiver<Answer> {
+        let (waiter, done) = oneshot::channel();
+        let mut waiters = self.0.waiters.borrow_mut();
+        let of_pod = waiters.entry(uid.clone()).or_default();
+        // A sync that was cancelled waits no more.
+        of_pod.retain(|waiter| !waiter.is_closed());
+        of_pod.push(waiter);
+        done
+    }
+
+    fn give(&self, input: Input) {
+        let commands = self.0.machine.borrow_mut().handle(clock::clocks().mono, input);
+        for command in commands {
+            self.carry_out(command);
+        }
+        self.0.due_moved.notify_one();
+    }
+
+    fn carry_out(&self, command: Command) {
+        match command {
+            Command::Call { volume, ticket, call } => {
+                let volumes = self.clone();
+                tokio::task::spawn_local(async move {
+                    let outcome = volumes.make(call).await;
+                    volumes.give(Input::Done { volume, ticket, outcome });
+                });
+            }
+            Command::ReportInUse(names) => {
+                self.0.in_use.send_replace(Some(names.into_iter().collect()));
+            }
+            Command::Answer { pod, answer } => {
+                for waiter in self.0.waiters.borrow_mut().remove(&pod).into_iter().flatten() {
+                    let _ = waiter.send(answer); // its sync was cancelled
+                }
+            }
+            Command::Failed { pod, text } => {
+                self.0.parts.recorder.event(&pod, true, reason(&text), &text, None);
+            }
+        }
+    }
+
+    /// A panic is that call's failure, and leaves the volume uncertain.
+    async fn make(&self, call: Call) -> Outcome {
+        let made = tasks::caught(self.0.call(&call)).await;
+        made.unwrap_or_else(|panic| {
+            tasks::counted("volume call");
+            tracing::error!("{panic}");
+            Err(Failure { problem: Problem::Uncertain, text: panic.to_string() })
+        })
+    }
+}
+
+// k8s: pkg/kubelet/events/event.go
+fn reason(text: &str) -> &'static str {
+    if text.starts_with("Map") {
+        "FailedMapVolume"
+    } else if text.starts_with("Un") {
+        "FailedUnMount"
+    } else {
+        "FailedMount"
+    }
+}
+
+/// What a volume waits for, in one sentence.
+pub fn sentence(waiting: &Waiting) -> String {
+    let Waiting { name, driver, .. } = waiting;
+    match &waiting.step {
+        Step::Report => {
+            format!(
+                "volume {name}: the Node's status has to name it as in use before it is attached"
+            )
+        }
+        Step::Attach => format!(
+            "volume {name}: waits for the attach-detach controller and the attacher of driver \
+             {driver} to attach it to this node"
+        ),
+        Step::Call(call) => format!("volume {name}: {call} of driver {driver} is under way"),
+        Step::Other(call) => {
+            format!("volume {name}: {call} of driver {driver} is under way for another pod")
+        }
+        Step::Pause { failure, .. } => format!("volume {name}: {failure}"),
+        Step::Holders(pods) => {
+            let pods: Vec<_> = pods.iter().map(PodUid::as_str).collect();
+            format!("volume {name}: used by pods {}", pods.join(", "))
+        }
+    }
+}
