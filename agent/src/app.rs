@@ -39,7 +39,6 @@ use pintle_agent_cluster::objects::Objects;
 use pintle_agent_cluster::status::event_recorder::EventRecorder;
 use pintle_agent_cluster::status::writer::Writer;
 use pintle_agent_config::Config;
-use pintle_agent_core::admit;
 use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::flight;
 use pintle_agent_core::node::conditions::Pressure;
@@ -65,6 +64,7 @@ use pintle_agent_runtime::provider;
 use pintle_agent_runtime::provider::Providers;
 use pintle_agent_runtime::pull_queue::PullQueue;
 use pintle_agent_runtime::start_permits::{StartPermits, StartsUnderWay};
+use pintle_agent_runtime::storage::{self, Volumes};
 use pintle_agent_server as server;
 use pintle_agent_server::{PodGauge, Query, Views};
 use pintle_cri::containerd::Containerd;
@@ -270,7 +270,10 @@ impl Parts {
             "pod CIDR",
             pintle_agent_cluster::node::pod_cidr::follow(client, cidr, own, every.to_std()),
         );
-        let node_reads = self.start_node(runtime, facts, offered);
+        let node_reads = self.start_node(
+            runtime,
+            cluster::NodeKnown { facts, offered, in_use: executor.volumes.in_use() },
+        );
         let garbage = host::start_collector(&self.config, &executor);
         Ok(Driver {
             pods,
@@ -301,12 +304,12 @@ impl Parts {
     fn start_node(
         &self,
         runtime: &Runtime,
-        facts: NodeFacts,
-        offered: Arc<admit::Node>,
+        known: cluster::NodeKnown,
     ) -> Option<mpsc::Sender<u64>> {
         if let Some(cluster) = &self.cluster {
-            return Some(cluster::start(self, cluster, runtime, facts, offered));
+            return Some(cluster::start(self, cluster, runtime, known));
         }
+        let facts = known.facts;
         let (client, inputs, config) = (self.runtime.clone(), self.inputs.clone(), &self.config);
         let every = config.kubelet.node_status_update_frequency.to_std();
         let given = config.flags.node_ips.clone();
@@ -383,6 +386,7 @@ impl Parts {
             reader,
             users: host::users(config)?,
             images: host::images(self, providers)?,
+            volumes: self.volumes(&objects)?,
             objects,
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
@@ -408,6 +412,22 @@ impl Parts {
             node,
             client: client.clone(),
         })
+    }
+
+    /// Volumes of CSI drivers, with the sockets by which drivers register.
+    fn volumes(&self, objects: &Objects) -> Result<Volumes> {
+        let root = &self.config.flags.root_dir;
+        let (drivers, _refresher, registrar) =
+            pintle_agent_plugins::start(root).context("watching for plugins")?;
+        tasks::singleton("plugins", registrar.run());
+        Ok(Volumes::start(storage::Parts {
+            root: root.clone(),
+            node_name: self.config.node_name.as_str().into(),
+            drivers,
+            objects: objects.clone(),
+            recorder: self.recorder.clone(),
+            node: self.cluster.as_ref().map(|cluster| cluster.node.clone()),
+        }))
     }
 
     /// What pods refer to by name.

@@ -23,6 +23,7 @@ use pintle_daemon::blocking::Place;
 
 use crate::execute::{Executor, SyncOrder};
 use crate::log_files;
+use crate::storage;
 
 /// A younger link may belong to a container of which nobody knows yet.
 const LINK_AGE_MIN: Duration = Duration::from_secs(60);
@@ -90,6 +91,10 @@ impl Executor {
     /// Volumes and cgroup of a pod of which nothing runs any more.
     pub(super) async fn tear_down(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        if let Err(late) = self.volumes.release(&order.uid).await {
+            let texts: Vec<_> = late.waiting.iter().map(storage::sentence).collect();
+            return Err(Failure::new("FailedUnmount", texts.join("; ")));
+        }
         match volume::execute::unmount_remote(&order.uid, &dirs).await {
             Ok(given_up) => given_up.iter().for_each(|text| self.unmount_event(order, text)),
             Err(error) => return Err(Failure::new("FailedUnmount", error.to_string())),

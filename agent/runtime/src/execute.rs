@@ -35,6 +35,7 @@ use crate::image::{Images, PresentImage};
 use crate::kill::Killer;
 use crate::observed::Reader;
 use crate::start_permits::{CallFor, PAUSE_MAX, StartPermit, StartPermits, StartsUnderWay};
+use crate::storage::Volumes;
 use crate::users::Users;
 
 /// How long records of pods that are gone stay at most while others start or stop: longer than two
@@ -120,6 +121,8 @@ pub struct Executor {
     pub images: Images,
     /// What pods refer to by name.
     pub objects: Objects,
+    /// Volumes of CSI drivers.
+    pub volumes: Volumes,
     /// Stops containers.
     pub killer: Killer,
     /// Hooks.

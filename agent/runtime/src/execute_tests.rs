@@ -20,6 +20,8 @@ use crate::credentials::NodeCredentials;
 use crate::image::NodeKeys;
 use crate::provider::{Providers, Settings};
 use crate::puller::{PullLimits, Puller};
+use crate::storage;
+use pintle_agent_plugins::Drivers;
 
 fn node(root: &Path) -> NodeContext {
     NodeContext {
@@ -57,6 +59,14 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Execut
         reader: Reader::new(client.clone()),
         images: Images::new(client.clone(), recorder.clone(), keys, puller, Arc::clone(&metrics)),
         objects: Objects::none(),
+        volumes: Volumes::start(storage::Parts {
+            root: root.to_owned(),
+            node_name: "n".into(),
+            drivers: Drivers::none(),
+            objects: Objects::none(),
+            recorder: recorder.clone(),
+            node: None,
+        }),
         killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
         hooks,
         recorder,

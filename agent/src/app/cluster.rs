@@ -179,21 +179,32 @@ pub(super) fn teller(cluster: Option<&Cluster>) -> NodeEvents {
     })
 }
 
+/// What is known of the node before its object is.
+pub(super) struct NodeKnown {
+    /// What the workers began with.
+    pub(super) facts: NodeFacts,
+    /// What the node offers to pods.
+    pub(super) offered: Arc<admit::Node>,
+    /// Attached volumes that are in use; `None` until they are known.
+    pub(super) in_use: watch::Receiver<Option<Vec<String>>>,
+}
+
 /// Starts what belongs to the cluster, each part in a task of its own. Takes questions for the
 /// Node object.
 pub(super) fn start(
     parts: &Parts,
     cluster: &Cluster,
     runtime: &Runtime,
-    facts: NodeFacts,
-    offered: Arc<admit::Node>,
+    known: NodeKnown,
 ) -> mpsc::Sender<u64> {
+    let NodeKnown { facts, offered, in_use } = known;
     start_serving(parts, cluster);
     let node = task::Parts {
         config: Arc::clone(&parts.config),
         cluster: cluster.clone(),
         runtime: parts.runtime.clone(),
         pressure: parts.pressure.subscribe(),
+        volumes_in_use: in_use,
         inputs: parts.inputs.clone(),
         worker_facts: facts,
         lists: parts.lists.clone(),

@@ -164,6 +164,7 @@ impl Driver {
             Input::Observed { uid, result: Ok(_), .. } => read = Some(uid.clone()),
             Input::Listed { result: Ok(_), .. } => self.lists.seen(),
             Input::Node(facts) => self.executor.know_node(facts),
+            Input::SourcesReady => self.executor.volumes.sources_ready(),
             _ => {}
         }
         self.handle(input, turns);

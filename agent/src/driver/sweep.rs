@@ -130,6 +130,10 @@ impl Sweeper {
 
     fn sweep_folders(&self, turn: Held, pods: &Pods) {
         let keep: BTreeSet<PodUid> = pods.workers().map(|worker| worker.uid().clone()).collect();
+        // Their folders go with one of the next sweeps.
+        self.executor
+            .volumes
+            .release_unless(|uid| keep.contains(uid) || self.views.load().knows(uid));
         let (root, views, since) = (self.root.clone(), self.views.clone(), SystemTime::now());
         let (executor, known) = (Rc::clone(&self.executor), views.clone());
         let logs = PathBuf::from(&self.executor.node.pod_logs_dir);

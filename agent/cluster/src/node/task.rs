@@ -71,6 +71,8 @@ pub struct Parts {
     pub lists: ListsSeen,
     /// What the node is short of.
     pub pressure: watch::Receiver<Pressure>,
+    /// Attached volumes that are in use; `None` until they are known.
+    pub volumes_in_use: watch::Receiver<Option<Vec<String>>>,
     /// Takes events.
     pub events: NodeEvents,
     /// Counters.
@@ -160,6 +162,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
         }
     });
     tasks::singleton("node pressure", follow_pressure(parts.pressure, shared.clone()));
+    tasks::singleton("volumes in use", follow_in_use(parts.volumes_in_use, shared.clone()));
     let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
     tasks::singleton("node facts", workers);
     let Shared { facts, changed, .. } = shared;
@@ -175,6 +178,20 @@ async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared
             shared.changed.notify_one();
         }
         if pressure.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Until there is nobody who knows which volumes are in use.
+async fn follow_in_use(mut in_use: watch::Receiver<Option<Vec<String>>>, shared: Shared) {
+    loop {
+        let now = in_use.borrow_and_update().clone();
+        let known = std::mem::replace(&mut shared.facts.borrow_mut().volumes_in_use, now.clone());
+        if known != now {
+            shared.changed.notify_one();
+        }
+        if in_use.changed().await.is_err() {
             return;
         }
     }

@@ -160,6 +160,15 @@ impl Volumes {
         }
     }
 
+    /// Begins to take away the volumes of pods that are not to be kept: nobody knows them, and nothing
+    /// of them runs.
+    pub fn release_unless(&self, is_kept: impl Fn(&PodUid) -> bool) {
+        let pods: Vec<PodUid> = self.0.machine.borrow().pods().cloned().collect();
+        for pod in pods.into_iter().filter(|pod| !is_kept(pod)) {
+            self.give(Input::Released { pod });
+        }
+    }
+
     /// What the pod waits for.
     pub fn waiting(&self, uid: &PodUid) -> Vec<Waiting> {
         self.0.machine.borrow().waiting(uid)

@@ -233,6 +233,11 @@ impl Storage {
         commands
     }
 
+    /// The pods that want or have volumes.
+    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.pods.keys()
+    }
+
     /// When the next call that failed is to be made again.
     pub fn next_due(&self) -> Option<Mono> {
         self.volumes.values().filter_map(|state| state.next_due(self.looked_at)).min()
