@@ -1,9 +1,9 @@
-//! The CSI drivers that are registered on this node, for all who use them.
+//! The CSI drivers that are registered on this node, as shared snapshots.
 //!
-//! Input: what the registry publishes. Output: snapshots, cheap to take, and what changed between two
-//! of them. A reader that is late misses no state, only states in between: a driver that went and came
-//! back meanwhile has another `registration` and counts as registered anew. Bound: as many drivers as
-//! sockets.
+//! Input: what the registry publishes. Output: snapshots, cheap to take, and what changed between
+//! two of them. A late reader misses only intermediate states: a driver that was unregistered and
+//! registered again in between has another `registration` and counts as registered. Bound: one
+//! driver a socket.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct Driver {
     pub node: Node,
 }
 
-/// A socket whose plugin is not registered.
+/// A socket of an unregistered plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unregistered {
     /// The registration socket.
@@ -42,7 +42,7 @@ pub struct Unregistered {
 pub struct Plugins {
     /// Registered drivers by name.
     pub drivers: BTreeMap<String, Arc<Driver>>,
-    /// Sockets whose plugin is not registered.
+    /// Sockets of unregistered plugins.
     pub unregistered: Vec<Unregistered>,
 }
 

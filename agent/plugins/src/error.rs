@@ -1,8 +1,8 @@
 //! A failed call to a plugin: which call, the code, the words, and which side made them.
 //!
-//! Input: a gRPC status, or what went wrong on the way. Output: `CallError`, and the one question that
-//! matters for a volume: can the operation still be under way? Display is what the kubelet shows, so
-//! that events read alike. Bound: `MESSAGE_BYTES_MAX` of the plugin's words.
+//! Input: a gRPC status, or what went wrong on the way. Output: `CallError`, and the one question
+//! that matters for a volume: can the operation still be under way? Display is what the kubelet
+//! shows, so that events read alike. Bound: `MESSAGE_BYTES_MAX` of the plugin's words.
 
 pub use tonic::Code;
 
@@ -44,8 +44,8 @@ impl CallError {
         Self { method, code, message: message.into(), origin: Origin::Agent }
     }
 
-    /// Returns whether the operation has certainly ended. After any other error it may still be under
-    /// way or have taken effect: the volume is uncertain.
+    /// Returns whether the operation has certainly ended. After any other error it may still be
+    /// under way or have taken effect: the volume is uncertain.
     ///
     /// An answer that could not be read is not final, whatever its code: the plugin has acted.
     // k8s: pkg/volume/csi/csi_client.go isFinalError

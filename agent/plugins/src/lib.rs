@@ -14,8 +14,8 @@
 //!   csi           the calls to a driver
 //!   wire          one gRPC call over a unix socket; `error` is how it fails
 //!
-//! A plugin is trusted with nothing: its socket is a file that any pod with a hostPath can make. Every
-//! byte of it is bounded, one that hangs costs its own callers and no thread.
+//! A plugin is trusted with nothing: its socket is a file that any pod with a hostPath can make.
+//! Every byte of it is bounded, one that hangs costs its own callers and no thread.
 #![forbid(unsafe_code)]
 
 pub mod csi;

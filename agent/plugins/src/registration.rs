@@ -1,8 +1,8 @@
 //! The calls to a plugin's registration socket, and the rules of what it may say there.
 //!
-//! Input: the socket, then what the plugin answers. Output: a `Candidate`, or why there is none in the
-//! kubelet's words, which the plugin is told. A plugin's word is checked before anything is done
-//! about it: its name becomes a folder. Bounds: `INFO_MAX`, `NOTIFY_MAX`, `VERSIONS_MAX`.
+//! Input: the socket, then what the plugin answers. Output: a `Candidate`, or why there is none in
+//! the kubelet's words, for the plugin to read. Every answer is checked before use: the driver's
+//! name becomes a folder. Bounds: `INFO_MAX`, `NOTIFY_MAX`, `VERSIONS_MAX`.
 // k8s: pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go
 
 use std::path::{Path, PathBuf};
@@ -77,7 +77,8 @@ pub(crate) enum Refusal {
     /// Another socket has the name already and is newer.
     #[error(
         "RegisterPlugin error -- plugin validation failed with err: validation failed for CSI \
-         Driver {0}: another driver with the same name is already registered by the newer socket {1}"
+         Driver {0}: another driver with the same name is already registered by the newer \
+         socket {1}"
     )]
     Taken(String, String),
 }
@@ -87,7 +88,7 @@ pub(crate) async fn ask(socket: &Path) -> Result<PluginInfo, CallError> {
     Endpoint::new(socket).call(GET_INFO, &InfoRequest {}, INFO_MAX).await
 }
 
-/// Tells a plugin what came of its registration; `error` is empty when it is registered.
+/// Reports the result of its registration to a plugin; `error` is empty when it is registered.
 pub(crate) async fn notify(socket: &Path, error: &str) -> Result<(), CallError> {
     let plugin_registered = error.is_empty();
     let status = RegistrationStatus { plugin_registered, error: error.to_owned() };

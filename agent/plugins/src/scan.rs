@@ -1,9 +1,10 @@
 //! One look at the folder of registration sockets.
 //!
-//! Input: the folder. Output: the sockets below it in the order of their paths, and the folders that
-//! were read, each with the time of its last change. A tenant may write there: links are never
-//! followed, what is no socket is passed over, names that begin with a dot are hidden as they are for
-//! the kubelet. Bounds: `DEPTH_MAX`, `ENTRIES_MAX`, `SOCKETS_MAX`; what is beyond them is not seen.
+//! Input: the folder. Output: the sockets below it in the order of their paths, and the folders
+//! that were read, each with the time of its last change. A tenant may write there: links are never
+//! followed, what is no socket is passed over, names that begin with a dot are hidden as they are
+//! for the kubelet. Bounds: `DEPTH_MAX`, `ENTRIES_MAX`, `SOCKETS_MAX`; what is beyond them is not
+//! seen.
 // k8s: pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go traversePluginDir
 
 use std::ffi::OsStr;

@@ -1,11 +1,11 @@
 //! Watches the folder of registration sockets, on a thread of its own.
 //!
 //! Input: the folder. Output: the sockets in it, whenever they change, in a channel that holds the
-//! newest list. Inotify tells when to look, and a look reads the folder whole, so an event that is
-//! late, doubled or lost decides nothing; every `CHECK_EVERY` the times of the folders are compared,
-//! which repairs a lost one. A disk that hangs holds up this thread alone. It makes the folder where
-//! there is none, as the kubelet does, and never writes otherwise. Bounds: those of `scan`, one look
-//! every `LOOK_EVERY`, however many events a tenant makes.
+//! newest list. An inotify event only starts a scan of the whole folder, so a late, doubled or lost
+//! event decides nothing; every `CHECK_EVERY` the times of the folders are compared, which repairs
+//! a lost one. A disk that hangs holds up this thread alone. It makes the folder where there is
+//! none, as the kubelet does, and never writes otherwise. Bounds: those of `scan`, one look every
+//! `LOOK_EVERY`, however many events a tenant makes.
 // k8s: pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Looks at folders that are new, in one go.
 const ROUNDS_MAX: usize = 4;
-/// How far apart two changes are that a file system tells apart.
+/// Granularity of change times in the kernel.
 const GRANULARITY: Nanos = 20_000_000;
 
 /// The thread, for as long as this is held.
@@ -108,12 +108,12 @@ impl Watcher {
         }
     }
 
-    /// Reads the folders and tells what changed.
+    /// Scans the folders and publishes changes.
     fn look(&mut self) {
         let now = scan::now();
         let mut found = self.scan();
-        // A folder that is watched from now on may have changed since it was read. Somebody who
-        // makes ever new ones is caught up with by the next look.
+        // A folder may have changed between its scan and its watch. If new folders keep appearing,
+        // the next look finds them.
         for _ in 0..ROUNDS_MAX {
             if !self.watch(&found) {
                 break;

@@ -1,11 +1,12 @@
 //! One gRPC call with one answer over a unix socket, for plugins that are trusted with nothing.
 //!
 //! Input: an endpoint, a method, a message, a time limit. Output: the answer's message, or a
-//! `CallError` that says which side made it. Calls to an endpoint that are under way at the same time
-//! share a connection; it is closed when the last of them ends, so an idle plugin costs nothing, and
-//! a plugin that was restarted is dialled anew. The bytes are read here and not by a library, because
-//! of an answer that is too long, doubled or broken it must be certain that it is not the plugin's
-//! verdict. Bounds: `ANSWER_BYTES_MAX`, `HEADERS_BYTES_MAX`, `WINDOW_BYTES`, the caller's time limit.
+//! `CallError` that says which side made it. Calls to an endpoint that are under way at the same
+//! time share a connection; it is closed when the last of them ends, so an idle plugin costs
+//! nothing, and a plugin that was restarted is dialled again. The bytes are decoded here and not by
+//! a library: an answer that is too long, doubled or broken must be distinguishable from the
+//! plugin's verdict. Bounds: `ANSWER_BYTES_MAX`, `HEADERS_BYTES_MAX`, `WINDOW_BYTES`, the caller's
+//! time limit.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

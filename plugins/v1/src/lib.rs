@@ -1,9 +1,9 @@
 //! Messages of the protocols between a node and its plugins: registration v1 and CSI v1.
 //!
-//! Generated at build time from protocol files of our own, whose numbers on the wire are those of
-//! Kubernetes 1.36 and CSI 1.9. Without a network library by default: `pintle-agent-plugins` has the
-//! calls. The feature `server` adds what a plugin serves, for fakes and for the CSI driver of the
-//! tests, and `controller` CSI's Controller service. Debug never prints a secret or a token.
+//! Generated at build time from protocol files of our own, with the wire numbers of Kubernetes 1.36
+//! and CSI 1.9. Without a network library by default: `pintle-agent-plugins` has the calls. The
+//! feature `server` adds what a plugin serves, for fakes and for the CSI driver of the tests, and
+//! `controller` CSI's Controller service. Debug never prints a secret or a token.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, unreachable_pub, clippy::all, rustdoc::all)]

@@ -1,7 +1,7 @@
 //! What a driver says about itself and its volumes, read into plain values and bounded.
 //!
-//! Pure. Input: CSI's answers. Output: capabilities, the node's id, limit and topology, or why these
-//! cannot be used, and a volume's usage. Bounds: `NODE_ID_BYTES_MAX`, `TOPOLOGY_MAX`.
+//! Pure. Input: CSI's answers. Output: capabilities, the node's id, limit and topology, or why
+//! these cannot be used, and a volume's usage. Bounds: `NODE_ID_BYTES_MAX`, `TOPOLOGY_MAX`.
 
 use std::collections::BTreeMap;
 

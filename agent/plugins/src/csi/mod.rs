@@ -1,9 +1,9 @@
 //! The calls to a CSI driver on this node.
 //!
-//! Input: the driver's endpoint and CSI's requests. Output: what the driver answered, read into plain
-//! values, or a `CallError`, of which `is_final` says whether the call can still be under way. Bounds:
-//! a call lasts `CALL_MAX` at most, an answer has `wire::ANSWER_BYTES_MAX` bytes, ids and topology
-//! those of `NodeFacts`.
+//! Input: the driver's endpoint and CSI's requests. Output: what the driver answered, read into
+//! plain values, or a `CallError`, of which `is_final` says whether the call can still be under
+//! way. Bounds: a call lasts `CALL_MAX` at most, an answer has `wire::ANSWER_BYTES_MAX` bytes, ids
+//! and topology those of `NodeFacts`.
 // k8s: pkg/volume/csi/csi_client.go
 
 mod facts;

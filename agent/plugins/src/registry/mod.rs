@@ -4,11 +4,11 @@
 //!   sockets ─> Input::Sockets ─┐                         ┌─> Ask, Inspect, Confirm, Refuse, Cancel
 //!   answers ─> Input::Asked .. ┴─> Registry::handle ─────┴─> `plugins`, published when it changes
 //! ```
-//! Pure: time is an argument, each command is carried out by `task`, whose answer comes back under the
-//! command's ticket. Each socket is for itself: one that hangs costs nobody anything. A name belongs
-//! to the newest socket that has it, by the time of its file, which no tenant can set; an older one
-//! is told so and gets the name back when the newer one goes. Bounds: `scan::SOCKETS_MAX` sockets, one
-//! command each under way.
+//! Pure: time is an argument. `task` carries out each command and returns its answer under the
+//! command's ticket. Sockets are independent: one that hangs delays no other. A driver name belongs
+//! to the newest socket that claims it, by the change time of the file, which no tenant can set. An
+//! older socket is refused, and gets the name back when the newer one is removed. Bounds:
+//! `scan::SOCKETS_MAX` sockets, one command each under way.
 // k8s: pkg/kubelet/pluginmanager/reconciler/reconciler.go, operationexecutor
 
 mod socket;
@@ -31,7 +31,7 @@ use socket::{Entry, State};
 
 pub use task::{Refresher, Registrar, start};
 
-/// Names a command whose answer is awaited.
+/// Identifies a command until its answer arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
@@ -90,7 +90,7 @@ pub(crate) enum Command {
     Inspect(Ticket, Node),
     /// Tell a plugin that it is registered.
     Confirm(Ticket, PathBuf),
-    /// Tell a plugin why it is not; nobody waits for its answer.
+    /// Notify a plugin of the reason for its refusal; the answer is ignored.
     Refuse(PathBuf, String),
     /// The answer is no longer wanted.
     Cancel(Ticket),
@@ -167,7 +167,7 @@ impl Registry {
         let known = self.entries.iter();
         let gone = known.filter(|(path, entry)| !is_there(path, entry));
         let gone: Vec<_> = gone.map(|(path, _)| path.clone()).collect();
-        // First out, then in: a socket made anew gives the name back and asks for it again.
+        // Removals first: a recreated socket releases its name and claims it again.
         for path in gone {
             self.remove(&path, commands);
         }
@@ -187,7 +187,7 @@ impl Registry {
         self.release(path, commands);
     }
 
-    /// The name that a socket has is free; whoever waits for it asks again.
+    /// Releases the driver name of a socket; sockets that wait for the name ask again.
     fn release(&mut self, path: &Path, commands: &mut Vec<Command>) {
         let held = self.drivers.iter().find(|(_, registered)| registered.socket == path);
         let Some(name) = held.map(|(name, _)| name.clone()) else { return };
@@ -202,7 +202,7 @@ impl Registry {
         }
     }
 
-    /// Asks those again whose time has come.
+    /// Asks the plugins that are due for another attempt.
     fn retry(&mut self, now: Instant, commands: &mut Vec<Command>) {
         let is_due = |entry: &Entry| entry.due().is_some_and(|due| due <= now);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
@@ -227,7 +227,7 @@ impl Registry {
     ) {
         let candidate = match answer {
             Ok(candidate) => candidate,
-            // Who did not answer would not listen either.
+            // A plugin that did not answer would not take a notification either.
             Err(why @ Unasked::Unreached(_)) => return self.entry(path).fail(now, why.to_string()),
             Err(Unasked::Refused(why)) => {
                 return self.refuse(now, path, why.to_string(), commands);
@@ -274,7 +274,8 @@ impl Registry {
         self.registrations += 1;
         let registration = self.registrations;
         let Inspected { facts, capabilities } = inspected;
-        tracing::info!(driver = name, socket = %path.display(), registration, "CSI driver is registered");
+        let socket = path.display();
+        tracing::info!(driver = name, %socket, registration, "CSI driver is registered");
         let driver = Driver { name: name.clone(), registration, facts, capabilities, node };
         let registered = Registered { socket: path.to_owned(), driver: Arc::new(driver) };
         let earlier = self.drivers.insert(name.clone(), registered);
@@ -335,7 +336,7 @@ impl Registry {
         self.entry(path).fail(now, why);
     }
 
-    /// The socket that waits for this answer, unless nobody does any more.
+    /// The socket that waits for this answer, if it still does.
     fn awaited(&self, ticket: Ticket) -> Option<PathBuf> {
         let mut all = self.entries.iter();
         all.find(|(_, entry)| entry.ticket() == Some(ticket)).map(|(path, _)| path.clone())

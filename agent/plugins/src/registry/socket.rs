@@ -1,7 +1,7 @@
 //! One registration socket: what is under way for it, and when it is tried again.
 //!
-//! Pure. The first waits are short, because a plugin makes its socket's file before it listens; from
-//! half a second on they are the kubelet's. A file made anew begins anew. Bound: `RETRY_MAX`.
+//! Pure. The first waits are short, because a plugin makes its socket's file before it listens;
+//! from half a second on they are the kubelet's. A recreated file starts over. Bound: `RETRY_MAX`.
 // k8s: pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) const RETRY_MAX: Duration = Duration::from_secs(2 * 60 + 2);
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) file: FileId,
-    /// When the file had last changed at first sight: a later change makes nobody newer.
+    /// Change time of the file when it was first seen: a later chmod does not make it newer.
     pub(super) changed: Nanos,
     pub(super) state: State,
     failures: u32,
@@ -33,7 +33,7 @@ pub(super) enum State {
     Asking(Ticket),
     /// The driver of that name is being asked about itself.
     Inspecting(Ticket, String, Node),
-    /// The plugin is being told that it is registered, which it is.
+    /// It is registered; NotifyRegistrationStatus is under way.
     Confirming(Ticket),
     /// It is registered.
     Registered,
@@ -44,7 +44,7 @@ pub(super) enum State {
 }
 
 impl Entry {
-    /// A socket whose plugin is asked.
+    /// A new socket; GetInfo is under way.
     pub(super) fn new(socket: &Socket, ticket: Ticket) -> Self {
         Self {
             file: socket.file,

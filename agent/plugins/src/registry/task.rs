@@ -1,8 +1,8 @@
 //! Which plugins are registered: the effects.
 //!
 //! Carries out the registry's commands, each in a task of its own, and publishes what is registered
-//! when it changes. Owner: one task of the main thread. Bounds: one call a socket under way, besides
-//! `REFUSALS_MAX` refusals; `REFRESHES_MAX` wishes to ask a driver again.
+//! when it changes. Owner: one task of the main thread. Bounds: one call a socket under way,
+//! besides `REFUSALS_MAX` refusals; `REFRESHES_MAX` wishes to ask a driver again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,12 +15,12 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::{Command, Input, Inspected, Registry, Ticket, Unasked, Uninspected};
 use crate::csi::{Node, NodeFacts};
-use crate::drivers::{Drivers, Plugins};
+use crate::drivers::{Drivers, Plugins, changes};
 use crate::registration;
 use crate::scan::Socket;
 use crate::watch::Watch;
 
-/// Plugins that are being told why they are not registered.
+/// Notifications of refusals under way.
 const REFUSALS_MAX: usize = 64;
 /// Drivers that wait to be asked again.
 const REFRESHES_MAX: usize = 64;
@@ -48,8 +48,8 @@ pub fn start(root: &Path) -> io::Result<(Drivers, Refresher, Registrar)> {
 pub struct Refresher(mpsc::Sender<String>);
 
 impl Refresher {
-    /// Asks the driver of that name again. A wish too many is dropped: one like it waits already, or
-    /// comes with the next period.
+    /// Asks the driver of that name again. A wish too many is dropped: one like it waits already,
+    /// or comes with the next period.
     pub fn refresh(&self, driver: &str) {
         let _ = self.0.try_send(driver.to_owned());
     }
@@ -109,7 +109,13 @@ impl Registrar {
         for command in commands {
             self.carry_out(command);
         }
-        self.publisher.send_replace(Arc::new(self.registry.plugins()));
+        let plugins = self.registry.plugins();
+        self.publisher.send_if_modified(|last| {
+            let is_same =
+                last.unregistered == plugins.unregistered && changes(last, &plugins).is_empty();
+            *last = Arc::new(plugins);
+            !is_same
+        });
     }
 
     fn carry_out(&mut self, command: Command) {

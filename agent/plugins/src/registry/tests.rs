@@ -28,7 +28,7 @@ impl World {
         self.registry.handle(self.now, input)
     }
 
-    /// A socket appears, or is made anew; `time` is that of its file.
+    /// A socket appears, or is recreated; `time` is that of its file.
     fn bind(&mut self, path: &str, time: i128) -> Vec<Command> {
         self.sockets.retain(|socket| socket.path != Path::new(path));
         let file = FileId::made_up(time);
@@ -200,7 +200,7 @@ fn newer_second_socket_of_a_name_takes_it_over_without_a_gap() {
         matches!(&changes[..], [crate::Change::Registered(driver)] if driver.facts.node_id == "n2")
     );
     assert!(world.problem("/r/old").is_some());
-    // The old plugin's end is nobody's loss.
+    // The end of the old plugin changes nothing.
     world.unlink("/r/old");
     assert_eq!(world.registered().map(|driver| driver.registration), Some(2));
 }
