@@ -19,6 +19,6 @@ pub mod record;
 pub mod request;
 
 pub use machine::{
-    Answer, Call, Command, Failure, FoundVolume, Input, Known, Outcome, Problem, Step, Storage,
-    Waiting, Wanted,
+    Answer, Call, Command, Failure, FoundVolume, InUse, Input, Known, NodeVolumes, Outcome,
+    Problem, Step, Storage, Waiting, Wanted,
 };

@@ -20,6 +20,7 @@ mod node;
 mod pods;
 mod runtime;
 mod shortage;
+mod storage;
 mod truth;
 mod world;
 
@@ -253,6 +254,23 @@ fn what_the_agents_of_a_world_decide_is_decided_again_from_its_record() {
         });
         let stats = run_all(&seeds, |seed| World::new(seed, faults).recorded());
         assert!(seeds.len() == 1 || stats.crashes > 0, "{stats:?}");
+    }
+}
+
+#[test]
+fn volumes_are_on_one_node_and_gone_with_their_pods_whatever_calls_and_agents_do() {
+    let mut all = storage::Stats::default();
+    for seed in fresh_seeds() {
+        let run = || storage::World::new(seed).run();
+        let one = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+            panic!("PINTLE_SEED={seed} repeats the world of volumes that failed")
+        });
+        all.add(&one);
+    }
+    println!("{all:?}");
+    let each = |count: u64| assert!(all.worlds == 1 || count > all.worlds / 2, "{all:?}");
+    for count in [all.calls, all.deaths_in_call, all.uncertain, all.shared, all.detached] {
+        each(count);
     }
 }
 

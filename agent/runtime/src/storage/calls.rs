@@ -31,7 +31,7 @@ const ON_ROOT_MISMATCH: &str = "OnRootMismatch";
 impl Shared {
     pub(super) async fn call(&self, call: &Call) -> Outcome {
         match call {
-            Call::Stage(wanted) => self.stage(wanted).await,
+            Call::Stage { wanted, again } => self.stage(wanted, *again).await,
             Call::Publish { wanted, again } => self.publish(wanted, *again).await,
             Call::Expand(wanted) => self.expand(wanted).await,
             Call::Unpublish { pod, known } => self.unpublish(pod, known).await,
@@ -46,7 +46,7 @@ impl Shared {
         })
     }
 
-    async fn stage(&self, wanted: &Wanted) -> Outcome {
+    async fn stage(&self, wanted: &Wanted, again: bool) -> Outcome {
         let volume = &wanted.volume;
         let driver = self.driver(&volume.driver)?;
         if !driver.capabilities.stages {
@@ -73,7 +73,7 @@ impl Shared {
         let called = driver.node.stage(&request::stage(wanted, &staging, extras)).await;
         match called {
             Ok(()) => Ok(()),
-            Err(error) if error.is_final() && !volume.is_block => {
+            Err(error) if error.is_final() && !again && !volume.is_block => {
                 self.clean_up(&wanted.pod, folder, staging).await;
                 Err(failure(&error))
             }

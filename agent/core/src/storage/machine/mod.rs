@@ -81,11 +81,15 @@ pub enum Input {
         /// The pod.
         pod: PodUid,
     },
-    /// `volumesAttached` of the Node.
-    Attached(BTreeSet<String>),
-    /// `volumesInUse` of the Node, as the API server has it: at first what an agent before this one
-    /// has told.
-    InUseWritten(BTreeSet<String>),
+    /// The Node object as the API server has it, or had it a while ago.
+    Node(NodeVolumes),
+    /// The Node's status was written with `volumesInUse` of a report, or said the same already.
+    InUseWritten {
+        /// Number of the report.
+        number: u64,
+        /// The Node as it was then.
+        node: NodeVolumes,
+    },
     /// A driver has registered: who waits after a failure of it need not wait longer.
     DriverReady(String),
     /// Answer to `Command::Call`.
@@ -99,6 +103,17 @@ pub enum Input {
     },
     /// Time has passed.
     Tick,
+}
+
+/// What a Node object says about volumes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeVolumes {
+    /// The object's resource version.
+    pub version: u64,
+    /// `volumesAttached`.
+    pub attached: BTreeSet<String>,
+    /// `volumesInUse`.
+    pub in_use: BTreeSet<String>,
 }
 
 /// How a call ended.
@@ -137,7 +152,7 @@ pub enum Command {
         call: Call,
     },
     /// `volumesInUse` of the Node is to be this.
-    ReportInUse(BTreeSet<String>),
+    ReportInUse(InUse),
     /// Whoever waits for the pod's volumes is told.
     Answer {
         /// The pod.
@@ -154,6 +169,17 @@ pub enum Command {
     },
 }
 
+/// What `volumesInUse` of the Node is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InUse {
+    /// Counts the reports. That a volume is in use counts as told once a report is written that came
+    /// not before the volume: an earlier one may name it from an earlier use, and a write on its way
+    /// take it off.
+    pub number: u64,
+    /// Names of volumes.
+    pub names: BTreeSet<String>,
+}
+
 /// What whoever waits is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
@@ -167,7 +193,12 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// NodeStageVolume.
-    Stage(Box<Wanted>),
+    Stage {
+        /// What.
+        wanted: Box<Wanted>,
+        /// It may be staged: nothing is removed if the call fails.
+        again: bool,
+    },
     /// NodePublishVolume, and files given to the pod's group.
     Publish {
         /// What.
@@ -196,11 +227,17 @@ pub struct Storage {
     pods: BTreeMap<PodUid, BTreeSet<VolumeId>>,
     /// Pods for which nobody was told yet that they have what they want, or nothing.
     asking: BTreeSet<PodUid>,
+    /// `volumesAttached` of the newest Node that was read. A volume that it names may have been
+    /// detached since, unless it was told as in use when that was read, or before.
     attached: BTreeSet<String>,
-    /// `volumesInUse` as last written to the Node, and as last asked for.
-    written: BTreeSet<String>,
-    /// `None` before the Node was read once.
-    reported: Option<BTreeSet<String>>,
+    /// The version of that Node.
+    node_version: u64,
+    /// The last report of `volumesInUse`; `None` before the Node was read once.
+    report: Option<InUse>,
+    /// By name: the first of the reports that name it without a break.
+    reported_by: BTreeMap<String, u64>,
+    /// Number of the report that was written.
+    written: u64,
     /// In use for an agent before this one, and not told by the disk.
     kept_in_use: BTreeSet<String>,
     is_partly_known: bool,
@@ -223,13 +260,7 @@ impl Storage {
             self.advance(&id, now, &mut commands);
         }
         self.answer(&mut commands);
-        if let Some(reported) = &self.reported {
-            let in_use = self.in_use();
-            if in_use != *reported {
-                self.reported = Some(in_use.clone());
-                commands.push(Command::ReportInUse(in_use));
-            }
-        }
+        commands.extend(self.report_in_use());
         commands
     }
 
@@ -257,10 +288,11 @@ impl Storage {
             }
             Input::Wanted { pod, volumes } => self.want(&pod, volumes),
             Input::Released { pod } => self.release(&pod),
-            Input::Attached(names) => self.changed(names, |storage| &mut storage.attached),
-            Input::InUseWritten(names) => {
-                self.know_in_use(&names);
-                self.changed(names, |storage| &mut storage.written)
+            Input::Node(node) => self.read_node(node),
+            Input::InUseWritten { number, node } => {
+                self.read_node(node);
+                self.written = self.written.max(number);
+                self.volumes.keys().cloned().collect()
             }
             Input::DriverReady(driver) => {
                 let mut of_driver = Vec::new();
@@ -281,14 +313,17 @@ impl Storage {
         }
     }
 
-    /// Replaces a set of names; the volumes whose name came or went.
-    fn changed(
-        &mut self,
-        names: BTreeSet<String>,
-        which: impl Fn(&mut Self) -> &mut BTreeSet<String>,
-    ) -> Vec<VolumeId> {
-        let set = which(self);
-        let before = std::mem::replace(set, names.clone());
+    /// Takes a Node in, unless a newer one is known; returns the volumes that it says something new of.
+    // k8s: pkg/volume/util/operationexecutor GenerateVerifyControllerAttachedVolumeFunc: the Node is
+    // read after its status has told the use
+    fn read_node(&mut self, node: NodeVolumes) -> Vec<VolumeId> {
+        if node.version < self.node_version {
+            return Vec::new();
+        }
+        let NodeVolumes { version, attached: names, in_use } = node;
+        self.node_version = version;
+        self.know_in_use(in_use);
+        let before = std::mem::replace(&mut self.attached, names.clone());
         let moved = |id: &&VolumeId| before.contains(id.as_str()) != names.contains(id.as_str());
         self.volumes.keys().filter(moved).cloned().collect()
     }
@@ -317,12 +352,12 @@ impl Storage {
 
     /// Makes the next call for a volume, unless one is under way or nothing is to be done.
     fn advance(&mut self, id: &VolumeId, now: Mono, commands: &mut Vec<Command>) {
-        let Some(state) = self.volumes.get_mut(id) else { return };
         let name = id.as_str();
         let node = next::Node {
-            is_attached: self.attached.contains(name) && self.written.contains(name),
+            is_attached: self.attached.contains(name) && self.is_told_in_use(name),
             sources_ready: self.sources_ready,
         };
+        let Some(state) = self.volumes.get_mut(id) else { return };
         for pod in state.drop_gone() {
             if let Some(ids) = self.pods.get_mut(&pod) {
                 ids.remove(id);
@@ -369,17 +404,48 @@ impl Storage {
         attachable.map(|(id, _)| id.to_string()).chain(self.kept_in_use.iter().cloned()).collect()
     }
 
-    /// What is in use by the Node's word was attached, whoever said so.
-    fn know_in_use(&mut self, names: &BTreeSet<String>) {
+    /// The next report, if it differs from the last one.
+    fn report_in_use(&mut self) -> Option<Command> {
+        let names = self.in_use();
+        let is_told =
+            |name: &String| self.reported_by.contains_key(name) || self.kept_in_use.contains(name);
+        let last = self.report.as_ref()?;
+        // The first one is told whatever the Node said: it may have been read a while ago.
+        if last.number > 0 && last.names == names && names.iter().all(is_told) {
+            return None;
+        }
+        let number = last.number + 1;
+        self.reported_by.retain(|name, _| names.contains(name));
+        for name in &names {
+            self.reported_by.entry(name.clone()).or_insert(number);
+        }
+        let report = InUse { number, names };
+        self.report = Some(report.clone());
+        Some(Command::ReportInUse(report))
+    }
+
+    /// True once the Node's status has told that the volume is in use, in this use of it.
+    fn is_told_in_use(&self, name: &str) -> bool {
+        self.reported_by.get(name).is_some_and(|first| *first <= self.written)
+    }
+
+    /// What is in use by the Node's word was attached, and has been told.
+    fn know_in_use(&mut self, names: BTreeSet<String>) {
+        if self.report.is_some() {
+            return;
+        }
         for (id, state) in &mut self.volumes {
-            state.is_attachable |= names.contains(id.as_str());
-        }
-        if self.reported.is_none() {
-            if self.is_partly_known {
-                self.kept_in_use.clone_from(names);
+            // What came since may have been taken off by a write that was on its way.
+            let is_found = state.uses.values().all(|of| of.is_found);
+            if is_found && names.contains(id.as_str()) {
+                state.is_attachable = true;
+                self.reported_by.insert(id.to_string(), 0);
             }
-            self.reported = Some(names.clone());
         }
+        if self.is_partly_known {
+            self.kept_in_use.clone_from(&names);
+        }
+        self.report = Some(InUse { number: 0, names });
     }
 }
 

@@ -92,7 +92,8 @@ impl State {
             matches!(wanted.volume.lifecycle, crate::storage::csi::Lifecycle::Persistent);
         if is_shared && self.staged != Certainty::Yes {
             let waits = self.pause.is_some_and(|pause| pause.until > now);
-            return (!waits).then(|| Call::Stage(wanted.clone()));
+            let again = self.staged == Certainty::Uncertain;
+            return (!waits).then(|| Call::Stage { wanted: wanted.clone(), again });
         }
         Some(match of.published == Certainty::Yes && !of.is_due_again {
             true => Call::Expand(wanted.clone()),

@@ -93,7 +93,8 @@ fn call(commands: &[Command]) -> (VolumeId, u64, Call) {
 
 fn verb(commands: &[Command]) -> &'static str {
     match call(commands).2 {
-        Call::Stage(_) => "stage",
+        Call::Stage { again: false, .. } => "stage",
+        Call::Stage { again: true, .. } => "stage again",
         Call::Publish { again: false, .. } => "publish",
         Call::Publish { again: true, .. } => "publish again",
         Call::Expand(_) => "expand",
@@ -162,15 +163,17 @@ fn known_pod_that_asks_again_is_told_at_once() {
 #[test]
 fn volume_that_is_attached_first_waits_until_its_use_was_told_and_it_is_attached() {
     let mut bed = Bed::new();
-    let name = "kubernetes.io/csi/d^h".to_owned();
-    let names = BTreeSet::from([name]);
-    assert_eq!(bed.give(Input::InUseWritten(BTreeSet::new())), []);
+    let name = "kubernetes.io/csi/d^h";
+    assert_eq!(bed.give(node(1, &[], &[])), [report(1, &[])]);
     let commands = bed.want(Wanted { is_attached_first: true, ..wanted(1) });
-    assert_eq!(commands, [Command::ReportInUse(names.clone())]);
+    assert_eq!(commands, [report(2, &[name])]);
+    assert_eq!(bed.give(node(2, &[name], &[])), []);
     assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Report);
-    assert_eq!(bed.give(Input::Attached(names.clone())), []);
-    assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Report);
-    let commands = bed.give(Input::InUseWritten(names.clone()));
+    // It was detached meanwhile, and the watch is behind.
+    assert_eq!(bed.give(written(2, 4, &[])), []);
+    assert_eq!(bed.give(node(3, &[name], &[])), []);
+    assert_eq!(bed.storage.waiting(&uid(1))[0].step, Step::Attach);
+    let commands = bed.give(node(5, &[name], &[name]));
     assert_eq!(verb(&commands), "stage");
     let commands = bed.answer(&commands, Ok(()));
     bed.answer(&commands, Ok(()));
@@ -178,7 +181,29 @@ fn volume_that_is_attached_first_waits_until_its_use_was_told_and_it_is_attached
     let commands = bed.answer(&commands, Ok(()));
     assert_eq!(verb(&commands), "unstage");
     assert!(!commands.iter().any(|command| matches!(command, Command::ReportInUse(_))));
-    assert_eq!(bed.answer(&commands, Ok(())), [Command::ReportInUse(BTreeSet::new())]);
+    assert_eq!(bed.answer(&commands, Ok(())), [report(3, &[])]);
+    // That write may be on its way: the next use has to be told anew.
+    let commands = bed.want(Wanted { is_attached_first: true, ..wanted(2) });
+    assert_eq!(commands, [report(4, &[name])]);
+    assert_eq!(bed.give(written(3, 6, &[name])), []);
+    assert_eq!(verb(&bed.give(written(4, 7, &[name]))), "stage");
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn node(version: u64, attached: &[&str], in_use: &[&str]) -> Input {
+    Input::Node(NodeVolumes { version, attached: names(attached), in_use: names(in_use) })
+}
+
+fn written(number: u64, version: u64, attached: &[&str]) -> Input {
+    let node = NodeVolumes { version, attached: names(attached), in_use: BTreeSet::new() };
+    Input::InUseWritten { number, node }
+}
+
+fn report(number: u64, in_use: &[&str]) -> Command {
+    Command::ReportInUse(InUse { number, names: names(in_use) })
 }
 
 #[test]
@@ -220,6 +245,18 @@ fn uncertain_staging_of_a_pod_that_goes_is_unstaged() {
 }
 
 #[test]
+fn refusal_after_an_open_outcome_leaves_it_open() {
+    let mut bed = Bed::new();
+    let commands = bed.want(wanted(1));
+    bed.answer(&commands, failure(Problem::Uncertain));
+    let commands = bed.pass(Duration::from_secs(1));
+    assert_eq!(verb(&commands), "stage again");
+    bed.answer(&commands, failure(Problem::Final));
+    bed.release(1);
+    assert_eq!(verb(&bed.pass(Duration::from_secs(5))), "unstage");
+}
+
+#[test]
 fn refused_staging_of_a_pod_that_goes_leaves_nothing() {
     let mut bed = Bed::new();
     let commands = bed.want(wanted(1));
@@ -253,14 +290,12 @@ fn pod_that_goes_while_it_is_staged_takes_the_staging_with_it() {
 #[test]
 fn found_volume_is_published_again_and_never_forgotten_by_a_refusal() {
     let mut bed = Bed::default();
-    let in_use = BTreeSet::from(["kubernetes.io/csi/d^h".to_owned()]);
     let volumes = vec![found(None), found(Some(1))];
     assert_eq!(bed.give(Input::Found { volumes, is_whole: true }), []);
-    let more = BTreeSet::from(["kubernetes.io/csi/d^gone".to_owned()]);
-    let before = in_use.union(&more).cloned().collect();
-    assert_eq!(bed.give(Input::InUseWritten(before)), [Command::ReportInUse(in_use)]);
+    let commands = bed.give(node(1, &[], &["kubernetes.io/csi/d^h", "kubernetes.io/csi/d^gone"]));
+    assert_eq!(commands, [report(1, &["kubernetes.io/csi/d^h"])]);
     let commands = bed.want(wanted(1));
-    assert_eq!(verb(&commands), "stage");
+    assert_eq!(verb(&commands), "stage again");
     let commands = bed.answer(&commands, Ok(()));
     assert_eq!(verb(&commands), "publish again");
     bed.answer(&commands, failure(Problem::Final));
@@ -272,12 +307,11 @@ fn found_volume_is_published_again_and_never_forgotten_by_a_refusal() {
 fn volume_in_use_that_the_disk_does_not_tell_stays_in_use() {
     let mut bed = Bed::default();
     bed.give(Input::Found { volumes: Vec::new(), is_whole: false });
-    let before = BTreeSet::from(["kubernetes.io/csi/d^lost".to_owned()]);
-    assert_eq!(bed.give(Input::InUseWritten(before.clone())), []);
+    let lost = "kubernetes.io/csi/d^lost";
+    assert_eq!(bed.give(node(1, &[], &[lost])), [report(1, &[lost])]);
     assert_eq!(bed.give(Input::SourcesReady), []);
     let commands = bed.want(Wanted { is_attached_first: true, ..wanted(1) });
-    let more = BTreeSet::from(["kubernetes.io/csi/d^h".to_owned()]);
-    assert_eq!(commands, [Command::ReportInUse(before.union(&more).cloned().collect())]);
+    assert_eq!(commands, [report(2, &["kubernetes.io/csi/d^h", lost])]);
 }
 
 #[test]

@@ -191,7 +191,7 @@ impl State {
 
     pub(super) fn begin(&mut self, ticket: u64, call: Call) {
         match &call {
-            Call::Stage(wanted) => {
+            Call::Stage { wanted, .. } => {
                 // Whatever becomes of it: from here on it may be staged.
                 self.known = Some(Known::of(wanted));
             }
@@ -211,10 +211,10 @@ impl State {
             return Vec::new();
         };
         match (&running.call, outcome) {
-            (Call::Stage(_), Ok(())) => self.staged = Certainty::Yes,
+            (Call::Stage { .. }, Ok(())) => self.staged = Certainty::Yes,
             (Call::Unstage(_), Ok(())) => self.staged = Certainty::No,
-            (Call::Stage(wanted), Err(failure)) => {
-                self.staged = after(self.staged, &failure, false);
+            (Call::Stage { wanted, .. }, Err(failure)) => {
+                self.staged = after(self.staged, &failure);
                 return self.stage_failed(wanted, failure, now);
             }
             (Call::Unstage(_), Err(failure)) => {
@@ -248,7 +248,7 @@ impl State {
         let pod = match call {
             Call::Publish { wanted, .. } | Call::Expand(wanted) => &wanted.pod,
             Call::Unpublish { pod, .. } => pod,
-            Call::Stage(_) | Call::Unstage(_) => return Vec::new(),
+            Call::Stage { .. } | Call::Unstage(_) => return Vec::new(),
         };
         let Some(of) = self.uses.get_mut(pod) else { return Vec::new() };
         let failure = match outcome {
@@ -261,7 +261,7 @@ impl State {
         of.pause = Some(Pause::after(of.pause, BACKOFF, now));
         let what = match call {
             Call::Publish { .. } => {
-                of.published = after(of.published, &failure, of.is_found);
+                of.published = after(of.published, &failure);
                 if of.known.is_block { "MapVolume.MapPodDevice" } else { "MountVolume.SetUp" }
             }
             Call::Unpublish { .. } => {
@@ -287,21 +287,19 @@ impl Use {
             }
             Call::Unpublish { .. } => self.published = Certainty::No,
             Call::Expand(wanted) => self.expanded_to = wanted.expand_to,
-            Call::Stage(_) | Call::Unstage(_) => {}
+            Call::Stage { .. } | Call::Unstage(_) => {}
         }
     }
 }
 
-/// What is known after a failure to stage or publish. What is there stays there, and what was found
-/// on the disk may be there whatever the driver says.
+/// What is known after a failure to stage or publish. What is there stays there, and what may be there
+/// may still be, whatever the driver says of this call: it is taken away once nobody wants it. The
+/// kubelet forgets it after a final error, and leaks what an earlier call has done.
 // k8s: pkg/volume/util/operationexecutor/operation_generator.go markVolumeErrorState
-fn after(before: Certainty, failure: &Failure, is_found: bool) -> Certainty {
+fn after(before: Certainty, failure: &Failure) -> Certainty {
     match (failure.problem, before) {
-        (_, Certainty::Yes) => Certainty::Yes,
-        (Problem::NotAsked, before) => before,
-        (Problem::Uncertain, _) => Certainty::Uncertain,
-        (Problem::Final, Certainty::Uncertain) if is_found => Certainty::Uncertain,
-        (Problem::Final, _) => Certainty::No,
+        (Problem::Uncertain, Certainty::No) => Certainty::Uncertain,
+        (_, before) => before,
     }
 }
 

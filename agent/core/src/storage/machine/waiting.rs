@@ -60,7 +60,7 @@ impl Storage {
     fn waiting_for(&self, id: &VolumeId, state: &State, of: &Use, pod: &PodUid) -> Waiting {
         let name = id.as_str();
         let has_to_attach = of.wanted.as_ref().is_some_and(|wanted| wanted.is_attached_first);
-        let is_written = self.written.contains(name);
+        let is_written = self.is_told_in_use(name);
         let is_attached = !has_to_attach || (is_written && self.attached.contains(name));
         let step = match state.step(of, pod) {
             Some(step) => step,
@@ -91,7 +91,7 @@ impl State {
 
 fn named(call: &Call) -> (&'static str, Option<&PodUid>) {
     match call {
-        Call::Stage(_) => ("NodeStageVolume", None),
+        Call::Stage { .. } => ("NodeStageVolume", None),
         Call::Publish { wanted, .. } => ("NodePublishVolume", Some(&wanted.pod)),
         Call::Expand(wanted) => ("NodeExpandVolume", Some(&wanted.pod)),
         Call::Unpublish { pod, .. } => ("NodeUnpublishVolume", Some(pod)),
