@@ -272,7 +272,7 @@ impl Parts {
         );
         let node_reads = self.start_node(
             runtime,
-            cluster::NodeKnown { facts, offered, in_use: executor.volumes.in_use() },
+            cluster::NodeKnown { facts, offered, volumes: executor.volumes.clone() },
         );
         let garbage = host::start_collector(&self.config, &executor);
         Ok(Driver {

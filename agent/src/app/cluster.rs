@@ -29,6 +29,7 @@ use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::types::NodeFacts;
 use pintle_agent_core::worker::Input;
 use pintle_agent_metrics::{CertificateOf, Metrics};
+use pintle_agent_runtime::storage::Volumes;
 use pintle_api::events;
 use pintle_api::{Access, ClientOptions, Observer, Rate};
 use pintle_daemon::tasks;
@@ -185,8 +186,8 @@ pub(super) struct NodeKnown {
     pub(super) facts: NodeFacts,
     /// What the node offers to pods.
     pub(super) offered: Arc<admit::Node>,
-    /// Attached volumes that are in use; `None` until they are known.
-    pub(super) in_use: watch::Receiver<Option<Vec<String>>>,
+    /// Volumes of drivers: which are in use, and who hears that it was told.
+    pub(super) volumes: Volumes,
 }
 
 /// Starts what belongs to the cluster, each part in a task of its own. Takes questions for the
@@ -197,14 +198,15 @@ pub(super) fn start(
     runtime: &Runtime,
     known: NodeKnown,
 ) -> mpsc::Sender<u64> {
-    let NodeKnown { facts, offered, in_use } = known;
+    let NodeKnown { facts, offered, volumes } = known;
     start_serving(parts, cluster);
     let node = task::Parts {
         config: Arc::clone(&parts.config),
         cluster: cluster.clone(),
         runtime: parts.runtime.clone(),
         pressure: parts.pressure.subscribe(),
-        volumes_in_use: in_use,
+        volumes_in_use: volumes.in_use(),
+        in_use_written: volumes.in_use_written(),
         inputs: parts.inputs.clone(),
         worker_facts: facts,
         lists: parts.lists.clone(),

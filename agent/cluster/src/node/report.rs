@@ -40,6 +40,15 @@ const BEHIND_MAX: Duration = Duration::from_secs(5);
 /// How long the first status waits for the CSINode object.
 const VOLUMES_MAX: Duration = Duration::from_secs(5);
 
+/// A report of volumes in use that is in the Node's status.
+#[derive(Clone, Debug)]
+pub struct WrittenInUse {
+    /// Its number.
+    pub number: u64,
+    /// The Node as it was then.
+    pub node: Arc<Node>,
+}
+
 /// Keeps the Node object.
 pub struct Reporter {
     cluster: Cluster,
@@ -60,6 +69,7 @@ pub struct Reporter {
     /// How often the object has gone, as far as it was taken care of.
     gone: u32,
     steps: Option<Arc<Metrics>>,
+    in_use_written: watch::Sender<Option<WrittenInUse>>,
 }
 
 impl Reporter {
@@ -88,7 +98,15 @@ impl Reporter {
             unschedulable: false,
             gone: 0,
             steps: None,
+            in_use_written: watch::Sender::default(),
         }
+    }
+
+    /// The same, which tells when volumes are in the status as in use.
+    #[must_use]
+    pub fn telling(mut self, in_use_written: watch::Sender<Option<WrittenInUse>>) -> Self {
+        self.in_use_written = in_use_written;
+        self
     }
 
     /// The same, whose steps are timed.
@@ -262,14 +280,28 @@ impl Reporter {
         tracing::warn!("the node's status cannot be written; trying again in the next round");
     }
 
+    /// Tells once that this report is in the status of that Node.
+    fn tell_in_use(&self, number: Option<u64>, node: &Arc<Node>) {
+        let Some(number) = number else { return };
+        self.in_use_written.send_if_modified(|written| {
+            let is_new = written.as_ref().is_none_or(|written| written.number != number);
+            if is_new {
+                *written = Some(WrittenInUse { number, node: Arc::clone(node) });
+            }
+            is_new
+        });
+    }
+
     /// Writes what changed. The first attempt trusts the watch, later ones ask.
     async fn sync(&mut self, ask: bool) -> Result<(), kube::Error> {
         let Some(old) = self.object(ask).await? else { return Ok(()) };
         let mut new = (*old).clone();
         let mut events = status::update(&self.facts.borrow(), &mut new, clock::clocks());
+        let in_use = self.facts.borrow().volumes_in_use.as_ref().map(|report| report.number);
         let changed = status::differs(&old, &new);
         let due = self.reported_at.is_none_or(|at| at.elapsed() >= self.report_after);
         if !changed && !due {
+            self.tell_in_use(in_use, &old);
             return Ok(());
         }
         if let Some(patch) = patch::status(&old, &new) {
@@ -277,7 +309,10 @@ impl Reporter {
             if is_ready(&answer) {
                 self.step(StartStep::Ready);
             }
+            self.tell_in_use(in_use, &Arc::new(answer.clone()));
             self.answered(Some(answer));
+        } else {
+            self.tell_in_use(in_use, &old);
         }
         let every = self.facts.borrow().settings.report_every;
         let fresh = changed || self.reported_at.is_none();

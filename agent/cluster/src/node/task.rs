@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use pintle_agent_config::Config;
 use pintle_agent_core::request::dns;
 use pintle_agent_core::shutdown::{self, Record};
+use pintle_agent_core::storage::InUse;
 use pintle_agent_core::types::NodeFacts;
 use pintle_agent_core::worker::Input;
 use pintle_agent_host::node::{facts, host};
@@ -31,7 +32,7 @@ use super::conditions::{NodeEvents, Pressure};
 use super::lease::LeaseKeeper;
 use super::own::OwnNode;
 use super::pleg::ListsSeen;
-use super::report::Reporter;
+use super::report::{Reporter, WrittenInUse};
 use super::runtime::Runtime;
 use super::runtime_state::{self, RuntimeState};
 use super::settings::NodeSettings;
@@ -72,7 +73,9 @@ pub struct Parts {
     /// What the node is short of.
     pub pressure: watch::Receiver<Pressure>,
     /// Attached volumes that are in use; `None` until they are known.
-    pub volumes_in_use: watch::Receiver<Option<Vec<String>>>,
+    pub volumes_in_use: watch::Receiver<Option<InUse>>,
+    /// Takes which report of volumes in use was written.
+    pub in_use_written: watch::Sender<Option<WrittenInUse>>,
     /// Takes events.
     pub events: NodeEvents,
     /// Counters.
@@ -167,7 +170,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
     tasks::singleton("node facts", workers);
     let Shared { facts, changed, .. } = shared;
     let reporter = Reporter::new(parts.cluster, facts, changed, own, parts.events);
-    reporter.timed_in(parts.metrics).run().await;
+    reporter.timed_in(parts.metrics).telling(parts.in_use_written).run().await;
 }
 
 /// Until there is nobody who knows what the node is short of.
@@ -184,7 +187,7 @@ async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared
 }
 
 /// Until there is nobody who knows which volumes are in use.
-async fn follow_in_use(mut in_use: watch::Receiver<Option<Vec<String>>>, shared: Shared) {
+async fn follow_in_use(mut in_use: watch::Receiver<Option<InUse>>, shared: Shared) {
     loop {
         let now = in_use.borrow_and_update().clone();
         let known = std::mem::replace(&mut shared.facts.borrow_mut().volumes_in_use, now.clone());

@@ -19,6 +19,7 @@ use super::machine::HostAddresses;
 use super::machine::Machine;
 use super::runtime_state::RuntimeState;
 use super::settings::NodeSettings;
+use crate::storage::InUse;
 use pintle_api_types::ids::Now;
 
 /// Tells that the attach-detach controller works for this node.
@@ -62,7 +63,7 @@ pub struct Facts {
     /// Why no pod is taken any more: the node shuts down.
     pub shutdown_error: Option<String>,
     /// Attached volumes in use; `None` until they are known.
-    pub volumes_in_use: Option<Vec<String>>,
+    pub volumes_in_use: Option<InUse>,
 }
 
 /// A Node object for registration.
@@ -141,7 +142,8 @@ fn set(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
     let time = Time(now.wall.to_seconds());
     events.extend(conditions::set(conditions, name, facts.pressure, &errors, &time));
     if let Some(volumes) = &facts.volumes_in_use {
-        status.volumes_in_use = Some(volumes.clone()).filter(|volumes| !volumes.is_empty());
+        let names: Vec<String> = volumes.names.iter().cloned().collect();
+        status.volumes_in_use = Some(names).filter(|names| !names.is_empty());
     }
     let declared = facts.settings.declared_features.clone();
     if !declared.is_empty() {

@@ -1,11 +1,11 @@
 //! What the volumes hear: the disk once, then drivers, the Node, and time.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use pintle_agent_cluster::node::own::OwnNode;
-use pintle_agent_core::storage::Input;
+use pintle_agent_cluster::node::report::WrittenInUse;
+use pintle_agent_core::storage::{Input, NodeVolumes};
 use pintle_agent_host::csi::scan;
 use pintle_agent_plugins::{Change, Plugins, changes};
 use pintle_daemon::blocking::Place;
@@ -59,19 +59,37 @@ async fn follow_drivers(volumes: &Volumes) {
 
 async fn follow_node(volumes: &Volumes) {
     let Some(mut own) = volumes.0.parts.node.clone() else { return };
+    let mut written = volumes.0.in_use_written.subscribe();
     loop {
         if let Some(node) = object(&mut own) {
-            let status = node.status.as_ref();
-            let attached = status.and_then(|status| status.volumes_attached.as_ref());
-            let attached = attached.into_iter().flatten().map(|volume| volume.name.clone());
-            let in_use = status.and_then(|status| status.volumes_in_use.as_ref());
-            let in_use: BTreeSet<String> = in_use.into_iter().flatten().cloned().collect();
-            volumes.give(Input::Attached(attached.collect()));
-            volumes.give(Input::InUseWritten(in_use));
+            volumes.give(Input::Node(read(&node)));
         }
-        if own.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = own.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            Ok(()) = written.changed() => {
+                let told = written.borrow_and_update().clone();
+                if let Some(WrittenInUse { number, node }) = told {
+                    volumes.give(Input::InUseWritten { number, node: read(&node) });
+                }
+            }
         }
+    }
+}
+
+fn read(node: &Node) -> NodeVolumes {
+    let status = node.status.as_ref();
+    let attached = status.and_then(|status| status.volumes_attached.as_ref());
+    let in_use = status.and_then(|status| status.volumes_in_use.as_ref());
+    let version = node.metadata.resource_version.as_deref();
+    NodeVolumes {
+        // k8s: staging/src/k8s.io/apimachinery/pkg/util/resourceversion: an API server's are numbers
+        version: version.and_then(|version| version.parse().ok()).unwrap_or(0),
+        attached: attached.into_iter().flatten().map(|volume| volume.name.clone()).collect(),
+        in_use: in_use.into_iter().flatten().cloned().collect(),
     }
 }
 

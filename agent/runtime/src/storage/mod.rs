@@ -26,10 +26,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::node::own::OwnNode;
+use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_core::storage::paths::CsiDirs;
 use pintle_agent_core::storage::{
-    Answer, Call, Command, Failure, Input, Outcome, Problem, Step, Storage, Waiting,
+    Answer, Call, Command, Failure, InUse, Input, Outcome, Problem, Step, Storage, Waiting,
 };
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
@@ -66,7 +67,8 @@ struct Shared {
     /// The pods as their syncs have them, for calls that are made later.
     pods: RefCell<BTreeMap<PodUid, Arc<Pod>>>,
     waiters: RefCell<BTreeMap<PodUid, Vec<oneshot::Sender<Answer>>>>,
-    in_use: watch::Sender<Option<Vec<String>>>,
+    in_use: watch::Sender<Option<InUse>>,
+    in_use_written: watch::Sender<Option<WrittenInUse>>,
     /// The timer has to look again.
     due_moved: Notify,
     /// The disk was looked at.
@@ -93,6 +95,7 @@ impl Volumes {
             pods: RefCell::default(),
             waiters: RefCell::default(),
             in_use: watch::Sender::default(),
+            in_use_written: watch::Sender::default(),
             due_moved: Notify::new(),
             is_known: Cell::new(false),
             known: Notify::new(),
@@ -105,8 +108,13 @@ impl Volumes {
     }
 
     /// What `volumesInUse` of the Node is to be; `None` until it is known.
-    pub fn in_use(&self) -> watch::Receiver<Option<Vec<String>>> {
+    pub fn in_use(&self) -> watch::Receiver<Option<InUse>> {
         self.0.in_use.subscribe()
+    }
+
+    /// Takes which of these was written.
+    pub fn in_use_written(&self) -> watch::Sender<Option<WrittenInUse>> {
+        self.0.in_use_written.clone()
     }
 
     /// Every source of pods has reported.
@@ -207,8 +215,8 @@ impl Volumes {
                     volumes.give(Input::Done { volume, ticket, outcome });
                 });
             }
-            Command::ReportInUse(names) => {
-                self.0.in_use.send_replace(Some(names.into_iter().collect()));
+            Command::ReportInUse(report) => {
+                self.0.in_use.send_replace(Some(report));
             }
             Command::Answer { pod, answer } => {
                 for waiter in self.0.waiters.borrow_mut().remove(&pod).into_iter().flatten() {
