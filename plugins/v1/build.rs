@@ -37,10 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = prost_build::Config::new();
     // Maps in order: equal requests have equal bytes.
     config.btree_map(["."]).enable_type_names();
-    config.skip_debug(SECRET.map(|name| format!(".csi.v1.{name}")));
-    if has_controller {
-        config.skip_debug(SECRET_CONTROLLER.map(|name| format!(".csi.v1.{name}")));
-    }
+    // One call: a second one would replace the first one's list.
+    let controller = SECRET_CONTROLLER.iter().filter(|_| has_controller);
+    config.skip_debug(SECRET.iter().chain(controller).map(|name| format!(".csi.v1.{name}")));
     generate(config, compiler.file_descriptor_set())
 }
 

@@ -1,0 +1,83 @@
+//! A CSI driver for tests: volumes are folders, or files behind loop devices, below one folder.
+//!
+//! ```text
+//!   socket ─> identity, controller, snapshots, node ─> call ─> faults ─> state + disk ─> answer
+//!                                                       └─────> log (a JSON line a call)
+//! ```
+//! In the order of a call:
+//!   settings      flags: name, node, folders, and which capabilities are absent
+//!   registration  plays node-driver-registrar
+//!   call          what surrounds each method: log, faults, the lock of the state
+//!   faults        what goes wrong, read from a file that tests write
+//!   lifecycle     the order of calls that CSI demands, checked
+//!   state         all volumes and snapshots, in a file that the drivers of several nodes share
+//!   disk, loops   folders, bind mounts, loop devices
+//!   log           the record of all calls, and its reader for tests
+//!
+//! It stands where upstream's suites run the host-path driver. Every volume is below `--state`, and
+//! nothing is removed across a mount. Not for production: whoever reaches the socket is root.
+#![forbid(unsafe_code)]
+
+mod call;
+mod capability;
+mod controller;
+mod disk;
+pub mod faults;
+mod identity;
+mod lifecycle;
+pub mod log;
+mod loops;
+mod node;
+mod registration;
+mod settings;
+mod snapshots;
+mod state;
+mod volumes;
+
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use pintle_plugins_v1::csi::controller_server::ControllerServer;
+use pintle_plugins_v1::csi::identity_server::IdentityServer;
+use pintle_plugins_v1::csi::node_server::NodeServer;
+use pintle_plugins_v1::registration::registration_server::RegistrationServer;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+
+pub use settings::{Feature, Settings};
+
+/// Serves until the process ends, or the future is dropped.
+pub async fn serve(settings: Settings) -> Result<()> {
+    let driver = call::Driver::open(settings)?;
+    let settings = driver.settings();
+    let service = Server::builder()
+        .add_service(IdentityServer::new(driver.clone()))
+        .add_service(ControllerServer::new(driver.clone()))
+        .add_service(NodeServer::new(driver.clone()))
+        .serve_with_incoming(listen(&settings.endpoint)?);
+    let Some(socket) = settings.registration_socket() else {
+        return Ok(service.await?);
+    };
+    let registration = Server::builder()
+        .add_service(RegistrationServer::new(driver.clone()))
+        .serve_with_incoming(listen(&socket)?);
+    tokio::try_join!(service, registration)?;
+    Ok(())
+}
+
+/// Listens where an earlier process may have left its socket.
+fn listen(path: &Path) -> Result<UnixListenerStream> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let is_socket = |file: std::fs::Metadata| file.file_type().is_socket();
+    if std::fs::symlink_metadata(path).is_ok_and(is_socket) {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path);
+    let listener = listener.with_context(|| format!("cannot listen at {}", path.display()))?;
+    Ok(UnixListenerStream::new(listener))
+}
