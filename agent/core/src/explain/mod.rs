@@ -6,8 +6,8 @@
 //!
 //! 1. an earlier pod of the same name has not ended;  2. the pod has ended;  3. it is being ended;
 //! 4. a runtime call hangs;  5. an image is being pulled, or waits for its turn;
-//! 6. a postStart hook runs and runs;
-//! 7. volumes, cgroup, network or sandbox fail;  8. a container does;  9. all is well.
+//! 6. a postStart hook runs and runs;  7. volumes of drivers are waited for;
+//! 8. volumes, cgroup, network or sandbox fail;  9. a container does;  10. all is well.
 //!
 //! What would send people away is no such thing while the API server has not taken it.
 
@@ -21,6 +21,7 @@ mod pull_tests;
 mod remedies;
 #[cfg(test)]
 mod tests;
+pub mod volumes;
 mod words;
 mod writes;
 
@@ -115,6 +116,7 @@ fn verdict(subject: &Subject<'_>) -> Explanation {
     calls::hanging(subject)
         .or_else(|| calls::pulling(subject))
         .or_else(|| calls::starting_hook(subject))
+        .or_else(|| volumes::waiting(subject))
         .or_else(|| pod_failure(subject))
         .or_else(|| containers::failing(subject))
         .or_else(|| containers::unready(subject))

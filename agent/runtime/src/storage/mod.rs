@@ -28,15 +28,18 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::node::own::OwnNode;
 use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_cluster::objects::Objects;
+use pintle_agent_core::explain::volumes::{READY, WAITING};
 use pintle_agent_core::storage::paths::CsiDirs;
 use pintle_agent_core::storage::{
-    Answer, Call, Command, Failure, InUse, Input, Outcome, Problem, Step, Storage, Waiting,
+    Answer, Call, Command, Failure, InUse, Input, Outcome, Problem, Storage, Waiting,
 };
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_plugins::Drivers;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{Notify, oneshot, watch};
+
+pub use pintle_agent_core::explain::volumes::sentence;
 
 /// How long a pod's volumes are waited for in one sync.
 // k8s: pkg/kubelet/volumemanager/volume_manager.go podAttachAndMountTimeout
@@ -67,6 +70,8 @@ struct Shared {
     /// The pods as their syncs have them, for calls that are made later.
     pods: RefCell<BTreeMap<PodUid, Arc<Pod>>>,
     waiters: RefCell<BTreeMap<PodUid, Vec<oneshot::Sender<Answer>>>>,
+    /// What timelines say that pods wait for.
+    told: RefCell<BTreeMap<PodUid, String>>,
     in_use: watch::Sender<Option<InUse>>,
     in_use_written: watch::Sender<Option<WrittenInUse>>,
     /// The timer has to look again.
@@ -94,6 +99,7 @@ impl Volumes {
             machine: RefCell::default(),
             pods: RefCell::default(),
             waiters: RefCell::default(),
+            told: RefCell::default(),
             in_use: watch::Sender::default(),
             in_use_written: watch::Sender::default(),
             due_moved: Notify::new(),
@@ -204,6 +210,22 @@ impl Volumes {
             self.carry_out(command);
         }
         self.0.due_moved.notify_one();
+        self.tell_waits();
+    }
+
+    /// Keeps the timelines of pods that are waited for up to date.
+    fn tell_waits(&self) {
+        let waiting: Vec<PodUid> = self.0.waiters.borrow().keys().cloned().collect();
+        let mut told = self.0.told.borrow_mut();
+        told.retain(|pod, _| waiting.contains(pod));
+        for pod in waiting {
+            let sentences: Vec<_> = self.waiting(&pod).iter().map(sentence).collect();
+            let text = sentences.join("; ");
+            if !text.is_empty() && told.get(&pod) != Some(&text) {
+                self.0.parts.recorder.stage(&pod, WAITING, None, &text);
+                told.insert(pod, text);
+            }
+        }
     }
 
     fn carry_out(&self, command: Command) {
@@ -219,6 +241,9 @@ impl Volumes {
                 self.0.in_use.send_replace(Some(report));
             }
             Command::Answer { pod, answer } => {
+                if self.0.told.borrow_mut().remove(&pod).is_some() {
+                    self.0.parts.recorder.stage(&pod, READY, None, "");
+                }
                 for waiter in self.0.waiters.borrow_mut().remove(&pod).into_iter().flatten() {
                     let _ = waiter.send(answer); // its sync was cancelled
                 }
@@ -248,30 +273,5 @@ fn reason(text: &str) -> &'static str {
         "FailedUnMount"
     } else {
         "FailedMount"
-    }
-}
-
-/// What a volume waits for, in one sentence.
-pub fn sentence(waiting: &Waiting) -> String {
-    let Waiting { name, driver, .. } = waiting;
-    match &waiting.step {
-        Step::Report => {
-            format!(
-                "volume {name}: the Node's status has to name it as in use before it is attached"
-            )
-        }
-        Step::Attach => format!(
-            "volume {name}: waits for the attach-detach controller and the attacher of driver \
-             {driver} to attach it to this node"
-        ),
-        Step::Call(call) => format!("volume {name}: {call} of driver {driver} is under way"),
-        Step::Other(call) => {
-            format!("volume {name}: {call} of driver {driver} is under way for another pod")
-        }
-        Step::Pause { failure, .. } => format!("volume {name}: {failure}"),
-        Step::Holders(pods) => {
-            let pods: Vec<_> = pods.iter().map(PodUid::as_str).collect();
-            format!("volume {name}: used by pods {}", pods.join(", "))
-        }
     }
 }
