@@ -41,6 +41,11 @@ use anyhow::{Context as _, Result};
 use pintle_plugins_v1::csi::controller_server::ControllerServer;
 use pintle_plugins_v1::csi::identity_server::IdentityServer;
 use pintle_plugins_v1::csi::node_server::NodeServer;
+use pintle_plugins_v1::csi::volume_capability::access_mode::Mode;
+use pintle_plugins_v1::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
+use pintle_plugins_v1::csi::{
+    CapacityRange, CreateVolumeRequest, VolumeCapability, volume_capability,
+};
 use pintle_plugins_v1::registration::registration_server::RegistrationServer;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -65,6 +70,30 @@ pub async fn serve(settings: Settings) -> Result<()> {
         .serve_with_incoming(listen(&socket)?);
     tokio::try_join!(service, registration)?;
     Ok(())
+}
+
+/// Makes a volume as CreateVolume does, beside or before a driver of the same state folder; returns its
+/// id.
+pub fn create(settings: Settings, name: &str, bytes: i64, is_block: bool) -> Result<String> {
+    let driver = call::Driver::open(settings)?;
+    let access_type = match is_block {
+        true => AccessType::Block(BlockVolume {}),
+        false => AccessType::Mount(MountVolume::default()),
+    };
+    let mode = volume_capability::AccessMode { mode: Mode::MultiNodeMultiWriter.into() };
+    let request = CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+        volume_capabilities: vec![VolumeCapability {
+            access_type: Some(access_type),
+            access_mode: Some(mode),
+        }],
+        ..CreateVolumeRequest::default()
+    };
+    let subject = call::subject("CreateVolume", name, "");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answer = runtime.block_on(driver.serve(subject, request, volumes::create))?.into_inner();
+    Ok(answer.volume.context("a volume")?.volume_id)
 }
 
 /// Listens where an earlier process may have left its socket.

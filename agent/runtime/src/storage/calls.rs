@@ -39,22 +39,33 @@ impl Shared {
         }
     }
 
-    // k8s: pkg/volume/csi/csi_drivers_store.go, csi_client.go newCsiDriverClient
-    fn driver(&self, name: &str) -> Result<Arc<Driver>, Failure> {
+    /// The driver, or what the kubelet says without it where `step` is the call.
+    // k8s: pkg/volume/csi/csi_client.go newCsiDriverClient
+    fn driver(&self, name: &str, step: &str) -> Result<Arc<Driver>, Failure> {
         self.parts.drivers.find(name).ok_or_else(|| {
-            not_asked(format!("driver name {name} not found in the list of registered CSI drivers"))
+            not_asked(format!(
+                "kubernetes.io/csi: {step}: driver name {name} not found in the list of registered \
+                 CSI drivers"
+            ))
         })
     }
 
     async fn stage(&self, wanted: &Wanted, again: bool) -> Outcome {
         let volume = &wanted.volume;
-        let driver = self.driver(&volume.driver)?;
+        let spec = self.driver_spec(&volume.driver).await?;
+        let publish_context = self.attached(wanted, &spec).await?;
+        let driver = self.driver(
+            &volume.driver,
+            match volume.is_block {
+                true => "blockMapper.SetUpDevice failed to get CSI client",
+                false => "attacher.MountDevice failed to create newCsiDriverClient",
+            },
+        )?;
         if !driver.capabilities.stages {
             return Ok(());
         }
-        let spec = self.driver_spec(&volume.driver).await?;
         let mut extras = extras(&driver);
-        extras.publish_context = self.publish_context(wanted, &spec).await?;
+        extras.publish_context = publish_context;
         extras.secrets = self.secrets(wanted, volume.secrets.stage.as_ref()).await?;
         let staging = self.staging(&Known::of(wanted));
         let (folder, record) = match volume.is_block {
@@ -83,15 +94,24 @@ impl Shared {
 
     async fn publish(&self, wanted: &Wanted, again: bool) -> Outcome {
         let volume = &wanted.volume;
-        let driver = self.driver(&volume.driver)?;
+        let driver = self.driver(
+            &volume.driver,
+            match volume.is_block {
+                true => "blockMapper.MapPodDevice failed to get CSI client",
+                false => "mounter.SetUpAt failed to get CSI client",
+            },
+        )?;
         let spec = self.driver_spec(&volume.driver).await?;
         if let Some(refusal) = spec.refusal(&volume.driver, volume.lifecycle) {
-            return Err(not_asked(refusal));
+            let text = format!(
+                "kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode: {refusal}"
+            );
+            return Err(not_asked(text));
         }
         let mut extras = extras(&driver);
         let mut told = BTreeMap::new();
         if volume.lifecycle == Lifecycle::Persistent {
-            extras.publish_context = self.publish_context(wanted, &spec).await?;
+            extras.publish_context = self.attached(wanted, &spec).await?;
         }
         extras.secrets = self.secrets(wanted, volume.secrets.publish.as_ref()).await?;
         let pod = self.pods.borrow().get(&wanted.pod).cloned();
@@ -130,7 +150,7 @@ impl Shared {
     }
 
     async fn expand(&self, wanted: &Wanted) -> Outcome {
-        let driver = self.driver(&wanted.volume.driver)?;
+        let driver = self.driver(&wanted.volume.driver, "expander.NodeExpand")?;
         if !driver.capabilities.expands {
             return Ok(());
         }
@@ -143,7 +163,13 @@ impl Shared {
     }
 
     async fn unpublish(&self, pod: &PodUid, known: &Known) -> Outcome {
-        let driver = self.driver(&known.driver)?;
+        let driver = self.driver(
+            &known.driver,
+            match known.is_block {
+                true => "blockMapper.UnmapPodDevice failed to get CSI client",
+                false => "Unmounter.TearDownAt failed to get CSI client",
+            },
+        )?;
         let target = self.target(pod, known);
         if known.is_block {
             self.unmap_device(pod, known).await?;
@@ -158,7 +184,8 @@ impl Shared {
     }
 
     async fn unstage(&self, known: &Known) -> Outcome {
-        let driver = self.driver(&known.driver)?;
+        let driver = self
+            .driver(&known.driver, "attacher.UnmountDevice failed to create newCsiDriverClient")?;
         let staging = self.staging(known);
         let folder = match known.is_block {
             true => self.dirs.device_data(&known.name),
@@ -182,9 +209,9 @@ impl Shared {
         self.parts.objects.driver_spec(driver).await.map_err(not_asked)
     }
 
-    /// What the attacher said; empty where nobody attaches.
-    // k8s: pkg/volume/csi/csi_plugin.go getPublishContext; csi_attacher.go verifyAttachmentStatus
-    async fn publish_context(
+    /// What the attacher said once the volume is attached; empty where nobody attaches.
+    // k8s: pkg/volume/csi/csi_attacher.go WaitForAttach, verifyAttachmentStatus
+    async fn attached(
         &self,
         wanted: &Wanted,
         spec: &DriverSpec,
@@ -195,15 +222,18 @@ impl Shared {
         let volume = &wanted.volume;
         let name = attachment_name(&volume.handle, &volume.driver, &self.parts.node_name);
         let read = self.parts.objects.attachment(&wanted.pod, &name).await;
-        let attachment = read.map_err(not_asked)?;
+        let handle = &volume.handle;
+        let attachment = read.map_err(|why| {
+            unattached(format!("volume {handle} has GET error for volume attachment {name}: {why}"))
+        })?;
         if attachment.metadata.deletion_timestamp.is_some() {
-            return Err(not_asked("volume attachment is being deleted".to_owned()));
+            return Err(unattached("volume attachment is being deleted".to_owned()));
         }
         let status = attachment.status.unwrap_or_default();
         if !status.attached {
             let told = status.attach_error.and_then(|error| error.message);
-            return Err(not_asked(told.unwrap_or_else(|| {
-                format!("volume {} is not attached for volume attachment {name}", volume.handle)
+            return Err(unattached(told.unwrap_or_else(|| {
+                format!("volume {handle} is not attached for volume attachment {name}")
             })));
         }
         Ok(status.attachment_metadata.unwrap_or_default())
@@ -321,14 +351,18 @@ fn extras(driver: &Driver) -> Extras {
 }
 
 pub(super) fn not_asked(text: String) -> Failure {
-    Failure { problem: Problem::NotAsked, text }
+    Failure { problem: Problem::NotAsked, is_of_attachment: false, text }
+}
+
+fn unattached(text: String) -> Failure {
+    Failure { is_of_attachment: true, ..not_asked(text) }
 }
 
 pub(super) fn uncertain(text: String) -> Failure {
-    Failure { problem: Problem::Uncertain, text }
+    Failure { problem: Problem::Uncertain, is_of_attachment: false, text }
 }
 
 fn failure(error: &CallError) -> Failure {
     let problem = if error.is_final() { Problem::Final } else { Problem::Uncertain };
-    Failure { problem, text: error.to_string() }
+    Failure { problem, is_of_attachment: false, text: error.to_string() }
 }

@@ -30,9 +30,7 @@ use pintle_agent_cluster::node::report::WrittenInUse;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_core::explain::volumes::{READY, WAITING};
 use pintle_agent_core::storage::paths::CsiDirs;
-use pintle_agent_core::storage::{
-    Answer, Call, Command, Failure, InUse, Input, Outcome, Problem, Storage, Waiting,
-};
+use pintle_agent_core::storage::{Answer, Call, Command, InUse, Input, Outcome, Storage, Waiting};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_plugins::Drivers;
@@ -260,7 +258,7 @@ impl Volumes {
         made.unwrap_or_else(|panic| {
             tasks::counted("volume call");
             tracing::error!("{panic}");
-            Err(Failure { problem: Problem::Uncertain, text: panic.to_string() })
+            Err(calls::uncertain(panic.to_string()))
         })
     }
 }

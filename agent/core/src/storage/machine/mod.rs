@@ -124,6 +124,8 @@ pub type Outcome = Result<(), Failure>;
 pub struct Failure {
     /// What is known of the volume now.
     pub problem: Problem,
+    /// It is the attachment that is missing, which is looked at before the call.
+    pub is_of_attachment: bool,
     /// For people.
     pub text: String,
 }

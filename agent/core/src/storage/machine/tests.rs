@@ -104,7 +104,7 @@ fn verb(commands: &[Command]) -> &'static str {
 }
 
 fn failure(problem: Problem) -> Outcome {
-    Err(Failure { problem, text: "no".to_owned() })
+    Err(Failure { problem, is_of_attachment: false, text: "no".to_owned() })
 }
 
 fn found(pod: Option<u32>) -> FoundVolume {

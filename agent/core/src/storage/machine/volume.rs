@@ -233,9 +233,11 @@ impl State {
 
     fn stage_failed(&mut self, wanted: &Wanted, failure: Failure, now: Mono) -> Vec<Command> {
         self.pause = Some(Pause::after(self.pause, BACKOFF, now));
-        let what = match wanted.volume.is_block {
-            true => "MapVolume.SetUpDevice",
-            false => "MountVolume.MountDevice",
+        let what = match (wanted.volume.is_block, failure.is_of_attachment) {
+            (true, true) => "MapVolume.WaitForAttach",
+            (true, false) => "MapVolume.SetUpDevice",
+            (false, true) => "MountVolume.WaitForAttach",
+            (false, false) => "MountVolume.MountDevice",
         };
         let text = failed(what, &wanted.volume.name, &failure.text);
         self.failure = Some(text.clone());

@@ -16,7 +16,7 @@ pub const FINAL: Problem = Problem::Final;
 pub const UNCERTAIN: Problem = Problem::Uncertain;
 
 pub fn failure(problem: Problem) -> Failure {
-    Failure { problem, text: format!("{problem:?}") }
+    Failure { problem, is_of_attachment: false, text: format!("{problem:?}") }
 }
 
 /// A volume of the world.
