@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Frame, MANAGER, Now};
+use pintle_controllers_core::frame::{Frame, MANAGER, Now, Order};
 use pintle_controllers_core::names::Controller;
 use pintle_controllers_core::tables::{DiscoveredKind, Discovery, WatchEvent};
+use pintle_controllers_loops::shadow::{HELD_BACK, ShadowFirst};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
@@ -24,7 +25,7 @@ use crate::debug::{self, Explainer};
 use crate::dispatch::{Answered, Dispatcher, Identity};
 use crate::follow::{EVENTS_MAX, Source, follow_kind};
 use crate::process::{Context, WritesUnderWay};
-use crate::shadow::ShadowFirst;
+use crate::shadow;
 
 /// Watch events that are applied before syncs begin.
 const BATCH_MAX: usize = 256;
@@ -48,11 +49,12 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     let discovered = discovered(&context.discovery.current());
     frame.apply(WatchEvent::Discovered(discovered.clone()), now());
     watches.follow_discovered(&frame, &discovered);
-    let mut first = ShadowFirst::begin(&mut frame, context.options.shadow_first);
+    let mut first = ShadowFirst::begin(&mut frame, context.options.shadow_first, now());
     let mut was_started = false;
     let mut counts = Counts::register(&context.metrics);
     loop {
-        let due = frame.next_due().into_iter().chain(counts.next_due()).min();
+        let held = first.as_ref().and_then(ShadowFirst::due);
+        let due = frame.next_due().into_iter().chain(counts.next_due()).chain(held).min();
         let mut is_quiet = false;
         tokio::select! {
             event = events.recv() => {
@@ -84,16 +86,10 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
             frame.answer(ticket, answers, now());
             dispatcher.mark_answered();
         }
-        for order in frame.turn(now()) {
+        end_shadow_if_clean(&mut frame, &mut first);
+        for order in turn(&mut frame, &mut first) {
             is_quiet = false;
-            let order = match &mut first {
-                Some(first) => first.filter(order, &mut frame),
-                None => Some(order),
-            };
-            order.into_iter().for_each(|order| dispatcher.carry_out(order));
-        }
-        if first.as_mut().is_some_and(|first| first.is_over(&mut frame)) {
-            first = None;
+            dispatcher.carry_out(order);
         }
         counts.mark_turn(&frame, is_quiet, now());
         context.turns.mark();
@@ -125,7 +121,25 @@ fn explainer(identities: &BTreeMap<&'static str, Rc<Identity>>, context: &Contex
 fn apply(frame: &mut Frame, first: &mut Option<ShadowFirst>, event: WatchEvent) {
     let changes = frame.apply(event, now());
     if let Some(first) = first {
-        first.note(&changes, frame);
+        first.note(&changes, frame, now());
+    }
+}
+
+fn turn(frame: &mut Frame, first: &mut Option<ShadowFirst>) -> Vec<Order> {
+    match first {
+        Some(first) => first.turn(frame, now()),
+        None => frame.turn(now()),
+    }
+}
+
+/// Controllers that `--shadow-first` holds back act once they were clean for long enough.
+fn end_shadow_if_clean(frame: &mut Frame, first: &mut Option<ShadowFirst>) {
+    let Some(held) = first else { return };
+    let is_over = held.end_if_clean(frame, now());
+    shadow::log(held.take_fresh());
+    if is_over {
+        tracing::info!("acting after {:?} in shadow: {}", held.wait(), HELD_BACK.join(", "));
+        *first = None;
     }
 }
 

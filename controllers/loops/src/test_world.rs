@@ -124,11 +124,11 @@ impl World {
         let snapshot = controller.snapshot(&key, &tables, now).expect("the object is there");
         let wall = self.now;
         let mut driven = drive::<C>(&snapshot, wall, |request| self.answer(request));
-        if let Ok(outcome) = &mut driven.outcome {
-            for note in outcome.notes.drain(..) {
-                controller.remember(&key, note, now);
-            }
-        }
+        let notes = match &mut driven.outcome {
+            Ok(outcome) => &mut outcome.notes,
+            Err(_) => &mut driven.failed_notes,
+        };
+        notes.drain(..).for_each(|note| controller.remember(&key, note, now));
         driven
     }
 

@@ -151,4 +151,19 @@ mod tests {
         assert_eq!(driven.requests.len(), 1);
         assert_eq!(wait_of(driven), Some(Duration::from_secs(70)));
     }
+
+    /// k#59676: a Job that is gone is not deleted again and again.
+    #[test]
+    fn expired_job_that_is_gone_is_forgotten() {
+        let snapshot: Rc<Kept<Job>> = Rc::new(Kept::of_value(&job(10)).expect("a good Job"));
+        let now = "2026-01-01T00:00:30Z".parse().expect("a time");
+        let gone = || Err(crate::test_world::error(404, "NotFound"));
+        let unread = drive::<TtlAfterFinished>(&snapshot, now, |_| gone());
+        assert_eq!((unread.requests.len(), wait_of(unread)), (1, None));
+        let undeleted = drive::<TtlAfterFinished>(&snapshot, now, |request| match request {
+            Request::Read { .. } => Ok(job(10)),
+            _ => gone(),
+        });
+        assert_eq!((undeleted.requests.len(), wait_of(undeleted)), (2, None));
+    }
 }

@@ -8,7 +8,7 @@ use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::Kind;
 
 use super::queue::{Backoff, QueueKey};
-use super::transcript::{Stop, Transcript};
+use super::transcript::{Stop, SyncError, Transcript};
 use crate::common::sample::SampleTotals;
 use crate::tables::{Change, Tables};
 
@@ -93,24 +93,31 @@ pub trait Controller: 'static {
     fn wake_after_notes(&mut self, _wake: &mut Wakes<Self::Key>) {}
 }
 
-/// What a sync that did not fail comes to.
+/// What a sync comes to.
 #[derive(Debug)]
 pub struct Outcome<N> {
     /// The key is synced again after this time.
     pub again: Option<Duration>,
-    /// What the controller is to remember.
+    /// What the controller is to remember, also of a sync that failed.
     pub notes: Vec<N>,
+    /// Why the sync failed, if it did.
+    pub failed: Option<SyncError>,
 }
 
 impl<N> Outcome<N> {
     /// Nothing more is to be done until something changes.
     pub fn done() -> Self {
-        Self { again: None, notes: Vec::new() }
+        Self::new(None, Vec::new())
+    }
+
+    /// The key is synced again after this time, if there is one.
+    pub fn new(again: Option<Duration>, notes: Vec<N>) -> Self {
+        Self { again, notes, failed: None }
     }
 
     /// The key is synced again after this time.
     pub fn after(wait: Duration) -> Self {
-        Self { again: Some(wait), notes: Vec::new() }
+        Self::new(Some(wait), Vec::new())
     }
 }
 

@@ -12,6 +12,8 @@ use super::transcript::{Stop, SyncError, Transcript};
 pub struct Driven<N> {
     /// What it came to.
     pub outcome: Result<Outcome<N>, SyncError>,
+    /// The notes of a sync that failed.
+    pub failed_notes: Vec<N>,
     /// Its requests, in order.
     pub requests: Vec<Request>,
     /// Its events, in order.
@@ -27,8 +29,13 @@ pub fn drive<C: Controller>(
     mut answer: impl FnMut(&Request) -> Answer,
 ) -> Driven<C::Note> {
     let mut asked = Transcript::new(now);
+    let mut failed_notes = Vec::new();
     let outcome = loop {
         match C::sync(snapshot, &mut asked) {
+            Ok(Outcome { failed: Some(error), notes, .. }) => {
+                failed_notes = notes;
+                break Err(error);
+            }
             Ok(outcome) => break Ok(outcome),
             Err(Stop::Failed(error)) => break Err(error),
             Err(Stop::Pending) => {
@@ -40,6 +47,7 @@ pub fn drive<C: Controller>(
     let requests = asked.steps().iter().flat_map(|step| step.requests.iter().cloned());
     Driven {
         outcome,
+        failed_notes,
         requests: requests.collect(),
         events: asked.events().to_vec(),
         reasons: asked.reasons().to_vec(),

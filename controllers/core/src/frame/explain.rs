@@ -94,7 +94,10 @@ impl<C: Controller> DrySync for Dry<C> {
         let mut found = Findings::default();
         let mut reads = Vec::new();
         match result {
-            Ok(Ok(outcome)) => found.again = outcome.again,
+            Ok(Ok(outcome)) => {
+                found.again = outcome.again;
+                found.failure = outcome.failed.map(|error| error.message);
+            }
             Ok(Err(Stop::Failed(error))) | Err(error) => found.failure = Some(error.message),
             Ok(Err(Stop::Pending)) => {
                 let wanted = self.transcript.wanted().to_vec();

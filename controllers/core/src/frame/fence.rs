@@ -120,6 +120,16 @@ impl Fence {
         self.versions.is_empty() && self.gone.is_empty() && self.unknown.is_empty()
     }
 
+    /// The versions that are waited for.
+    pub(super) fn versions(&self) -> impl Iterator<Item = (Kind, u64)> {
+        self.versions.iter().map(|(kind, version)| (*kind, *version))
+    }
+
+    /// The objects that have to go.
+    pub(super) fn gone(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
+        self.gone.iter().map(|gone| (gone.kind, gone.key.clone()))
+    }
+
     /// What is waited for, for people.
     pub(super) fn describe(&self) -> String {
         let versions = self

@@ -8,6 +8,7 @@ mod drive;
 mod event;
 mod explain;
 mod fence;
+mod fences;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
@@ -152,7 +153,13 @@ impl Frame {
 
     /// Applies what a watch reports; returns what changed.
     pub fn apply(&mut self, event: WatchEvent, now: Now) -> Vec<Change> {
+        let kind = event.kind();
         let changes = self.tables.apply(event);
+        if let Some(kind) = kind {
+            for entry in &mut self.controllers {
+                entry.run.note_progress(kind, &changes, &self.tables);
+            }
+        }
         for change in &changes {
             self.dispatch(change, now);
         }
@@ -233,6 +240,12 @@ impl Frame {
     /// No controller has anything to do before its next due key.
     pub fn is_idle(&self) -> bool {
         self.controllers.iter().all(|entry| entry.run.is_idle())
+    }
+
+    /// The controller has nothing to do before its next due key.
+    pub fn is_resting(&self, controller: &str) -> bool {
+        let named = self.controllers.iter().filter(|entry| entry.run.name() == controller);
+        named.into_iter().all(|entry| entry.run.is_idle())
     }
 
     /// What counts, by controller.

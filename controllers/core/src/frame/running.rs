@@ -10,11 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use pintle_api_types::key::ObjectKey;
+use pintle_api_types::kind::Kind;
 use pintle_api_types::request::{Answer, Request};
 
 use super::controller::{Controller, Now, Outcome, Wake, Wakes};
 use super::explain::{Dry, KeyState, KeyWait, is_write};
 use super::fence::Fence;
+use super::fences::Fences;
 use super::queue::{QueueStats, WorkQueue};
 use super::transcript::{Retry, Stop, SyncError, Transcript};
 use super::{MANAGER, Order, Ticket};
@@ -24,10 +26,12 @@ use crate::tables::{Change, Tables};
 /// A controller whose types are hidden.
 pub(super) trait Run {
     fn name(&self) -> &'static str;
-    fn kinds(&self) -> Vec<pintle_api_types::kind::Kind>;
+    fn kinds(&self) -> Vec<Kind>;
     fn reads_all_metadata(&self) -> bool;
     fn start(&mut self, tables: &Tables, now: Now);
     fn handle_change(&mut self, change: &Change, tables: &Tables, now: Now);
+    /// The watch of a kind has come further.
+    fn note_progress(&mut self, kind: Kind, changes: &[Change], tables: &Tables);
     /// Starts syncs as long as there are keys and workers.
     fn turn(&mut self, turn: &mut Turn<'_>);
     fn answer(&mut self, ticket: Ticket, answers: Vec<Answer>, turn: &mut Turn<'_>);
@@ -74,6 +78,8 @@ struct Sync<C: Controller> {
     emitted: usize,
     /// When its last requests were handed out.
     asked: Instant,
+    /// It began in shadow: what it was answered may never have been.
+    is_shadow: bool,
 }
 
 /// A controller, and where it stands.
@@ -82,7 +88,7 @@ pub(super) struct Running<C: Controller> {
     queue: WorkQueue<C::Key>,
     syncs: BTreeMap<C::Key, Sync<C>>,
     tickets: BTreeMap<Ticket, C::Key>,
-    fences: BTreeMap<C::Key, Fence>,
+    fences: Fences<C::Key>,
     /// The last failure of each key whose last sync failed.
     failed: BTreeMap<C::Key, String>,
     stats: ControllerStats,
@@ -100,7 +106,7 @@ impl<C: Controller> Running<C> {
             queue: WorkQueue::new(C::BACKOFF),
             syncs: BTreeMap::new(),
             tickets: BTreeMap::new(),
-            fences: BTreeMap::new(),
+            fences: Fences::default(),
             failed: BTreeMap::new(),
             stats: ControllerStats::default(),
             is_started: false,
@@ -121,14 +127,8 @@ impl<C: Controller> Running<C> {
 
     /// Keys behind a fence that opened are synced.
     fn open_fences(&mut self, turn: &mut Turn<'_>) {
-        let mut opened = Vec::new();
-        for (key, fence) in &mut self.fences {
-            if !self.syncs.contains_key(key) && fence.is_open(turn.tables) {
-                opened.push(key.clone());
-            }
-        }
-        for key in opened {
-            self.fences.remove(&key);
+        let syncs = &self.syncs;
+        for key in self.fences.take_open(|key| syncs.contains_key(key), turn.tables) {
             if self.queue.is_working(&key) {
                 // It was taken while its fence was closed.
                 self.begin(key, turn);
@@ -137,16 +137,13 @@ impl<C: Controller> Running<C> {
     }
 
     fn begin(&mut self, key: C::Key, turn: &mut Turn<'_>) {
-        if let Some(fence) = self.fences.get_mut(&key) {
-            if !fence.is_open(turn.tables) {
-                self.stats.stale += 1;
-                let lists = fence.unknown().to_vec();
-                if !lists.is_empty() {
-                    self.settle(key, lists, turn);
-                }
-                return;
+        if !self.fences.is_open(&key, turn.tables) {
+            self.stats.stale += 1;
+            let lists = self.unknown(&key).to_vec();
+            if !lists.is_empty() {
+                self.settle(key, lists, turn);
             }
-            self.fences.remove(&key);
+            return;
         }
         let controller = &mut self.controller;
         let snapshot = catch(|| controller.snapshot(&key, turn.tables, turn.now));
@@ -154,7 +151,8 @@ impl<C: Controller> Running<C> {
             Ok(Some(snapshot)) => {
                 let transcript = Transcript::new(turn.now.wall);
                 let asked = turn.now.instant;
-                let sync = Sync { snapshot, transcript, emitted: 0, asked };
+                let is_shadow = self.is_shadow;
+                let sync = Sync { snapshot, transcript, emitted: 0, asked, is_shadow };
                 self.advance(key, sync, turn);
             }
             Ok(None) => {
@@ -165,21 +163,9 @@ impl<C: Controller> Running<C> {
         }
     }
 
-    /// What the key has to see of its own writes before its next sync.
-    fn record_writes(
-        &mut self,
-        key: &C::Key,
-        transcript: &Transcript,
-        answers: &[Answer],
-        tables: &Tables,
-    ) {
-        let fence = self.fences.entry(key.clone()).or_default();
-        for (request, answer) in transcript.wanted().iter().zip(answers) {
-            fence.record(request, answer, tables);
-        }
-        if *fence == Fence::default() {
-            self.fences.remove(key);
-        }
+    /// The lists that settle what requests of the key came to.
+    fn unknown(&self, key: &C::Key) -> &[Request] {
+        self.fences.get(key).map(Fence::unknown).unwrap_or_default()
     }
 
     /// Lists what is there after requests without an answer. The manager lists, since the role of
@@ -237,9 +223,10 @@ impl<C: Controller> Running<C> {
     ) {
         match result {
             Ok(outcome) => {
-                self.stats.synced += 1;
-                self.queue.forget(key);
-                self.failed.remove(key);
+                match &outcome.failed {
+                    Some(error) => self.fail(key, error, turn),
+                    None => self.succeed(key),
+                }
                 if let Some(wait) = outcome.again {
                     self.queue.add_after(key.clone(), turn.now.instant, wait);
                 }
@@ -253,6 +240,12 @@ impl<C: Controller> Running<C> {
             Err(error) => self.fail(key, &error, turn),
         }
         self.queue.done(key, turn.now.instant);
+    }
+
+    fn succeed(&mut self, key: &C::Key) {
+        self.stats.synced += 1;
+        self.queue.forget(key);
+        self.failed.remove(key);
     }
 
     fn fail(&mut self, key: &C::Key, error: &SyncError, turn: &mut Turn<'_>) {
@@ -283,7 +276,7 @@ impl<C: Controller> Run for Running<C> {
         C::NAME
     }
 
-    fn kinds(&self) -> Vec<pintle_api_types::kind::Kind> {
+    fn kinds(&self) -> Vec<Kind> {
         self.controller.kinds()
     }
 
@@ -306,6 +299,16 @@ impl<C: Controller> Run for Running<C> {
         self.wake(wakes, now);
     }
 
+    fn note_progress(&mut self, kind: Kind, changes: &[Change], tables: &Tables) {
+        if self.fences.is_empty() {
+            return;
+        }
+        self.fences.note_version(kind, tables.version(kind));
+        for object in changes.iter().filter_map(Change::old_meta) {
+            self.fences.note_change(kind, object.key());
+        }
+    }
+
     fn turn(&mut self, turn: &mut Turn<'_>) {
         // Also before the start and while all workers are busy: a key that is due must not keep the
         // loop awake.
@@ -324,17 +327,21 @@ impl<C: Controller> Run for Running<C> {
         let key = self.tickets.remove(&ticket).expect("an answer to a request under way");
         let Some(mut sync) = self.syncs.remove(&key) else {
             // A list that settles lost answers.
-            if let Some(fence) = self.fences.get_mut(&key) {
-                fence.settle(&answers);
-                if !fence.unknown().is_empty() {
-                    self.queue.add_rate_limited(key.clone(), turn.now.instant);
-                    return self.queue.done(&key, turn.now.instant);
-                }
+            self.fences.settle(&key, &answers, turn.tables);
+            if !self.unknown(&key).is_empty() {
+                self.queue.add_rate_limited(key.clone(), turn.now.instant);
+                return self.queue.done(&key, turn.now.instant);
             }
             return self.begin(key, turn);
         };
+        if sync.is_shadow && !self.is_shadow {
+            // The controller acts by now: it decides anew.
+            self.queue.add(key.clone(), turn.now.instant);
+            return self.queue.done(&key, turn.now.instant);
+        }
         if !self.is_shadow {
-            self.record_writes(&key, &sync.transcript, &answers, turn.tables);
+            let wanted = sync.transcript.wanted();
+            self.fences.record(&key, wanted, &answers, turn.tables);
         }
         sync.transcript.answer(answers);
         self.advance(key, sync, turn);

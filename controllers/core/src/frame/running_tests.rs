@@ -1,4 +1,5 @@
-//! What the frame tells the loop around it about the time.
+//! What the frame tells the loop around it about the time, and syncs that a controller leaves behind
+//! in shadow.
 
 use std::time::{Duration, Instant};
 
@@ -64,4 +65,24 @@ fn key_due_while_all_workers_are_busy_does_not_wake_the_loop() {
     assert_eq!(frame.next_due(), None, "the key waits for the worker, not for the time");
     frame.answer(ticket, vec![Ok(serde_json::Value::Null)], at(3));
     assert_eq!(frame.turn(at(3)).len(), 1, "the second key is synced");
+}
+
+/// What a sync was told in shadow may never have been: nothing is written for it.
+#[test]
+fn sync_that_began_in_shadow_is_begun_anew_when_the_controller_acts() {
+    let now = Now { instant: Instant::now(), wall: Timestamp::UNIX_EPOCH };
+    let mut frame = Frame::default();
+    frame.add(Busy);
+    frame.set_shadow(Busy::NAME, true, now);
+    frame.apply(WatchEvent::ListBegun(NAMESPACES), now);
+    frame.apply(WatchEvent::ListComplete(NAMESPACES), now);
+    let orders = frame.turn(now);
+    let [Order::Send { ticket, .. }] = orders[..] else { panic!("one request: {orders:?}") };
+    frame.set_shadow(Busy::NAME, false, now);
+    frame.answer(ticket, vec![Ok(serde_json::Value::Null)], now);
+    let orders = frame.turn(now);
+    let [Order::Send { ticket, .. }] = orders[..] else { panic!("it asks again: {orders:?}") };
+    assert_eq!(frame.stats(now)[0].stats.synced, 0);
+    frame.answer(ticket, vec![Ok(serde_json::Value::Null)], now);
+    assert_eq!(frame.stats(now)[0].stats.synced, 1);
 }

@@ -61,6 +61,22 @@ pub enum WatchEvent {
     Discovered(Discovery),
 }
 
+impl WatchEvent {
+    /// The kind that it is about; none of what concerns all of them.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Listed(object) | Self::Set(object) | Self::Deleted(object) => Some(object.kind()),
+            Self::ListBegun(kind)
+            | Self::Unreadable(kind, _)
+            | Self::ListComplete(kind)
+            | Self::DeletedUnreadable(kind, _)
+            | Self::Version(kind, _)
+            | Self::Dropped(kind) => Some(*kind),
+            Self::Discovered(_) => None,
+        }
+    }
+}
+
 macro_rules! tables {
     ($($field:ident: $type:ident,)*) => {
         /// An object as a watch decoded it.

@@ -66,7 +66,13 @@ pub(super) fn sync_cron_job(
         let target = Target::status(CRON_JOBS, sync.cron_job.metadata.key());
         asked.send(Request::Replace { target, body })??;
     }
-    Ok(Outcome { again: result?, notes: sync.samples })
+    match result {
+        Ok(again) => Ok(Outcome::new(again, sync.samples)),
+        Err(Stop::Failed(error)) => {
+            Ok(Outcome { again: None, notes: sync.samples, failed: Some(error) })
+        }
+        Err(Stop::Pending) => Err(Stop::Pending),
+    }
 }
 
 /// Reads a Job live.

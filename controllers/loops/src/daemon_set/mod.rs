@@ -178,10 +178,14 @@ impl Controller for DaemonSets {
             Err(error) => Err(error),
         };
         let written = attempt(update.write_status(asked))?;
-        updated.and(written).map_err(Stop::Failed)?;
         let note = FailedPodsNote { key: FailedKey::of(set), failed: update.failed };
         let notes = (note.failed != seen.failed).then_some(note).into_iter().collect();
-        Ok(Outcome { again: update.again, notes })
+        let (again, failed) = match updated.and(written) {
+            Ok(()) => (update.again, None),
+            Err(error) => (None, Some(error)),
+        };
+        // Deletions of failed pods count also if something else was refused.
+        Ok(Outcome { again, notes, failed })
     }
 
     fn remember(&mut self, _: &ObjectKey, note: FailedPodsNote, now: Now) {

@@ -45,7 +45,7 @@ impl Rollout<'_> {
         }
         self.explain(&status, asked);
         if status == self.status {
-            return Ok(Outcome { again: self.next_check(&status, now), notes: Vec::new() });
+            return Ok(Outcome::new(self.next_check(&status, now), Vec::new()));
         }
         self.status = status;
         self.write_status(asked)?;

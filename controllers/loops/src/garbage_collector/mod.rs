@@ -11,6 +11,7 @@ mod absent;
 mod delete;
 mod graph;
 mod identity;
+mod key;
 mod mapper;
 mod orphan;
 mod partition;
@@ -25,32 +26,22 @@ use std::rc::Rc;
 
 use pintle_api_types::kind::Kind;
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Controller, Now, Outcome, QueueKey, Stop, Transcript, Wakes};
+use pintle_controllers_core::frame::{Controller, Now, Outcome, Stop, Transcript, Wakes};
 use pintle_controllers_core::meta::{Meta, Uid};
 use pintle_controllers_core::tables::{Change, Tables};
 
 use graph::{Graph, GraphTask};
 pub use identity::Identity;
+pub use key::{NodeKey, NodeReason};
 use mapper::Mapper;
 pub use view::GraphView;
-
-/// What the collector works on: a node of the graph, for one of two reasons.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeKey {
-    /// The object may have to be deleted, or waits for its dependents.
-    Delete(Uid),
-    /// The dependents of the object have to be orphaned.
-    Orphan(Uid),
-}
-
-impl QueueKey for NodeKey {}
 
 /// What one sync reads.
 #[derive(Debug)]
 pub enum NodeSnapshot {
-    /// For [`NodeKey::Delete`].
+    /// For [`NodeReason::Delete`].
     Delete(delete::GarbageCandidate),
-    /// For [`NodeKey::Orphan`].
+    /// For [`NodeReason::Orphan`].
     Orphan(orphan::OrphaningOwner),
 }
 
@@ -151,13 +142,20 @@ impl GarbageCollector {
 
     fn wake_tasks(&mut self, wake: &mut Wakes<NodeKey>) {
         self.woken.drain(..).for_each(|key| wake.now(key));
-        for task in self.graph.borrow_mut().take_tasks() {
+        let tasks = self.graph.borrow_mut().take_tasks();
+        for task in tasks {
             match task {
-                GraphTask::Delete(uid) => wake.now(NodeKey::Delete(uid)),
-                GraphTask::DeleteLater(uid) => wake.backoff(NodeKey::Delete(uid)),
-                GraphTask::Orphan(uid) => wake.now(NodeKey::Orphan(uid)),
+                GraphTask::Delete(uid) => wake.now(self.key(uid, NodeReason::Delete)),
+                GraphTask::DeleteLater(uid) => wake.backoff(self.key(uid, NodeReason::Delete)),
+                GraphTask::Orphan(uid) => wake.now(self.key(uid, NodeReason::Orphan)),
             }
         }
+    }
+
+    fn key(&self, uid: Uid, reason: NodeReason) -> NodeKey {
+        let graph = self.graph.borrow();
+        let namespace = graph.get(&uid).map(|node| node.identity.namespace.clone());
+        NodeKey { uid, reason, namespace: namespace.unwrap_or_default() }
     }
 
     /// The resource of a node; none when the key has to wait for it.
@@ -252,12 +250,12 @@ impl Controller for GarbageCollector {
     }
 
     fn snapshot(&mut self, key: &NodeKey, _: &Tables, _: Now) -> Option<NodeSnapshot> {
-        let (NodeKey::Delete(uid) | NodeKey::Orphan(uid)) = key;
+        let uid = &key.uid;
         let identity = self.graph.borrow().get(uid)?.identity.clone();
         let kind = self.map(key, &identity)?;
         let graph = Rc::clone(&self.graph);
         let mut graph = graph.borrow_mut();
-        if let NodeKey::Orphan(_) = key {
+        if key.reason == NodeReason::Orphan {
             return Some(NodeSnapshot::Orphan(orphan::OrphaningOwner::gather(
                 uid,
                 kind,
@@ -283,14 +281,18 @@ impl Controller for GarbageCollector {
             NodeSnapshot::Delete(item) => delete::attempt(item, asked)?,
             NodeSnapshot::Orphan(owner) => orphan::attempt(owner, asked)?,
         };
-        Ok(Outcome { again: None, notes })
+        Ok(Outcome::new(None, notes))
     }
 
     fn remember(&mut self, key: &NodeKey, note: GraphFinding, _: Now) {
         match note {
             GraphFinding::Gone(identity) => self.graph.borrow_mut().remove_absent(&identity),
             GraphFinding::Absent(identity) => self.graph.borrow_mut().add_absent(identity),
-            GraphFinding::Wake(uids) => self.woken.extend(uids.into_iter().map(NodeKey::Delete)),
+            GraphFinding::Wake(uids) => {
+                let keys = uids.into_iter().map(|uid| self.key(uid, NodeReason::Delete));
+                let keys: Vec<_> = keys.collect();
+                self.woken.extend(keys);
+            }
             GraphFinding::Unlisted(kind) if self.unlisted.contains(&kind) => {
                 self.waiting.entry(kind).or_default().insert(key.clone());
             }

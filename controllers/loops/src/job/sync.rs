@@ -101,10 +101,13 @@ pub(super) fn sync_job(state: &JobState, asked: &mut Transcript) -> Result<Outco
     let failure = sync.manage(asked)?;
     sync.track(asked)?;
     match failure {
-        Some(failure) => Err(failure),
+        Some(Stop::Failed(error)) => {
+            Ok(Outcome { again: None, notes: sync.samples, failed: Some(error) })
+        }
+        Some(Stop::Pending) => Err(Stop::Pending),
         None => {
             sync.count_sync();
-            Ok(Outcome { again: sync.again, notes: sync.samples })
+            Ok(Outcome::new(sync.again, sync.samples))
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn sync<W: Replicated>(
     if let Some(wait) = again {
         asked.because(format!("a pod is available in {} s", wait.as_secs_f32().ceil()));
     }
-    Ok(Outcome { again, notes: Vec::new() })
+    Ok(Outcome::new(again, Vec::new()))
 }
 
 /// How many of the set's pods are being deleted.

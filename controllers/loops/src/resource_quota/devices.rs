@@ -30,7 +30,7 @@ const DEVICES_MAX: i64 = 32;
 
 /// Which extended resources classes stand for.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct DeviceClasses {
     classes: BTreeSet<String>,
     resources: BTreeMap<String, String>,
@@ -67,6 +67,11 @@ pub(super) fn matches(name: &str, classes: &DeviceClasses) -> bool {
     if name == count_name(pintle_api_types::kind::RESOURCE_CLAIMS) || name.ends_with(PER_CLASS) {
         return true;
     }
+    depends_on_classes(name, classes)
+}
+
+/// A name in a quota counts devices only because some class stands for it.
+pub(super) fn depends_on_classes(name: &str, classes: &DeviceClasses) -> bool {
     let Some(resource) = name.strip_prefix("requests.") else { return false };
     let implicit = resource.strip_prefix(IMPLICIT);
     implicit.is_some_and(|class| classes.resource(class).is_some())

@@ -2,13 +2,15 @@
 //!
 //! Reads quotas, pods, services, claims, and how many objects of every other kind there are.
 //! Writes: the status of quotas. Admission adds to the counts when objects are created; this
-//! controller corrects them when objects go, and all of them once in a while. A kind that is not
-//! listed keeps its last count, and others are not kept waiting.
+//! controller corrects them when objects are deleted, and all of them once in a while. What admission
+//! does not know of, because the quota or its limit was newer than its cache, is raised, see
+//! [`key`]. A kind that is not listed keeps its last count, and others are not kept waiting.
 // k8s: pkg/controller/resourcequota/resource_quota_controller.go
 // k8s: pkg/controller/resourcequota/resource_quota_monitor.go
 
 mod devices;
 mod evaluator;
+mod key;
 mod scopes;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,8 @@ use serde_json::json;
 
 use devices::DeviceClasses;
 use evaluator::{Content, Evaluator};
+pub use key::QuotaKey;
+use key::RAISE_WAIT;
 
 /// The controller.
 #[derive(Debug)]
@@ -63,7 +67,7 @@ impl ResourceQuotas {
         }
     }
 
-    fn note_quota(&mut self, change: &Change, wake: &mut Wakes<ObjectKey>) {
+    fn note_quota(&mut self, change: &Change, wake: &mut Wakes<QuotaKey>) {
         let Change::ResourceQuota(delta) = change else { return };
         let namespace = &delta.object().metadata.namespace;
         let count = self.quotas.entry(namespace.clone()).or_default();
@@ -73,23 +77,66 @@ impl ResourceQuotas {
             self.quotas.remove(namespace);
         }
         let Some(quota) = &delta.new else { return };
-        // Changes of the status are this controller's own, or admission's.
-        let is_same = |old: &Rc<Kept<ResourceQuota>>| is_equal(&old.spec.hard, &quota.spec.hard);
-        if !delta.old.as_ref().is_some_and(is_same) {
-            wake.now(quota.metadata.key());
+        match &delta.old {
+            Some(old) if is_equal(&old.spec.hard, &quota.spec.hard) => {
+                // A count of this controller's may be older than an object that is known by now.
+                if old.status.used != quota.status.used {
+                    wake.after(QuotaKey::raise(quota.metadata.key()), RAISE_WAIT);
+                }
+            }
+            _ => wake.now(QuotaKey::whole(quota.metadata.key())),
         }
     }
 
-    /// Wakes the quotas of a namespace that count something of a kind.
+    /// The quotas of a namespace that count something of a kind.
     // k8s: resource_quota_controller.go replenishQuota
-    fn replenish(&self, kind: Kind, namespace: &str, tables: &Tables, wake: &mut Wakes<ObjectKey>) {
-        let Some(evaluator) = self.evaluators.iter().find(|known| known.is_for(kind)) else {
-            return;
+    fn counting<'a>(
+        &'a self,
+        kind: Kind,
+        namespace: &'a str,
+        tables: &'a Tables,
+    ) -> impl Iterator<Item = ObjectKey> + 'a {
+        let evaluator = self.evaluators.iter().find(|known| known.is_for(kind));
+        let quotas = evaluator.map(|_| tables.resource_quotas.in_namespace(namespace));
+        let is_counting = move |quota: &&Rc<Kept<ResourceQuota>>| {
+            let mut names = quota.status.hard.iter().flatten().map(|(name, _)| &**name);
+            evaluator.is_some_and(|known| names.any(|name| known.matches(name, &self.classes)))
         };
-        for quota in tables.resource_quotas.in_namespace(namespace) {
-            let names = quota.status.hard.iter().flatten().map(|(name, _)| &**name);
-            if names.into_iter().any(|name| evaluator.matches(name, &self.classes)) {
-                wake.now(quota.metadata.key());
+        quotas.into_iter().flatten().filter(is_counting).map(|quota| quota.metadata.key())
+    }
+
+    /// An object was added, deleted, or changed what it uses.
+    fn replenish(&self, change: &Change, tables: &Tables, now: Now, wake: &mut Wakes<QuotaKey>) {
+        let Some(kind) = change.kind() else { return };
+        let Some(meta) = change.new_meta().or(change.old_meta()) else { return };
+        // A part of a kind that is followed twice counts there.
+        if !kind.fields.is_empty() || !self.has_quota(&meta.namespace) {
+            return;
+        }
+        let is_added = change.old_meta().is_none();
+        if is_added && tables.is_synced(kind) {
+            for quota in self.counting(kind, &meta.namespace, tables) {
+                wake.after(QuotaKey::raise(quota), RAISE_WAIT);
+            }
+        } else if change.new_meta().is_none() || usage::is_replenishing(change, now.wall) {
+            for quota in self.counting(kind, &meta.namespace, tables) {
+                wake.now(QuotaKey::whole(quota));
+            }
+        }
+    }
+
+    /// Counts by classes of devices depend on what the classes stand for.
+    fn note_classes(&mut self, tables: &Tables, wake: &mut Wakes<QuotaKey>) {
+        let old = std::mem::replace(&mut self.classes, Rc::new(DeviceClasses::of(tables)));
+        if !tables.is_synced(DEVICE_CLASSES) || *old == *self.classes {
+            return;
+        }
+        for quota in tables.resource_quotas.iter() {
+            let mut names = quota.spec.hard.keys();
+            let is_of =
+                |name: &Symbol, classes: &DeviceClasses| devices::depends_on_classes(name, classes);
+            if names.any(|name| is_of(name, &old) || is_of(name, &self.classes)) {
+                wake.now(QuotaKey::whole(quota.metadata.key()));
             }
         }
     }
@@ -115,17 +162,19 @@ pub struct QuotaSnapshot {
     evaluators: Vec<(Evaluator, Content)>,
     classes: Rc<DeviceClasses>,
     resync: Duration,
+    /// Counts may only become higher.
+    is_raise: bool,
 }
 
 impl Controller for ResourceQuotas {
-    type Key = ObjectKey;
+    type Key = QuotaKey;
     type Snapshot = QuotaSnapshot;
     type Note = ();
 
     const NAME: &'static str = "resourcequota-controller";
 
-    fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
-        Some(object.clone())
+    fn key_of(object: &ObjectKey) -> Option<QuotaKey> {
+        Some(QuotaKey::whole(object.clone()))
     }
 
     fn kinds(&self) -> Vec<Kind> {
@@ -150,32 +199,29 @@ impl Controller for ResourceQuotas {
         change: &Change,
         tables: &Tables,
         now: Now,
-        wake: &mut Wakes<ObjectKey>,
+        wake: &mut Wakes<QuotaKey>,
     ) {
         match change {
             Change::ResourceQuota(_) => self.note_quota(change, wake),
             Change::Discovered => {
                 self.discover(tables);
-                tables.resource_quotas.iter().for_each(|quota| wake.now(quota.metadata.key()));
+                let quotas = tables.resource_quotas.iter();
+                quotas.for_each(|quota| wake.now(QuotaKey::whole(quota.metadata.key())));
             }
-            Change::Listed(kind) if !self.quotas.is_empty() => {
-                for namespace in self.quotas.keys() {
-                    self.replenish(*kind, namespace, tables, wake);
-                }
+            Change::Listed(kind) => {
+                let namespaces = self.quotas.keys();
+                let quotas =
+                    namespaces.flat_map(|namespace| self.counting(*kind, namespace, tables));
+                quotas.for_each(|quota| wake.now(QuotaKey::whole(quota)));
             }
-            Change::DeviceClass(_) => self.classes = Rc::new(DeviceClasses::of(tables)),
+            Change::DeviceClass(_) => self.note_classes(tables, wake),
             _ => {}
         }
-        let (Some(kind), Some(meta)) = (change.kind(), change.old_meta()) else { return };
-        // A part of a kind that is followed twice counts there.
-        let is_counted = kind.fields.is_empty() && self.has_quota(&meta.namespace);
-        if is_counted && (change.new_meta().is_none() || usage::is_replenishing(change, now.wall)) {
-            self.replenish(kind, &meta.namespace, tables, wake);
-        }
+        self.replenish(change, tables, now, wake);
     }
 
-    fn snapshot(&mut self, key: &ObjectKey, tables: &Tables, _: Now) -> Option<QuotaSnapshot> {
-        let quota = tables.resource_quotas.get(key)?;
+    fn snapshot(&mut self, key: &QuotaKey, tables: &Tables, _: Now) -> Option<QuotaSnapshot> {
+        let quota = tables.resource_quotas.get(&key.quota)?;
         let counts = |evaluator: &&Evaluator| {
             quota.spec.hard.keys().any(|name| evaluator.matches(name, &self.classes))
         };
@@ -184,12 +230,13 @@ impl Controller for ResourceQuotas {
             quota: Rc::clone(quota),
             evaluators: evaluators
                 .map(|evaluator| {
-                    let content = evaluator.content(key.namespace(), tables);
+                    let content = evaluator.content(key.quota.namespace(), tables);
                     (evaluator.clone(), content)
                 })
                 .collect(),
             classes: Rc::clone(&self.classes),
             resync: self.resync,
+            is_raise: key.is_raise,
         })
     }
 
@@ -197,25 +244,61 @@ impl Controller for ResourceQuotas {
     fn sync(snapshot: &QuotaSnapshot, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
         let quota = &snapshot.quota;
         let counted = snapshot.count(asked);
+        if snapshot.is_raise {
+            if let Some(used) = raised(quota, &counted) {
+                write(quota, &used, asked)?;
+            }
+            return Ok(Outcome::done());
+        }
         let used = used(quota, &counted);
         let status = &quota.status;
-        let empty = BTreeMap::new();
-        let is_limit_new = !is_equal(&quota.spec.hard, status.hard.as_ref().unwrap_or(&empty));
         let is_new = status.used.is_none() && !quota.spec.hard.is_empty();
+        let empty = BTreeMap::new();
         let is_used_new = !is_equal(&used, status.used.as_ref().unwrap_or(&empty));
-        if is_limit_new || is_new || is_used_new {
-            explain(&used, status.used.as_ref().unwrap_or(&empty), asked);
-            let mut body = quota.value();
-            let hard = &body["spec"]["hard"];
-            let hard = if hard.is_null() { json!({}) } else { hard.clone() };
-            let texts: BTreeMap<&str, &str> =
-                used.iter().map(|(name, quantity)| (&**name, quantity.as_str())).collect();
-            body["status"] = json!({"hard": hard, "used": texts});
-            let target = Target::status(RESOURCE_QUOTAS, quota.metadata.key());
-            asked.send(Request::Replace { target, body })??;
+        if !has_current_limits(quota) || is_new || is_used_new {
+            write(quota, &used, asked)?;
         }
-        Ok(Outcome { again: snapshot.next(asked), notes: Vec::new() })
+        Ok(Outcome::new(snapshot.next(asked), Vec::new()))
     }
+}
+
+/// The limits of the status are those of the spec.
+fn has_current_limits(quota: &ResourceQuota) -> bool {
+    let empty = BTreeMap::new();
+    is_equal(&quota.spec.hard, quota.status.hard.as_ref().unwrap_or(&empty))
+}
+
+/// The counts with those that are higher than known; `None` if none is.
+fn raised(quota: &ResourceQuota, counted: &Amounts) -> Option<BTreeMap<Symbol, Quantity>> {
+    // Without current limits a whole count is on its way.
+    let last = quota.status.used.as_ref().filter(|_| has_current_limits(quota))?;
+    let mut used = last.clone();
+    let mut is_any = false;
+    for (name, known) in &mut used {
+        let counted = counted.get(&**name).filter(|amount| **amount > known.amount());
+        if let Some(amount) = counted {
+            (*known, is_any) = (quantity(amount), true);
+        }
+    }
+    is_any.then_some(used)
+}
+
+/// Writes the counts.
+fn write(
+    quota: &Kept<ResourceQuota>,
+    used: &BTreeMap<Symbol, Quantity>,
+    asked: &mut Transcript,
+) -> Result<(), Stop> {
+    explain(used, quota.status.used.as_ref().unwrap_or(&BTreeMap::new()), asked);
+    let mut body = quota.value();
+    let hard = &body["spec"]["hard"];
+    let hard = if hard.is_null() { json!({}) } else { hard.clone() };
+    let texts: BTreeMap<&str, &str> =
+        used.iter().map(|(name, quantity)| (&**name, quantity.as_str())).collect();
+    body["status"] = json!({"hard": hard, "used": texts});
+    let target = Target::status(RESOURCE_QUOTAS, quota.metadata.key());
+    asked.send(Request::Replace { target, body })??;
+    Ok(())
 }
 
 /// Records which counts are new.
@@ -237,13 +320,15 @@ fn explain(
 fn used(quota: &ResourceQuota, counted: &Amounts) -> BTreeMap<Symbol, Quantity> {
     let last = quota.status.used.as_ref();
     let known = |name: &Symbol| {
-        let new = counted.get(&**name).map(|amount| {
-            amount.canonical().parse().expect("the canonical text of an amount is a quantity")
-        });
+        let new = counted.get(&**name).map(quantity);
         new.or_else(|| last.and_then(|used| used.get(name)).cloned())
     };
     let names = quota.spec.hard.keys();
     names.filter_map(|name| Some((name.clone(), known(name)?))).collect()
+}
+
+fn quantity(amount: &Amount) -> Quantity {
+    amount.canonical().parse().expect("the canonical text of an amount is a quantity")
 }
 
 // k8s: staging/src/k8s.io/apiserver/pkg/quota/v1/resources.go Equals

@@ -10,6 +10,7 @@
 //! before it: so the frame decides what a write of the acting manager was decided upon.
 //! Bounds: `HELD_MAX` events wait; more are applied before their time.
 
+mod first;
 mod ledger;
 mod mark;
 mod oracle;
@@ -25,6 +26,7 @@ use pintle_api_types::request::{Answer, Request};
 use pintle_controllers_core::frame::{Frame, Now, Order, Ticket};
 use pintle_controllers_core::tables::{Change, WatchEvent};
 
+pub use first::{HELD_BACK, ShadowFirst};
 pub use ledger::{DOUBT_WAIT, Ledger};
 pub use oracle::Oracle;
 pub use report::{Counts, Difference, Report, Side};

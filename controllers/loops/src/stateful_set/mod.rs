@@ -134,7 +134,7 @@ impl Controller for StatefulSets {
         };
         let pods = claim.claim(&seen.pods, is_own, asked)?;
         let status = update_set(seen, &pods, &revisions, asked)?;
-        Ok(Outcome { again: next_sync(set, &pods, &status, asked), notes: Vec::new() })
+        Ok(Outcome::new(next_sync(set, &pods, &status, asked), Vec::new()))
     }
 }
 

@@ -20,6 +20,7 @@ use pintle_controllers_loops::namespace::Namespaces;
 use pintle_controllers_loops::resource_quota::ResourceQuotas;
 use pintle_controllers_loops::root_ca::RootCaPublisher;
 use pintle_controllers_loops::service_account::ServiceAccounts;
+use pintle_controllers_loops::shadow::ShadowFirst;
 use pintle_memory_api::{Change, Identity, Server};
 use serde_json::{Value, json};
 
@@ -45,7 +46,11 @@ pub(crate) struct MetadataCluster {
     now: Now,
     /// Syncs that failed aloud.
     pub(crate) failures: Vec<String>,
+    /// Some controllers are in shadow first.
+    first: Option<ShadowFirst>,
     faults: Option<Rng>,
+    /// Kinds whose watches show nothing.
+    silent: BTreeSet<Kind>,
     /// Answers that were lost.
     pub(crate) lost: usize,
 }
@@ -67,7 +72,9 @@ impl MetadataCluster {
             delivered: BTreeMap::new(),
             now,
             failures: Vec::new(),
+            first: None,
             faults: None,
+            silent: BTreeSet::new(),
             lost: 0,
         };
         let verbs = ["create", "delete", "deletecollection", "list", "watch"].map(Symbol::of);
@@ -78,6 +85,17 @@ impl MetadataCluster {
         cluster
     }
 
+    /// Has the controllers that delete wait in shadow for this long.
+    pub(crate) fn begin_in_shadow(&mut self, wait: Duration) {
+        self.first = ShadowFirst::begin(&mut self.frame, wait, self.now);
+        assert!(self.first.is_some());
+    }
+
+    /// They act.
+    pub(crate) fn is_acting(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// From now on answers are lost, and watches lag behind.
     pub(crate) fn begin_faults(&mut self, seed: u64) {
         self.faults = Some(Rng::new(seed));
@@ -86,6 +104,16 @@ impl MetadataCluster {
     /// From now on nothing goes wrong.
     pub(crate) fn end_faults(&mut self) {
         self.faults = None;
+    }
+
+    /// From now on the watch of a kind shows nothing.
+    pub(crate) fn silence(&mut self, kind: Kind) {
+        self.silent.insert(kind);
+    }
+
+    /// Watches show everything again.
+    pub(crate) fn end_silence(&mut self) {
+        self.silent.clear();
     }
 
     /// The rarer it is, the larger the number.
@@ -119,8 +147,11 @@ impl MetadataCluster {
 
     /// Takes all finalizers off an object.
     pub(crate) fn unfinalize(&mut self, kind: Kind, namespace: &str, name: &str) {
+        self.patch(kind, namespace, name, json!({"metadata": {"finalizers": null}}));
+    }
+
+    pub(crate) fn patch(&mut self, kind: Kind, namespace: &str, name: &str, body: Value) {
         let target = Target::object(kind, ObjectKey::new(namespace, name));
-        let body = json!({"metadata": {"finalizers": null}});
         self.ask(&Request::Patch { target, form: PatchForm::Merge, body });
     }
 
@@ -133,11 +164,15 @@ impl MetadataCluster {
         let end = self.now.instant + time;
         for _ in 0..TURNS_MAX {
             self.deliver();
-            let orders = self.frame.turn(self.now);
+            let orders = self.turn();
             if orders.is_empty() {
                 // Short waits are no time at all.
                 let soon = end.max(self.now.instant + Duration::from_millis(100));
-                let due = self.frame.next_due().filter(|due| *due <= soon);
+                let held = self.first.as_ref().and_then(ShadowFirst::due);
+                // In shadow differences are looked for now and then.
+                let look = self.first.as_ref().map(|_| self.now.instant + Duration::from_secs(1));
+                let dues = self.frame.next_due().into_iter().chain(held).chain(look);
+                let due = dues.min().filter(|due| *due <= soon);
                 let passed = due.unwrap_or(end).saturating_duration_since(self.now.instant);
                 self.now.instant += passed;
                 self.now.wall += passed;
@@ -148,6 +183,25 @@ impl MetadataCluster {
             orders.into_iter().for_each(|order| self.execute(order));
         }
         panic!("the cluster does not come to rest: {:?}", self.failures);
+    }
+
+    fn turn(&mut self) -> Vec<Order> {
+        if let Some(first) = &mut self.first
+            && first.end_if_clean(&mut self.frame, self.now)
+        {
+            self.first = None;
+        }
+        match &mut self.first {
+            Some(first) => first.turn(&mut self.frame, self.now),
+            None => self.frame.turn(self.now),
+        }
+    }
+
+    fn apply(&mut self, event: WatchEvent) {
+        let changes = self.frame.apply(event, self.now);
+        if let Some(first) = &mut self.first {
+            first.note(&changes, &self.frame, self.now);
+        }
     }
 
     fn execute(&mut self, order: Order) {
@@ -178,7 +232,7 @@ impl MetadataCluster {
         let typed: BTreeSet<Kind> = self.frame.kinds().into_iter().collect();
         let kinds: BTreeSet<Kind> = typed.iter().copied().chain(KINDS).collect();
         for kind in kinds {
-            if self.is_fault(2) {
+            if self.is_fault(2) || self.silent.contains(&kind) {
                 continue;
             }
             let stored = if kind == ROOT_CA_CONFIG_MAPS { CONFIG_MAPS } else { kind };
@@ -193,13 +247,11 @@ impl MetadataCluster {
                 decoded.expect("the server's objects can be read")
             };
             let Some(version) = self.delivered.get(&kind).copied() else {
-                self.frame.apply(WatchEvent::ListBegun(kind), self.now);
-                for (_, object) in self.server.objects(stored, "") {
-                    if is_meant(object) {
-                        self.frame.apply(WatchEvent::Listed(decoded(object)), self.now);
-                    }
-                }
-                self.frame.apply(WatchEvent::ListComplete(kind), self.now);
+                self.apply(WatchEvent::ListBegun(kind));
+                let all = self.server.objects(stored, "").map(|(_, object)| object);
+                let all: Vec<_> = all.filter(|object| is_meant(object)).map(|one| decoded(one)).collect();
+                all.into_iter().for_each(|one| self.apply(WatchEvent::Listed(one)));
+                self.apply(WatchEvent::ListComplete(kind));
                 self.delivered.insert(kind, self.server.version());
                 continue;
             };
@@ -210,10 +262,10 @@ impl MetadataCluster {
                     Change::Added | Change::Modified => WatchEvent::Set(object),
                     Change::Deleted => WatchEvent::Deleted(object),
                 };
-                self.frame.apply(event, self.now);
+                self.apply(event);
             }
             let version = self.server.version();
-            self.frame.apply(WatchEvent::Version(kind, version), self.now);
+            self.apply(WatchEvent::Version(kind, version));
             self.delivered.insert(kind, version);
         }
     }

@@ -3,6 +3,7 @@
 use pintle_api_types::kind::PODS;
 
 use super::*;
+use crate::test_world::error;
 
 #[test]
 fn failed_pods_of_a_node_are_deleted_at_growing_intervals() {
@@ -30,6 +31,30 @@ fn failed_pods_of_a_node_are_deleted_at_growing_intervals() {
         assert_eq!(again, Some(std::time::Duration::from_secs(wait)));
         world.remove(PODS, &format!("next-{turn}"));
         world.now += jiff::SignedDuration::from_secs(i64::try_from(wait).expect("short"));
+    }
+}
+
+/// Else a node whose pods are refused would have the failed pods of others replaced without a wait.
+#[test]
+fn wait_after_a_failed_pod_grows_also_when_another_node_is_refused() {
+    let mut world = world(set(), 2);
+    let mut controller = DaemonSets::new(1);
+    world.sync(&mut controller, "ds");
+    let pods: Vec<_> = world.names(PODS).into_iter().map(str::to_owned).collect();
+    pods.iter().for_each(|pod| world.remove(PODS, pod));
+    world.refuse = Box::new(|request| match request {
+        Request::Create { .. } => Some(error(403, "Forbidden")),
+        _ => None,
+    });
+    for (turn, wait) in [1, 2].into_iter().enumerate() {
+        world.add(PODS, daemon_pod(&format!("pod-{turn}"), "node-0", "Failed"));
+        let driven = world.sync(&mut controller, "ds");
+        assert_eq!(pod_actions(&driven).deleted, 1);
+        driven.outcome.expect_err("the other node's pod was refused");
+        world.add(PODS, daemon_pod(&format!("next-{turn}"), "node-0", "Failed"));
+        assert_eq!(pod_actions(&world.sync(&mut controller, "ds")).deleted, 0, "it waits");
+        world.remove(PODS, &format!("next-{turn}"));
+        world.now += jiff::SignedDuration::from_secs(wait);
     }
 }
 

@@ -71,6 +71,7 @@ fn revision_that_restores_the_set_stays_current_though_its_bytes_differ() {
     let before = revisions(&world);
     world.edit(CONTROLLER_REVISIONS, &before[0].0, |revision| {
         let template = &mut revision["data"]["spec"]["template"];
+        // What earlier releases printed (k#134773).
         template["metadata"]["creationTimestamp"] = Value::Null;
         template["spec"].as_object_mut().expect("a spec").remove("schedulerName");
     });

@@ -232,7 +232,8 @@ fn unknown_kind_waits_for_discovery() {
 #[test]
 fn object_without_owners_is_left_alone_also_when_a_virtual_node_was_examined() {
     let mut world = world_of(&[object(PODS, "n", "pod", "p")]);
-    world.pending.push_back(super::NodeKey::Delete(super::Uid::of("p")));
+    let (reason, namespace) = (super::NodeReason::Delete, super::Symbol::of("n"));
+    world.pending.push_back(super::NodeKey { uid: super::Uid::of("p"), reason, namespace });
     assert_eq!(world.process(), [POD]);
     assert_eq!(world.server.deleted, [""; 0]);
 }

@@ -160,10 +160,7 @@ impl CollectorWorld {
 
     /// The UIDs that wait for their examination.
     pub(super) fn pending(&self) -> Vec<&str> {
-        let uids = self.pending.iter().map(|key| match key {
-            NodeKey::Delete(uid) | NodeKey::Orphan(uid) => uid.as_str(),
-        });
-        uids.collect()
+        self.pending.iter().map(|key| key.uid.as_str()).collect()
     }
 
     /// The nodes of the graph; a question mark marks those that are virtual.

@@ -12,6 +12,8 @@ use serde_json::Value;
 use super::*;
 use crate::testing::{applied, at, set};
 
+mod wakes;
+
 type Texts = BTreeMap<String, String>;
 
 fn object(kind: Kind, name: &str, mut object: Value) -> WatchEvent {
@@ -67,18 +69,26 @@ impl QuotaWorld {
         world
     }
 
-    /// Returns how many quotas were woken.
-    fn apply(&mut self, event: WatchEvent) -> usize {
+    /// Returns how many quotas are counted again, and how many are raised.
+    fn apply(&mut self, event: WatchEvent) -> [usize; 2] {
         let mut wakes = Wakes::default();
         for change in self.tables.apply(event) {
             self.controller.handle_change(&change, &self.tables, at(0), &mut wakes);
         }
-        wakes.waits().count()
+        let count = |is_raise| wakes.waits().filter(|(key, _)| key.is_raise == is_raise).count();
+        [count(false), count(true)]
     }
 
     fn sync(&mut self, seconds: u64) -> Driven<()> {
-        let key = ObjectKey::new("n", "q");
-        let snapshot = self.controller.snapshot(&key, &self.tables, at(0)).expect("the quota");
+        self.sync_key(&QuotaKey::whole(ObjectKey::new("n", "q")), seconds)
+    }
+
+    fn raise(&mut self) -> Driven<()> {
+        self.sync_key(&QuotaKey::raise(ObjectKey::new("n", "q")), 0)
+    }
+
+    fn sync_key(&mut self, key: &QuotaKey, seconds: u64) -> Driven<()> {
+        let snapshot = self.controller.snapshot(key, &self.tables, at(0)).expect("the quota");
         drive::<ResourceQuotas>(&snapshot, at(seconds).wall, |_| Ok(Value::Null))
     }
 }
@@ -323,77 +333,3 @@ fn devices_are_counted_by_class_and_not_twice_with_their_pod() {
 }
 
 const ANNOTATION: &str = "resource.kubernetes.io/extended-resource-claim";
-
-#[test]
-fn status_is_written_only_when_it_changes() {
-    let spec = container(json!({"cpu": "1"}), json!({}));
-    for (status, writes) in [
-        (json!({"hard": {"cpu": "2"}, "used": {"cpu": "1000m"}}), 0),
-        (json!({"hard": {"cpu": "2"}, "used": {"cpu": "2"}}), 1),
-        (json!({"hard": {"cpu": "3"}, "used": {"cpu": "1"}}), 1),
-        (json!({"hard": {"cpu": "2"}}), 1),
-        (json!({"hard": {"cpu": "2"}, "used": {"cpu": "1", "memory": "1"}}), 1),
-        (json!({}), 1),
-    ] {
-        let events = vec![
-            pod("a", spec.clone(), json!({})),
-            quota(json!({"hard": {"cpu": "2"}}), status.clone()),
-        ];
-        let driven = QuotaWorld::new(&[], events).sync(0);
-        assert_eq!(driven.requests.len(), writes, "{status}");
-    }
-}
-
-#[test]
-fn kind_that_is_not_listed_keeps_its_last_count() {
-    let hard = json!({"count/jobs.batch": "9", "pods": "5"});
-    let status = json!({"hard": hard, "used": {"count/jobs.batch": "7", "pods": "3"}});
-    let mut world = QuotaWorld::new(&[JOBS], vec![quota(json!({ "hard": hard }), status)]);
-    let driven = world.sync(0);
-    let [Request::Replace { body, .. }] = &*driven.requests else { panic!("no update") };
-    let expected = json!({"count/jobs.batch": "7", "pods": "0"});
-    assert_eq!(texts(&body["status"]["used"]), expect(expected));
-    assert!(driven.reasons.iter().any(|reason| reason.contains("jobs.batch are not listed")));
-    assert_eq!(world.apply(WatchEvent::ListComplete(JOBS)), 1);
-}
-
-// k8s: resource_quota_controller_test.go TestAddQuota and update_filter_test.go
-#[test]
-fn changes_that_free_something_wake_the_quotas_that_count_it() {
-    let status = json!({"hard": {"cpu": "2", "services.nodeports": "3"}, "used": {}});
-    let spec = json!({"hard": {"cpu": "2"}});
-    let newer = |version: &str, mut object: Value| {
-        object["metadata"]["resourceVersion"] = version.into();
-        object
-    };
-    let running = |version: &str, phase: &str, cpu: &str| {
-        let value = json!({"spec": container(json!({"cpu": cpu}), json!({})),
-            "status": {"phase": phase}});
-        object(PODS, "a", newer(version, value))
-    };
-    let service = |version: &str, kind: &str| {
-        object(SERVICES, "s", newer(version, json!({"spec": {"type": kind}})))
-    };
-    let config_map = |name: &str| {
-        let text = json!({"metadata": {"name": name, "namespace": "n"}}).to_string();
-        Decoded::typed(CONFIG_MAPS, &text).expect("metadata")
-    };
-    let mut world = QuotaWorld::new(&[], vec![quota(spec.clone(), status.clone())]);
-    for (event, woken) in [
-        (running("2", "Pending", "1"), 0),
-        (running("3", "Running", "1"), 0),
-        (running("4", "Running", "2"), 1),
-        (running("5", "Succeeded", "2"), 1),
-        (running("6", "Succeeded", "2"), 0),
-        (service("7", "ClusterIP"), 0),
-        (service("8", "NodePort"), 1),
-        (service("9", "NodePort"), 0),
-        (WatchEvent::Set(config_map("c")), 0),
-        (WatchEvent::Deleted(config_map("c")), 0),
-        (object(RESOURCE_QUOTAS, "q", newer("10", json!({"spec": spec, "status": {}}))), 0),
-        (object(RESOURCE_QUOTAS, "q", newer("11", json!({"spec": {"hard": {"cpu": "3"}}}))), 1),
-    ] {
-        let text = format!("{event:?}");
-        assert_eq!(world.apply(event), woken, "{text}");
-    }
-}
