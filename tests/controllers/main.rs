@@ -12,4 +12,5 @@ mod cases;
 mod kit;
 mod process;
 mod server;
+mod shadow_first;
 mod take_over;

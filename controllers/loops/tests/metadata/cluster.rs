@@ -249,7 +249,8 @@ impl MetadataCluster {
             let Some(version) = self.delivered.get(&kind).copied() else {
                 self.apply(WatchEvent::ListBegun(kind));
                 let all = self.server.objects(stored, "").map(|(_, object)| object);
-                let all: Vec<_> = all.filter(|object| is_meant(object)).map(|one| decoded(one)).collect();
+                let all: Vec<_> =
+                    all.filter(|object| is_meant(object)).map(|one| decoded(one)).collect();
                 all.into_iter().for_each(|one| self.apply(WatchEvent::Listed(one)));
                 self.apply(WatchEvent::ListComplete(kind));
                 self.delivered.insert(kind, self.server.version());

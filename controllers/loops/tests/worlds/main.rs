@@ -16,6 +16,7 @@ mod checks;
 mod cluster;
 mod manager;
 mod recorded;
+mod silence;
 mod users;
 mod world;
 

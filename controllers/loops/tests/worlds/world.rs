@@ -1,5 +1,6 @@
 //! A world: time, chance, and who does the next thing.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -44,7 +45,9 @@ impl Faults {
 }
 
 pub(crate) struct World {
-    server: Server,
+    pub(crate) server: Server,
+    /// Kinds whose watches show nothing.
+    pub(crate) silent: BTreeSet<Kind>,
     managers: Vec<Daemon>,
     /// Requests of managers that are dead.
     ghosts: Vec<Call>,
@@ -54,7 +57,7 @@ pub(crate) struct World {
     begun: Instant,
     passed: Duration,
     /// Things that users will still do.
-    user_steps: u64,
+    pub(crate) user_steps: u64,
     /// Writes that controllers made.
     writes: u64,
     log: Vec<String>,
@@ -73,6 +76,7 @@ impl World {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
         let mut world = Self {
             server: Server::new(seed),
+            silent: BTreeSet::new(),
             managers: vec![Daemon::new()],
             ghosts: Vec::new(),
             rng: Rng::new(seed),
@@ -97,7 +101,11 @@ impl World {
         Now { instant: self.begun + self.passed, wall }
     }
 
-    fn ask(&mut self, identity: &Identity, request: &Request) -> pintle_api_types::request::Answer {
+    pub(crate) fn ask(
+        &mut self,
+        identity: &Identity,
+        request: &Request,
+    ) -> pintle_api_types::request::Answer {
         let now = self.now().wall;
         self.server.handle(identity, request, now)
     }
@@ -131,7 +139,18 @@ impl World {
     }
 
     fn settle(&mut self) {
-        let until = self.passed + QUIET;
+        self.settle_until(self.passed + QUIET);
+    }
+
+    /// Lets this time pass.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let until = self.passed + time;
+        self.settle_until(until);
+        self.passed = self.passed.max(until);
+    }
+
+    /// Runs until nothing moves before this time.
+    fn settle_until(&mut self, until: Duration) {
         for _ in 0..STEPS_MAX {
             if !self.step(until) {
                 return;
@@ -164,7 +183,8 @@ impl World {
     fn turns(&mut self) -> Vec<Turn> {
         let mut turns = Vec::new();
         for (at, manager) in self.managers.iter().enumerate() {
-            for kind in manager.late(&self.server) {
+            let late = manager.late(&self.server).into_iter();
+            for kind in late.filter(|kind| !self.silent.contains(kind)) {
                 turns.push(Turn::Deliver { manager: at, kind });
             }
             turns.extend((0..manager.calls.len()).map(|call| Turn::Send { manager: at, call }));

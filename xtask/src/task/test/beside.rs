@@ -24,9 +24,9 @@ pub(super) struct Lane {
 
 /// In the order in which they are waited for.
 pub(super) const LANES: [Lane; 2] = [
-    // API servers and schedulers wait for most of their time, and need no agent: they
+    // API servers, schedulers and controllers wait for most of their time, and need no agent: they
     // run while the agent is compiled as it is shipped.
-    Lane { name: "waits", stages: &["scheduler"], after: "build", niceness: 0 },
+    Lane { name: "waits", stages: &["scheduler", "controllers"], after: "build", niceness: 0 },
     // Nothing in these is measured in time. Behind the last stage that compiles, because cargo
     // does one thing at a time.
     Lane {

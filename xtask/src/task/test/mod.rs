@@ -39,7 +39,7 @@ use crate::shell::{self, cargo};
 use crate::supervisor;
 
 /// The stages, in order.
-const STAGES: [Stage; 16] = [
+const STAGES: [Stage; 17] = [
     Stage { name: "fmt", needs_tools: false, run: checks::fmt },
     Stage { name: "tidy", needs_tools: false, run: checks::tidy },
     Stage { name: "clippy", needs_tools: true, run: checks::clippy },
@@ -55,14 +55,13 @@ const STAGES: [Stage; 16] = [
     Stage { name: "hostile", needs_tools: true, run: nodes::hostile },
     Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
     Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
+    Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
     Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
-/// Stages that run when they are named: what they show is in other stages as well, or, of
-/// `controllers`, they are too young for every run.
-const BY_NAME: [Stage; 3] = [
+/// Stages that run when they are named: what they show is in other stages as well.
+const BY_NAME: [Stage; 2] = [
     Stage { name: "pure", needs_tools: false, run: pure },
     Stage { name: "demo", needs_tools: true, run: demo },
-    Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
 ];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 8] =

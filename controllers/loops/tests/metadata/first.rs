@@ -1,0 +1,77 @@
+//! `--shadow-first`: collection and namespace deletion act after a time without a mistake.
+//!
+//! Input: a cluster with something to collect from the beginning. Output: when it is gone. Everything
+//! else acts at once.
+
+use std::time::Duration;
+
+use pintle_api_types::kind::{CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SERVICE_ACCOUNTS};
+use serde_json::json;
+
+use crate::cluster::MetadataCluster;
+use crate::{deployment, owned};
+
+const WAIT: Duration = Duration::from_secs(600);
+
+/// Two namespaces, one of them being deleted, and an object whose owner never was.
+fn cluster() -> MetadataCluster {
+    let mut cluster = MetadataCluster::new();
+    cluster.begin_in_shadow(WAIT);
+    for name in ["a", "b"] {
+        cluster.create(NAMESPACES, "", json!({"metadata": {"name": name}}));
+    }
+    cluster.create(DEPLOYMENTS, "a", deployment());
+    let never = json!({"metadata": {"uid": "never"}});
+    cluster.create(CONFIG_MAPS, "a", owned("x", &never, false));
+    cluster.create(CONFIG_MAPS, "b", json!({"metadata": {"name": "c"}}));
+    cluster.settle(Duration::ZERO);
+    cluster.delete(NAMESPACES, "", "b", None);
+    cluster
+}
+
+fn is_untouched(cluster: &MetadataCluster) -> bool {
+    let namespace = cluster.object(NAMESPACES, "", "b");
+    cluster.object(CONFIG_MAPS, "a", "x").is_some()
+        && cluster.object(CONFIG_MAPS, "b", "c").is_some()
+        && namespace.is_some_and(|namespace| namespace["status"]["conditions"].is_null())
+}
+
+fn is_collected(cluster: &MetadataCluster) -> bool {
+    cluster.object(CONFIG_MAPS, "a", "x").is_none() && cluster.object(NAMESPACES, "", "b").is_none()
+}
+
+#[test]
+fn controllers_that_delete_act_after_a_clean_time_in_shadow() {
+    let mut cluster = cluster();
+    cluster.settle(WAIT - Duration::from_secs(2));
+    assert!(is_untouched(&cluster) && !cluster.is_acting());
+    assert!(cluster.object(SERVICE_ACCOUNTS, "a", "default").is_some(), "others act at once");
+    cluster.settle(Duration::from_secs(20));
+    assert!(cluster.is_acting() && is_collected(&cluster));
+    assert_eq!(cluster.failures, [""; 0]);
+}
+
+/// What would have been collected has an owner after all: the time begins anew.
+#[test]
+fn deletion_that_would_have_been_a_mistake_prolongs_the_shadow() {
+    let mut cluster = cluster();
+    cluster.settle(Duration::from_secs(300));
+    cluster.patch(CONFIG_MAPS, "a", "x", json!({"metadata": {"ownerReferences": null}}));
+    // Nothing has the collector look again before the end of the wait.
+    cluster.settle(WAIT + Duration::from_secs(200));
+    assert!(is_untouched(&cluster) && !cluster.is_acting());
+    cluster.settle(Duration::from_secs(150));
+    assert!(cluster.is_acting() && cluster.object(NAMESPACES, "", "b").is_none());
+    assert!(cluster.object(CONFIG_MAPS, "a", "x").is_some(), "it has no owner");
+    assert_eq!(cluster.failures, [""; 0]);
+}
+
+/// A user who deletes what would have been collected confirms it.
+#[test]
+fn deletion_by_another_client_does_not_prolong_the_shadow() {
+    let mut cluster = cluster();
+    cluster.settle(Duration::from_secs(300));
+    cluster.delete(CONFIG_MAPS, "a", "x", None);
+    cluster.settle(WAIT - Duration::from_secs(300) + Duration::from_secs(20));
+    assert!(cluster.is_acting() && is_collected(&cluster));
+}
