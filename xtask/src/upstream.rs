@@ -79,11 +79,23 @@ const REPLICA_FILES: [&str; 6] = [
     "vectors/replicas/main.go",
     "vectors/replicas/sets.go",
 ];
-/// What the program is made from that syncs Jobs and CronJobs.
-const JOB_FILES: [&str; 5] = [
+/// What the program is made from that syncs quotas and namespaces.
+const METADATA_FILES: [&str; 8] = [
+    "go.mod",
+    "go.sum",
+    "vectors/metadata/linkname.s",
+    "vectors/metadata/main.go",
+    "vectors/metadata/namespace.go",
+    "vectors/metadata/objects.go",
+    "vectors/metadata/pods.go",
+    "vectors/metadata/quota.go",
+];
+/// What the program is made from that syncs Jobs and CronJobs and collects garbage.
+const JOB_FILES: [&str; 6] = [
     "go.mod",
     "go.sum",
     "_controllers/cronjob/vectors.go",
+    "_controllers/garbagecollector/vectors.go",
     "_controllers/job/vectors.go",
     "_controllers/main/main.go",
 ];
@@ -123,7 +135,9 @@ pub enum Program {
     SetVectors,
     /// The same for Deployments and ReplicaSets.
     ReplicaVectors,
-    /// The same for Jobs, CronJobs and schedules, whose functions only their packages can call.
+    /// The same for quotas and namespaces.
+    MetadataVectors,
+    /// The same for Jobs, CronJobs, schedules and the garbage collector, whose functions only their packages can call.
     JobVectors,
     /// The server and client of many behaviours that the suites run in pods.
     Agnhost,
@@ -164,6 +178,7 @@ impl Program {
             Self::GolangVectors => "golang-vectors",
             Self::SetVectors => "set-vectors",
             Self::ReplicaVectors => "replica-vectors",
+            Self::MetadataVectors => "metadata-vectors",
             Self::JobVectors => "job-vectors",
             Self::Agnhost => "agnhost",
             Self::NoNewPrivs => "nonewprivs",
@@ -186,6 +201,7 @@ impl Program {
             Self::GolangVectors => ("./vectors/golang", false),
             Self::SetVectors => ("./vectors/sets", false),
             Self::ReplicaVectors => ("./vectors/replicas", false),
+            Self::MetadataVectors => ("./vectors/metadata", false),
             Self::JobVectors => ("./controllers/main", false),
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
@@ -207,6 +223,7 @@ impl Program {
             Self::GolangVectors => (module_dir(), &GOLANG_FILES),
             Self::SetVectors => (module_dir(), &SET_FILES),
             Self::ReplicaVectors => (module_dir(), &REPLICA_FILES),
+            Self::MetadataVectors => (module_dir(), &METADATA_FILES),
             Self::JobVectors => (module_dir(), &JOB_FILES),
             Self::CoreDns => (module_dir(), &["go.mod", "go.sum", "coredns/main.go"]),
             _ => (module_dir(), &MODULE_FILES),

@@ -126,6 +126,10 @@ pub(super) fn usual(cluster: &Cluster, signs: bool) -> Vec<String> {
     let mut args = super::control::identity(cluster, "controllers");
     args.push("--use-service-account-credentials=true".to_owned());
     args.push("--allocate-node-cidrs=false".to_owned());
+    // A manager that loses its lease ends, and nothing here starts it anew: a busy host has time.
+    for (flag, seconds) in [("lease-duration", 90), ("renew-deadline", 60)] {
+        args.push(format!("--leader-elect-{flag}={seconds}s"));
+    }
     for (flag, file) in [
         ("service-account-private-key-file", "accounts.key"),
         ("root-ca-file", "ca.crt"),

@@ -34,6 +34,8 @@ pub struct Plan {
     pub program: Option<PathBuf>,
     /// Tests whose name (`PACKAGE TEST`) has this in it; empty for all.
     pub focus: String,
+    /// Tests of these packages; empty for all.
+    pub packages: Vec<String>,
     /// Whether what comes out is written down as upstream's.
     pub record: bool,
     /// Packages at once.
@@ -43,7 +45,8 @@ pub struct Plan {
 impl Plan {
     /// All tests of a suite, with upstream's own component.
     pub fn of(suite: &'static Suite) -> Self {
-        Self { suite, program: None, focus: String::new(), record: false, jobs: 1 }
+        let (focus, packages) = (String::new(), Vec::new());
+        Self { suite, program: None, focus, packages, record: false, jobs: 1 }
     }
 }
 
@@ -67,7 +70,9 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let is_unbuilt = |name: &str| plan.program.is_some() && exceptions.unbuilt.contains_key(name);
     let is_chosen = |name: &&String| {
         let is_left_out = exceptions.inside.contains_key(*name) || is_unbuilt(name);
-        !is_left_out && suite.is_asked(name, plan) && name.contains(&plan.focus)
+        let is_of = |package: &String| name.split(' ').next() == Some(package);
+        let is_in = plan.packages.is_empty() || plan.packages.iter().any(is_of);
+        !is_left_out && is_in && suite.is_asked(name, plan) && name.contains(&plan.focus)
     };
     let chosen: BTreeSet<String> = all.iter().filter(is_chosen).cloned().collect();
     ensure!(

@@ -3,9 +3,12 @@
 //!
 //! Input: how many of each kind. Upstream's sync functions run in Go programs (`tests/upstream`) and
 //! write what they read and did as lines; the tests of `pintle-controllers-loops` compare. Files are
-//! made in parts of 5,000 lines, because a line has up to 10 KB, and are removed afterwards.
+//! made in parts of 5,000 lines, because a line has up to 10 KB, and are removed afterwards. The
+//! stage `vectors` of `cargo xtask test` makes lines here, too, and runs test programs that are
+//! built already.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -17,68 +20,100 @@ use crate::upstream::Program;
 const USAGE: &str = "\
 usage: cargo xtask vectors [COUNT] [--only NAME]
   COUNT        syncs of each kind; otherwise 10000
-  --only NAME  deployment, replicaset, statefulset, daemonset, job, cron or schedule";
+  --only NAME  deployment, replicaset, statefulset, daemonset, job, cron, schedule, quota,
+               namespace or collector";
 
 /// Syncs of each kind, unless another number is asked for.
-const COUNT: u64 = 10_000;
+pub(super) const COUNT: u64 = 10_000;
 /// Lines of one file.
-const PART: u64 = 5_000;
+pub(super) const PART: u64 = 5_000;
 /// Where seeds begin: those of the lines in the repository are below.
-const FIRST_SEED: u64 = 1_000_000;
+pub(super) const FIRST_SEED: u64 = 1_000_000;
 
 /// A kind of vectors.
-struct VectorKind {
-    name: &'static str,
+pub(super) struct VectorKind {
+    pub(super) name: &'static str,
     program: Program,
     /// The variable that names the file, or the folder with it.
-    variable: &'static str,
-    /// The target of the tests and a part of the test's name.
-    test: (&'static str, &'static str),
+    pub(super) variable: &'static str,
+    /// The target of the test; the library has tests inside.
+    pub(super) target: &'static str,
+    /// A part of the test's name.
+    pub(super) test: &'static str,
 }
 
-const UNIT: &str = "--lib";
-const KINDS: [VectorKind; 7] = [
+/// The target of tests inside of the library.
+pub(super) const INSIDE: &str = "lib";
+pub(super) const KINDS: [VectorKind; 10] = [
     VectorKind {
         name: "deployment",
         program: Program::ReplicaVectors,
         variable: "PINTLE_VECTORS",
-        test: (UNIT, "sync_of_a_random_deployment_is_upstreams"),
+        target: INSIDE,
+        test: "sync_of_a_random_deployment_is_upstreams",
     },
     VectorKind {
         name: "replicaset",
         program: Program::ReplicaVectors,
         variable: "PINTLE_VECTORS_RS",
-        test: (UNIT, "sync_of_a_random_set_is_upstreams"),
+        target: INSIDE,
+        test: "sync_of_a_random_set_is_upstreams",
     },
     VectorKind {
         name: "statefulset",
         program: Program::SetVectors,
         variable: "PINTLE_SET_VECTORS",
-        test: ("--test=set_vectors", "stateful_sets_are_synced_as_upstream_does"),
+        target: "set_vectors",
+        test: "stateful_sets_are_synced_as_upstream_does",
     },
     VectorKind {
         name: "daemonset",
         program: Program::SetVectors,
         variable: "PINTLE_SET_VECTORS",
-        test: ("--test=set_vectors", "daemon_sets_are_synced_as_upstream_does"),
+        target: "set_vectors",
+        test: "daemon_sets_are_synced_as_upstream_does",
     },
     VectorKind {
         name: "job",
         program: Program::JobVectors,
         variable: "PINTLE_JOB_VECTORS",
-        test: (UNIT, "sync_of_a_random_job_does_what_upstream_does"),
+        target: INSIDE,
+        test: "sync_of_a_random_job_does_what_upstream_does",
     },
     VectorKind {
         name: "cron",
         program: Program::JobVectors,
         variable: "PINTLE_CRON_VECTORS",
-        test: (UNIT, "sync_of_a_random_cron_job_does_what_upstream_does"),
+        target: INSIDE,
+        test: "sync_of_a_random_cron_job_does_what_upstream_does",
     },
     VectorKind {
         name: "schedule",
         program: Program::JobVectors,
         variable: "PINTLE_SCHEDULE_VECTORS",
-        test: (UNIT, "schedules_and_their_next_times_are_those_of_upstream"),
+        target: INSIDE,
+        test: "schedules_and_their_next_times_are_those_of_upstream",
+    },
+    VectorKind {
+        name: "quota",
+        program: Program::MetadataVectors,
+        variable: "PINTLE_QUOTA_VECTORS",
+        target: "metadata_vectors",
+        test: "quotas_are_counted_as_upstream_does",
+    },
+    VectorKind {
+        name: "namespace",
+        program: Program::MetadataVectors,
+        variable: "PINTLE_NAMESPACE_VECTORS",
+        target: "metadata_vectors",
+        test: "content_of_namespaces_is_deleted_as_upstream_does",
+    },
+    VectorKind {
+        name: "collector",
+        program: Program::JobVectors,
+        variable: "PINTLE_COLLECTOR_VECTORS",
+        target: "metadata_vectors",
+        test: "nodes_are_examined_as_upstream_does",
     },
 ];
 
@@ -114,79 +149,100 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
         println!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
     };
-    let folder = std::env::temp_dir().join(format!("pintle-vectors-{}", std::process::id()));
-    fs::create_dir(&folder).with_context(|| format!("create {}", folder.display()))?;
+    let folder = Folder::new()?;
     let mut failed = Vec::new();
     let is_asked = |kind: &&VectorKind| asked.only.is_none_or(|only| only == kind.name);
     for kind in KINDS.iter().filter(is_asked) {
-        if let Err(error) = compare(kind, asked.count, &folder) {
+        let seeds = FIRST_SEED..FIRST_SEED + asked.count;
+        if let Err(error) = kind.compare(seeds, &folder, |kind, given| test(kind, given)) {
             shell::say("differ", &format!("{}: {error:#}", kind.name));
             failed.push(kind.name);
         }
     }
-    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     bail!("vectors that differ: {}", failed.join(", "))
 }
 
-/// Makes the lines of a kind in parts and compares each.
-fn compare(kind: &VectorKind, count: u64, folder: &Path) -> Result<()> {
-    let program = kind.program.ensure()?;
-    let file = folder.join(format!("{}.jsonl", kind.name));
-    let mut first = 0;
-    while first < count {
-        let part = PART.min(count - first);
-        let text = format!("{} {first} to {}", kind.name, first + part);
-        timed("make", &text, || make(kind, &program, first, part, &file))?;
-        timed("compare", &text, || test(kind, &file))?;
-        fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
-        first += part;
+/// A folder for lines, which goes with its value.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("pintle-vectors-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
+        Ok(Self(path))
     }
-    Ok(())
 }
 
-/// Writes the lines of some seeds to a file.
-fn make(kind: &VectorKind, program: &Path, first: u64, count: u64, file: &Path) -> Result<()> {
-    let mut command = Command::new("nice");
-    command.arg(program).env("TZ", "UTC").stderr(Stdio::null());
-    let seed = FIRST_SEED + first;
-    match kind.program {
-        Program::SetVectors => {
-            let questions: String = (seed..seed + count)
-                .map(|seed| format!("{{\"kind\": \"{}\", \"seed\": {seed}}}\n", kind.name))
-                .collect();
-            let path = file.with_extension("questions");
-            fs::write(&path, questions)?;
-            command.stdin(File::open(&path)?);
-        }
-        Program::ReplicaVectors => {
-            command.args([kind.name, &count.to_string(), &seed.to_string()]);
-        }
-        _ => {
-            command.args(["-what", kind.name]);
-            command.args(["-n", &count.to_string(), "-seed", &seed.to_string()]);
-        }
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
-    let out = File::create(file).with_context(|| format!("create {}", file.display()))?;
-    let status = command.stdout(out).status().context("run the program of the vectors")?;
-    ensure!(status.success(), "the program of the vectors ended with {status}");
-    Ok(())
 }
 
-/// Runs the test that compares a file.
-fn test(kind: &VectorKind, file: &Path) -> Result<()> {
-    let (target, name) = kind.test;
-    let given: PathBuf = match kind.program {
-        Program::SetVectors => file.parent().context("the file is in a folder")?.to_owned(),
-        _ => file.to_owned(),
-    };
-    let mut command = cargo(&["test", "-q", "-p", "pintle-controllers-loops", target, name]);
+impl VectorKind {
+    /// Makes the lines of some seeds in parts, and has each compared; what is compared is given as
+    /// the test's variable wants it.
+    pub(super) fn compare(
+        &self,
+        seeds: Range<u64>,
+        folder: &Folder,
+        mut compare: impl FnMut(&Self, &Path) -> Result<()>,
+    ) -> Result<()> {
+        let program = self.program.ensure()?;
+        let file = folder.0.join(format!("{}.jsonl", self.name));
+        let mut first = seeds.start;
+        while first < seeds.end {
+            let part = first..seeds.end.min(first + PART);
+            first = part.end;
+            let text = format!("{} {} to {}", self.name, part.start, part.end);
+            timed("make", &text, || self.make(&program, part, &file))?;
+            let is_folder = self.program == Program::SetVectors;
+            let given = if is_folder { &folder.0 } else { &file };
+            timed("compare", &text, || compare(self, given))?;
+            fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the lines of some seeds to a file.
+    fn make(&self, program: &Path, seeds: Range<u64>, file: &Path) -> Result<()> {
+        let mut command = Command::new("nice");
+        command.arg(program).env("TZ", "UTC").stderr(Stdio::null());
+        let (first, count) = (seeds.start.to_string(), (seeds.end - seeds.start).to_string());
+        match self.program {
+            Program::SetVectors => {
+                let questions: String = seeds
+                    .map(|seed| format!("{{\"kind\": \"{}\", \"seed\": {seed}}}\n", self.name))
+                    .collect();
+                let path = file.with_extension("questions");
+                fs::write(&path, questions)?;
+                command.stdin(File::open(&path)?);
+            }
+            Program::ReplicaVectors | Program::MetadataVectors => {
+                command.args([self.name, &count, &first]);
+            }
+            _ => {
+                command.args(["-what", self.name, "-n", &count, "-seed", &first]);
+            }
+        }
+        let out = File::create(file).with_context(|| format!("create {}", file.display()))?;
+        let status = command.stdout(out).status().context("run the program of the vectors")?;
+        ensure!(status.success(), "the program of the vectors ended with {status}");
+        Ok(())
+    }
+}
+
+/// Runs the test that compares what is given.
+fn test(kind: &VectorKind, given: &Path) -> Result<()> {
+    let target = if kind.target == INSIDE { "--lib" } else { &format!("--test={}", kind.target) };
+    let mut command = cargo(&["test", "-q", "-p", "pintle-controllers-loops", target, kind.test]);
     command.args(["--", "--nocapture"]).env(kind.variable, given);
     let text = shell::capture(&mut command)?;
     let ran = text.lines().any(|line| line.starts_with("test result: ok. 1 passed"));
-    ensure!(ran, "no test of the name {name} ran:\n{text}");
+    ensure!(ran, "no test of the name {} ran:\n{text}", kind.test);
     let counted = text.lines().filter(|line| line.contains("compared") || line.contains("lines"));
     counted.for_each(|line| shell::say("compared", line));
     Ok(())

@@ -1,8 +1,9 @@
 //! Files that Go sees in our module and that lie elsewhere.
 //!
-//! The vectors of Jobs and CronJobs call what upstream's packages keep to themselves, so our files are
-//! compiled as a part of copies of these packages. An overlay makes the copies without writing any:
-//! `controllers/job` and `controllers/cronjob` are upstream's files and one of ours each.
+//! The vectors of Jobs, CronJobs and the garbage collector call what upstream's packages keep to
+//! themselves, so our files are compiled as a part of copies of these packages. An overlay makes the
+//! copies without writing any: `controllers/job` is upstream's files and one of ours, and so are the
+//! other two.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use serde_json::{Map, json};
 use super::{module_dir, module_file};
 
 /// The packages of upstream's controllers.
-const PACKAGES: [&str; 2] = ["cronjob", "job"];
+const PACKAGES: [&str; 3] = ["cronjob", "garbagecollector", "job"];
 
 /// Writes the overlay.
 pub(super) fn write(path: &Path) -> Result<()> {

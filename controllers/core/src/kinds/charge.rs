@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use pintle_api_types::pod::resources::{Side, amounts, of_container, pod_limits, pod_requests};
+use pintle_api_types::pod::resources::{amounts, pod_limits, pod_requests};
 use pintle_api_types::quantity::{Amount, Amounts};
 use pintle_api_types::symbol::Symbol;
 use serde::{Deserialize, Serialize};
@@ -130,6 +130,10 @@ impl PodCharge {
     /// When a field that is read has another type.
     pub(crate) fn decode(text: &str) -> Result<Self, serde_json::Error> {
         let ChargedPod { spec, status } = serde_json::from_str(text)?;
+        let is_best_effort = match &*status.qos_class {
+            "" => is_best_effort(&spec),
+            class => class == "BestEffort",
+        };
         let affinity = spec.affinity.unwrap_or_default();
         let terms = [affinity.pod_affinity, affinity.pod_anti_affinity];
         let pod = effective_pod(
@@ -142,10 +146,6 @@ impl PodCharge {
             amounts.into_iter().map(|(name, amount)| (name, amount.canonical())).collect()
         };
         let sums = Sums { requests: texts(pod_requests(&pod)), limits: texts(pod_limits(&pod)) };
-        let is_best_effort = match &*status.qos_class {
-            "" => is_best_effort(&pod),
-            class => class == "BestEffort",
-        };
         Ok(Self {
             usage: Symbol::of(&serde_json::to_string(&sums)?),
             is_best_effort,
@@ -270,25 +270,22 @@ fn largest(lists: &[&Option<BTreeMap<String, Quantity>>]) -> BTreeMap<String, Qu
     largest
 }
 
-/// Nothing is asked for of what QoS classes look at.
+/// The pod asks for nothing of what QoS classes look at; what its containers have does not count.
 // k8s: pkg/apis/core/v1/helper/qos/qos.go ComputePodQOS
-fn is_best_effort(pod: &Pod) -> bool {
-    let spec = pod.spec.as_ref().expect("it was made with one");
-    let counts = |amounts: Amounts| {
-        let mut amounts = amounts.into_iter();
-        amounts.any(|(name, amount)| {
+fn is_best_effort(spec: &ChargedSpec) -> bool {
+    let counts = |list: &Option<BTreeMap<String, Quantity>>| {
+        amounts(list.as_ref()).into_iter().any(|(name, amount)| {
             let is_computed = matches!(&*name, "cpu" | "memory");
             is_computed && !amount.is_zero() && !amount.is_negative()
         })
     };
+    let asks =
+        |resources: &ResourceRequirements| counts(&resources.requests) || counts(&resources.limits);
     if let Some(resources) = &spec.resources {
-        let lists = [&resources.requests, &resources.limits];
-        return !lists.into_iter().any(|list| counts(amounts(list.as_ref())));
+        return !asks(resources);
     }
-    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    !containers.any(|container| {
-        [Side::Requests, Side::Limits].into_iter().any(|side| counts(of_container(container, side)))
-    })
+    let containers = [&spec.containers, &spec.init_containers].into_iter().flatten().flatten();
+    !containers.filter_map(|container| container.resources.as_ref()).any(asks)
 }
 
 #[cfg(test)]
@@ -331,6 +328,11 @@ mod tests {
             (json!({"containers": container(json!({}))}), json!({}), true),
             (json!({"containers": container(json!({"requests": {"cpu": "1"}}))}), json!({}), false),
             (json!({"containers": container(json!({"requests": {"cpu": "0"}}))}), json!({}), true),
+            (
+                json!({"containers": container(json!({}))}),
+                json!({"containerStatuses": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}]}),
+                true,
+            ),
             (json!({}), json!({"qosClass": "Burstable"}), false),
             (json!({}), json!({"qosClass": "BestEffort"}), true),
         ] {

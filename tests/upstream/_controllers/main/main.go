@@ -1,4 +1,4 @@
-// Writes vectors: main -what job|cron|schedule -n COUNT -seed SEED.
+// Writes vectors: main -what job|cron|schedule|collector -n COUNT -seed SEED.
 package main
 
 import (
@@ -6,8 +6,10 @@ import (
 	"os"
 	_ "time/tzdata"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 	"pintle.dev/tests/upstream/controllers/cronjob"
+	"pintle.dev/tests/upstream/controllers/garbagecollector"
 	"pintle.dev/tests/upstream/controllers/job"
 )
 
@@ -17,12 +19,15 @@ func main() {
 	what := flag.String("what", "job", "")
 	klog.LogToStderr(false)
 	klog.SetOutput(nullW{})
+	utilruntime.ErrorHandlers = nil
 	flag.Parse()
 	switch *what {
 	case "job":
 		job.WriteVectors(os.Stdout, *seed, *n)
 	case "cron":
 		cronjob.WriteCrons(os.Stdout, *seed, *n)
+	case "collector":
+		garbagecollector.WriteCollections(os.Stdout, *seed, *n)
 	case "schedule":
 		cronjob.WriteSchedules(os.Stdout, *seed, *n)
 	}

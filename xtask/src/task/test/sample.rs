@@ -122,12 +122,15 @@ fn changes(name: &OsStr) -> bool {
     name.starts_with("PINTLE_") && ![supervisor::MARK, "PINTLE_CACHE"].contains(&&*name)
 }
 
+/// The number that a tree gives a name.
+pub(super) fn lot(tree: &str, name: &str) -> u64 {
+    let sum = sha256(format!("{tree} {name}").as_bytes());
+    u64::from_str_radix(&sum[..12], 16).expect("a sum is hexadecimal")
+}
+
 /// One of four by the hash of tree and name, the first by it of each kind, and those marked.
 fn draw(tree: &str, names: Vec<String>, marked: &BTreeSet<String>) -> Vec<String> {
-    let lot = |name: &str| {
-        let sum = sha256(format!("{tree} {name}").as_bytes());
-        u64::from_str_radix(&sum[..12], 16).expect("a sum is hexadecimal")
-    };
+    let lot = |name: &str| lot(tree, name);
     let mut firsts = BTreeMap::new();
     for name in &names {
         let first = firsts.entry(kind(name).to_owned()).or_insert(u64::MAX);

@@ -1,0 +1,84 @@
+//! The stage `vectors`: syncs of random objects by upstream's controllers, and whether ours ask for the
+//! same.
+//!
+//! Input: the test programs of the controllers, which are built already, and upstream's sync
+//! functions as programs of Go. Output: a count for each kind. All of them are 10,000 of each kind,
+//! as `cargo xtask vectors` runs them; a run that may sample has fewer, which begin where the name
+//! that git gives the folder `controllers` says, so that each version of it has others.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, bail};
+
+use super::programs::{Choice, Program};
+use super::report::Counts;
+use super::{Run, fresh_worlds_of, sample};
+use crate::shell;
+use crate::task::vectors::{self, Folder, KINDS, VectorKind};
+
+/// The package of the tests, as test programs are named.
+const PACKAGE: &str = "loops";
+/// Syncs of each kind in a sample.
+const SAMPLED: u64 = 1_000;
+
+pub(super) fn run(run: &Run) -> Result<Counts> {
+    let seeds = seeds(run.may_sample);
+    let text = format!("seeds {} to {} of each kind", seeds.start, seeds.end);
+    shell::say("vectors", &text);
+    let programs = run.programs(Choice::Unit)?;
+    let folder = Folder::new()?;
+    let mut counts = Counts::default();
+    for kind in &KINDS {
+        match compare(kind, seeds.clone(), (&programs, &folder), run) {
+            Ok(()) => counts.passed += 1,
+            Err(error) => {
+                shell::say("failed", &format!("{}: {error:#}", kind.name));
+                counts.failed += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// A sample begins where the folder's tree says, all of them where they always do.
+fn seeds(may_sample: bool) -> Range<u64> {
+    let tree = || sample::git(&["rev-parse", "HEAD:controllers"]);
+    let drawn = if may_sample { tree().and_then(|tree| fresh_worlds_of(&tree)) } else { None };
+    let first = vectors::FIRST_SEED + drawn.unwrap_or(0);
+    first..first + if may_sample { SAMPLED } else { vectors::COUNT }
+}
+
+fn compare(
+    kind: &VectorKind,
+    seeds: Range<u64>,
+    (programs, folder): (&[Program], &Folder),
+    run: &Run,
+) -> Result<()> {
+    let name = format!("{PACKAGE} {}", kind.target);
+    let program = programs.iter().find(|program| program.name == name);
+    let program = program.with_context(|| format!("there is no test program {name}"))?;
+    kind.compare(seeds, folder, |kind, given| {
+        let given = given.to_string_lossy();
+        let args = [kind.test, "--nocapture"];
+        let counts = program.run(&args, &[(kind.variable, &given)], &run.skips)?.counts;
+        match (counts.passed, counts.failed) {
+            (1, 0) => Ok(()),
+            (0, 0) => bail!("no test of the name {} ran", kind.test),
+            _ => bail!("upstream's controller does something else"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_fewer_than_all_and_all_are_always_the_same() {
+        let all = seeds(false);
+        assert_eq!(all, vectors::FIRST_SEED..vectors::FIRST_SEED + vectors::COUNT);
+        let sample = seeds(true);
+        assert_eq!(sample.end - sample.start, SAMPLED);
+        assert!(sample.start >= vectors::FIRST_SEED);
+    }
+}
