@@ -112,7 +112,7 @@ impl<'a> CollectedCluster<'a> {
         };
         let line = self.line;
         let driven = drive::<GarbageCollector>(&snapshot, Self::now().wall, |request| {
-            requests.extend(written(request));
+            requests.extend(written(request).map(without_empty));
             answer(line, request)
         });
         if is_orphan {
@@ -169,6 +169,16 @@ fn written(request: &Request) -> Option<Value> {
     Some(told)
 }
 
+/// A patch that is merged by keys changes nothing by an empty list, nor by what is null.
+fn without_empty(mut request: Value) -> Value {
+    let is_strategic = request["form"] == "strategic";
+    let meta = request["body"].get_mut("metadata").and_then(Value::as_object_mut);
+    if let Some(fields) = meta.filter(|_| is_strategic) {
+        fields.retain(|_, value| !value.is_null() && *value != json!([]));
+    }
+    request
+}
+
 /// Answers as upstream's fake client did.
 fn answer(line: &Value, request: &Request) -> Answer {
     let refuse = |code: u16| {
@@ -212,14 +222,7 @@ fn answer(line: &Value, request: &Request) -> Answer {
 fn upstream(attempt: &Value) -> Examination {
     let result = ["done", "gone", "unmapped", "failed"];
     let result = result.into_iter().find(|result| attempt["result"] == *result);
-    let requests = all(attempt, "requests").cloned().map(|mut request| {
-        let is_strategic = request["form"] == "strategic";
-        let meta = request["body"].get_mut("metadata").and_then(Value::as_object_mut);
-        if let Some(fields) = meta.filter(|_| is_strategic) {
-            fields.retain(|_, value| !value.is_null());
-        }
-        request
-    });
+    let requests = all(attempt, "requests").cloned().map(without_empty);
     Examination {
         requests: requests.collect(),
         result: result.expect("a result that is known"),
@@ -277,7 +280,7 @@ fn forget_others(line: &Value, examination: &mut Examination) {
 /// fails until the object was observed.
 fn is_read_elsewhere(ours: &Examination, theirs: &Examination) -> bool {
     let is_longer = ours.requests.strip_prefix(&*theirs.requests);
-    let [second] = is_longer.unwrap_or_default() else { return false };
+    let [second, ..] = is_longer.unwrap_or_default() else { return false };
     second["form"] == "merge" && second["plural"] == NODES.plural && theirs.result == "failed"
 }
 
