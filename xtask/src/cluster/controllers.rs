@@ -108,6 +108,7 @@ pub(super) fn upstream(cluster: &Cluster, ours: Option<&Controllers>) -> Vec<Str
     }
     let signs = ours.is_none_or(|ours| !ours.has(TOKENS));
     let mut args = usual(cluster, signs);
+    args.extend(ours.into_iter().flat_map(|_| patience()));
     args.push(format!("--controllers={list}"));
     args
 }
@@ -115,10 +116,18 @@ pub(super) fn upstream(cluster: &Cluster, ours: Option<&Controllers>) -> Vec<Str
 /// Arguments of our manager for exactly these controllers.
 pub(super) fn ours(cluster: &Cluster, ours: &Controllers) -> Vec<String> {
     let mut args = usual(cluster, ours.has(TOKENS));
+    args.extend(patience());
     args.push(format!("--controllers={}", ours.loops.join(",")));
     args.push(format!("--leader-elect-resource-name={OURS}"));
     args.push(format!("--secure-port={OURS_PORT}"));
     args
+}
+
+/// Managers side by side get time on a busy host: one that loses its lease ends, and nothing here
+/// starts it anew.
+fn patience() -> [String; 2] {
+    [("lease-duration", 90), ("renew-deadline", 60)]
+        .map(|(flag, seconds)| format!("--leader-elect-{flag}={seconds}s"))
 }
 
 /// Arguments that any manager of the cluster has; `signs` says whether it makes tokens.
@@ -126,10 +135,6 @@ pub(super) fn usual(cluster: &Cluster, signs: bool) -> Vec<String> {
     let mut args = super::control::identity(cluster, "controllers");
     args.push("--use-service-account-credentials=true".to_owned());
     args.push("--allocate-node-cidrs=false".to_owned());
-    // A manager that loses its lease ends, and nothing here starts it anew: a busy host has time.
-    for (flag, seconds) in [("lease-duration", 90), ("renew-deadline", 60)] {
-        args.push(format!("--leader-elect-{flag}={seconds}s"));
-    }
     for (flag, file) in [
         ("service-account-private-key-file", "accounts.key"),
         ("root-ca-file", "ca.crt"),
