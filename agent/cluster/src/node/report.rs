@@ -102,7 +102,7 @@ impl Reporter {
         }
     }
 
-    /// The same, which tells when volumes are in the status as in use.
+    /// The same, which reports when the status names volumes as in use.
     #[must_use]
     pub fn telling(mut self, in_use_written: watch::Sender<Option<WrittenInUse>>) -> Self {
         self.in_use_written = in_use_written;
@@ -280,7 +280,7 @@ impl Reporter {
         tracing::warn!("the node's status cannot be written; trying again in the next round");
     }
 
-    /// Tells once that this report is in the status of that Node.
+    /// Reports once that this report is in the status of that Node.
     fn tell_in_use(&self, number: Option<u64>, node: &Arc<Node>) {
         let Some(number) = number else { return };
         self.in_use_written.send_if_modified(|written| {

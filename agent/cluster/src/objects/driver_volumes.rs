@@ -1,4 +1,4 @@
-//! What calls to CSI drivers need of the API server: how a driver wants its volumes treated, whether
+//! What calls to CSI drivers need of the API server: the CSIDriver, whether
 //! a volume is attached, secrets, tokens.
 //!
 //! Read when a call is made, in the pod's share. How a driver wants its volumes treated is remembered

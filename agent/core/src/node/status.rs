@@ -4,7 +4,7 @@
 //! object changed in place, in the kubelet's order of setters, and events. Pure.
 // k8s: pkg/kubelet/kubelet_node_status.go defaultNodeStatusFuncs, updateNode, initialNode
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeDaemonEndpoints, NodeSpec, NodeStatus,
@@ -19,8 +19,8 @@ use super::machine::HostAddresses;
 use super::machine::Machine;
 use super::runtime_state::RuntimeState;
 use super::settings::NodeSettings;
-use crate::storage::InUse;
 use pintle_api_types::ids::Now;
+use serde::{Deserialize, Serialize};
 
 /// Tells that the attach-detach controller works for this node.
 pub const CONTROLLER_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -39,6 +39,17 @@ pub struct Image {
     pub names: Vec<String>,
     /// Size in bytes.
     pub bytes: i64,
+}
+
+/// What `volumesInUse` of the Node is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InUse {
+    /// Counts the reports. That a volume is in use counts as told once a report is written that came
+    /// not before the volume: an earlier one may name it from an earlier use, and a write on its way
+    /// take it off.
+    pub number: u64,
+    /// Names of volumes.
+    pub names: BTreeSet<String>,
 }
 
 /// Everything that the status is made of.

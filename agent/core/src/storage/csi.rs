@@ -68,7 +68,7 @@ impl Lifecycle {
     }
 }
 
-/// Who may use a volume, and how.
+/// An access mode of a PersistentVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AccessMode {
     /// One node reads and writes.
@@ -133,13 +133,13 @@ pub struct Volume {
     pub lifecycle: Lifecycle,
     /// Containers get a device instead of a file system.
     pub is_block: bool,
-    /// Nobody may write.
+    /// It is mounted read-only.
     pub is_read_only: bool,
     /// File system; empty for the driver's choice.
     pub fs_type: String,
     /// What the driver put into the volume for itself.
     pub attributes: BTreeMap<String, String>,
-    /// In the order of the PersistentVolume; the first one is told to the driver.
+    /// In the order of the PersistentVolume; calls to the driver carry the first one.
     pub access_modes: Vec<AccessMode>,
     /// Options of the mount.
     pub mount_options: Vec<String>,
@@ -204,12 +204,12 @@ impl Volume {
         }
     }
 
-    /// What the driver is told.
+    /// The mode that calls to the driver carry.
     pub fn access_mode(&self) -> AccessMode {
         self.access_modes.first().copied().unwrap_or(AccessMode::ReadWriteOnce)
     }
 
-    /// True when the agent has to give the files to the pod's group, by what its driver wants.
+    /// True when the agent has to change the group of the files, by the driver's policy.
     // k8s: pkg/volume/csi/csi_mounter.go supportsFSGroup
     pub fn is_given_to_group(&self, policy: GroupPolicy) -> bool {
         if self.is_read_only || self.is_block {
@@ -252,7 +252,7 @@ pub enum GroupPolicy {
 }
 
 impl GroupPolicy {
-    /// Reads the API's text; what nobody knows counts as the default.
+    /// Reads the API's text; an unknown one counts as the default.
     pub fn parse(text: &str) -> Self {
         match text {
             "File" => Self::File,

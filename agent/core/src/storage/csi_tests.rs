@@ -1,3 +1,5 @@
+//! What a PersistentVolume or a pod's spec becomes, by tables; names and hashes as the kubelet's.
+
 use k8s_openapi::api::core::v1::{CSIVolumeSource, PersistentVolume};
 use serde_json::{from_value, json};
 

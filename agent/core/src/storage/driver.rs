@@ -11,7 +11,7 @@ use super::csi::{GroupPolicy, Lifecycle};
 /// A token that a driver wants of each pod's account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenWish {
-    /// For whom; empty for the API server.
+    /// The audience; empty for the API server.
     pub audience: String,
     /// How long; `None` for the API server's choice.
     pub expiration_seconds: Option<i64>,
@@ -22,13 +22,13 @@ pub struct TokenWish {
 pub struct DriverSpec {
     /// There is a CSIDriver object.
     pub is_known: bool,
-    /// Somebody attaches volumes to the node first.
+    /// Volumes are attached to the node before they are staged.
     pub is_attach_required: bool,
-    /// The driver is told about the pod.
+    /// NodePublishVolume carries the pod's name, namespace, uid and account.
     pub has_pod_info: bool,
-    /// Volumes are published anew at each sync.
+    /// Volumes are published again at each sync.
     pub is_republished: bool,
-    /// Who gives files to the pod's group, and when.
+    /// When the agent changes the group of files to the pod's fsGroup.
     pub group_policy: GroupPolicy,
     /// Tokens of the pod's account.
     pub tokens: Vec<TokenWish>,

@@ -1,8 +1,8 @@
-//! `vol_data.json`: what the kubelet writes beside a driver's volume, so that whoever comes later can
-//! take it away without the API server.
+//! `vol_data.json`: what the kubelet writes beside a driver's volume, so that a later agent can take
+//! it away without the API server.
 //!
 //! Input and output: the file's text, equal to the kubelet's byte for byte. An empty or broken file
-//! is an error that says which; nobody removes a volume's folder because of it.
+//! is an error that says which; no folder of a volume is removed because of it.
 // k8s: pkg/volume/csi/csi_util.go saveVolumeData, loadVolumeData
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+//! The records beside volumes: the kubelet's bytes, and what is refused.
+
 use std::collections::BTreeMap;
 
 use super::*;

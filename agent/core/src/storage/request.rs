@@ -20,7 +20,7 @@ use pintle_plugins_v1::csi::{
 use super::csi::{AccessMode, Lifecycle, Volume};
 use super::{Known, Wanted};
 
-/// Key of the tokens in what a driver is told.
+/// Key of the tokens in attributes or secrets.
 pub const TOKENS_KEY: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// What a call needs besides the volume.
@@ -49,18 +49,18 @@ pub fn stage(wanted: &Wanted, staging: &Path, extras: Extras) -> NodeStageVolume
     }
 }
 
-/// NodePublishVolume. `staging` is the path of what is staged, if the driver stages; `told` is added
-/// to the volume's attributes.
+/// NodePublishVolume. `staging` is the path of what is staged, if the driver stages; `more` is
+/// added to the volume's attributes.
 pub fn publish(
     wanted: &Wanted,
     staging: Option<&Path>,
     target: &Path,
-    told: BTreeMap<String, String>,
+    more: BTreeMap<String, String>,
     extras: Extras,
 ) -> NodePublishVolumeRequest {
     let volume = &wanted.volume;
     let mut volume_context = volume.attributes.clone();
-    volume_context.extend(told);
+    volume_context.extend(more);
     NodePublishVolumeRequest {
         volume_id: volume.handle.clone(),
         publish_context: extras.publish_context.clone(),
@@ -102,7 +102,7 @@ pub fn unstage(known: &Known, staging: &Path) -> NodeUnstageVolumeRequest {
     NodeUnstageVolumeRequest { volume_id: known.handle.clone(), staging_target_path }
 }
 
-/// What a driver is told about the pod.
+/// The pod's part of the attributes.
 // k8s: pkg/volume/csi/csi_util.go getPodInfoAttrs
 pub fn pod_info(pod: &Pod, lifecycle: Lifecycle) -> BTreeMap<String, String> {
     let account = pod::spec(pod).service_account_name.clone().unwrap_or_default();

@@ -28,7 +28,7 @@ pub fn unmap(dirs: &CsiDirs, pod: &PodUid, name: &str) -> Result<(), IoFailure> 
     remove_file(&dirs.device_link(pod, name))
 }
 
-/// Removes what is left of a device that nobody has any more: all of it is empty but for the record.
+/// Removes what is left of a device without pods: all of it is empty but for the record.
 // k8s: pkg/volume/csi/csi_block.go cleanupOrphanDeviceFiles
 pub fn remove_folders(dirs: &CsiDirs, name: &str) -> Result<(), IoFailure> {
     remove_folder(&dirs.device_publish(name))?;

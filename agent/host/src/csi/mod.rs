@@ -3,7 +3,7 @@
 //! Input: paths of `storage::paths` and the text of `storage::record`. Output: the folders and files
 //! that the kubelet makes, so that either agent finds the other's. What a driver mounted is the
 //! driver's to unmount: nothing here does, and no folder with something in it is removed. The record
-//! goes last, since it is all that tells whose the volume is.
+//! goes last, since nothing else names the volume.
 // k8s: pkg/volume/csi/csi_mounter.go removeMountDir
 
 pub mod device;

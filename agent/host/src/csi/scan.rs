@@ -1,7 +1,7 @@
 //! What the disk says about volumes of drivers, at start: pods' folders and global folders.
 //!
-//! Input: the root directory. Output: every volume of which a record is there, and the folders that
-//! cannot be told, each with a reason. Nothing is changed. Bounds: `VOLUMES_MAX` volumes, records of
+//! Input: the root directory. Output: every volume that has a record, and the folders without a
+//! readable one, each with a reason. Nothing is changed. Bounds: `VOLUMES_MAX` volumes, records of
 //! `RECORD_BYTES_MAX` bytes; links are not followed.
 // k8s: pkg/kubelet/volumemanager/reconciler/reconstruct_common.go getVolumesFromPodDir
 
@@ -25,7 +25,7 @@ const VOLUMES_MAX: usize = 1 << 16;
 pub struct Found {
     /// Volumes that may be staged or published.
     pub volumes: Vec<FoundVolume>,
-    /// Folders of volumes that nobody can tell, with the reason. They stay.
+    /// Folders of volumes without a readable record, with the reason. They stay.
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_with_a_record_is_found_and_the_rest_is_told() {
+    fn everything_with_a_record_is_found_and_the_rest_is_named() {
         let root = tempfile::tempdir().expect("a folder");
         let dirs = CsiDirs::new(root.path());
         let uid = PodUid::parse(UID).expect("a uid");

@@ -66,7 +66,7 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), IoFailure> {
     }
 }
 
-/// The loop device whose file this is.
+/// The loop device on this file.
 // k8s: pkg/volume/util/volumepathhandler/volume_path_handler_linux.go getLoopDeviceFromSysfs
 fn loop_on(path: &Path) -> Option<PathBuf> {
     fs::symlink_metadata(path).ok()?;

@@ -209,7 +209,7 @@ impl Shared {
         self.parts.objects.driver_spec(driver).await.map_err(not_asked)
     }
 
-    /// What the attacher said once the volume is attached; empty where nobody attaches.
+    /// What the attacher said once the volume is attached; empty for drivers without attachment.
     // k8s: pkg/volume/csi/csi_attacher.go WaitForAttach, verifyAttachmentStatus
     async fn attached(
         &self,

@@ -1,11 +1,11 @@
-//! Volumes of CSI drivers: owns the state machine `Storage`, makes its calls, tells who waits.
+//! Volumes of CSI drivers: owns the state machine `Storage`, makes its calls, ends the waits of syncs.
 //!
 //! ```text
 //!   prepare ─ ready ─┐                        ┌─> calls ─> files, driver, files
 //!   teardown ─ gone ─┼─> Storage::handle ─────┤        └─ outcome ─┐
 //!   Node, drivers ───┤        ^               ├─> volumesInUse     │
 //!   timer ───────────┘        └───────────────┼────────────────────┘
-//!                                             └─> who waits, events
+//!                                             └─> waits, events
 //! ```
 //! Everything runs on the main thread; each call is a task of its own, so a driver that hangs holds
 //! up nothing but its volume. Before the first input the disk has been looked at. Bounds: one call a
@@ -172,8 +172,8 @@ impl Volumes {
         }
     }
 
-    /// Begins to take away the volumes of pods that are not to be kept: nobody knows them, and nothing
-    /// of them runs.
+    /// Begins to take away the volumes of pods that are not to be kept: they are unknown, and nothing of
+    /// them runs.
     pub fn release_unless(&self, is_kept: impl Fn(&PodUid) -> bool) {
         let pods: Vec<PodUid> = self.0.machine.borrow().pods().cloned().collect();
         for pod in pods.into_iter().filter(|pod| !is_kept(pod)) {
@@ -208,11 +208,11 @@ impl Volumes {
             self.carry_out(command);
         }
         self.0.due_moved.notify_one();
-        self.tell_waits();
+        self.note_waits();
     }
 
     /// Keeps the timelines of pods that are waited for up to date.
-    fn tell_waits(&self) {
+    fn note_waits(&self) {
         let waiting: Vec<PodUid> = self.0.waiters.borrow().keys().cloned().collect();
         let mut told = self.0.told.borrow_mut();
         told.retain(|pod, _| waiting.contains(pod));

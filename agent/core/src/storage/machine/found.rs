@@ -1,6 +1,6 @@
 //! What the disk has at start: volumes that an agent before this one staged or published.
 //!
-//! Input: the files beside volumes, by whoever read them. They are uncertain: nothing is taken away
+//! Input: the records beside volumes. What they name is uncertain: nothing is taken away
 //! before its pod is released, and nothing is unstaged before every source of pods has reported.
 // k8s: pkg/kubelet/volumemanager/reconciler/reconstruct.go
 

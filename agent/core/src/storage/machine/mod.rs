@@ -1,7 +1,7 @@
 //! The state machine of drivers' volumes: what is wanted, what is, and the next call for each volume.
 //!
-//! `Storage::handle(now, Input) -> Vec<Command>` is the whole interface; whoever owns it makes the
-//! calls and feeds back how each ended. One call at a time is under way for a volume; a call that
+//! `Storage::handle(now, Input) -> Vec<Command>` is the whole interface; its owner makes the calls
+//! and feeds back how each ended. One call at a time is under way for a volume; a call that
 //! failed is made again after 500 ms, twice as long each time up to 2 min 2 s, and only the pod or
 //! the staging that it was for waits. A failure that leaves the outcome open leaves the volume
 //! *uncertain*: it is called again or taken away, never forgotten. What is found on the disk at start
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::csi::{Volume, VolumeId};
 use pintle_api_types::ids::{Mono, PodUid};
 
+pub use crate::node::status::InUse;
 pub use found::FoundVolume;
 pub use waiting::{Step, Waiting};
 
@@ -39,9 +40,9 @@ pub struct Wanted {
     pub pod: PodUid,
     /// What it is.
     pub volume: Volume,
-    /// Somebody attaches it to the node first: `attachRequired` of its CSIDriver.
+    /// It is attached to the node before it is staged: `attachRequired` of its CSIDriver.
     pub is_attached_first: bool,
-    /// It is published anew at each sync: `requiresRepublish` of its CSIDriver.
+    /// It is published again at each sync: `requiresRepublish` of its CSIDriver.
     pub is_republished: bool,
     /// Bytes that the file system is to have, where the claim has less.
     pub expand_to: Option<u64>,
@@ -63,11 +64,11 @@ pub enum Input {
     Found {
         /// Everything that may be staged or published.
         volumes: Vec<FoundVolume>,
-        /// Nothing is there that could not be told: otherwise whatever the Node names as in use when
-        /// it is first read stays in use.
+        /// Every record could be read. Otherwise all that the Node names as in use when it is first
+        /// read stays in use.
         is_whole: bool,
     },
-    /// Every source of pods has reported: what is staged and nobody uses may be taken away.
+    /// Every source of pods has reported: what is staged without a pod may be unstaged.
     SourcesReady,
     /// A pod is to have these volumes; said again at each of its syncs.
     Wanted {
@@ -90,7 +91,7 @@ pub enum Input {
         /// The Node as it was then.
         node: NodeVolumes,
     },
-    /// A driver has registered: who waits after a failure of it need not wait longer.
+    /// A driver has registered: pauses after failures of its volumes end.
     DriverReady(String),
     /// Answer to `Command::Call`.
     Done {
@@ -155,7 +156,7 @@ pub enum Command {
     },
     /// `volumesInUse` of the Node is to be this.
     ReportInUse(InUse),
-    /// Whoever waits for the pod's volumes is told.
+    /// The wait for the pod's volumes ends.
     Answer {
         /// The pod.
         pod: PodUid,
@@ -171,18 +172,7 @@ pub enum Command {
     },
 }
 
-/// What `volumesInUse` of the Node is to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InUse {
-    /// Counts the reports. That a volume is in use counts as told once a report is written that came
-    /// not before the volume: an earlier one may name it from an earlier use, and a write on its way
-    /// take it off.
-    pub number: u64,
-    /// Names of volumes.
-    pub names: BTreeSet<String>,
-}
-
-/// What whoever waits is told.
+/// How a wait for a pod's volumes ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// All that the pod wants is published.
@@ -212,7 +202,7 @@ pub enum Call {
     Expand(Box<Wanted>),
     /// NodeUnpublishVolume.
     Unpublish {
-        /// From whom.
+        /// The pod.
         pod: PodUid,
         /// What.
         known: Known,
@@ -227,10 +217,10 @@ pub struct Storage {
     volumes: BTreeMap<VolumeId, State>,
     /// The volumes of each pod that wants or has some.
     pods: BTreeMap<PodUid, BTreeSet<VolumeId>>,
-    /// Pods for which nobody was told yet that they have what they want, or nothing.
+    /// Pods whose wait has not ended.
     asking: BTreeSet<PodUid>,
-    /// `volumesAttached` of the newest Node that was read. A volume that it names may have been
-    /// detached since, unless it was told as in use when that was read, or before.
+    /// `volumesAttached` of the newest Node that was read. A volume in it may have been detached
+    /// since, unless the status named it as in use by then.
     attached: BTreeSet<String>,
     /// The version of that Node.
     node_version: u64,
@@ -240,7 +230,7 @@ pub struct Storage {
     reported_by: BTreeMap<String, u64>,
     /// Number of the report that was written.
     written: u64,
-    /// In use for an agent before this one, and not told by the disk.
+    /// In use for an agent before this one, and without a record that could be read.
     kept_in_use: BTreeSet<String>,
     is_partly_known: bool,
     sources_ready: bool,
@@ -317,7 +307,7 @@ impl Storage {
 
     /// Takes a Node in, unless a newer one is known; returns the volumes that it says something new of.
     // k8s: pkg/volume/util/operationexecutor GenerateVerifyControllerAttachedVolumeFunc: the Node is
-    // read after its status has told the use
+    // read after its status names the volume as in use
     fn read_node(&mut self, node: NodeVolumes) -> Vec<VolumeId> {
         if node.version < self.node_version {
             return Vec::new();
@@ -356,7 +346,7 @@ impl Storage {
     fn advance(&mut self, id: &VolumeId, now: Mono, commands: &mut Vec<Command>) {
         let name = id.as_str();
         let node = next::Node {
-            is_attached: self.attached.contains(name) && self.is_told_in_use(name),
+            is_attached: self.attached.contains(name) && self.is_reported_in_use(name),
             sources_ready: self.sources_ready,
         };
         let Some(state) = self.volumes.get_mut(id) else { return };
@@ -377,7 +367,7 @@ impl Storage {
         }
     }
 
-    /// Tells those who wait.
+    /// Ends waits.
     fn answer(&mut self, commands: &mut Vec<Command>) {
         let mut told = Vec::new();
         for pod in &self.asking {
@@ -399,7 +389,7 @@ impl Storage {
         }
     }
 
-    /// Names of attached volumes that nobody may detach.
+    /// Names of attached volumes that must not be detached.
     // k8s: pkg/kubelet/volumemanager/volume_manager.go GetVolumesInUse
     fn in_use(&self) -> BTreeSet<String> {
         let attachable = self.volumes.iter().filter(|(_, state)| state.is_attachable);
@@ -409,11 +399,11 @@ impl Storage {
     /// The next report, if it differs from the last one.
     fn report_in_use(&mut self) -> Option<Command> {
         let names = self.in_use();
-        let is_told =
+        let is_reported =
             |name: &String| self.reported_by.contains_key(name) || self.kept_in_use.contains(name);
         let last = self.report.as_ref()?;
-        // The first one is told whatever the Node said: it may have been read a while ago.
-        if last.number > 0 && last.names == names && names.iter().all(is_told) {
+        // The first report is written whatever the Node said: it may have been read a while ago.
+        if last.number > 0 && last.names == names && names.iter().all(is_reported) {
             return None;
         }
         let number = last.number + 1;
@@ -426,12 +416,12 @@ impl Storage {
         Some(Command::ReportInUse(report))
     }
 
-    /// True once the Node's status has told that the volume is in use, in this use of it.
-    fn is_told_in_use(&self, name: &str) -> bool {
+    /// True once the Node's status names the volume because of this use of it.
+    fn is_reported_in_use(&self, name: &str) -> bool {
         self.reported_by.get(name).is_some_and(|first| *first <= self.written)
     }
 
-    /// What is in use by the Node's word was attached, and has been told.
+    /// A found volume that the Node names as in use is attachable, and its use is reported.
     fn know_in_use(&mut self, names: BTreeSet<String>) {
         if self.report.is_some() {
             return;

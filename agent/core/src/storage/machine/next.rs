@@ -16,7 +16,7 @@ const ONE_POD: &str =
 /// What the node says of the volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
-    /// Its object says that the volume is attached, and has been told that it is in use.
+    /// Its object says that the volume is attached, and names it as in use.
     pub(super) is_attached: bool,
     /// Every source of pods has reported.
     pub(super) sources_ready: bool,
@@ -26,7 +26,7 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Next {
     pub(super) call: Option<Call>,
-    /// Pods that are told why they do not get it.
+    /// Events of pods that do not get it.
     pub(super) refused: Vec<Command>,
 }
 
@@ -110,8 +110,8 @@ fn is_of_one_pod(wanted: &Wanted) -> bool {
     wanted.volume.access_modes == [AccessMode::ReadWriteOncePod]
 }
 
-/// The pods that have the volume, for whoever asks why it does not go.
 impl State {
+    /// The pods that have the volume.
     pub(super) fn holders(&self) -> impl Iterator<Item = &PodUid> {
         self.uses.iter().filter(|(_, of)| of.published != Certainty::No).map(|(pod, _)| pod)
     }

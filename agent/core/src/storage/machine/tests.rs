@@ -1,3 +1,5 @@
+//! The state machine call by call: a bed gives inputs and looks at every command that comes of them.
+
 use std::collections::BTreeMap;
 
 use super::*;
@@ -182,7 +184,7 @@ fn volume_that_is_attached_first_waits_until_its_use_was_told_and_it_is_attached
     assert_eq!(verb(&commands), "unstage");
     assert!(!commands.iter().any(|command| matches!(command, Command::ReportInUse(_))));
     assert_eq!(bed.answer(&commands, Ok(())), [report(3, &[])]);
-    // That write may be on its way: the next use has to be told anew.
+    // That write may still arrive: the next use needs a report of its own.
     let commands = bed.want(Wanted { is_attached_first: true, ..wanted(2) });
     assert_eq!(commands, [report(4, &[name])]);
     assert_eq!(bed.give(written(3, 6, &[name])), []);

@@ -1,4 +1,4 @@
-//! One volume of a driver: whether it is staged, who wants it, who has it, and what is under way.
+//! One volume of a driver: whether it is staged, the pods that want or have it, and the call under way.
 //!
 //! Owner: `Storage`. Bounds: one call at a time; an entry for each pod that wants or has it.
 
@@ -62,7 +62,7 @@ pub(super) struct Use {
     /// It was found on the disk: a failure does not tell that it is not published.
     pub(super) is_found: bool,
     pub(super) is_released: bool,
-    /// It is published, and to be published anew.
+    /// It is published, and to be published again.
     pub(super) is_due_again: bool,
     /// Bytes that it was expanded to.
     pub(super) expanded_to: Option<u64>,
@@ -116,10 +116,11 @@ pub(super) struct Running {
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
-    /// By whom it was staged, or may be.
+    /// As it was staged, or may be.
     pub(super) known: Option<Known>,
     pub(super) staged: Certainty,
-    /// Somebody attaches it to the node, and may detach it once it is not told as in use.
+    /// The attach-detach controller attaches it, and may detach it once the Node's status does not name
+    /// it as in use.
     pub(super) is_attachable: bool,
     pub(super) uses: BTreeMap<PodUid, Use>,
     pub(super) running: Option<Running>,
@@ -174,7 +175,7 @@ impl State {
         pods
     }
 
-    /// True when nobody wants or has it.
+    /// True when no pod wants or has it.
     pub(super) fn is_nothing(&self) -> bool {
         self.uses.is_empty() && self.staged == Certainty::No && self.running.is_none()
     }
@@ -205,7 +206,7 @@ impl State {
         self.running = Some(Running { ticket, call });
     }
 
-    /// A call ended; returns what pods are told.
+    /// A call ended; returns the commands for its pods.
     pub(super) fn done(&mut self, ticket: u64, outcome: Outcome, now: Mono) -> Vec<Command> {
         let Some(running) = self.running.take_if(|running| running.ticket == ticket) else {
             return Vec::new();
@@ -295,7 +296,7 @@ impl Use {
 }
 
 /// What is known after a failure to stage or publish. What is there stays there, and what may be there
-/// may still be, whatever the driver says of this call: it is taken away once nobody wants it. The
+/// may still be, whatever the driver says of this call: it is taken away once no pod wants it. The
 /// kubelet forgets it after a final error, and leaks what an earlier call has done.
 // k8s: pkg/volume/util/operationexecutor/operation_generator.go markVolumeErrorState
 fn after(before: Certainty, failure: &Failure) -> Certainty {

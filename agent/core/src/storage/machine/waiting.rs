@@ -1,4 +1,4 @@
-//! Why a pod does not have its volumes yet: for `explain`, and for the error of whoever waited.
+//! Why a pod does not have its volumes yet: for `explain`, and for the error of a sync that waited.
 //!
 //! Pure, from the state. One entry for each volume that is not as the pod wants it.
 
@@ -22,7 +22,7 @@ pub enum Step {
     Pause {
         /// When.
         until: Mono,
-        /// What was told.
+        /// The message of its event.
         failure: String,
     },
     /// Other pods have it.
@@ -60,7 +60,7 @@ impl Storage {
     fn waiting_for(&self, id: &VolumeId, state: &State, of: &Use, pod: &PodUid) -> Waiting {
         let name = id.as_str();
         let has_to_attach = of.wanted.as_ref().is_some_and(|wanted| wanted.is_attached_first);
-        let is_written = self.is_told_in_use(name);
+        let is_written = self.is_reported_in_use(name);
         let is_attached = !has_to_attach || (is_written && self.attached.contains(name));
         let step = match state.step(of, pod) {
             Some(step) => step,

@@ -1,8 +1,8 @@
-//! Volumes of a driver in a simulated world: two nodes, their agents, one driver, who attaches.
+//! Volumes of a driver in a simulated world: two nodes, their agents, one driver, one attacher.
 //!
 //! `Storage` is the product's own. The driver, the disk, the Node objects and the attach-detach
 //! controller are simulated: calls fail, take effect late or without an answer, agents die between any
-//! two steps and begin from what the disk has. The driver knows who wrote where (`driver`): no volume
+//! two steps and begin from what the disk has. The driver checks every call (`driver`): no volume
 //! on two nodes, no unstaging below a publication, no call for what is not attached. Once the faults
 //! stop every pod has its volumes, and once the pods are gone nothing is left.
 
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Nothing is made or deleted any more, and nothing fails: until nobody waits for anything.
+    /// Nothing is made or deleted any more, and nothing fails: until everything is at rest.
     fn settle(&mut self) {
         for _ in 0..SETTLE_MAX {
             match self.rng.range(0, 10) {

@@ -126,7 +126,7 @@ pub fn is_for_one_pod(wanted: &Wanted) -> bool {
 pub struct Disk(BTreeMap<(String, Option<PodUid>), Known>);
 
 impl Disk {
-    /// What the disk has after a call, by the rules of whoever makes it.
+    /// What the disk has after a call, by the rules of its caller.
     pub fn called(&mut self, call: &Call, outcome: &Outcome) {
         let problem = outcome.as_ref().err().map(|failure| failure.problem);
         if problem == Some(Problem::NotAsked) {
@@ -221,7 +221,7 @@ pub struct Node {
     report: Option<InUse>,
     calls: Vec<OnItsWay>,
     pub answers: Vec<(OnItsWay, Outcome)>,
-    /// Pods whose end is waited for.
+    /// Pods that are on their way out.
     released: BTreeSet<PodUid>,
 }
 
@@ -289,7 +289,7 @@ impl Node {
         }
     }
 
-    /// The watch tells the object, or one of its states of before; an agent's first list is the newest.
+    /// The watch brings the object, or an earlier state of it; an agent's first list is the newest.
     pub fn read_object(&mut self, rng: &mut Rng) {
         let before = self.object.before.len();
         let back = rng.range(0, 4) as usize;
