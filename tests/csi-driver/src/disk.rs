@@ -4,11 +4,13 @@
 //! is gone. A volume's content is removed only by its deletion.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
+use nix::unistd::{Whence, lseek};
 
 /// Makes the content of a volume.
 pub(crate) fn create(path: &Path, is_block: bool, size_bytes: u64) -> io::Result<()> {
@@ -62,11 +64,38 @@ pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
         }
         fs::set_permissions(to, file.permissions())?;
     } else if file.is_file() {
-        fs::copy(from, to)?;
+        copy_file(from, to)?;
+        fs::set_permissions(to, file.permissions())?;
     } else {
         return Ok(()); // pipes, sockets and devices are no content
     }
     chown(to, Some(file.uid()), Some(file.gid()))
+}
+
+/// Copies the data of a file and leaves its holes out: a device's file is hardly ever full.
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let (mut from, mut to) = (File::open(from)?, File::create(to)?);
+    let length = from.metadata()?.len();
+    to.set_len(length)?;
+    let mut at = 0;
+    while let Some(begin) = seek(&from, at, Whence::SeekData)? {
+        let end = seek(&from, begin, Whence::SeekHole)?.unwrap_or(length);
+        from.seek(SeekFrom::Start(begin))?;
+        to.seek(SeekFrom::Start(begin))?;
+        io::copy(&mut (&mut from).take(end - begin), &mut to)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// The next data or hole; `None` at the end of the file.
+fn seek(file: &File, from: u64, whence: Whence) -> io::Result<Option<u64>> {
+    let from = i64::try_from(from).map_err(io::Error::other)?;
+    match lseek(file, from, whence) {
+        Ok(at) => Ok(u64::try_from(at).ok()),
+        Err(Errno::ENXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Gives a file or folder to a group, as CSI's volume_mount_group wants.
@@ -195,6 +224,22 @@ mod tests {
         assert!(used_bytes(&to).expect("a folder") > 0);
         remove(&to).expect("removed");
         remove(&to).expect("removed twice");
+    }
+
+    #[test]
+    fn copy_of_a_device_keeps_its_holes() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let (from, to) = (temp.path().join("from"), temp.path().join("to"));
+        create(&from, true, 1 << 40).expect("a file");
+        let file = File::options().write(true).open(&from).expect("a file");
+        std::os::unix::fs::FileExt::write_all_at(&file, b"data", 1 << 30).expect("written");
+        copy(&from, &to).expect("copied");
+        let copied = fs::metadata(&to).expect("a file");
+        assert!(copied.len() == 1 << 40 && copied.blocks() * 512 < 1 << 20, "{copied:?}");
+        let mut text = [0; 4];
+        let copied = File::open(&to).expect("a file");
+        std::os::unix::fs::FileExt::read_exact_at(&copied, &mut text, 1 << 30).expect("data");
+        assert_eq!(&text, b"data");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use pintle_plugins_v1::csi::node_server::Node;
 use pintle_plugins_v1::csi::node_service_capability::rpc::Type as Rpc;
 use pintle_plugins_v1::csi::node_service_capability::{Rpc as RpcMessage, Type};
+use pintle_plugins_v1::csi::volume_capability::access_mode::Mode;
 use pintle_plugins_v1::csi::*;
 use tonic::{Request, Response, Status};
 
@@ -128,6 +129,11 @@ fn publish(
     let wanted = Publication { is_read_only: request.readonly, capability: wish.text() };
     let staging = request.staging_target_path.as_str();
     let todo = session.checker(&volume, &node).publish(target, staging, &wanted);
+    let is_elsewhere =
+        volume.nodes.values().any(|here| here.published.keys().any(|at| at != target));
+    if wish.mode == Mode::SingleNodeSingleWriter && is_elsewhere {
+        return Err(Status::failed_precondition("the volume's single writer is another one"));
+    }
     if is_needed(session.obey(todo)?)? {
         let content = session.volume_path(id);
         let group = wish.mount.as_ref().map_or("", |mount| &mount.volume_mount_group);

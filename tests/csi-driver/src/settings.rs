@@ -65,6 +65,9 @@ pub struct Settings {
     /// Bytes of all volumes together, and of the largest one.
     #[arg(long, default_value_t = 1 << 40)]
     pub capacity_bytes: u64,
+    /// Parameter that a VolumeAttributesClass may change; may be repeated.
+    #[arg(long, default_value = "iops")]
+    pub mutable_parameter: Vec<String>,
     /// A capability that this driver does not have; may be repeated.
     #[arg(long, value_delimiter = ',')]
     pub without: Vec<Feature>,

@@ -34,6 +34,9 @@ pub(crate) struct VolumeState {
     pub(crate) is_ephemeral: bool,
     pub(crate) source: Option<Source>,
     pub(crate) parameters: BTreeMap<String, String>,
+    /// Parameters of its VolumeAttributesClass.
+    #[serde(default)]
+    pub(crate) mutable: BTreeMap<String, String>,
     pub(crate) topology: BTreeMap<String, String>,
     /// Nodes that it is attached to.
     pub(crate) attached: BTreeMap<String, Attachment>,

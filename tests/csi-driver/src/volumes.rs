@@ -35,6 +35,7 @@ pub(crate) fn create(
     if is_block && !wishes.iter().all(Wish::is_block) {
         return Err(Status::invalid_argument("a volume is a device or a file system, not both"));
     }
+    check_mutable(session, &request.mutable_parameters)?;
     let source = source(request.volume_content_source.as_ref())?;
     let range = request.capacity_range.unwrap_or_default();
     if let Some((id, volume)) = session.state.volume_named(name) {
@@ -64,6 +65,7 @@ pub(crate) fn create(
     let (name, parameters) = (name.to_owned(), request.parameters);
     let volume = VolumeState {
         name,
+        mutable: request.mutable_parameters,
         size_bytes,
         is_block,
         source,
@@ -273,8 +275,19 @@ pub(crate) fn modify(
     request: ControllerModifyVolumeRequest,
 ) -> Result<ControllerModifyVolumeResponse, Status> {
     let id = required(&request.volume_id, "volume id")?;
-    session.volume(id)?.parameters.extend(request.mutable_parameters);
+    session.volume(id)?;
+    check_mutable(session, &request.mutable_parameters)?;
+    session.volume(id)?.mutable.extend(request.mutable_parameters);
     Ok(ControllerModifyVolumeResponse {})
+}
+
+/// Refuses parameters that a VolumeAttributesClass cannot change.
+fn check_mutable(session: &Session<'_>, mutable: &BTreeMap<String, String>) -> Result<(), Status> {
+    let known = &session.settings.mutable_parameter;
+    match mutable.keys().find(|key| !known.contains(key)) {
+        Some(key) => Err(Status::invalid_argument(format!("parameter {key} is not mutable"))),
+        None => Ok(()),
+    }
 }
 
 /// ControllerExpandVolume.
