@@ -154,7 +154,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let is_asked = |kind: &&VectorKind| asked.only.is_none_or(|only| only == kind.name);
     for kind in KINDS.iter().filter(is_asked) {
         let seeds = FIRST_SEED..FIRST_SEED + asked.count;
-        if let Err(error) = kind.compare(seeds, &folder, |kind, given| test(kind, given)) {
+        if let Err(error) = kind.compare(seeds, &folder, test) {
             shell::say("differ", &format!("{}: {error:#}", kind.name));
             failed.push(kind.name);
         }
