@@ -270,7 +270,7 @@ fn largest(lists: &[&Option<BTreeMap<String, Quantity>>]) -> BTreeMap<String, Qu
     largest
 }
 
-/// The pod asks for nothing of what QoS classes look at; what its containers have does not count.
+/// The spec has no CPU or memory, requested or as a limit. Values of running containers do not count.
 // k8s: pkg/apis/core/v1/helper/qos/qos.go ComputePodQOS
 fn is_best_effort(spec: &ChargedSpec) -> bool {
     let counts = |list: &Option<BTreeMap<String, Quantity>>| {
