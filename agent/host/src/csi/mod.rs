@@ -54,6 +54,18 @@ pub fn make_target(target: &Path) -> Result<(), IoFailure> {
 /// # Errors
 /// Something is mounted at the target, or there are files in a folder: both stay, with the record.
 pub fn remove_volume(folder: &Path, target: &Path) -> Result<(), RemoveError> {
+    remove_target(target)?;
+    let record = folder.join(RECORD_FILE);
+    gone(fs::remove_file(&record)).on("remove", &record)?;
+    gone(fs::remove_dir(folder)).on("rmdir", folder)?;
+    Ok(())
+}
+
+/// Removes what the driver left of a target.
+///
+/// # Errors
+/// Something is mounted there, or the folder is not empty.
+pub fn remove_target(target: &Path) -> Result<(), RemoveError> {
     if is_mount_point(target)? {
         return Err(RemoveError::Mounted(target.display().to_string()));
     }
@@ -64,9 +76,6 @@ pub fn remove_volume(folder: &Path, target: &Path) -> Result<(), RemoveError> {
         Err(error) => Err(error),
     };
     gone(removed).on("remove", target)?;
-    let record = folder.join(RECORD_FILE);
-    gone(fs::remove_file(&record)).on("remove", &record)?;
-    gone(fs::remove_dir(folder)).on("rmdir", folder)?;
     Ok(())
 }
 

@@ -177,7 +177,9 @@ impl Shared {
         let called = driver.node.unpublish(&request::unpublish(known, &target)).await;
         called.map_err(|error| failure(&error))?;
         if known.is_block {
-            return Ok(());
+            // The record and the folders stay until the device is unstaged.
+            let removed = self.disk(Place::removal(pod), move || csi::remove_target(&target));
+            return removed.await;
         }
         let folder = self.dirs.volume(pod, &known.name);
         self.removed(Place::removal(pod), folder, target).await
@@ -304,7 +306,7 @@ impl Shared {
         let policy = security.and_then(|security| security.fs_group_change_policy.as_deref());
         let only_if_needed = policy == Some(ON_ROOT_MISMATCH);
         let is_read_only = wanted.volume.is_read_only;
-        let given = blocking::run(Place::foreign(&wanted.pod), move || {
+        let given = blocking::run(Place::ownership(&wanted.pod), move || {
             match only_if_needed && ownership::is_given(&target, group, is_read_only) {
                 true => Ok(()),
                 false => ownership::give_to_group(&target, group, is_read_only),

@@ -41,7 +41,8 @@ pub enum Class {
     Pod,
     /// Paths that a pod names and that may lead anywhere, such as to a server that is dead.
     Foreign,
-    /// System calls that wait for a file server, with a share for each server.
+    /// System calls that wait for a file server, with a share for each server; walks over all files of
+    /// a volume.
     Remote,
     /// Removal of trees whose size a pod chose.
     Removal,
@@ -132,6 +133,8 @@ pub struct Place {
 const CHANGE_PATIENCE: Duration = Duration::from_secs(123);
 /// The volumes of ten pods of a server that is dead take their turns, a minute each.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(660);
+/// A volume may have hundreds of millions of files.
+const OWNERSHIP_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// A message or a log's end that takes longer is not waited for.
 const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// Own files lie on the node's disk.
@@ -170,6 +173,12 @@ impl Place {
     pub fn remote(server: &str) -> Self {
         let owner = Owner::Server(server.to_owned());
         Self { class: Class::Remote, owner, lane: Lane::Change, patience: REMOTE_PATIENCE }
+    }
+
+    /// The owner of every file of a volume is changed: as long as its files take.
+    // k8s: pkg/volume/volume_linux.go ChangePermissions, which no time limit ends
+    pub fn ownership(uid: &PodUid) -> Self {
+        Self::of_pod(Class::Remote, uid, Lane::Change, OWNERSHIP_PATIENCE)
     }
 
     /// As `change`, where trees of any size are removed.
