@@ -209,14 +209,18 @@ impl World {
                 let is_wanted = wanting.any(|pod| pod.node == at);
                 if !is_wanted && !self.nodes[at].object.in_use().contains(&name) {
                     self.driver.detach(&name, at);
-                    self.nodes[at].object.change(|node| drop(node.attached.remove(&name)));
+                    self.nodes[at].object.change(|node| {
+                        node.attached.remove(&name);
+                    });
                     self.stats.detached += 1;
                 }
             }
             None => {
                 if let Some(pod) = wanting.next() {
                     self.driver.attach(&name, pod.node);
-                    self.nodes[pod.node].object.change(|node| drop(node.attached.insert(name)));
+                    self.nodes[pod.node].object.change(|node| {
+                        node.attached.insert(name);
+                    });
                 }
             }
         }
