@@ -426,6 +426,7 @@ impl Parts {
             drivers,
             objects: objects.clone(),
             recorder: self.recorder.clone(),
+            metrics: Arc::clone(&self.metrics),
             node: self.cluster.as_ref().map(|cluster| cluster.node.clone()),
         }))
     }

@@ -394,6 +394,22 @@ impl Metrics {
         self.volumes.counted(from, took);
     }
 
+    /// A call to a CSI driver ended with this code of gRPC.
+    pub fn driver_called(
+        &self,
+        driver: &str,
+        method: &'static str,
+        code: &'static str,
+        took: Duration,
+    ) {
+        self.volumes.called(driver, method, code, took);
+    }
+
+    /// An operation on a volume of a CSI driver ended, by the kubelet's name of it.
+    pub fn volume_operated(&self, driver: &str, name: &'static str, good: bool, took: Duration) {
+        self.volumes.operated(driver, name, good, took);
+    }
+
     /// Counts of probes, for the prober.
     pub fn probes(&self) -> ProbeCounts {
         self.probes.clone()

@@ -1,5 +1,5 @@
-//! Volumes: how long counting their use takes.
-// k8s: pkg/kubelet/server/metrics/metrics.go
+//! Volumes: how long counting their use takes, and the calls to drivers.
+// k8s: pkg/kubelet/server/metrics/metrics.go, pkg/volume/util/metrics.go
 
 use std::time::Duration;
 
@@ -19,6 +19,26 @@ pub enum CountedFrom {
     Quota,
 }
 
+/// Limits of the histograms of operations.
+const OPERATION_SECONDS: [f64; 13] =
+    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DriverCall {
+    driver_name: String,
+    method_name: String,
+    grpc_status_code: &'static str,
+    migrated: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Operation {
+    volume_plugin: String,
+    operation_name: &'static str,
+    status: &'static str,
+    migrated: &'static str,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CountedBy {
     metric_source: String,
@@ -28,19 +48,66 @@ struct CountedBy {
 #[derive(Debug)]
 pub(super) struct Volumes {
     counted: Family<CountedBy, Histogram, fn() -> Histogram>,
+    calls: Family<DriverCall, Histogram, fn() -> Histogram>,
+    operations: Family<Operation, Histogram, fn() -> Histogram>,
 }
 
 impl Volumes {
     pub(super) fn register(at: &mut Names<'_>) -> Self {
         let counted: Family<CountedBy, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(SECONDS));
+        let calls: Family<DriverCall, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS));
+        let operations: Family<Operation, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(OPERATION_SECONDS));
         Self {
+            calls: at.put(
+                "csi_operations_seconds",
+                "[ALPHA] Container Storage Interface operation duration with gRPC error code status \
+                 total",
+                calls,
+            ),
+            operations: at.put(
+                "storage_operation_duration_seconds",
+                "[ALPHA] Storage operation duration",
+                operations,
+            ),
             counted: at.put(
                 "kubelet_volume_metric_collection_duration_seconds",
                 "[ALPHA] Duration in seconds to calculate volume stats",
                 counted,
             ),
         }
+    }
+
+    /// A call to a driver ended with this code of gRPC.
+    // k8s: pkg/volume/util/metrics.go RecordCSIOperationLatencyMetrics
+    pub(super) fn called(
+        &self,
+        driver: &str,
+        method: &'static str,
+        code: &'static str,
+        took: Duration,
+    ) {
+        let by = DriverCall {
+            driver_name: driver.to_owned(),
+            method_name: format!("/csi.v1.Node/{method}"),
+            grpc_status_code: code,
+            migrated: "false",
+        };
+        self.calls.get_or_create(&by).observe(took.as_secs_f64());
+    }
+
+    /// An operation on a driver's volume ended, with all that goes before and after its call.
+    // k8s: pkg/volume/util/metrics.go OperationCompleteHook
+    pub(super) fn operated(&self, driver: &str, name: &'static str, good: bool, took: Duration) {
+        let by = Operation {
+            volume_plugin: format!("kubernetes.io/csi:{driver}"),
+            operation_name: name,
+            status: if good { "success" } else { "fail-unknown" },
+            migrated: "false",
+        };
+        self.operations.get_or_create(&by).observe(took.as_secs_f64());
     }
 
     /// A volume's use was counted.

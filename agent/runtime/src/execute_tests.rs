@@ -65,6 +65,7 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Execut
             drivers: Drivers::none(),
             objects: Objects::none(),
             recorder: recorder.clone(),
+            metrics: Arc::clone(&metrics),
             node: None,
         }),
         killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),

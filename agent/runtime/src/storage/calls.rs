@@ -18,6 +18,7 @@ use pintle_agent_core::storage::{Call, Failure, Known, Outcome, Problem, Wanted}
 use pintle_agent_core::types::PodUid;
 use pintle_agent_host::csi;
 use pintle_agent_host::volume::ownership;
+use pintle_agent_plugins::error::code_name;
 use pintle_agent_plugins::{CallError, Driver};
 use pintle_api_types::pod;
 use pintle_daemon::blocking;
@@ -81,7 +82,8 @@ impl Shared {
             csi::make_target(&target)
         })
         .await?;
-        let called = driver.node.stage(&request::stage(wanted, &staging, extras)).await;
+        let sent = request::stage(wanted, &staging, extras);
+        let called = self.timed(&driver, "NodeStageVolume", driver.node.stage(&sent)).await;
         match called {
             Ok(()) => Ok(()),
             Err(error) if error.is_final() && !again && !volume.is_block => {
@@ -131,7 +133,8 @@ impl Shared {
         let stages = driver.capabilities.stages && volume.lifecycle == Lifecycle::Persistent;
         let staging = (stages || volume.is_block).then_some(staging);
         let sent = request::publish(wanted, staging.as_deref(), &target, told, extras);
-        if let Err(error) = driver.node.publish(&sent).await {
+        let called = self.timed(&driver, "NodePublishVolume", driver.node.publish(&sent)).await;
+        if let Err(error) = called {
             if error.is_final() && !again && !volume.is_block {
                 self.clean_up(&wanted.pod, folder, target).await;
             }
@@ -159,7 +162,8 @@ impl Shared {
         let staging = driver.capabilities.stages.then(|| self.staging(&Known::of(wanted)));
         let target = self.target(&wanted.pod, &Known::of(wanted));
         let sent = request::expand(wanted, staging.as_deref(), &target, extras);
-        driver.node.expand(&sent).await.map(drop).map_err(|error| failure(&error))
+        let called = self.timed(&driver, "NodeExpandVolume", driver.node.expand(&sent)).await;
+        called.map(drop).map_err(|error| failure(&error))
     }
 
     async fn unpublish(&self, pod: &PodUid, known: &Known) -> Outcome {
@@ -174,7 +178,9 @@ impl Shared {
         if known.is_block {
             self.unmap_device(pod, known).await?;
         }
-        let called = driver.node.unpublish(&request::unpublish(known, &target)).await;
+        let sent = request::unpublish(known, &target);
+        let called = driver.node.unpublish(&sent);
+        let called = self.timed(&driver, "NodeUnpublishVolume", called).await;
         called.map_err(|error| failure(&error))?;
         if known.is_block {
             // The record and the folders stay until the device is unstaged.
@@ -197,7 +203,9 @@ impl Shared {
         let at = staging.clone();
         let is_there = self.disk(place.clone(), move || Ok::<_, String>(at.exists())).await?;
         if driver.capabilities.stages && is_there {
-            let called = driver.node.unstage(&request::unstage(known, &staging)).await;
+            let sent = request::unstage(known, &staging);
+            let called = driver.node.unstage(&sent);
+            let called = self.timed(&driver, "NodeUnstageVolume", called).await;
             called.map_err(|error| failure(&error))?;
         }
         self.removed(place.clone(), folder, staging).await?;
@@ -205,6 +213,19 @@ impl Shared {
             true => self.remove_device_folders(known).await,
             false => Ok(()),
         }
+    }
+
+    async fn timed<T>(
+        &self,
+        driver: &Driver,
+        method: &'static str,
+        call: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let begun = tokio::time::Instant::now();
+        let called = call.await;
+        let code = called.as_ref().map_or_else(|error| code_name(error.code), |_| "OK");
+        self.parts.metrics.driver_called(&driver.name, method, code, begun.elapsed());
+        called
     }
 
     async fn driver_spec(&self, driver: &str) -> Result<DriverSpec, Failure> {

@@ -33,6 +33,7 @@ use pintle_agent_core::storage::paths::CsiDirs;
 use pintle_agent_core::storage::{Answer, Call, Command, InUse, Input, Outcome, Storage, Waiting};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
+use pintle_agent_metrics::Metrics;
 use pintle_agent_plugins::Drivers;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{Notify, oneshot, watch};
@@ -55,6 +56,8 @@ pub struct Parts {
     pub objects: Objects,
     /// Takes events of pods.
     pub recorder: Recorder,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
     /// The own Node object; `None` without an API server.
     pub node: Option<watch::Receiver<OwnNode>>,
 }
@@ -254,12 +257,36 @@ impl Volumes {
 
     /// A panic is that call's failure, and leaves the volume uncertain.
     async fn make(&self, call: Call) -> Outcome {
+        let begun = tokio::time::Instant::now();
         let made = tasks::caught(self.0.call(&call)).await;
+        let (driver, name) = operation(&call);
+        let good = matches!(made, Ok(Ok(())));
+        self.0.parts.metrics.volume_operated(driver, name, good, begun.elapsed());
         made.unwrap_or_else(|panic| {
             tasks::counted("volume call");
             tracing::error!("{panic}");
             Err(calls::uncertain(panic.to_string()))
         })
+    }
+}
+
+/// The driver of a call, and the kubelet's name of the operation.
+// k8s: pkg/volume/util/operationexecutor/operation_generator.go GeneratedOperations.OperationName
+fn operation(call: &Call) -> (&str, &'static str) {
+    match call {
+        Call::Stage { wanted, .. } | Call::Publish { wanted, .. } => {
+            let name = if wanted.volume.is_block { "map_volume" } else { "volume_mount" };
+            (&wanted.volume.driver, name)
+        }
+        Call::Expand(wanted) => (&wanted.volume.driver, "volume_fs_resize"),
+        Call::Unpublish { known, .. } => {
+            let name = if known.is_block { "unmap_volume" } else { "volume_unmount" };
+            (&known.driver, name)
+        }
+        Call::Unstage(known) => {
+            let name = if known.is_block { "unmap_device" } else { "unmount_device" };
+            (&known.driver, name)
+        }
     }
 }
 
