@@ -49,8 +49,11 @@ impl ManagerProcess {
         kill(Pid::from_raw(pid), signal).expect("it is there");
     }
 
-    /// Sends it a signal and waits for its end.
+    /// Sends it a signal, unless it has ended, and waits for its end.
     pub fn end(mut self, with: Signal) -> ExitStatus {
+        if let Some(status) = self.ended() {
+            return status;
+        }
         self.signal(with);
         self.child.wait().expect("a child can be waited for")
     }

@@ -27,6 +27,8 @@ const ROLLOUTS: [&str; 2] = ["first", "second"];
 const QUIET: [&str; 5] =
     ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision"];
 const COMPLETIONS: usize = 6;
+/// What ours and upstream's log when they end without their lease.
+const LOST: [&str; 2] = ["the lease was lost", "leaderelection lost"];
 
 #[test]
 fn work_goes_on_while_ours_and_upstreams_take_turns() {
@@ -68,9 +70,9 @@ fn start(server: &Server, side: Side, port: u16) -> ManagerProcess {
     // Upstream's lets its lease run out.
     args.extend(
         [
-            "--leader-elect-lease-duration=5s",
-            "--leader-elect-renew-deadline=3s",
-            "--leader-elect-retry-period=500ms",
+            "--leader-elect-lease-duration=8s",
+            "--leader-elect-renew-deadline=6s",
+            "--leader-elect-retry-period=1s",
         ]
         .map(str::to_owned),
     );
@@ -90,7 +92,13 @@ fn alternate(server: &Server, first: ManagerProcess, ended: &AtomicBool) -> usiz
                 return turns;
             }
             std::thread::sleep(Duration::from_millis(200));
-            assert!(leader.ended().is_none(), "{side:?} ended:\n{}", leader.log_end());
+            if leader.ended().is_some() {
+                // A busy machine may keep any of them from its lease: one more hand-over.
+                let end = leader.log_end();
+                assert!(LOST.iter().any(|line| end.contains(line)), "{side:?} ended:\n{end}");
+                println!("{side:?} lost its lease");
+                break;
+            }
         }
         side = if side == Side::Ours { Side::Upstream } else { Side::Ours };
         port = if port == PORT { OTHER_PORT } else { PORT };

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::kit::{Case, Running, condition, controller, name, run, template};
+use crate::kit::{Case, Running, before_now, condition, controller, name, run, template};
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -48,7 +48,8 @@ async fn scaling_down_deletes_pods_by_rank(t: &Case) -> Result<()> {
     for (pod, node) in [(1, &b), (2, &b), (3, &b), (4, &a), (5, &b), (6, &a)] {
         t.bind(&pods[pod], node).await?;
     }
-    let old = Running { since_seconds: 60, ..Default::default() };
+    // All at one time: ages that differ count before restarts.
+    let old = Running { since: before_now(300), ..Default::default() };
     t.set_state(&pods[2], &Running { is_ready: false, ..old }).await?;
     t.set_state(&pods[3], &old).await?;
     t.set_state(&pods[4], &Running { restarts: 3, ..old }).await?;
@@ -77,8 +78,8 @@ async fn a_replication_controller_honours_the_deletion_cost(t: &Case) -> Result<
     let pods = create(t, "ReplicationController", 3).await?;
     for (number, pod) in pods.iter().enumerate() {
         t.bind(pod, &node).await?;
-        let since_seconds = if number == 0 { 1000 } else { 5 };
-        t.set_state(pod, &Running { since_seconds, ..Default::default() }).await?;
+        let since = before_now(if number == 0 { 1000 } else { 5 });
+        t.set_state(pod, &Running { since, ..Default::default() }).await?;
     }
     t.patch("Pod", &pods[0], json!({"metadata": {"annotations": {COST: "-1"}}})).await?;
     let ready = async || t.counted("ReplicationController", "r", "readyReplicas").await;

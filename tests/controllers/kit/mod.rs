@@ -25,7 +25,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-pub use self::node::Running;
+pub use self::node::{Running, before_now};
 pub use self::read::{
     annotation, condition, controller, count, image, is_terminating, label, name, owner_reference,
     uid,

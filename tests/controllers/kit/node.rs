@@ -17,7 +17,15 @@ const PERIOD: Duration = Duration::from_millis(250);
 
 /// A time so many seconds ago, as the API has it.
 pub fn ago(seconds: i64) -> String {
-    let at = Timestamp::now() - SignedDuration::from_secs(seconds);
+    text_of(before_now(seconds))
+}
+
+/// So many seconds ago.
+pub fn before_now(seconds: i64) -> Timestamp {
+    Timestamp::now() - SignedDuration::from_secs(seconds)
+}
+
+fn text_of(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
@@ -101,7 +109,7 @@ impl Requests {
 
     /// The pod runs as the arguments say.
     pub async fn set_state(&self, pod: &str, state: &Running) -> Result<()> {
-        let since = ago(state.since_seconds);
+        let since = text_of(state.since);
         let is_true = |is: bool| if is { "True" } else { "False" };
         let conditions: Vec<Value> = ["Initialized", "ContainersReady", "Ready"]
             .iter()
@@ -149,12 +157,12 @@ pub struct Running {
     pub is_ready: bool,
     /// Restarts of its container.
     pub restarts: u32,
-    /// It runs, and is Ready, since so long ago.
-    pub since_seconds: i64,
+    /// It runs, and is Ready, since then.
+    pub since: Timestamp,
 }
 
 impl Default for Running {
     fn default() -> Self {
-        Self { is_ready: true, restarts: 0, since_seconds: 0 }
+        Self { is_ready: true, restarts: 0, since: Timestamp::now() }
     }
 }

@@ -77,6 +77,7 @@ impl TokenCluster {
         let tables = applied(std::mem::take(&mut self.known));
         let Some(work) = controller().snapshot(key, &tables, at(0)) else {
             return Driven {
+                failed_notes: Vec::new(),
                 outcome: Ok(Outcome::done()),
                 requests: Vec::new(),
                 events: Vec::new(),

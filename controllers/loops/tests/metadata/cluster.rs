@@ -257,14 +257,14 @@ impl MetadataCluster {
                 continue;
             };
             let events = self.server.events_since(stored, version).expect("all are kept");
-            for event in events.iter().filter(|event| is_meant(&event.object)) {
-                let object = decoded(&event.object);
-                let event = match event.change {
-                    Change::Added | Change::Modified => WatchEvent::Set(object),
-                    Change::Deleted => WatchEvent::Deleted(object),
-                };
-                self.apply(event);
-            }
+            let events = events.iter().filter(|event| is_meant(&event.object));
+            let events: Vec<_> = events
+                .map(|event| match event.change {
+                    Change::Added | Change::Modified => WatchEvent::Set(decoded(&event.object)),
+                    Change::Deleted => WatchEvent::Deleted(decoded(&event.object)),
+                })
+                .collect();
+            events.into_iter().for_each(|event| self.apply(event));
             let version = self.server.version();
             self.apply(WatchEvent::Version(kind, version));
             self.delivered.insert(kind, version);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cluster::MetadataCluster;
 use pintle_api_types::kind::{
-    CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS,
+    CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, REPLICA_SETS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, SERVICES,
 };
 use pintle_api_types::request::Propagation;
 use serde_json::{Value, json};
