@@ -231,6 +231,19 @@ func end(controller string, port int) {
 	delete(one.living, port)
 }
 
+// showTimeMax is how long a page may show what is gone already: the program has watches of its own.
+const showTimeMax = 3 * time.Second
+
+// KeepsShowing is whether a page shows this text also after a while.
+func KeepsShowing(controller, page, text string) bool {
+	for begun := time.Now(); time.Since(begun) < showTimeMax; time.Sleep(50 * time.Millisecond) {
+		if !Shows(controller, page, text) {
+			return false
+		}
+	}
+	return true
+}
+
 // Shows is whether a page below /debug/controllers/NAME/ of the program has this text.
 func Shows(controller, page, text string) bool {
 	counts.Lock()

@@ -16,7 +16,9 @@ use pintle_api_types::symbol::Symbol;
 use pintle_controllers_core::frame::{Controller, Now, Wakes, drive};
 use pintle_controllers_core::meta::Uid;
 use pintle_controllers_core::tables::{Decoded, DiscoveredKind, Discovery, Tables, WatchEvent};
-use pintle_controllers_loops::garbage_collector::{GarbageCollector, GraphFinding, NodeKey};
+use pintle_controllers_loops::garbage_collector::{
+    GarbageCollector, GraphFinding, NodeKey, NodeReason,
+};
 use serde_json::{Value, json};
 
 use crate::{check, lines};
@@ -38,6 +40,10 @@ fn texts(line: &Value, field: &str) -> BTreeSet<String> {
 fn kind_of(object: &Value) -> Kind {
     let kind = KINDS.into_iter().find(|kind| object["kind"] == kind.kind);
     kind.expect("a kind that is known")
+}
+
+fn reason(is_orphan: bool) -> NodeReason {
+    if is_orphan { NodeReason::Orphan } else { NodeReason::Delete }
 }
 
 /// What an examination came to.
@@ -95,17 +101,13 @@ impl<'a> CollectedCluster<'a> {
 
     /// The UIDs of nodes that wait for one of the two reasons.
     fn queued(&self, is_orphan: bool) -> BTreeSet<String> {
-        let uids = self.woken.iter().filter_map(|key| match key {
-            NodeKey::Delete(uid) if !is_orphan => Some(uid.as_str().to_owned()),
-            NodeKey::Orphan(uid) if is_orphan => Some(uid.as_str().to_owned()),
-            _ => None,
-        });
-        uids.collect()
+        let keys = self.woken.iter().filter(|key| key.reason == reason(is_orphan));
+        keys.map(|key| key.uid.as_str().to_owned()).collect()
     }
 
     fn examine(&mut self, uid: &str, is_orphan: bool) -> Examination {
-        let uid = Uid::of(uid);
-        let key = if is_orphan { NodeKey::Orphan(uid) } else { NodeKey::Delete(uid) };
+        let reason = reason(is_orphan);
+        let key = NodeKey { uid: Uid::of(uid), reason, namespace: Symbol::default() };
         let mut requests = Vec::new();
         let Some(snapshot) = self.controller.snapshot(&key, &self.tables, Self::now()) else {
             return Examination { requests, result: "unmapped", woken: BTreeSet::new() };

@@ -69,8 +69,8 @@ fn written(line: &Value) -> Value {
             controller.handle_change(&change, &tables, now, &mut Wakes::default());
         }
     }
-    let snapshot =
-        controller.snapshot(&ObjectKey::new("n", "q"), &tables, now).expect("the quota is there");
+    let key = ResourceQuotas::key_of(&ObjectKey::new("n", "q")).expect("quotas have keys");
+    let snapshot = controller.snapshot(&key, &tables, now).expect("the quota is there");
     let driven = drive::<ResourceQuotas>(&snapshot, wall, |_| Ok(Value::Null));
     assert!(driven.outcome.is_ok(), "{:?}", driven.outcome);
     match &*driven.requests {
