@@ -144,6 +144,7 @@ fn scheduler(cluster: &Cluster) -> Vec<String> {
     if path.exists() {
         args.push(format!("--config={}", path.display()));
     }
+    args.extend(Controllers::chosen(cluster).into_iter().flat_map(|_| controllers::patience()));
     args
 }
 

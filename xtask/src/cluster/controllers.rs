@@ -123,9 +123,9 @@ pub(super) fn ours(cluster: &Cluster, ours: &Controllers) -> Vec<String> {
     args
 }
 
-/// Managers side by side get time on a busy host: one that loses its lease ends, and nothing here
-/// starts it anew.
-fn patience() -> [String; 2] {
+/// Managers side by side, and the scheduler with them, get time on a busy host: what loses its lease
+/// ends, and nothing here starts it anew.
+pub(super) fn patience() -> [String; 2] {
     [("lease-duration", 90), ("renew-deadline", 60)]
         .map(|(flag, seconds)| format!("--leader-elect-{flag}={seconds}s"))
 }
