@@ -418,7 +418,8 @@ impl Parts {
     fn volumes(&self, objects: &Objects) -> Result<Volumes> {
         let root = &self.config.flags.root_dir;
         let (drivers, _refresher, registrar) =
-            pintle_agent_plugins::start(root).context("watching for plugins")?;
+            pintle_agent_plugins::start(&root.join(pintle_agent_plugins::FOLDER))
+                .context("watching for plugins")?;
         tasks::singleton("plugins", registrar.run());
         Ok(Volumes::start(storage::Parts {
             root: root.clone(),

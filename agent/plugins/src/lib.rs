@@ -27,6 +27,10 @@ mod scan;
 mod watch;
 mod wire;
 
+/// The folder of registration sockets below the agent's root directory.
+// k8s: pkg/kubelet/config/defaults.go DefaultKubeletPluginsRegistrationDirName
+pub const FOLDER: &str = "plugins_registry";
+
 pub use drivers::{Change, Driver, Drivers, Plugins, Unregistered, changes};
 pub use error::{CallError, Code};
 pub use registry::{Refresher, Registrar, start};
