@@ -7,13 +7,14 @@
 //! is played. It prints what it found after each part, so that a run that is ended early says
 //! something. Sizes: `PINTLE_BENCH_PODS`, `_DEPLOYMENTS`, `_SERVICES`, `_SECONDS` (idle), `_ROLLOUT`
 //! (Deployments) and `_REPLICAS`, `_BURST`, `_OBJECTS` (of the namespace), `_CONFIG_MAPS` and
-//! `_CONFIG_MAP_KIB`; `PINTLE_CONTROLLERS` names another program.
+//! `_CONFIG_MAP_KIB`; `PINTLE_CONTROLLERS` names another program, `PINTLE_BENCH_SIDE` measures
+//! `ours` or `theirs` alone.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hyper::Method;
 use pintle_api::{Access, ClientOptions};
 use pintle_benches::table::{Goal, Row};
@@ -57,12 +58,21 @@ struct Found {
 }
 
 fn main() -> Result<()> {
-    let theirs = Side { name: "theirs", program: Program::ControllerManager.ensure()? };
-    let ours = Side { name: "ours", program: release()? };
-    let theirs = measure(&theirs)?;
-    let ours = measure(&ours)?;
+    if let Ok(one) = std::env::var("PINTLE_BENCH_SIDE") {
+        return measure(&side(&one)?).map(drop);
+    }
+    let theirs = measure(&side("theirs")?)?;
+    let ours = measure(&side("ours")?)?;
     bench_report::show("controllers_cluster", "kube-controller-manager", &rows(&ours, &theirs))?;
     Ok(())
+}
+
+fn side(name: &str) -> Result<Side> {
+    match name {
+        "ours" => Ok(Side { name: "ours", program: release()? }),
+        "theirs" => Ok(Side { name: "theirs", program: Program::ControllerManager.ensure()? }),
+        other => bail!("there is no side {other:?}: it is ours or theirs"),
+    }
 }
 
 /// Our program as it is shipped.

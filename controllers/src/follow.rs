@@ -8,6 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use pintle_api::informer::{FollowSpec, ObjectSink, PrunedMeta, UnreadableObject, follow, key_of};
+use pintle_api_types::json_field::find_field;
 use pintle_api_types::kind::Kind;
 use pintle_controllers_core::tables::{Decoded, WatchEvent};
 use serde::de::Error as _;
@@ -31,13 +32,11 @@ struct Text {
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Head {
-            metadata: PrunedMeta,
-        }
         let text = Box::<RawValue>::deserialize(from)?;
-        let head: Head = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
-        Ok(Self { text, metadata: head.metadata })
+        let metadata = find_field(text.get(), "metadata").map_err(D::Error::custom)?;
+        let metadata = metadata.ok_or_else(|| D::Error::missing_field("metadata"))?;
+        let metadata = serde_json::from_str(metadata).map_err(D::Error::custom)?;
+        Ok(Self { text, metadata })
     }
 }
 

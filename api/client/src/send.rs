@@ -4,6 +4,8 @@
 //! connection gave. An error without an answer has code 0, since the request may have taken effect.
 //! Bounds: `ANSWER_BYTES_MAX` of an answer, `ANSWER_WAIT_MAX` until it begins, by default.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -13,7 +15,9 @@ use kube::Client;
 use kube::client::Body;
 use pintle_api_types::request::{Answer, ApiError, PatchForm, Propagation, Request, Target};
 use pintle_api_types::url::escaped;
-use serde_json::{Value, json};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
 
 use crate::{AnswerWithin, Share};
 
@@ -23,29 +27,30 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
 
 const JSON: &str = "application/json";
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// A request as HTTP carries it.
 #[derive(Debug, PartialEq)]
-struct Wire {
+struct Wire<'a> {
     method: Method,
     path: String,
     content_type: Option<&'static str>,
-    accept: &'static str,
-    body: Option<Value>,
+    body: Option<Cow<'a, Value>>,
 }
 
-impl Wire {
-    fn of(request: &Request) -> Self {
+impl<'a> Wire<'a> {
+    fn of(request: &'a Request) -> Self {
         match request {
             Request::Create { kind, namespace, below, body } => {
                 let mut path = kind.path(namespace);
                 if let Some(below) = below {
                     path = format!("{path}/{}/{}", below.name, below.sub);
                 }
-                Self::with_body(Method::POST, path, JSON, body.clone())
+                Self::with_body(Method::POST, path, JSON, Cow::Borrowed(body))
             }
             Request::Replace { target, body } => {
-                Self::with_body(Method::PUT, target.path(), JSON, body.clone())
+                Self::with_body(Method::PUT, target.path(), JSON, Cow::Borrowed(body))
             }
             Request::Patch { target, form, body } => Self::patch(target, form, body),
             Request::Delete { target, options } => {
@@ -63,48 +68,52 @@ impl Wire {
                 if let Some(seconds) = options.grace_seconds {
                     body["gracePeriodSeconds"] = json!(seconds);
                 }
-                Self::with_body(Method::DELETE, target.path(), JSON, body)
+                Self::with_body(Method::DELETE, target.path(), JSON, Cow::Owned(body))
             }
             Request::DeleteCollection { kind, namespace, propagation } => {
-                let body = delete_options(*propagation);
+                let body = Cow::Owned(delete_options(*propagation));
                 Self::with_body(Method::DELETE, kind.path(namespace), JSON, body)
             }
-            Request::Read { target, only_metadata } => {
-                let accept = match only_metadata {
-                    true => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-                    false => JSON,
-                };
-                Self::read(target.path(), accept)
-            }
-            Request::List { kind, namespace, labels, only_metadata } => {
-                let accept = match only_metadata {
-                    true => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-                    false => JSON,
-                };
+            Request::Read { target, .. } => Self::read(target.path()),
+            Request::List { kind, namespace, labels, .. } => {
                 let mut path = kind.path(namespace);
                 if !labels.is_empty() {
                     path = format!("{path}?labelSelector={}", escaped(labels));
                 }
-                Self::read(path, accept)
+                Self::read(path)
             }
-            Request::Get { path } => Self::read(path.clone(), JSON),
+            Request::Get { path } => Self::read(path.clone()),
         }
     }
 
-    fn patch(target: &Target, form: &PatchForm, body: &Value) -> Self {
+    fn patch(target: &Target, form: &PatchForm, body: &'a Value) -> Self {
         let mut path = target.path();
         if let PatchForm::Apply { manager } = form {
             path = format!("{path}?fieldManager={}&force=true", escaped(manager));
         }
-        Self::with_body(Method::PATCH, path, form.content_type(), body.clone())
+        Self::with_body(Method::PATCH, path, form.content_type(), Cow::Borrowed(body))
     }
 
-    fn with_body(method: Method, path: String, content_type: &'static str, body: Value) -> Self {
-        Self { method, path, content_type: Some(content_type), accept: JSON, body: Some(body) }
+    fn with_body(
+        method: Method,
+        path: String,
+        content_type: &'static str,
+        body: Cow<'a, Value>,
+    ) -> Self {
+        Self { method, path, content_type: Some(content_type), body: Some(body) }
     }
 
-    fn read(path: String, accept: &'static str) -> Self {
-        Self { method: Method::GET, path, content_type: None, accept, body: None }
+    fn read(path: String) -> Self {
+        Self { method: Method::GET, path, content_type: None, body: None }
+    }
+}
+
+/// What the answer is to hold.
+fn accept_of(request: &Request) -> &'static str {
+    match request {
+        request if !request.wants_only_metadata() => JSON,
+        Request::List { .. } => METADATA_LIST,
+        _ => METADATA,
     }
 }
 
@@ -137,7 +146,7 @@ pub async fn send(client: &Client, request: &Request) -> Answer {
     let mut builder = http::Request::builder()
         .method(wire.method)
         .uri(wire.path)
-        .header(ACCEPT, wire.accept)
+        .header(ACCEPT, accept_of(request))
         .extension(AnswerWithin(ANSWER_WAIT_MAX))
         .extension(share_of(request));
     if let Some(content_type) = wire.content_type {
@@ -154,7 +163,7 @@ pub async fn send(client: &Client, request: &Request) -> Answer {
     let answer = client.send(request).await.map_err(|error| unknown(&error))?;
     let status = answer.status();
     let bytes = read(answer.into_body()).await.map_err(|error| unknown(&*error))?;
-    let value = serde_json::from_slice::<Value>(&bytes);
+    let value = serde_json::from_slice::<AnswerObject>(&bytes).map(|object| object.0);
     if status.is_success() {
         return value.map_err(|error| unknown(&error));
     }
@@ -183,6 +192,59 @@ fn go_text(body: &Value) -> String {
         }
     }
     escaped
+}
+
+/// An object without `metadata.managedFields`, which nobody reads: they are half of many objects,
+/// and the API server keeps its own when a request has none.
+struct AnswerObject(Value);
+
+impl<'de> Deserialize<'de> for AnswerObject {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Entries { is_metadata: false }).map(Self)
+    }
+}
+
+/// The entries of an object, or of its metadata.
+struct Entries {
+    is_metadata: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Entries {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let value = match &*key {
+                "metadata" if !self.is_metadata => {
+                    entries.next_value_seed(Entries { is_metadata: true })?
+                }
+                "managedFields" if self.is_metadata => {
+                    entries.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                _ => entries.next_value()?,
+            };
+            object.insert(key, value);
+        }
+        Ok(object.into())
+    }
 }
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -255,6 +317,18 @@ mod tests {
             let wire = Wire::of(&request);
             assert_eq!((wire.method.as_str(), &*wire.path), (method, path));
         }
+    }
+
+    #[test]
+    fn managed_fields_of_an_answer_are_left_out() {
+        let text = r#"{"metadata":{"name":"a","managedFields":[{}]},"managedFields":1,
+            "spec":{"metadata":{"managedFields":2}}}"#;
+        let found: AnswerObject = serde_json::from_str(text).expect("an object");
+        let expected = json!({"metadata": {"name": "a"}, "managedFields": 1,
+            "spec": {"metadata": {"managedFields": 2}}});
+        assert_eq!(found.0, expected);
+        assert!(serde_json::from_str::<AnswerObject>(r#"{"metadata":null}"#).is_ok());
+        assert!(serde_json::from_str::<AnswerObject>("[]").is_err());
     }
 
     #[test]

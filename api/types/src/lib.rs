@@ -20,6 +20,7 @@ pub mod duration;
 pub mod fair;
 pub mod ids;
 pub mod jitter;
+pub mod json_field;
 pub mod key;
 pub mod kind;
 pub mod pod;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::key::ObjectKey;
-use crate::kind::Kind;
+use crate::kind::{DEPLOYMENTS, Kind, PODS, REPLICA_SETS, REPLICATION_CONTROLLERS};
 
 /// What is asked of the API server.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,6 +79,23 @@ pub enum Request {
         /// The path with its query.
         path: String,
     },
+}
+
+impl Request {
+    /// Of the object in the answer only the metadata is asked for: where nobody reads more, the rest
+    /// is neither sent nor parsed.
+    pub fn wants_only_metadata(&self) -> bool {
+        match self {
+            Self::Create { kind, below, .. } => *kind == PODS && below.is_none(),
+            Self::Delete { target, .. } => target.kind == PODS,
+            Self::Replace { target, .. } => {
+                let kinds = [DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS];
+                target.sub == "status" && kinds.contains(&target.kind)
+            }
+            Self::Read { only_metadata, .. } | Self::List { only_metadata, .. } => *only_metadata,
+            Self::Patch { .. } | Self::DeleteCollection { .. } | Self::Get { .. } => false,
+        }
+    }
 }
 
 /// The object that a request is about.

@@ -16,6 +16,8 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 const SWEEP_MIN: usize = 1_024;
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+/// Decoders begin with it for every field that may be missing.
+static EMPTY: LazyLock<Symbol> = LazyLock::new(|| Symbol::of(""));
 
 /// A text that is there once, however many have it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,7 +59,7 @@ impl Symbol {
 
 impl Default for Symbol {
     fn default() -> Self {
-        Self::of("")
+        EMPTY.clone()
     }
 }
 

@@ -5,16 +5,20 @@
 //! therefore it is made from the text. Managed fields are left out: the API server keeps its own
 //! when a request has none, and they are half of the text.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
 use std::ops::Deref;
 
+use pintle_api_types::json_field::find_field;
 use pintle_api_types::kind::Kind;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
+use crate::golang::digest::TemplateDigest;
 use crate::meta::Meta;
+
+const MANAGED_FIELDS: &str = "managedFields";
 
 /// What controllers read of the objects of a kind.
 pub trait Facts: DeserializeOwned + 'static {
@@ -25,14 +29,6 @@ pub trait Facts: DeserializeOwned + 'static {
 
     /// The object's metadata.
     fn metadata(&self) -> &Meta;
-
-    /// Reads what needs more than one look at the text.
-    ///
-    /// # Errors
-    /// When a field that controllers read has another type.
-    fn complete(&mut self, _text: &str) -> Result<(), serde_json::Error> {
-        Ok(())
-    }
 
     /// What else the table finds it by: the node of a pod.
     fn index(&self) -> Option<&str> {
@@ -45,6 +41,8 @@ pub trait Facts: DeserializeOwned + 'static {
 pub struct Kept<T> {
     facts: T,
     text: Option<Box<str>>,
+    /// Known once somebody asked for it.
+    template: OnceCell<TemplateDigest>,
 }
 
 impl<T: Facts> Kept<T> {
@@ -53,10 +51,9 @@ impl<T: Facts> Kept<T> {
     /// # Errors
     /// When a field that controllers read has another type.
     pub fn decode(text: &str) -> Result<Self, serde_json::Error> {
-        let mut facts: T = serde_json::from_str(text)?;
-        facts.complete(text)?;
+        let facts: T = serde_json::from_str(text)?;
         let text = T::IS_WHOLE.then(|| without_managed_fields(text)).transpose()?;
-        Ok(Self { facts, text })
+        Ok(Self { facts, text, template: OnceCell::new() })
     }
 
     /// Decodes an answer of the API server.
@@ -72,10 +69,39 @@ impl<T: Facts> Kept<T> {
     /// # Panics
     /// When the kind is not kept whole.
     pub fn raw(&self, field: &str) -> Option<String> {
+        self.part(&[field]).map(str::to_owned)
+    }
+
+    /// All annotations, also those that are no facts.
+    ///
+    /// # Panics
+    /// When the kind is not kept whole.
+    pub fn annotations(&self) -> Map<String, Value> {
+        let text = self.part(&["metadata", "annotations"]);
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// The digest of its pod template.
+    ///
+    /// # Panics
+    /// When the kind is not kept whole.
+    pub fn template_digest(&self) -> TemplateDigest {
+        *self.template.get_or_init(|| TemplateDigest::of(&self.template()))
+    }
+
+    /// Its pod template.
+    ///
+    /// # Panics
+    /// When the kind is not kept whole.
+    pub fn template(&self) -> Value {
+        let text = self.part(&["spec", "template"]);
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    fn part(&self, path: &[&str]) -> Option<&str> {
         let text = self.text.as_deref().expect("the kind is kept whole");
-        let object: BTreeMap<&str, &RawValue> =
-            serde_json::from_str(text).expect("it was decoded before");
-        object.get(field).map(|raw| raw.get().to_owned())
+        let step = |text, name: &&str| find_field(text, name).ok().flatten();
+        path.iter().try_fold(text, step)
     }
 
     /// The whole object, if the kind is kept whole.
@@ -110,15 +136,58 @@ impl<'de, T: Facts> Deserialize<'de> for Kept<T> {
     }
 }
 
+/// The text without `metadata.managedFields`. Most of the text is not looked at: objects begin with
+/// their metadata.
 fn without_managed_fields(text: &str) -> Result<Box<str>, serde_json::Error> {
-    type Fields<'a> = BTreeMap<&'a str, &'a RawValue>;
-    let mut object: Fields<'_> = serde_json::from_str(text)?;
-    let Some(metadata) = object.get("metadata") else { return Ok(text.into()) };
-    let mut metadata: Fields<'_> = serde_json::from_str(metadata.get())?;
-    if metadata.remove("managedFields").is_none() {
-        return Ok(text.into());
+    let metadata = find_field(text, "metadata")?;
+    let Some(metadata) = metadata else { return Ok(text.into()) };
+    let Some(fields) = find_field(metadata, MANAGED_FIELDS)? else { return Ok(text.into()) };
+    // The addresses are of one text, of which the other is a part.
+    let start = fields.as_ptr().addr() - text.as_ptr().addr();
+    let (before, after) = (&text[..start], &text[start + fields.len()..]);
+    match cut(before, after) {
+        Some(text) => Ok(text),
+        None => without_managed_fields_anew(text),
     }
-    let metadata = serde_json::value::to_raw_value(&metadata)?;
-    object.insert("metadata", &metadata);
+}
+
+/// Both parts together, without the key that ends the first one and one of the commas around.
+fn cut(before: &str, after: &str) -> Option<Box<str>> {
+    let before = before.trim_end().strip_suffix(':')?.trim_end().strip_suffix('"')?;
+    let before = before.strip_suffix(MANAGED_FIELDS)?.strip_suffix('"')?.trim_end();
+    let (before, after) = match before.strip_suffix(',') {
+        Some(before) => (before, after),
+        None => (before, after.trim_start().strip_prefix(',').unwrap_or(after)),
+    };
+    Some([before, after].concat().into())
+}
+
+/// The same of a text whose key is spelled in another way.
+fn without_managed_fields_anew(text: &str) -> Result<Box<str>, serde_json::Error> {
+    let mut object: Value = serde_json::from_str(text)?;
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove(MANAGED_FIELDS);
+    }
     serde_json::to_string(&object).map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managed_fields_are_cut_out_wherever_they_stand() {
+        for (text, expected) in [
+            (r#"{"metadata":{"name":"a","managedFields":[{"a":[1]}]},"b":1}"#, r#"{"metadata":{"name":"a"},"b":1}"#),
+            (r#"{"b":1,"metadata":{"managedFields" : [] , "name":"a"}}"#, r#"{"b":1,"metadata":{ "name":"a"}}"#),
+            (r#"{"metadata":{"managedFields":null}}"#, r#"{"metadata":{}}"#),
+            (r#"{"metadata":{"a":1,"managedFields":[],"b":2}}"#, r#"{"metadata":{"a":1,"b":2}}"#),
+            (r#"{"metadata":{"managed\u0046ields":[],"a":1}}"#, r#"{"metadata":{"a":1}}"#),
+            (r#"{"spec":{"managedFields":[]}}"#, r#"{"spec":{"managedFields":[]}}"#),
+        ] {
+            let found = without_managed_fields(text).expect("an object");
+            assert_eq!(&*found, expected);
+        }
+        assert!(without_managed_fields("{").is_err());
+    }
 }

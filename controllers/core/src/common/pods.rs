@@ -46,9 +46,19 @@ pub fn generate_name(owner: &str) -> String {
 pub fn create(namespace: &str, pod: Value) -> Result<Request, Stop> {
     let labels = pod["metadata"]["labels"].as_object();
     if labels.is_none_or(serde_json::Map::is_empty) {
-        return Err(Stop::failed("unable to create pods, no labels"));
+        return Err(no_labels());
     }
-    Ok(Request::Create { kind: PODS, namespace: namespace.to_owned(), below: None, body: pod })
+    Ok(create_request(namespace, pod))
+}
+
+/// Why a pod without labels is not created.
+pub fn no_labels() -> Stop {
+    Stop::failed("unable to create pods, no labels")
+}
+
+/// The request that creates a pod, which has labels.
+pub fn create_request(namespace: &str, pod: Value) -> Request {
+    Request::Create { kind: PODS, namespace: namespace.to_owned(), below: None, body: pod }
 }
 
 /// The request that deletes a pod.

@@ -5,6 +5,8 @@
 //! straight-line code, and the same snapshot with the same answers gives the same requests: what the
 //! simulator replays and explain reads. Bounds: `BATCH_MAX` requests at once.
 
+use std::ops::Range;
+
 use jiff::Timestamp;
 use pintle_api_types::request::{Answer, Request};
 
@@ -113,6 +115,15 @@ impl Transcript {
         Ok(answers.pop().expect("one answer for one request"))
     }
 
+    /// The same; the request is made only if it has to be sent, which a replay does not.
+    ///
+    /// # Errors
+    /// As [`Transcript::send`].
+    pub fn send_with(&mut self, request: impl FnOnce() -> Request) -> Result<Answer, Stop> {
+        let mut answers = self.send_batch(1, || vec![request()])?;
+        Ok(answers.pop().expect("one answer for one request"))
+    }
+
     /// Sends requests at once and returns their answers in order.
     ///
     /// # Errors
@@ -128,18 +139,26 @@ impl Transcript {
         let mut rest = requests;
         while !rest.is_empty() {
             let after = rest.split_off(rest.len().min(BATCH_MAX));
-            answers.extend(self.send_batch(rest)?);
+            answers.extend(self.send_batch(rest.len(), || rest)?);
             rest = after;
         }
         Ok(answers)
     }
 
-    fn send_batch(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
+    /// The requests are as many as `count`.
+    fn send_batch(
+        &mut self,
+        count: usize,
+        requests: impl FnOnce() -> Vec<Request>,
+    ) -> Result<Vec<Answer>, Stop> {
         let Some(step) = self.steps.get(self.passed) else {
-            self.wanted = requests;
+            self.wanted = requests();
             return Err(Stop::Pending);
         };
-        debug_assert_eq!(step.requests, requests, "a sync asks for the same each time");
+        debug_assert_eq!(step.answers.len(), count, "a sync asks for as much each time");
+        if cfg!(debug_assertions) {
+            assert_eq!(step.requests, requests(), "a sync asks for the same each time");
+        }
         self.passed += 1;
         Ok(step.answers.clone())
     }
@@ -149,20 +168,39 @@ impl Transcript {
     ///
     /// # Errors
     /// [`Stop::Pending`] until all that were sent are answered.
-    // k8s: pkg/controller/replicaset/replica_set.go slowStartBatch
     pub fn slow_start(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, Stop> {
-        let mut answers = Vec::with_capacity(requests.len());
-        let mut rest = requests;
+        self.slow_start_with(requests.len(), |batch| requests[batch].to_vec())
+    }
+
+    /// The same with so many equal requests, made when they have to be sent.
+    ///
+    /// # Errors
+    /// As [`Transcript::slow_start`].
+    pub fn slow_start_equal(
+        &mut self,
+        count: usize,
+        request: impl Fn() -> Request,
+    ) -> Result<Vec<Answer>, Stop> {
+        self.slow_start_with(count, |batch| vec![request(); batch.len()])
+    }
+
+    // k8s: pkg/controller/replicaset/replica_set.go slowStartBatch
+    fn slow_start_with(
+        &mut self,
+        count: usize,
+        requests: impl Fn(Range<usize>) -> Vec<Request>,
+    ) -> Result<Vec<Answer>, Stop> {
+        let mut answers = Vec::with_capacity(count);
         let mut batch = 1;
-        while !rest.is_empty() {
-            let after = rest.split_off(rest.len().min(batch));
-            let batch_answers = self.send_all(rest)?;
+        while answers.len() < count {
+            let first = answers.len();
+            let end = count.min(first + batch.min(BATCH_MAX));
+            let batch_answers = self.send_batch(end - first, || requests(first..end))?;
             let is_failed = batch_answers.iter().any(Result::is_err);
             answers.extend(batch_answers);
             if is_failed {
                 break;
             }
-            rest = after;
             batch *= 2;
         }
         Ok(answers)

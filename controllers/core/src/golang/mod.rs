@@ -9,11 +9,12 @@
 //!   number, time       quantities and instants as Go keeps them
 //!   print, hash        go-spew's text of a template, and FNV sums of it
 //!   json               Go's encoder: which fields are there, in which order, escaped how
-//!   equal              equality of decoded objects
+//!   equal, digest      equality of decoded objects
 //! ```
 //! Bounds: the types are those of one release of Kubernetes, and fields that it does not have are
 //! ignored, as Go's decoder ignores them. JSON that Go would refuse counts as nothing.
 
+pub mod digest;
 pub mod equal;
 pub mod hash;
 pub mod json;

@@ -1,6 +1,6 @@
 //! What quotas charge for a pod.
 //!
-//! Input: the text of a pod. Output: the sums of its requests and limits, and by which scopes it is
+//! Input: what was read of a pod. Output: the sums of its requests and limits, and by which scopes it is
 //! selected. The sums are one text that all pods of a template share. A resize that is under way
 //! counts with the larger values.
 
@@ -37,63 +37,39 @@ struct Sums {
     limits: BTreeMap<String, String>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ChargedPod {
-    spec: ChargedSpec,
-    status: ChargedStatus,
+/// What of a pod's spec and status the charge is computed from.
+#[derive(Debug, Default)]
+pub(super) struct Charged<'a> {
+    pub(super) containers: Vec<ChargedContainer>,
+    pub(super) init_containers: Vec<ChargedContainer>,
+    pub(super) resources: Option<ResourceRequirements>,
+    pub(super) overhead: Option<BTreeMap<String, Quantity>>,
+    pub(super) has_deadline: bool,
+    pub(super) priority_class: Symbol,
+    /// The affinity as JSON.
+    pub(super) affinity: Option<&'a str>,
+    pub(super) qos_class: Symbol,
+    /// A resize is under way that cannot be done.
+    pub(super) is_resize_infeasible: bool,
+    pub(super) statuses: Vec<ActuatedContainer>,
+    pub(super) extended_claim: Option<Symbol>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ChargedSpec {
-    containers: Option<Vec<ChargedContainer>>,
-    init_containers: Option<Vec<ChargedContainer>>,
-    resources: Option<ResourceRequirements>,
-    overhead: Option<BTreeMap<String, Quantity>>,
-    active_deadline_seconds: Option<i64>,
-    priority_class_name: Symbol,
-    affinity: Option<ChargedAffinity>,
-}
-
-#[derive(Deserialize)]
+/// A container, and what it asks for.
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ChargedContainer {
-    name: String,
-    restart_policy: Option<String>,
+pub(super) struct ChargedContainer {
+    pub(super) name: String,
+    pub(super) restart_policy: Option<String>,
     resources: Option<ResourceRequirements>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ChargedStatus {
-    qos_class: Symbol,
-    conditions: Option<Vec<ChargedCondition>>,
-    container_statuses: Option<Vec<ActuatedContainer>>,
-    init_container_statuses: Option<Vec<ActuatedContainer>>,
-    extended_resource_claim_status: Option<ExtendedClaim>,
-}
-
-#[derive(Deserialize)]
-struct ChargedCondition {
-    #[serde(rename = "type")]
-    kind: Symbol,
-    #[serde(default)]
-    reason: Symbol,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ActuatedContainer {
-    name: String,
-    resources: Option<ResourceRequirements>,
-    allocated_resources: Option<BTreeMap<String, Quantity>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ExtendedClaim {
-    resource_claim_name: Symbol,
+/// What is in force of a container.
+#[derive(Debug)]
+pub(super) struct ActuatedContainer {
+    pub(super) name: Symbol,
+    pub(super) resources: Option<ResourceRequirements>,
+    pub(super) allocated_resources: Option<BTreeMap<String, Quantity>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -124,23 +100,24 @@ struct WeightedTerm {
 }
 
 impl PodCharge {
-    /// Reads the charge from the text of a pod.
+    /// Computes the charge.
     ///
     /// # Errors
-    /// When a field that is read has another type.
-    pub(crate) fn decode(text: &str) -> Result<Self, serde_json::Error> {
-        let ChargedPod { spec, status } = serde_json::from_str(text)?;
-        let is_best_effort = match &*status.qos_class {
-            "" => is_best_effort(&spec),
+    /// When the affinity is none.
+    pub(super) fn new(charged: Charged<'_>) -> Result<Self, serde_json::Error> {
+        let is_best_effort = match &*charged.qos_class {
+            "" => is_best_effort(&charged),
             class => class == "BestEffort",
         };
-        let affinity = spec.affinity.unwrap_or_default();
+        let affinity = charged.affinity.map(serde_json::from_str::<ChargedAffinity>).transpose()?;
+        let affinity = affinity.unwrap_or_default();
         let terms = [affinity.pod_affinity, affinity.pod_anti_affinity];
         let pod = effective_pod(
-            [spec.containers, spec.init_containers],
-            spec.resources,
-            spec.overhead,
-            &status,
+            [charged.containers, charged.init_containers],
+            charged.resources,
+            charged.overhead,
+            &charged.statuses,
+            charged.is_resize_infeasible,
         );
         let texts = |amounts: Amounts| {
             amounts.into_iter().map(|(name, amount)| (name, amount.canonical())).collect()
@@ -149,12 +126,10 @@ impl PodCharge {
         Ok(Self {
             usage: Symbol::of(&serde_json::to_string(&sums)?),
             is_best_effort,
-            has_deadline: spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0),
+            has_deadline: charged.has_deadline,
             crosses_namespaces: terms.iter().flatten().any(AffinityTerms::cross_namespaces),
-            priority_class: spec.priority_class_name,
-            extended_claim: status
-                .extended_resource_claim_status
-                .map(|claim| claim.resource_claim_name),
+            priority_class: charged.priority_class,
+            extended_claim: charged.extended_claim,
         })
     }
 
@@ -203,19 +178,15 @@ impl AffinityTerms {
 
 /// A pod whose containers have the values that are in force.
 fn effective_pod(
-    [main, init]: [Option<Vec<ChargedContainer>>; 2],
+    [main, init]: [Vec<ChargedContainer>; 2],
     resources: Option<ResourceRequirements>,
     overhead: Option<BTreeMap<String, Quantity>>,
-    status: &ChargedStatus,
+    statuses: &[ActuatedContainer],
+    is_infeasible: bool,
 ) -> Pod {
-    let conditions = status.conditions.iter().flatten();
-    let mut resizes = conditions.filter(|condition| &*condition.kind == "PodResizePending");
-    let is_infeasible = resizes.next().is_some_and(|resize| &*resize.reason == "Infeasible");
     let effective = |container: ChargedContainer, is_main: bool| {
         let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-        let statuses = [&status.container_statuses, &status.init_container_statuses];
-        let mut statuses = statuses.into_iter().flatten().flatten();
-        let actuated = statuses.find(|known| known.name == container.name);
+        let actuated = statuses.iter().find(|known| *known.name == *container.name);
         let resources = match actuated.filter(|_| is_main || is_sidecar) {
             Some(actuated) => actuated.effective(container.resources, is_infeasible),
             None => container.resources,
@@ -227,8 +198,8 @@ fn effective_pod(
             ..Container::default()
         }
     };
-    let containers = main.into_iter().flatten().map(|container| effective(container, true));
-    let init = init.into_iter().flatten().map(|container| effective(container, false));
+    let containers = main.into_iter().map(|container| effective(container, true));
+    let init = init.into_iter().map(|container| effective(container, false));
     let spec = PodSpec {
         containers: containers.collect(),
         init_containers: Some(init.collect()),
@@ -272,7 +243,7 @@ fn largest(lists: &[&Option<BTreeMap<String, Quantity>>]) -> BTreeMap<String, Qu
 
 /// The spec has no CPU or memory, requested or as a limit. Values of running containers do not count.
 // k8s: pkg/apis/core/v1/helper/qos/qos.go ComputePodQOS
-fn is_best_effort(spec: &ChargedSpec) -> bool {
+fn is_best_effort(charged: &Charged<'_>) -> bool {
     let counts = |list: &Option<BTreeMap<String, Quantity>>| {
         amounts(list.as_ref()).into_iter().any(|(name, amount)| {
             let is_computed = matches!(&*name, "cpu" | "memory");
@@ -281,10 +252,10 @@ fn is_best_effort(spec: &ChargedSpec) -> bool {
     };
     let asks =
         |resources: &ResourceRequirements| counts(&resources.requests) || counts(&resources.limits);
-    if let Some(resources) = &spec.resources {
+    if let Some(resources) = &charged.resources {
         return !asks(resources);
     }
-    let containers = [&spec.containers, &spec.init_containers].into_iter().flatten().flatten();
+    let containers = [&charged.containers, &charged.init_containers].into_iter().flatten();
     !containers.filter_map(|container| container.resources.as_ref()).any(asks)
 }
 
@@ -295,7 +266,7 @@ mod tests {
     use super::*;
 
     fn charge(pod: Value) -> PodCharge {
-        PodCharge::decode(&pod.to_string()).expect("a good pod")
+        serde_json::from_str::<crate::kinds::Pod>(&pod.to_string()).expect("a good pod").charge
     }
 
     fn cpu(pod: Value) -> String {

@@ -1,17 +1,24 @@
 //! Pods.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::kind::{Kind, PODS};
 use pintle_api_types::symbol::Symbol;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde_json::Deserializer;
+use serde_json::value::RawValue;
 
-use super::charge::PodCharge;
+use super::charge::{ActuatedContainer, Charged, ChargedContainer, PodCharge};
+use crate::common::node_match::target_node;
 use crate::kept::Facts;
 use crate::meta::{Meta, or_default, time};
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(try_from = "PodText")]
 pub struct Pod {
     /// Its metadata.
     pub metadata: Meta,
@@ -20,41 +27,142 @@ pub struct Pod {
     /// What is.
     pub status: PodStatus,
     /// What quotas charge for it.
-    #[serde(skip)]
     pub charge: PodCharge,
 }
 
 /// The spec of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSpec {
     /// The node it is bound to; empty while it is not.
     pub node_name: Symbol,
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: Symbol,
     /// Names of the init containers that keep running beside the others.
-    #[serde(rename = "initContainers", deserialize_with = "sidecars")]
     pub sidecars: Box<[Symbol]>,
     /// Its volumes that are claims.
-    #[serde(rename = "volumes", deserialize_with = "claim_volumes")]
     pub claim_volumes: Box<[ClaimVolume]>,
     /// The node that its required affinity names: where a daemon pod that is not bound yet belongs.
-    #[serde(rename = "affinity", deserialize_with = "crate::common::node_match::target_node")]
     pub target_node: Option<Symbol>,
 }
 
-fn sidecars<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[Symbol]>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct InitContainer {
-        name: Symbol,
-        restart_policy: Option<Symbol>,
+/// A pod as it is read: each part once, for its facts and for its charge.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodText {
+    metadata: Meta,
+    spec: SpecText,
+    status: StatusText,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SpecText {
+    node_name: Symbol,
+    restart_policy: Symbol,
+    #[serde(deserialize_with = "or_default")]
+    containers: Vec<ChargedContainer>,
+    #[serde(deserialize_with = "or_default")]
+    init_containers: Vec<ChargedContainer>,
+    #[serde(deserialize_with = "claim_volumes")]
+    volumes: Box<[ClaimVolume]>,
+    affinity: Option<Box<RawValue>>,
+    resources: Option<ResourceRequirements>,
+    overhead: Option<BTreeMap<String, Quantity>>,
+    active_deadline_seconds: Option<i64>,
+    priority_class_name: Symbol,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct StatusText {
+    phase: Symbol,
+    reason: Symbol,
+    #[serde(deserialize_with = "or_default")]
+    conditions: Box<[PodCondition]>,
+    #[serde(deserialize_with = "time")]
+    start_time: Option<Timestamp>,
+    #[serde(deserialize_with = "or_default")]
+    init_container_statuses: Vec<ContainerText>,
+    #[serde(deserialize_with = "or_default")]
+    container_statuses: Vec<ContainerText>,
+    qos_class: Symbol,
+    extended_resource_claim_status: Option<ExtendedClaim>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ContainerText {
+    name: Symbol,
+    restart_count: i32,
+    state: ContainerState,
+    resources: Option<ResourceRequirements>,
+    allocated_resources: Option<BTreeMap<String, Quantity>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExtendedClaim {
+    resource_claim_name: Symbol,
+}
+
+impl TryFrom<PodText> for Pod {
+    type Error = serde_json::Error;
+
+    fn try_from(text: PodText) -> Result<Self, Self::Error> {
+        let PodText { metadata, spec, status } = text;
+        let mut statuses = Vec::new();
+        let main = split(status.container_statuses, &mut statuses);
+        let init = split(status.init_container_statuses, &mut statuses);
+        let is_sidecar =
+            |container: &&ChargedContainer| container.restart_policy.as_deref() == Some("Always");
+        let sidecars = spec.init_containers.iter().filter(is_sidecar);
+        let sidecars = sidecars.map(|container| Symbol::of(&container.name)).collect();
+        let affinity = spec.affinity.as_deref().map(RawValue::get);
+        let target = affinity.map(|text| target_node(&mut Deserializer::from_str(text)));
+        let mut conditions = status.conditions.iter();
+        let resize = conditions.find(|condition| &*condition.kind == "PodResizePending");
+        let charge = PodCharge::new(Charged {
+            containers: spec.containers,
+            init_containers: spec.init_containers,
+            resources: spec.resources,
+            overhead: spec.overhead,
+            has_deadline: spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0),
+            priority_class: spec.priority_class_name,
+            affinity,
+            qos_class: status.qos_class,
+            is_resize_infeasible: resize.is_some_and(|resize| &*resize.reason == "Infeasible"),
+            statuses,
+            extended_claim: status
+                .extended_resource_claim_status
+                .map(|claim| claim.resource_claim_name),
+        })?;
+        let spec = PodSpec {
+            node_name: spec.node_name,
+            restart_policy: spec.restart_policy,
+            sidecars,
+            claim_volumes: spec.volumes,
+            target_node: target.transpose()?.flatten(),
+        };
+        let status = PodStatus {
+            phase: status.phase,
+            reason: status.reason,
+            conditions: status.conditions,
+            start_time: status.start_time,
+            init_container_statuses: init,
+            container_statuses: main,
+        };
+        Ok(Self { metadata, spec, status, charge })
     }
-    let all = Option::<Vec<InitContainer>>::deserialize(from)?.unwrap_or_default();
-    let is_sidecar = |container: &InitContainer| {
-        container.restart_policy.as_deref().is_some_and(|policy| policy == "Always")
-    };
-    Ok(all.into_iter().filter(is_sidecar).map(|container| container.name).collect())
+}
+
+/// Divides what was read of containers into facts and what is charged.
+fn split(read: Vec<ContainerText>, charged: &mut Vec<ActuatedContainer>) -> Box<[ContainerStatus]> {
+    let each = read.into_iter().map(|read| {
+        let ContainerText { name, restart_count, state, resources, allocated_resources } = read;
+        charged.push(ActuatedContainer { name: name.clone(), resources, allocated_resources });
+        ContainerStatus { name, restart_count, state }
+    });
+    each.collect()
 }
 
 /// A volume that is a claim.
@@ -66,7 +174,7 @@ pub struct ClaimVolume {
     pub claim: Symbol,
 }
 
-fn claim_volumes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[ClaimVolume]>, D::Error> {
+fn claim_volumes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Box<[ClaimVolume]>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Volume {
@@ -87,24 +195,19 @@ fn claim_volumes<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[ClaimVolume]
 }
 
 /// The status of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
     pub phase: Symbol,
     /// Why it failed, in a word.
     pub reason: Symbol,
     /// Its conditions.
-    #[serde(deserialize_with = "or_default")]
     pub conditions: Box<[PodCondition]>,
     /// When the kubelet acknowledged it.
-    #[serde(deserialize_with = "time")]
     pub start_time: Option<Timestamp>,
     /// Its init containers.
-    #[serde(deserialize_with = "or_default")]
     pub init_container_statuses: Box<[ContainerStatus]>,
     /// Its containers.
-    #[serde(deserialize_with = "or_default")]
     pub container_statuses: Box<[ContainerStatus]>,
 }
 
@@ -125,8 +228,7 @@ pub struct PodCondition {
 }
 
 /// A container of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerStatus {
     /// Its name.
     pub name: Symbol,
@@ -161,11 +263,6 @@ impl Facts for Pod {
 
     fn metadata(&self) -> &Meta {
         &self.metadata
-    }
-
-    fn complete(&mut self, text: &str) -> Result<(), serde_json::Error> {
-        self.charge = PodCharge::decode(text)?;
-        Ok(())
     }
 
     fn index(&self) -> Option<&str> {

@@ -6,7 +6,7 @@ use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
 use pintle_api_types::request::{ApiError, Request, Target};
 use pintle_controllers_core::common::owner::controller_reference;
 use pintle_controllers_core::frame::{Retry, Stop, SyncError, Transcript};
-use pintle_controllers_core::golang::equal::{POD_TEMPLATE_HASH, are_templates_equal_but_hash};
+use pintle_controllers_core::golang::equal::POD_TEMPLATE_HASH;
 use pintle_controllers_core::golang::hash::pod_template_hash;
 use serde_json::{Value, json};
 
@@ -52,15 +52,17 @@ impl Rollout<'_> {
         revision: i64,
         asked: &mut Transcript,
     ) -> Result<(), Stop> {
-        let mut whole = set.value();
-        let mut annotations = annotations::of(&whole);
-        let of_deployment = annotations::of(&self.whole);
-        let is_changed = annotations::update_set(&mut annotations, &of_deployment, revision);
+        let mut annotations = set.annotations();
+        let is_changed = annotations::update_set(&mut annotations, &self.annotations(), revision);
         let min_ready = self.spec().min_ready_seconds;
         if is_changed || set.spec.min_ready_seconds != min_ready {
-            annotations::put(&mut whole, annotations);
-            set_min_ready(&mut whole, min_ready);
-            self.new = Some(replace_set(set, whole, asked)?);
+            let body = || {
+                let mut body = set.value();
+                annotations::put(&mut body, annotations);
+                set_min_ready(&mut body, min_ready);
+                body
+            };
+            self.new = Some(replace_set(set, body, asked)?);
             return Ok(());
         }
         let mut has_news = self.set_revision(annotations::text(&annotations, REVISION));
@@ -110,14 +112,14 @@ impl Rollout<'_> {
     fn draft_new_set(&self, revision: i64) -> Result<Draft, Stop> {
         let meta = &self.deployment.metadata;
         let spec = self.spec();
-        let hash = pod_template_hash(self.template(), self.status.collision_count);
-        let mut template = self.template().clone();
+        let mut template = self.template();
+        let hash = pod_template_hash(&template, self.status.collision_count);
         template["metadata"]["labels"][POD_TEMPLATE_HASH] = hash.as_str().into();
-        let mut selector = self.whole["spec"]["selector"].clone();
+        let mut selector = self.deployment.value()["spec"]["selector"].take();
         selector["matchLabels"][POD_TEMPLATE_HASH] = hash.as_str().into();
         let replicas = limits::new_set_replicas(spec, &self.old, 0)?;
         let mut known = annotations::Annotations::new();
-        annotations::update_set(&mut known, &annotations::of(&self.whole), revision);
+        annotations::update_set(&mut known, &self.annotations(), revision);
         annotations::set_replicas(&mut known, spec.wanted(), limits::max_replicas(spec));
         let name = set_name(&meta.name, &hash);
         let mut body = json!({
@@ -149,7 +151,7 @@ impl Rollout<'_> {
         let found = asked.send(Request::Read { target, only_metadata: false })??;
         let set = set_of(&found)?;
         if set.metadata.is_controlled_by(&self.deployment.metadata.uid)
-            && are_templates_equal_but_hash(self.template(), &found["spec"]["template"])
+            && set.template_digest() == self.deployment.template_digest()
         {
             return Ok(set);
         }

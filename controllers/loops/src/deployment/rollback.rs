@@ -2,7 +2,7 @@
 // k8s: pkg/controller/deployment/rollback.go
 
 use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
-use pintle_controllers_core::golang::equal::{POD_TEMPLATE_HASH, are_templates_equal_but_hash};
+use pintle_controllers_core::golang::equal::POD_TEMPLATE_HASH;
 use pintle_controllers_core::kinds::Deployment;
 
 use super::annotations::{self, ROLLBACK_TO};
@@ -58,9 +58,8 @@ impl Rollout<'_> {
         asked: &mut Transcript,
     ) -> Result<Outcome<()>, Stop> {
         let name = self.name();
-        let of_set = set.value();
-        let mut template = of_set["spec"]["template"].clone();
-        if are_templates_equal_but_hash(self.template(), &template) {
+        let mut template = set.template();
+        if set.template_digest() == self.deployment.template_digest() {
             let message = format!(
                 "The rollback revision contains the same template as current deployment {name:?}"
             );
@@ -70,10 +69,9 @@ impl Rollout<'_> {
         if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
             labels.remove(POD_TEMPLATE_HASH);
         }
-        self.whole["spec"]["template"] = template;
+        self.set_template(template);
         // Otherwise the new set would take over the annotations of the revision that is left.
-        let known = annotations::roll_back(annotations::of(&self.whole), annotations::of(&of_set));
-        annotations::put(&mut self.whole, known);
+        self.set_annotations(annotations::roll_back(self.annotations(), set.annotations()));
         let outcome = self.clear_rollback(asked)?;
         let message = format!("Rolled back deployment {name:?} to revision {revision}");
         self.note(DONE, message, asked);
@@ -82,9 +80,9 @@ impl Rollout<'_> {
 
     // k8s: pkg/controller/deployment/rollback.go updateDeploymentAndClearRollbackTo
     fn clear_rollback(&mut self, asked: &mut Transcript) -> Result<Outcome<()>, Stop> {
-        let mut known = annotations::of(&self.whole);
+        let mut known = self.annotations();
         known.remove(ROLLBACK_TO);
-        annotations::put(&mut self.whole, known);
+        self.set_annotations(known);
         self.write(asked)?;
         Ok(Outcome::done())
     }

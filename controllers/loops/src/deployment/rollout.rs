@@ -3,20 +3,19 @@
 use pintle_api_types::kind::{DEPLOYMENTS, REPLICA_SETS};
 use pintle_api_types::request::{Answer, Request, Target};
 use pintle_controllers_core::frame::{Event, EventTarget, Retry, Stop, SyncError, Transcript};
-use pintle_controllers_core::golang::equal::are_templates_equal_but_hash;
 use pintle_controllers_core::kept::{Facts, Kept};
 use pintle_controllers_core::kinds::{Deployment, DeploymentSpec, ReplicaStatus};
 use serde_json::Value;
 
-use super::annotations;
+use super::annotations::{self, Annotations};
 use super::sets::{self, REVISION, Set};
 use super::status;
 
 /// A Deployment that is being synced.
 pub(super) struct Rollout<'a> {
     pub(super) deployment: &'a Kept<Deployment>,
-    /// The whole Deployment, to be written.
-    pub(super) whole: Value,
+    /// What this sync has changed of it.
+    edits: Edits,
     /// Its status, with what this sync has found so far.
     pub(super) status: ReplicaStatus,
     /// The set with the Deployment's template.
@@ -25,20 +24,29 @@ pub(super) struct Rollout<'a> {
     pub(super) old: Vec<Set>,
 }
 
+/// What a sync changes of a Deployment. The whole one is parsed only when it has to be sent.
+#[derive(Default)]
+struct Edits {
+    annotations: Option<Annotations>,
+    template: Option<Value>,
+    status: Option<Value>,
+    /// The version that this sync wrote.
+    version: Option<Value>,
+}
+
 impl<'a> Rollout<'a> {
     /// A Deployment without its sets.
     pub(super) fn new(deployment: &'a Kept<Deployment>) -> Self {
         let status = deployment.status.clone();
-        Self { deployment, whole: deployment.value(), status, new: None, old: Vec::new() }
+        Self { deployment, edits: Edits::default(), status, new: None, old: Vec::new() }
     }
 
     /// Finds the new one among the Deployment's sets; of several equal ones it is the oldest.
     // k8s: pkg/controller/deployment/util/deployment_util.go FindNewReplicaSet, FindOldReplicaSets
     pub(super) fn assign_sets(&mut self, mut sets: Vec<Set>) {
         sets.sort_by(sets::by_creation);
-        let template = self.template();
-        let is_new =
-            |set: &Set| are_templates_equal_but_hash(&set.value()["spec"]["template"], template);
+        let template = self.deployment.template_digest();
+        let is_new = |set: &Set| set.template_digest() == template;
         let at = sets.iter().position(is_new);
         self.new = at.map(|at| sets.remove(at));
         self.old = sets;
@@ -55,8 +63,42 @@ impl<'a> Rollout<'a> {
     }
 
     /// The pod template.
-    pub(super) fn template(&self) -> &Value {
-        &self.whole["spec"]["template"]
+    pub(super) fn template(&self) -> Value {
+        self.edits.template.clone().unwrap_or_else(|| self.deployment.template())
+    }
+
+    /// Replaces the pod template.
+    pub(super) fn set_template(&mut self, template: Value) {
+        self.edits.template = Some(template);
+    }
+
+    /// The annotations.
+    pub(super) fn annotations(&self) -> Annotations {
+        self.edits.annotations.clone().unwrap_or_else(|| self.deployment.annotations())
+    }
+
+    /// Replaces the annotations.
+    pub(super) fn set_annotations(&mut self, annotations: Annotations) {
+        self.edits.annotations = Some(annotations);
+    }
+
+    /// The whole Deployment as it is to be.
+    fn body(&self) -> Value {
+        let Edits { annotations, template, status, version } = &self.edits;
+        let mut body = self.deployment.value();
+        if let Some(annotations) = annotations {
+            annotations::put(&mut body, annotations.clone());
+        }
+        if let Some(template) = template {
+            body["spec"]["template"] = template.clone();
+        }
+        if let Some(status) = status {
+            body["status"] = status.clone();
+        }
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = version.clone();
+        }
+        body
     }
 
     /// All sets, the new one last.
@@ -67,12 +109,12 @@ impl<'a> Rollout<'a> {
     /// Records the current revision; says whether it is another one.
     // k8s: pkg/controller/deployment/util/deployment_util.go SetDeploymentRevision
     pub(super) fn set_revision(&mut self, revision: &str) -> bool {
-        let mut known = annotations::of(&self.whole);
+        let mut known = self.annotations();
         if annotations::text(&known, REVISION) == revision {
             return false;
         }
         known.insert(REVISION.into(), revision.into());
-        annotations::put(&mut self.whole, known);
+        self.set_annotations(known);
         true
     }
 
@@ -90,7 +132,7 @@ impl<'a> Rollout<'a> {
     /// # Errors
     /// Only until there is an answer.
     pub(super) fn try_write_status(&mut self, asked: &mut Transcript) -> Result<Answer, Stop> {
-        self.whole["status"] = status::to_value(&self.status);
+        self.edits.status = Some(status::to_value(&self.status));
         let target = Target::status(DEPLOYMENTS, self.deployment.metadata.key());
         self.replace(target, asked)
     }
@@ -106,11 +148,10 @@ impl<'a> Rollout<'a> {
     }
 
     fn replace(&mut self, target: Target, asked: &mut Transcript) -> Result<Answer, Stop> {
-        let answer = asked.send(Request::Replace { target, body: self.whole.clone() })?;
+        let answer = asked.send_with(|| Request::Replace { target, body: self.body() })?;
         if let Ok(updated) = &answer {
             // The next write of this sync replaces what this one wrote.
-            self.whole["metadata"]["resourceVersion"] =
-                updated["metadata"]["resourceVersion"].clone();
+            self.edits.version = Some(updated["metadata"]["resourceVersion"].clone());
         }
         Ok(answer)
     }
@@ -134,9 +175,13 @@ impl<'a> Rollout<'a> {
 ///
 /// # Errors
 /// When that failed.
-pub(super) fn replace_set(set: &Set, body: Value, asked: &mut Transcript) -> Result<Set, Stop> {
+pub(super) fn replace_set(
+    set: &Set,
+    body: impl FnOnce() -> Value,
+    asked: &mut Transcript,
+) -> Result<Set, Stop> {
     let target = Target::object(REPLICA_SETS, set.metadata.key());
-    let updated = asked.send(Request::Replace { target, body })??;
+    let updated = asked.send_with(|| Request::Replace { target, body: body() })??;
     set_of(&updated)
 }
 

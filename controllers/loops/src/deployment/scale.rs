@@ -149,12 +149,15 @@ impl Rollout<'_> {
         if before == size && !is_annotation_outdated(set, desired, max) {
             return Ok(unchanged);
         }
-        let mut whole = set.value();
-        whole["spec"]["replicas"] = size.into();
-        let mut known = annotations::of(&whole);
-        annotations::set_replicas(&mut known, desired, max);
-        annotations::put(&mut whole, known);
-        let updated = replace_set(set, whole, asked)?;
+        let body = || {
+            let mut body = set.value();
+            body["spec"]["replicas"] = size.into();
+            let mut known = annotations::of(&body);
+            annotations::set_replicas(&mut known, desired, max);
+            annotations::put(&mut body, known);
+            body
+        };
+        let updated = replace_set(set, body, asked)?;
         let is_scaled = before != size;
         if is_scaled {
             let direction = if before < size { "up" } else { "down" };

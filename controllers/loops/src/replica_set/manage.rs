@@ -39,10 +39,13 @@ fn create<W: Replicated>(
     asked: &mut Transcript,
 ) -> Result<(), Stop> {
     let meta = snapshot.set.metadata();
-    let whole = snapshot.set.value();
-    let pod = pods::pod_from_template(&whole["spec"]["template"], W::KIND, meta);
-    let request = pods::create(&meta.namespace, pod)?;
-    let answers = asked.slow_start(vec![request; count])?;
+    if snapshot.set.spec().template.metadata.labels.iter().len() == 0 {
+        return Err(pods::no_labels());
+    }
+    let answers = asked.slow_start_equal(count, || {
+        let pod = pods::pod_from_template(&snapshot.set.template(), W::KIND, meta);
+        pods::create_request(&meta.namespace, pod)
+    })?;
     let about = EventTarget::of(W::KIND, meta);
     let mut failure = None;
     for answer in answers {

@@ -16,6 +16,7 @@ mod tests;
 
 use std::marker::PhantomData;
 use std::rc::Rc;
+use std::time::Duration;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, PODS};
@@ -118,6 +119,7 @@ impl<W: Replicated> Controller for ReplicaController<W> {
     type Note = ();
 
     const NAME: &'static str = W::NAME;
+    const SETTLE: Duration = Duration::from_millis(20);
 
     fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
         Some(object.clone())

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use jiff::Timestamp;
 use pintle_api_types::request::{Request, Target};
 use pintle_api_types::symbol::Symbol;
-use pintle_controllers_core::frame::{Retry, Stop, SyncError, Transcript};
+use pintle_controllers_core::frame::{Stop, SyncError, Transcript};
 use pintle_controllers_core::kept::Kept;
 use pintle_controllers_core::kinds::{Pod, ReplicaCondition, ReplicaStatus};
 use serde_json::{Map, Value, json};
@@ -85,38 +85,32 @@ fn number(count: usize) -> i32 {
     i32::try_from(count).expect("fewer pods than 2^31")
 }
 
-/// Writes the status if it changed; returns the set as it is then. A failed write is tried once
-/// more upon the live set.
+/// Writes the status if it changed. A failed write is tried once more upon the live set.
 // k8s: pkg/controller/replicaset/replica_set_utils.go updateReplicaSetStatus
 pub(super) fn update<W: Replicated>(
     set: &Rc<Kept<W>>,
-    new: ReplicaStatus,
+    new: &ReplicaStatus,
     asked: &mut Transcript,
-) -> Result<Rc<Kept<W>>, Stop> {
+) -> Result<(), Stop> {
     let generation = set.metadata().generation;
-    if *set.status() == new && set.status().observed_generation == generation {
-        return Ok(Rc::clone(set));
+    if set.status() == new && set.status().observed_generation == generation {
+        return Ok(());
     }
-    let body = to_value(&ReplicaStatus { observed_generation: generation, ..new });
+    let status = to_value(&ReplicaStatus { observed_generation: generation, ..new.clone() });
     let key = set.metadata().key();
     let target = Target::status(W::KIND, key.clone());
-    let mut whole = set.value();
-    whole["status"] = body.clone();
-    let first = asked.send(Request::Replace { target: target.clone(), body: whole })?;
-    let updated = match first {
-        Ok(updated) => updated,
-        Err(_) => {
-            let read = Target::object(W::KIND, key);
-            let mut live = asked.send(Request::Read { target: read, only_metadata: false })??;
-            live["status"] = body;
-            asked.send(Request::Replace { target, body: live })??
-        }
-    };
-    let updated = Kept::of_value(&updated).map_err(|error| {
-        let message = format!("the answer to a status update cannot be read: {error}");
-        Stop::Failed(SyncError { message, retry: Retry::Backoff })
+    let first = asked.send_with(|| {
+        let mut body = set.value();
+        body["status"] = status.clone();
+        Request::Replace { target: target.clone(), body }
     })?;
-    Ok(Rc::new(updated))
+    if first.is_err() {
+        let read = Target::object(W::KIND, key);
+        let mut live = asked.send(Request::Read { target: read, only_metadata: false })??;
+        live["status"] = status;
+        asked.send(Request::Replace { target, body: live })??;
+    }
+    Ok(())
 }
 
 /// The status as the API server reads it.

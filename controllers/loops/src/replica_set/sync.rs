@@ -9,7 +9,7 @@ use pintle_api_types::kind::PODS;
 use pintle_controllers_core::common::claim::Claim;
 use pintle_controllers_core::frame::{Outcome, Stop, Transcript};
 use pintle_controllers_core::kept::Kept;
-use pintle_controllers_core::kinds::Pod;
+use pintle_controllers_core::kinds::{Pod, ReplicaSpec, ReplicaStatus};
 
 use super::{Replicated, Snapshot, manage, status};
 
@@ -34,11 +34,11 @@ pub(super) fn sync<W: Replicated>(
     let terminating = W::COUNTS_TERMINATING.then(|| terminating(snapshot));
     let counted = status::Counted { active: &active, terminating, failure: failure.as_ref() };
     let new = status::calculate(set, &counted, asked.now());
-    let updated = status::update(&snapshot.set, new, asked)?;
+    status::update(&snapshot.set, &new, asked)?;
     if let Some(error) = failure {
         return Err(Stop::Failed(error));
     }
-    let again = next_availability_check(&updated, &active, asked.now());
+    let again = next_availability_check(set.spec(), &new, &active, asked.now());
     if let Some(wait) = again {
         asked.because(format!("a pod is available in {} s", wait.as_secs_f32().ceil()));
     }
@@ -59,13 +59,13 @@ fn terminating<W: Replicated>(snapshot: &Snapshot<W>) -> usize {
 
 /// When the next ready pod has been ready for long enough.
 // k8s: pkg/controller/controller_utils.go FindMinNextPodAvailabilityCheck
-fn next_availability_check<W: Replicated>(
-    set: &Kept<W>,
+fn next_availability_check(
+    spec: &ReplicaSpec,
+    status: &ReplicaStatus,
     active: &[Rc<Kept<Pod>>],
     now: Timestamp,
 ) -> Option<Duration> {
-    let min_ready = set.spec().min_ready_seconds;
-    let status = set.status();
+    let min_ready = spec.min_ready_seconds;
     if min_ready <= 0 || status.ready_replicas == status.available_replicas {
         return None;
     }

@@ -26,6 +26,7 @@ use pintle_controllers_loops::service_account_token::{ServiceAccountTokens, Toke
 use pintle_controllers_loops::stateful_set::StatefulSets;
 use pintle_controllers_loops::ttl_after_finished::TtlAfterFinished;
 use pintle_memory_api::{Change, Identity, Server};
+use serde_json::{Value, json};
 
 /// A request under way.
 pub(crate) struct Call {
@@ -188,6 +189,7 @@ impl Daemon {
         let lost =
             || Err(ApiError { message: "connection lost".to_owned(), ..ApiError::default() });
         let waiting = self.waiting.get_mut(&call.ticket).expect("it waits");
+        let answer = answer.map(|answer| answer.map(|object| as_asked(&call.request, object)));
         waiting.answers[call.at] = Some(answer.unwrap_or_else(lost));
         if waiting.answers.iter().all(Option::is_some) {
             let waiting = self.waiting.remove(&call.ticket).expect("it waits");
@@ -195,6 +197,15 @@ impl Daemon {
             self.frame.answer(call.ticket, answers, now);
         }
     }
+}
+
+/// What of an object the API server answers to this request.
+fn as_asked(request: &Request, mut object: Value) -> Value {
+    let is_whole = matches!(request, Request::Read { .. } | Request::List { .. });
+    if request.wants_only_metadata() && !is_whole && object["kind"] != "Status" {
+        object = json!({"metadata": object["metadata"].take()});
+    }
+    object
 }
 
 /// The kind under which the server has the objects of a kind of which only some are followed.
