@@ -194,8 +194,8 @@ fn go_text(body: &Value) -> String {
     escaped
 }
 
-/// An object without `metadata.managedFields`, which nobody reads: they are half of many objects,
-/// and the API server keeps its own when a request has none.
+/// An object without `metadata.managedFields`. They are half of many objects, no controller reads
+/// them, and the API server keeps its own when a request has none.
 struct AnswerObject(Value);
 
 impl<'de> Deserialize<'de> for AnswerObject {

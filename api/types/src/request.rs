@@ -82,8 +82,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Of the object in the answer only the metadata is asked for: where nobody reads more, the rest
-    /// is neither sent nor parsed.
+    /// Only the metadata of the object in the answer is asked for. No controller reads more of these
+    /// answers, and the API server need not send the rest.
     pub fn wants_only_metadata(&self) -> bool {
         match self {
             Self::Create { kind, below, .. } => *kind == PODS && below.is_none(),

@@ -41,7 +41,7 @@ pub trait Facts: DeserializeOwned + 'static {
 pub struct Kept<T> {
     facts: T,
     text: Option<Box<str>>,
-    /// Known once somebody asked for it.
+    /// Computed at the first use.
     template: OnceCell<TemplateDigest>,
 }
 

@@ -283,6 +283,6 @@ fn unexpected(kind: Kind, namespace: &str) -> String {
     )
 }
 
-fn list(kind: Kind, namespace: &str, only_metadata: bool) -> Request {
+pub(super) fn list(kind: Kind, namespace: &str, only_metadata: bool) -> Request {
     Request::List { kind, namespace: namespace.to_owned(), labels: String::new(), only_metadata }
 }

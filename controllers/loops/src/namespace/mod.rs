@@ -8,10 +8,12 @@
 
 mod conditions;
 mod content;
+mod early;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -51,7 +53,13 @@ impl Namespaces {
         Self { workers, follows_content, terminating: BTreeMap::new() }
     }
 
-    fn note_namespace(&mut self, change: &Change, now: Now, wake: &mut Wakes<ObjectKey>) {
+    fn note_namespace(
+        &mut self,
+        change: &Change,
+        tables: &Tables,
+        now: Now,
+        wake: &mut Wakes<ObjectKey>,
+    ) {
         let Some(meta) = change.new_meta() else {
             if let Some(meta) = change.old_meta() {
                 self.terminating.remove(&meta.key());
@@ -59,8 +67,14 @@ impl Namespaces {
             return;
         };
         if meta.is_deleting() {
-            self.terminating.entry(meta.key()).or_insert(now.instant + GRACE);
-            wake.after(meta.key(), GRACE);
+            let key = meta.key();
+            if let Entry::Vacant(entry) = self.terminating.entry(key.clone()) {
+                entry.insert(now.instant + GRACE);
+                if !early::large_kinds(&meta.name, tables).is_empty() {
+                    wake.now(key.clone());
+                }
+            }
+            wake.after(key, GRACE);
         }
     }
 
@@ -80,6 +94,8 @@ impl Namespaces {
 pub struct TerminatingNamespace {
     key: ObjectKey,
     discovery: Rc<Discovery>,
+    /// Kinds that are deleted now; everything is deleted when it is empty.
+    early: Vec<Kind>,
 }
 
 impl Controller for Namespaces {
@@ -119,7 +135,7 @@ impl Controller for Namespaces {
         wake: &mut Wakes<ObjectKey>,
     ) {
         match (change, change.kind()) {
-            (Change::Namespace(_), _) => self.note_namespace(change, now, wake),
+            (Change::Namespace(_), _) => self.note_namespace(change, tables, now, wake),
             // A group that was dead may be alive.
             (Change::Discovered, _) => {
                 for (key, begins_at) in &self.terminating {
@@ -140,10 +156,13 @@ impl Controller for Namespaces {
         &mut self,
         key: &ObjectKey,
         tables: &Tables,
-        _: Now,
+        now: Now,
     ) -> Option<TerminatingNamespace> {
         tables.namespaces.get(key)?;
-        Some(TerminatingNamespace { key: key.clone(), discovery: Rc::clone(&tables.discovery) })
+        let is_early = self.terminating.get(key).is_some_and(|over| now.instant < *over);
+        let early = if is_early { early::large_kinds(key.name(), tables) } else { Vec::new() };
+        let discovery = Rc::clone(&tables.discovery);
+        Some(TerminatingNamespace { key: key.clone(), discovery, early })
     }
 
     // k8s: deletion/namespaced_resources_deleter.go Delete
@@ -155,6 +174,9 @@ impl Controller for Namespaces {
         let Some(namespace) = read(&snapshot.key, asked)? else { return Ok(Outcome::done()) };
         if !is_deleting(&namespace) {
             return Ok(Outcome::done());
+        }
+        if !snapshot.early.is_empty() {
+            return early::delete_large(&snapshot.early, snapshot.key.name(), asked);
         }
         let marked = retry_on_conflict(namespace, &snapshot.key, asked, |namespace| {
             let is_marked = namespace["status"]["phase"] == "Terminating";

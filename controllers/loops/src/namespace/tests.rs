@@ -27,7 +27,8 @@ fn snapshot() -> TerminatingNamespace {
         found(NODES, ALL),
     ];
     let discovery = Discovery { kinds, ..Discovery::default() };
-    TerminatingNamespace { key: ObjectKey::new("", "n"), discovery: Rc::new(discovery) }
+    let (key, discovery) = (ObjectKey::new("", "n"), Rc::new(discovery));
+    TerminatingNamespace { key, discovery, early: Vec::new() }
 }
 
 fn namespace(phase: &str, finalizers: &[&str]) -> Value {
@@ -306,4 +307,48 @@ fn last_object_of_a_kind_wakes_its_terminating_namespace() {
     }
     assert_eq!(woken, [1, 0, 0, 0, 1]);
     assert_eq!(wakes(&mut controller, &Change::Discovered, &tables, 1), 1);
+}
+
+#[test]
+fn kind_with_many_objects_is_deleted_before_the_grace_is_over_unless_there_are_pods() {
+    let early = || TerminatingNamespace { early: vec![DEPLOYMENTS], ..snapshot() };
+    let mut cluster = terminating();
+    let driven = synced(&mut cluster, &early(), 1);
+    let text: Vec<_> = driven.requests.iter().map(describe).collect();
+    assert_eq!(text, ["read", "list pods", "clear deployments.apps"]);
+    cluster.lists.insert(PODS, json!([{"metadata": {"name": "p"}}]));
+    let driven = synced(&mut cluster, &early(), 1);
+    let text: Vec<_> = driven.requests.iter().map(describe).collect();
+    assert_eq!(text, ["read", "list pods"]);
+}
+
+#[test]
+fn namespace_with_many_objects_is_synced_at_once_and_again_after_the_grace() {
+    let of = |kind, name: &str| {
+        let text = json!({"metadata": {"name": name, "namespace": "n"}}).to_string();
+        Decoded::only_metadata(kind, &text)
+    };
+    for (maps, pods, expected) in [(99, 0, 1), (100, 0, 2), (100, 1, 1)] {
+        let discovery = Discovery { kinds: vec![found(CONFIG_MAPS, ALL)], ..Discovery::default() };
+        let mut tables = applied(vec![WatchEvent::Discovered(discovery)]);
+        for at in 0..maps {
+            tables.apply(set(of(CONFIG_MAPS, &format!("m{at}"))));
+        }
+        tables.apply(WatchEvent::ListComplete(CONFIG_MAPS));
+        for _ in 0..pods {
+            let pod = json!({"metadata": {"name": "p", "namespace": "n"}}).to_string();
+            tables.apply(set(Decoded::typed(PODS, &pod)));
+        }
+        let mut controller = Namespaces::new(1, true);
+        let text = namespace("Terminating", &["kubernetes"]).to_string();
+        let changes = tables.apply(set(Decoded::typed(NAMESPACES, &text)));
+        assert_eq!(wakes(&mut controller, &changes[0], &tables, 1), expected, "{maps} {pods}");
+        let key = ObjectKey::new("", "n");
+        let is_early = |seconds, controller: &mut Namespaces| {
+            let snapshot = controller.snapshot(&key, &tables, at(seconds)).expect("a namespace");
+            !snapshot.early.is_empty()
+        };
+        assert_eq!(is_early(2, &mut controller), expected == 2);
+        assert!(!is_early(6, &mut controller), "the grace is over");
+    }
 }
