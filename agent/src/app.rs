@@ -47,6 +47,7 @@ use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::source::Problem;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{NodeFacts, UnixNanos};
+use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_core::worker::{Input, Pods, Settings};
 use pintle_agent_host::ledger;
 use pintle_agent_host::ledger::Ledger;
@@ -107,6 +108,8 @@ pub struct Parts {
     pub views: Views,
     /// What reads cgroups and counts volumes.
     pub gauges: server::Gauges,
+    /// Resolved claims of pods.
+    pub claims: ClaimViews,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
@@ -181,6 +184,7 @@ impl Parts {
             recorder = recorder.announcing(EventRecorder::new(cluster.events.clone()));
         }
         let sync_every = config.kubelet.sync_frequency.to_std();
+        let claims = ClaimViews::default();
         Ok(Self {
             providers: host::providers(&config)?,
             runtime: host::connect(&config, &metrics)?,
@@ -197,7 +201,8 @@ impl Parts {
             lists: ListsSeen::default(),
             pressure: watch::Sender::default(),
             shutdown: Progress::new(None),
-            gauges: server::Gauges::start(&config, &metrics),
+            gauges: server::Gauges::start(&config, &metrics, claims.clone()),
+            claims,
             metrics,
             config,
         })
@@ -442,6 +447,7 @@ impl Parts {
             trust_bundles: self.config.gates.enabled("ClusterTrustBundleProjection"),
             pod_certificates: self.config.gates.enabled("PodCertificateRequest"),
             recorder: self.recorder.clone(),
+            claims: self.claims.clone(),
             node: Some(cluster.node.clone()),
         };
         Objects::new(cluster.objects.clone(), settings, self.inputs.clone())

@@ -1,29 +1,94 @@
-//! Makes cgroup, directories and volumes of a pod ready, and keeps files in volumes up to date.
+//! Makes cgroup, directories, claims and volumes of a pod ready, and keeps files in volumes up to date.
 //!
-//! Effects of `Prepare` and `Refresh`, with the kubelet's events and reasons. Idempotent.
+//! Effects of `Prepare` and `Refresh`, with the kubelet's events and reasons. `Prepare` is a list of
+//! stages; an entry of the pod's timeline has their times. Idempotent.
 // k8s: pkg/kubelet/kubelet.go SyncPod
 
 use std::path::Path;
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_cluster::objects::{RefusedVolume, ResolvedClaims};
+use pintle_agent_core::timeline::took;
 use pintle_agent_core::types::with_causes;
-use pintle_agent_core::volume::PodDirs;
+use pintle_agent_core::storage::csi;
+use pintle_agent_core::volume::plan::PodVolume;
+use pintle_agent_core::volume::{PodDirs, PodVolumes, VolumeKind};
 use pintle_agent_core::worker::Failure;
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
 use pintle_agent_host::volume;
 use pintle_agent_host::volume::project::Measure;
+use pintle_agent_host::volume::{Cause, MountNotice, VolumeError};
 use pintle_api_types::pod;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 
 use crate::adopt::makes_sandbox;
 use crate::execute::{Executor, SyncOrder};
+use crate::storage;
+
+/// What is made ready, in this order; each ends before the next begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Cgroup,
+    Directories,
+    Claims,
+    Volumes,
+    PullSecrets,
+}
+
+impl Stage {
+    const ALL: [Self; 5] =
+        [Self::Cgroup, Self::Directories, Self::Claims, Self::Volumes, Self::PullSecrets];
+
+    /// Its name in the timeline.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cgroup => "cgroup",
+            Self::Directories => "directories",
+            Self::Claims => "claims",
+            Self::Volumes => "volumes",
+            Self::PullSecrets => "pull secrets",
+        }
+    }
+}
+
+/// The timeline's entry with the time of each stage.
+const STAGES: &str = "PrepareStages";
 
 impl Executor {
-    /// Cgroup, directories, volumes.
+    /// Runs all stages. A stage that fails has emitted its event and ends it.
     pub(super) async fn prepare(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
-        self.prepare_cgroup(order, pod).await?;
+        let (mut claims, mut times) = (ResolvedClaims::default(), Vec::new());
+        for stage in Stage::ALL {
+            let begun = Instant::now();
+            let done = match stage {
+                Stage::Cgroup => self.prepare_cgroup(order, pod).await,
+                Stage::Directories => self.prepare_directories(order).await,
+                Stage::Claims => {
+                    // An unusable claim fails the next stage, after it has set up the others.
+                    claims = self.objects.resolve_claims(&order.uid, pod).await;
+                    Ok(())
+                }
+                Stage::Volumes => self.prepare_volumes(order, pod, &claims).await,
+                Stage::PullSecrets => self.check_pull_secrets(order, pod).await,
+            };
+            let time = took(begun.elapsed());
+            match done {
+                Ok(()) => times.push(format!("{} {time}", stage.name())),
+                Err(failure) => {
+                    times.push(format!("{} failed after {time}", stage.name()));
+                    self.recorder.stage(&order.uid, STAGES, None, &times.join(", "));
+                    return Err(failure);
+                }
+            }
+        }
+        self.recorder.stage(&order.uid, STAGES, None, &times.join(", "));
+        Ok(())
+    }
+
+    async fn prepare_directories(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
         let made = blocking::run(Place::change(&order.uid), move || {
             volume::execute::make_pod_dirs(&dirs).map_err(|error| error.to_string())
@@ -33,15 +98,59 @@ impl Executor {
             let text = format!("error making pod data directories: {error}");
             self.recorder.event(&order.uid, true, "Failed", &text, None);
             Failure::new("FailedToMakePodDataDirectories", text)
-        })?;
+        })
+    }
+
+    /// Every volume is tried, also when the claim of another one cannot be used.
+    // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
+    async fn prepare_volumes(
+        &self,
+        order: &SyncOrder,
+        pod: &Pod,
+        claims: &ResolvedClaims,
+    ) -> Result<(), Failure> {
         self.objects.register(&order.uid, pod);
         let content = self.objects.content(&order.uid, pod);
         let now = pintle_daemon::clock::now().to_timestamp();
-        let (volumes, measure) = (self.volumes(pod), self.measure(pod));
+        let (mut volumes, measure) = (self.volumes(pod), self.measure(pod));
+        let mut failures = refused(&volumes, claims);
+        let is_refused = |name: &str| claims.refused.iter().any(|refused| refused.volume == name);
+        volumes.volumes.retain(|volume| !is_refused(&volume.name));
         match volume::execute::mount_all(&order.uid, &volumes, measure, &content, now).await {
             Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
-            Err(errors) => return Err(self.failed_mounts(order, &errors)),
+            Err(errors) => failures.extend(errors),
         }
+        let (mounted, ready) = tokio::join!(
+            volume::claimed::mount_claimed(&volumes),
+            self.drivers_ready(order, &volumes)
+        );
+        for MountNotice { reason, is_warning, text } in &mounted.notices {
+            self.recorder.event(&order.uid, *is_warning, reason, text, None);
+        }
+        failures.extend(mounted.failures);
+        failures.extend(unusable(claims));
+        match failures.is_empty() {
+            // The calls that failed have told their events.
+            true => ready,
+            false => Err(self.failed_mounts(order, &failures)),
+        }
+    }
+
+    /// Waits for the volumes of CSI drivers.
+    async fn drivers_ready(&self, order: &SyncOrder, volumes: &PodVolumes) -> Result<(), Failure> {
+        let Some(pod) = order.pod.as_ref() else { return Ok(()) };
+        let of_driver = |volume: &PodVolume| match &volume.kind {
+            VolumeKind::Csi(of_driver) => Some(csi::Volume::clone(of_driver)),
+            _ => None,
+        };
+        let wanted: Vec<csi::Volume> = volumes.volumes.iter().filter_map(of_driver).collect();
+        let Err(late) = self.volumes.ready(&order.uid, pod, &wanted).await else { return Ok(()) };
+        let sentences: Vec<_> = late.waiting.iter().map(storage::sentence).collect();
+        let text = format!("{late}: {}", sentences.join("; "));
+        Err(Failure::new("FailedMount", text))
+    }
+
+    async fn check_pull_secrets(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
         if let Some(text) = self.objects.pull_secrets(&order.uid, pod).await.warning() {
             let reason = "FailedToRetrieveImagePullSecret";
             self.recorder.event(&order.uid, true, reason, &text, None);
@@ -69,7 +178,7 @@ impl Executor {
         refreshed.map_err(|errors| self.failed_mounts(order, &errors))
     }
 
-    fn failed_mounts(&self, order: &SyncOrder, errors: &[volume::VolumeError]) -> Failure {
+    fn failed_mounts(&self, order: &SyncOrder, errors: &[VolumeError]) -> Failure {
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         for (error, text) in errors.iter().zip(&texts) {
             self.recorder.event(&order.uid, true, error.reason(), text, None);
@@ -126,5 +235,51 @@ impl Executor {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Volumes that are refused for this node or because another pod has them.
+fn refused(volumes: &PodVolumes, claims: &ResolvedClaims) -> Vec<VolumeError> {
+    let refuse = |RefusedVolume { volume, step, why }: &RefusedVolume| {
+        let planned = volumes.volumes.iter().find(|planned| planned.name == *volume);
+        let volume = planned.map_or(volume.as_str(), |planned| planned.disk_name()).to_owned();
+        VolumeError::Step { step, volume, cause: Cause::Text(why.clone()) }
+    };
+    claims.refused.iter().map(refuse).collect()
+}
+
+/// The claims that cannot be used, in one sentence.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
+fn unusable(claims: &ResolvedClaims) -> Option<VolumeError> {
+    let mut names: Vec<&str> = claims.unusable.iter().map(|claim| &*claim.volume).collect();
+    names.sort_unstable();
+    let names = names.join(" ");
+    let why: Vec<&str> = claims.unusable.iter().map(|claim| &*claim.why).collect();
+    let why = why.join("; ");
+    (!why.is_empty()).then(|| VolumeError::NotMounted { unresolved: names.clone(), names, why })
+}
+
+#[cfg(test)]
+mod tests {
+    use pintle_agent_cluster::objects::UnusableClaim;
+
+    use super::*;
+
+    #[test]
+    fn claims_that_cannot_be_used_are_told_in_one_sentence_of_the_kubelet() {
+        assert_eq!(unusable(&ResolvedClaims::default()), None);
+        let claim = |volume: &str, why: &str| UnusableClaim {
+            volume: volume.to_owned(),
+            why: why.to_owned(),
+        };
+        let claims = ResolvedClaims {
+            unusable: vec![claim("b", "no b"), claim("a", "no a")],
+            ..ResolvedClaims::default()
+        };
+        let error = unusable(&claims).expect("an error");
+        assert_eq!(error.reason(), "FailedMount");
+        let want = "Unable to attach or mount volumes: unmounted volumes=[a b], unattached \
+                    volumes=[], failed to process volumes=[a b]: no b; no a";
+        assert_eq!(error.to_string(), want);
     }
 }

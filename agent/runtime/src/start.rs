@@ -23,7 +23,7 @@ use pintle_agent_core::request::security::IdRange;
 use pintle_agent_core::request::{ContainerContext, PodContext, paths};
 use pintle_agent_core::sync::stop_order;
 use pintle_agent_core::types::{ContainerId, ContainerKind, PodUid};
-use pintle_agent_core::volume::{PodDirs, PodVolumes};
+use pintle_agent_core::volume::{PlannedDevice, PodDirs, PodVolumes};
 use pintle_agent_core::worker::{Failure, NO_SANDBOX_STATUS};
 use pintle_agent_host::volume;
 use pintle_api_types::pod;
@@ -68,7 +68,8 @@ struct Images<'a> {
 
 impl Executor {
     pub(super) fn volumes(&self, pod: &Pod) -> PodVolumes {
-        PodVolumes::plan(&self.node.root_dir, &self.facts.borrow(), pod)
+        let claims = self.objects.claims(&pod::uid(pod));
+        PodVolumes::plan(&self.node.root_dir, &self.facts.borrow(), pod, &claims)
     }
 
     /// The sandbox, with its log directory.
@@ -92,7 +93,9 @@ impl Executor {
         let handler = self.facts.borrow().handler(&handler);
         let node = self.node_now().await.map_err(fail)?;
         let users = self.users.range(pod, &handler).await.map_err(fail)?;
+        let extra_groups = &*self.objects.claims(&order.uid).extra_groups(pod);
         let ctx = self.context(&node, pod, attempt, (&handler, users), &[]);
+        let ctx = PodContext { extra_groups, ..ctx };
         let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
         for DnsWarning { about, reason, message } in made.warnings {
             match about {
@@ -136,7 +139,9 @@ impl Executor {
         let node = self.node_now().await.map_err(|text| self.refuse(start, &text))?;
         let users = self.users.range(start.pod, &handler).await;
         let users = users.map_err(|text| self.refuse(start, &text))?;
+        let extra_groups = &*self.objects.claims(&start.order.uid).extra_groups(start.pod);
         let ctx = self.context(&node, start.pod, attempt, (&handler, users), &ips);
+        let ctx = PodContext { extra_groups, ..ctx };
         let mut config = request::sandbox_config(&ctx)
             .map_err(|error| self.refuse(start, &error.to_string()))?
             .config;
@@ -211,6 +216,8 @@ impl Executor {
         let target_id = target_of(start).map_err(refuse)?;
         let termination_file = random_hex();
         let none = BTreeMap::new();
+        let devices = volumes.devices(container).map_err(|e| refuse(e.to_string()))?;
+        let devices: Vec<v1::Device> = devices.into_iter().map(device).collect();
         let of_container = ContainerContext {
             container,
             restart_count,
@@ -221,7 +228,7 @@ impl Executor {
             images: images.volumes,
             termination_file: &termination_file,
             sources: &sources,
-            devices: &[],
+            devices: &devices,
             cdi_devices: &[],
             annotations: &none,
             exclusive_cpus: false,
@@ -545,6 +552,15 @@ fn random_hex() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let random = RandomState::new().build_hasher().finish();
     format!("{:08x}", random & 0xffff_ffff)
+}
+
+/// A device of a block volume, as the runtime takes it.
+fn device(planned: PlannedDevice) -> v1::Device {
+    v1::Device {
+        container_path: planned.container_path,
+        host_path: planned.host_path.to_string_lossy().into_owned(),
+        permissions: planned.permissions.to_owned(),
+    }
 }
 
 #[cfg(test)]

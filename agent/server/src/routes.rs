@@ -88,6 +88,7 @@ async fn rendered(parts: &Parts, stats: Option<&Stats>, key: Key) -> Option<Answ
             let mut text = metrics(parts);
             if let Some(stats) = stats {
                 text.push_str(&stats.logs(&parts.views.load()).await);
+                text.push_str(&stats.claims(&parts.views.load()).await);
             }
             Answer::metrics(text)
         }

@@ -18,7 +18,7 @@ use pintle_agent_core::request::{
     ContainerContext, Gates, NodeContext, PodContext, RuntimeHandler, SwapPolicy,
 };
 use pintle_agent_core::types::{ContainerKind, NodeFacts, SandboxId};
-use pintle_agent_core::volume::PodVolumes;
+use pintle_agent_core::volume::{Claims, PodVolumes};
 use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 use pintle_cri::v1;
@@ -280,7 +280,8 @@ impl Recording {
         let facts = &node.context.facts;
         let environment = request::container_environment(&pod_context, &ctx);
         let environment = environment.map_err(|error| error.to_string())?.to_map();
-        let volumes = PodVolumes::plan(&node.context.root_dir, facts, &self.pod);
+        let root = &node.context.root_dir;
+        let volumes = PodVolumes::plan(root, facts, &self.pod, &Claims::default());
         let supported = node.handler.recursive_read_only;
         let mounts = volumes.mounts(&container, &environment, supported);
         let mounts = mounts.map_err(|error| error.to_string())?;

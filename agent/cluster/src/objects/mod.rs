@@ -1,4 +1,4 @@
-//! What pods refer to by name: config maps, secrets, services, tokens, runtime classes.
+//! What pods refer to by name: config maps, secrets, services, tokens, runtime classes, claims.
 //!
 //! ```text
 //!   pod ─> references ─> table ─ open, close, read ─> follow (one task per object) <── API server
@@ -18,6 +18,7 @@
 //! per object. Values of secrets never get into a log or a message.
 
 mod accounts;
+mod claims;
 mod collection;
 mod content;
 mod driver_volumes;
@@ -47,6 +48,7 @@ use kube::Client;
 use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_core::worker::Input;
 use pintle_api_types::selector as label_selector;
 use tokio::sync::{mpsc, watch};
@@ -54,6 +56,7 @@ use tokio::sync::{mpsc, watch};
 use crate::node::own::OwnNode;
 
 pub use accounts::{Account, Accounts};
+pub use claims::{RefusedVolume, ResolvedClaims, UnusableClaim};
 pub use content::PodContent;
 pub use environment::ContainerObjects;
 pub use pull_secrets::PullSecrets;
@@ -85,6 +88,8 @@ pub struct Settings {
     pub pod_certificates: bool,
     /// Takes events of pods.
     pub recorder: Recorder,
+    /// Receives resolved claims, for statistics.
+    pub claims: ClaimViews,
     /// The own node, whose annotation says how long copies are good in mode `Cache`.
     pub node: Option<watch::Receiver<OwnNode>>,
 }
@@ -117,6 +122,7 @@ struct Shared {
     certificates: Option<PodCertificates>,
     classes: runtime_class::Classes,
     drivers: driver_volumes::DriverSpecs,
+    volumes: RefCell<claims::ClaimTable>,
 }
 
 impl Objects {
@@ -147,6 +153,7 @@ impl Objects {
             services: ServiceWatch::default(),
             classes: runtime_class::Classes::default(),
             drivers: driver_volumes::DriverSpecs::default(),
+            volumes: RefCell::default(),
         });
         if shared.settings.strategy != ChangeDetectionStrategy::Watch {
             pintle_daemon::tasks::singleton("object resync", resync(Rc::downgrade(&shared)));
@@ -169,6 +176,7 @@ impl Objects {
         let Some(shared) = &self.0 else { return };
         let orders = shared.table.borrow_mut().forget(uid);
         shared.carry_out(orders);
+        shared.forget_claims(uid);
         shared.tokens.forget(uid);
         if let Some(bundles) = &shared.trust_bundles {
             bundles.forget(uid);

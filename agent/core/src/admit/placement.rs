@@ -51,21 +51,24 @@ fn has_affinity(node: &Node, pod: &Pod) -> bool {
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required = affinity
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|NodeSelector { node_selector_terms }| {
-        node_selector_terms.iter().any(|term| term_matches(node, term))
-    })
+    required.is_none_or(|selector| selects(selector, &node.name, &node.labels))
+}
+
+/// True when a selector of nodes holds for a node of this name with these labels.
+pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(name, labels, term))
 }
 
 /// An empty term matches nothing.
-fn term_matches(node: &Node, term: &NodeSelectorTerm) -> bool {
+fn term_matches(name: &str, own: &BTreeMap<String, String>, term: &NodeSelectorTerm) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     if labels.is_empty() && fields.is_empty() {
         return false;
     }
-    let own = BTreeMap::from([("metadata.name".to_owned(), node.name.clone())]);
-    labels.iter().all(|wanted| requirement_holds(&node.labels, wanted))
-        && fields.iter().all(|wanted| requirement_holds(&own, wanted))
+    let named = BTreeMap::from([("metadata.name".to_owned(), name.to_owned())]);
+    labels.iter().all(|wanted| requirement_holds(own, wanted))
+        && fields.iter().all(|wanted| requirement_holds(&named, wanted))
 }
 
 fn requirement_holds(labels: &BTreeMap<String, String>, wanted: &NodeSelectorRequirement) -> bool {

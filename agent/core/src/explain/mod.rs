@@ -186,13 +186,17 @@ fn event_of(reason: &str) -> &str {
     }
 }
 
-/// Which volume, why, since when.
+/// Which volume or claim, why, since when.
 fn unmounted(subject: &Subject<'_>, message: &str) -> Explanation {
     let (first, more) = message.split_once("; MountVolume.").unwrap_or((message, ""));
-    let named = first.strip_prefix("MountVolume.SetUp failed for volume \"");
-    let (what, why) = match named.and_then(|rest| rest.split_once("\" : ")) {
+    let named = ["MountVolume.", "MapVolume."].iter().find_map(|step| first.strip_prefix(step));
+    let named = named.and_then(|rest| rest.split_once(" failed for volume \""));
+    let (what, why) = match named.and_then(|(_, rest)| rest.split_once("\" : ")) {
         Some((volume, why)) => (format!("Waits for volume {volume}"), why),
-        None => ("A volume cannot be made ready".to_owned(), first),
+        None => match unusable_claim(first) {
+            Some((claim, why)) => (format!("Waits for claim {claim}"), why),
+            None => ("A volume cannot be made ready".to_owned(), first),
+        },
     };
     let others = more.matches("MountVolume.").count() + usize::from(!more.is_empty());
     let others = match others {
@@ -203,10 +207,17 @@ fn unmounted(subject: &Subject<'_>, message: &str) -> Explanation {
     let (since, again) = (since(subject, "FailedMount"), tried_again(subject));
     let sentence = format!("{what}{others}{since}: {}{again}", words::one_line(why));
     let namespace = pintle_api_types::pod::namespace(&subject.view.pod);
-    let remedy = remedies::of_missing(why, namespace).unwrap_or_else(|| {
+    let known = remedies::of_claim(why, namespace).or_else(|| remedies::of_missing(why, namespace));
+    let remedy = known.unwrap_or_else(|| {
         "correct the volume that the message names; it is tried again by itself".to_owned()
     });
     Explanation::trouble("FailedMount", sentence).with_remedy(remedy)
+}
+
+/// The claim that a pod waits for, and why it cannot be used.
+fn unusable_claim(message: &str) -> Option<(&str, &str)> {
+    let (_, rest) = message.split_once("error processing PVC ")?;
+    rest.split_once(": ")
 }
 
 /// `, for 2 min`: how long ago an event was told first.

@@ -148,6 +148,60 @@ pub(super) fn of_eviction(rule: EvictionRule) -> &'static str {
     }
 }
 
+/// What may help a claim or a volume of one, by the kubelet's words.
+const CLAIMS: [Advice; 9] = [
+    (
+        &["is not bound", "not yet bound to the claim", "empty pvc.spec.volumename"],
+        "see `kubectl describe` of the claim: its storage class needs a provisioner that runs, or a \
+         PersistentVolume has to fit it; the pod goes on by itself when it is bound",
+    ),
+    (
+        &["pvc is being deleted"],
+        "the claim is being deleted: create it again when it is gone, or delete the pod",
+    ),
+    (
+        &["does not point to claim.uid"],
+        "the PersistentVolume belongs to an earlier claim: remove its claimRef if its data may go \
+         to this one, or bind another volume",
+    ),
+    (
+        &["was not created for pod"],
+        "a claim of that name is another's: delete it if it is not needed, or rename the pod",
+    ),
+    (
+        &["already in use by another pod"],
+        "one pod may use the volume: wait until the other one is gone, or delete it",
+    ),
+    (
+        &["no matching nodeselectorterms"],
+        "the volume is not for this node: let the scheduler place the pod, without nodeName",
+    ),
+    (&["mount options are not supported"], "remove mountOptions from the PersistentVolume"),
+    (
+        &["specified in volumemounts", "specified in volumedevices"],
+        "use volumeMounts for a volume of mode Filesystem and volumeDevices for one of mode Block",
+    ),
+    (
+        &["failed to fetch pv"],
+        "see whether the PersistentVolume is there, and the rights of this node",
+    ),
+];
+
+/// About a claim that cannot be used.
+pub(super) fn of_claim(message: &str, namespace: &str) -> Option<String> {
+    let missing = message.split_once("persistentvolumeclaims \"").and_then(|(_, rest)| {
+        let (name, rest) = rest.split_once('"')?;
+        rest.trim_start().starts_with("not found").then_some(name)
+    });
+    if let Some(name) = missing {
+        return Some(format!(
+            "create claim {name} in namespace {namespace}, or correct its name in the pod; the pod \
+             goes on by itself when it is bound"
+        ));
+    }
+    advice(&CLAIMS, message).map(str::to_owned)
+}
+
 /// About an object that a volume or a variable wants and that is not there.
 pub(super) fn of_missing(message: &str, namespace: &str) -> Option<String> {
     let of_kind = |kind: &str| {
@@ -174,6 +228,25 @@ pub(super) fn of_missing(message: &str, namespace: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_claim_that_cannot_be_used_has_a_remedy() {
+        for (words, start) in [
+            ("persistentvolumeclaims \"c\" not found", "create claim c in namespace ns"),
+            ("PVC is not bound", "see `kubectl describe` of the claim"),
+            ("PVC is being deleted", "the claim is being deleted"),
+            ("UID a does not point to claim.UID b", "the PersistentVolume belongs to an earlier"),
+            ("PVC a was not created for pod b (pod is not owner)", "a claim of that name"),
+            ("it is already in use by another pod", "one pod may use the volume"),
+            ("no matching NodeSelectorTerms", "the volume is not for this node"),
+            ("volume v has volumeMode Block, but is specified in volumeMounts", "use volumeMounts"),
+            ("failed to fetch PV pv from API server: no", "see whether the PersistentVolume"),
+        ] {
+            let remedy = of_claim(words, "ns").unwrap_or_default();
+            assert!(remedy.starts_with(start), "{words}: {remedy}");
+        }
+        assert_eq!(of_claim("no such disk", "ns"), None);
+    }
 
     #[test]
     fn words_of_registries_have_a_remedy_each() {

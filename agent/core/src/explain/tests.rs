@@ -139,6 +139,13 @@ pub(super) fn start(name: &str) -> Action {
     Action::StartContainer { name, kind, restart_count: None, sandbox: None }
 }
 
+/// A claim that is not bound, in the kubelet's words.
+const UNBOUND: &str = "Unable to attach or mount volumes: unmounted volumes=[data], unattached \
+    volumes=[], failed to process volumes=[data]: error processing PVC ns/data: PVC is not bound";
+/// A volume that another pod has.
+const TAKEN: &str = "MountVolume.SetUp failed for volume \"pv\" : volume uses the ReadWriteOncePod \
+    access mode and is already in use by another pod";
+
 #[test]
 fn pods_that_wait_for_others_or_for_the_runtime() {
     let mut earlier = ObservedPod::empty("old".into(), "ns", "p");
@@ -196,6 +203,17 @@ fn pods_whose_volumes_cgroup_or_sandbox_fail() {
             creating().failed("FailedMount", "volume \"h\": /data is no directory.").wakes_in(4),
             "FailedMount",
             "A volume cannot be made ready: volume \"h\": /data is no directory; tried again in 4 s.",
+        ),
+        (
+            creating().failed("FailedMount", UNBOUND).wakes_in(4),
+            "FailedMount",
+            "Waits for claim ns/data: PVC is not bound; tried again in 4 s.",
+        ),
+        (
+            creating().failed("FailedMount", TAKEN),
+            "FailedMount",
+            "Waits for volume pv: volume uses the ReadWriteOncePod access mode and is already in \
+             use by another pod.",
         ),
         (
             creating().failed("CreatePodSandboxError", "cni: no network").wakes_in(0),

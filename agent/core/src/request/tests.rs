@@ -15,7 +15,7 @@ use crate::env::variables::NoSources;
 use crate::request::dns::NodeDns;
 use crate::request::security::{IdRange, ImageUser, SecurityPolicy};
 use crate::types::NodeFacts;
-use crate::volume::PodVolumes;
+use crate::volume::{Claims, PodVolumes};
 
 const GIB: u64 = 1 << 30;
 
@@ -80,7 +80,7 @@ fn config(node: &NodeContext, pod: &Pod, name: &str, target: Option<&str>) -> v1
     let handler = RuntimeHandler { name: "kata".to_owned(), ..RuntimeHandler::default() };
     let ctx = pod_context(node, &handler, pod);
     let images = BTreeMap::from([("img:1".to_owned(), "sha256:1".to_owned())]);
-    let mounts = PodVolumes::plan(Path::new("/root"), &node.facts, pod);
+    let mounts = PodVolumes::plan(Path::new("/root"), &node.facts, pod, &Claims::default());
     let mounts = mounts.mounts(&container, &BTreeMap::new(), false).expect("mounts");
     let of_container = ContainerContext {
         container: &container,

@@ -123,7 +123,7 @@ impl PodVolumes {
         } else if let Some(dir) = volume.host_dir(&self.dirs) {
             planned.host_path = dir.clone();
             if !path.is_empty() {
-                planned.host_path = self.dirs.sub_path(&volume.name, &container.name, index);
+                planned.host_path = self.dirs.sub_path(volume.disk_name(), &container.name, index);
                 planned.sub_path = Some(SubPath { volume_root: dir, path });
             }
         }

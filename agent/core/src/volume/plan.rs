@@ -6,25 +6,27 @@
 //! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::Ipv6Addr;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, EmptyDirVolumeSource, NFSVolumeSource, Pod, PodSpec, Volume,
-    VolumeProjection,
+    DownwardAPIVolumeFile, EmptyDirVolumeSource, Pod, Volume, VolumeProjection,
 };
 
-use super::layout::{EMPTY_DIR_PLUGIN, NFS_PLUGIN, PodDirs};
+use super::claim::{self, ClaimedVolume, Claims, VolumeUses};
+use super::kind;
+pub use super::kind::{EmptyDir, HostPathType, Local, Medium, Nfs, VolumeKind};
+use super::layout::PodDirs;
 use super::nested::{self, Nested};
 use super::payload::{
     CertificateRequest, Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits,
 };
 use crate::env::downward;
+use crate::storage::csi;
+use crate::storage::paths::CsiDirs;
 use crate::types::NodeFacts;
 use pintle_api_types::ids::PodUid;
-use pintle_api_types::pod::containers;
 use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;
 
@@ -33,43 +35,26 @@ const FILE_MODE: u32 = 0o644;
 /// Default of a token's `expirationSeconds`.
 const TOKEN_SECONDS: i64 = 3600;
 /// Why a volume that a container wants as a device is refused.
-const RAW_BLOCK: &str = "volumeDevices (raw block volumes are not supported)";
+const RAW_BLOCK: &str = "volumeDevices of a volume that is no claim";
 
-/// What must be at the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostPathType {
-    /// Anything; not even its existence is checked.
-    Unset,
-    /// A directory, made when nothing is there.
-    DirectoryOrCreate,
-    /// A directory.
-    Directory,
-    /// A file, made when nothing is there.
-    FileOrCreate,
-    /// A file.
-    File,
-    /// A Unix socket.
-    Socket,
-    /// A character device.
-    CharDevice,
-    /// A block device.
-    BlockDevice,
+/// When a volume of a disk is given to the pod's group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupPolicy {
+    /// Whenever the pod is set up.
+    #[default]
+    Always,
+    /// When the volume's root does not say that it was.
+    OnRootMismatch,
 }
 
-impl HostPathType {
-    /// Reads the API's text.
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "" => Self::Unset,
-            "DirectoryOrCreate" => Self::DirectoryOrCreate,
-            "Directory" => Self::Directory,
-            "FileOrCreate" => Self::FileOrCreate,
-            "File" => Self::File,
-            "Socket" => Self::Socket,
-            "CharDevice" => Self::CharDevice,
-            "BlockDevice" => Self::BlockDevice,
-            _ => return None,
-        })
+impl GroupPolicy {
+    fn of(pod: &Pod) -> Self {
+        let security = pintle_api_types::pod::spec(pod).security_context.as_ref();
+        let policy = security.and_then(|context| context.fs_group_change_policy.as_deref());
+        match policy {
+            Some("OnRootMismatch") => Self::OnRootMismatch,
+            _ => Self::Always,
+        }
     }
 }
 
@@ -82,6 +67,8 @@ pub struct PodVolumes {
     pub dirs: PodDirs,
     /// Group that volumes belong to.
     pub fs_group: Option<u32>,
+    /// When those of a disk are given to it.
+    pub group_policy: GroupPolicy,
     /// In the order of the spec.
     pub volumes: Vec<PodVolume>,
 }
@@ -93,121 +80,59 @@ pub struct PodVolume {
     pub name: String,
     /// What it is.
     pub kind: VolumeKind,
+    /// The claim that it comes from.
+    pub claim: Option<Arc<ClaimedVolume>>,
     /// Where other volumes are mounted inside it, relative; made beforehand in payload volumes,
     /// which containers cannot write. Others have none.
     pub nested: Vec<Nested>,
 }
 
-/// What a volume is.
-#[derive(Clone, Debug, PartialEq)]
-pub enum VolumeKind {
-    /// A directory of the pod.
-    EmptyDir(EmptyDir),
-    /// A path of the node.
-    HostPath {
-        /// The path.
-        path: PathBuf,
-        /// What must be there; the text of an unknown type.
-        kind: Result<HostPathType, String>,
-    },
-    /// Files written by the agent, on a wrapped emptyDir.
-    Payload {
-        /// Plugin directory.
-        plugin: &'static str,
-        /// The directory beneath.
-        wrapped: EmptyDir,
-        /// Content.
-        sources: Sources,
-    },
-    /// A directory of a file server.
-    Nfs(Nfs),
-    /// An image, mounted by the runtime.
-    Image {
-        /// Reference.
-        reference: String,
-        /// Pull policy.
-        pull_policy: String,
-    },
-    /// A kind that no plugin here serves: the field's name.
-    Unsupported(&'static str),
-}
-
-/// A directory of a file server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nfs {
-    /// `server:/path`.
-    pub source: String,
-    /// Nobody may write.
-    pub read_only: bool,
-}
-
-impl Nfs {
-    /// From a pod's spec.
-    // k8s: pkg/volume/nfs/nfs.go getServerFromSource
-    fn of(source: &NFSVolumeSource) -> Self {
-        let server = match source.server.parse::<Ipv6Addr>() {
-            Ok(_) => format!("[{}]", source.server),
-            Err(_) => source.server.clone(),
-        };
-        let read_only = source.read_only == Some(true);
-        Self { source: format!("{server}:{}", source.path), read_only }
-    }
-}
-
-/// An emptyDir, decided in full.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EmptyDir {
-    /// What it lies on.
-    pub medium: Medium,
-    /// `sizeLimit`: the owner of evictions compares usage with it.
-    pub size_limit: Option<u64>,
-}
-
-/// What an emptyDir lies on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Medium {
-    /// The node's disk.
-    Disk,
-    /// A tmpfs of that many bytes; the kernel's default when the node's memory is not known.
-    Memory(Option<u64>),
-    /// Huge pages of that size, or why they cannot be.
-    HugePages(Result<u64, String>),
-    /// No such medium.
-    Unknown(String),
-}
-
 impl PodVolume {
-    /// Directory that a container without sub-path mounts; `None` for images.
+    /// Its name on the disk and in messages: that of the PersistentVolume for a claim.
+    // k8s: pkg/volume/plugins.go Spec.Name
+    pub fn disk_name(&self) -> &str {
+        self.claim.as_ref().map_or(&self.name, |claimed| claimed.volume_name())
+    }
+
+    /// Directory that a container without sub-path mounts; `None` for images and devices.
     pub fn host_dir(&self, dirs: &PodDirs) -> Option<PathBuf> {
         match &self.kind {
-            VolumeKind::EmptyDir(_) => Some(dirs.volume(EMPTY_DIR_PLUGIN, &self.name)),
             VolumeKind::HostPath { path, .. } => Some(path.clone()),
-            VolumeKind::Payload { plugin, .. } => Some(dirs.volume(plugin, &self.name)),
-            VolumeKind::Nfs(_) => Some(dirs.volume(NFS_PLUGIN, &self.name)),
-            VolumeKind::Image { .. } | VolumeKind::Unsupported(_) => None,
+            _ if self.is_block() => None,
+            VolumeKind::Csi(_) => {
+                Some(CsiDirs::new(dirs.root()).target(dirs.uid(), self.disk_name()))
+            }
+            kind => Some(dirs.volume(kind.plugin()?.folder?, self.disk_name())),
         }
     }
 
     /// True for what containers never write.
     // k8s: pkg/volume/configmap/configmap.go GetAttributes, and its siblings
     pub fn is_read_only(&self) -> bool {
-        match &self.kind {
-            VolumeKind::Payload { .. } | VolumeKind::Image { .. } => true,
-            VolumeKind::Nfs(nfs) => nfs.read_only,
-            _ => false,
-        }
+        self.claim.as_ref().is_some_and(|claimed| claimed.is_read_only)
+            || self.kind.plugin().is_some_and(|plugin| plugin.is_payload)
+            || match &self.kind {
+                VolumeKind::Nfs(nfs) => nfs.read_only,
+                VolumeKind::Csi(volume) => volume.is_read_only,
+                _ => false,
+            }
+    }
+
+    /// True where containers get a device.
+    pub fn is_block(&self) -> bool {
+        self.claim.as_ref().is_some_and(|claimed| claimed.is_block())
     }
 
     /// True where no other pod has the files: `Managed` and `SELinuxRelabel` of upstream.
     // k8s: pkg/volume/emptydir/empty_dir.go GetAttributes, and its siblings
     pub fn is_made_for_the_pod(&self) -> bool {
-        matches!(self.kind, VolumeKind::EmptyDir(_) | VolumeKind::Payload { .. })
+        self.kind.plugin().is_some_and(|plugin| plugin.takes_label)
     }
 }
 
 impl PodVolumes {
-    /// Plans the volumes of a pod.
-    pub fn plan(root: &Path, node: &NodeFacts, pod: &Pod) -> Self {
+    /// Plans the volumes of a pod with its resolved claims.
+    pub fn plan(root: &Path, node: &NodeFacts, pod: &Pod, claims: &Claims) -> Self {
         let spec = pintle_api_types::pod::spec(pod);
         let uid = pintle_api_types::pod::uid(pod);
         let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group);
@@ -219,12 +144,14 @@ impl PodVolumes {
             memory_bytes: memory_of(node, pod),
             owner: fs_user(pod),
             page_sizes: OnceCell::new(),
-            devices: raw_block_volumes(spec),
+            claims,
+            uses: VolumeUses::of(spec),
         };
-        let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
+        let volumes = spec.volumes.iter().flatten();
+        let volumes = volumes.filter_map(|volume| planner.volume(volume)).collect();
         let dirs = PodDirs::new(root, &uid);
         let fs_group = fs_group.and_then(|g| u32::try_from(g).ok());
-        Self { uid, dirs, fs_group, volumes }
+        Self { uid, dirs, fs_group, group_policy: GroupPolicy::of(pod), volumes }
     }
 }
 
@@ -250,8 +177,8 @@ struct Planner<'a> {
     memory_bytes: Option<u64>,
     owner: Option<u32>,
     page_sizes: OnceCell<PageSizes>,
-    /// Volumes that a container names in `volumeDevices`.
-    devices: HashSet<&'a str>,
+    claims: &'a Claims,
+    uses: VolumeUses<'a>,
 }
 
 /// Content of a file, or why there is none.
@@ -261,14 +188,26 @@ type Shown = Result<Arc<[u8]>, String>;
 type PageSizes = BTreeMap<String, Option<u64>>;
 
 impl Planner<'_> {
-    fn volume(&self, volume: &Volume) -> PodVolume {
-        let kind = match self.devices.contains(&*volume.name) {
-            true => VolumeKind::Unsupported(RAW_BLOCK),
-            false => self.kind(volume),
+    /// `None` for a volume that is another's affair and that no container uses.
+    fn volume(&self, volume: &Volume) -> Option<PodVolume> {
+        let name = volume.name.clone();
+        let claimed = self.claims.get(&name);
+        let kind = match claimed {
+            Some(claimed) => claimed.kind(),
+            None => self.kind(volume),
         };
-        let written = matches!(kind, VolumeKind::Payload { .. });
-        let nested = self.nested.get(&*volume.name).filter(|_| written);
-        PodVolume { name: volume.name.clone(), kind, nested: nested.cloned().unwrap_or_default() }
+        let is_csi = matches!(kind, VolumeKind::Csi(_));
+        let is_served = kind.plugin().is_some() && claimed.is_none() && !is_csi;
+        if !is_served && !self.uses.has(&name) {
+            return None;
+        }
+        let kind = match self.uses.devices.contains(&*name) && claimed.is_none() {
+            true if !matches!(kind, VolumeKind::Claim(_)) => VolumeKind::Unsupported(RAW_BLOCK),
+            _ => kind,
+        };
+        let nested = self.nested.get(&*name).filter(|_| matches!(kind, VolumeKind::Payload { .. }));
+        let nested = nested.cloned().unwrap_or_default();
+        Some(PodVolume { name, kind, claim: claimed.cloned(), nested })
     }
 
     fn kind(&self, volume: &Volume) -> VolumeKind {
@@ -287,22 +226,22 @@ impl Planner<'_> {
         if let Some(source) = &volume.config_map {
             let keys = keys(Some(&source.name), &source.items, source.optional);
             let list = vec![Source::ConfigMap(keys)];
-            return payload("kubernetes.io~configmap", disk(), source.default_mode, list);
+            return payload(&kind::CONFIG_MAP, disk(), source.default_mode, list);
         }
         if let Some(source) = &volume.secret {
             let keys = keys(source.secret_name.as_ref(), &source.items, source.optional);
             let list = vec![Source::Secret(keys)];
-            return payload("kubernetes.io~secret", memory(), source.default_mode, list);
+            return payload(&kind::SECRET, memory(), source.default_mode, list);
         }
         if let Some(source) = &volume.downward_api {
             let list = self.fields(&source.items);
-            return payload("kubernetes.io~downward-api", memory(), source.default_mode, list);
+            return payload(&kind::DOWNWARD_API, memory(), source.default_mode, list);
         }
         if let Some(source) = &volume.projected {
             let projections = source.sources.iter().flatten();
             let projections = projections.enumerate();
             let list = projections.flat_map(|p| self.projection(&volume.name, p)).collect();
-            return payload("kubernetes.io~projected", memory(), source.default_mode, list);
+            return payload(&kind::PROJECTED, memory(), source.default_mode, list);
         }
         if let Some(source) = &volume.image {
             let reference = source.reference.clone().unwrap_or_default();
@@ -310,7 +249,17 @@ impl Planner<'_> {
             return VolumeKind::Image { reference, pull_policy };
         }
         if let Some(source) = &volume.nfs {
-            return VolumeKind::Nfs(Nfs::of(source));
+            let is_read_only = source.read_only == Some(true);
+            return VolumeKind::Nfs(Nfs::of(source, is_read_only, Vec::new()));
+        }
+        if let Some(source) = &volume.csi {
+            let uid = pintle_api_types::pod::uid(self.pod);
+            let namespace = pintle_api_types::pod::namespace(self.pod);
+            let volume = csi::Volume::of_pod(source, &volume.name, &uid, namespace);
+            return VolumeKind::Csi(Box::new(volume));
+        }
+        if let Some(claim) = claim::name_of(self.pod, volume) {
+            return VolumeKind::Claim(claim);
         }
         match unsupported(volume) {
             Some(field) => VolumeKind::Unsupported(field),
@@ -482,13 +431,6 @@ fn page_bytes(size: &str) -> Option<u64> {
     Amount::parse(size).and_then(|amount| u64::try_from(amount.units()).ok())
 }
 
-fn raw_block_volumes(spec: &PodSpec) -> HashSet<&str> {
-    let own = containers::all(spec).flat_map(|(_, c)| c.volume_devices.iter().flatten());
-    let ephemeral = spec.ephemeral_containers.iter().flatten();
-    let ephemeral = ephemeral.flat_map(|c| c.volume_devices.iter().flatten());
-    own.chain(ephemeral).map(|device| device.name.as_str()).collect()
-}
-
 /// The one user that all containers run as.
 // k8s: pkg/volume/util/util.go FsUserFrom
 fn fs_user(pod: &Pod) -> Option<u32> {
@@ -506,9 +448,6 @@ fn fs_user(pod: &Pod) -> Option<u32> {
 
 fn unsupported(volume: &Volume) -> Option<&'static str> {
     let table = [
-        (volume.persistent_volume_claim.is_some(), "persistentVolumeClaim"),
-        (volume.csi.is_some(), "csi"),
-        (volume.ephemeral.is_some(), "ephemeral"),
         (volume.iscsi.is_some(), "iscsi"),
         (volume.fc.is_some(), "fc"),
         (volume.flex_volume.is_some(), "flexVolume"),

@@ -92,6 +92,26 @@ pub enum VolumeError {
         /// Why.
         cause: Cause,
     },
+    /// A step before the set-up failed or refused the volume.
+    // k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMountVolumeFunc
+    #[error("{step} failed for volume {volume:?} : {cause}")]
+    Step {
+        /// The step, as `MountVolume.MountDevice`.
+        step: &'static str,
+        /// Name on the disk.
+        volume: String,
+        /// Why.
+        cause: Cause,
+    },
+    /// A block volume could not be mapped.
+    // k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMapVolumeFunc
+    #[error("MapVolume.MapBlockVolume failed for volume {volume:?} : {cause}")]
+    Map {
+        /// Name on the disk.
+        volume: String,
+        /// Why.
+        cause: Cause,
+    },
     /// A kind of volume that no plugin here serves.
     #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: {kind}")]
     Unsupported {
@@ -104,11 +124,13 @@ pub enum VolumeError {
     // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[], \
-         failed to process volumes=[]: {why}"
+         failed to process volumes=[{unresolved}]: {why}"
     )]
     NotMounted {
         /// Names within the pod.
         names: String,
+        /// Those among them with an unresolved claim.
+        unresolved: String,
         /// Why.
         why: String,
     },
@@ -181,9 +203,11 @@ impl VolumeError {
     /// Reason of the event.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::SetUp { .. } | Self::Unsupported { .. } | Self::NotMounted { .. } => {
-                "FailedMount"
-            }
+            Self::SetUp { .. }
+            | Self::Step { .. }
+            | Self::Unsupported { .. }
+            | Self::NotMounted { .. } => "FailedMount",
+            Self::Map { .. } => "FailedMapVolume",
             Self::Container(_) => "CreateContainerConfigError",
             Self::TearDown { .. }
             | Self::PodDir(_)
@@ -191,6 +215,17 @@ impl VolumeError {
             | Self::ForeignFiles { .. } => "FailedUnMount",
         }
     }
+}
+
+/// An event about a volume that is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountNotice {
+    /// Reason of the event.
+    pub reason: &'static str,
+    /// A warning.
+    pub is_warning: bool,
+    /// Message.
+    pub text: String,
 }
 
 impl From<String> for Cause {

@@ -26,14 +26,16 @@ use tokio::task::JoinSet;
 use super::content::{Content, Fetched, POD_BYTES_MAX, fetch, too_large};
 use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
-use super::layout::{DIR_MODE, EMPTY_DIR_PLUGIN, NFS_PLUGIN, OWN_PLUGINS, PodDirs, pods_dir};
+use super::layout::{
+    DIR_MODE, EMPTY_DIR_PLUGIN, LOCAL_PLUGIN, NFS_PLUGIN, OWN_PLUGINS, PodDirs, pods_dir,
+};
 use super::mounts::PlannedMount;
 use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::project::{self, Measure};
 use super::remove::DELETING;
 use super::sub_path::{self, SubPathError};
-use super::{atomic, empty_dir, foreign, host_path, mount, nfs, ownership, remove};
+use super::{atomic, block, empty_dir, foreign, host_path, local, mount, nfs, ownership, remove};
 
 /// Mode of directories made inside a payload volume for other volumes' mounts.
 const NESTED_MODE: u32 = 0o755;
@@ -174,7 +176,7 @@ impl Mounting {
         };
         let error = match payload {
             Ok(payload) => set_up(pod, volume, &payload, measure, now).err(),
-            Err(text) => Some(VolumeError::set_up(&volume.name, text)),
+            Err(text) => Some(VolumeError::set_up(volume.disk_name(), text)),
         };
         let Some(error) = error else { return };
         let outdated = shows_something(pod, volume);
@@ -195,8 +197,9 @@ async fn mount_remote(uid: &PodUid, volumes: &PodVolumes) -> Vec<VolumeError> {
     let mut mounts = JoinSet::new();
     for volume in &volumes.volumes {
         let VolumeKind::Nfs(source) = &volume.kind else { continue };
-        let dir = volumes.dirs.volume(NFS_PLUGIN, &volume.name);
-        let (uid, name, source) = (uid.clone(), volume.name.clone(), source.clone());
+        let name = volume.disk_name().to_owned();
+        let dir = volumes.dirs.volume(NFS_PLUGIN, &name);
+        let (uid, source) = (uid.clone(), source.clone());
         mounts.spawn(async move {
             let done = nfs::HOST.set_up(&uid, &dir, &source).await;
             done.err().map(|cause| VolumeError::set_up(&name, cause))
@@ -239,7 +242,7 @@ fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
         Blocked::TimedOut(_) => "timed out waiting for the condition".to_owned(),
         other => other.to_string(),
     };
-    VolumeError::NotMounted { names, why }
+    VolumeError::NotMounted { names, unresolved: String::new(), why }
 }
 
 /// Writes the files of volumes again whose content may have changed; leaves all others alone.
@@ -270,14 +273,17 @@ fn set_up(
     measure: Measure,
     now: jiff::Timestamp,
 ) -> Result<(), VolumeError> {
-    let name = volume.name.as_str();
+    let name = volume.disk_name();
     let result = match &volume.kind {
         VolumeKind::Unsupported(kind) => {
             return Err(VolumeError::Unsupported { volume: name.to_owned(), kind });
         }
         VolumeKind::Image { .. } => Ok(()),
-        // Its program is waited for elsewhere.
-        VolumeKind::Nfs(_) => Ok(()),
+        // These wait for programs and drivers: see `mount_remote` and `claimed`; a driver's volumes
+        // have an owner of their own.
+        VolumeKind::Nfs(_) | VolumeKind::Local(_) | VolumeKind::Csi(_) => Ok(()),
+        // The caller reports it.
+        VolumeKind::Claim(_) => Ok(()),
         VolumeKind::HostPath { path, kind } => match kind {
             Ok(kind) => host_path::check(path, *kind),
             Err(text) => Err(format!("{text} is an invalid volume type").into()),
@@ -286,8 +292,8 @@ fn set_up(
             let dir = pod.dirs.volume(EMPTY_DIR_PLUGIN, name);
             empty_dir::set_up(&dir, &pod.dirs.ready_dir(name), empty, pod.fs_group, measure)
         }
-        VolumeKind::Payload { plugin, wrapped, .. } => {
-            let dir = pod.dirs.volume(plugin, name);
+        VolumeKind::Payload { wrapped, .. } => {
+            let dir = volume.host_dir(&pod.dirs).unwrap_or_default();
             let ready = pod.dirs.ready_dir(&format!("wrapped_{name}"));
             empty_dir::set_up(&dir, &ready, wrapped, pod.fs_group, Measure::Walk)
                 .and_then(|()| write_payload(&dir, volume, payload, pod.fs_group, now))
@@ -357,6 +363,7 @@ fn bind_sub_path(container: &str, mount: &PlannedMount) -> Result<(), VolumeErro
 pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
     let mut failures = Vec::new();
     failures.extend(remove_sub_paths(dirs).err());
+    failures.extend(block::tear_down(dirs));
     let volumes = dirs.volumes();
     for plugin in children(&volumes) {
         let is_ours = plugin.file_name().is_some_and(|n| OWN_PLUGINS.iter().any(|own| n == *own));
@@ -398,6 +405,9 @@ fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     if dir.parent().is_some_and(|plugin| plugin.ends_with(NFS_PLUGIN)) {
         // What is in it is not ours to delete, nor to look at.
         return nfs::tear_down(dir).map(drop).map_err(fail);
+    }
+    if dir.parent().is_some_and(|plugin| plugin.ends_with(LOCAL_PLUGIN)) {
+        return local::tear_down(dirs, dir);
     }
     for ready in [dirs.ready_dir(name), dirs.ready_dir(&format!("wrapped_{name}"))] {
         remove::remove_tree(&ready).map_err(fail)?;

@@ -3,6 +3,7 @@
 //! ```text
 //!   pod, node ─> plan ─> PodVolumes ──> execute::mount_all ──> empty_dir, host_path, payload + atomic
 //!                   └─> mounts ─> PlannedMount ─> execute::prepare_container ─> sub_path
+//!   claims ─> plan ─> claimed::mount_claimed ─> local + device, block
 //!   end of the pod ─> execute::unmount_all, remove_pod_dir; orphan::sweep for what a crash left
 //! ```
 //! `plan`, `mounts`, `payload` and `layout` are pure. Everything that touches the disk is idempotent and may
@@ -10,7 +11,10 @@
 //! deleted across a mount, and what a hostPath volume points to is never touched.
 
 pub mod atomic;
+mod block;
+pub mod claimed;
 pub mod content;
+mod device;
 pub(crate) mod device_map;
 pub mod dir_fd;
 pub mod empty_dir;
@@ -18,6 +22,8 @@ pub mod error;
 pub mod execute;
 mod foreign;
 pub mod host_path;
+mod keyed_lock;
+mod local;
 pub mod mount;
 pub mod nfs;
 pub mod orphan;
@@ -28,7 +34,7 @@ pub mod remove;
 pub mod sub_path;
 
 pub use content::Content;
-pub use error::{IoFailure, VolumeError};
+pub use error::{Cause, IoFailure, MountNotice, VolumeError};
 
 #[cfg(test)]
 pub(crate) mod tests;

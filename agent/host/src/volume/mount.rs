@@ -154,9 +154,48 @@ pub(super) fn source_of(point: &Path) -> Result<Option<String>, IoFailure> {
     Ok(source.map(|source| String::from_utf8_lossy(source).into_owned()))
 }
 
+/// True when something is mounted on a directory of ours, by the kernel's list: nothing there is
+/// touched.
+pub(super) fn is_mounted(target: &Path) -> Result<bool, IoFailure> {
+    let parent = target.parent().unwrap_or(target);
+    let Ok(real) = fs::canonicalize(parent) else { return Ok(false) };
+    let real = real.join(target.file_name().unwrap_or_default());
+    Ok(source_of(&real)?.is_some())
+}
+
+/// Other mount points that show the same directory of the same file system.
+// k8s: k8s.io/mount-utils mount_linux.go SearchMountPoints
+pub(super) fn others_of(dir: &Path) -> Result<Vec<PathBuf>, IoFailure> {
+    let path = Path::new("/proc/thread-self/mountinfo");
+    let text = fs::read(path).on("read", path)?;
+    let real = fs::canonicalize(dir).on("resolve", dir)?;
+    Ok(others_in(&text, &real))
+}
+
+fn others_in(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {
+    let shown = |line: &[u8]| {
+        let mut fields = line.split(|b| *b == b' ');
+        Some((fields.nth(2)?.to_vec(), unescape(fields.next()?)))
+    };
+    let Some(line) = holding(mountinfo, dir) else { return Vec::new() };
+    let point = mount_point(line).unwrap_or_default();
+    let Some((device, root)) = shown(line) else { return Vec::new() };
+    let below = dir.strip_prefix(&point).unwrap_or(Path::new(""));
+    let wanted = match below.as_os_str().is_empty() {
+        true => root,
+        false => root.join(below),
+    };
+    let lines = mountinfo.split(|b| *b == b'\n').filter(|other| *other != line);
+    let same = |other: &&[u8]| shown(other).is_some_and(|(d, r)| d == device && r == wanted);
+    lines.filter(same).filter_map(mount_point).collect()
+}
+
 /// Fifth field of a line of mountinfo, with its octal escapes undone.
 fn mount_point(line: &[u8]) -> Option<PathBuf> {
-    let field = line.split(|b| *b == b' ').nth(4)?;
+    line.split(|b| *b == b' ').nth(4).map(unescape)
+}
+
+fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {
@@ -175,7 +214,7 @@ fn mount_point(line: &[u8]) -> Option<PathBuf> {
             }
         }
     }
-    Some(PathBuf::from(OsString::from_vec(out)))
+    PathBuf::from(OsString::from_vec(out))
 }
 
 #[cfg(test)]
@@ -196,6 +235,21 @@ mod tests {
         assert_eq!(of("/var/lib/containerd/nested").as_deref(), Some("/dev/sda2"));
         assert_eq!(of("/var/lib/other").as_deref(), Some("/dev/sdb1"));
         assert_eq!(of("/run/x"), None, "no device");
+    }
+
+    #[test]
+    fn mounts_of_one_folder_are_found_by_device_and_root() {
+        let text = b"\
+            22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+            23 22 8:16 / /mnt/disk rw - ext4 /dev/sdb rw\n\
+            24 22 8:1 /mnt/data /k/pods/u1/v rw - ext4 /dev/sda1 rw\n\
+            25 22 8:16 / /k/pods/u2/v rw - ext4 /dev/sdb rw\n\
+            26 22 8:16 /part /k/pods/u3/v rw - ext4 /dev/sdb rw\n";
+        let others = |path: &str| others_in(text, Path::new(path));
+        assert_eq!(others("/mnt/data"), [Path::new("/k/pods/u1/v")]);
+        assert_eq!(others("/mnt/disk"), [Path::new("/k/pods/u2/v")]);
+        assert_eq!(others("/mnt/disk/part"), [Path::new("/k/pods/u3/v")]);
+        assert_eq!(others("/mnt/other"), Vec::<PathBuf>::new());
     }
 
     #[test]

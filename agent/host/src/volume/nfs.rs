@@ -7,7 +7,7 @@
 //! server would hang. The helper `umount` is never run: it looks at the directory.
 // k8s: pkg/volume/nfs/nfs.go
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -66,9 +66,14 @@ impl Mounter<'_> {
             return Ok(());
         }
         let target = dir.to_string_lossy();
-        let mut args = vec!["-t", "nfs"];
+        let mut options: BTreeSet<&str> = nfs.options.iter().map(String::as_str).collect();
         if nfs.read_only {
-            args.extend(["-o", "ro"]);
+            options.insert("ro");
+        }
+        let options = options.into_iter().collect::<Vec<_>>().join(",");
+        let mut args = vec!["-t", "nfs"];
+        if !options.is_empty() {
+            args.extend(["-o", &options]);
         }
         args.extend([nfs.source.as_str(), &target]);
         let done = program::run(dir, self.program, &args, self.limit).await;
@@ -79,7 +84,7 @@ impl Mounter<'_> {
             let undone = blocking::run(Place::remote(server_of(&nfs.source)), undo).await;
             undone.map_err(blocked)??;
         }
-        Err(failed(&args, &error).into())
+        Err(program::mount_failure(&args, &error).into())
     }
 }
 
@@ -205,15 +210,6 @@ fn within(
     Ok(answered.recv_timeout(limit).ok())
 }
 
-// k8s: k8s.io/mount-utils mount_linux.go doMount
-fn failed(args: &[&str], error: &ProgramError) -> String {
-    format!(
-        "mount failed: {error}\nMounting command: mount\nMounting arguments: {}\nOutput: {}\n",
-        args.join(" "),
-        error.output()
-    )
-}
-
 fn is_mounted(dir: &Path) -> Result<bool, IoFailure> {
     let real = real(dir)?;
     Ok(mounts_within(dir)?.contains(&real))
@@ -263,7 +259,7 @@ mod tests {
     }
 
     fn nfs(read_only: bool) -> Nfs {
-        Nfs { source: "s:/export".to_owned(), read_only }
+        Nfs { source: "s:/export".to_owned(), read_only, options: Vec::new() }
     }
 
     fn args(dir: &tempfile::TempDir) -> String {
@@ -279,6 +275,18 @@ mod tests {
             assert_eq!(args(&dir), format!("{want} {}\n", volume.display()));
             assert!(volume.is_dir());
         }
+    }
+
+    #[tokio::test]
+    async fn options_of_a_persistent_volume_are_sorted_among_our_own() {
+        let (dir, program) = scene("true");
+        let volume = dir.path().join("volumes/data");
+        let options = ["soft", "nfsvers=4.1"].map(str::to_owned).to_vec();
+        let nfs = Nfs { options, ..nfs(true) };
+        let done = mounter(&program).set_up(&PodUid::from("u"), &volume, &nfs).await;
+        done.expect("mounted");
+        let want = format!("-t nfs -o nfsvers=4.1,ro,soft s:/export {}\n", volume.display());
+        assert_eq!(args(&dir), want);
     }
 
     #[tokio::test]

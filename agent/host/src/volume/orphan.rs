@@ -18,7 +18,7 @@ use pintle_daemon::told;
 use super::error::{Context, IoFailure, VolumeError};
 use super::execute::{remove_pod_dir, unmount_all};
 use super::layout::{PodDirs, pods_dir};
-use super::project;
+use super::{block, local, project};
 
 /// Directories removed in one call.
 pub const SWEEP_MAX: usize = 64;
@@ -71,6 +71,8 @@ pub fn sweep_unless(root: &Path, is_kept: impl Fn(&PodUid) -> bool) -> Result<Sw
         }
     }
     project::sweep(&pods);
+    block::sweep(root, is_kept);
+    local::sweep(root);
     Ok(swept)
 }
 

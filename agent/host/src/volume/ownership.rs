@@ -126,6 +126,18 @@ mod tests {
     }
 
     #[test]
+    fn the_root_of_a_volume_gets_its_group_last() {
+        let volume = tempfile::tempdir().expect("dir");
+        fs::write(volume.path().join("file"), "x").expect("write");
+        assert!(!is_given(volume.path(), 4242, false));
+        give_to_group(volume.path(), 4242, false).expect("given");
+        assert!(is_given(volume.path(), 4242, false) && !is_given(volume.path(), 4243, false));
+        let closed = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(volume.path(), closed).expect("chmod");
+        assert!(!is_given(volume.path(), 4242, false), "the group cannot write");
+    }
+
+    #[test]
     fn what_is_right_already_is_not_written() {
         let volume = tempfile::tempdir().expect("dir");
         let at = |name: &str| volume.path().join(name);

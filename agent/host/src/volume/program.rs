@@ -69,6 +69,16 @@ fn status_text(status: ExitStatus) -> String {
     }
 }
 
+/// A failed mount in the kubelet's words.
+// k8s: k8s.io/mount-utils mount_linux.go doMount
+pub(super) fn mount_failure(args: &[&str], error: &ProgramError) -> String {
+    format!(
+        "mount failed: {error}\nMounting command: mount\nMounting arguments: {}\nOutput: {}\n",
+        args.join(" "),
+        error.output()
+    )
+}
+
 /// Runs a program until it ends or its time is over. Dropping the future leaves it to that limit.
 pub(super) async fn run(
     about: &Path,
@@ -76,6 +86,16 @@ pub(super) async fn run(
     args: &[&str],
     limit: Duration,
 ) -> Result<(), ProgramError> {
+    output(about, program, args, limit).await.map(drop)
+}
+
+/// As `run`; returns the output of the program.
+pub(super) async fn output(
+    about: &Path,
+    program: &str,
+    args: &[&str],
+    limit: Duration,
+) -> Result<String, ProgramError> {
     let busy = Busy::take(about).ok_or(ProgramError::Busy)?;
     let (output, said) = io::pipe()?;
     let mut command = Command::new(program);
@@ -87,14 +107,12 @@ pub(super) async fn run(
     tokio::spawn(wait(child, limit, answer, busy));
     let ended = ended.await.map_err(|_| io::Error::other("nothing waits for the program"))?;
     let Some(status) = ended? else { return Err(ProgramError::Late { limit }) };
-    if status.success() {
-        return Ok(());
-    }
     // A daemon that it started may keep the pipe open: what is there is all.
     fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(io::Error::from)?;
     let mut bytes = Vec::new();
     let _ = output.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-    Err(ProgramError::Failed { status, output: String::from_utf8_lossy(&bytes).into_owned() })
+    let output = String::from_utf8_lossy(&bytes).into_owned();
+    if status.success() { Ok(output) } else { Err(ProgramError::Failed { status, output }) }
 }
 
 /// Waits for a child, answers how it ended or that it did not in time, and reaps it.

@@ -7,6 +7,7 @@
 //! what was read is used again for `FRESH_FOR`. Requests that come together share one reading.
 
 mod cadvisor;
+mod claimed;
 mod du;
 mod files;
 mod known;
@@ -34,6 +35,7 @@ use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::Snapshot;
+use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_host::node::context::cgroup_setup;
 use pintle_agent_host::node::facts::kib;
 use pintle_agent_host::pressure;
@@ -46,6 +48,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::Parts;
 use crate::Views;
+use claimed::FileSystems;
 use files::{FileSystem, Usage};
 use known::Known;
 use layers::Layers;
@@ -68,16 +71,20 @@ pub struct Gauges {
     /// Absent when volumes are not to be counted.
     volumes: Option<Arc<volumes::Counter>>,
     layers: Arc<Layers>,
+    /// Absent when volumes are not to be counted.
+    file_systems: Option<FileSystems>,
 }
 
 impl Gauges {
     /// Starts the threads.
-    pub fn start(config: &Config, metrics: &Arc<Metrics>) -> Self {
+    pub fn start(config: &Config, metrics: &Arc<Metrics>, claims: ClaimViews) -> Self {
         let period = config.kubelet.volume_stats_agg_period.to_std();
         let by_project = config.gates.enabled(project::GATE);
         let volumes = volumes::Counter::start(period, by_project, Arc::clone(metrics));
         let layers = Arc::default();
-        Self { sweeper: Sweeper::start(), volumes: volumes.map(Arc::new), layers }
+        let file_systems = volumes.is_some().then(|| FileSystems::new(claims, period));
+        let volumes = volumes.map(Arc::new);
+        Self { sweeper: Sweeper::start(), volumes, layers, file_systems }
     }
 }
 
@@ -186,6 +193,13 @@ impl Stats {
         logs::exposition(snapshot, &sizes)
     }
 
+    /// How full claims are, as `/metrics` shows it.
+    pub(super) async fn claims(&self, snapshot: &Snapshot) -> String {
+        let Some(all) = &self.gauges.file_systems else { return String::new() };
+        let root = &self.config.flags.root_dir;
+        claimed::exposition(&*all.add_to(Arc::default(), snapshot, root).await)
+    }
+
     async fn log_sizes(&self, snapshot: &Snapshot) -> Arc<logs::Sizes> {
         let folders = logs::folders(snapshot);
         let read = move || folders.into_iter().map(|(id, dir)| (id, files::folder(&dir))).collect();
@@ -283,17 +297,22 @@ impl Stats {
         let pods = self.config.flags.root_dir.join("pods");
         let uids = pods::uids(snapshot);
         let hosts = self.hosts_sizes.get(move || files::hosts_files(&pods, uids));
+        let volumes = match &self.gauges.volumes {
+            Some(counter) => {
+                let targets = volumes::targets(snapshot, &self.config.flags.root_dir);
+                counter.volumes(targets).await
+            }
+            None => Arc::default(),
+        };
+        let volumes = match &self.gauges.file_systems {
+            Some(all) => all.add_to(volumes, snapshot, &self.config.flags.root_dir).await,
+            None => volumes,
+        };
         let storage = Storage {
             node,
             images: (disks.images, used),
             layers,
-            volumes: match &self.gauges.volumes {
-                Some(counter) => {
-                    let targets = volumes::targets(snapshot, &self.config.flags.root_dir);
-                    counter.volumes(targets).await
-                }
-                None => Arc::default(),
-            },
+            volumes,
             logs: (*self.log_sizes(snapshot).await).clone(),
             pods: hosts.await.map(|hosts| (*hosts).clone()).unwrap_or_default(),
         };

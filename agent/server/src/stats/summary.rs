@@ -18,7 +18,7 @@ use super::layers::LayersTold;
 use super::network::Interface;
 use super::sweep::{CgroupReading, Sweep};
 use super::targets::Key;
-use super::volumes::{Counted, Volumes};
+use super::volumes::{Counted, PvcRef, Volumes};
 
 /// The interface whose counters stand for the whole network.
 // k8s: pkg/kubelet/stats/helper.go (defaultNetworkInterfaceName)
@@ -145,7 +145,13 @@ wire! {
         tx_bytes: u64,
         tx_errors: u64,
     }
-    VolumeStats { #[serde(flatten)] fs: FsStats, name: String, }
+    VolumeStats {
+        #[serde(flatten)]
+        fs: FsStats,
+        name: String,
+        #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
+        claim: Option<PvcRef>,
+    }
     FsStats {
         /// `null` of what the runtime tells nothing of, as Go writes no time.
         time: Option<String>,
@@ -343,7 +349,7 @@ fn layer(id: &str, storage: &Storage) -> FsStats {
 
 fn volume(counted: &Counted) -> VolumeStats {
     let fs = part_of(Some(&counted.fs), counted.at, Some(counted.usage));
-    VolumeStats { fs, name: counted.name.clone() }
+    VolumeStats { fs, name: counted.name.clone(), claim: counted.claim.clone() }
 }
 
 /// Writable layers and logs of running containers, the agent's own files of a pod, and the volumes

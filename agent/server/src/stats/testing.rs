@@ -43,6 +43,7 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         fs,
         at: UnixNanos(7_000_000_000),
         is_whole: true,
+        claim: None,
     };
     let storage = Storage {
         node: fs,

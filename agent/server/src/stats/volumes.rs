@@ -28,6 +28,7 @@ use pintle_agent_metrics::{CountedFrom, Metrics};
 use pintle_api_types::pod;
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::du::{self, Walked};
@@ -66,6 +67,15 @@ pub(super) struct Counted {
     pub(super) at: UnixNanos,
     /// It holds no more than that.
     pub(super) is_whole: bool,
+    /// The claim that it comes from.
+    pub(super) claim: Option<PvcRef>,
+}
+
+/// Names a claim, as the summary does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct PvcRef {
+    pub(super) name: String,
+    pub(super) namespace: String,
 }
 
 /// Counted volumes by pod: those that go with the pod's disk space first.
@@ -353,7 +363,7 @@ impl Thread {
         self.metrics.volume_counted(from, since.elapsed());
         let Target { name, is_ephemeral, .. } = target.clone();
         let Walked { usage, is_whole } = walked;
-        Attempt::Counted(Counted { name, is_ephemeral, usage, fs, at, is_whole })
+        Attempt::Counted(Counted { name, is_ephemeral, usage, fs, at, is_whole, claim: None })
     }
 }
 

@@ -181,6 +181,12 @@ impl Place {
         Self::of_pod(Class::Remote, uid, Lane::Change, OWNERSHIP_PATIENCE)
     }
 
+    /// A file server is asked how full it is, beside what is taken away of it.
+    pub fn remote_look(server: &str) -> Self {
+        let owner = Owner::Server(server.to_owned());
+        Self { class: Class::Remote, owner, lane: Lane::Look, patience: LOOK_PATIENCE }
+    }
+
     /// As `change`, where trees of any size are removed.
     pub fn removal(uid: &PodUid) -> Self {
         Self::of_pod(Class::Removal, uid, Lane::Change, CHANGE_PATIENCE)

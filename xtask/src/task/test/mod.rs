@@ -41,7 +41,7 @@ use crate::shell::{self, cargo};
 use crate::supervisor;
 
 /// The stages, in order.
-const STAGES: [Stage; 19] = [
+const STAGES: [Stage; 20] = [
     Stage { name: "fmt", needs_tools: false, run: checks::fmt },
     Stage { name: "tidy", needs_tools: false, run: checks::tidy },
     Stage { name: "clippy", needs_tools: true, run: checks::clippy },
@@ -57,6 +57,7 @@ const STAGES: [Stage; 19] = [
     Stage { name: "e2e", needs_tools: true, run: nodes::e2e },
     Stage { name: "hostile", needs_tools: true, run: nodes::hostile },
     Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
+    Stage { name: "storage", needs_tools: true, run: nodes::storage },
     Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
     Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
     Stage { name: "suites", needs_tools: true, run: suites::run },
@@ -68,8 +69,8 @@ const BY_NAME: [Stage; 2] = [
     Stage { name: "demo", needs_tools: true, run: demo },
 ];
 /// Stages made of tests: those that a name filter is applied to.
-const FILTERED: [&str; 8] =
-    ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler", "controllers"];
+const FILTERED: [&str; 9] =
+    ["unit", "parity", "sim", "e2e", "hostile", "cluster", "storage", "scheduler", "controllers"];
 /// Has every suite run whole.
 const ALL: &str = "--all";
 /// Has suites run as samples, as in a run of everything: for its lanes.

@@ -56,6 +56,17 @@ pub(super) fn cluster(run: &Run) -> Result<Counts> {
     })
 }
 
+/// Claims of a node of a real cluster, which its tests share.
+pub(super) fn storage(run: &Run) -> Result<Counts> {
+    if run.filter.is_some() {
+        return twice("storage", run);
+    }
+    let cluster = Cluster::of_this_run("storage")?.with_nodes(1)?;
+    let name = cluster.layout().name().to_owned();
+    let (env, skips) = ([(NAMED_CLUSTER, &*name)], Skips::of("storage"));
+    on(&cluster, run, || tried_again("storage", run, (&[], &env), &skips))
+}
+
 /// The scheduler beside an API server and kube-scheduler, without any node.
 pub(super) fn scheduler(run: &Run) -> Result<Counts> {
     twice("scheduler", run)

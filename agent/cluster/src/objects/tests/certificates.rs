@@ -28,6 +28,7 @@ fn what_keeps_a_certificate_from_being_asked_for_is_told() {
             strategy: ChangeDetectionStrategy::Watch,
             resync: Duration::from_secs(60),
             trust_bundles: false,
+            claims: pintle_agent_core::volume::ClaimViews::default(),
             pod_certificates: true,
             recorder: Recorder::default(),
             node: Some(node),

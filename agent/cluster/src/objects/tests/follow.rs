@@ -8,6 +8,7 @@ use pintle_agent_core::env::variables::LookupError;
 use pintle_agent_core::references::{Key, Kind};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::ClaimViews;
 use pintle_agent_core::volume::payload::{ContentError, TokenRequest};
 use pintle_agent_core::worker::Input;
 use pintle_agent_host::volume::content::Content;
@@ -22,9 +23,9 @@ use crate::objects::{Objects, Settings};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server, the objects behind it, and what workers would be told.
-struct Scene {
-    fake: Fake,
-    objects: Objects,
+pub(super) struct Scene {
+    pub(super) fake: Fake,
+    pub(super) objects: Objects,
     inputs: mpsc::Receiver<Input>,
 }
 
@@ -40,6 +41,7 @@ fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
             trust_bundles: true,
             pod_certificates: false,
             recorder: Recorder::default(),
+            claims: ClaimViews::default(),
             node: None,
         };
         let objects = Objects::new(fake.client(), settings, sender);
@@ -47,11 +49,11 @@ fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
     });
 }
 
-fn watched(test: impl AsyncFnOnce(Scene)) {
+pub(super) fn watched(test: impl AsyncFnOnce(Scene)) {
     run(ChangeDetectionStrategy::Watch, test);
 }
 
-fn pod(uid: &str, spec: Value) -> (PodUid, Pod) {
+pub(super) fn pod(uid: &str, spec: Value) -> (PodUid, Pod) {
     let meta = json!({"name": uid, "namespace": "ns", "uid": uid,
         "annotations": {"kubernetes.io/config.source": "api"}});
     let pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
@@ -78,7 +80,7 @@ impl Scene {
     }
 
     /// The next pod that is told.
-    async fn told(&mut self) -> (String, bool) {
+    pub(super) async fn told(&mut self) -> (String, bool) {
         match tokio::time::timeout(PATIENCE, self.inputs.recv()).await {
             Ok(Some(Input::Content { uid, files })) => (uid.to_string(), files),
             other => panic!("nobody was told: {other:?}, {:?}", self.fake.world().requests),

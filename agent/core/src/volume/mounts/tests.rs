@@ -23,7 +23,12 @@ fn mounts(mount: Value, supports_rro: bool) -> Result<Vec<PlannedMount>, String>
             {"name": "i", "image": {"reference": "img:1"}}],
         "containers": [{"name": "c", "volumeMounts": [full]}]});
     let pod = pod(spec);
-    let volumes = PodVolumes::plan(Path::new("/root"), &NodeFacts::default(), &pod);
+    let volumes = PodVolumes::plan(
+        Path::new("/root"),
+        &NodeFacts::default(),
+        &pod,
+        &crate::volume::Claims::default(),
+    );
     let env = BTreeMap::from([("N".to_owned(), "x".to_owned()), ("E".to_owned(), String::new())]);
     let container = &pintle_api_types::pod::spec(&pod).containers[0];
     volumes.mounts(container, &env, supports_rro).map_err(|e| e.to_string())

@@ -11,7 +11,7 @@ fn pod(spec: Value) -> Pod {
 
 fn planned(spec: Value) -> PodVolumes {
     let node = NodeFacts { memory_allocatable_bytes: 1 << 30, ..NodeFacts::default() };
-    PodVolumes::plan(Path::new("/root"), &node, &pod(spec))
+    PodVolumes::plan(Path::new("/root"), &node, &pod(spec), &Claims::default())
 }
 
 fn container(resources: Value) -> Value {
@@ -147,15 +147,31 @@ fn very_many_volumes_of_a_pod_with_very_many_containers_ask_them_once() {
 }
 
 #[test]
-fn a_volume_wanted_as_a_device_is_refused_whatever_it_is() {
+fn a_volume_wanted_as_a_device_is_refused_unless_it_is_a_claim() {
     let pod = planned(json!({
         "containers": [
-            {"name": "c", "volumeDevices": [{"name": "raw", "devicePath": "/dev/x"}]},
+            {"name": "c", "volumeDevices": [
+                {"name": "raw", "devicePath": "/dev/x"},
+                {"name": "odd", "devicePath": "/dev/y"}]},
             {"name": "d", "volumeMounts": [{"name": "files", "mountPath": "/files"}]}],
         "volumes": [
             {"name": "raw", "persistentVolumeClaim": {"claimName": "raw"}},
+            {"name": "odd", "emptyDir": {}},
             {"name": "files", "emptyDir": {}}]}));
-    let VolumeKind::Unsupported(why) = pod.volumes[0].kind else { panic!("a device is planned") };
-    assert_eq!(why, "volumeDevices (raw block volumes are not supported)");
-    assert!(matches!(pod.volumes[1].kind, VolumeKind::EmptyDir(_)));
+    assert_eq!(pod.volumes[0].kind, VolumeKind::Claim("raw".to_owned()));
+    let odd = VolumeKind::Unsupported("volumeDevices of a volume that is no claim");
+    assert_eq!(pod.volumes[1].kind, odd);
+    assert!(matches!(pod.volumes[2].kind, VolumeKind::EmptyDir(_)));
+}
+
+#[test]
+fn a_volume_that_no_plugin_serves_is_planned_only_for_containers_that_use_it() {
+    let of = |mounts: Value| {
+        let pod = planned(json!({
+            "containers": [{"name": "c", "volumeMounts": mounts}],
+            "volumes": [{"name": "v", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}}]}));
+        pod.volumes.len()
+    };
+    assert_eq!(of(json!([{"name": "v", "mountPath": "/v"}])), 1);
+    assert_eq!(of(json!([])), 0);
 }

@@ -5,6 +5,7 @@ mod crash;
 mod effects;
 mod hung;
 mod large;
+mod local;
 mod outdated;
 mod recorded;
 
@@ -14,6 +15,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::types::NodeFacts;
 
+use super::claim::Claims;
 use super::content::Content;
 use super::payload::{ContentError, KeyValues, TokenRequest};
 use super::plan::PodVolumes;
@@ -66,7 +68,7 @@ pub(crate) fn pod(spec: serde_json::Value) -> Pod {
 
 pub(crate) fn plan(root: &Path, pod: &Pod) -> PodVolumes {
     let node = NodeFacts { memory_allocatable_bytes: 1 << 30, ..NodeFacts::default() };
-    PodVolumes::plan(root, &node, pod)
+    PodVolumes::plan(root, &node, pod, &Claims::default())
 }
 
 /// Sets a pod's volumes up, with the objects above.

@@ -1,0 +1,281 @@
+//! Kinds of volumes and their plugins: one row of facts for each plugin.
+//!
+//! Input: none. Output: `VolumeKind`, which `plan` makes of a pod's spec and `claim` of a
+//! PersistentVolume, and `Plugin`, its row. Set-up, mounts, teardown and statistics read the row
+//! instead of matching on kinds, so that a new kind is a row and a set-up. Pure.
+// k8s: pkg/volume/*/ (CanSupport, SupportsMountOption, GetAttributes, MetricsProvider)
+
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::{LocalVolumeSource, NFSVolumeSource};
+
+use super::layout::{EMPTY_DIR_PLUGIN, LOCAL_PLUGIN, NFS_PLUGIN};
+use super::payload::Sources;
+use crate::storage::csi;
+use crate::storage::paths::PLUGIN_DIR;
+
+/// Default file system of a local disk.
+const LOCAL_FS_TYPE: &str = "ext4";
+
+/// How the use of a volume is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageSource {
+    /// It is not.
+    None,
+    /// Its files are counted: they are the pod's own.
+    Files,
+    /// The file system's own figures.
+    FileSystem,
+}
+
+/// What the stages need to know of a volume plugin.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Plugin {
+    /// The kubelet's name: `kubernetes.io/nfs`.
+    pub name: &'static str,
+    /// Its folder among a pod's volumes; `None` where the pod has none.
+    pub folder: Option<&'static str>,
+    /// The agent writes the files, containers never do.
+    pub is_payload: bool,
+    /// No other pod has the files: the runtime may give them the pod's SELinux label.
+    pub takes_label: bool,
+    /// A PersistentVolume of it may have mount options.
+    pub takes_options: bool,
+    /// Containers may get it as a device.
+    pub takes_devices: bool,
+    /// How its use is found.
+    pub usage: UsageSource,
+}
+
+/// A row with what most plugins have.
+const fn row(name: &'static str, folder: Option<&'static str>) -> Plugin {
+    Plugin {
+        name,
+        folder,
+        is_payload: false,
+        takes_label: false,
+        takes_options: false,
+        takes_devices: false,
+        usage: UsageSource::None,
+    }
+}
+
+const fn payload(name: &'static str, folder: &'static str) -> Plugin {
+    let row = row(name, Some(folder));
+    Plugin { is_payload: true, takes_label: true, usage: UsageSource::Files, ..row }
+}
+
+/// `emptyDir`.
+pub static EMPTY_DIR: Plugin = Plugin {
+    takes_label: true,
+    usage: UsageSource::Files,
+    ..row("kubernetes.io/empty-dir", Some(EMPTY_DIR_PLUGIN))
+};
+/// `configMap`.
+pub static CONFIG_MAP: Plugin = payload("kubernetes.io/configmap", "kubernetes.io~configmap");
+/// `secret`.
+pub static SECRET: Plugin = payload("kubernetes.io/secret", "kubernetes.io~secret");
+/// `downwardAPI`.
+pub static DOWNWARD_API: Plugin =
+    payload("kubernetes.io/downward-api", "kubernetes.io~downward-api");
+/// `projected`.
+pub static PROJECTED: Plugin = payload("kubernetes.io/projected", "kubernetes.io~projected");
+/// `hostPath`.
+pub static HOST_PATH: Plugin = row("kubernetes.io/host-path", None);
+/// `image`.
+pub static IMAGE: Plugin = Plugin { is_payload: true, ..row("kubernetes.io/image", None) };
+/// `nfs`.
+pub static NFS: Plugin = Plugin {
+    takes_options: true,
+    usage: UsageSource::FileSystem,
+    ..row("kubernetes.io/nfs", Some(NFS_PLUGIN))
+};
+/// `local` of a PersistentVolume.
+pub static LOCAL: Plugin = Plugin {
+    takes_label: true,
+    takes_options: true,
+    takes_devices: true,
+    usage: UsageSource::FileSystem,
+    ..row("kubernetes.io/local-volume", Some(LOCAL_PLUGIN))
+};
+
+/// Volumes of CSI drivers.
+pub static CSI: Plugin = Plugin {
+    takes_label: true,
+    takes_options: true,
+    takes_devices: true,
+    usage: UsageSource::FileSystem,
+    ..row("kubernetes.io/csi", Some(PLUGIN_DIR))
+};
+
+impl VolumeKind {
+    /// The plugin's row; `None` for what no plugin here serves.
+    pub fn plugin(&self) -> Option<&'static Plugin> {
+        Some(match self {
+            Self::EmptyDir(_) => &EMPTY_DIR,
+            Self::HostPath { .. } => &HOST_PATH,
+            Self::Payload { plugin, .. } => plugin,
+            Self::Nfs(_) => &NFS,
+            Self::Local(_) => &LOCAL,
+            Self::Csi(_) => &CSI,
+            Self::Image { .. } => &IMAGE,
+            Self::Claim(_) | Self::Unsupported(_) => return None,
+        })
+    }
+}
+
+/// What must be at the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPathType {
+    /// Anything; not even its existence is checked.
+    Unset,
+    /// A directory, made when nothing is there.
+    DirectoryOrCreate,
+    /// A directory.
+    Directory,
+    /// A file, made when nothing is there.
+    FileOrCreate,
+    /// A file.
+    File,
+    /// A Unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl HostPathType {
+    /// Reads the API's text.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "" => Self::Unset,
+            "DirectoryOrCreate" => Self::DirectoryOrCreate,
+            "Directory" => Self::Directory,
+            "FileOrCreate" => Self::FileOrCreate,
+            "File" => Self::File,
+            "Socket" => Self::Socket,
+            "CharDevice" => Self::CharDevice,
+            "BlockDevice" => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+}
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VolumeKind {
+    /// A directory of the pod.
+    EmptyDir(EmptyDir),
+    /// A path of the node.
+    HostPath {
+        /// The path.
+        path: PathBuf,
+        /// What must be there; the text of an unknown type.
+        kind: Result<HostPathType, String>,
+    },
+    /// Files written by the agent, on a wrapped emptyDir.
+    Payload {
+        /// The volume plugin.
+        plugin: &'static Plugin,
+        /// The directory beneath.
+        wrapped: EmptyDir,
+        /// Content.
+        sources: Sources,
+    },
+    /// A directory of a file server.
+    Nfs(Nfs),
+    /// A disk or folder of this node that a PersistentVolume names.
+    Local(Local),
+    /// A volume of a CSI driver.
+    Csi(Box<csi::Volume>),
+    /// An image, mounted by the runtime.
+    Image {
+        /// Reference.
+        reference: String,
+        /// Pull policy.
+        pull_policy: String,
+    },
+    /// A claim that is not resolved.
+    Claim(String),
+    /// A kind that no plugin here serves: the field's name.
+    Unsupported(&'static str),
+}
+
+/// A directory of a file server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nfs {
+    /// `server:/path`.
+    pub source: String,
+    /// Mounted read-only.
+    pub read_only: bool,
+    /// Options of the mount, of a PersistentVolume.
+    pub options: Vec<String>,
+}
+
+impl Nfs {
+    /// From a pod's spec or a PersistentVolume. With a claim, the claim decides whether it is
+    /// read-only.
+    // k8s: pkg/volume/nfs/nfs.go getServerFromSource, getVolumeSource
+    pub fn of(source: &NFSVolumeSource, is_read_only: bool, options: Vec<String>) -> Self {
+        let server = match source.server.parse::<Ipv6Addr>() {
+            Ok(_) => format!("[{}]", source.server),
+            Err(_) => source.server.clone(),
+        };
+        let source = format!("{server}:{}", source.path);
+        Self { source, read_only: is_read_only, options }
+    }
+
+    /// The server of `server:/path`.
+    pub fn server(&self) -> &str {
+        self.source.rsplit_once(":/").map_or(&*self.source, |(server, _)| server)
+    }
+}
+
+/// A disk or folder of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// The folder, or the block device.
+    pub path: PathBuf,
+    /// File system of a device.
+    pub fs_type: String,
+    /// Options of the mount.
+    pub options: Vec<String>,
+    /// Mounted read-only.
+    pub read_only: bool,
+    /// Containers get the device itself.
+    pub is_block: bool,
+}
+
+impl Local {
+    /// Of a PersistentVolume.
+    // k8s: pkg/volume/local/local.go getVolumeSourceFSType
+    pub fn of(source: &LocalVolumeSource) -> Self {
+        let fs_type = source.fs_type.clone().unwrap_or_else(|| LOCAL_FS_TYPE.to_owned());
+        let path = PathBuf::from(&source.path);
+        Self { path, fs_type, options: Vec::new(), read_only: false, is_block: false }
+    }
+}
+
+/// An emptyDir, decided in full.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmptyDir {
+    /// What it lies on.
+    pub medium: Medium,
+    /// `sizeLimit`: the owner of evictions compares usage with it.
+    pub size_limit: Option<u64>,
+}
+
+/// What an emptyDir lies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// The node's disk.
+    Disk,
+    /// A tmpfs of that many bytes; the kernel's default when the node's memory is not known.
+    Memory(Option<u64>),
+    /// Huge pages of that size, or why they cannot be.
+    HugePages(Result<u64, String>),
+    /// No such medium.
+    Unknown(String),
+}

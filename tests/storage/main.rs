@@ -1,0 +1,12 @@
+//! Claims on a node of a real cluster: volumes of every kind that the node serves, and how a pod
+//! waits for one.
+//!
+//! Needs root, Go and the network once (see docs/TESTING.md). One test at a time has the cluster.
+//! Run all with `cargo xtask test storage`, one with
+//! `cargo test -p pintle-tests --test storage NAME`.
+
+#![allow(unreachable_pub, reason = "modules of one test program")]
+
+mod claims;
+mod disks;
+mod ground;
