@@ -9,4 +9,5 @@
 
 mod claims;
 mod disks;
+mod drivers;
 mod ground;

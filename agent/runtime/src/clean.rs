@@ -91,6 +91,15 @@ impl Executor {
     /// Volumes and cgroup of a pod of which nothing runs any more.
     pub(super) async fn tear_down(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        let own = dirs.clone();
+        let place = Place::removal(&order.uid);
+        let removed = blocking::run(place, move || volume::execute::remove_sub_paths(&own)).await;
+        let removed = removed.map_err(|blocked| blocked.to_string());
+        let removed = removed.and_then(|removed| removed.map_err(|error| error.to_string()));
+        removed.map_err(|text| {
+            self.unmount_event(order, &text);
+            Failure::new("FailedUnmount", text)
+        })?;
         if let Err(late) = self.volumes.release(&order.uid).await {
             let texts: Vec<_> = late.waiting.iter().map(storage::sentence).collect();
             return Err(Failure::new("FailedUnmount", texts.join("; ")));

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_cluster::objects::{RefusedVolume, ResolvedClaims};
+use pintle_agent_core::storage::csi;
 use pintle_agent_core::timeline::took;
 use pintle_agent_core::types::with_causes;
-use pintle_agent_core::storage::csi;
 use pintle_agent_core::volume::plan::PodVolume;
 use pintle_agent_core::volume::{PodDirs, PodVolumes, VolumeKind};
 use pintle_agent_core::worker::Failure;
@@ -130,7 +130,7 @@ impl Executor {
         failures.extend(mounted.failures);
         failures.extend(unusable(claims));
         match failures.is_empty() {
-            // The calls that failed have told their events.
+            // Failed calls have emitted their events.
             true => ready,
             false => Err(self.failed_mounts(order, &failures)),
         }

@@ -178,8 +178,14 @@ mod tests {
     #[test]
     fn managed_fields_are_cut_out_wherever_they_stand() {
         for (text, expected) in [
-            (r#"{"metadata":{"name":"a","managedFields":[{"a":[1]}]},"b":1}"#, r#"{"metadata":{"name":"a"},"b":1}"#),
-            (r#"{"b":1,"metadata":{"managedFields" : [] , "name":"a"}}"#, r#"{"b":1,"metadata":{ "name":"a"}}"#),
+            (
+                r#"{"metadata":{"name":"a","managedFields":[{"a":[1]}]},"b":1}"#,
+                r#"{"metadata":{"name":"a"},"b":1}"#,
+            ),
+            (
+                r#"{"b":1,"metadata":{"managedFields" : [] , "name":"a"}}"#,
+                r#"{"b":1,"metadata":{ "name":"a"}}"#,
+            ),
             (r#"{"metadata":{"managedFields":null}}"#, r#"{"metadata":{}}"#),
             (r#"{"metadata":{"a":1,"managedFields":[],"b":2}}"#, r#"{"metadata":{"a":1,"b":2}}"#),
             (r#"{"metadata":{"managed\u0046ields":[],"a":1}}"#, r#"{"metadata":{"a":1}}"#),

@@ -38,6 +38,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use clap::Parser as _;
 use pintle_plugins_v1::csi::controller_server::ControllerServer;
 use pintle_plugins_v1::csi::identity_server::IdentityServer;
 use pintle_plugins_v1::csi::node_server::NodeServer;
@@ -72,9 +73,13 @@ pub async fn serve(settings: Settings) -> Result<()> {
     Ok(())
 }
 
-/// Makes a volume as CreateVolume does, beside or before a driver of the same state folder; returns its
+/// Makes a volume as CreateVolume does, beside or before the driver of that state folder; returns its
 /// id.
-pub fn create(settings: Settings, name: &str, bytes: i64, is_block: bool) -> Result<String> {
+pub fn create(state: &Path, name: &str, bytes: i64, is_block: bool) -> Result<String> {
+    let flags = [("--state", state.to_owned()), ("--endpoint", state.join("none.sock"))];
+    let words = flags.into_iter().flat_map(|(flag, path)| [flag.into(), path.into_os_string()]);
+    let name_of_program = std::ffi::OsString::from("pintle-csi-driver");
+    let settings = Settings::try_parse_from(std::iter::once(name_of_program).chain(words))?;
     let driver = call::Driver::open(settings)?;
     let access_type = match is_block {
         true => AccessType::Block(BlockVolume {}),

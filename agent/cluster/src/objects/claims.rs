@@ -17,10 +17,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::VolumeKind;
 use pintle_agent_core::volume::claim::{
     self, BoundClaim, ClaimError, ClaimRef, ClaimedVolume, Claims, FetchError,
 };
-use pintle_agent_core::volume::VolumeKind;
 use pintle_agent_core::worker::Input;
 use pintle_api::Share;
 use pintle_api_types::pod;
@@ -86,7 +86,8 @@ impl Drop for Waiter {
 #[derive(Default)]
 struct PodClaims {
     claims: Arc<Claims>,
-    waiter: Option<Waiter>,
+    /// Ends with the entry.
+    _waiter: Option<Waiter>,
 }
 
 /// Claims of all pods.
@@ -147,7 +148,7 @@ impl Objects {
         let claims = Arc::new(claims);
         let refused = shared.refused(uid, &claims);
         let waiter = (!unusable.is_empty()).then(|| shared.wait(uid, pod, &unusable));
-        let entry = PodClaims { claims: Arc::clone(&claims), waiter };
+        let entry = PodClaims { claims: Arc::clone(&claims), _waiter: waiter };
         shared.volumes.borrow_mut().pods.insert(uid.clone(), entry);
         shared.settings.claims.set(uid, &claims);
         ResolvedClaims { claims, unusable, refused }
@@ -182,7 +183,7 @@ impl Shared {
         let mut volumes = self.volumes.borrow_mut();
         let refuse = |(volume, claimed): (&str, &Arc<ClaimedVolume>)| {
             let name = claimed.volume_name();
-            // Of a driver's volume, the owner of those volumes knows it better.
+            // The state machine of drivers' volumes decides over those.
             let is_known = matches!(claimed.kind(), VolumeKind::Csi(_));
             let is_exclusive = claimed.is_for_one_pod() && !is_known;
             let is_taken = is_exclusive && !volumes.take(uid, name);

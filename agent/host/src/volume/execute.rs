@@ -448,9 +448,10 @@ fn take_away(dir: &Path, doomed: &Path) -> Result<(), IoFailure> {
     remove::remove_tree(doomed)
 }
 
-/// Unmounts sub-paths and removes their targets, which hold no data.
+/// Unmounts sub-paths and removes their targets, which hold no data. A driver could not unstage a
+/// volume of which a part is still mounted.
 // k8s: pkg/volume/util/subpath/subpath_linux.go doCleanSubPaths
-fn remove_sub_paths(dirs: &PodDirs) -> Result<(), VolumeError> {
+pub fn remove_sub_paths(dirs: &PodDirs) -> Result<(), VolumeError> {
     let root = dirs.sub_paths();
     for volume in children(&root) {
         let name = volume.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -72,9 +72,7 @@ impl FileSystems {
     ) -> Arc<Volumes> {
         let targets = targets(snapshot, &self.claims, root);
         let paths: Vec<_> = targets.iter().map(|target| target.path.clone()).collect();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|path, _| paths.contains(path));
-        drop(last);
+        self.forget_all_but(&paths);
         if targets.is_empty() {
             return counted;
         }
@@ -84,6 +82,11 @@ impl FileSystems {
             volumes.entry(target.uid).or_default().extend(figures);
         }
         Arc::new(volumes)
+    }
+
+    fn forget_all_but(&self, paths: &[PathBuf]) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|path, _| paths.contains(path));
     }
 
     async fn figures(&self, target: &ClaimTarget) -> Option<Counted> {
@@ -205,7 +208,7 @@ pub(super) fn exposition(volumes: &Volumes) -> String {
     text.into_string()
 }
 
-/// Whose answer a volume's figures are: a server's, or a driver's.
+/// The server or driver that answers for a volume's figures.
 fn server_of(kind: &VolumeKind) -> Option<String> {
     match kind {
         VolumeKind::Csi(volume) => Some(volume.driver.clone()),

@@ -125,7 +125,8 @@ impl Controller for Writer {
 }
 
 fn version(version: u64) -> Decoded {
-    let text = json!({"metadata": {"name": "a", "uid": "u", "resourceVersion": version.to_string()}});
+    let text =
+        json!({"metadata": {"name": "a", "uid": "u", "resourceVersion": version.to_string()}});
     Decoded::typed(NAMESPACES, &text.to_string()).expect("a namespace")
 }
 

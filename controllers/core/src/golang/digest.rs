@@ -119,16 +119,20 @@ mod tests {
 
     /// Templates of which some are spelled in several ways; each line is one template.
     fn spellings() -> Vec<Vec<Value>> {
-        let pod = |labels: Value, container: Value| {
-            json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}})
-        };
+        let pod = |labels: Value, container: Value| json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
         vec![
             vec![
-                pod(json!({"app": "a"}), json!({"name": "a", "args": [],
-                    "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}})),
-                pod(json!({"app": "a", "pod-template-hash": "x"}), json!({"name": "a",
+                pod(
+                    json!({"app": "a"}),
+                    json!({"name": "a", "args": [],
+                    "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}}),
+                ),
+                pod(
+                    json!({"app": "a", "pod-template-hash": "x"}),
+                    json!({"name": "a",
                     "tty": false, "fieldOfNextYear": 1,
-                    "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}, "requests": {}}})),
+                    "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}, "requests": {}}}),
+                ),
                 json!({"metadata": {"labels": {"app": "a"}, "creationTimestamp": null}, "spec": {
                     "volumes": null, "containers": [{"name": "a", "image": "",
                     "resources": {"limits": {"cpu": "0.5", "memory": "1048576Ki"}}}]}}),
@@ -139,14 +143,16 @@ mod tests {
             vec![pod(json!({"app": "a"}), json!({"name": "a", "args": ["b"]}))],
             vec![pod(json!({"app": "a"}), json!({"name": "a", "command": ["b"]}))],
             vec![pod(json!({"app": "a"}), json!({"name": "a", "args": ["b", ""]}))],
-            vec![
-                pod(json!({"app": "a"}), json!({"name": "a", "livenessProbe": {
-                    "httpGet": {"port": 80}}})),
-            ],
-            vec![
-                pod(json!({"app": "a"}), json!({"name": "a", "livenessProbe": {
-                    "httpGet": {"port": "80"}}})),
-            ],
+            vec![pod(
+                json!({"app": "a"}),
+                json!({"name": "a", "livenessProbe": {
+                    "httpGet": {"port": 80}}}),
+            )],
+            vec![pod(
+                json!({"app": "a"}),
+                json!({"name": "a", "livenessProbe": {
+                    "httpGet": {"port": "80"}}}),
+            )],
             vec![json!({})],
         ]
     }

@@ -174,7 +174,9 @@ pub struct ClaimVolume {
     pub claim: Symbol,
 }
 
-fn claim_volumes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Box<[ClaimVolume]>, D::Error> {
+fn claim_volumes<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Box<[ClaimVolume]>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Volume {

@@ -187,7 +187,8 @@ fn a_volume_is_what_its_source_says_and_read_only_as_the_pod_says() {
     assert_eq!(kind(&folder, false), host_path(Ok(HostPathType::Directory)));
     let block = json!({"hostPath": {"path": "/h"}, "volumeMode": "Block"});
     assert_eq!(kind(&block, false), VolumeKind::Unsupported("hostPath as a block device"));
-    let driver = json!({"csi": {"driver": "d", "volumeHandle": "h"}, "accessModes": ["ReadWriteOnce"]});
+    let driver =
+        json!({"csi": {"driver": "d", "volumeHandle": "h"}, "accessModes": ["ReadWriteOnce"]});
     let VolumeKind::Csi(volume) = kind(&driver, true) else { panic!("a driver's") };
     assert_eq!((volume.name.as_str(), volume.is_read_only), ("pv", true));
     let iscsi = json!({"iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}});

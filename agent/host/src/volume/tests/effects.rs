@@ -272,7 +272,8 @@ fn failures_name_volume_path_and_cause_and_do_not_hide_each_other() {
             {"name": "n", "fc": {"targetWWNs": ["5"], "lun": 1}},
             {"name": "g", "emptyDir": {"medium": "HugePages"}},
             {"name": "ok", "emptyDir": {}}]);
-        let pod = pod_with(volumes, json!([]));
+        // Of a kind that is not served, an unused volume is passed over.
+        let pod = pod_with(volumes, json!([{"name": "n", "mountPath": "/n"}]));
         let errors = mount(&plan(root.path(), &pod)).expect_err("refused");
         let expected = [
             "MountVolume.SetUp failed for volume \"h\" : hostPath type check failed: /etc/passwd is not a directory",

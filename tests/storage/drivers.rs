@@ -1,0 +1,244 @@
+//! Volumes of a CSI driver: staged and published in order, kept through the agent's death, gone with
+//! their pods; the driver's own log says so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::ensure;
+use pintle_csi_driver::create;
+use pintle_csi_driver::faults::{Fault, FaultFile, Rule};
+use pintle_csi_driver::log::{LogFile, Phase};
+use pintle_tests::cluster::{NODE, TestCluster};
+use pintle_tests::manifest::{With, condition, phase};
+use pintle_tests::{LONG, until};
+use serde_json::json;
+
+use crate::ground::{Bound, claimant, folder, volume, wait_for_event};
+
+/// Name of the driver.
+const DRIVER: &str = "csi.test.pintle.dev";
+/// Where the agent looks for sockets.
+const REGISTRY: &str = "/var/lib/kubelet/plugins_registry";
+/// gRPC's code for a volume that is being worked on.
+const ABORTED: i32 = 10;
+const SLEEP: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// The driver on the node; it goes with its owner.
+struct Driver<'a> {
+    test: &'a TestCluster,
+    child: Child,
+    state: PathBuf,
+    flags: Vec<String>,
+}
+
+impl<'a> Driver<'a> {
+    /// Starts it; `attaches` says whether volumes are attached first.
+    fn start(test: &'a TestCluster, name: &str, attaches: bool) -> Self {
+        let on_node = folder(test, &format!("csi-{name}"));
+        let state = test.on_node(&on_node);
+        let mut flags = vec![
+            format!("--state={on_node}"),
+            format!("--endpoint={on_node}/csi.sock"),
+            format!("--registry={REGISTRY}"),
+            format!("--node-id={NODE}"),
+        ];
+        if !attaches {
+            flags.push("--without=attach".to_owned());
+        }
+        test.apply(&json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+            "spec": {"attachRequired": attaches, "podInfoOnMount": true, "fsGroupPolicy": "File",
+                "volumeLifecycleModes": ["Persistent", "Ephemeral"]},
+        }));
+        let child = spawn(test, &flags);
+        Self { test, child, state, flags }
+    }
+
+    /// A volume of the driver; returns its handle.
+    fn create(&self, name: &str) -> String {
+        create(&self.state, name, 1 << 20, false).expect("a volume")
+    }
+
+    fn fail(&self, rules: &[Rule]) {
+        FaultFile::new(&self.state).write(rules).expect("written");
+    }
+
+    /// Kills the process and starts another one.
+    fn restart(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("killed");
+        self.child = spawn(self.test, &self.flags);
+    }
+
+    /// The calls for a volume that went well, in order; and no call was out of order.
+    fn calls(&self, handle: &str) -> Vec<String> {
+        let lines = LogFile::new(&self.state).read().expect("a log");
+        let wrong: Vec<_> = lines.iter().filter(|line| line.phase == Phase::Violation).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        let done = lines.iter().filter(|line| line.is_success() && line.volume == handle);
+        let node = done.filter(|line| line.method.starts_with("Node"));
+        node.map(|line| line.method.clone())
+            .filter(|method| *method != "NodeGetVolumeStats")
+            .collect()
+    }
+
+    /// Nothing is staged or published, and no folder is left.
+    fn nothing_is_left(&self) {
+        until(LONG, "the driver's volumes are gone", || {
+            let staged =
+                self.test.on_node(&format!("/var/lib/kubelet/plugins/kubernetes.io/csi/{DRIVER}"));
+            let left: Vec<_> = fs::read_dir(&staged).into_iter().flatten().flatten().collect();
+            ensure!(left.is_empty(), "{left:?}");
+            let text = fs::read_to_string(format!("/proc/{}/mounts", self.child.id()))?;
+            let mounts: Vec<_> = text
+                .lines()
+                .filter(|line| line.contains("kubernetes.io") && line.contains("csi"))
+                .collect();
+            ensure!(mounts.is_empty(), "{mounts:#?}");
+            Ok(())
+        });
+    }
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        let _ = self.test.kubectl(&["delete", "pods", "--all", "--grace-period=1"]);
+        let _ = self.test.kubectl(&["delete", "csidriver", DRIVER, "--ignore-not-found"]);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for socket in [format!("{REGISTRY}/{DRIVER}-reg.sock")] {
+            let _ = fs::remove_file(self.test.on_node(&socket));
+        }
+    }
+}
+
+fn spawn(test: &TestCluster, flags: &[String]) -> Child {
+    let program = xtask::node::agent::build("pintle-csi-driver").expect("it builds");
+    let mut command: Command =
+        test.cluster().node_command(NODE, Path::new(&program)).expect("a node");
+    command.args(flags).stdin(Stdio::null()).spawn().expect("the driver starts")
+}
+
+/// Binds a claim of this name to a volume of the driver.
+fn bind(bound: &mut Bound<'_>, name: &str, handle: &str) {
+    let source = json!({"driver": DRIVER, "volumeHandle": handle});
+    bound.bind(&volume(name, json!({"csi": source})));
+}
+
+#[test]
+fn a_volume_of_a_driver_is_staged_published_and_taken_back_for_each_pod() {
+    let test = TestCluster::take();
+    let driver = Driver::start(&test, "plain", false);
+    let handle = driver.create("plain");
+    let mut bound = Bound::new(&test);
+    bind(&mut bound, "csi-plain", &handle);
+    test.apply(&claimant("writer", "csi-plain", "echo kept > /data/file"));
+    test.pod_until("writer", "succeeds", |pod| phase(pod) == "Succeeded");
+    test.kubectl(&["delete", "pod", "writer"]).expect("deleted");
+    driver.nothing_is_left();
+    let once = ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"];
+    assert_eq!(driver.calls(&handle), once);
+    test.apply(&claimant("reader", "csi-plain", "test $(cat /data/file) = kept"));
+    test.pod_until("reader", "succeeds", |pod| phase(pod) == "Succeeded");
+    test.kubectl(&["delete", "pod", "reader"]).expect("deleted");
+    driver.nothing_is_left();
+    assert_eq!(driver.calls(&handle), [once, once].concat());
+}
+
+#[test]
+fn a_volume_survives_the_agents_death_and_is_taken_back_by_the_next_agent() {
+    let test = TestCluster::take();
+    let driver = Driver::start(&test, "death", false);
+    let handle = driver.create("death");
+    let mut bound = Bound::new(&test);
+    bind(&mut bound, "csi-death", &handle);
+    let (one, two) = (claimant("one", "csi-death", SLEEP), claimant("two", "csi-death", SLEEP));
+    for (name, pod) in [("one", &one), ("two", &two)] {
+        test.apply(pod);
+        test.pod_until(name, "is ready", |pod| condition(pod, "Ready"));
+    }
+    let running = test.running().expect("containers");
+    test.restart_agent();
+    test.kubectl(&["delete", "pod", "one", "--grace-period=1"]).expect("deleted");
+    test.pod_gone("one");
+    assert!(test.running().expect("containers").iter().all(|id| running.contains(id)));
+    let pod = test.pod_until("two", "is ready", |pod| condition(pod, "Ready"));
+    let mount = test.volume(&pod, "csi", "csi-death").join("mount");
+    assert!(mount.exists(), "the other pod keeps it");
+    test.kubectl(&["delete", "pod", "two", "--grace-period=1"]).expect("deleted");
+    driver.nothing_is_left();
+    assert_eq!(driver.calls(&handle).last().map(String::as_str), Some("NodeUnstageVolume"));
+}
+
+#[test]
+fn a_driver_that_loses_answers_and_dies_in_calls_leaves_no_volume_behind() {
+    let test = TestCluster::take();
+    let mut driver = Driver::start(&test, "faults", false);
+    let handle = driver.create("faults");
+    let mut bound = Bound::new(&test);
+    bind(&mut bound, "csi-faults", &handle);
+    let lost = |method: &str| {
+        let message = "the answer is lost".to_owned();
+        Rule::new(method, Fault::Fail { code: ABORTED, message }).times(1).after()
+    };
+    driver.fail(&[
+        lost("NodeStageVolume"),
+        Rule::new("NodePublishVolume", Fault::Die).times(1).after(),
+    ]);
+    test.apply(&claimant("unlucky", "csi-faults", SLEEP));
+    wait_for_event(
+        &test,
+        "unlucky",
+        "FailedMount",
+        "MountVolume.MountDevice failed for volume \"csi-faults\" : rpc error: code = Aborted desc = \
+         the answer is lost",
+    );
+    until(LONG, "the driver has died", || {
+        let ended = driver.child.try_wait()?;
+        ensure!(ended.is_some(), "it runs");
+        Ok(())
+    });
+    driver.restart();
+    test.pod_until("unlucky", "is ready", |pod| condition(pod, "Ready"));
+    driver.fail(&[lost("NodeUnpublishVolume"), lost("NodeUnstageVolume")]);
+    test.kubectl(&["delete", "pod", "unlucky", "--grace-period=1"]).expect("deleted");
+    test.pod_gone("unlucky");
+    driver.nothing_is_left();
+    driver.calls(&handle);
+}
+
+#[test]
+fn an_inline_volume_is_made_for_its_pod_and_told_about_it() {
+    let test = TestCluster::take();
+    let driver = Driver::start(&test, "inline", false);
+    let volumes = json!([{"name": "data", "csi": {"driver": DRIVER}}]);
+    test.apply(&claimant("inline", "", "touch /data/file").with_spec("volumes", volumes));
+    test.pod_until("inline", "succeeds", |pod| phase(pod) == "Succeeded");
+    let lines = LogFile::new(&driver.state).read().expect("a log");
+    let publish = lines.iter().find(|line| line.method == "NodePublishVolume");
+    let told = publish.map(|line| line.text.clone()).unwrap_or_default();
+    for part in ["csi.storage.k8s.io/pod.name", "inline", "csi.storage.k8s.io/ephemeral"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    test.kubectl(&["delete", "pod", "inline"]).expect("deleted");
+    driver.nothing_is_left();
+}
+
+#[test]
+fn a_pod_without_its_driver_waits_says_so_and_starts_with_the_driver() {
+    let test = TestCluster::take();
+    let mut bound = Bound::new(&test);
+    let source = json!({"driver": DRIVER, "volumeHandle": "vol-none"});
+    test.apply(&json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+        "spec": {"attachRequired": false},
+    }));
+    bound.bind(&volume("csi-late", json!({"csi": source})));
+    test.apply(&claimant("early", "csi-late", "true"));
+    let text = format!(
+        "MountVolume.MountDevice failed for volume \"csi-late\" : kubernetes.io/csi: attacher.MountDevice \
+         failed to create newCsiDriverClient: driver name {DRIVER} not found in \
+         the list of registered CSI drivers"
+    );
+    wait_for_event(&test, "early", "FailedMount", &text);
+}
