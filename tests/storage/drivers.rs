@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::ensure;
+use pintle_agent_core::storage::csi::attachment_name;
 use pintle_csi_driver::create;
 use pintle_csi_driver::faults::{Fault, FaultFile, Rule};
 use pintle_csi_driver::log::{LogFile, Phase};
@@ -119,6 +120,14 @@ fn spawn(test: &TestCluster, flags: &[String]) -> Child {
     command.args(flags).stdin(Stdio::null()).spawn().expect("the driver starts")
 }
 
+/// What the Node's status says of volumes in use.
+fn in_use(test: &TestCluster) -> anyhow::Result<Vec<String>> {
+    let text = test.kubectl(&["get", "node", NODE, "-o", "json"])?;
+    let node: serde_json::Value = serde_json::from_str(&text)?;
+    let names = node["status"]["volumesInUse"].as_array().cloned().unwrap_or_default();
+    Ok(names.iter().filter_map(|name| name.as_str()).map(str::to_owned).collect())
+}
+
 /// Binds a claim of this name to a volume of the driver.
 fn bind(bound: &mut Bound<'_>, name: &str, handle: &str) {
     let source = json!({"driver": DRIVER, "volumeHandle": handle});
@@ -208,7 +217,7 @@ fn a_driver_that_loses_answers_and_dies_in_calls_leaves_no_volume_behind() {
 }
 
 #[test]
-fn an_inline_volume_is_made_for_its_pod_and_told_about_it() {
+fn an_inline_volume_is_made_for_its_pod_with_the_pods_name() {
     let test = TestCluster::take();
     let driver = Driver::start(&test, "inline", false);
     let volumes = json!([{"name": "data", "csi": {"driver": DRIVER}}]);
@@ -217,8 +226,8 @@ fn an_inline_volume_is_made_for_its_pod_and_told_about_it() {
     let lines = LogFile::new(&driver.state).read().expect("a log");
     let publish = lines.iter().find(|line| line.method == "NodePublishVolume");
     let told = publish.map(|line| line.text.clone()).unwrap_or_default();
-    for part in ["csi.storage.k8s.io/pod.name", "inline", "csi.storage.k8s.io/ephemeral"] {
-        assert!(told.contains(part), "{part}: {told}");
+    for key in ["pod.name", "pod.namespace", "pod.uid", "serviceAccount.name", "ephemeral"] {
+        assert!(told.contains(&format!("\"csi.storage.k8s.io/{key}\"")), "{key}: {told}");
     }
     test.kubectl(&["delete", "pod", "inline"]).expect("deleted");
     driver.nothing_is_left();
@@ -241,4 +250,38 @@ fn a_pod_without_its_driver_waits_says_so_and_starts_with_the_driver() {
          the list of registered CSI drivers"
     );
     wait_for_event(&test, "early", "FailedMount", &text);
+}
+
+#[test]
+fn a_volume_that_is_attached_first_is_in_use_before_it_is_staged_and_until_it_is_unstaged() {
+    let test = TestCluster::take();
+    let driver = Driver::start(&test, "attached", false);
+    test.kubectl(&["delete", "csidriver", DRIVER]).expect("deleted");
+    test.apply(&json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+        "spec": {"attachRequired": true},
+    }));
+    let handle = driver.create("attached");
+    let mut bound = Bound::new(&test);
+    bind(&mut bound, "csi-attached", &handle);
+    test.apply(&claimant("user", "csi-attached", SLEEP));
+    let name = format!("kubernetes.io/csi/{DRIVER}^{handle}");
+    // The attach-detach controller makes the object; the attacher is played.
+    let attachment = attachment_name(&handle, DRIVER, NODE);
+    until(LONG, "the volume is to be attached", || {
+        ensure!(in_use(&test)? == [name.clone()], "{:?}", in_use(&test)?);
+        test.kubectl(&["get", "volumeattachment", &attachment]).map(drop)
+    });
+    assert_eq!(driver.calls(&handle), Vec::<String>::new());
+    let attached = r#"{"status": {"attached": true}}"#;
+    let patch = ["patch", "volumeattachment", &attachment, "--subresource=status", "--type=merge"];
+    test.kubectl(&[&patch[..], &["-p", attached]].concat()).expect("patched");
+    test.pod_until("user", "is ready", |pod| condition(pod, "Ready"));
+    assert_eq!(in_use(&test).expect("a node"), [name]);
+    test.kubectl(&["delete", "pod", "user", "--grace-period=1"]).expect("deleted");
+    driver.nothing_is_left();
+    until(LONG, "no volume is in use", || {
+        ensure!(in_use(&test)?.is_empty(), "{:?}", in_use(&test)?);
+        Ok(())
+    });
 }
