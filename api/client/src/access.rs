@@ -11,23 +11,23 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::Uri;
-use kube::config::{AuthInfo, Cluster, Kubeconfig};
+use http::{HeaderMap, Uri};
 use pintle_api_types::rate::Rate;
 use pintle_api_types::url::without_password;
-use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
 
 use crate::account::AccountToken;
 use crate::error::ConnectError;
-use crate::exec::Plugin;
 use crate::files::Source;
 use crate::identity::{Certificate, Identity, Secret};
+use crate::kubeconfig::{self, Cluster, Kubeconfig, User};
 use crate::observer::Observer;
 use crate::pool::Pool;
 use crate::proxy::Proxy;
 use crate::service::{Carrier, Manner};
 use crate::tls::{self, Trust};
 use crate::turns::Lane;
+use crate::user;
 
 /// Where a pod finds its service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -43,6 +43,8 @@ pub struct Access {
     pub(crate) trust: Trust,
     pub(crate) certificate: Option<Certificate>,
     pub(crate) secret: Secret,
+    /// For whom requests are made, if not for the client itself.
+    pub(crate) impersonation: HeaderMap,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) namespace: String,
 }
@@ -74,37 +76,31 @@ impl Access {
     // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getCluster
     pub fn read_for(path: &Path, server: Option<&str>) -> Result<Self, ConnectError> {
         let broken = |problem: String| ConnectError::Kubeconfig { path: path.to_owned(), problem };
-        let file = Kubeconfig::read_from(path).map_err(|error| broken(one_line(&whole(&error))))?;
-        let fail =
-            |field, problem: String, remedy| Err(ConnectError::field(path, field, problem, remedy));
-        let Some(current) = file.current_context.clone().filter(|name| !name.is_empty()) else {
-            return fail("current-context", "it is not set".to_owned(), "name one of contexts");
-        };
-        let context = file.contexts.into_iter().find(|context| context.name == current);
-        let Some(context) = context.and_then(|named| named.context) else {
-            let problem = format!("there is no context {current:?}");
-            return fail("current-context", problem, "name one of contexts");
-        };
-        let cluster = file.clusters.into_iter().find(|cluster| cluster.name == context.cluster);
-        let Some(mut cluster) = cluster.and_then(|named| named.cluster) else {
-            let problem = format!("there is no cluster {:?}", context.cluster);
-            return fail("contexts.context.cluster", problem, "name one of clusters");
-        };
-        if let Some(server) = server {
-            (cluster.server, cluster.tls_server_name) = (Some(server.to_owned()), None);
+        let bytes = crate::files::read(path).map_err(|error| broken(error.to_string()))?;
+        let absolute = std::path::absolute(path).map_err(|error| broken(error.to_string()))?;
+        let folder = absolute.parent().unwrap_or(Path::new("/"));
+        let config =
+            kubeconfig::decode(&bytes, folder).map_err(|error| broken(error.to_string()))?;
+        let mut chosen = Chosen::of(path, config, server)?;
+        user::validate(path, &chosen.user)?;
+        validate_cluster(path, &chosen.cluster)?;
+        let impersonation = user::impersonation(path, &chosen.user)?;
+        let address = server_of_file(path, &chosen.cluster.server)?;
+        if address.scheme_str() != Some("https") {
+            // Nothing that proves who the client is goes over a connection that anybody reads.
+            // k8s: client_config.go ClientConfig, rest/config.go IsConfigTransportTLS
+            chosen.user = User::default();
+            chosen.cluster.insecure_skip_tls_verify = false;
+            chosen.cluster.tls_server_name.clear();
+            chosen.cluster.certificate_authority.clear();
+            chosen.cluster.certificate_authority_data.0.clear();
         }
-        let user = context.user.clone().unwrap_or_default();
-        let found = file.auth_infos.into_iter().find(|named| named.name == user);
-        let user = match found {
-            Some(named) => named.auth_info.unwrap_or_default(),
-            None if user.is_empty() => AuthInfo::default(),
-            None => {
-                let problem = format!("there is no user {user:?}");
-                return fail("contexts.context.user", problem, "name one of users");
-            }
+        let mut access = Self::at(path, address, &chosen)?;
+        access.impersonation = impersonation;
+        access.namespace = match chosen.namespace {
+            namespace if namespace.is_empty() => "default".to_owned(),
+            namespace => namespace,
         };
-        let mut access = Self::of(path, &cluster, &user)?;
-        access.namespace = context.namespace.unwrap_or_else(|| "default".to_owned());
         access.check()?;
         Ok(access)
     }
@@ -119,15 +115,15 @@ impl Access {
 
     /// The same with the account's folder and the address given.
     pub(crate) fn of_account(dir: &Path, host: &str, port: &str) -> Result<Self, ConnectError> {
-        let file = |name: &str| Some(dir.join(name).display().to_string());
+        let file = |name: &str| dir.join(name).display().to_string();
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let cluster = Cluster {
-            server: Some(format!("https://{host}:{port}")),
+            server: format!("https://{host}:{port}"),
             certificate_authority: file("ca.crt"),
             ..Cluster::default()
         };
-        let user = AuthInfo { token_file: file("token"), ..AuthInfo::default() };
-        let mut access = Self::of(dir, &cluster, &user)?;
+        let user = User { token_file: file("token"), ..User::default() };
+        let mut access = Self::of(dir, cluster, user)?;
         access.namespace = "default".to_owned();
         access.check()?;
         Ok(access)
@@ -137,44 +133,46 @@ impl Access {
     ///
     /// # Errors
     /// When the address, a certificate or a key cannot be used.
-    pub fn to_server(
-        name: &Path,
-        cluster: &Cluster,
-        user: &AuthInfo,
-    ) -> Result<Self, ConnectError> {
+    pub fn to_server(name: &Path, cluster: Cluster, user: User) -> Result<Self, ConnectError> {
         let access = Self::of(name, cluster, user)?;
         access.check()?;
         Ok(access)
     }
 
-    fn of(path: &Path, cluster: &Cluster, user: &AuthInfo) -> Result<Self, ConnectError> {
-        let authority = inline(
-            path,
-            "certificate-authority-data",
-            cluster.certificate_authority_data.as_deref(),
-        )?;
-        let trust = match cluster.insecure_skip_tls_verify.unwrap_or(false) {
-            true => Trust::Anyone,
-            false => Trust::Authorities(authority.or_else(|| file(&cluster.certificate_authority))),
+    fn of(path: &Path, cluster: Cluster, user: User) -> Result<Self, ConnectError> {
+        let has_tls = cluster.insecure_skip_tls_verify
+            || authority(&cluster).is_some()
+            || user::certificate(&user).is_some();
+        let address = server(path, &cluster.server, has_tls)?;
+        Self::at(path, address, &Chosen { cluster, user, namespace: String::new() })
+    }
+
+    /// The server at this address, as what a kubeconfig says of it and of the client.
+    fn at(path: &Path, server: Uri, chosen: &Chosen) -> Result<Self, ConnectError> {
+        let (cluster, user) = (&chosen.cluster, &chosen.user);
+        let trust = match (cluster.insecure_skip_tls_verify, authority(cluster)) {
+            (true, None) => Trust::Anyone,
+            (false, source) => Trust::Authorities(source),
+            (true, Some(_)) => {
+                let problem = "there is also a certificate-authority";
+                let remedy = "set one of them";
+                let field = "insecure-skip-tls-verify";
+                return Err(ConnectError::field(path, field, problem, remedy));
+            }
         };
-        let certificate = certificate(path, user)?;
-        let has_tls = means_tls(&trust, certificate.as_ref());
-        let server = server(path, cluster.server.as_deref().unwrap_or_default(), has_tls)?;
-        let named = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
-        let proxy = match named {
-            None => Proxy::from_env(&server),
-            Some(url) => Some(Proxy::parse(url).map_err(|problem| {
-                let remedy = "use http://, https:// or socks5:// and a host";
-                ConnectError::field(path, "proxy-url", problem, remedy)
-            })?),
+        let proxy = match cluster.proxy_url.as_str() {
+            "" => Proxy::from_env(&server),
+            url => Some(proxy(path, url)?),
         };
+        let server_name = Some(cluster.tls_server_name.clone()).filter(|name| !name.is_empty());
         Ok(Self {
             path: path.to_owned(),
             server,
-            server_name: cluster.tls_server_name.clone().filter(|name| !name.is_empty()),
+            server_name,
             trust,
-            certificate,
-            secret: secret(path, user, cluster)?,
+            certificate: user::certificate(user),
+            secret: user::secret(path, user, cluster)?,
+            impersonation: HeaderMap::new(),
             proxy,
             namespace: String::new(),
         })
@@ -185,20 +183,13 @@ impl Access {
     /// # Errors
     /// When the address cannot be used.
     pub fn anonymous(name: &Path, address: &str) -> Result<Self, ConnectError> {
-        let cluster = Cluster { server: Some(address.to_owned()), ..Cluster::default() };
-        Self::to_server(name, &cluster, &AuthInfo::default())
+        let cluster = Cluster { server: address.to_owned(), ..Cluster::default() };
+        Self::to_server(name, cluster, User::default())
     }
 
-    /// Reads everything once.
+    /// Reads certificates and keys once.
     fn check(&self) -> Result<(), ConnectError> {
-        tls::check(self)?;
-        if let Secret::File(file) = &self.secret {
-            crate::files::read(file).map_err(|error| {
-                let problem = format!("{}: {error}", file.display());
-                ConnectError::field(&self.path, "tokenFile", problem, "make the file readable")
-            })?;
-        }
-        Ok(())
+        tls::check(self)
     }
 
     /// Has the certificate and key of this file win over those of the kubeconfig, as soon as it
@@ -222,7 +213,7 @@ impl Access {
     /// that has asked for its first certificate.
     pub fn with_certificate(&self, pem: PathBuf) -> Self {
         let certificate = Some(Certificate::Rotated { pem, given: None });
-        Self { certificate, secret: Secret::None, ..self.clone() }
+        Self { certificate, secret: Secret::None, impersonation: HeaderMap::new(), ..self.clone() }
     }
 
     /// The namespace of the kubeconfig's context.
@@ -248,6 +239,48 @@ impl Access {
         }
     }
 
+    /// Everything that the kubeconfig says of server and client, secrets included: for comparisons
+    /// with other readers, never for a log.
+    #[doc(hidden)]
+    pub fn contents(&self) -> Value {
+        let source = |source: Option<&Source>| match source {
+            None => Value::Null,
+            Some(Source::File(path)) => json!(path),
+            Some(Source::Inline(bytes)) => json!({"data": STANDARD.encode(bytes)}),
+        };
+        let authority = match &self.trust {
+            Trust::Authorities(authority) => authority.as_ref(),
+            Trust::Anyone => None,
+        };
+        let (cert, key) = match &self.certificate {
+            Some(Certificate::Given { cert, key }) => (Some(cert), Some(key)),
+            _ => (None, None),
+        };
+        let mut contents = json!({
+            "server": self.server.to_string().trim_end_matches('/'),
+            "insecure": self.trusts_anyone(),
+            "serverName": self.server_name,
+            "ca": source(authority),
+            "cert": source(cert),
+            "key": source(key),
+            "as": user::impersonated(&self.impersonation),
+        });
+        match &self.secret {
+            Secret::Token(token) => contents["token"] = json!(token),
+            Secret::File { path, fallback } => {
+                contents["tokenFile"] = json!(path);
+                contents["token"] = json!(fallback);
+            }
+            Secret::Basic(both) => {
+                let both = STANDARD.decode(both).unwrap_or_default();
+                contents["basic"] = json!(String::from_utf8_lossy(&both));
+            }
+            Secret::Plugin(plugin) => contents["exec"] = plugin.contents(),
+            Secret::None | Secret::Account(_) => {}
+        }
+        contents
+    }
+
     /// A client with connections of its own. Nothing is sent yet. Must be called on a tokio
     /// runtime.
     pub fn client(&self, options: ClientOptions) -> kube::Client {
@@ -257,7 +290,12 @@ impl Access {
     /// Clients of service accounts in this namespace; `root` creates accounts and tokens. Must be
     /// called on a tokio runtime.
     pub fn accounts(&self, root: kube::Client, namespace: &str) -> Accounts {
-        let access = Self { certificate: None, secret: Secret::None, ..self.clone() };
+        let access = Self {
+            certificate: None,
+            secret: Secret::None,
+            impersonation: HeaderMap::new(),
+            ..self.clone()
+        };
         let pool = Arc::new(Pool::new(Arc::new(Identity::new(access.clone(), None))));
         let namespace = namespace.to_owned();
         Accounts { access, pool, root, namespace, known: Arc::default() }
@@ -357,112 +395,113 @@ impl Clients {
     }
 }
 
-/// Whether an address without a scheme is one of TLS.
-// k8s: staging/src/k8s.io/client-go/rest/url_utils.go DefaultServerUrlFor
-fn means_tls(trust: &Trust, certificate: Option<&Certificate>) -> bool {
-    certificate.is_some() || !matches!(trust, Trust::Authorities(None))
+/// What a kubeconfig's current context names.
+struct Chosen {
+    cluster: Cluster,
+    user: User,
+    namespace: String,
 }
 
+impl Chosen {
+    /// The context's cluster and user, at another server if one is given. Without a current context
+    /// what has no name is used, and without a user requests are anonymous.
+    // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getContext, getCluster
+    fn of(path: &Path, config: Kubeconfig, server: Option<&str>) -> Result<Self, ConnectError> {
+        let fail =
+            |field, problem: String, remedy| Err(ConnectError::field(path, field, problem, remedy));
+        let Kubeconfig { current_context: current, mut contexts, mut clusters, mut users } = config;
+        let context = contexts.remove(&current);
+        if context.is_none() && !current.is_empty() {
+            let problem = format!("there is no context {current:?}");
+            return fail("current-context", problem, "name one of contexts");
+        }
+        let context = context.unwrap_or_default();
+        let mut cluster = match (clusters.remove(&context.cluster), server) {
+            (Some(cluster), _) => cluster,
+            (None, Some(_)) => Cluster::default(),
+            (None, None) if current.is_empty() => {
+                let problem = "it is not set".to_owned();
+                return fail("current-context", problem, "name one of contexts");
+            }
+            (None, None) => {
+                let problem = format!("there is no cluster {:?}", context.cluster);
+                return fail("contexts.context.cluster", problem, "name one of clusters");
+            }
+        };
+        if let Some(server) = server {
+            server.clone_into(&mut cluster.server);
+            cluster.tls_server_name.clear();
+        }
+        let user = users.remove(&context.user);
+        if user.is_none() && !context.user.is_empty() {
+            let (file, user) = (path.display(), &context.user);
+            tracing::warn!(%file, %user, "the kubeconfig has no such user: requests are anonymous");
+        }
+        let user = user.unwrap_or_default();
+        Ok(Self { cluster, user, namespace: context.namespace })
+    }
+}
+
+// k8s: staging/src/k8s.io/client-go/tools/clientcmd/validation.go validateClusterInfo
+fn validate_cluster(path: &Path, cluster: &Cluster) -> Result<(), ConnectError> {
+    let authority = &cluster.certificate_authority;
+    if !authority.is_empty() && !cluster.certificate_authority_data.0.is_empty() {
+        let problem = "there is also certificate-authority-data";
+        return Err(ConnectError::field(path, "certificate-authority", problem, "set one of them"));
+    }
+    if !cluster.proxy_url.is_empty() {
+        proxy(path, &cluster.proxy_url)?;
+    }
+    user::check_readable(path, "certificate-authority", authority)
+}
+
+fn authority(cluster: &Cluster) -> Option<Source> {
+    user::source(&cluster.certificate_authority, &cluster.certificate_authority_data)
+}
+
+// k8s: staging/src/k8s.io/client-go/tools/clientcmd/helpers.go parseProxyURL
+fn proxy(path: &Path, url: &str) -> Result<Proxy, ConnectError> {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    let parsed = match scheme.as_str() {
+        "http" | "https" | "socks5" => Proxy::parse(url),
+        _ => Err(format!("the scheme {scheme:?} is not known")),
+    };
+    parsed.map_err(|problem| {
+        let remedy = "use http://, https:// or socks5:// and a host";
+        ConnectError::field(path, "proxy-url", problem, remedy)
+    })
+}
+
+/// The address in a kubeconfig. Query and fragment are no part of it, and one without a scheme is
+/// that of a plain connection whatever is said of certificates.
+fn server_of_file(path: &Path, text: &str) -> Result<Uri, ConnectError> {
+    let without_query = text.split(['?', '#']).next().unwrap_or_default();
+    server(path, without_query, false)
+}
+
+/// An address; one without a scheme has no path.
+// k8s: staging/src/k8s.io/client-go/rest/url_utils.go DefaultServerUrlFor
 fn server(path: &Path, text: &str, has_tls: bool) -> Result<Uri, ConnectError> {
     let remedy = "write it as https://HOST:PORT";
     let fail = |problem: String| ConnectError::field(path, "server", problem, remedy);
     if text.is_empty() {
         return Err(fail("it is not set".to_owned()));
     }
-    let scheme = if has_tls { "https" } else { "http" };
-    let text = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
-    let text = text.trim_end_matches('/');
     let shown = without_password(text);
-    let server: Uri = text.parse().map_err(|error| fail(format!("{shown:?}: {error}")))?;
+    let scheme = if has_tls { "https" } else { "http" };
+    let whole = match text.contains("://") {
+        true => text.to_owned(),
+        false if text.trim_end_matches('/').contains('/') => {
+            return Err(fail(format!("{shown:?} has a path but no scheme")));
+        }
+        false => format!("{scheme}://{text}"),
+    };
+    let whole = whole.trim_end_matches('/');
+    let server: Uri = whole.parse().map_err(|error| fail(format!("{shown:?}: {error}")))?;
     match server.scheme_str() {
         Some("https" | "http") if server.host().is_some() => Ok(server),
         _ => Err(fail(format!("{shown:?} has no http or https scheme, or no host"))),
     }
-}
-
-fn file(path: &Option<String>) -> Option<Source> {
-    path.as_deref().filter(|path| !path.is_empty()).map(|path| Source::File(path.into()))
-}
-
-/// Decodes base64 in a field; data wins over a file, as in client-go.
-fn inline(
-    path: &Path,
-    field: &'static str,
-    text: Option<&str>,
-) -> Result<Option<Source>, ConnectError> {
-    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
-    let packed: String = text.split_whitespace().collect();
-    let bytes = STANDARD.decode(packed).map_err(|error| {
-        ConnectError::field(path, field, error.to_string(), "encode the PEM text in base64")
-    })?;
-    Ok(Some(Source::Inline(bytes)))
-}
-
-fn certificate(path: &Path, user: &AuthInfo) -> Result<Option<Certificate>, ConnectError> {
-    let cert = inline(path, "client-certificate-data", user.client_certificate_data.as_deref())?
-        .or_else(|| file(&user.client_certificate));
-    let key = user.client_key_data.as_ref().map(|key| key.expose_secret());
-    let key = inline(path, "client-key-data", key)?.or_else(|| file(&user.client_key));
-    match (cert, key) {
-        (Some(cert), Some(key)) => Ok(Some(Certificate::Given { cert, key })),
-        (None, None) => Ok(None),
-        (Some(_), None) => Err(ConnectError::field(
-            path,
-            "client-key",
-            "there is a client certificate but no key",
-            "set client-key or client-key-data",
-        )),
-        (None, Some(_)) => Err(ConnectError::field(
-            path,
-            "client-certificate",
-            "there is a client key but no certificate",
-            "set client-certificate or client-certificate-data",
-        )),
-    }
-}
-
-/// Exactly one of token, token file, password, plugin; the order is client-go's.
-fn secret(path: &Path, user: &AuthInfo, cluster: &Cluster) -> Result<Secret, ConnectError> {
-    if let Some(provider) = &user.auth_provider {
-        let problem = format!("{:?} is gone from Kubernetes", provider.name);
-        return Err(ConnectError::field(path, "auth-provider", problem, "use exec"));
-    }
-    if let Some(exec) = &user.exec {
-        return Plugin::new(path, exec, cluster).map(|plugin| Secret::Plugin(Arc::new(plugin)));
-    }
-    // k8s: staging/src/k8s.io/client-go/tools/clientcmd: the file is read again, so it wins
-    if let Some(file) = user.token_file.as_deref().filter(|file| !file.is_empty()) {
-        return Ok(Secret::File(file.into()));
-    }
-    if let Some(token) = &user.token
-        && !token.expose_secret().is_empty()
-    {
-        return Ok(Secret::Token(token.expose_secret().to_owned()));
-    }
-    if let (Some(name), Some(password)) = (&user.username, &user.password) {
-        let both = format!("{name}:{}", password.expose_secret());
-        return Ok(Secret::Basic(STANDARD.encode(both)));
-    }
-    Ok(Secret::None)
-}
-
-/// An error with everything behind it.
-pub(crate) fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = cause.source();
-    }
-    text
-}
-
-/// The parser quotes the lines around a mistake; what it says of it stands in front of them.
-fn one_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -31,43 +31,58 @@ fn a_good_file_says_where_and_who() {
 }
 
 #[test]
-fn an_address_without_a_scheme_is_one_of_tls_where_certificates_are_spoken_of() {
-    let authority = rcgen::generate_simple_self_signed(["api".to_owned()]).expect("made");
-    let authority =
-        format!("certificate-authority-data: {}", STANDARD.encode(authority.cert.pem()));
-    let secure = "https://api.test:6443/";
-    for (trust, want) in [
-        ("insecure-skip-tls-verify: true", secure),
-        (&*authority, secure),
-        ("tls-server-name: x", "http://api.test:6443/"),
+fn server_without_tls_gets_no_credentials_whatever_the_file_says() {
+    // Also where the file speaks of certificates: the address alone decides.
+    for (address, want) in [
+        ("api.test:6443", "http://api.test:6443/"),
+        ("http://api.test/a?b=c#d", "http://api.test/a"),
     ] {
-        let text = GOOD.replace("https://api.test:6443/", "api.test:6443");
-        let text = text.replace("insecure-skip-tls-verify: true", trust);
-        assert_eq!(read(&text).expect("usable").server.to_string(), want, "{trust}");
+        let access = read(&GOOD.replace("https://api.test:6443/", address)).expect("usable");
+        assert_eq!(access.server.to_string(), want);
+        assert!(!access.has_identity() && !access.trusts_anyone(), "{address}");
     }
 }
 
 #[test]
-fn another_server_is_asked_as_the_first_one_would_be() {
+fn other_server_replaces_address_and_name_of_the_file() {
     let named = GOOD.replace("verify: true", "verify: true, tls-server-name: x");
     let access = read(&named).expect("usable");
     assert_eq!(access.server_name.as_deref(), Some("x"));
     for (address, want) in [
-        ("10.0.0.1:6443", "https://10.0.0.1:6443/"),
+        ("https://10.0.0.1:6443", "https://10.0.0.1:6443/"),
         ("http://10.0.0.1/", "http://10.0.0.1/"),
-        ("[fd00::1]:6443", "https://[fd00::1]:6443/"),
+        ("[fd00::1]:6443", "http://[fd00::1]:6443/"),
     ] {
-        // Whatever the file says of its own, or nothing.
+        // With and without an address in the file.
         for text in [named.clone(), GOOD.replace("server: 'https://api.test:6443/', ", "")] {
             let other = read_for(&text, Some(address)).expect("usable");
-            assert_eq!((other.server.to_string().as_str(), other.server_name), (want, None));
-            assert!(matches!(other.secret, Secret::Token(token) if token == "t"));
+            assert_eq!(
+                (other.server.to_string().as_str(), other.server_name.clone()),
+                (want, None)
+            );
+            assert_eq!(other.has_identity(), want.starts_with("https"), "{address}");
         }
     }
     assert!(read_for(&named, Some("ftp://x")).is_err());
     let nobody = Access::anonymous(Path::new("--master"), "127.0.0.1:8080").expect("usable");
     assert_eq!(nobody.server.to_string(), "http://127.0.0.1:8080/");
     assert!(!nobody.has_identity());
+}
+
+#[test]
+fn credentials_are_chosen_as_client_go_chooses_them() {
+    let user = |user: &str| read(&GOOD.replace("token: t", user)).expect(user).secret;
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: x}";
+    assert!(matches!(user(exec), Secret::Plugin(_)));
+    assert!(matches!(user(&format!("token: t, {exec}")), Secret::Token(token) if token == "t"));
+    assert!(matches!(user(&format!("username: u, {exec}")), Secret::Basic(both) if both == "dTo="));
+    assert!(matches!(user("password: p"), Secret::None), "a password of no user");
+    assert!(matches!(user("client-key: /none"), Secret::None), "a key of no certificate");
+    let file = user("token: t, tokenFile: none");
+    let Secret::File { path, fallback } = file else { panic!("a file is named") };
+    assert!(path.is_absolute() && path.ends_with("none") && fallback.as_deref() == Some("t"));
+    let unknown = read(&GOOD.replace("user: u}", "user: x}")).expect("anonymous");
+    assert!(!unknown.has_identity());
 }
 
 #[test]
@@ -83,16 +98,21 @@ fn every_problem_names_file_field_and_remedy() {
         ("current-context: c", "", "current-context: it is not set; name one of contexts"),
         ("current-context: c", "current-context: x", "there is no context \"x\""),
         ("cluster: k, user", "cluster: x, user", "there is no cluster \"x\""),
-        ("user: u}", "user: x}", "there is no user \"x\""),
         ("https://api.test:6443/", "", "server: it is not set; write it as https://HOST:PORT"),
         ("https://api.test:6443/", "ftp://x", "has no http or https scheme"),
         ("https://api.test:6443/", "ftp://u:secret@x", "\"ftp://u:xxxxx@x\" has no http"),
-        ("token: t", "client-certificate-data: '*'", "client-certificate-data: Invalid"),
+        ("token: t", "client-certificate-data: '*'", "users[0].user.client-certificate-data: the"),
+        ("token: t", "token: t, username: u", "token: there is also a username"),
+        ("token: t", "as-uid: u", "as: it is not set, but what belongs to it is"),
         ("token: t", "client-certificate-data: aGk=", "client-key: there is a client certif"),
         ("token: t", "client-certificate: /none, client-key: /none", "/none: No such file"),
         ("token: t", "tokenFile: /none", "tokenFile: /none: No such file"),
         ("token: t", "auth-provider: {name: gcp}", "\"gcp\" is gone from Kubernetes; use exec"),
-        ("token: t", "exec: {apiVersion: v9, command: x}", "exec.apiVersion: \"v9\""),
+        (
+            "token: t",
+            "exec: {apiVersion: v9, command: x, interactiveMode: Never}",
+            "exec.apiVersion: \"v9\"",
+        ),
         (
             "insecure-skip-tls-verify: true",
             "certificate-authority-data: aGk=",
@@ -102,6 +122,11 @@ fn every_problem_names_file_field_and_remedy() {
             "insecure-skip-tls-verify: true",
             "certificate-authority: /none",
             "certificate-authority: /none: No such file",
+        ),
+        (
+            "insecure-skip-tls-verify: true",
+            "insecure-skip-tls-verify: true, certificate-authority-data: aGk=",
+            "insecure-skip-tls-verify: there is also a certificate-authority; set one of them",
         ),
         (
             "insecure-skip-tls-verify: true",
@@ -116,7 +141,7 @@ fn every_problem_names_file_field_and_remedy() {
     let none = Access::read(Path::new("/none")).err().expect("no file").to_string();
     assert!(none.contains("kubeconfig /none") && none.contains("No such file"), "{none}");
     let garbled = read("a: [").err().expect("no YAML").to_string();
-    assert!(garbled.contains("line 1") && garbled.contains("kubectl --kubeconfig"), "{garbled}");
+    assert!(garbled.contains("line 2") && garbled.contains("kubectl --kubeconfig"), "{garbled}");
     assert_eq!(garbled.lines().count(), 1, "one sentence: {garbled}");
 }
 
@@ -127,15 +152,15 @@ fn a_pod_has_its_account() {
         Err(error) => error.to_string(),
         Ok(_) => panic!("there is no account"),
     };
+    assert!(error("10.0.0.1").contains("token: No such file"), "{}", error("10.0.0.1"));
+    std::fs::write(dir.path().join("token"), "t").expect("written");
     assert!(error("10.0.0.1").contains("ca.crt: No such file"), "{}", error("10.0.0.1"));
     let authority = rcgen::generate_simple_self_signed(["api".to_owned()]).expect("made");
     std::fs::write(dir.path().join("ca.crt"), authority.cert.pem()).expect("written");
-    assert!(error("10.0.0.1").contains("token: No such file"), "{}", error("10.0.0.1"));
-    std::fs::write(dir.path().join("token"), "t").expect("written");
     for (host, server) in [("10.0.0.1", "https://10.0.0.1/"), ("fd00::1", "https://[fd00::1]/")] {
         let access = Access::of_account(dir.path(), host, "443").expect("usable");
         let shown = access.server.to_string().replace(":443", "");
         assert_eq!(shown, server);
-        assert!(matches!(&access.secret, Secret::File(path) if path.ends_with("token")));
+        assert!(matches!(&access.secret, Secret::File { path, .. } if path.ends_with("token")));
     }
 }

@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::config::{Cluster, ExecConfig, ExecInteractiveMode};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
 use crate::error::ConnectError;
+use crate::kubeconfig::{Cluster, Exec};
 use crate::observer::{Observer, PluginRun};
+use crate::user;
 
 /// How long a plugin may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,6 +32,7 @@ const MARGIN: Duration = Duration::from_secs(10);
 /// The cluster's extension with what is meant for plugins.
 // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go clusterExtensionKey
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
+const GROUP: &str = "client.authentication.k8s.io/";
 const VERSIONS: [&str; 2] =
     ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
@@ -77,47 +79,36 @@ struct ExecCredentialStatus {
 }
 
 impl Plugin {
-    /// Checks the section; nothing is run yet.
-    pub(crate) fn new(
-        path: &Path,
-        exec: &ExecConfig,
-        cluster: &Cluster,
-    ) -> Result<Self, ConnectError> {
-        let fail = |field, problem: &str, remedy| {
-            Err(ConnectError::field(path, field, problem.to_owned(), remedy))
-        };
-        let version = exec.api_version.clone().unwrap_or_default();
+    /// Of a section that is valid; nothing is run yet.
+    pub(crate) fn new(path: &Path, exec: &Exec, cluster: &Cluster) -> Result<Self, ConnectError> {
+        let version = exec.api_version.clone();
         if !VERSIONS.contains(&version.as_str()) {
+            let problem = format!("{version:?} is not known");
             let remedy = "use client.authentication.k8s.io/v1";
-            return fail("exec.apiVersion", &format!("{version:?} is not known"), remedy);
+            return Err(ConnectError::field(path, "exec.apiVersion", problem, remedy));
         }
-        let Some(command) = exec.command.clone().filter(|command| !command.is_empty()) else {
-            return fail("exec.command", "it is not set", "name the plugin's program");
-        };
-        match exec.interactive_mode {
-            Some(ExecInteractiveMode::Always) => {
-                let remedy = "use Never or IfAvailable";
-                return fail("exec.interactiveMode", "there is nobody to ask", remedy);
-            }
-            None if version == VERSIONS[0] => {
-                let remedy = "use Never or IfAvailable";
-                return fail("exec.interactiveMode", "it is not set", remedy);
-            }
-            _ => {}
+        if exec.interactive_mode == "Always" {
+            let (field, problem) = ("exec.interactiveMode", "a daemon has no terminal");
+            return Err(ConnectError::field(path, field, problem, "use Never or IfAvailable"));
         }
-        let env = exec.env.iter().flatten().filter_map(|pair| {
-            Some((pair.get("name")?.clone(), pair.get("value").cloned().unwrap_or_default()))
-        });
+        let env = exec.env.iter().map(|variable| (variable.name.clone(), variable.value.clone()));
         Ok(Self {
-            command,
-            args: exec.args.clone().unwrap_or_default(),
+            command: exec.command.clone(),
+            args: exec.args.clone(),
             env: env.collect(),
             info: info(&version, exec.provide_cluster_info.then_some(cluster)),
             version,
-            hint: exec.install_hint.clone(),
+            hint: Some(exec.install_hint.clone()).filter(|hint| !hint.is_empty()),
             turn: tokio::sync::Mutex::default(),
             known: Mutex::default(),
         })
+    }
+
+    /// The section as upstream shows it.
+    pub(crate) fn contents(&self) -> Value {
+        let env = self.env.iter().map(|(name, value)| format!("{name}={value}"));
+        json!({"apiVersion": self.version, "command": self.command, "args": self.args,
+            "env": env.collect::<Vec<_>>()})
     }
 
     /// What holds now; runs the program when nothing does.
@@ -193,6 +184,37 @@ impl Plugin {
     }
 }
 
+/// Says what is wrong with a section, used or not.
+// k8s: staging/src/k8s.io/client-go/tools/clientcmd/validation.go validateAuthInfo
+pub(crate) fn validate(path: &Path, exec: &Exec) -> Result<(), ConnectError> {
+    let fail =
+        |field, problem: String, remedy| Err(ConnectError::field(path, field, problem, remedy));
+    let missing = || "it is not set".to_owned();
+    if exec.command.is_empty() {
+        return fail("exec.command", missing(), "name the plugin's program");
+    }
+    if exec.api_version.is_empty() {
+        return fail("exec.apiVersion", missing(), "use client.authentication.k8s.io/v1");
+    }
+    if exec.env.iter().any(|variable| variable.name.is_empty()) {
+        return fail("exec.env", "a variable has no name".to_owned(), "name it");
+    }
+    // k8s: tools/clientcmd/api/v1/defaults.go SetDefaults_ExecConfig
+    let has_default = exec
+        .api_version
+        .strip_prefix(GROUP)
+        .is_some_and(|version| version == "v1beta1" || version == "v1alpha1");
+    match exec.interactive_mode.as_str() {
+        "" if has_default => Ok(()),
+        "" => fail("exec.interactiveMode", missing(), "use Never or IfAvailable"),
+        "Never" | "IfAvailable" | "Always" => Ok(()),
+        other => {
+            let problem = format!("{other:?} is not known");
+            fail("exec.interactiveMode", problem, "use Never or IfAvailable")
+        }
+    }
+}
+
 /// How it ended and what it printed.
 async fn ended(mut child: Child) -> io::Result<(ExitStatus, Vec<u8>)> {
     let mut output = Vec::new();
@@ -207,14 +229,16 @@ async fn ended(mut child: Child) -> io::Result<(ExitStatus, Vec<u8>)> {
 fn info(version: &str, cluster: Option<&Cluster>) -> String {
     let mut spec = json!({"interactive": false});
     if let Some(cluster) = cluster {
-        let own = cluster.extensions.iter().flatten().find(|one| one.name == EXTENSION);
+        let own = cluster.extensions.iter().find(|one| one.name == EXTENSION);
+        let filled = |text: &String| (!text.is_empty()).then(|| text.clone());
+        let flag = |set: bool| set.then_some(true);
         spec["cluster"] = json!({
             "server": cluster.server,
-            "tls-server-name": cluster.tls_server_name,
-            "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+            "tls-server-name": filled(&cluster.tls_server_name),
+            "insecure-skip-tls-verify": flag(cluster.insecure_skip_tls_verify),
             "certificate-authority-data": authority(cluster),
-            "proxy-url": cluster.proxy_url,
-            "disable-compression": cluster.disable_compression.filter(|disables| *disables),
+            "proxy-url": filled(&cluster.proxy_url),
+            "disable-compression": flag(cluster.disable_compression),
             "config": own.map(|own| &own.extension),
         });
         if let Some(fields) = spec["cluster"].as_object_mut() {
@@ -226,11 +250,8 @@ fn info(version: &str, cluster: Option<&Cluster>) -> String {
 
 /// The server's authorities in base64. A file that cannot be read is told of elsewhere.
 fn authority(cluster: &Cluster) -> Option<String> {
-    let filled = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    filled(&cluster.certificate_authority_data).or_else(|| {
-        let file = filled(&cluster.certificate_authority)?;
-        Some(STANDARD.encode(crate::files::read(Path::new(&file)).ok()?))
-    })
+    let source = user::source(&cluster.certificate_authority, &cluster.certificate_authority_data)?;
+    Some(STANDARD.encode(source.read().ok()?))
 }
 
 fn parse(output: &[u8], version: &str) -> Result<Credential, String> {
@@ -296,7 +317,7 @@ mod tests {
         let mut want = json!({"server": "https://a", "disable-compression": true,
             "certificate-authority-data": STANDARD.encode("PEM"), "config": {"audience": "x"}});
         assert_eq!(told(&cluster), want);
-        cluster.certificate_authority_data = Some("aGk=".to_owned());
+        cluster.certificate_authority_data.0 = b"hi".to_vec();
         want["certificate-authority-data"] = json!("aGk=");
         assert_eq!(told(&cluster), want, "what is in the kubeconfig goes before a file");
     }
@@ -309,7 +330,7 @@ mod tests {
             ("sh", "echo nonsense", PluginRun::Well),
             ("/nowhere/plugin", "", PluginRun::NotFound),
         ] {
-            let exec: ExecConfig = serde_json::from_value(json!({
+            let exec: Exec = serde_json::from_value(json!({
                 "apiVersion": VERSIONS[0], "command": command, "args": ["-c", script],
                 "interactiveMode": "Never",
             }))
@@ -329,7 +350,7 @@ mod tests {
         let log = dir.path().join("log");
         let end = ",\"expirationTimestamp\":\"2020-01-01T00:00:00Z\"";
         let plugin = |end: &str| {
-            let exec: ExecConfig = serde_json::from_value(json!({
+            let exec: Exec = serde_json::from_value(json!({
                 "apiVersion": VERSIONS[0], "command": "sh", "args": ["-c", script],
                 "interactiveMode": "Never",
                 "env": [{"name": "SAY", "value": "t"}, {"name": "LOG", "value": log},

@@ -62,8 +62,8 @@ pub(crate) enum Secret {
     None,
     /// This token.
     Token(String),
-    /// The token in this file.
-    File(PathBuf),
+    /// The token in this file, or another one until it can be read.
+    File { path: PathBuf, fallback: Option<String> },
     /// Name and password, encoded.
     Basic(String),
     /// What this plugin says.
@@ -156,7 +156,7 @@ impl Identity {
             Secret::None => return Ok(Shown::default()),
             Secret::Token(token) => header("Bearer", token)?,
             Secret::Basic(both) => header("Basic", both)?,
-            Secret::File(path) => self.token_of_file(path)?,
+            Secret::File { path, fallback } => self.token_of_file(path, fallback.as_deref())?,
             Secret::Plugin(plugin) => {
                 let given = plugin.credential(self.observer.as_deref()).await?;
                 self.plug(given.pair.clone());
@@ -194,7 +194,8 @@ impl Identity {
         }
     }
 
-    fn token_of_file(&self, path: &Path) -> Result<HeaderValue, io::Error> {
+    /// The file's token, the one before if it cannot be read now, or the one of the kubeconfig.
+    fn token_of_file(&self, path: &Path, fallback: Option<&str>) -> Result<HeaderValue, io::Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((watched, token)) = &mut state.token
             && !watched.changed(Instant::now())
@@ -220,9 +221,13 @@ impl Identity {
                 tracing::warn!(path = %path.display(), %error, "the earlier token stays in use");
                 Ok(before.clone())
             }
-            (Err(error), None) => {
-                Err(io::Error::other(format!("tokenFile {}: {error}", path.display())))
-            }
+            (Err(error), None) => match fallback {
+                Some(fallback) => {
+                    tracing::warn!(path = %path.display(), %error, "the token beside it is used");
+                    header("Bearer", fallback)
+                }
+                None => Err(io::Error::other(format!("tokenFile {}: {error}", path.display()))),
+            },
         }
     }
 }
@@ -272,7 +277,8 @@ mod tests {
         let file = dir.path().join("token");
         std::fs::write(&file, "first").expect("written");
         let user = format!("tokenFile: '{}'", file.display());
-        let identity = identity(dir.path(), "server: 'http://127.0.0.1:1'", &user);
+        let cluster = "server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true";
+        let identity = identity(dir.path(), cluster, &user);
         assert_eq!(token(&identity).await, "Bearer first");
         std::fs::remove_file(&file).expect("removed");
         std::fs::create_dir(&file).expect("made");

@@ -163,6 +163,9 @@ impl Parts {
             if let Some(authorization) = shown.header {
                 request.headers_mut().insert(AUTHORIZATION, authorization);
             }
+            for (name, value) in &self.identity.access.impersonation {
+                request.headers_mut().append(name, value.clone());
+            }
             let room = self.pool.room(manner.lane, &share).await;
             let until = *until.get_or_insert(timeout.map(|limit| Instant::now() + limit));
             let mut answer =

@@ -11,8 +11,7 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::{Method, Request, StatusCode};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
-use kube::config::{AuthInfo, Cluster};
-use pintle_api::{Access, ClientOptions};
+use pintle_api::{Access, ClientOptions, Cluster, Data, User};
 use serde_json::Value;
 
 use super::{Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire};
@@ -34,25 +33,22 @@ pub struct Caller {
 // k8s: pkg/scheduler/extender.go makeTransport
 pub fn access(extender: &Extender) -> Result<Access, String> {
     let tls = extender.tls_config.clone().unwrap_or_default();
-    let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let data = |field: &str, text: &str| {
+        Data::from_base64(text).map_err(|error| format!("extenders: tlsConfig.{field}: {error}"))
+    };
     let has_authority = !tls.ca_file.is_empty() || !tls.ca_data.is_empty();
-    let insecure = tls.insecure || (extender.enable_https && !has_authority);
-    let cluster = Cluster {
-        server: Some(extender.url_prefix.clone()),
-        insecure_skip_tls_verify: Some(insecure),
-        tls_server_name: some(&tls.server_name),
-        certificate_authority: some(&tls.ca_file),
-        certificate_authority_data: some(&tls.ca_data),
-        ..Cluster::default()
-    };
-    let user = AuthInfo {
-        client_certificate: some(&tls.cert_file),
-        client_certificate_data: some(&tls.cert_data),
-        client_key: some(&tls.key_file),
-        client_key_data: some(&tls.key_data).map(Into::into),
-        ..AuthInfo::default()
-    };
-    Access::to_server(Path::new("extenders"), &cluster, &user).map_err(|error| error.to_string())
+    let mut cluster = Cluster::default();
+    cluster.server.clone_from(&extender.url_prefix);
+    cluster.insecure_skip_tls_verify = tls.insecure || (extender.enable_https && !has_authority);
+    cluster.certificate_authority_data = data("caData", &tls.ca_data)?;
+    cluster.tls_server_name = tls.server_name;
+    cluster.certificate_authority = tls.ca_file;
+    let mut user = User::default();
+    user.client_certificate_data = data("certData", &tls.cert_data)?;
+    user.client_key_data = data("keyData", &tls.key_data)?;
+    user.client_certificate = tls.cert_file;
+    user.client_key = tls.key_file;
+    Access::to_server(Path::new("extenders"), cluster, user).map_err(|error| error.to_string())
 }
 
 impl Caller {

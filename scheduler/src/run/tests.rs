@@ -125,12 +125,8 @@ async fn begin(
     server: &Rc<Server>,
     args: &[&str],
 ) -> (impl Future<Output = Result<()>> + use<>, Arc<State>) {
-    let cluster = kube::config::Cluster {
-        server: Some(Rc::clone(server).serve().await),
-        ..Default::default()
-    };
-    let user = kube::config::AuthInfo::default();
-    let access = Access::to_server("test".as_ref(), &cluster, &user).expect("an address");
+    let address = Rc::clone(server).serve().await;
+    let access = Access::anonymous("test".as_ref(), &address).expect("an address");
     let settings = settings(args);
     let (state, questions) = State::new(&settings);
     let state = Arc::new(state);

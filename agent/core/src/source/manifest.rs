@@ -13,7 +13,7 @@ use super::static_pod::{self, Origin};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::validate::{self, FieldError};
 use pintle_api_types::pod::{self, defaults};
-use pintle_api_types::yaml::{self, Json, Limits, Outline};
+use pintle_api_types::yaml::{self, Json, Limits, Outline, TypeMeta};
 
 /// Largest manifest in bytes.
 // k8s: pkg/kubelet/config/file.go maxConfigLength
@@ -141,38 +141,21 @@ fn read(bytes: &[u8]) -> Result<Json, ManifestError> {
     }
 }
 
-/// The object's kind, after its version was checked. These two fields alone are found whatever the
-/// case of their names.
-// k8s: staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/meta.go Interpret
+/// The object's kind, after its version was checked.
 fn kind_of(json: &Json) -> Result<String, ManifestError> {
-    let field = |name: &str| {
-        let Json::Object(entries) = json else { return Ok(String::new()) };
-        let named = entries.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
-        named.filter(|(_, value)| **value != Json::Null).try_fold(
-            String::new(),
-            |_, (key, value)| {
-                let text = value.as_str().map(str::to_owned);
-                text.ok_or_else(|| syntax(None, key.clone(), "invalid type: a string is expected"))
-            },
-        )
-    };
-    let (kind, version) = (field("kind")?, field("apiVersion")?);
+    let TypeMeta { kind, api_version } =
+        TypeMeta::of(json).map_err(|error| syntax(None, error.path, error.message))?;
     let missing = |field: &str| syntax(None, String::new(), format!("Object '{field}' is missing"));
-    if !matches!(json, Json::Object(_)) {
-        return Err(syntax(None, String::new(), "an object is expected"));
-    }
     if kind.is_empty() {
         return Err(missing("Kind"));
     }
-    // The group of these kinds is the empty one, which may be written.
-    let version = version.strip_prefix('/').unwrap_or(&version);
-    if version.is_empty() {
+    if api_version.is_empty() {
         return Err(missing("apiVersion"));
     }
-    if version == "v1" && (kind == "Pod" || kind == "PodList" || kind == "List") {
+    if api_version == "v1" && (kind == "Pod" || kind == "PodList" || kind == "List") {
         return Ok(kind);
     }
-    Err(ManifestError::Kind { found: format!("{version} {kind}") })
+    Err(ManifestError::Kind { found: format!("{api_version} {kind}") })
 }
 
 /// A value as one of the type.

@@ -131,8 +131,8 @@ fn first_character(bytes: &[u8]) -> (char, usize) {
     found.unwrap_or((char::REPLACEMENT_CHARACTER, 1))
 }
 
-/// Bytes as the text that Go writes for them.
-pub(super) fn text_of(mut bytes: &[u8]) -> String {
+/// Bytes as the text that Go writes for them: each one that is no UTF-8 becomes U+FFFD.
+pub fn utf8_of(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     while !bytes.is_empty() {
         let (character, width) = first_character(bytes);

@@ -20,6 +20,7 @@ mod block;
 mod compose;
 mod decode;
 mod json;
+mod meta;
 mod number;
 mod outline;
 mod parser;
@@ -32,7 +33,8 @@ mod timestamp;
 
 pub use compose::Repeated;
 pub use decode::{DecodeError, from_json};
-pub use json::{Json, parse_json};
+pub use json::{Json, parse_json, utf8_of};
+pub use meta::TypeMeta;
 pub use outline::Outline;
 
 use text::Text;

@@ -65,7 +65,7 @@ fn tagged(value: &str, tag: &str) -> Result<Scalar, String> {
 fn binary(value: &str) -> Result<Scalar, String> {
     let digits: String = value.chars().filter(|it| !matches!(it, '\r' | '\n')).collect();
     match BASE64.decode(digits) {
-        Ok(bytes) => Ok(Scalar::Text(json::text_of(&bytes))),
+        Ok(bytes) => Ok(Scalar::Text(json::utf8_of(&bytes))),
         Err(_) => Err("!!binary value contains invalid base64 data".to_owned()),
     }
 }
