@@ -1,15 +1,16 @@
 //! Docker's configuration as it is written, read as Go's `encoding/json` reads it: pure.
 //!
 //! `null` leaves what is there, names of fields count in any case, the last of two that are the same
-//! holds, and what is unknown is passed over. serde's derived code refuses the first three, and a
-//! secret that works with the kubelet has to work here.
+//! holds, what is unknown is ignored, and what is no UTF-8 is replaced. serde's derived code and its
+//! JSON reader refuse these, and a secret that works with the kubelet has to work here.
 // k8s: pkg/credentialprovider/config.go DockerConfigJSON, DockerConfigEntry
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use pintle_api_types::yaml::utf8_of;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// `config.json`.
 #[derive(Default)]
@@ -19,7 +20,26 @@ pub(super) struct DockerConfig {
 
 /// Entries by registry: `.dockercfg`.
 #[derive(Default)]
-pub(super) struct Entries(pub(super) BTreeMap<String, Entry>);
+pub(super) struct Entries {
+    pub(super) by_registry: BTreeMap<String, Entry>,
+    /// Earlier entries of the same registries: what cannot be read of them is an error as well.
+    pub(super) replaced: Vec<Entry>,
+}
+
+impl Entries {
+    fn put(&mut self, registry: String, entry: Entry) {
+        self.replaced.extend(self.by_registry.insert(registry, entry));
+    }
+
+    fn add(&mut self, other: Self) {
+        self.replaced.extend(other.replaced);
+        other.by_registry.into_iter().for_each(|(registry, entry)| self.put(registry, entry));
+    }
+
+    fn clear(&mut self) {
+        self.replaced.extend(std::mem::take(&mut self.by_registry).into_values());
+    }
+}
 
 /// An entry.
 #[derive(Default)]
@@ -31,6 +51,14 @@ pub(super) struct Entry {
     pub(super) identity_token: String,
 }
 
+/// Reads a file of either kind.
+pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    let text = utf8_of(bytes);
+    // Texts are taken as bytes below, which is no reason to take control characters in them.
+    serde_json::from_str::<IgnoredAny>(&text)?;
+    serde_json::from_str(&text)
+}
+
 /// What takes its fields one after the other.
 trait Fields: Default {
     /// Takes the value of a field.
@@ -39,11 +67,14 @@ trait Fields: Default {
 
 impl Fields for DockerConfig {
     fn field<'de, A: MapAccess<'de>>(&mut self, key: String, from: &mut A) -> Result<(), A::Error> {
-        if !key.eq_ignore_ascii_case("auths") {
+        if !is_field(&key, "auths") {
             return from.next_value::<IgnoredAny>().map(drop);
         }
-        // A second map is put over the first.
-        self.auths.0.extend(from.next_value::<Entries>()?.0);
+        match from.next_value::<Option<Entries>>()? {
+            // A second map is put over the first.
+            Some(entries) => self.auths.add(entries),
+            None => self.auths.clear(),
+        }
         Ok(())
     }
 }
@@ -51,26 +82,85 @@ impl Fields for DockerConfig {
 impl Fields for Entries {
     fn field<'de, A: MapAccess<'de>>(&mut self, key: String, from: &mut A) -> Result<(), A::Error> {
         let entry = from.next_value()?;
-        self.0.insert(key, entry);
+        self.put(key, entry);
         Ok(())
     }
 }
 
 impl Fields for Entry {
     fn field<'de, A: MapAccess<'de>>(&mut self, key: String, from: &mut A) -> Result<(), A::Error> {
-        let field = match key.to_ascii_lowercase().as_str() {
-            "auth" => &mut self.auth,
-            "username" => &mut self.username,
-            "password" => &mut self.password,
-            "email" => &mut self.email,
-            "identitytoken" => &mut self.identity_token,
-            _ => return from.next_value::<IgnoredAny>().map(drop),
+        let fields = [
+            ("auth", &mut self.auth),
+            ("username", &mut self.username),
+            ("password", &mut self.password),
+            ("email", &mut self.email),
+            ("identitytoken", &mut self.identity_token),
+        ];
+        let Some((_, field)) = fields.into_iter().find(|(name, _)| is_field(&key, name)) else {
+            return from.next_value::<IgnoredAny>().map(drop);
         };
-        if let Some(text) = from.next_value()? {
+        if let Some(Text(text)) = from.next_value()? {
             *field = text;
         }
         Ok(())
     }
+}
+
+/// Is it the field of this name, which is in lower case? Two letters of ASCII have a third form.
+// Go: encoding/json fold.go foldName
+fn is_field(key: &str, name: &str) -> bool {
+    let folded = key.chars().map(|letter| match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    });
+    folded.eq(name.chars())
+}
+
+/// A text in which half of a surrogate pair is replaced.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Bytes;
+
+        impl Visitor<'_> for Bytes {
+            type Value = Text;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Text, E> {
+                Ok(Text(without_surrogates(bytes)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.to_owned()))
+            }
+        }
+
+        from.deserialize_bytes(Bytes)
+    }
+}
+
+/// serde_json hands out half a pair as the three bytes that UTF-8 would have for it.
+fn without_surrogates(bytes: &[u8]) -> String {
+    let mut clean = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, more @ ..] = rest {
+        match rest {
+            [0xed, 0xa0..=0xbf, _, after @ ..] => {
+                clean.extend("\u{fffd}".bytes());
+                rest = after;
+            }
+            _ => {
+                clean.push(*first);
+                rest = more;
+            }
+        }
+    }
+    utf8_of(&clean)
 }
 
 struct Map<T>(PhantomData<T>);
@@ -88,7 +178,7 @@ impl<'de, T: Fields> Visitor<'de> for Map<T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
         let mut all = T::default();
-        while let Some(key) = map.next_key()? {
+        while let Some(Text(key)) = map.next_key()? {
             all.field(key, &mut map)?;
         }
         Ok(all)

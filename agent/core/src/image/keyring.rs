@@ -12,9 +12,10 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use k8s_openapi::api::core::v1::Secret;
+use pintle_api_types::yaml::utf8_of;
 use pintle_cri_v1 as v1;
 
-use super::docker_config::{DockerConfig, Entries, Entry};
+use super::docker_config::{self, DockerConfig, Entries, Entry};
 use super::pull_credential::{Coordinates, Credential, Source};
 use super::registry_match::{DEFAULT_REGISTRY, is_default_registry, matches, repository};
 
@@ -47,14 +48,14 @@ impl Keyring {
 
     /// Adds `config.json`; the error says where it cannot be read.
     pub fn add_config_json(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
-        let config: DockerConfig = serde_json::from_slice(text).map_err(|e| unreadable(&e))?;
-        self.add(config.auths, source)
+        self.add(logins_of_config_json(text)?, source);
+        Ok(())
     }
 
     /// Adds `.dockercfg`, which is the inner part of the other.
     pub fn add_dockercfg(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
-        let entries: Entries = serde_json::from_slice(text).map_err(|e| unreadable(&e))?;
-        self.add(entries, source)
+        self.add(logins_of_dockercfg(text)?, source);
+        Ok(())
     }
 
     /// Adds user and password for a registry, as an entry of a file would.
@@ -91,15 +92,11 @@ impl Keyring {
         }
     }
 
-    fn add(&mut self, entries: Entries, source: &Source) -> Result<(), String> {
-        let entries = entries.0.into_iter();
-        let read: Result<Vec<_>, String> =
-            entries.map(|(registry, entry)| Ok((place(&registry), auth(entry)?))).collect();
-        for (place, (auth, email)) in read? {
+    fn add(&mut self, logins: BTreeMap<String, Login>, source: &Source) {
+        for (registry, Login { auth, email }) in logins {
             let credential = Credential { auth, email, source: source.clone() };
-            self.0.entry(place).or_default().push(credential);
+            self.0.entry(place(&registry)).or_default().push(credential);
         }
-        Ok(())
     }
 
     /// What to try for an image, in order.
@@ -132,8 +129,42 @@ fn place(registry: &str) -> String {
     }
 }
 
+/// What a file says of one registry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Login {
+    /// User, password and token.
+    pub auth: v1::AuthConfig,
+    /// Whose it is.
+    pub email: String,
+}
+
+/// The logins of a `config.json`, by registry as they are written.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
+    let config: DockerConfig = docker_config::read(text).map_err(|error| unreadable(&error))?;
+    logins(config.auths)
+}
+
+/// The logins of a `.dockercfg`.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn logins_of_dockercfg(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
+    logins(docker_config::read(text).map_err(|error| unreadable(&error))?)
+}
+
+fn logins(entries: Entries) -> Result<BTreeMap<String, Login>, String> {
+    let Entries { by_registry, replaced } = entries;
+    for entry in replaced {
+        login(entry)?;
+    }
+    by_registry.into_iter().map(|(registry, entry)| Ok((registry, login(entry)?))).collect()
+}
+
 // k8s: pkg/credentialprovider/config.go decodeDockerConfigFieldAuth
-fn auth(entry: Entry) -> Result<(v1::AuthConfig, String), String> {
+fn login(entry: Entry) -> Result<Login, String> {
     let mut auth = v1::AuthConfig {
         username: entry.username,
         password: entry.password,
@@ -141,12 +172,13 @@ fn auth(entry: Entry) -> Result<(v1::AuthConfig, String), String> {
         ..v1::AuthConfig::default()
     };
     if entry.auth.is_empty() {
-        return Ok((auth, entry.email));
+        return Ok(Login { auth, email: entry.email });
     }
-    // `base64` breaks its lines; Go passes over that.
-    let text = entry.auth.trim().replace(['\r', '\n'], "");
-    let engine = if text.ends_with('=') { BASE64 } else { BASE64_NO_PAD };
-    let decoded = engine.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    // Go ignores the line breaks that `base64` makes, and no other space.
+    let is_padded = entry.auth.trim().ends_with('=');
+    let engine = if is_padded { BASE64 } else { BASE64_NO_PAD };
+    let decoded = engine.decode(entry.auth.replace(['\r', '\n'], ""));
+    let decoded = decoded.map(|bytes| utf8_of(&bytes)).ok();
     let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
     let Some((user, password)) = pair else {
         return Err(
@@ -154,8 +186,8 @@ fn auth(entry: Entry) -> Result<(v1::AuthConfig, String), String> {
         );
     };
     auth.username = user.to_owned();
-    auth.password = password.trim_end_matches('\0').to_owned();
-    Ok((auth, entry.email))
+    auth.password = password.to_owned();
+    Ok(Login { auth, email: entry.email })
 }
 
 #[cfg(test)]
@@ -256,6 +288,8 @@ mod tests {
             (r#"{"r.io": {"auth": null, "username": "u", "password": "p:w"}}"#, pair),
             (r#"{"r.io": {"Auth": "dTpwOnc=", "EMAIL": "e"}}"#, pair),
             (r#"{"r.io": {"auth": "x", "auth": "dTpwOnc=", "other": {"a": [1]}}}"#, pair),
+            (r#"{"r.io": {"u\u017fername": "u", "password": "p:w"}}"#, pair),
+            (r#"{"r.io": {"auth": "dTpwOnc=", "email": "\ud800"}}"#, pair),
             (r#"{"r.io": null}"#, Some(("", ""))),
             ("null", None),
         ];
@@ -274,7 +308,14 @@ mod tests {
                 assert_eq!(pairs.collect::<Vec<_>>(), Vec::from_iter(want), "{whole}");
             }
         }
-        for text in ["[]", "1", r#"{"auths": 1}"#, r#"{"auths": {"r.io": {"auth": 1}}}"#] {
+        for text in [
+            "[]",
+            "1",
+            r#"{"auths": 1}"#,
+            r#"{"auths": {"r.io": {"auth": 1}}}"#,
+            r#"{"auths": {"r.io": {"auth": " dTpwOnc="}}}"#,
+            "{\"auths\": {\"r.io\": {\"email\": \"\n\"}}}",
+        ] {
             let mut ring = Keyring::default();
             assert!(ring.add_config_json(text.as_bytes(), &Source::Node).is_err(), "{text}");
         }

@@ -149,7 +149,8 @@ fn url_error(pattern: &str) -> Option<String> {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     let port = match host.rfind(']') {
         Some(at) => &host[at + 1..],
-        None => host.rfind(':').map_or("", |at| &host[at..]),
+        // Since Go 1.26 from the first colon on.
+        None => host.find(':').map_or("", |at| &host[at..]),
     };
     if host.starts_with('[') && !host.contains(']') {
         return Some("missing ']' in host".to_owned());
@@ -283,6 +284,7 @@ mod tests {
             ("%invalid%", Some("parse \"https://%invalid%\": invalid URL escape \"%in\"")),
             ("a b.io", Some("parse \"https://a b.io\": invalid character \" \" in host name")),
             ("reg.io:x", Some("parse \"https://reg.io:x\": invalid port \":x\" after host")),
+            ("a:1:2", Some("parse \"https://a:1:2\": invalid port \":1:2\" after host")),
             ("reg.io/%zz", Some("parse \"https://reg.io/%zz\": invalid URL escape \"%zz\"")),
             ("*.reg.io:8080/path", None),
             ("registry.io:8080/a%20b", None),

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use pintle_agent_core::image::pull_credential::sha256_hex;
 use pintle_api_types::duration::GoDuration;
-use serde::Deserialize;
+use pintle_api_types::yaml::{self, Limits, Repeated, TypeMeta};
+use serde::{Deserialize, Serialize};
 
 use super::validate;
 
@@ -19,6 +20,8 @@ use super::validate;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most files of a folder.
 const FILES_MAX: usize = 1000;
+/// A plugin needs some twenty values.
+const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 100_000, replayed_max: 20_000 };
 const GROUP: &str = "kubelet.config.k8s.io";
 const KIND: &str = "CredentialProviderConfig";
 /// The only version with `tokenAttributes`.
@@ -75,15 +78,18 @@ pub(super) struct TokenSettings {
 /// A file as it is written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct ConfigWire {
-    api_version: String,
-    kind: String,
-    pub(super) providers: Option<Vec<ProviderWire>>,
+struct ConfigWire {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    providers: Option<Vec<ProviderWire>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+/// A plugin as it is written.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct ProviderWire {
+pub struct ProviderWire {
     pub(super) name: String,
     pub(super) match_images: Option<Vec<String>>,
     pub(super) default_cache_duration: Option<GoDuration>,
@@ -93,14 +99,14 @@ pub(super) struct ProviderWire {
     pub(super) token_attributes: Option<TokenWire>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct EnvWire {
     name: String,
     value: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct TokenWire {
     pub(super) service_account_token_audience: String,
@@ -196,26 +202,48 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     fs::read(path)
 }
 
+/// The plugins of one file, decoded strictly: unknown and repeated fields are refused.
 fn decode(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
-    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    let options = serde_saphyr::options! { with_snippet: false };
-    let config: ConfigWire = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| error.without_snippet().to_string())?;
-    let (group, version) = config.api_version.split_once('/').unwrap_or_default();
-    if group != GROUP || !matches!(version, "v1" | "v1beta1" | "v1alpha1") || config.kind != KIND {
-        let (kind, version) = (config.kind, config.api_version);
+    let document = yaml::read(bytes, &LIMITS).map_err(|error| match error.line {
+        Some(line) => format!("line {line}: {error}"),
+        None => error.to_string(),
+    })?;
+    let TypeMeta { kind, api_version } =
+        TypeMeta::of(&document.value).map_err(|error| error.to_string())?;
+    let (group, version) = api_version.split_once('/').unwrap_or_default();
+    if group != GROUP || !matches!(version, "v1" | "v1beta1" | "v1alpha1") || kind != KIND {
         return Err(format!(
-            "no kind {kind:?} is registered for version {version:?}; write kind: {KIND} and \
+            "no kind {kind:?} is registered for version {api_version:?}; write kind: {KIND} and \
              apiVersion: {V1}"
         ));
     }
+    if let Some(Repeated { line, key }) = document.repeated.first() {
+        return Err(format!("strict decoding error: line {line}: key {key:?} already set in map"));
+    }
+    let config: ConfigWire = yaml::from_json(&document.value).map_err(|error| error.to_string())?;
     let providers = config.providers.unwrap_or_default();
     let with_token = providers.iter().position(|provider| provider.token_attributes.is_some());
-    match with_token.filter(|_| config.api_version != V1) {
+    match with_token.filter(|_| api_version != V1) {
         Some(at) => {
             let field = format!("providers[{at}].tokenAttributes");
             Err(format!("strict decoding error: unknown field {field:?}; it needs {V1}"))
         }
+        None => Ok(providers),
+    }
+}
+
+/// The plugins of one file's bytes as they are written, once they are valid.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn read_alone(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
+    let providers = decode(bytes)?;
+    let names: BTreeSet<_> = providers.iter().map(|provider| &provider.name).collect();
+    if names.len() < providers.len() {
+        return Err("duplicate provider name".to_owned());
+    }
+    match validate::check(&providers, true).first() {
+        Some(error) => Err(error.to_string()),
         None => Ok(providers),
     }
 }

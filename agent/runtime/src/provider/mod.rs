@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use config::{Settings, SettingsError, read};
+pub use config::{ProviderWire, Settings, SettingsError, read, read_alone};
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
 use k8s_openapi::api::core::v1::Pod;
