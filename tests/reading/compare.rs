@@ -59,6 +59,40 @@ pub(crate) fn bare_configuration(configuration: Value) -> Value {
     configuration
 }
 
+/// Logins by registry, without the form in which upstream's type writes user and password again.
+pub(crate) fn bare_logins(logins: Value) -> Value {
+    let mut logins = meagre(logins);
+    match &mut logins {
+        Value::Object(entries) => {
+            for entry in entries.values_mut().filter_map(Value::as_object_mut) {
+                entry.remove("auth");
+            }
+            logins
+        }
+        _ => Value::Object(Map::new()),
+    }
+}
+
+/// Providers whose fields are in lower case: upstream's internal type has no names of a file.
+pub(crate) fn bare_providers(providers: Value) -> Value {
+    fn lower(value: Value) -> Value {
+        match value {
+            Value::Object(fields) => {
+                let lowered =
+                    fields.into_iter().map(|(key, value)| (key.to_lowercase(), lower(value)));
+                Value::Object(lowered.collect())
+            }
+            Value::Array(items) => items.into_iter().map(lower).collect(),
+            other => other,
+        }
+    }
+    let mut providers = meagre(lower(providers));
+    if let Value::Object(fields) = &mut providers {
+        fields.retain(|field, _| field == "providers");
+    }
+    providers
+}
+
 /// A pod without what each agent makes up by itself.
 pub(crate) fn bare_pod(pod: Value) -> Value {
     let mut pod = meagre(pod);

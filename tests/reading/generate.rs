@@ -7,7 +7,7 @@
 use pintle_api_types::rng::Rng;
 use serde_json::{Map, Value, json};
 
-use super::render;
+use super::{material, render};
 
 /// Levels of a value that is made up.
 const DEPTH_MAX: usize = 6;
@@ -74,6 +74,33 @@ pub(crate) const ODD: [&str; 56] = [
 
 /// Words for a field, by the end of its name.
 const WORDS: &[(&str, &[&str])] = &[
+    ("current-context", &["c", "x", ""]),
+    ("cluster", &["k", "x", ""]),
+    ("user", &["u", "x", ""]),
+    (
+        "server",
+        &[
+            "https://10.0.0.1",
+            "http://a.example/x?y=1#z",
+            "a.example:80",
+            "[::1]:6443",
+            "https://u:p@a/",
+            "a/b",
+            "ftp://a",
+            "",
+        ],
+    ),
+    ("proxy-url", &["http://a:1", "socks5://a", "a:1", "ftp://a", ""]),
+    ("certificate-authority", &["ca.crt", "none", ""]),
+    ("client-certificate", &["client.crt", "ca.crt", "none", ""]),
+    ("client-key", &["client.key", "token", "none", ""]),
+    ("tokenFile", &["token", "empty", "none", ""]),
+    ("command", &["plugin", "bin/plugin", "/bin/plugin", ""]),
+    ("interactiveMode", &["Never", "IfAvailable", "Always", "x", ""]),
+    ("auth", &["dTpw", "dTpw\n", "dTpwOnc=", " dTpw", "dTo=", "dQ==", "eA", "8DpY", "%", ""]),
+    ("matchImages", &["*.example", "a.example/b", "*", "a b", "https://a", "a:x", "%", ""]),
+    ("cacheType", &["Token", "ServiceAccount", "x", ""]),
+    ("Keys", &["a.example/b", "A", "a b", ""]),
     ("restartPolicy", &["Always", "OnFailure", "Never", ""]),
     ("dnsPolicy", &["ClusterFirst", "Default", "ClusterFirstWithHostNet", ""]),
     ("PullPolicy", &["Always", "IfNotPresent", "Never", ""]),
@@ -89,7 +116,20 @@ const WORDS: &[(&str, &[&str])] = &[
     ("image", &["busybox", "busybox:latest", "busybox:1", "a/b@sha256:0", "Bad Image", ""]),
     ("fieldPath", &["metadata.name", "status.podIP", "metadata.labels['a']", "spec.x", ""]),
     ("resource", &["limits.cpu", "requests.memory", "limits.hugepages-2Mi", "cpu", ""]),
-    ("apiVersion", &["v1", "", "v2"]),
+    (
+        "apiVersion",
+        &[
+            "v1",
+            "",
+            "v2",
+            "/v1",
+            "client.authentication.k8s.io/v1",
+            "client.authentication.k8s.io/v1beta1",
+            "client.authentication.k8s.io/v1alpha1",
+            "credentialprovider.kubelet.k8s.io/v1",
+            "credentialprovider.kubelet.k8s.io/v1alpha1",
+        ],
+    ),
     ("Path", &["/a", "a/b", "../x", "/", "", "/a:b", "/a//b"]),
     ("path", &["/a", "a/b", "../x", "/", "", "a:b"]),
     ("ip", &["10.0.0.1", "::1", "010.0.0.1", "x", ""]),
@@ -122,7 +162,9 @@ pub(crate) fn file(seed: u64, kind: &str, shape: &Value) -> File {
     for _ in 0..*rng.pick(&[0_u64, 1, 1, 2, 3]) {
         change(&mut value, shape, &mut rng);
     }
-    let mut bytes = render::text(&value, &mut rng).into_bytes();
+    let is_json = kind.starts_with("docker") && !rng.chance(3);
+    let text = if is_json { value.to_string() } else { render::text(&value, &mut rng) };
+    let mut bytes = text.into_bytes();
     if rng.chance(10) {
         damage(&mut bytes, &mut rng);
     }
@@ -137,8 +179,77 @@ fn base(kind: &str, rng: &mut Rng) -> Value {
             "syncFrequency": "1m0s", "failCgroupV1": false, "evictionHard": {"memory.available": "100Mi"},
             "authentication": {"anonymous": {"enabled": false}, "webhook": {"cacheTTL": "0s"}},
         }),
+        "kubeconfig" => kubeconfig(rng),
+        "docker" => json!({"auths": logins(rng), "credsStore": "x"}),
+        "dockercfg" => logins(rng),
+        "providers" => providers(rng),
         _ => pod(rng),
     }
+}
+
+/// A kubeconfig whose user is known in one of several ways.
+fn kubeconfig(rng: &mut Rng) -> Value {
+    let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "bin/plugin",
+        "args": ["a"], "env": [{"name": "A", "value": "1"}], "interactiveMode": "Never"});
+    let user = match rng.range(0, 7) {
+        0 => json!({"token": "t"}),
+        1 => json!({"tokenFile": "token"}),
+        2 => json!({"client-certificate": "client.crt", "client-key": "./client.key"}),
+        3 => json!({"client-certificate-data": material::certificate(),
+            "client-key-data": material::key()}),
+        4 => json!({"exec": exec}),
+        5 => json!({"username": "u", "password": "p"}),
+        _ => json!({"token": "t", "as": "jane", "as-groups": ["a"]}),
+    };
+    let trust = match rng.range(0, 4) {
+        0 => json!({"insecure-skip-tls-verify": true, "server": "https://10.0.0.1:6443"}),
+        1 => json!({"certificate-authority": "x/../ca.crt", "server": "https://a.example/x"}),
+        2 => json!({"server": "10.0.0.1:8080"}),
+        _ => json!({"certificate-authority-data": material::certificate(),
+            "server": "https://10.0.0.1:6443/"}),
+    };
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}],
+        "clusters": [{"name": "k", "cluster": trust}],
+        "users": [{"name": "u", "user": user}],
+    })
+}
+
+/// Logins by registry.
+fn logins(rng: &mut Rng) -> Value {
+    let mut logins = json!({"reg.example": {"auth": "dTpw"}});
+    if rng.chance(50) {
+        logins["https://index.docker.io/v1/"] =
+            json!({"username": "u", "password": "p", "email": "e"});
+    }
+    logins
+}
+
+/// The fields of Docker's configuration, of which upstream's types have decoders of their own.
+pub(crate) fn docker_shape() -> Value {
+    let fields = ["auth", "username", "password", "email", "Auth", "EMAIL", "u\u{17f}ername"];
+    let entry: Map<String, Value> =
+        fields.iter().map(|field| ((*field).to_owned(), json!("string"))).collect();
+    json!({"fields": {"auths": {"map": {"fields": entry}}, "Auths": {"map": {"fields": entry}},
+        "credHelpers": {"map": "string"}}})
+}
+
+fn providers(rng: &mut Rng) -> Value {
+    let version = *rng.pick(&["v1", "v1", "v1", "v1beta1", "v1alpha1"]);
+    let mut provider = json!({"name": "p", "matchImages": ["*.example", "a.example:5000/x"],
+        "defaultCacheDuration": "1h", "apiVersion": "credentialprovider.kubelet.k8s.io/v1"});
+    if rng.chance(50) {
+        provider["args"] = json!(["get"]);
+        provider["env"] = json!([{"name": "A", "value": "1"}]);
+    }
+    if version == "v1" && rng.chance(50) {
+        provider["tokenAttributes"] = json!({"serviceAccountTokenAudience": "a",
+            "cacheType": "Token", "requireServiceAccount": true,
+            "requiredServiceAccountAnnotationKeys": ["a.example/b"]});
+    }
+    json!({"apiVersion": format!("kubelet.config.k8s.io/{version}"),
+        "kind": "CredentialProviderConfig", "providers": [provider]})
 }
 
 /// A pod of which most fields are used.
@@ -226,7 +337,7 @@ fn change_map(entries: &mut Map<String, Value>, shape: &Value, rng: &mut Rng) {
         return;
     }
     let key = match shape["fields"].as_object() {
-        Some(fields) if rng.chance(95) => {
+        Some(fields) if !fields.is_empty() && rng.chance(95) => {
             let names: Vec<&String> = fields.keys().collect();
             (*rng.pick(&names)).clone()
         }
@@ -266,7 +377,7 @@ fn any(shape: &Value, key: &str, depth: usize, rng: &mut Rng) -> Value {
         Some("intOrString") => {
             rng.pick(&[json!(80), json!("http"), json!("80"), json!(0), json!("")]).clone()
         }
-        Some("bytes") => rng.pick(&[json!("aGk="), json!(""), json!("%")]).clone(),
+        Some("bytes") => bytes(rng),
         Some(_) => json!(word(key, rng)),
         None => collection(shape, key, depth, rng),
     }
@@ -276,6 +387,10 @@ fn collection(shape: &Value, key: &str, depth: usize, rng: &mut Rng) -> Value {
     if let Some(fields) = shape["fields"].as_object() {
         let names: Vec<&String> = fields.keys().collect();
         let mut entries = Map::new();
+        if names.is_empty() {
+            // Anything may be there.
+            return rng.pick(&[json!({"a": 1}), json!("a"), json!([1.5]), json!(true)]).clone();
+        }
         for _ in 0..rng.range(0, 4) {
             let name = *rng.pick(&names);
             entries.insert(name.clone(), any(&fields[name], name, depth + 1, rng));
@@ -293,6 +408,16 @@ fn collection(shape: &Value, key: &str, depth: usize, rng: &mut Rng) -> Value {
         ((*rng.pick(&keys)).to_owned(), value)
     });
     Value::Object(entries.collect())
+}
+
+fn bytes(rng: &mut Rng) -> Value {
+    let texts = ["aGk=", "", "%", "aGk", "aG\nk=", "aGl=", " aGk="];
+    match rng.range(0, 4) {
+        0 => json!(material::certificate()),
+        1 => json!(material::key()),
+        2 => json!([104, 105]),
+        _ => json!(rng.pick(&texts)),
+    }
 }
 
 fn int(rng: &mut Rng) -> Value {

@@ -1,25 +1,35 @@
 //! The kubelet's readers of files and ours, asked about the same generated files.
 //!
-//! Upstream's run in a program of their own (`tests/upstream/vectors/reading.go`): the kubelet's own
-//! decoding, defaulting and validation, fed a file a line. Both must make equal objects of a file, or
-//! both refuse it; what may differ has a row in `EXCEPTIONS` and in docs/COMPAT.md.
+//! Input: manifests, kubelet configurations, kubeconfigs, Docker's configurations and configurations
+//! of credential providers. Upstream's readers run in a program of their own
+//! (`tests/upstream/vectors/reading.go`): the kubelet's own decoding, defaulting and validation, fed
+//! a file a line; of a kubeconfig, what a client made of it knows. Both must make equal objects of a
+//! file, or both refuse it; what may differ has a row in `EXCEPTIONS` and in docs/COMPAT.md.
 //! `PINTLE_READING_CASES` sets how many files are asked about, `PINTLE_SEED` where they begin.
 
 mod compare;
 mod generate;
+mod material;
 mod render;
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use k8s_openapi::ByteString;
+use pintle_agent_core::image::keyring::{self, Login};
 use pintle_agent_core::source::SourceKind;
 use pintle_agent_core::source::manifest::decode_pod;
 use pintle_agent_core::source::static_pod::Origin;
+use pintle_agent_runtime::provider;
+use pintle_api::Access;
 use pintle_api_types::ids::UnixNanos;
 use pintle_api_types::yaml::{self, Limits};
 use serde_json::{Value, json};
 
-use self::compare::{Verdict, bare_configuration, bare_pod, differences};
+use self::compare::{
+    Verdict, bare_configuration, bare_logins, bare_pod, bare_providers, differences, meagre,
+};
 use self::generate::File;
 use crate::vectors::{ask, number};
 
@@ -27,13 +37,43 @@ use crate::vectors::{ask, number};
 const CASES: u64 = 6_000;
 /// Differences that are worth printing.
 const SHOWN: usize = 10;
-/// Of ten files, what each is.
-const KINDS: [&str; 10] =
-    ["json", "pod", "pod", "pod", "pod", "pod", "pod", "kubelet", "kubelet", "kubelet"];
+/// Of sixteen files, what each is.
+const KINDS: [&str; 16] = [
+    "json",
+    "pod",
+    "kubelet",
+    "kubeconfig",
+    "pod",
+    "docker",
+    "kubelet",
+    "pod",
+    "kubeconfig",
+    "pod",
+    "providers",
+    "pod",
+    "dockercfg",
+    "kubelet",
+    "pod",
+    "providers",
+];
+/// Kinds whose fields upstream's types name.
+const SHAPED: [&str; 4] = ["pod", "kubelet", "kubeconfig", "providers"];
 
 /// What differs on purpose: the row of docs/COMPAT.md, and a part of what either reader says then.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("A manifest whose `uid` is no plain name", &["metadata.uid: Invalid value"]),
+    (
+        "A kubeconfig with which no request can succeed is refused at the start",
+        &[
+            "only ours refuses it: server: ",
+            "only ours refuses it: exec.interactiveMode: a daemon has no terminal",
+            "only ours refuses it: as: impersonate-",
+            "only ours refuses it: proxy-url: ",
+            // Of files: data is refused by both.
+            "only ours refuses it: client-certificate: ",
+            "only ours refuses it: client-key: ",
+        ],
+    ),
     (
         "a quantity beyond 10^28 is capped there",
         &[
@@ -82,43 +122,48 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The shape of each kind of file, as the Go program tells it.
-static SHAPES: OnceLock<[Value; 2]> = OnceLock::new();
+/// The shapes of the kinds, as the Go program tells them.
+static SHAPES: OnceLock<Vec<Value>> = OnceLock::new();
 
-fn shapes() -> &'static [Value; 2] {
-    SHAPES.get_or_init(|| {
+fn shape(kind: &str) -> &'static Value {
+    let shapes = SHAPES.get_or_init(|| {
         let mut found = Vec::new();
         let question = |seed: u64| {
-            let name = ["pod", "kubelet"][seed as usize];
+            let name = SHAPED[seed as usize];
             json!({"kind": "shape", "text": ByteString(name.into())})
         };
-        ask("reading-vectors", 0..2, question, |line| {
+        ask("reading-vectors", 0..SHAPED.len() as u64, question, |line| {
             let answer: Value = serde_json::from_str(line).expect("an answer");
             found.push(answer["object"].clone());
         });
-        found.try_into().expect("two shapes")
-    })
+        found.push(generate::docker_shape());
+        found
+    });
+    let kind = if kind == "json" { "pod" } else { kind };
+    // Those of Docker are the last.
+    let at = SHAPED.iter().position(|shaped| *shaped == kind).unwrap_or(SHAPED.len());
+    let shape = &shapes[at];
+    if kind == "dockercfg" { &shape["fields"]["auths"] } else { shape }
 }
 
-/// The file of a seed, and as what it is read.
+/// The kind of a seed's file, and the file.
 fn file(seed: u64) -> (&'static str, File) {
-    let kind = KINDS[(seed % 10) as usize];
-    let (name, shape) = match kind {
-        "kubelet" => ("kubelet", &shapes()[1]),
-        _ => ("pod", &shapes()[0]),
-    };
-    (kind, generate::file(seed, name, shape))
+    let kind = KINDS[(seed % KINDS.len() as u64) as usize];
+    (kind, generate::file(seed, kind, shape(kind)))
 }
 
 fn question(seed: u64) -> Value {
     let (kind, file) = file(seed);
-    json!({"kind": kind, "text": ByteString(file.bytes)})
+    json!({"kind": kind, "text": ByteString(file.bytes), "folder": material::folder()})
 }
 
 fn bare(kind: &str, object: Value) -> Value {
     match kind {
         "pod" => bare_pod(object),
         "kubelet" => bare_configuration(object),
+        "kubeconfig" => meagre(object),
+        "docker" | "dockercfg" => bare_logins(object),
+        "providers" => bare_providers(object),
         _ => object,
     }
 }
@@ -134,6 +179,10 @@ fn ours(kind: &str, bytes: &[u8]) -> Verdict {
             let read = pintle_agent_config::read_alone(bytes);
             read.map(|config| json!(config)).map_err(|errors| format!("{errors:?}"))
         }
+        "kubeconfig" => kubeconfig(bytes),
+        "docker" => keyring::logins_of_config_json(bytes).map(logins),
+        "dockercfg" => keyring::logins_of_dockercfg(bytes).map(logins),
+        "providers" => provider::read_alone(bytes).map(|all| json!({"providers": all})),
         _ => {
             let place = "/manifest".to_owned();
             let origin = Origin { kind: SourceKind::File, place, changed_at: UnixNanos::NEVER };
@@ -145,6 +194,27 @@ fn ours(kind: &str, bytes: &[u8]) -> Verdict {
         Ok(object) => Verdict::Read(bare(kind, object)),
         Err(why) => Verdict::Refused(why),
     }
+}
+
+/// What a client knows from a kubeconfig in the folder of the test's keys.
+fn kubeconfig(bytes: &[u8]) -> Result<Value, String> {
+    let path = Path::new(material::folder()).join("kubeconfig");
+    std::fs::write(&path, bytes).expect("written");
+    let prefix = format!("kubeconfig {}: ", path.display());
+    match Access::read(&path) {
+        Ok(access) => Ok(access.contents()),
+        Err(error) => Err(error.to_string().replace(&prefix, "")),
+    }
+}
+
+/// Logins in the form of upstream's type.
+fn logins(logins: BTreeMap<String, Login>) -> Value {
+    let entry = |(registry, login): (String, Login)| {
+        let fields = json!({"username": login.auth.username, "password": login.auth.password,
+            "email": login.email});
+        (registry, fields)
+    };
+    Value::Object(logins.into_iter().map(entry).collect())
 }
 
 fn theirs(kind: &str, line: &str) -> Verdict {

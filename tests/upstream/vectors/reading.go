@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 	api "k8s.io/kubernetes/pkg/apis/core"
@@ -47,8 +46,10 @@ func readDockerConfigJSON(contents []byte) (credentialprovider.DockerConfig, err
 
 // fileRead is a line: a file of the kubelet and what it is, and in the answer what the kubelet makes of it.
 type fileRead struct {
-	Kind   string `json:"kind"`
-	Text   []byte `json:"text"`
+	Kind string `json:"kind"`
+	Text []byte `json:"text"`
+	// Folder is the one that a kubeconfig is in.
+	Folder string `json:"folder,omitempty"`
 	Object any    `json:"object,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
@@ -63,7 +64,7 @@ func ReadingMain() int {
 		if err := json.Unmarshal(line, &file); err != nil {
 			return nil, fmt.Errorf("a line that is no file: %w", err)
 		}
-		object, err := readFile(file.Kind, file.Text)
+		object, err := readFile(file.Kind, file.Folder, file.Text)
 		file.Text = nil
 		if err != nil {
 			file.Error = err.Error()
@@ -74,7 +75,7 @@ func ReadingMain() int {
 	})
 }
 
-func readFile(kind string, text []byte) (found any, err error) {
+func readFile(kind, folder string, text []byte) (found any, err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("panic: %v", panicked)
@@ -96,11 +97,7 @@ func readFile(kind string, text []byte) (found any, err error) {
 	case "kubelet":
 		return readKubeletConfiguration(text)
 	case "kubeconfig":
-		config, err := clientcmd.Load(text)
-		if err != nil {
-			return nil, err
-		}
-		return clientConfig(config)
+		return readKubeconfig(folder, text)
 	case "docker":
 		return readDockerConfigJSON(text)
 	case "dockercfg":
