@@ -361,11 +361,26 @@ fn somebody_waits(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool 
     };
     let ends = is_terminal(ours.phase.as_deref()) && ours.phase != theirs.phase;
     let newly_ended = ended(ours).any(|end| !ended(theirs).any(|known| known == end));
-    match (ends, newly_ended || (is_networked(ours) && !is_told_network(theirs, ours))) {
+    let has_address = is_networked(ours) && !is_told_network(theirs, ours);
+    match (ends, newly_ended || has_address || sidecar_started(theirs, ours)) {
         (true, _) => true,
         (false, true) => !stopping,
         (false, false) => ready(theirs) != ready(ours),
     }
+}
+
+/// True when a sidecar has started: the next container is started for just this, and its own change
+/// would otherwise come in the same write.
+// k8s: pkg/kubelet/kubelet.go SyncPod writes the status before the next init container is started
+fn sidecar_started(theirs: &PodStatus, ours: &PodStatus) -> bool {
+    // Of init containers that end, `started` is never true.
+    let started = |status: &PodStatus| -> Vec<(String, Option<String>)> {
+        let all = status.init_container_statuses.iter().flatten();
+        let started = all.filter(|container| container.started == Some(true));
+        started.map(|container| (container.name.clone(), container.container_id.clone())).collect()
+    };
+    let known = started(theirs);
+    started(ours).iter().any(|container| !known.contains(container))
 }
 
 /// True once the pod has an address and a sandbox: headless services and network policies wait for

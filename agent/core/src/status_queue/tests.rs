@@ -486,6 +486,29 @@ fn a_pods_address_is_told_at_once_and_the_rest_gathers() {
 }
 
 #[test]
+fn start_of_a_sidecar_is_written_before_the_next_container_changes() {
+    let side = |started: bool| json!({"name": "s", "containerID": "1", "started": started});
+    let init = json!({"name": "i", "containerID": "2", "started": false});
+    let status = |all: Value| json!({"phase": "Pending", "initContainerStatuses": all});
+    // What the API server has, what we have, stage, whether it is written at once.
+    let table = [
+        (status(json!([])), status(json!([side(true)])), Stage::Syncing, true),
+        (status(json!([side(false)])), status(json!([side(true)])), Stage::Syncing, true),
+        (status(json!([side(true)])), status(json!([side(true), init])), Stage::Syncing, false),
+        (status(json!([side(true)])), status(json!([side(false)])), Stage::Syncing, false),
+        (status(json!([])), status(json!([side(true)])), Stage::Terminating, false),
+    ];
+    for (theirs, ours, stage, at_once) in table {
+        let mut world = World::new();
+        let is_stopped = stage == Stage::Terminating;
+        let object = if is_stopped { deleted("1", theirs) } else { api("1", theirs) };
+        world.seen(object.clone());
+        let asked = world.give(derived(&object, ours.clone(), stage));
+        assert_eq!(asked.len(), usize::from(at_once), "{ours} {stage:?}");
+    }
+}
+
+#[test]
 fn a_list_of_a_restored_store_is_asked_about_and_believed() {
     let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
