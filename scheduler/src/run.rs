@@ -327,7 +327,10 @@ impl Running {
                 let_io_run(self.now().saturating_sub(began)).await;
                 continue;
             }
-            let due = self.scheduler.next_due(self.is_blocked());
+            let now = self.now();
+            let due = self.scheduler.next_due(self.is_blocked(now));
+            let patience = self.scheduler.patience_due().filter(|due| *due > now);
+            let due = due.into_iter().chain(patience).min();
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
             // What the last of many events left is counted as well.
             let uncounted = (self.counted + COUNT_EVERY).saturating_sub(self.now());
@@ -380,8 +383,8 @@ impl Running {
     }
 
     /// Whether nobody may be decided, whoever waits.
-    fn is_blocked(&self) -> bool {
-        self.lanes.ahead() >= AHEAD_MAX || self.scheduler.is_blocked()
+    fn is_blocked(&self, now: Duration) -> bool {
+        self.lanes.ahead() >= AHEAD_MAX || self.scheduler.is_blocked(now)
     }
 
     /// Says what it knows, for whoever looks for a mistake.
@@ -455,7 +458,7 @@ impl Running {
             if began.saturating_sub(first) >= TAKE_MAX {
                 break;
             }
-            if self.is_blocked() || !self.scheduler.decide_next(began) {
+            if self.is_blocked(began) || !self.scheduler.decide_next(began) {
                 // Nobody's turn: but who has waited for too long may have been told so.
                 self.carry_out(Duration::ZERO);
                 break;

@@ -1,8 +1,12 @@
 //! Extenders are asked about a pod, and what they said is taken.
 //!
 //! Input: the nodes that pass, or who could go from which; later the answer. Output: the attempt goes on
-//! where it stopped. Owner: the scheduler; one pod is asked about at a time, and nobody is decided
-//! meanwhile, as at upstream. What happened in the meantime counts: nodes are looked at again.
+//! where it stopped. Owner: the scheduler; one pod is asked about at a time. As at upstream nothing is
+//! decided meanwhile, but only for `PATIENCE`: when an extender hangs, pods that need none are decided
+//! (see `queue/apart`). Pods of a group are placed on trial meanwhile, so that no other pod can be
+//! decided: their extenders have `GROUP_PATIENCE`, then the group's attempt fails. What happened in
+//! the meantime counts: nodes are looked at again. Why not at once: extenders that answer keep
+//! upstream's order of pods.
 // k8s: pkg/scheduler/schedule_one.go findNodesThatPassExtenders, prioritizeNodes
 
 use std::collections::BTreeMap;
@@ -23,6 +27,11 @@ use crate::extender::consulted::{Nodes, Rows};
 use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims};
 use crate::framework::Attempt;
 use crate::queue::Rejectors;
+
+/// How long a decision may take with what extenders say before others are decided meanwhile.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long extenders may take for a pod of a group.
+const GROUP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What extenders said so far.
 #[derive(Debug)]
@@ -61,6 +70,8 @@ type Known = (Text, Rejectors, Option<Rc<Attempt>>);
 pub(super) struct Consulting {
     uid: Uid,
     stage: Stage,
+    /// When its decision began.
+    since: Duration,
 }
 
 #[derive(Debug)]
@@ -73,6 +84,39 @@ enum Stage {
 impl Scheduler {
     fn interested(&self, pod: &Pod) -> impl Iterator<Item = &Extender> {
         self.extenders.iter().filter(|extender| extender.is_interested(pod))
+    }
+
+    /// Whether any extender may have to be asked about a pod.
+    pub(super) fn may_consult(&self, pod: &Pod) -> bool {
+        self.consults(pod) || self.consults_about_victims(pod)
+    }
+
+    /// Whether nothing is decided until extenders have answered.
+    pub(super) fn waits_for_extenders(&self, now: Duration) -> bool {
+        self.patience_due().is_some_and(|due| now < due)
+    }
+
+    /// When pods that need no extender are decided though an answer is awaited, or a group's attempt
+    /// ends without one.
+    pub fn patience_due(&self) -> Option<Duration> {
+        let patience = if self.group.is_some() { GROUP_PATIENCE } else { PATIENCE };
+        self.consulting.as_ref().map(|asking| asking.since + patience)
+    }
+
+    /// Ends the attempt of a group whose extenders have not answered in time; whether there was one.
+    pub(super) fn give_up_on_extenders(&mut self, now: Duration) -> bool {
+        let Some(asking) = self.consulting.as_ref().filter(|_| self.group.is_some()) else {
+            return false;
+        };
+        let Some(waiting) = self.queue.get(&asking.uid) else { return false };
+        if now < asking.since + GROUP_PATIENCE {
+            return false;
+        }
+        let about = pod_ref(&waiting.pod, &asking.uid);
+        let seconds = GROUP_PATIENCE.as_secs();
+        let error = format!("no extender answered about a pod of a group within {seconds} s");
+        self.take_consulted(Consulted { about, answer: Err(error) }, now);
+        true
     }
 
     /// Whether any extender has to say something of the nodes for a pod.
@@ -123,7 +167,8 @@ impl Scheduler {
     fn ask(&mut self, uid: &Uid, asked: &Asked, question: Question, stage: Stage) -> Found {
         let consult = Consult { pod: asked.pod.whole(), about: pod_ref(asked, uid), question };
         self.commands.push(Command::Consult(consult));
-        self.consulting = Some(Consulting { uid: Rc::clone(uid), stage });
+        let since = self.decides_since;
+        self.consulting = Some(Consulting { uid: Rc::clone(uid), stage, since });
         Found::Later
     }
 
@@ -142,9 +187,16 @@ impl Scheduler {
 
     fn take_consulted(&mut self, consulted: Consulted, now: Duration) {
         let is_it = |waiting: &mut Consulting| waiting.uid == consulted.about.uid;
-        let Some(Consulting { uid, stage }) = self.consulting.take_if(is_it) else { return };
+        let Some(asking) = self.consulting.take_if(is_it) else { return };
+        let Consulting { uid, stage, since } = asking;
+        self.decides_since = since;
         let Some(waiting) = self.queue.get(&uid) else { return };
         let asked = Rc::clone(&waiting.pod);
+        let waited = now.saturating_sub(since);
+        if consulted.answer.is_err() && waited >= PATIENCE {
+            // Pods of other namespaces that extenders are asked about have their turn first.
+            self.queue.charge(asked.key.namespace(), waited, now);
+        }
         self.attempts(&uid, &asked);
         if let Some(cycle) = &self.group {
             self.attempts_all(cycle.pods());

@@ -70,7 +70,10 @@ impl Scheduler {
     }
 
     fn decide_one(&mut self, now: Duration) -> bool {
-        if self.is_blocked() {
+        if self.give_up_on_extenders(now) {
+            return true;
+        }
+        if self.is_blocked(now) {
             return false;
         }
         self.queue.flush(now);
@@ -80,7 +83,11 @@ impl Scheduler {
         if self.devices_due().is_some_and(|due| due <= now) {
             self.look_at_devices(now);
         }
-        let Some((uid, asked)) = self.queue.pop(now) else { return false };
+        let next = match self.consulting {
+            None => self.queue.pop(now),
+            Some(_) => self.queue.pop_without_extenders(now),
+        };
+        let Some((uid, asked)) = next else { return false };
         if asked.group.is_some() {
             self.decide_group(uid, asked, now);
             return true;

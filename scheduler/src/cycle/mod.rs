@@ -113,6 +113,8 @@ pub struct Asked {
     claims: Option<Claims>,
     /// The group that it is decided with, if any.
     group: Option<OfGroup>,
+    /// Extenders may have to be asked about it or, for one of a group, about another of them.
+    consults: bool,
     /// Plugins of others that its profile runs, and those of them that rejected it.
     plugins: Option<Rc<Plugins>>,
     rejected_by: RefCell<Vec<Name>>,
@@ -134,6 +136,10 @@ impl Candidate for Asked {
 
     fn namespace(&self) -> &str {
         self.key.namespace()
+    }
+
+    fn consults(&self) -> bool {
+        self.consults
     }
 
     // k8s: schedulinggates/scheduling_gates.go PreEnqueue
@@ -528,9 +534,10 @@ impl Scheduler {
         usize::try_from(self.random >> 11).unwrap_or(0) % end.max(1)
     }
 
-    /// Whether nobody is decided now: not all is known, or extenders are being asked.
-    pub fn is_blocked(&self) -> bool {
-        !self.mirror.is_complete() || self.consulting.is_some()
+    /// Whether nobody is decided now: not all is known, or extenders are being asked and have not
+    /// been for long.
+    pub fn is_blocked(&self, now: Duration) -> bool {
+        !self.mirror.is_complete() || self.waits_for_extenders(now)
     }
 
     /// When there is something to do though nothing happens.

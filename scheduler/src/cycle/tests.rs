@@ -449,6 +449,40 @@ fn searched(scheduler: &mut Scheduler) -> Vec<Fact> {
 }
 
 #[test]
+fn pods_without_extenders_are_decided_while_an_extender_hangs() {
+    let manages = |extender: &mut Extender| {
+        extender.filter_verb = "filter".to_owned();
+        let name = "example.com/x".to_owned();
+        extender.managed_resources =
+            vec![extender::ManagedResource { name, ignored_by_scheduler: true }];
+    };
+    let managed = |name: &str| {
+        with(name, "1", |pod| {
+            // The node has none of it.
+            pod["spec"]["containers"][0]["resources"]["requests"]["example.com/x"] = "0".into();
+        })
+    };
+    let things = [node("a", "8"), managed("p"), managed("q")];
+    let mut scheduler = asking(manages, &things);
+    let ms = Duration::from_millis;
+    assert!(scheduler.decide_next(at(0)));
+    let consult = question(&scheduler.take_commands()).expect("it is asked");
+    scheduler.tell(Told::Set(pod("plain", "1")), ms(10));
+    assert!(!scheduler.decide_next(ms(99)), "an extender that answers keeps the order");
+    assert_eq!(scheduler.patience_due(), Some(ms(100)));
+    assert!(scheduler.decide_next(ms(100)));
+    let commands = scheduler.take_commands();
+    let (first, _) = commands.iter().find_map(bound).expect("it is bound");
+    assert_eq!(&*first.uid, "plain");
+    assert!(!scheduler.decide_next(ms(200)), "the other pod needs the extender as well");
+    let late = Err("no answer".to_owned());
+    scheduler.consulted(extender::Consulted { about: consult.about, answer: late }, at(5));
+    assert!(scheduler.decide_next(at(5)));
+    let next = question(&scheduler.take_commands()).expect("the next one is asked about");
+    assert_eq!(&*next.about.uid, "q");
+}
+
+#[test]
 fn a_decision_counts_once_and_with_the_wait_for_extenders() {
     let filters = |extender: &mut Extender| extender.filter_verb = "filter".to_owned();
     let mut scheduler = asking(filters, &[node("a", "8"), pod("p", "1")]);

@@ -14,6 +14,7 @@
 //! flight.
 // k8s: pkg/scheduler/backend/queue/{scheduling_queue,active_queue,backoff_queue}.go
 
+mod apart;
 mod backoff;
 mod places;
 #[cfg(test)]
@@ -65,6 +66,10 @@ pub trait Candidate {
     }
     /// Whether it is not decided until [`Queue::released`] says so.
     fn is_held(&self) -> bool {
+        false
+    }
+    /// Whether an extender may have to be asked about it.
+    fn consults(&self) -> bool {
         false
     }
     /// Whether it is tried again after its backoff, whatever rejected it and whatever happens.
@@ -182,6 +187,8 @@ pub struct Queue<P, E> {
     settings: Settings,
     pods: HashMap<Uid, Waiting<P>>,
     active: BTreeSet<(Turn, Uid)>,
+    /// Active ones that were held back while extenders were asked about another.
+    behind: BTreeSet<(Turn, Uid)>,
     backoff: BTreeSet<(Duration, Turn, Uid)>,
     error_backoff: BTreeSet<(Duration, u64, Uid)>,
     /// Unschedulable and gated ones, who came first first.
@@ -228,6 +235,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             settings: Settings { stay_max, ..settings },
             pods: HashMap::new(),
             active: BTreeSet::new(),
+            behind: BTreeSet::new(),
             backoff: BTreeSet::new(),
             error_backoff: BTreeSet::new(),
             parked: BTreeSet::new(),
@@ -359,6 +367,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     /// or `back`.
     pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         loop {
+            self.bring_back(now);
             let active = self.next_active(now);
             let is_early = active.is_none();
             let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| Rc::clone(uid)))?;

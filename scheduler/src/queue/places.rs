@@ -112,7 +112,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.settings.backoff.until(waiting.since, count).max(waiting.setback.until())
     }
 
-    fn turn(waiting: &Waiting<P>) -> Turn {
+    pub(super) fn turn(waiting: &Waiting<P>) -> Turn {
         (waiting.pod.rank(), waiting.since, waiting.number)
     }
 
@@ -173,7 +173,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         match waiting.place {
             Place::Active => {
                 let is_here = self.active.remove(&(turn, Rc::clone(&uid)));
-                is_here || self.tenants.take(waiting.pod.namespace(), &(turn, uid))
+                is_here
+                    || self.behind.remove(&(turn, Rc::clone(&uid)))
+                    || self.tenants.take(waiting.pod.namespace(), &(turn, uid))
             }
             Place::Backoff => self.backoff.remove(&(until, turn, uid)),
             Place::ErrorBackoff => self.error_backoff.remove(&(until, number, uid)),

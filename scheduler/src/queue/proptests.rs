@@ -14,6 +14,7 @@ enum Operation {
     Update(u8, bool),
     Remove(u8),
     Pop,
+    PopWithoutExtenders,
     Binds(u8),
     Done(u8),
     Back(u8, Option<usize>),
@@ -30,6 +31,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (uid.clone(), any::<bool>()).prop_map(|(u, g)| Operation::Update(u, g)),
         1 => uid.clone().prop_map(Operation::Remove),
         5 => Just(Operation::Pop),
+        2 => Just(Operation::PopWithoutExtenders),
         2 => uid.clone().prop_map(Operation::Binds),
         1 => uid.clone().prop_map(Operation::Done),
         3 => (uid, proptest::option::of(0..3_usize)).prop_map(|(u, p)| Operation::Back(u, p)),
@@ -43,7 +45,13 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// Everybody is where the queue says, and nowhere else.
 fn check(queue: &Queue<Pod, Helps>) {
     let heaps = [
-        queue.active.iter().chain(queue.tenants.deferred()).map(|(_, uid)| uid).collect::<Vec<_>>(),
+        queue
+            .active
+            .iter()
+            .chain(&queue.behind)
+            .chain(queue.tenants.deferred())
+            .map(|(_, uid)| uid)
+            .collect::<Vec<_>>(),
         queue.backoff.iter().map(|(_, _, uid)| uid).collect(),
         queue.error_backoff.iter().map(|(_, _, uid)| uid).collect(),
         queue.parked.iter().map(|(_, uid)| uid).collect(),
@@ -92,7 +100,7 @@ fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration)
         }
         Operation::Remove(uid) => queue.remove(&uid.to_string()),
         Operation::Pop => {
-            let first = queue.active.first().map(|(turn, _)| turn.0);
+            let first = queue.active.iter().chain(&queue.behind).map(|(turn, _)| turn.0).min();
             let popped = queue.pop(*now);
             assert_eq!(popped.is_some(), first.is_some() || queue.last_popped_backed_off(&popped));
             if let (Some(first), Some((_, pod))) = (first, popped) {
@@ -100,6 +108,12 @@ fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration)
                 let rest = queue.pods.values().filter(|w| w.place == Place::Active);
                 rest.for_each(|other| assert!(other.pod.rank() >= first));
             }
+        }
+        Operation::PopWithoutExtenders => {
+            let apart = |w: &&Waiting<Pod>| w.place == Place::Active && !w.pod.consults();
+            let first = queue.pods.values().filter(apart).map(|w| w.pod.rank()).min();
+            let popped = queue.pop_without_extenders(*now);
+            assert_eq!(popped.map(|(_, pod)| pod.rank()), first);
         }
         Operation::Binds(uid) => queue.binds(&uid.to_string()),
         Operation::Done(uid) => queue.done(&uid.to_string()),

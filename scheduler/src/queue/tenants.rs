@@ -69,7 +69,7 @@ impl Tenants {
     }
 
     /// Whether pods of a namespace go behind those of others; a debt that is paid is settled.
-    fn defers(&mut self, namespace: &str, now: Duration) -> bool {
+    pub(super) fn defers(&mut self, namespace: &str, now: Duration) -> bool {
         if self.debts.is_empty() {
             return false;
         }
@@ -84,7 +84,7 @@ impl Tenants {
         self.debts.keys().filter(|namespace| self.owes(namespace, now).is_some()).count()
     }
 
-    fn put(&mut self, namespace: &str, pod: (Turn, Uid)) {
+    pub(super) fn put(&mut self, namespace: &str, pod: (Turn, Uid)) {
         match self.deferred.get_mut(namespace) {
             Some(pods) => _ = pods.insert(pod),
             None => _ = self.deferred.insert(namespace.into(), BTreeSet::from([pod])),

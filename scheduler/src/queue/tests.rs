@@ -15,6 +15,7 @@ pub(super) struct Pod {
     priority: i32,
     gated: bool,
     namespace: &'static str,
+    consults: bool,
 }
 
 impl Candidate for Pod {
@@ -28,6 +29,10 @@ impl Candidate for Pod {
 
     fn namespace(&self) -> &str {
         self.namespace
+    }
+
+    fn consults(&self) -> bool {
+        self.consults
     }
 }
 
@@ -49,12 +54,12 @@ impl Hints for Fake {
 }
 
 pub(super) fn pod(priority: i32, gated: bool) -> Rc<Pod> {
-    Rc::new(Pod { priority, gated, namespace: "" })
+    Rc::new(Pod { priority, gated, namespace: "", consults: priority % 2 != 0 })
 }
 
 /// A pod of a namespace.
 pub(super) fn pod_of(namespace: &'static str, priority: i32) -> Rc<Pod> {
-    Rc::new(Pod { priority, gated: false, namespace })
+    Rc::new(Pod { priority, gated: false, namespace, consults: false })
 }
 
 const FIT: Plugin = Plugin::NodeResourcesFit;

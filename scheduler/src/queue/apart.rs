@@ -1,0 +1,116 @@
+//! Pods that are decided while extenders are asked about another pod.
+//!
+//! ```text
+//!   active ── an extender has to be asked about it ──> behind ── its turn, none is asked ──> active
+//!      └── no extender has to ── pop_without_extenders ──> in flight
+//! ```
+//! Input: an extender that has not answered for a while. Output: the first active pod that needs
+//! none. Owner: the queue; pure, no clock. Bounds: every pod is held back at most once between two
+//! answers, so that a popped pod costs what it did however many wait for the extender. Why: an
+//! extender that hangs would otherwise keep every pod of the cluster from being decided until its
+//! `httpTimeout`, again for each of the pods that it is asked about.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::{Candidate, Place, Queue, Uid};
+
+impl<P: Candidate, E: Clone> Queue<P, E> {
+    /// Pops the next active pod about which no extender has to be asked.
+    pub fn pop_without_extenders(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
+        loop {
+            let uid = self.next_active(now)?;
+            let pod = &self.pods[&uid].pod;
+            if pod.is_held() {
+                self.take_out(&uid);
+                self.put(&uid, Place::Gated);
+            } else if pod.consults() {
+                self.hold_back(&uid);
+            } else {
+                let pod = self.begins_flight(&uid, now);
+                return Some((uid, pod));
+            }
+        }
+    }
+
+    /// Moves an active pod behind the others.
+    fn hold_back(&mut self, uid: &Uid) {
+        let waiting = &self.pods[uid];
+        let entry = (Self::turn(waiting), Rc::clone(uid));
+        let was_active =
+            self.active.remove(&entry) || self.tenants.take(waiting.pod.namespace(), &entry);
+        assert!(was_active, "the next active pod is active");
+        self.behind.insert(entry);
+    }
+
+    /// Moves pods that were held back to the active ones as far as it is their turn.
+    pub(super) fn bring_back(&mut self, now: Duration) {
+        while let Some(head) = self.behind.first() {
+            if self.active.first().is_some_and(|active| active < head) {
+                return;
+            }
+            let Some(entry) = self.behind.pop_first() else { return };
+            let namespace = self.pods[&entry.1].pod.namespace();
+            match self.tenants.defers(namespace, now) {
+                true => self.tenants.put(namespace, entry),
+                false => {
+                    self.active.insert(entry);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Settings;
+    use crate::queue::tests::{Helps, Pod, pod};
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn popped(found: Option<(Rc<str>, Rc<Pod>)>) -> Option<String> {
+        found.map(|(uid, _)| uid.to_string())
+    }
+
+    fn queue() -> Queue<Pod, Helps> {
+        let mut queue = Queue::new(Settings::default());
+        // Those of an odd priority consult.
+        for (seconds, (uid, priority)) in (0..).zip([("a", 9), ("b", 6), ("c", 5), ("d", 0)]) {
+            queue.add(uid, pod(priority, false), at(seconds));
+        }
+        queue
+    }
+
+    #[test]
+    fn pods_that_need_no_extender_are_popped_in_their_order() {
+        let mut queue = queue();
+        assert_eq!(popped(queue.pop(at(9))).as_deref(), Some("a"));
+        for want in [Some("b"), Some("d"), None] {
+            assert_eq!(popped(queue.pop_without_extenders(at(9))).as_deref(), want);
+        }
+        assert_eq!(queue.count(Place::Active), 1, "the pod that is held back is active");
+        assert_eq!(popped(queue.pop(at(9))).as_deref(), Some("c"));
+        assert_eq!(popped(queue.pop(at(9))), None, "the others are in flight");
+    }
+
+    #[test]
+    fn pod_that_was_held_back_keeps_its_turn() {
+        let mut queue = queue();
+        assert_eq!(popped(queue.pop_without_extenders(at(9))).as_deref(), Some("b"));
+        for want in ["a", "c", "d"] {
+            assert_eq!(popped(queue.pop(at(9))).as_deref(), Some(want));
+        }
+    }
+
+    #[test]
+    fn pod_that_is_deleted_while_it_is_held_back_is_gone() {
+        let mut queue = queue();
+        assert_eq!(popped(queue.pop_without_extenders(at(9))).as_deref(), Some("b"));
+        queue.remove("a");
+        assert_eq!(popped(queue.pop(at(9))).as_deref(), Some("c"));
+    }
+}
