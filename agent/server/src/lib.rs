@@ -32,6 +32,7 @@ mod node_query;
 mod open;
 mod pages;
 mod pod_list;
+mod pod_texts;
 mod ports;
 pub mod record;
 mod renderings;

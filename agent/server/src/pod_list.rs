@@ -1,55 +1,86 @@
 //! `/pods` and `/runningpods`: a `v1.PodList` as the kubelet prints it.
 //!
-//! Input: a snapshot. Output: JSON bytes. Go prints some empty fields that other serialisers leave
+//! Input: a snapshot, or one pod of it. Output: JSON bytes; `pod_texts` keeps those of pods. Go prints some empty fields that other serialisers leave
 //! out (`lastProbeTime: null`, `resources: {}`, `state: {}`), and leaves out kind and version of
 //! the items; readers compare, so both are done here, too. Pure.
 // k8s: pkg/kubelet/server/server.go encodePods
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use pintle_agent_core::observed::{ObservedPod, RunState};
 use pintle_agent_core::status::PENDING;
-use pintle_agent_core::view::{PodView, Snapshot};
+use pintle_agent_core::view::Snapshot;
 use serde_json::{Map, Value, json};
-
-/// All pods that a source wants, with their derived status.
-pub(super) fn pods(snapshot: &Snapshot) -> Vec<u8> {
-    list(snapshot.pods.values().map(pod))
-}
 
 /// All pods of which the runtime has a running container or sandbox, as the runtime knows them.
 // k8s: pkg/kubelet/container/runtime.go ToAPIPod
 pub(super) fn running_pods(snapshot: &Snapshot) -> Vec<u8> {
     let known = snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
-    list(known.filter(|observed| runs(observed)).map(|observed| running_pod(observed)))
+    let mut list = List::with_capacity(0);
+    for observed in known.filter(|observed| runs(observed)) {
+        list.item().extend(written(&running_pod(observed)));
+    }
+    list.end()
 }
 
-fn list(items: impl Iterator<Item = Value>) -> Vec<u8> {
-    let items: Vec<Value> = items.collect();
-    // A nil slice in Go.
-    let items = if items.is_empty() { Value::Null } else { Value::Array(items) };
-    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
-    let mut text = serde_json::to_vec(&list).expect("a JSON value can be written");
-    text.push(b'\n');
+/// A list whose items are written one after another.
+pub(super) struct List {
+    text: Vec<u8>,
+    is_empty: bool,
+}
+
+impl List {
+    /// An empty list; its items will have about so many bytes.
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        let mut text = Vec::with_capacity(bytes + (bytes >> 4) + 256);
+        text.extend(br#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":"#);
+        Self { text, is_empty: true }
+    }
+
+    /// Where the next item is written.
+    pub(super) fn item(&mut self) -> &mut Vec<u8> {
+        self.text.push(if self.is_empty { b'[' } else { b',' });
+        self.is_empty = false;
+        &mut self.text
+    }
+
+    /// The text. Without items it is a nil slice of Go's.
+    pub(super) fn end(mut self) -> Vec<u8> {
+        self.text.extend(if self.is_empty { &b"null"[..] } else { b"]" });
+        self.text.extend(b"}\n");
+        self.text
+    }
+}
+
+fn written(value: &Value) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a JSON value can be written")
+}
+
+/// The first part of a pod's text: its metadata and spec.
+pub(super) fn head(pod: &Pod) -> Vec<u8> {
+    let metadata = serde_json::to_value(&pod.metadata).unwrap_or_default();
+    let mut spec = serde_json::to_value(&pod.spec).unwrap_or_default();
+    spec_as_go_prints(&mut spec);
+    let mut text = br#"{"metadata":"#.to_vec();
+    text.extend(written(&metadata));
+    text.extend(br#","spec":"#);
+    text.extend(written(&spec));
     text
 }
 
-/// One pod, with the status that was derived for it.
-fn pod(view: &PodView) -> Value {
-    let pod: &Pod = &view.pod;
-    let mut status = serde_json::to_value(&*view.status).unwrap_or_default();
-    if view.status.phase.is_none()
-        && let Some(status) = status.as_object_mut()
+/// The rest of it: the status that was derived for it.
+pub(super) fn tail(status: &PodStatus) -> Vec<u8> {
+    let mut value = serde_json::to_value(status).unwrap_or_default();
+    if status.phase.is_none()
+        && let Some(value) = value.as_object_mut()
     {
         // k8s: pkg/kubelet/config/common.go applyDefaults
-        status.insert("phase".to_owned(), json!(PENDING));
+        value.insert("phase".to_owned(), json!(PENDING));
     }
-    let mut item = json!({
-        "metadata": serde_json::to_value(&pod.metadata).unwrap_or_default(),
-        "spec": serde_json::to_value(&pod.spec).unwrap_or_default(),
-        "status": status,
-    });
-    as_go_prints(&mut item);
-    item
+    status_as_go_prints(&mut value);
+    let mut text = br#","status":"#.to_vec();
+    text.extend(written(&value));
+    text.push(b'}');
+    text
 }
 
 fn runs(observed: &ObservedPod) -> bool {
@@ -73,13 +104,13 @@ fn running_pod(observed: &ObservedPod) -> Value {
     })
 }
 
-/// Adds what Go prints although it is empty.
-fn as_go_prints(item: &mut Value) {
-    if item["spec"].is_null() {
-        item["spec"] = json!({"containers": null});
+/// Adds what Go prints of a spec although it is empty.
+fn spec_as_go_prints(spec: &mut Value) {
+    if spec.is_null() {
+        *spec = json!({"containers": null});
     }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
-        for container in objects(&mut item["spec"], list) {
+        for container in objects(spec, list) {
             default(container, "resources", json!({}));
             for variable in objects_of(container.get_mut("env")) {
                 let from = variable.get_mut("valueFrom").and_then(Value::as_object_mut);
@@ -90,7 +121,10 @@ fn as_go_prints(item: &mut Value) {
             }
         }
     }
-    let status = &mut item["status"];
+}
+
+/// The same of a status.
+fn status_as_go_prints(status: &mut Value) {
     for condition in objects(status, "conditions") {
         default(condition, "lastProbeTime", Value::Null);
         default(condition, "lastTransitionTime", Value::Null);
@@ -131,7 +165,12 @@ fn objects_of(list: Option<&mut Value>) -> impl Iterator<Item = &mut Map<String,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod_texts::PodTexts;
     use pintle_agent_core::testing::{snapshot_of, view};
+
+    fn pods(snapshot: &Snapshot) -> Vec<u8> {
+        PodTexts::default().pods(snapshot)
+    }
 
     /// What the kubelet printed, read as objects and printed by us, must be equal again.
     #[test]
@@ -170,7 +209,8 @@ mod tests {
                 "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 0}}}],
             },
         });
-        as_go_prints(&mut item);
+        spec_as_go_prints(&mut item["spec"]);
+        status_as_go_prints(&mut item["status"]);
         let c = &item["spec"]["containers"][0];
         assert_eq!(c["resources"], json!({}));
         assert_eq!(c["env"][0]["valueFrom"]["resourceFieldRef"]["divisor"], json!("0"));

@@ -19,6 +19,7 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 use pintle_daemon::serve::answer::Answer;
 
+use super::pod_texts::PodTexts;
 use super::route::Kind;
 
 /// Bytes of pages that wait for their readers.
@@ -38,6 +39,8 @@ pub(super) struct Key {
 pub(super) struct Renderings {
     lines: Mutex<HashMap<Key, Arc<Line>>>,
     unread_bytes: Arc<AtomicUsize>,
+    /// What `/pods` is made of.
+    pub(super) pods: PodTexts,
 }
 
 /// Those who wait for one page.

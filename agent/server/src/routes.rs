@@ -17,7 +17,7 @@ use pintle_daemon::serve::query::{Query, decode_path};
 use crate::renderings::{Key, Renderings};
 use crate::route::{Kind, NoRoute};
 use crate::stats::Stats;
-use crate::{Health, Parts, pod_list, route};
+use crate::{Health, Parts, route};
 
 /// The health check's routes.
 pub(super) fn healthz(parts: Arc<Parts>) -> Service {
@@ -75,7 +75,7 @@ pub(super) async fn open_page(
         Kind::Healthz => health(&parts.health, asked),
         Kind::Pods => {
             let snapshot = parts.views.load();
-            let list = async { Some(Answer::json_bytes(pod_list::pods(&snapshot))) };
+            let list = async { Some(Answer::json_bytes(pages.pods.pods(&snapshot))) };
             pages.page(key, Some(&snapshot), list).await
         }
         _ => pages.page(key, None, rendered(parts, stats, key)).await,
