@@ -4,7 +4,8 @@
 //! names a directory with more of them. Requests that write, events of StatefulSets and whether a
 //! sync fails must be the same.
 //! Not compared: the order of requests, which upstream sends side by side; which of several old
-//! daemon pods are chosen, which depends on the order of a map; and what is said at
+//! daemon pods are chosen, which depends on the order of a map, and what a refusal to delete one of
+//! them leads to; and what is said at
 //! `without_repeated_updates`, `is_about_a_pod_just_created` and `is_about_a_missing_pod`.
 
 use std::collections::BTreeSet;
@@ -314,7 +315,9 @@ fn check(name: &str, ours: impl Fn(&Value) -> Did) {
         let (ours, theirs) = (sorted(ours(line)), sorted(upstream(line)));
         requests += theirs.requests.len();
         failures += usize::from(theirs.is_failed);
-        let is_chosen = line["isRollout"] == true && is_same_but_chosen(&ours, &theirs);
+        let is_other =
+            is_same_but_chosen(&ours, &theirs) || is_same_but_refused(line, &ours, &theirs);
+        let is_chosen = line["isRollout"] == true && is_other;
         if ours != theirs && !is_chosen {
             let difference = only(&ours, &theirs);
             differences.push(format!("line {} {}\n{difference}", at + 1, line["error"]));
@@ -366,6 +369,20 @@ fn is_same_but_chosen(ours: &Did, theirs: &Did) -> bool {
         did.requests.iter().map(word).collect::<Vec<_>>()
     };
     words(ours) == words(theirs) && ours.is_failed == theirs.is_failed
+}
+
+/// Both delete as many pods, not the same ones, and the API server refuses the deletion of some: what
+/// follows in the sync depends on which one was chosen.
+fn is_same_but_refused(line: &Value, ours: &Did, theirs: &Did) -> bool {
+    let deletions = |did: &Did| {
+        let is_deletion = |one: &&String| one.starts_with("delete pods");
+        did.requests.iter().filter(is_deletion).cloned().collect::<Vec<_>>()
+    };
+    let (ours, theirs) = (deletions(ours), deletions(theirs));
+    let mut refused = line["refused"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    ours.len() == theirs.len()
+        && ours != theirs
+        && refused.any(|one| one.starts_with("delete pods"))
 }
 
 #[test]
