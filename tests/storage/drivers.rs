@@ -107,9 +107,8 @@ impl Drop for Driver<'_> {
         let _ = self.test.kubectl(&["delete", "csidriver", DRIVER, "--ignore-not-found"]);
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for socket in [format!("{REGISTRY}/{DRIVER}-reg.sock")] {
-            let _ = fs::remove_file(self.test.on_node(&socket));
-        }
+        let socket = self.test.on_node(&format!("{REGISTRY}/{DRIVER}-reg.sock"));
+        let _ = fs::remove_file(socket);
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn sweep(root: &Path, is_kept: impl Fn(&PodUid) -> bool) {
         let pods: BTreeSet<PathBuf> = children(&volume).into_iter().collect();
         for global in pods {
             let uid = global.file_name().and_then(|name| PodUid::parse(name.to_str()?));
-            if !uid.is_some_and(|uid| !is_kept(&uid)) {
+            if uid.is_none_or(|uid| is_kept(&uid)) {
                 continue;
             }
             if let Err(error) = release_device(&global) {

@@ -112,7 +112,11 @@ impl Job<'_> {
         let Err(why) = format_and_mount(disk).await else { return Ok(target) };
         let at = target.clone();
         // One that is mounted after all stays for the next attempt.
-        let _ = self.foreign(move || Ok(drop(fs::remove_dir(at)))).await;
+        let remove = move || {
+            let _ = fs::remove_dir(at);
+            Ok(())
+        };
+        let _ = self.foreign(remove).await;
         Err(Cause::Text(format!(
             "local: failed to mount device {} at {} (fstype: {fs_type}), error {why}",
             device.display(),
