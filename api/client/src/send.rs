@@ -347,7 +347,8 @@ mod tests {
             propagation: Some(Propagation::Foreground),
             ..Default::default()
         };
-        let body = Wire::of(&Request::Delete { target, options }).body.expect("a body");
+        let request = Request::Delete { target, options };
+        let body = Wire::of(&request).body.expect("a body");
         assert_eq!(body["preconditions"], json!({"uid": "u"}));
         assert_eq!(body["propagationPolicy"], "Foreground");
     }

@@ -24,8 +24,6 @@ mod taken;
 mod tests;
 mod update;
 
-pub use placement::selects;
-
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;

@@ -5,13 +5,10 @@
 // k8s: pkg/scheduler/eventhandlers.go AdmissionCheck, pkg/kubelet/lifecycle/predicate.go
 //      generalFilter
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{
-    ContainerPort, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{ContainerPort, Pod, Taint, Toleration};
 
 use super::{Node, Others, Refusal};
+use crate::node::selector::selects;
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
 
@@ -52,40 +49,6 @@ fn has_affinity(node: &Node, pod: &Pod) -> bool {
     let required = affinity
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
     required.is_none_or(|selector| selects(selector, &node.name, &node.labels))
-}
-
-/// True when a selector of nodes holds for a node of this name with these labels.
-pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    selector.node_selector_terms.iter().any(|term| term_matches(name, labels, term))
-}
-
-/// An empty term matches nothing.
-fn term_matches(name: &str, own: &BTreeMap<String, String>, term: &NodeSelectorTerm) -> bool {
-    let labels = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    if labels.is_empty() && fields.is_empty() {
-        return false;
-    }
-    let named = BTreeMap::from([("metadata.name".to_owned(), name.to_owned())]);
-    labels.iter().all(|wanted| requirement_holds(own, wanted))
-        && fields.iter().all(|wanted| requirement_holds(&named, wanted))
-}
-
-fn requirement_holds(labels: &BTreeMap<String, String>, wanted: &NodeSelectorRequirement) -> bool {
-    let value = labels.get(&wanted.key);
-    let values = wanted.values.as_deref().unwrap_or_default();
-    let listed = || value.is_some_and(|value| values.contains(value));
-    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
-    let pair = || Some((number(value)?, number(values.first())?));
-    match wanted.operator.as_str() {
-        "In" => listed(),
-        "NotIn" => !listed(),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => pair().is_some_and(|(own, other)| own > other),
-        "Lt" => pair().is_some_and(|(own, other)| own < other),
-        _ => false,
-    }
 }
 
 /// True when another pod has one of the pod's host ports.

@@ -269,7 +269,7 @@ pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 }
 
 /// Hexadecimal SHA-256 of the texts, one after the other.
-pub(super) fn sha256(texts: &[&str]) -> String {
+pub(crate) fn sha256(texts: &[&str]) -> String {
     let bytes = digest(&SHA256, texts.concat().as_bytes());
     let mut hex = String::with_capacity(64);
     for byte in bytes.as_ref() {

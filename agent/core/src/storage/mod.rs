@@ -8,13 +8,12 @@
 //! A volume that is staged is shared by pods and outlives each of them, so it has a state machine of
 //! its own beside those of pods: `Storage` knows each volume and its pods, and lets one call at a
 //! time be under way for it. It has no clock and does nothing itself, as `worker::Pods`.
-//! `csi` says what a volume is, `paths` where it lies, `record` what the file beside it says.
+//! `csi` says what a volume is, `record` what the file beside it says; `volume::csi_dirs` where both lie.
 // k8s: pkg/kubelet/volumemanager, pkg/volume/csi
 
 pub mod csi;
 pub mod driver;
 mod machine;
-pub mod paths;
 pub mod record;
 pub mod request;
 

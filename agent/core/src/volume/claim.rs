@@ -18,7 +18,7 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
 
 use super::kind::{HostPathType, Local, Nfs, VolumeKind};
-use crate::admit;
+use crate::node::selector::selects;
 use crate::storage::csi;
 
 /// Keeps a claim that pods use from being deleted.
@@ -318,7 +318,7 @@ impl ClaimedVolume {
     pub fn refusal(&self, labels: &BTreeMap<String, String>) -> Option<(&'static str, String)> {
         let affinity = self.spec()?.node_affinity.as_ref();
         let required = affinity.and_then(|affinity| affinity.required.as_ref());
-        if !self.is_block() && required.is_some_and(|terms| !admit::selects(terms, "", labels)) {
+        if !self.is_block() && required.is_some_and(|terms| !selects(terms, "", labels)) {
             let why = "no matching NodeSelectorTerms".to_owned();
             return Some(("MountVolume.NodeAffinity check", why));
         }

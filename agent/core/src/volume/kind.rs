@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{LocalVolumeSource, NFSVolumeSource};
 use super::layout::{EMPTY_DIR_PLUGIN, LOCAL_PLUGIN, NFS_PLUGIN};
 use super::payload::Sources;
 use crate::storage::csi;
-use crate::storage::paths::PLUGIN_DIR;
+use crate::volume::csi_dirs::PLUGIN_DIR;
 
 /// Default file system of a local disk.
 const LOCAL_FS_TYPE: &str = "ext4";

@@ -1,6 +1,7 @@
 //! Volumes as plans: what of a pod's spec must be set up, and what a container sees of it.
 
 pub mod claim;
+pub mod csi_dirs;
 pub mod devices;
 pub mod kind;
 pub mod layout;

@@ -24,8 +24,8 @@ use super::payload::{
 };
 use crate::env::downward;
 use crate::storage::csi;
-use crate::storage::paths::CsiDirs;
 use crate::types::NodeFacts;
+use crate::volume::csi_dirs::CsiDirs;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::resources::{self, Side};
 use pintle_api_types::quantity::Amount;

@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use pintle_agent_core::storage::paths::CsiDirs;
 use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::csi_dirs::CsiDirs;
 
 use super::{make_target, remove_folder};
 use crate::volume::device_map::{bind_device, link_device, release_device, remove_file};

@@ -1,6 +1,6 @@
 //! The files beside volumes of CSI drivers: made before a call, removed after it, read at start.
 //!
-//! Input: paths of `storage::paths` and the text of `storage::record`. Output: the folders and files
+//! Input: paths of `volume::csi_dirs` and the text of `storage::record`. Output: the folders and files
 //! that the kubelet makes, so that either agent finds the other's. What a driver mounted is the
 //! driver's to unmount: nothing here does, and no folder with something in it is removed. The record
 //! goes last, since nothing else names the volume.
@@ -17,7 +17,7 @@ use pintle_daemon::durable;
 
 use crate::volume::dir_fd::{is_mount_point, make_dir_all};
 use crate::volume::error::{Context, IoFailure};
-use pintle_agent_core::storage::paths::RECORD_FILE;
+use pintle_agent_core::volume::csi_dirs::RECORD_FILE;
 use pintle_agent_core::volume::layout::DIR_MODE;
 
 /// Mode of a record, as Go's os.Create makes it under the usual umask.

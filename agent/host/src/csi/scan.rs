@@ -11,10 +11,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use pintle_agent_core::storage::csi::Lifecycle;
-use pintle_agent_core::storage::paths::{CsiDirs, PLUGIN_DIR, RECORD_FILE};
 use pintle_agent_core::storage::record::{RECORD_BYTES_MAX, Record};
 use pintle_agent_core::storage::{FoundVolume, Known};
 use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::csi_dirs::{CsiDirs, PLUGIN_DIR, RECORD_FILE};
 use pintle_agent_core::volume::layout::{PodDirs, pods_dir};
 
 /// More volumes than a node can have pods and drivers for.

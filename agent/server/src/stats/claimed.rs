@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use pintle_agent_core::storage::paths::CsiDirs;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
+use pintle_agent_core::volume::csi_dirs::CsiDirs;
 use pintle_agent_core::volume::kind::{NFS, Nfs, UsageSource, VolumeKind};
 use pintle_agent_core::volume::{ClaimViews, PodDirs};
 use pintle_agent_host::disk::{FileSystem, file_system};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use pintle_api_types::ids::PodUid;
 
-use super::csi::sha256;
-use crate::volume::PodDirs;
+use super::layout::PodDirs;
+use crate::storage::csi::sha256;
 
 /// Directory of the plugin below a pod's `volumes`.
 pub const PLUGIN_DIR: &str = "kubernetes.io~csi";
