@@ -34,6 +34,7 @@ use arc_swap::ArcSwap;
 use pintle_agent_cluster::Cluster;
 use pintle_agent_cluster::identity::rotate::ServingCell;
 use pintle_agent_cluster::node::pleg::ListsSeen;
+use pintle_agent_cluster::node::{csi_drivers, csi_limits};
 use pintle_agent_cluster::objects;
 use pintle_agent_cluster::objects::Objects;
 use pintle_agent_cluster::status::event_recorder::EventRecorder;
@@ -422,10 +423,17 @@ impl Parts {
     /// Volumes of CSI drivers, with the sockets by which drivers register.
     fn volumes(&self, objects: &Objects) -> Result<Volumes> {
         let root = &self.config.flags.root_dir;
-        let (drivers, _refresher, registrar) =
-            pintle_agent_plugins::start(&root.join(pintle_agent_plugins::FOLDER))
-                .context("watching for plugins")?;
+        let folder = root.join(pintle_agent_plugins::FOLDER);
+        let (drivers, refresher, registrar) =
+            pintle_agent_plugins::start(&folder).context("watching for plugins")?;
         tasks::singleton("plugins", registrar.run());
+        if let Some(cluster) = &self.cluster {
+            let (client, name) = (cluster.client.clone(), Arc::clone(&cluster.node_name));
+            let written = csi_drivers::follow(client, name, cluster.node.clone(), drivers.clone());
+            tasks::singleton("CSI drivers", written);
+            let limits = csi_limits::refresh(objects.clone(), drivers.clone(), refresher);
+            tasks::singleton("CSI limits", limits);
+        }
         Ok(Volumes::start(storage::Parts {
             root: root.clone(),
             node_name: self.config.node_name.as_str().into(),

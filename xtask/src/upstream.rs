@@ -147,6 +147,8 @@ pub enum Program {
     SampleApiServer,
     /// What asks the nodes' agents for the use of pods, of a module of its own.
     MetricsServer,
+    /// The suite for CSI drivers, of a module of its own.
+    CsiSanity,
     /// The suite's runner.
     Ginkgo,
     /// The end-to-end suite.
@@ -184,6 +186,7 @@ impl Program {
             Self::NoNewPrivs => "nonewprivs",
             Self::SampleApiServer => "sample-apiserver",
             Self::MetricsServer => "metrics-server",
+            Self::CsiSanity => "csi-sanity",
             Self::Ginkgo => "ginkgo",
             Self::E2e => "e2e.test",
             Self::E2eNode => "e2e_node.test",
@@ -207,6 +210,7 @@ impl Program {
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
             Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
             Self::MetricsServer => (".", false),
+            Self::CsiSanity => ("github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", false),
             Self::Ginkgo => ("github.com/onsi/ginkgo/v2/ginkgo", false),
             Self::E2e => ("k8s.io/kubernetes/test/e2e", true),
             Self::E2eNode => ("k8s.io/kubernetes/test/e2e_node", true),
@@ -219,6 +223,7 @@ impl Program {
             Self::MetricsServer => {
                 (module_dir().join("metrics-server"), &["go.mod", "go.sum", "main.go"])
             }
+            Self::CsiSanity => (module_dir().join("csi-sanity"), &MODULE_FILES),
             Self::Components => (module_dir(), &COMPONENT_FILES),
             Self::GolangVectors => (module_dir(), &GOLANG_FILES),
             Self::SetVectors => (module_dir(), &SET_FILES),

@@ -217,7 +217,7 @@ impl Executor {
         let termination_file = random_hex();
         let none = BTreeMap::new();
         let devices = volumes.devices(container).map_err(|e| refuse(e.to_string()))?;
-        let devices: Vec<v1::Device> = devices.into_iter().map(device).collect();
+        let devices: Vec<_> = devices.into_iter().map(device).collect();
         let of_container = ContainerContext {
             container,
             restart_count,
@@ -247,8 +247,7 @@ impl Executor {
             .await
             .map_err(|error| self.failed(start, "CreateContainerError", &error.message))?;
         self.reader.made(&answer.container_id);
-        let (uid, text) = (&start.order.uid, "Container created");
-        self.recorder.event(uid, false, "Created", text, Some(start.name));
+        self.recorder.event(uid, false, "Created", "Container created", Some(start.name));
         Ok(Created { id: answer.container_id, log })
     }
 

@@ -145,8 +145,7 @@ impl Parts {
         let method = head.method.clone();
         let is_watch = is_watch(&head.uri);
         let reads = method == Method::GET && !is_watch;
-        let mut body = Some(body);
-        let mut refused = false;
+        let (mut body, mut refused) = (Some(body), false);
         let (mut until, mut left) = (None, timeout);
         for attempt in 1.. {
             // k8s: client-go/rest/request.go Watch, with_retry.go Before: its repetition is limited

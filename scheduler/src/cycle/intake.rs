@@ -233,8 +233,7 @@ impl Scheduler {
         let plugins = self.plugins_of(profile).cloned();
         let by_priority = -i64::from(spec.priority);
         let rank = plugins.as_ref().and_then(|plugins| plugins.rank(&pod)).unwrap_or(by_priority);
-        let rejected_by = self.queue.get(&uid).map(|known| known.pod.rejected_by.clone());
-        let rejected_by = rejected_by.unwrap_or_else(|| RefCell::new(Vec::new()));
+        let rejected_by = known.map(|known| known.rejected_by.clone()).unwrap_or_default();
         let is_gang = self.mirror.profile(profile).gangs;
         let group = self.mirror.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
         let told = group.as_ref().map(OfGroup::pod_is_there);

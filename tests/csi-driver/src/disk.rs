@@ -1,7 +1,7 @@
 //! The content of volumes, and where it is mounted: folders, files, bind mounts.
 //!
-//! Nothing is removed across a mount: a target is removed as an empty folder or file after its mount
-//! is gone. A volume's content is removed only by its deletion.
+//! Nothing is removed across a mount: a target is removed as an empty folder or file after its
+//! mount is gone. A volume's content is removed only by its deletion.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -158,7 +158,7 @@ pub(crate) fn bind(
         }
     }
     if is_mounted(to)? {
-        return Ok(()); // by a call whose answer was lost
+        return Ok(()); // by a call that lost its answer
     }
     let none: Option<&str> = None;
     mount(Some(from), to, none, MsFlags::MS_BIND, none)?;

@@ -15,7 +15,7 @@
 //!   log           the record of all calls, and its reader for tests
 //!
 //! It stands where upstream's suites run the host-path driver. Every volume is below `--state`, and
-//! nothing is removed across a mount. Not for production: whoever reaches the socket is root.
+//! nothing is removed across a mount. Not for production: access to the socket is root.
 #![forbid(unsafe_code)]
 
 mod call;

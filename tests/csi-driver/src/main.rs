@@ -1,4 +1,5 @@
-//! `pintle-csi-driver`: the process around the driver. SIGTERM removes its registration and ends it.
+//! `pintle-csi-driver`: the process around the driver. SIGTERM removes its registration and ends
+//! it.
 
 #![forbid(unsafe_code)]
 

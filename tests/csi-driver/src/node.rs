@@ -1,7 +1,7 @@
 //! CSI's Node service: staged is bound to the staging path, published is bound to the target.
 //!
-//! A file system is the volume's folder, a device the loop device of the volume's file. What CSI lets
-//! an orchestrator do only in an order is checked by `lifecycle` before anything is done.
+//! A file system is the volume's folder, a device the loop device of the volume's file. What CSI
+//! lets an orchestrator do only in an order is checked by `lifecycle` before anything is done.
 
 use pintle_plugins_v1::csi::node_server::Node;
 use pintle_plugins_v1::csi::node_service_capability::rpc::Type as Rpc;

@@ -105,7 +105,7 @@ impl Settings {
 
     /// All sockets of the process.
     pub fn sockets(&self) -> Vec<PathBuf> {
-        // The registration goes first: without it nobody calls.
+        // The registration goes first: without it no call comes.
         self.registration_socket().into_iter().chain([self.endpoint.clone()]).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! All volumes and snapshots, in one file.
 //!
-//! Drivers of several nodes share the file: whoever reads it to change it holds the lock beside it.
+//! Drivers of several nodes share the file: a change is made under the lock
+//! beside it.
 //! Written to a temporary file and renamed, so a driver that dies leaves the old or the new state.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! The CSINode object: which CSI drivers the node has, and which old plugins CSI stands in for.
 //!
-//! Made once after registration; until then the node is not ready, as with the kubelet. Drivers
-//! are added by those who register them. Bounds: one request at a time, waits of `RETRY`.
+//! Made once after registration; until then the node is not ready, as with the kubelet.
+//! `csi_drivers` writes the drivers into it. Bounds: one request at a time, waits of `RETRY`.
 // k8s: pkg/volume/csi/csi_plugin.go initializeCSINode, nodeinfomanager.go CreateCSINode
 
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub async fn prepare(
 /// node of this name is replaced: the garbage collector would delete it.
 // k8s: pkg/volume/csi/nodeinfomanager/nodeinfomanager.go tryInitializeCSINodeWithAnnotation,
 //      ensureNodeOwnsCSINode
-async fn ensure(api: &Api<CSINode>, name: &str, uid: &str) -> Result<(), kube::Error> {
+pub(super) async fn ensure(api: &Api<CSINode>, name: &str, uid: &str) -> Result<(), kube::Error> {
     let mut found = api.get_opt(name).await?;
     if let Some(stale) = found.take_if(|node| !is_of(node, name, uid)) {
         tracing::info!("the CSINode is of an earlier node; it is made anew");

@@ -5,8 +5,11 @@
 //!                                       own (watch of the Node object) ──┘
 //! ```
 //! `own` watches the Node object, `report` and `lease` write, `task` polls what they tell, `pleg`
-//! remembers when the runtime last listed its pods. What is told is decided by the core.
+//! remembers when the runtime last listed its pods, `csi_node`, `csi_drivers` and `csi_limits` keep
+//! the CSINode object. What is told is decided by the core.
 
+pub mod csi_drivers;
+pub mod csi_limits;
 pub mod csi_node;
 pub mod lease;
 pub mod own;

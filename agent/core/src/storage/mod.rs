@@ -14,6 +14,7 @@
 pub mod csi;
 pub mod driver;
 mod machine;
+pub mod node_info;
 pub mod record;
 pub mod request;
 

@@ -2,7 +2,8 @@
 //! other pods, as the kubelet lays them out.
 //!
 //! Input: the device's path. Effects: `plugins/<plugin>/volumeDevices/<volume>/<uid>`, a bind mount
-//! of the device, and `pods/<uid>/volumeDevices/<plugin>/<volume>`, a link to it. All of it is idempotent; teardown goes by what is on the disk.
+//! of the device, and `pods/<uid>/volumeDevices/<plugin>/<volume>`, a link to it. All of it is
+//! idempotent; teardown goes by what is on the disk.
 // k8s: pkg/volume/util/util.go MapBlockVolume, UnmapBlockVolume, pkg/volume/util/volumepathhandler
 
 use std::collections::BTreeSet;

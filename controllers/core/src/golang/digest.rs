@@ -119,7 +119,9 @@ mod tests {
 
     /// Templates of which some are spelled in several ways; each line is one template.
     fn spellings() -> Vec<Vec<Value>> {
-        let pod = |labels: Value, container: Value| json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
+        let pod = |labels: Value, container: Value| {
+            json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}})
+        };
         vec![
             vec![
                 pod(

@@ -18,6 +18,7 @@ mod nodes;
 mod programs;
 mod report;
 mod sample;
+mod sanity;
 mod skips;
 mod suites;
 mod vectors;
@@ -63,10 +64,12 @@ const STAGES: [Stage; 20] = [
     Stage { name: "suites", needs_tools: true, run: suites::run },
     Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
-/// Stages that run when they are named: what they show is in other stages as well.
-const BY_NAME: [Stage; 2] = [
+/// Stages that run when they are named: what they show is in other stages as well, or, of
+/// `csi-sanity`, is about a program of the tests alone.
+const BY_NAME: [Stage; 3] = [
     Stage { name: "pure", needs_tools: false, run: pure },
     Stage { name: "demo", needs_tools: true, run: demo },
+    Stage { name: "csi-sanity", needs_tools: true, run: csi_sanity },
 ];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 9] =
@@ -311,6 +314,11 @@ fn release(run: &Run) -> Result<Counts> {
 
 fn demo(_: &Run) -> Result<Counts> {
     ended_well(demo::run()?, "an example does not do what it is an example of")
+}
+
+/// The CSI driver of the tests does what CSI demands of a driver.
+fn csi_sanity(_: &Run) -> Result<Counts> {
+    sanity::run()
 }
 
 /// Builds the selected programs and runs each once: what they test gives the same answer each

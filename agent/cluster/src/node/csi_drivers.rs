@@ -1,0 +1,353 @@
+//! Writes the CSI drivers of this node into the API: CSINode, the Node's annotation and labels.
+//!
+//! Input: what is registered, the own Node. Output: requests, a driver at a time: first the Node,
+//! then CSINode, which is what the scheduler waits for; a driver that is gone the other way round.
+//! A driver can be used here before, and whether or not, this succeeds: the API server may be away.
+//! A Node object that was created again is written again. Owner: one task. Bounds: one request at a
+//! time, waits of `RETRY`.
+// k8s: pkg/volume/csi/nodeinfomanager/nodeinfomanager.go InstallCSIDriver, UninstallCSIDriver
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use pintle_agent_core::storage::node_info::{self, DriverOnNode, Entry, NodeInfoError};
+use pintle_agent_plugins::{Drivers, Plugins};
+use pintle_api_types::jitter as pace;
+use tokio::sync::watch;
+
+use super::own::OwnNode;
+use super::{csi_node, patch};
+
+/// First and longest wait after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(60));
+
+/// Why a driver is not in the API.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error("{}", crate::words(.0))]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Node(#[from] NodeInfoError),
+}
+
+/// Keeps the API up to date while drivers can change.
+pub async fn follow(
+    client: kube::Client,
+    name: Arc<str>,
+    mut own: watch::Receiver<OwnNode>,
+    mut drivers: Drivers,
+) {
+    let mut writer = Writer::new(client, name);
+    let mut wait = RETRY.0;
+    loop {
+        let uid = own.borrow_and_update().uid().map(str::to_owned);
+        let is_done = match uid {
+            Some(uid) => writer.write(&uid, &wanted(&drivers.snapshot())).await,
+            None => true, // its own change says when it is there
+        };
+        let retry = async {
+            match is_done {
+                true => std::future::pending().await,
+                false => tokio::time::sleep(wait).await,
+            }
+        };
+        tokio::select! {
+            changed = drivers.changed() => match changed {
+                Some(_) => wait = RETRY.0,
+                None => return,
+            },
+            changed = own.changed() => if changed.is_err() { return },
+            () = retry => wait = pace::doubled(wait, RETRY.1),
+        }
+    }
+}
+
+fn wanted(plugins: &Plugins) -> BTreeMap<String, DriverOnNode> {
+    let driver = |driver: &Arc<pintle_agent_plugins::Driver>| {
+        let facts = driver.facts.clone();
+        let written = DriverOnNode {
+            name: driver.name.clone(),
+            node_id: facts.node_id,
+            max_volumes: facts.max_volumes,
+            topology: facts.topology,
+        };
+        (driver.name.clone(), written)
+    };
+    plugins.drivers.values().map(driver).collect()
+}
+
+/// What was written, and about which Node object.
+struct Writer {
+    nodes: Api<Node>,
+    csi_nodes: Api<CSINode>,
+    name: Arc<str>,
+    /// The Node object that the rest is about.
+    uid: String,
+    written: BTreeMap<String, DriverOnNode>,
+    /// What failed last, by driver: logged once.
+    failures: BTreeMap<String, String>,
+}
+
+impl Writer {
+    fn new(client: kube::Client, name: Arc<str>) -> Self {
+        Self {
+            nodes: Api::all(client.clone()),
+            csi_nodes: Api::all(client),
+            name,
+            uid: String::new(),
+            written: BTreeMap::new(),
+            failures: BTreeMap::new(),
+        }
+    }
+
+    /// Writes what differs; returns whether everything is as wanted.
+    async fn write(&mut self, uid: &str, wanted: &BTreeMap<String, DriverOnNode>) -> bool {
+        if self.uid != uid {
+            uid.clone_into(&mut self.uid);
+            self.written.clear();
+        }
+        let gone = self.written.keys().filter(|name| !wanted.contains_key(*name));
+        let gone: Vec<String> = gone.cloned().collect();
+        for name in gone {
+            let removed = self.remove(&name).await;
+            if self.note(&name, removed) {
+                self.written.remove(&name);
+            }
+        }
+        for (name, driver) in wanted {
+            if self.written.get(name) != Some(driver) {
+                let added = self.add(driver).await;
+                if self.note(name, added) {
+                    self.written.insert(name.clone(), driver.clone());
+                }
+            }
+        }
+        self.failures.retain(|name, _| wanted.contains_key(name));
+        self.written == *wanted
+    }
+
+    async fn add(&self, driver: &DriverOnNode) -> Result<(), WriteError> {
+        self.change_node(|node| node_info::mark(node, driver)).await?;
+        csi_node::ensure(&self.csi_nodes, &self.name, &self.uid).await?;
+        let mut object = self.csi_nodes.get(&self.name).await?;
+        let before = object.clone();
+        let entry = node_info::install(&mut object.spec.drivers, driver);
+        if entry == Entry::Replaced {
+            let mut without = before;
+            node_info::uninstall(&mut without.spec.drivers, &driver.name);
+            let without = self.replace(&without).await?;
+            object.metadata.resource_version = without.metadata.resource_version;
+        }
+        if entry != Entry::Same {
+            self.replace(&object).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, name: &str) -> Result<(), WriteError> {
+        if let Some(mut object) = self.csi_nodes.get_opt(&self.name).await?
+            && node_info::uninstall(&mut object.spec.drivers, name)
+        {
+            self.replace(&object).await?;
+        }
+        self.change_node(|node| node_info::unmark(node, name)).await
+    }
+
+    async fn replace(&self, object: &CSINode) -> Result<CSINode, kube::Error> {
+        self.csi_nodes.replace(&self.name, &PostParams::default(), object).await
+    }
+
+    /// Patches labels and annotations, which a node may do through its status.
+    async fn change_node(
+        &self,
+        change: impl FnOnce(&mut Node) -> Result<bool, NodeInfoError>,
+    ) -> Result<(), WriteError> {
+        let before = self.nodes.get(&self.name).await?;
+        let mut after = before.clone();
+        if change(&mut after)?
+            && let Some(patch) = patch::status(&before, &after)
+        {
+            let patch = Patch::Strategic(patch);
+            self.nodes.patch_status(&self.name, &PatchParams::default(), &patch).await?;
+        }
+        Ok(())
+    }
+
+    /// Logs a failure once; returns whether there was none.
+    fn note(&mut self, driver: &str, result: Result<(), WriteError>) -> bool {
+        match result {
+            Ok(()) => {
+                self.failures.remove(driver);
+                true
+            }
+            Err(error) => {
+                let words = error.to_string();
+                if self.failures.insert(driver.to_owned(), words.clone()) != Some(words) {
+                    tracing::warn!(driver, %error, "CSI driver is not in the API; trying again");
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use axum::body::Body;
+    use axum::http::{Method, Request, StatusCode};
+    use axum::response::{IntoResponse as _, Response};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing;
+
+    /// An API server with a Node and a CSINode.
+    #[derive(Default)]
+    struct Objects {
+        node: Value,
+        csi_node: Option<Value>,
+        /// Names of the drivers in each CSINode that was written.
+        writes: Vec<Vec<String>>,
+    }
+
+    impl Objects {
+        fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Response {
+            let body: Value = serde_json::from_slice(body).unwrap_or_default();
+            if path.starts_with("/api/v1/nodes/") {
+                if method == Method::PATCH {
+                    for field in ["labels", "annotations"] {
+                        for (key, value) in
+                            body["metadata"][field].as_object().into_iter().flatten()
+                        {
+                            self.node["metadata"][field][key] = value.clone();
+                        }
+                        let all = self.node["metadata"][field].as_object_mut().expect("a map");
+                        all.retain(|_, value| !value.is_null());
+                    }
+                }
+                return axum::Json(self.node.clone()).into_response();
+            }
+            if method == Method::POST || method == Method::PUT {
+                let drivers = body["spec"]["drivers"].as_array().cloned().unwrap_or_default();
+                let name = |driver: &Value| driver["name"].as_str().unwrap_or_default().to_owned();
+                self.writes.push(drivers.iter().map(name).collect());
+                self.csi_node = Some(body);
+            }
+            match &self.csi_node {
+                Some(object) => axum::Json(object.clone()).into_response(),
+                None => {
+                    let status = kube::core::Status::failure("there is none", "NotFound");
+                    (StatusCode::NOT_FOUND, axum::Json(status.with_code(404))).into_response()
+                }
+            }
+        }
+    }
+
+    struct World {
+        objects: Arc<Mutex<Objects>>,
+        writer: Writer,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let node = json!({"metadata": {"name": "n", "labels": {}, "annotations": {}}});
+            let objects = Arc::new(Mutex::new(Objects { node, ..Objects::default() }));
+            let served = Arc::clone(&objects);
+            let answer = move |request: Request<Body>| async move {
+                let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+                let body = axum::body::to_bytes(request.into_body(), 1 << 20).await;
+                let body = body.expect("a body");
+                served.lock().expect("not poisoned").answer(&method, &path, &body)
+            };
+            let port = testing::served(axum::Router::new().fallback(answer)).await;
+            let writer = Writer::new(testing::client_at(port), "n".into());
+            Self { objects, writer }
+        }
+
+        async fn write(&mut self, uid: &str, drivers: &[DriverOnNode]) -> bool {
+            let wanted = drivers.iter().map(|driver| (driver.name.clone(), driver.clone()));
+            self.writer.write(uid, &wanted.collect()).await
+        }
+
+        fn objects(&self) -> MutexGuard<'_, Objects> {
+            self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    fn driver(name: &str, node_id: &str, zone: &str) -> DriverOnNode {
+        DriverOnNode {
+            name: name.to_owned(),
+            node_id: node_id.to_owned(),
+            max_volumes: Some(5),
+            topology: [("zone".to_owned(), zone.to_owned())].into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn drivers_are_in_both_objects_while_they_are_registered() {
+        let mut world = World::new().await;
+        let both = [driver("a", "1", "x"), driver("b", "2", "x")];
+        assert!(world.write("u", &both).await);
+        {
+            let objects = world.objects();
+            let node = &objects.node["metadata"];
+            assert_eq!(node["annotations"][node_info::NODE_IDS], r#"{"a":"1","b":"2"}"#);
+            assert_eq!(node["labels"]["zone"], "x");
+            let spec = &objects.csi_node.as_ref().expect("a CSINode")["spec"];
+            assert_eq!(spec["drivers"][1]["allocatable"]["count"], 5);
+            assert_eq!(spec["drivers"][1]["topologyKeys"], json!(["zone"]));
+        }
+        assert!(world.write("u", &both[1..]).await);
+        let objects = world.objects();
+        let written: [&[&str]; 4] = [&[], &["a"], &["a", "b"], &["b"]];
+        assert_eq!(objects.writes, written);
+        let annotations = &objects.node["metadata"]["annotations"];
+        assert_eq!(annotations[node_info::NODE_IDS], r#"{"b":"2"}"#);
+    }
+
+    #[tokio::test]
+    async fn driver_whose_topology_collides_holds_up_no_other_and_is_not_in_csi_node() {
+        let mut world = World::new().await;
+        let both = [driver("a", "1", "x"), driver("b", "2", "y")];
+        assert!(!world.write("u", &both).await);
+        let words = world.writer.failures["b"].clone();
+        assert!(words.starts_with("detected topology value collision"), "{words}");
+        assert_eq!(world.objects().writes.last(), Some(&vec!["a".to_owned()]));
+        world.objects().node["metadata"]["labels"] = json!({"zone": "y"});
+        assert!(world.write("u", &both[1..]).await && world.writer.failures.is_empty());
+        assert_eq!(world.objects().writes.last(), Some(&vec!["b".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn field_that_the_api_does_not_change_has_its_entry_removed_first() {
+        let mut world = World::new().await;
+        assert!(world.write("u", &[driver("a", "1", "x")]).await);
+        let limit = DriverOnNode { max_volumes: Some(6), ..driver("a", "1", "x") };
+        assert!(world.write("u", std::slice::from_ref(&limit)).await);
+        assert_eq!(world.objects().writes.len(), 3, "a limit may change");
+        assert!(world.write("u", &[driver("a", "other", "x")]).await);
+        let objects = world.objects();
+        assert_eq!(objects.writes[3..], [Vec::new(), vec!["a".to_owned()]]);
+    }
+
+    #[tokio::test]
+    async fn node_that_was_created_again_is_written_again() {
+        let mut world = World::new().await;
+        let drivers = [driver("a", "1", "x")];
+        assert!(world.write("u", &drivers).await);
+        world.objects().node["metadata"] = json!({"name": "n", "labels": {}, "annotations": {}});
+        assert!(world.write("u", &drivers).await);
+        assert_eq!(world.objects().node["metadata"]["labels"], json!({}), "nothing has changed");
+        // The CSINode of the earlier node is replaced by `csi_node::ensure`.
+        world.objects().csi_node = None;
+        assert!(world.write("v", &drivers).await);
+        assert_eq!(world.objects().node["metadata"]["labels"]["zone"], "x");
+        assert_eq!(world.objects().writes.last(), Some(&vec!["a".to_owned()]));
+    }
+}

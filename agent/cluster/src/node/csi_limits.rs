@@ -1,0 +1,119 @@
+//! Has CSI drivers asked again how many volumes the node can have, as often as their CSIDriver
+//! says.
+//!
+//! Input: what is registered, the CSIDriver of each. Output: wishes to the registry, which asks the
+//! driver; `csi_drivers` writes what it says. An object is read when its driver registers, before
+//! each refresh, and every `READ_EVERY` while it has no period. Owner: one task. Bounds: one read
+//! at a time, `PERIOD_MIN`.
+// k8s: pkg/volume/csi/csi_node_updater.go
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pintle_agent_plugins::{Drivers, Refresher};
+use tokio::time::Instant;
+
+use crate::objects::Objects;
+
+/// Shortest period, which the API's validation has as well.
+const PERIOD_MIN: Duration = Duration::from_secs(10);
+/// How often an object without a period is read again.
+const READ_EVERY: Duration = Duration::from_secs(5 * 60);
+
+/// When each driver has its turn.
+#[derive(Debug, Default)]
+struct Turns(BTreeMap<String, Turn>);
+
+/// The next turn of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    at: Instant,
+    /// The driver is asked then, if its object still says so.
+    is_refresh: bool,
+}
+
+impl Turns {
+    /// Drivers that are new have their first turn now; those that are gone have none.
+    fn follow<'a>(&mut self, now: Instant, names: impl Iterator<Item = &'a String>) {
+        let mut known = std::mem::take(&mut self.0);
+        let first = Turn { at: now, is_refresh: false };
+        self.0 = names.map(|name| (name.clone(), known.remove(name).unwrap_or(first))).collect();
+    }
+
+    /// The first turn.
+    fn next(&self) -> Option<(String, Turn)> {
+        let first = self.0.iter().min_by_key(|(_, turn)| turn.at)?;
+        Some((first.0.clone(), *first.1))
+    }
+
+    /// Sets the turn after this one, by what the object says.
+    fn schedule(&mut self, now: Instant, name: &str, period: Option<Duration>) {
+        let turn = match period {
+            Some(period) => Turn { at: now + period.max(PERIOD_MIN), is_refresh: true },
+            None => Turn { at: now + READ_EVERY, is_refresh: false },
+        };
+        if let Some(known) = self.0.get_mut(name) {
+            *known = turn;
+        }
+    }
+}
+
+/// Runs while drivers can be registered.
+pub async fn refresh(objects: Objects, mut drivers: Drivers, refresher: Refresher) {
+    let mut turns = Turns::default();
+    loop {
+        turns.follow(Instant::now(), drivers.snapshot().drivers.keys());
+        let next = turns.next();
+        let turn = async {
+            match &next {
+                Some((_, turn)) => tokio::time::sleep_until(turn.at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = drivers.changed() => match changed {
+                Some(_) => continue,
+                None => return,
+            },
+            () = turn => {}
+        }
+        let Some((name, turn)) = next else { continue };
+        let period = match objects.driver_spec(&name).await {
+            Ok(spec) => spec.limit_period_seconds.and_then(|seconds| u64::try_from(seconds).ok()),
+            Err(why) => {
+                tracing::debug!(driver = name, why, "CSIDriver cannot be read");
+                None
+            }
+        };
+        if turn.is_refresh && period.is_some() {
+            refresher.refresh(&name);
+        }
+        turns.schedule(Instant::now(), &name, period.map(Duration::from_secs));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn driver_has_its_turn_by_the_period_of_its_object() {
+        let now = Instant::now();
+        let names = ["a".to_owned(), "b".to_owned()];
+        let mut turns = Turns::default();
+        turns.follow(now, names.iter());
+        assert_eq!(turns.next(), Some(("a".to_owned(), Turn { at: now, is_refresh: false })));
+        turns.schedule(now, "a", Some(Duration::from_secs(60)));
+        turns.schedule(now, "b", None);
+        let next = turns.next().expect("a turn");
+        let at = now + Duration::from_secs(60);
+        assert_eq!(next, ("a".to_owned(), Turn { at, is_refresh: true }));
+        turns.schedule(now, "a", Some(Duration::from_secs(1)));
+        assert_eq!(turns.next().expect("a turn").1.at, now + PERIOD_MIN);
+        turns.follow(now, names[1..].iter());
+        let at = now + READ_EVERY;
+        assert_eq!(turns.next(), Some(("b".to_owned(), Turn { at, is_refresh: false })));
+        turns.follow(now, [].iter());
+        assert_eq!(turns.next(), None);
+    }
+}
