@@ -1,8 +1,9 @@
 //! `/pods` and `/runningpods`: a `v1.PodList` as the kubelet prints it.
 //!
 //! Input: a snapshot, or one pod of it. Output: JSON bytes; `pod_texts` keeps those of pods. Go
-//! prints some empty fields that other serialisers leave out (`lastProbeTime: null`, `resources: {}`, `state: {}`), and leaves out kind and version of
-//! the items; readers compare, so both are done here, too. Pure.
+//! prints some empty fields that other serialisers leave out (`lastProbeTime: null`,
+//! `resources: {}`, `state: {}`), and leaves out kind and version of the items; readers compare, so
+//! both are done here, too. Pure.
 // k8s: pkg/kubelet/server/server.go encodePods
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};

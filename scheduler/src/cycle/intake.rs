@@ -238,7 +238,6 @@ impl Scheduler {
         let group = self.mirror.groups.as_ref().and_then(|groups| groups.of(&pod, is_gang));
         let told = group.as_ref().map(OfGroup::pod_is_there);
         let claims = has_claims(&pod).then(|| Rc::clone(self.mirror.devices.claims()));
-        let consults = group.is_some() || self.may_consult(&pod);
         let asked = Rc::new(Asked {
             pod: kept,
             key: key.clone(),
@@ -251,8 +250,8 @@ impl Scheduler {
             releases,
             said,
             claims,
+            consults: group.is_some() || self.may_consult(&pod),
             group,
-            consults,
             plugins,
             rejected_by,
             rank,

@@ -120,7 +120,8 @@ mod tests {
     /// Templates of which some are spelled in several ways; each line is one template.
     fn spellings() -> Vec<Vec<Value>> {
         let pod = |labels: Value, container: Value| {
-            json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}})
+            let spec = json!({"containers": [container]});
+            json!({"metadata": {"labels": labels}, "spec": spec})
         };
         vec![
             vec![
