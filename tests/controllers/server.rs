@@ -15,11 +15,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pintle_api::{Access, ClientOptions};
 use pintle_tests::wait::{LONG, until};
+use serde_json::Value;
 use xtask::cluster::Cluster;
 use xtask::cluster::controllers::LOOPS;
 use xtask::node::agent::build;
 use xtask::shell;
 use xtask::upstream::Program;
+
+use crate::kit::Requests;
 
 /// Where a controller manager serves.
 pub const PORT: u16 = 10257;
@@ -154,6 +157,15 @@ impl Server {
             ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
             Ok(())
         });
+    }
+
+    /// The identity in the lease of the managers.
+    pub fn holder(&self) -> Value {
+        self.with_client(async |client| {
+            let requests = Requests::new(client, "kube-system".to_owned());
+            let lease = requests.get("Lease", "kube-controller-manager").await?;
+            Ok(lease["spec"]["holderIdentity"].clone())
+        })
     }
 
     /// A file in the cluster's folder.

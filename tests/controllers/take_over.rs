@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
+use pintle_tests::wait::{LONG, until};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -104,8 +105,15 @@ fn alternate(server: &Server, first: ManagerProcess, ended: &AtomicBool) -> usiz
         port = if port == PORT { OTHER_PORT } else { PORT };
         let standby = start(server, side, port);
         server.wait_healthy(port);
+        let before = server.holder();
         let status = std::mem::replace(&mut leader, standby).end(Signal::SIGTERM);
         println!("{side:?} takes over; the one before ended with {status}");
+        // Each leads for the whole period, however long a busy machine takes to hand over.
+        until(LONG, "the standby leads", || {
+            let now = server.holder();
+            ensure!(now != before && !matches!(now.as_str(), None | Some("")), "{now} leads");
+            Ok(())
+        });
         turns += 1;
     }
 }

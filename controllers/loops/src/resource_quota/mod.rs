@@ -99,7 +99,8 @@ impl ResourceQuotas {
         let evaluator = self.evaluators.iter().find(|known| known.is_for(kind));
         let quotas = evaluator.map(|_| tables.resource_quotas.in_namespace(namespace));
         let is_counting = move |quota: &&Rc<Kept<ResourceQuota>>| {
-            let mut names = quota.status.hard.iter().flatten().map(|(name, _)| &**name);
+            // By its spec: the status may not be known yet, while a count of before is under way.
+            let mut names = quota.spec.hard.keys().map(|name| &**name);
             evaluator.is_some_and(|known| names.any(|name| known.matches(name, &self.classes)))
         };
         quotas.into_iter().flatten().filter(is_counting).map(|quota| quota.metadata.key())

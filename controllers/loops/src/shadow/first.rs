@@ -89,6 +89,11 @@ impl ShadowFirst {
                 None
             }
             Order::Emit { controller, .. } if HELD_BACK.contains(&controller) => None,
+            // What was not written is missed by the next request.
+            Order::Failed { controller, .. } if HELD_BACK.contains(&controller) => {
+                self.ledger.note_failure(controller);
+                None
+            }
             other => Some(other),
         }
     }

@@ -40,7 +40,7 @@ fn kind_that_is_not_listed_keeps_its_last_count() {
 #[test]
 fn changes_that_free_something_wake_the_quotas_that_count_it() {
     let status = json!({"hard": {"cpu": "2", "services.nodeports": "3"}, "used": {}});
-    let spec = json!({"hard": {"cpu": "2"}});
+    let spec = json!({"hard": {"cpu": "2", "services.nodeports": "3"}});
     let newer = |version: &str, mut object: Value| {
         object["metadata"]["resourceVersion"] = version.into();
         object
