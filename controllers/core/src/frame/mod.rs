@@ -123,6 +123,10 @@ impl Frame {
         kinds
     }
 
+    fn reads_whole(&self, kind: Kind) -> bool {
+        self.controllers.iter().any(|entry| entry.kinds.contains(&kind))
+    }
+
     /// Some controller reads the metadata of every kind.
     pub fn reads_all_metadata(&self) -> bool {
         self.controllers.iter().any(|entry| entry.run.reads_all_metadata())
@@ -154,6 +158,9 @@ impl Frame {
     /// Applies what a watch reports; returns what changed.
     pub fn apply(&mut self, event: WatchEvent, now: Now) -> Vec<Change> {
         let kind = event.kind();
+        if let WatchEvent::ListBegun(kind) = &event {
+            self.tables.begin_metadata_unless(*kind, self.reads_whole(*kind));
+        }
         let changes = self.tables.apply(event);
         if let Some(kind) = kind {
             for entry in &mut self.controllers {

@@ -385,6 +385,14 @@ impl Tables {
         Vec::new()
     }
 
+    /// Only metadata is kept of a kind that no controller reads whole, also before its first object:
+    /// an empty first list is one of metadata, too.
+    pub(crate) fn begin_metadata_unless(&mut self, kind: Kind, is_whole: bool) {
+        if !is_whole {
+            self.metadata.entry(kind).or_default();
+        }
+    }
+
     fn drop_kind(&mut self, kind: Kind) -> Vec<Change> {
         let Some(table) = self.metadata.remove(&kind) else { return Vec::new() };
         let gone = table.iter().map(|old| Delta { old: Some(Rc::clone(old)), new: None });

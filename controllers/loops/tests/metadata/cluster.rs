@@ -91,12 +91,6 @@ impl MetadataCluster {
         assert!(self.first.is_some());
     }
 
-    pub(crate) fn debug(&self) -> (Option<usize>, Option<u64>, Option<u64>, u64, Vec<String>) {
-        let t = self.frame.tables();
-        let server: Vec<String> = self.server.objects(DEPLOYMENTS, "").map(|(k, o)| format!("{k} {}", o["metadata"])).collect();
-        (t.count(DEPLOYMENTS, "a"), t.version(DEPLOYMENTS), self.delivered.get(&DEPLOYMENTS).copied(), self.server.version(), server)
-    }
-
     /// They act.
     pub(crate) fn is_acting(&self) -> bool {
         self.first.is_none()
