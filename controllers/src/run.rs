@@ -50,7 +50,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     frame.apply(WatchEvent::Discovered(discovered.clone()), now());
     watches.follow_discovered(&frame, &discovered);
     let mut first = ShadowFirst::begin(&mut frame, context.options.shadow_first, now());
-    let mut was_started = false;
+    let mut start = Startup::default();
     let mut counts = Counts::register(&context.metrics);
     loop {
         let held = first.as_ref().and_then(ShadowFirst::due);
@@ -94,7 +94,7 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
         counts.mark_turn(&frame, is_quiet, now());
         context.turns.mark();
         context.turns.set_ahead(dispatcher.under_way());
-        note_start(&frame, &mut was_started);
+        start.note(&frame, is_quiet);
     }
     drop(watches);
     while dispatcher.under_way() > 0 && answers.recv().await.is_some() {
@@ -103,10 +103,25 @@ pub(crate) async fn run(mut frame: Frame, mut context: Context) -> WritesUnderWa
     WritesUnderWay::None
 }
 
-fn note_start(frame: &Frame, was_started: &mut bool) {
-    if !*was_started && frame.is_started() {
-        *was_started = true;
-        tracing::info!("all caches are synced");
+/// How far the start is.
+#[derive(Default)]
+struct Startup {
+    is_synced: bool,
+    is_over: bool,
+}
+
+impl Startup {
+    /// A turn has ended; nothing happened in it if it was quiet.
+    fn note(&mut self, frame: &Frame, is_quiet: bool) {
+        if !self.is_synced && frame.is_started() {
+            self.is_synced = true;
+            tracing::info!("all caches are synced");
+        }
+        if self.is_synced && is_quiet && !self.is_over {
+            self.is_over = true;
+            // What only the start needed makes room.
+            pintle_heap::code::forget();
+        }
     }
 }
 
