@@ -80,7 +80,7 @@ pub const GATES: &[Gate] = &[
     locked_on("CRDValidationRatcheting", Stage::Ga, ELSEWHERE),
     off("CRIListStreaming", Stage::Alpha, NOT_YET),
     off("CrossNamespaceVolumeDataSource", Stage::Alpha, ELSEWHERE),
-    locked_on("CSIServiceAccountTokenSecrets", Stage::Ga, NOT_YET),
+    locked_on("CSIServiceAccountTokenSecrets", Stage::Ga, DONE),
     off("CSIVolumeHealth", Stage::Alpha, NOT_YET),
     on("CustomCPUCFSQuotaPeriod", Stage::Ga, DONE),
     locked_on("CustomResourceFieldSelectors", Stage::Ga, ELSEWHERE),

@@ -322,7 +322,7 @@ impl Registry {
         else {
             return false;
         };
-        if holder == path || self.entry(path).changed > self.entry(&holder).changed {
+        if holder == path || self.entry(path).age() > self.entry(&holder).age() {
             return false;
         }
         let why = Refusal::Taken(name.to_owned(), holder.display().to_string());

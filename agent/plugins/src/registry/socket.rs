@@ -20,7 +20,9 @@ pub(super) const RETRY_MAX: Duration = Duration::from_secs(2 * 60 + 2);
 pub(super) struct Entry {
     pub(super) file: FileId,
     /// Change time of the file when it was first seen: a later chmod does not make it newer.
-    pub(super) changed: Nanos,
+    changed: Nanos,
+    /// Number of its first command: the clock of files stands still for milliseconds.
+    arrived: Ticket,
     pub(super) state: State,
     failures: u32,
     problem: Option<String>,
@@ -49,10 +51,16 @@ impl Entry {
         Self {
             file: socket.file,
             changed: socket.changed,
+            arrived: ticket,
             state: State::Asking(ticket),
             failures: 0,
             problem: None,
         }
+    }
+
+    /// Grows with each newer socket.
+    pub(super) fn age(&self) -> (Nanos, Ticket) {
+        (self.changed, self.arrived)
     }
 
     /// The answer that is awaited.
