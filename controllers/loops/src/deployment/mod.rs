@@ -36,7 +36,6 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::time::Duration;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{DEPLOYMENTS, Kind, PODS, REPLICA_SETS};
@@ -78,7 +77,6 @@ impl Controller for DeploymentController {
     const NAME: &'static str = "deployment-controller";
     // k8s: pkg/controller/deployment/deployment_controller.go maxRetries
     const RETRIES_MAX: Option<u32> = Some(15);
-    const SETTLE: Duration = Duration::from_millis(20);
 
     fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
         Some(object.clone())

@@ -16,7 +16,6 @@ mod tests;
 
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::time::Duration;
 
 use pintle_api_types::key::ObjectKey;
 use pintle_api_types::kind::{Kind, PODS};
@@ -119,7 +118,6 @@ impl<W: Replicated> Controller for ReplicaController<W> {
     type Note = ();
 
     const NAME: &'static str = W::NAME;
-    const SETTLE: Duration = Duration::from_millis(20);
 
     fn key_of(object: &ObjectKey) -> Option<ObjectKey> {
         Some(object.clone())
