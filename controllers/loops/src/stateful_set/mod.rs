@@ -90,6 +90,15 @@ impl Controller for StatefulSets {
         match change {
             Change::StatefulSet(delta) => wake.now(delta.object().metadata.key()),
             Change::Pod(delta) => handle_pod(delta, tables, wake),
+            Change::ControllerRevision(delta) if delta.new.is_none() => {
+                let metadata = &delta.object().metadata;
+                // By name: a set that was created again may use the revision of the former one,
+                // which the garbage collector deletes.
+                let owner = metadata.controller().filter(|owner| &*owner.kind == "StatefulSet");
+                if let Some(owner) = owner {
+                    wake.now(ObjectKey::new(&metadata.namespace, &owner.name));
+                }
+            }
             _ => {}
         }
     }
