@@ -4,7 +4,7 @@
 //! Writes: the status of quotas. Admission adds to the counts when objects are created; this
 //! controller corrects them when objects are deleted, and all of them once in a while. What admission
 //! does not know of, because the quota or its limit was newer than its cache, is raised, see
-//! [`key`]. A kind that is not listed keeps its last count, and others are not kept waiting.
+//! `key`. A kind that is not listed keeps its last count, and others are not kept waiting.
 // k8s: pkg/controller/resourcequota/resource_quota_controller.go
 // k8s: pkg/controller/resourcequota/resource_quota_monitor.go
 
