@@ -13,9 +13,7 @@
 mod affinity;
 mod claims;
 mod clients;
-mod extenders;
 mod ground;
-mod groups;
 mod nodes;
 mod pods;
 #[path = "../scheduler/stand.rs"]
@@ -34,8 +32,6 @@ fn main() -> ExitCode {
         volumes::ATTACKS,
         pods::ATTACKS,
         nodes::ATTACKS,
-        groups::ATTACKS,
-        extenders::ATTACKS,
         clients::ATTACKS,
     ])
 }
