@@ -26,17 +26,12 @@ pub(super) struct Lane {
 pub(super) const LANES: [Lane; 2] = [
     // API servers, schedulers and controllers wait for most of their time, and need no agent: they
     // run while the agent is compiled as it is shipped.
-    Lane {
-        name: "waits",
-        stages: &["scheduler", "controllers", "suites"],
-        after: "build",
-        niceness: 0,
-    },
+    Lane { name: "waits", stages: &["scheduler"], after: "build", niceness: 0 },
     // Nothing in these is measured in time. Behind the last stage that compiles, because cargo
     // does one thing at a time.
     Lane {
         name: "computes",
-        stages: &["clippy", "doc", "sim", "vectors", "loom", "fuzz"],
+        stages: &["clippy", "doc", "sim", "loom", "fuzz"],
         after: "release",
         niceness: 19,
     },

@@ -42,7 +42,7 @@ use crate::shell::{self, cargo};
 use crate::supervisor;
 
 /// The stages, in order.
-const STAGES: [Stage; 20] = [
+const STAGES: [Stage; 17] = [
     Stage { name: "fmt", needs_tools: false, run: checks::fmt },
     Stage { name: "tidy", needs_tools: false, run: checks::tidy },
     Stage { name: "clippy", needs_tools: true, run: checks::clippy },
@@ -53,20 +53,20 @@ const STAGES: [Stage; 20] = [
     Stage { name: "sim", needs_tools: true, run: sim },
     Stage { name: "loom", needs_tools: true, run: checks::loom },
     Stage { name: "fuzz", needs_tools: true, run: fuzz::run },
-    Stage { name: "vectors", needs_tools: true, run: vectors::run },
     Stage { name: "release", needs_tools: true, run: release },
     Stage { name: "e2e", needs_tools: true, run: nodes::e2e },
     Stage { name: "hostile", needs_tools: true, run: nodes::hostile },
     Stage { name: "cluster", needs_tools: true, run: nodes::cluster },
     Stage { name: "storage", needs_tools: true, run: nodes::storage },
     Stage { name: "scheduler", needs_tools: true, run: nodes::scheduler },
-    Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
-    Stage { name: "suites", needs_tools: true, run: suites::run },
     Stage { name: "conformance", needs_tools: true, run: nodes::conformance },
 ];
 /// Stages that run when they are named: what they show is in other stages as well, or, of
 /// `csi-sanity`, is about a program of the tests alone.
-const BY_NAME: [Stage; 3] = [
+const BY_NAME: [Stage; 6] = [
+    Stage { name: "vectors", needs_tools: true, run: vectors::run },
+    Stage { name: "controllers", needs_tools: true, run: nodes::controllers },
+    Stage { name: "suites", needs_tools: true, run: suites::run },
     Stage { name: "pure", needs_tools: false, run: pure },
     Stage { name: "demo", needs_tools: true, run: demo },
     Stage { name: "csi-sanity", needs_tools: true, run: csi_sanity },
