@@ -4,7 +4,7 @@
 //! that matters for a volume: can the operation still be under way? Display is what the kubelet
 //! shows, so that events read alike. Bound: `MESSAGE_BYTES_MAX` of the plugin's words.
 
-pub use tonic::Code;
+pub use pintle_cri::{Code, code_name};
 
 /// How many bytes of a plugin's words are kept.
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024;
@@ -59,29 +59,6 @@ impl CallError {
                 | Code::Aborted
         );
         self.origin == Origin::Plugin && !may_go_on
-    }
-}
-
-/// The code's name as the kubelet writes it.
-pub fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
     }
 }
 

@@ -101,8 +101,7 @@ impl Executor {
             Failure::new("FailedUnmount", text)
         })?;
         if let Err(late) = self.volumes.release(&order.uid).await {
-            let texts: Vec<_> = late.waiting.iter().map(storage::sentence).collect();
-            return Err(Failure::new("FailedUnmount", texts.join("; ")));
+            return Err(Failure::new("FailedUnmount", storage::sentences(&late.waiting)));
         }
         match volume::execute::unmount_remote(&order.uid, &dirs).await {
             Ok(given_up) => given_up.iter().for_each(|text| self.unmount_event(order, text)),

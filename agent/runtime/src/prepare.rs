@@ -145,8 +145,7 @@ impl Executor {
         };
         let wanted: Vec<csi::Volume> = volumes.volumes.iter().filter_map(of_driver).collect();
         let Err(late) = self.volumes.ready(&order.uid, pod, &wanted).await else { return Ok(()) };
-        let sentences: Vec<_> = late.waiting.iter().map(storage::sentence).collect();
-        let text = format!("{late}: {}", sentences.join("; "));
+        let text = format!("{late}: {}", storage::sentences(&late.waiting));
         Err(Failure::new("FailedMount", text))
     }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use pintle_agent_core::storage::USED_BY_ANOTHER_POD;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::VolumeKind;
 use pintle_agent_core::volume::claim::{
@@ -39,9 +40,6 @@ const REFUSED_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration
 const REFUSALS_MAX: u32 = 5;
 /// Longest read.
 const READ_MAX: Duration = Duration::from_secs(10);
-/// Refusal of a second pod for a ReadWriteOncePod volume.
-const TAKEN: &str =
-    "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
 /// A claim that cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,7 +189,7 @@ impl Shared {
                 true => "MapVolume.SetUpDevice",
                 false => "MountVolume.SetUp",
             };
-            let taken = is_taken.then(|| (step, TAKEN.to_owned()));
+            let taken = is_taken.then(|| (step, USED_BY_ANOTHER_POD.to_owned()));
             let (step, why) = claimed.refusal(&labels).or(taken)?;
             Some(RefusedVolume { volume: volume.to_owned(), step, why })
         };

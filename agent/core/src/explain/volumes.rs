@@ -11,6 +11,8 @@ use pintle_api_types::ids::{PodUid, UnixNanos};
 pub const WAITING: &str = "WaitingForVolumes";
 /// The timeline's entry once they are there.
 pub const READY: &str = "VolumesReady";
+/// Volumes that are described one by one: a pod may name hundreds.
+const SENTENCES_MAX: usize = 4;
 
 /// Remedies by what is in the sentence; the first one that fits.
 const REMEDIES: [(&str, &str); 6] = [
@@ -31,7 +33,7 @@ const REMEDIES: [(&str, &str); 6] = [
 ];
 
 /// What a volume waits for, in one sentence.
-pub fn sentence(waiting: &Waiting) -> String {
+fn sentence(waiting: &Waiting) -> String {
     let Waiting { name, driver, .. } = waiting;
     match &waiting.step {
         Step::Report => format!(
@@ -51,6 +53,16 @@ pub fn sentence(waiting: &Waiting) -> String {
             format!("volume {name}: {} using it", words::list("pod", &pods))
         }
     }
+}
+
+/// What volumes wait for: the first ones by name, and how many more.
+pub fn sentences(waiting: &[Waiting]) -> String {
+    let mut parts: Vec<String> = waiting.iter().take(SENTENCES_MAX).map(sentence).collect();
+    let more = waiting.len().saturating_sub(SENTENCES_MAX);
+    if more > 0 {
+        parts.push(format!("and {more} more volumes"));
+    }
+    parts.join("; ")
 }
 
 /// The pod's volumes are not there yet.

@@ -6,14 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, SecretReference,
 };
-use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
+use crate::image::pull_credential::sha256_hex;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::quantity::Amount;
 
@@ -270,12 +269,7 @@ pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 
 /// Hexadecimal SHA-256 of the texts, one after the other.
 pub(crate) fn sha256(texts: &[&str]) -> String {
-    let bytes = digest(&SHA256, texts.concat().as_bytes());
-    let mut hex = String::with_capacity(64);
-    for byte in bytes.as_ref() {
-        let _ = write!(hex, "{byte:02x}"); // writing to a String never fails
-    }
-    hex
+    sha256_hex(texts.concat().as_bytes())
 }
 
 #[cfg(test)]

@@ -20,5 +20,5 @@ pub mod request;
 
 pub use machine::{
     Answer, Call, Command, Failure, FoundVolume, InUse, Input, Known, NodeVolumes, Outcome,
-    Problem, Step, Storage, Waiting, Wanted,
+    Problem, Step, Storage, USED_BY_ANOTHER_POD, Waiting, Wanted,
 };

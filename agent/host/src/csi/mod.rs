@@ -9,14 +9,15 @@
 pub mod device;
 pub mod scan;
 
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use pintle_daemon::durable;
 
 use crate::volume::dir_fd::{is_mount_point, make_dir_all};
-use crate::volume::error::{Context, IoFailure};
+use crate::volume::error::{Context, IoFailure, or_gone};
+use pintle_agent_core::storage::record::{RECORD_BYTES_MAX, Record};
 use pintle_agent_core::volume::csi_dirs::RECORD_FILE;
 use pintle_agent_core::volume::layout::DIR_MODE;
 
@@ -44,6 +45,23 @@ pub fn write_record(folder: &Path, text: &str) -> Result<(), IoFailure> {
     durable::replace(&path, text.as_bytes(), RECORD_MODE).on("write", &path)
 }
 
+/// Reads the record in a folder; `None` without one.
+///
+/// # Errors
+/// A sentence: it cannot be read, or is none.
+pub fn read_record(folder: &Path) -> Result<Option<Record>, String> {
+    let path = folder.join(RECORD_FILE);
+    let fail = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(fail(&error)),
+    };
+    let mut text = Vec::new();
+    file.take(RECORD_BYTES_MAX).read_to_end(&mut text).map_err(|error| fail(&error))?;
+    Record::parse(&text).map(Some).map_err(|error| fail(&error))
+}
+
 /// Makes a folder for a driver to mount on.
 pub fn make_target(target: &Path) -> Result<(), IoFailure> {
     make_dir_all(target, DIR_MODE)
@@ -56,8 +74,8 @@ pub fn make_target(target: &Path) -> Result<(), IoFailure> {
 pub fn remove_volume(folder: &Path, target: &Path) -> Result<(), RemoveError> {
     remove_target(target)?;
     let record = folder.join(RECORD_FILE);
-    gone(fs::remove_file(&record)).on("remove", &record)?;
-    gone(fs::remove_dir(folder)).on("rmdir", folder)?;
+    or_gone(fs::remove_file(&record)).on("remove", &record)?;
+    or_gone(fs::remove_dir(folder)).on("rmdir", folder)?;
     Ok(())
 }
 
@@ -75,20 +93,13 @@ pub fn remove_target(target: &Path) -> Result<(), RemoveError> {
         Ok(_) => fs::remove_file(target),
         Err(error) => Err(error),
     };
-    gone(removed).on("remove", target)?;
+    or_gone(removed).on("remove", target)?;
     Ok(())
 }
 
 /// Removes an empty folder.
 pub fn remove_folder(folder: &Path) -> Result<(), IoFailure> {
-    gone(fs::remove_dir(folder)).on("rmdir", folder)
-}
-
-fn gone(done: io::Result<()>) -> io::Result<()> {
-    match done {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    or_gone(fs::remove_dir(folder)).on("rmdir", folder)
 }
 
 #[cfg(test)]

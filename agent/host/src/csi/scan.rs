@@ -6,16 +6,16 @@
 // k8s: pkg/kubelet/volumemanager/reconciler/reconstruct_common.go getVolumesFromPodDir
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use pintle_agent_core::storage::csi::Lifecycle;
-use pintle_agent_core::storage::record::{RECORD_BYTES_MAX, Record};
 use pintle_agent_core::storage::{FoundVolume, Known};
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::{CsiDirs, PLUGIN_DIR, RECORD_FILE};
 use pintle_agent_core::volume::layout::{PodDirs, pods_dir};
+
+use super::read_record;
 
 /// More volumes than a node can have pods and drivers for.
 const VOLUMES_MAX: usize = 1 << 16;
@@ -97,16 +97,7 @@ impl Found {
 
 /// What the record in a folder says; `None` without one.
 fn known(folder: &Path, is_block: bool) -> Result<Option<Known>, String> {
-    let path = folder.join(RECORD_FILE);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("{}: {error}", path.display())),
-    };
-    let mut text = Vec::new();
-    let read = file.take(RECORD_BYTES_MAX).read_to_end(&mut text);
-    read.map_err(|error| format!("{}: {error}", path.display()))?;
-    let record = Record::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let Some(record) = read_record(folder)? else { return Ok(None) };
     let lifecycle = match record.volume_lifecycle_mode.as_str() {
         "Ephemeral" => Lifecycle::Ephemeral,
         _ => Lifecycle::Persistent,

@@ -6,13 +6,12 @@
 // k8s: pkg/volume/util/volumepathhandler/volume_path_handler_linux.go
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::dir_fd::make_dir_all;
-use super::error::{Context, IoFailure};
+use super::error::{Context, IoFailure, or_gone};
 use super::layout::DIR_MODE;
 use super::mount;
 
@@ -58,12 +57,7 @@ pub(crate) fn release_device(file: &Path) -> Result<(), IoFailure> {
 
 /// Removes a file, if there is one.
 pub(crate) fn remove_file(path: &Path) -> Result<(), IoFailure> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(IoFailure::of("unlink", path, &error))
-        }
-        _ => Ok(()),
-    }
+    or_gone(fs::remove_file(path)).on("unlink", path)
 }
 
 /// The loop device on this file.

@@ -60,6 +60,14 @@ impl<T> Context<T> for std::io::Result<T> {
     }
 }
 
+/// What is not there any more need not be removed.
+pub(crate) fn or_gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// Why a volume cannot be set up or taken away, without its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {

@@ -5,22 +5,14 @@
 //! record go, so that the pod can end. What is mounted is learnt from the kernel's list.
 // k8s: pkg/volume/csi/csi_mounter.go TearDownAt, removeMountDir
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::fs;
+use std::io;
 use std::path::Path;
 
-use serde::Deserialize;
-
-use super::error::{ForeignVolume, VolumeError};
+use super::csi_dirs::{PLUGIN_DIR, RECORD_FILE};
+use super::error::{ForeignVolume, VolumeError, or_gone};
 use super::mount;
-
-/// Directory of CSI's volumes.
-const CSI_PLUGIN: &str = "kubernetes.io~csi";
-/// CSI's record of a volume, which goes last.
-// k8s: pkg/volume/csi/csi_plugin.go volDataFileName
-const CSI_RECORD: &str = "vol_data.json";
-/// Longest record that is read, in bytes.
-const CSI_RECORD_BYTES_MAX: u64 = 64 << 10;
+use crate::csi::read_record;
 
 /// Removes what is left of the plugin's volumes that are not mounted; says which still are.
 pub(super) fn tear_down(plugin: &Path, volumes: &[std::path::PathBuf]) -> Vec<VolumeError> {
@@ -30,7 +22,7 @@ pub(super) fn tear_down(plugin: &Path, volumes: &[std::path::PathBuf]) -> Vec<Vo
     };
     // The kernel prints real paths; the plugin's directory is never a mount itself.
     let real = fs::canonicalize(plugin).unwrap_or_else(|_| plugin.to_owned());
-    let is_csi = plugin.ends_with(CSI_PLUGIN);
+    let is_csi = plugin.ends_with(PLUGIN_DIR);
     let mut failures = Vec::new();
     for volume in volumes {
         let name = volume.file_name().unwrap_or_default();
@@ -51,15 +43,12 @@ pub(super) fn tear_down(plugin: &Path, volumes: &[std::path::PathBuf]) -> Vec<Vo
 
 /// Removes the directories of a volume that is not mounted, if there is nothing in them.
 fn remove_remains(volume: &Path, is_csi: bool) -> Result<(), String> {
-    let gone = |done: io::Result<()>| match done {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.to_string()),
-        _ => Ok(()),
-    };
+    let gone = |done: io::Result<()>| or_gone(done).map_err(|error| error.to_string());
     if is_csi {
         gone(fs::remove_dir(volume.join("mount")))?;
         let mut entries = fs::read_dir(volume).into_iter().flatten().flatten();
-        if entries.all(|entry| entry.file_name() == CSI_RECORD) {
-            gone(fs::remove_file(volume.join(CSI_RECORD)))?;
+        if entries.all(|entry| entry.file_name() == RECORD_FILE) {
+            gone(fs::remove_file(volume.join(RECORD_FILE)))?;
         }
     }
     gone(fs::remove_dir(volume))
@@ -67,16 +56,7 @@ fn remove_remains(volume: &Path, is_csi: bool) -> Result<(), String> {
 
 /// The driver in CSI's record.
 fn driver(volume: &Path) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Record {
-        #[serde(rename = "driverName")]
-        driver: String,
-    }
-    let mut text = Vec::new();
-    let file = File::open(volume.join(CSI_RECORD)).ok()?;
-    file.take(CSI_RECORD_BYTES_MAX).read_to_end(&mut text).ok()?;
-    let record: Record = serde_json::from_slice(&text).ok()?;
-    Some(record.driver)
+    read_record(volume).ok().flatten().map(|record| record.driver_name)
 }
 
 #[cfg(test)]
@@ -94,7 +74,7 @@ mod tests {
             let point = volume.join("mount");
             fs::create_dir_all(&point).expect("made");
             let record = r#"{"driverName":"ebs.csi.aws.com","volumeHandle":"vol-1"}"#;
-            fs::write(volume.join(CSI_RECORD), record).expect("written");
+            fs::write(volume.join(RECORD_FILE), record).expect("written");
             mount::tmpfs(&point, Some(64 << 10)).expect("mounted");
             fs::write(point.join("data"), "kept").expect("written");
 

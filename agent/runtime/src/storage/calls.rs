@@ -24,7 +24,7 @@ use pintle_api_types::pod;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 
-use super::Shared;
+use super::{READY_MAX, Shared};
 
 /// Policy of a pod that has files given to its group only where the root is not yet the group's.
 const ON_ROOT_MISMATCH: &str = "OnRootMismatch";
@@ -77,7 +77,8 @@ impl Shared {
             false => (self.dirs.global(&volume.driver, &volume.handle), Record::of_staging(volume)),
         };
         let (text, target, at) = (record.text(), staging.clone(), folder.clone());
-        self.disk(Place::change(&wanted.pod), move || {
+        // Something that hangs may be mounted there already: it holds up its driver alone.
+        self.disk(Place::remote(&volume.driver).within(READY_MAX), move || {
             csi::write_record(&at, &text)?;
             csi::make_target(&target)
         })
@@ -199,7 +200,7 @@ impl Shared {
             true => self.dirs.device_data(&known.name),
             false => self.dirs.global(&known.driver, &known.handle),
         };
-        let place = Place::own("volumes");
+        let place = Place::remote(&known.driver).within(READY_MAX);
         let at = staging.clone();
         let is_there = self.disk(place.clone(), move || Ok::<_, String>(at.exists())).await?;
         if driver.capabilities.stages && is_there {

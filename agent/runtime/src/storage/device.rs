@@ -28,6 +28,6 @@ impl Shared {
 
     pub(super) async fn remove_device_folders(&self, known: &Known) -> Outcome {
         let (dirs, name) = (self.dirs.clone(), known.name.clone());
-        self.disk(Place::own("volumes"), move || device::remove_folders(&dirs, &name)).await
+        self.disk(Place::remote(&known.driver), move || device::remove_folders(&dirs, &name)).await
     }
 }

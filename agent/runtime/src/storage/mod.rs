@@ -38,7 +38,7 @@ use pintle_agent_plugins::Drivers;
 use pintle_daemon::{clock, tasks};
 use tokio::sync::{Notify, oneshot, watch};
 
-pub use pintle_agent_core::explain::volumes::sentence;
+pub use pintle_agent_core::explain::volumes::sentences;
 
 /// How long a pod's volumes are waited for in one sync.
 // k8s: pkg/kubelet/volumemanager/volume_manager.go podAttachAndMountTimeout
@@ -220,8 +220,7 @@ impl Volumes {
         let mut told = self.0.told.borrow_mut();
         told.retain(|pod, _| waiting.contains(pod));
         for pod in waiting {
-            let sentences: Vec<_> = self.waiting(&pod).iter().map(sentence).collect();
-            let text = sentences.join("; ");
+            let text = sentences(&self.waiting(&pod));
             if !text.is_empty() && told.get(&pod) != Some(&text) {
                 self.0.parts.recorder.stage(&pod, WAITING, None, &text);
                 told.insert(pod, text);

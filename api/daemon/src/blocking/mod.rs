@@ -39,10 +39,10 @@ pub enum Class {
     Own,
     /// Pod directories, their volumes of the agent's own kinds, logs, termination messages.
     Pod,
-    /// Paths that a pod names and that may lead anywhere, such as to a server that is dead.
+    /// Paths that a pod names and that may lead anywhere, such as to a server that is dead; walks over
+    /// all files of a volume.
     Foreign,
-    /// System calls that wait for a file server, with a share for each server; walks over all files of
-    /// a volume.
+    /// System calls that wait for a file server or a driver's volume, with a share for each.
     Remote,
     /// Removal of trees whose size a pod chose.
     Removal,
@@ -169,7 +169,7 @@ impl Place {
         Self::of_pod(Class::Foreign, uid, Lane::Change, CHANGE_PATIENCE)
     }
 
-    /// A volume of a file server is taken away; those of one server one after the other.
+    /// A volume of a file server or of a driver; those of one server or driver one after the other.
     pub fn remote(server: &str) -> Self {
         let owner = Owner::Server(server.to_owned());
         Self { class: Class::Remote, owner, lane: Lane::Change, patience: REMOTE_PATIENCE }
@@ -178,7 +178,7 @@ impl Place {
     /// The owner of every file of a volume is changed: as long as its files take.
     // k8s: pkg/volume/volume_linux.go ChangePermissions, which no time limit ends
     pub fn ownership(uid: &PodUid) -> Self {
-        Self::of_pod(Class::Remote, uid, Lane::Change, OWNERSHIP_PATIENCE)
+        Self::of_pod(Class::Foreign, uid, Lane::Change, OWNERSHIP_PATIENCE)
     }
 
     /// A file server is asked how full it is, beside what is taken away of it.

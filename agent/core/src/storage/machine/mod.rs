@@ -23,6 +23,7 @@ use pintle_api_types::ids::{Mono, PodUid};
 
 pub use crate::node::status::InUse;
 pub use found::FoundVolume;
+pub use next::USED_BY_ANOTHER_POD;
 pub use waiting::{Step, Waiting};
 
 pub use volume::Known;

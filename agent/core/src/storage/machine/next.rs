@@ -9,8 +9,9 @@ use crate::storage::csi::AccessMode;
 use crate::sync::backoff::Pause;
 use pintle_api_types::ids::{Mono, PodUid};
 
-/// Said of a pod that wants a volume which another one has.
-const ONE_POD: &str =
+/// Why a second pod does not get a volume that is for one.
+// k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMountVolumeFunc
+pub const USED_BY_ANOTHER_POD: &str =
     "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
 /// What the node says of the volume.
@@ -73,7 +74,7 @@ impl State {
                 continue;
             }
             of.pause = Some(Pause::after(of.pause, BACKOFF, now));
-            let text = failed("MountVolume.SetUp", &of.known.name, ONE_POD);
+            let text = failed("MountVolume.SetUp", &of.known.name, USED_BY_ANOTHER_POD);
             of.failure = Some(text.clone());
             told.push(Command::Failed { pod: pod.clone(), text });
         }

@@ -347,8 +347,7 @@ fn volume_of_one_pod_is_refused_to_a_second_one_until_the_first_has_gone() {
                 access mode and is already in use by another pod";
     assert_eq!(commands, [Command::Failed { pod: uid(2), text: text.to_owned() }]);
     let commands = bed.release(1);
-    bed.answer(&commands, Ok(()));
-    assert_eq!(verb(&bed.pass(Duration::from_secs(1))), "publish");
+    assert_eq!(verb(&bed.answer(&commands, Ok(()))), "publish");
 }
 
 #[test]

@@ -172,6 +172,11 @@ impl State {
         let pods: Vec<PodUid> =
             self.uses.iter().filter(|(_, of)| gone(of)).map(|(pod, _)| pod.clone()).collect();
         self.uses.retain(|_, of| !gone(of));
+        if !pods.is_empty() {
+            // Whatever kept the others from it may have gone with them.
+            let others = self.uses.values_mut().filter(|of| of.published == Certainty::No);
+            others.for_each(|of| of.pause = None);
+        }
         pods
     }
 

@@ -113,18 +113,14 @@ impl World {
 
     /// Nothing is made or deleted any more, and nothing fails: until everything is at rest.
     fn settle(&mut self) {
-        for _ in 0..SETTLE_MAX {
-            match self.rng.range(0, 10) {
-                0..3 => self.attach_or_detach(),
-                3..5 => self.tell_node(),
-                5..7 => self.act(),
-                7..9 => self.answer(),
-                _ => self.pass(),
-            }
-        }
+        self.rest();
         for _ in 0..NODES * 8 {
             self.sync_one();
         }
+        self.rest();
+    }
+
+    fn rest(&mut self) {
         for _ in 0..SETTLE_MAX {
             match self.rng.range(0, 10) {
                 0..3 => self.attach_or_detach(),
