@@ -73,7 +73,7 @@ pub(crate) fn bare_logins(logins: Value) -> Value {
     }
 }
 
-/// Providers whose fields are in lower case: upstream's internal type has no names of a file.
+/// Providers with fields in lower case: upstream's internal type has no JSON names.
 pub(crate) fn bare_providers(providers: Value) -> Value {
     fn lower(value: Value) -> Value {
         match value {

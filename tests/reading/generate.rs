@@ -187,7 +187,7 @@ fn base(kind: &str, rng: &mut Rng) -> Value {
     }
 }
 
-/// A kubeconfig whose user is known in one of several ways.
+/// A kubeconfig with one of several kinds of credentials.
 fn kubeconfig(rng: &mut Rng) -> Value {
     let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "bin/plugin",
         "args": ["a"], "env": [{"name": "A", "value": "1"}], "interactiveMode": "Never"});

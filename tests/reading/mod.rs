@@ -56,7 +56,7 @@ const KINDS: [&str; 16] = [
     "pod",
     "providers",
 ];
-/// Kinds whose fields upstream's types name.
+/// Kinds with fields that come from upstream's types.
 const SHAPED: [&str; 4] = ["pod", "kubelet", "kubeconfig", "providers"];
 
 /// What differs on purpose: the row of docs/COMPAT.md, and a part of what either reader says then.
@@ -122,7 +122,7 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The shapes of the kinds, as the Go program tells them.
+/// The shapes of the kinds, printed by the Go program.
 static SHAPES: OnceLock<Vec<Value>> = OnceLock::new();
 
 fn shape(kind: &str) -> &'static Value {

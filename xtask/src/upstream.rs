@@ -137,7 +137,7 @@ pub enum Program {
     ReplicaVectors,
     /// The same for quotas and namespaces.
     MetadataVectors,
-    /// The same for Jobs, CronJobs, schedules and the garbage collector, whose functions only their packages can call.
+    /// The same for Jobs, CronJobs, schedules and the garbage collector, which have private functions.
     JobVectors,
     /// The server and client of many behaviours that the suites run in pods.
     Agnhost,

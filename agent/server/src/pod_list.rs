@@ -23,7 +23,7 @@ pub(super) fn running_pods(snapshot: &Snapshot) -> Vec<u8> {
     list.end()
 }
 
-/// A list whose items are written one after another.
+/// A list that is written item by item.
 pub(super) struct List {
     text: Vec<u8>,
     is_empty: bool,

@@ -186,7 +186,7 @@ pub(super) struct NodeKnown {
     pub(super) facts: NodeFacts,
     /// What the node offers to pods.
     pub(super) offered: Arc<admit::Node>,
-    /// Volumes of drivers: which are in use, and who hears that it was told.
+    /// Volumes of drivers, for `volumesInUse` of the Node's status.
     pub(super) volumes: Volumes,
 }
 

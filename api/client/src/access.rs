@@ -43,7 +43,7 @@ pub struct Access {
     pub(crate) trust: Trust,
     pub(crate) certificate: Option<Certificate>,
     pub(crate) secret: Secret,
-    /// For whom requests are made, if not for the client itself.
+    /// Headers of impersonation (`as`, `as-groups`, ..).
     pub(crate) impersonation: HeaderMap,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) namespace: String,
@@ -87,7 +87,7 @@ impl Access {
         let impersonation = user::impersonation(path, &chosen.user)?;
         let address = server_of_file(path, &chosen.cluster.server)?;
         if address.scheme_str() != Some("https") {
-            // Nothing that proves who the client is goes over a connection that anybody reads.
+            // No credentials go over a connection without TLS.
             // k8s: client_config.go ClientConfig, rest/config.go IsConfigTransportTLS
             chosen.user = User::default();
             chosen.cluster.insecure_skip_tls_verify = false;

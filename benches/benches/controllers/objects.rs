@@ -187,7 +187,7 @@ pub(crate) async fn all_rolled_out(client: &Client, namespace: &str) -> Result<(
 }
 
 /// Plays the kubelet of a namespace's pods: each is ready at once, and gone when it is told to go.
-/// A watch that ends begins anew with all pods, so what was missed is made good.
+/// A watch that ends is started again with all pods, so no event is lost for good.
 pub(crate) async fn play_kubelet(client: &Client, namespace: &str) -> Result<()> {
     loop {
         play_until_watch_ends(client, namespace).await?;

@@ -147,7 +147,7 @@ fn without_managed_fields(text: &str) -> Result<Box<str>, serde_json::Error> {
     let (before, after) = (&text[..start], &text[start + fields.len()..]);
     match cut(before, after) {
         Some(text) => Ok(text),
-        None => without_managed_fields_anew(text),
+        None => without_managed_fields_parsed(text),
     }
 }
 
@@ -162,8 +162,8 @@ fn cut(before: &str, after: &str) -> Option<Box<str>> {
     Some([before, after].concat().into())
 }
 
-/// The same of a text whose key is spelled in another way.
-fn without_managed_fields_anew(text: &str) -> Result<Box<str>, serde_json::Error> {
+/// The same by parsing: the key is spelled with escapes.
+fn without_managed_fields_parsed(text: &str) -> Result<Box<str>, serde_json::Error> {
     let mut object: Value = serde_json::from_str(text)?;
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove(MANAGED_FIELDS);

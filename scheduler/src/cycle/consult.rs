@@ -103,7 +103,7 @@ impl Scheduler {
         self.consulting.as_ref().map(|asking| asking.since + patience)
     }
 
-    /// Ends the attempt of a group whose extenders have not answered in time; whether there was one.
+    /// Ends the attempt of a group when its extenders have not answered in time; returns whether it did.
     pub(super) fn give_up_on_extenders(&mut self, now: Duration) -> bool {
         let Some(asking) = self.consulting.as_ref().filter(|_| self.group.is_some()) else {
             return false;

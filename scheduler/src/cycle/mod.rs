@@ -534,8 +534,8 @@ impl Scheduler {
         usize::try_from(self.random >> 11).unwrap_or(0) % end.max(1)
     }
 
-    /// Whether nobody is decided now: not all is known, or extenders are being asked and have not
-    /// been for long.
+    /// Whether no pod is decided now: the first lists are not complete, or extenders are being asked
+    /// and their time is not over.
     pub fn is_blocked(&self, now: Duration) -> bool {
         !self.mirror.is_complete() || self.waits_for_extenders(now)
     }

@@ -123,8 +123,8 @@ pub(super) fn ours(cluster: &Cluster, ours: &Controllers) -> Vec<String> {
     args
 }
 
-/// Managers side by side, and the scheduler with them, get time on a busy host: what loses its lease
-/// ends, and nothing here starts it anew.
+/// Managers side by side, and the scheduler with them, get time on a busy host: a process that loses its
+/// lease ends, and nothing here restarts it.
 pub(super) fn patience() -> [String; 2] {
     [("lease-duration", 90), ("renew-deadline", 60)]
         .map(|(flag, seconds)| format!("--leader-elect-{flag}={seconds}s"))

@@ -6,7 +6,7 @@
 //! ```
 //! `own` watches the Node object, `report` and `lease` write, `task` polls what they tell, `pleg`
 //! remembers when the runtime last listed its pods, `csi_node`, `csi_drivers` and `csi_limits` keep
-//! the CSINode object. What is told is decided by the core.
+//! the CSINode object. The core decides what is written.
 
 pub mod csi_drivers;
 pub mod csi_limits;

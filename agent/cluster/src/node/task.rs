@@ -186,7 +186,7 @@ async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared
     }
 }
 
-/// Until there is nobody who knows which volumes are in use.
+/// Until the owner of the volumes has ended.
 async fn follow_in_use(mut in_use: watch::Receiver<Option<InUse>>, shared: Shared) {
     loop {
         let now = in_use.borrow_and_update().clone();

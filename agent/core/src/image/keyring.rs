@@ -134,7 +134,7 @@ fn place(registry: &str) -> String {
 pub struct Login {
     /// User, password and token.
     pub auth: v1::AuthConfig,
-    /// Whose it is.
+    /// The address that belongs to the login.
     pub email: String,
 }
 

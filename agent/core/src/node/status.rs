@@ -44,7 +44,7 @@ pub struct Image {
 /// What `volumesInUse` of the Node is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InUse {
-    /// Counts the reports. That a volume is in use counts as told once a report is written that came
+    /// Counts the reports. The use of a volume is reported once a report is written that came
     /// not before the volume: an earlier one may name it from an earlier use, and a write on its way
     /// take it off.
     pub number: u64,

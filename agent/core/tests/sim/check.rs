@@ -188,11 +188,13 @@ impl Checker {
         self.untold.extend(self.terminal.keys().filter(timed).cloned());
     }
 
-    /// A new agent knows nothing of a shutdown that was given up: what the API server does not know
-    /// to be over begins anew, as a folder's pods do after each restart of their agent.
+    /// An agent knows of a shutdown that was given up what it has told itself; a new agent knows
+    /// nothing: a pod that the API server does not know to be over begins anew, as a folder's pods
+    /// do after each restart of their agent.
     pub fn forgets_shutdown(&mut self, api: Option<&ApiServer>) {
         for uid in std::mem::take(&mut self.shut_down) {
-            if api.is_some_and(|api| api.knows_end(&uid)) {
+            let is_told = self.statuses.contains_key(&uid);
+            if is_told || api.is_some_and(|api| api.knows_end(&uid)) {
                 self.shut_down.insert(uid);
             } else {
                 self.terminal.remove(&uid);

@@ -70,9 +70,7 @@ impl World {
                 self.machine.is_preparing = false;
                 self.stats.given_up += 1;
                 self.tell(Input::Shutdown(Notice::Cancelled));
-                if self.agent.is_none() {
-                    self.check.forgets_shutdown(self.api.as_ref());
-                }
+                self.check.forgets_shutdown(self.api.as_ref());
             }
             MachineNews::Down => {
                 self.stats.shutdowns += 1;

@@ -11,13 +11,13 @@ pub mod scan;
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pintle_daemon::durable;
 
 use crate::volume::dir_fd::{is_mount_point, make_dir_all};
 use crate::volume::error::{Context, IoFailure, or_gone};
-use pintle_agent_core::storage::record::{RECORD_BYTES_MAX, Record};
+use pintle_agent_core::storage::record::{RECORD_BYTES_MAX, Record, RecordError};
 use pintle_agent_core::volume::csi_dirs::RECORD_FILE;
 use pintle_agent_core::volume::layout::DIR_MODE;
 
@@ -45,21 +45,37 @@ pub fn write_record(folder: &Path, text: &str) -> Result<(), IoFailure> {
     durable::replace(&path, text.as_bytes(), RECORD_MODE).on("write", &path)
 }
 
+/// Why a record says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// A file operation failed.
+    #[error(transparent)]
+    Io(#[from] IoFailure),
+    /// The file is no record.
+    #[error("{}: {error}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: RecordError,
+    },
+}
+
 /// Reads the record in a folder; `None` without one.
 ///
 /// # Errors
-/// A sentence: it cannot be read, or is none.
-pub fn read_record(folder: &Path) -> Result<Option<Record>, String> {
+/// It cannot be read, or is none.
+pub fn read_record(folder: &Path) -> Result<Option<Record>, ReadError> {
     let path = folder.join(RECORD_FILE);
-    let fail = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fail(&error)),
+        Err(error) => return Err(IoFailure::of("open", &path, &error).into()),
     };
     let mut text = Vec::new();
-    file.take(RECORD_BYTES_MAX).read_to_end(&mut text).map_err(|error| fail(&error))?;
-    Record::parse(&text).map(Some).map_err(|error| fail(&error))
+    file.take(RECORD_BYTES_MAX).read_to_end(&mut text).on("read", &path)?;
+    let record = Record::parse(&text).map_err(|error| ReadError::Record { path, error })?;
+    Ok(Some(record))
 }
 
 /// Makes a folder for a driver to mount on.

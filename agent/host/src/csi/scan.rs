@@ -15,7 +15,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::csi_dirs::{CsiDirs, PLUGIN_DIR, RECORD_FILE};
 use pintle_agent_core::volume::layout::{PodDirs, pods_dir};
 
-use super::read_record;
+use super::{ReadError, read_record};
 
 /// More volumes than a node can have pods and drivers for.
 const VOLUMES_MAX: usize = 1 << 16;
@@ -61,7 +61,7 @@ impl Found {
             }
             Ok(Some(_)) => self.unreadable.push((folder.to_owned(), "too many".to_owned())),
             Ok(None) => {}
-            Err(why) => self.unreadable.push((folder.to_owned(), why)),
+            Err(why) => self.unreadable.push((folder.to_owned(), why.to_string())),
         }
     }
 
@@ -96,7 +96,7 @@ impl Found {
 }
 
 /// What the record in a folder says; `None` without one.
-fn known(folder: &Path, is_block: bool) -> Result<Option<Known>, String> {
+fn known(folder: &Path, is_block: bool) -> Result<Option<Known>, ReadError> {
     let Some(record) = read_record(folder)? else { return Ok(None) };
     let lifecycle = match record.volume_lifecycle_mode.as_str() {
         "Ephemeral" => Lifecycle::Ephemeral,

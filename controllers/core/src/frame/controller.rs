@@ -38,10 +38,6 @@ pub trait Controller: 'static {
     /// After so many failures in a row the key is dropped until something happens to it.
     const RETRIES_MAX: Option<u32> = None;
 
-    /// So long after a key's own writes show, it is not synced again: what happens meanwhile to many
-    /// pods is one write of a status. What happens to a key at rest is not delayed.
-    const SETTLE: Duration = Duration::ZERO;
-
     /// The kinds that it reads; all of them are listed before the first sync.
     fn kinds(&self) -> Vec<Kind>;
 

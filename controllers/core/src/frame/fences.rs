@@ -1,6 +1,6 @@
 //! The fences of a controller's keys, by what they wait for.
 //!
-//! Input: own writes, and what watches have shown since. Output: keys whose fence is open. A change
+//! Input: own writes, and what watches have shown since. Output: keys that may be synced. A change
 //! costs only the fences that wait for it: a controller that has written for thousands of keys looks
 //! at none of the others. Bounds: an entry for each fence and what it waits for.
 
@@ -21,7 +21,7 @@ pub(super) struct Fences<K> {
     versions: BTreeMap<Kind, BTreeSet<(u64, K)>>,
     /// The keys that wait for an object to go.
     gone: BTreeMap<(Kind, ObjectKey), BTreeSet<K>>,
-    /// Keys whose fence may be open.
+    /// Keys with a fence that may be open.
     touched: BTreeSet<K>,
 }
 
@@ -89,7 +89,7 @@ impl<K: Clone + Ord> Fences<K> {
         }
     }
 
-    /// Nothing holds the key up; forgets what the tables show by now.
+    /// Returns whether the key may be synced; forgets its fence then.
     pub(super) fn is_open(&mut self, key: &K, tables: &Tables) -> bool {
         let Some(fence) = self.fences.get_mut(key) else { return true };
         let is_open = fence.is_open(tables);
@@ -121,7 +121,7 @@ impl<K: Clone + Ord> Fences<K> {
         }
     }
 
-    /// Keys whose fence opened since the last call; those that are busy stay for a later one.
+    /// Returns the keys with a fence that opened since the last call; busy keys stay for a later call.
     pub(super) fn take_open(&mut self, is_busy: impl Fn(&K) -> bool, tables: &Tables) -> Vec<K> {
         let mut open = Vec::new();
         for key in std::mem::take(&mut self.touched) {
@@ -190,7 +190,8 @@ mod tests {
             self.fences.take_open(|_| false, &self.tables)
         }
 
-        fn record(&mut self, key: u8, (request, answer): (Request, Answer)) {
+        fn record(&mut self, key: u8, written: (Request, Answer)) {
+            let (request, answer) = written;
             self.fences.record(&key, &[request], &[answer], &self.tables);
         }
     }

@@ -89,8 +89,6 @@ pub(super) struct Running<C: Controller> {
     syncs: BTreeMap<C::Key, Sync<C>>,
     tickets: BTreeMap<Ticket, C::Key>,
     fences: Fences<C::Key>,
-    /// Keys whose own writes show since a moment, and until when they are not synced.
-    settling: BTreeMap<C::Key, Instant>,
     /// The last failure of each key whose last sync failed.
     failed: BTreeMap<C::Key, String>,
     stats: ControllerStats,
@@ -109,7 +107,6 @@ impl<C: Controller> Running<C> {
             syncs: BTreeMap::new(),
             tickets: BTreeMap::new(),
             fences: Fences::default(),
-            settling: BTreeMap::new(),
             failed: BTreeMap::new(),
             stats: ControllerStats::default(),
             is_started: false,
@@ -130,10 +127,8 @@ impl<C: Controller> Running<C> {
 
     /// Keys behind a fence that opened are synced.
     fn open_fences(&mut self, turn: &mut Turn<'_>) {
-        self.settling.retain(|_, until| *until > turn.now.instant);
         let syncs = &self.syncs;
         for key in self.fences.take_open(|key| syncs.contains_key(key), turn.tables) {
-            self.settle_key(&key, turn.now);
             if self.queue.is_working(&key) {
                 // It was taken while its fence was closed.
                 self.begin(key, turn);
@@ -141,15 +136,7 @@ impl<C: Controller> Running<C> {
         }
     }
 
-    /// The fence of a key has opened.
-    fn settle_key(&mut self, key: &C::Key, now: Now) {
-        if !C::SETTLE.is_zero() {
-            self.settling.insert(key.clone(), now.instant + C::SETTLE);
-        }
-    }
-
     fn begin(&mut self, key: C::Key, turn: &mut Turn<'_>) {
-        let had_fence = self.fences.get(&key).is_some();
         if !self.fences.is_open(&key, turn.tables) {
             self.stats.stale += 1;
             let lists = self.unknown(&key).to_vec();
@@ -157,16 +144,6 @@ impl<C: Controller> Running<C> {
                 self.settle(key, lists, turn);
             }
             return;
-        }
-        if had_fence {
-            self.settle_key(&key, turn.now);
-        }
-        if let Some(until) = self.settling.get(&key)
-            && *until > turn.now.instant
-        {
-            let wait = until.saturating_duration_since(turn.now.instant);
-            self.queue.add_after(key.clone(), turn.now.instant, wait);
-            return self.queue.done(&key, turn.now.instant);
         }
         let controller = &mut self.controller;
         let snapshot = catch(|| controller.snapshot(&key, turn.tables, turn.now));
@@ -358,7 +335,7 @@ impl<C: Controller> Run for Running<C> {
             return self.begin(key, turn);
         };
         if sync.is_shadow && !self.is_shadow {
-            // The controller acts by now: it decides anew.
+            // The controller acts now, so the sync begins again without the oracle's answers.
             self.queue.add(key.clone(), turn.now.instant);
             return self.queue.done(&key, turn.now.instant);
         }

@@ -50,12 +50,12 @@ pub(super) fn handle_revision(
     let old = delta.old.as_ref().map(|old| &old.metadata);
     let is_gone = delta.new.is_none() || (old.is_none() && meta.is_deleting());
     if is_gone {
-        // By name as well: a set that was created again may use the revision of the former one,
+        // By name: a set that was created again may use the revision of the former one,
         // which the garbage collector deletes.
         if let Some(owner) = meta.controller().filter(|owner| &*owner.kind == "DaemonSet") {
             wake.now(ObjectKey::new(&meta.namespace, &owner.name));
         }
-        return wake_owner(meta, tables, wake);
+        return;
     }
     if old.is_some() || meta.controller().is_none() {
         MetaChange { old, new: meta }.wake(tables, wake);

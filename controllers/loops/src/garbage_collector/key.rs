@@ -1,7 +1,7 @@
 //! Keys of the collector's queue: a node of the graph, and why it is looked at.
 //!
 //! A key is one whatever namespace it was pushed under, because the namespace of a node that stands
-//! for an owner not yet seen is a guess. The namespace only decides whose turn it is: the dependents of
+//! for an owner not yet seen is a guess. The namespace only decides the turn: the dependents of
 //! one namespace do not keep those of another waiting.
 
 use std::cmp::Ordering;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use pintle_api_types::key::ObjectKey;
 use pintle_controllers_core::frame::QueueKey;
 
-/// How long additions are gathered before a raise. The watch of quotas has mostly shown by then what
-/// admission charged, so that the write meets no newer version.
+/// How long additions are gathered before a raise. The watch of quotas mostly needs less to show the
+/// charges of admission, so that the write meets no newer version.
 pub(super) const RAISE_WAIT: Duration = Duration::from_secs(1);
 
 /// A quota, and how it is counted.

@@ -49,7 +49,7 @@ pub(crate) struct MetadataCluster {
     /// Some controllers are in shadow first.
     first: Option<ShadowFirst>,
     faults: Option<Rng>,
-    /// Kinds whose watches show nothing.
+    /// Kinds with a silent watch.
     silent: BTreeSet<Kind>,
     /// Answers that were lost.
     pub(crate) lost: usize,

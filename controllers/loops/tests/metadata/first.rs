@@ -13,7 +13,7 @@ use crate::{deployment, owned};
 
 const WAIT: Duration = Duration::from_secs(600);
 
-/// Two namespaces, one of them being deleted, and an object whose owner never was.
+/// Two namespaces, one of them being deleted, and an object with an owner that does not exist.
 fn cluster() -> MetadataCluster {
     let mut cluster = MetadataCluster::new();
     cluster.begin_in_shadow(WAIT);
@@ -51,7 +51,7 @@ fn controllers_that_delete_act_after_a_clean_time_in_shadow() {
     assert_eq!(cluster.failures, [""; 0]);
 }
 
-/// What would have been collected has an owner after all: the time begins anew.
+/// An object that would have been collected has an owner after all: the time starts again.
 #[test]
 fn deletion_that_would_have_been_a_mistake_prolongs_the_shadow() {
     let mut cluster = cluster();
@@ -66,7 +66,7 @@ fn deletion_that_would_have_been_a_mistake_prolongs_the_shadow() {
     assert_eq!(cluster.failures, [""; 0]);
 }
 
-/// A user who deletes what would have been collected confirms it.
+/// A user's deletion of an object that would have been collected confirms the decision.
 #[test]
 fn deletion_by_another_client_does_not_prolong_the_shadow() {
     let mut cluster = cluster();

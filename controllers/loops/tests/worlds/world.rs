@@ -46,7 +46,7 @@ impl Faults {
 
 pub(crate) struct World {
     pub(crate) server: Server,
-    /// Kinds whose watches show nothing.
+    /// Kinds with a silent watch.
     pub(crate) silent: BTreeSet<Kind>,
     managers: Vec<Daemon>,
     /// Requests of managers that are dead.

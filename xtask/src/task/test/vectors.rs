@@ -26,10 +26,10 @@ pub(super) fn run(run: &Run) -> Result<Counts> {
     let text = format!("seeds {} to {} of each kind", seeds.start, seeds.end);
     shell::say("vectors", &text);
     let programs = run.programs(Choice::Unit)?;
-    let folder = Folder::new()?;
+    let given = Given { programs: &programs, folder: &Folder::new()?, run };
     let mut counts = Counts::default();
     for kind in &KINDS {
-        match compare(kind, seeds.clone(), (&programs, &folder), run) {
+        match compare(kind, seeds.clone(), &given) {
             Ok(()) => counts.passed += 1,
             Err(error) => {
                 shell::say("failed", &format!("{}: {error:#}", kind.name));
@@ -48,12 +48,16 @@ fn seeds(may_sample: bool) -> Range<u64> {
     first..first + if may_sample { SAMPLED } else { vectors::COUNT }
 }
 
-fn compare(
-    kind: &VectorKind,
-    seeds: Range<u64>,
-    (programs, folder): (&[Program], &Folder),
-    run: &Run,
-) -> Result<()> {
+/// What every kind is compared with.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    programs: &'a [Program],
+    folder: &'a Folder,
+    run: &'a Run,
+}
+
+fn compare(kind: &VectorKind, seeds: Range<u64>, given: &Given<'_>) -> Result<()> {
+    let Given { programs, folder, run } = *given;
     let name = format!("{PACKAGE} {}", kind.target);
     let program = programs.iter().find(|program| program.name == name);
     let program = program.with_context(|| format!("there is no test program {name}"))?;

@@ -218,10 +218,10 @@ pub struct Storage {
     volumes: BTreeMap<VolumeId, State>,
     /// The volumes of each pod that wants or has some.
     pods: BTreeMap<PodUid, BTreeSet<VolumeId>>,
-    /// Pods whose wait has not ended.
+    /// Pods that a sync waits for.
     asking: BTreeSet<PodUid>,
     /// `volumesAttached` of the newest Node that was read. A volume in it may have been detached
-    /// since, unless the status named it as in use by then.
+    /// since, unless the status named it as in use before.
     attached: BTreeSet<String>,
     /// The version of that Node.
     node_version: u64,

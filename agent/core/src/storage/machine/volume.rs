@@ -185,7 +185,7 @@ impl State {
         self.uses.is_empty() && self.staged == Certainty::No && self.running.is_none()
     }
 
-    /// When the next pause ends that had not ended by then.
+    /// When the next pause ends of those that were not over at the last look.
     pub(super) fn next_due(&self, looked_at: Mono) -> Option<Mono> {
         if self.running.is_some() {
             return None;

@@ -257,7 +257,7 @@ impl Node {
         self.calls.drain(..).map(|call| call.call).collect()
     }
 
-    /// Every pod that is wanted is known: what was found of others is released.
+    /// Every wanted pod is known: all other pods that were found are released.
     pub fn sources_ready(&mut self, wanted: &BTreeSet<PodUid>) {
         self.give(Input::SourcesReady);
         let orphans: Vec<_> = self.storage.pods().cloned().collect();

@@ -48,7 +48,7 @@ impl ScheduleVector {
     }
 }
 
-/// A zone whose rules the time zone database changed after Go's release, and since when they differ:
+/// A zone that the time zone database changed after Go's release, and the year from which they differ:
 /// ours has a newer database than the program that wrote the vectors.
 const NEWER_RULES: [(&str, &str); 1] = [("America/Havana", "2026-11-01T00:00:00Z")];
 

@@ -34,7 +34,7 @@ fn failed_pods_of_a_node_are_deleted_at_growing_intervals() {
     }
 }
 
-/// Else a node whose pods are refused would have the failed pods of others replaced without a wait.
+/// One node that refuses pods must not end the back-off of the other nodes.
 #[test]
 fn wait_after_a_failed_pod_grows_also_when_another_node_is_refused() {
     let mut world = world(set(), 2);
