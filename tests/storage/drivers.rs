@@ -71,6 +71,14 @@ impl<'a> Driver<'a> {
         self.child = spawn(self.test, &self.flags);
     }
 
+    /// Kills the process and takes its registration from the node.
+    fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let socket = self.test.on_node(&format!("{REGISTRY}/{DRIVER}-reg.sock"));
+        let _ = fs::remove_file(socket);
+    }
+
     /// The calls for a volume that went well, in order; and no call was out of order.
     fn calls(&self, handle: &str) -> Vec<String> {
         let lines = LogFile::new(&self.state).read().expect("a log");
@@ -105,10 +113,7 @@ impl Drop for Driver<'_> {
     fn drop(&mut self) {
         let _ = self.test.kubectl(&["delete", "pods", "--all", "--grace-period=1"]);
         let _ = self.test.kubectl(&["delete", "csidriver", DRIVER, "--ignore-not-found"]);
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let socket = self.test.on_node(&format!("{REGISTRY}/{DRIVER}-reg.sock"));
-        let _ = fs::remove_file(socket);
+        self.stop();
     }
 }
 
@@ -235,13 +240,11 @@ fn an_inline_volume_is_made_for_its_pod_with_the_pods_name() {
 #[test]
 fn a_pod_without_its_driver_waits_says_so_and_starts_with_the_driver() {
     let test = TestCluster::take();
+    let mut driver = Driver::start(&test, "late", false);
+    let handle = driver.create("late");
+    driver.stop();
     let mut bound = Bound::new(&test);
-    let source = json!({"driver": DRIVER, "volumeHandle": "vol-none"});
-    test.apply(&json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
-        "spec": {"attachRequired": false},
-    }));
-    bound.bind(&volume("csi-late", json!({"csi": source})));
+    bind(&mut bound, "csi-late", &handle);
     test.apply(&claimant("early", "csi-late", "true"));
     let text = format!(
         "MountVolume.MountDevice failed for volume \"csi-late\" : kubernetes.io/csi: attacher.MountDevice \
@@ -249,6 +252,9 @@ fn a_pod_without_its_driver_waits_says_so_and_starts_with_the_driver() {
          the list of registered CSI drivers"
     );
     wait_for_event(&test, "early", "FailedMount", &text);
+    driver.restart();
+    test.pod_until("early", "ends", |pod| phase(pod) == "Succeeded");
+    driver.nothing_is_left();
 }
 
 #[test]
