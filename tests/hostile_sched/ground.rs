@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Resource;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -36,6 +37,12 @@ pub const LATE_CLASS: &str = "late";
 /// Nodes, and devices of each.
 pub const NODES: usize = 40;
 const DEVICES: usize = 16;
+/// Where an extender listens in the attacks with one, and the resource that it looks after.
+pub const EXTENDER: &str = "127.0.0.1:8199";
+pub const EXTENDED: &str = "extended.example/r";
+/// What groups of pods need, of the API server and the scheduler.
+const GATES: &str = "GenericWorkload=true,GangScheduling=true,\
+                     TopologyAwareWorkloadScheduling=true,WorkloadAwarePreemption=true";
 /// How many times as long as on the quiet cluster a bystander may take, and what beside: the test host
 /// has two cores for the API server, its store, the attacker and the scheduler.
 const LIMIT_FACTOR: u32 = 3;
@@ -70,15 +77,23 @@ impl pintle_tests::attacks::Ground for Ground {
     const OVERALL: &'static str = "all::the_scheduler_never_ended";
 
     fn prepare() -> Self {
+        let extender = json!({
+            "urlPrefix": format!("http://{EXTENDER}"), "filterVerb": "filter",
+            "prioritizeVerb": "prioritize", "weight": 1, "nodeCacheCapable": true,
+            "httpTimeout": "5s", "managedResources": [{"name": EXTENDED, "ignoredByScheduler": true}],
+        });
         let configuration = json!({
             "leaderElection": {"leaderElect": true},
             "clientConnection": {"qps": 5000, "burst": 5000},
+            "extenders": [extender],
         });
-        let stand = Arc::new(Stand::without_scheduler("hostile", &configuration));
+        let gates = format!("--feature-gates={GATES}");
+        let flags = [&*gates, "--runtime-config=scheduling.k8s.io/v1alpha2=true"];
+        let stand = Arc::new(Stand::with_api_server("hostile", &configuration, &flags));
         stand.with_client(async |client| set_up(&client).await);
         let serving = stand.serving();
-        let serving: Vec<&str> = serving.iter().map(String::as_str).collect();
-        let ours = stand.start_ours(&serving);
+        let serving = serving.iter().map(String::as_str).chain([&*gates]);
+        let ours = stand.start_ours(&serving.collect::<Vec<_>>());
         let watch = Watch::start(ours.pid());
         let (quiet, quiet_kib, holder) = Default::default();
         let mut ground = Self { watch, ours, stand, quiet, quiet_kib, holder, bystanders: 0 };
@@ -281,6 +296,7 @@ async fn clean(client: &kube::Client) -> Result<()> {
     delete_all(&Api::<PodDisruptionBudget>::namespaced(client.clone(), ATTACKER), |_| true).await?;
     let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), ATTACKER);
     delete_all(&claims, |_| true).await?;
+    delete_all(&Api::<PodGroup>::namespaced(client.clone(), ATTACKER), |_| true).await?;
     delete_all(&Api::<PersistentVolume>::all(client.clone()), |_| true).await?;
     let is_own = |name: &str| name.starts_with(ATTACKER);
     delete_all(&Api::<PriorityClass>::all(client.clone()), is_own).await?;

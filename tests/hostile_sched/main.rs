@@ -13,7 +13,9 @@
 mod affinity;
 mod claims;
 mod clients;
+mod extenders;
 mod ground;
+mod groups;
 mod nodes;
 mod pods;
 #[path = "../scheduler/stand.rs"]
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
         volumes::ATTACKS,
         pods::ATTACKS,
         nodes::ATTACKS,
+        groups::ATTACKS,
+        extenders::ATTACKS,
         clients::ATTACKS,
     ])
 }

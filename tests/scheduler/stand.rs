@@ -68,8 +68,14 @@ impl Stand {
 
     /// Starts it without a scheduler; what is written is the configuration of one.
     pub fn without_scheduler(purpose: &str, scheduler: &Value) -> Self {
+        Self::with_api_server(purpose, scheduler, &[])
+    }
+
+    /// The same with flags of the API server.
+    pub fn with_api_server(purpose: &str, scheduler: &Value, flags: &[&str]) -> Self {
         let cluster = Cluster::of_this_run(purpose).expect("a cluster's name");
         cluster.down().expect("an old cluster can be removed");
+        cluster.add_api_server_flags(flags).expect("its flags");
         let stand = Self { cluster, shadow: None };
         stand.cluster.up_for_scheduler(scheduler).expect("the cluster starts");
         stand

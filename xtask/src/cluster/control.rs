@@ -123,6 +123,8 @@ fn api_server(cluster: &Cluster) -> Result<Vec<String>> {
     ] {
         args.push(format!("--{flag}={}", layout.pki(file).display()));
     }
+    let more = fs::read_to_string(layout.api_server_flags()).unwrap_or_default();
+    args.extend(more.lines().map(str::to_owned));
     Ok(args)
 }
 

@@ -98,6 +98,11 @@ impl Layout {
         self.dir.join("scheduler.json")
     }
 
+    /// Flags that the API server gets beside the usual ones, a line each.
+    pub fn api_server_flags(&self) -> PathBuf {
+        self.dir().join("api-server-flags")
+    }
+
     /// What the API server wrote down about changes.
     pub fn audit_log(&self) -> PathBuf {
         self.dir.join("log/audit.log")

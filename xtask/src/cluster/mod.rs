@@ -198,6 +198,12 @@ impl Cluster {
         self.up_without_nodes("scheduler")
     }
 
+    /// Has the API server started with these flags as well.
+    pub fn add_api_server_flags(&self, flags: &[&str]) -> Result<()> {
+        fs::create_dir_all(self.layout.dir())?;
+        fs::write(self.layout.api_server_flags(), flags.join("\n")).context("write its flags")
+    }
+
     /// Starts nothing but an API server with its store; the text says what for.
     pub fn up_without_nodes(&self, purpose: &str) -> Result<()> {
         apt::require_root("there is no way around it: namespaces are made")?;
