@@ -1,8 +1,7 @@
-//! Sets of nodes that a group of pods may be placed on: one for each domain of the topology that it
-//! asks for, and how good each is for what would be placed there.
+//! Placements of a pod group: one set of nodes for each domain of its topology, and their scores.
 //!
-//! Input: a group's constraint, nodes, where its pods are. Output: placements by domain, scores. Owner:
-//! pure functions. Bounds: the nodes; a bit each for each domain.
+//! Input: a group's topology constraint, nodes, the nodes of its pods. Output: placements by
+//! domain, scores. Owner: pure functions. Bounds: the nodes; a bit each for each domain.
 // k8s: pkg/scheduler/framework/plugins/topologyaware/topology_placement.go,
 //      pkg/scheduler/framework/plugins/podgrouppodscount/podgroup_pods_count.go
 
@@ -18,14 +17,14 @@ use pintle_sched_core::{Plugin, Profile};
 
 use crate::mirror::Mirror;
 
-/// Nodes that are looked at for a group.
+/// Candidate nodes of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// The domain.
     pub name: String,
-    /// Their rows.
+    /// The rows of its nodes.
     pub rows: Bits,
-    /// How many they are.
+    /// The number of its nodes.
     pub nodes: usize,
 }
 
@@ -33,7 +32,7 @@ impl RowPlugin for Placement {
     fn plugin(&self) -> Plugin {
         Plugin::NodeName
     }
-    // Its nodes are all that is looked at, whatever plugins there are.
+    // The restriction to its nodes applies whatever plugins are enabled.
     fn always(&self) -> bool {
         true
     }
@@ -45,10 +44,10 @@ impl RowPlugin for Placement {
     }
 }
 
-/// The domain that a group's pods are in, which have these nodes already, each with the pod's name.
+/// Returns the domain of a group's placed pods. `placed` has the name and the node of each.
 ///
 /// # Errors
-/// When they are in none, or in several.
+/// When a node has no domain, or the pods are in several.
 // k8s: topology_placement.go getScheduledPodsTopologyDomain
 pub fn domain_of(
     mirror: &Mirror,
@@ -73,7 +72,7 @@ pub fn domain_of(
     Ok(found)
 }
 
-/// A placement for each domain, or for this one alone.
+/// Returns a placement for each domain, or only for `only`.
 #[must_use]
 pub fn placements(mirror: &Mirror, key: &str, only: Option<&str>) -> Vec<Placement> {
     let mut found: BTreeMap<String, Placement> = BTreeMap::new();
@@ -94,8 +93,8 @@ pub fn placements(mirror: &Mirror, key: &str, only: Option<&str>) -> Vec<Placeme
     found.into_values().collect()
 }
 
-/// Points of placements of which this is known: how many of the group's pods would have nodes, and how
-/// full the nodes would be, 0..=100.
+/// Returns the score of each placement. `known` has, for each, the number of the group's pods that
+/// would get nodes, and how full the nodes would be, 0..=100.
 #[must_use]
 pub fn scores(profile: &Profile, known: &[(usize, i64)]) -> Vec<i64> {
     let most = known.iter().map(|(pods, _)| *pods).max().unwrap_or(0).max(1);

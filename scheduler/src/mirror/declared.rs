@@ -1,9 +1,9 @@
-//! What pods declare, for `/metrics/resources`: once for all pods that declare the same.
+//! Requests and limits of pods, for `/metrics/resources`: stored once for all pods with the same.
 //!
-//! Input: a pod as a watch told it. Output: [`Declaration`], shared by all pods with the same scheduler,
-//! priority and resources. Owner: the mirror. Bounds: twice as many as are in use, and `SWEEP_MIN`.
-//! What a pod costs is a pointer; what an event costs is that the fields are written one after the
-//! other and looked up. They are added up when the first such pod comes.
+//! Input: a pod as observed. Output: [`Declaration`], shared by all pods with the same scheduler,
+//! priority and resources. Owner: the mirror. Bounds: twice the declarations in use, and
+//! `SWEEP_MIN`. A pod costs a pointer; an event costs the serialization of these fields and a
+//! lookup. Requests and limits are summed only for the first pod of a declaration.
 // k8s: pkg/scheduler/metrics/resources/resources.go
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,34 +16,34 @@ use pintle_api_types::quantity::Amounts;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::requests::declared::Declared;
 
-/// Declarations before those that nobody has any more are looked for.
+/// The number of declarations from which unused ones are swept.
 const SWEEP_MIN: usize = 256;
 
-/// What a pod declares.
+/// The resources, priority and scheduler of a pod.
 #[derive(Debug, Default, PartialEq)]
 pub struct Declaration {
     /// Its scheduler.
     pub scheduler: Box<str>,
-    /// Its priority, where it has one.
+    /// Its priority, if it has one.
     pub priority: Option<i32>,
-    /// Requests by resource that are not nothing.
+    /// Non-zero requests by resource.
     pub requests: Box<[(Box<str>, f64)]>,
-    /// Limits by resource that are not nothing.
+    /// Non-zero limits by resource.
     pub limits: Box<[(Box<str>, f64)]>,
 }
 
-/// A pod and what it declares.
+/// A pod and its declaration.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The pod.
     pub pod: ObjectKey,
     /// Its node.
     pub node: Option<Symbol>,
-    /// What it declares.
+    /// Its declaration.
     pub declares: Arc<Declaration>,
 }
 
-/// What is kept of a pod that has a node, beside its row in the columns.
+/// The record of a bound pod, besides its row in the columns.
 #[derive(Clone, Debug)]
 pub(super) struct BoundPod {
     pub(super) uid: Str,
@@ -51,7 +51,7 @@ pub(super) struct BoundPod {
     pub(super) declares: Arc<Declaration>,
 }
 
-/// All that are in use.
+/// All declarations in use.
 #[derive(Debug, Default)]
 pub(super) struct Declarations {
     known: HashMap<Box<[u8]>, Arc<Declaration>>,
@@ -60,7 +60,7 @@ pub(super) struct Declarations {
 }
 
 impl Declarations {
-    /// What a pod declares.
+    /// Returns the declaration of a pod.
     pub(super) fn of(&mut self, pod: &Pod) -> Arc<Declaration> {
         self.written.clear();
         write_pod(pod, &mut self.written);
@@ -77,7 +77,7 @@ impl Declarations {
     }
 }
 
-/// What cannot be read counts for nothing: it is told where the columns read it.
+/// A quantity that cannot be parsed counts as zero; reading the pod into the columns logs it.
 fn declaration(pod: &Pod) -> Declaration {
     let spec = pod.spec.as_ref();
     let of = Declared::of(pod).unwrap_or_default();
@@ -93,7 +93,7 @@ fn declaration(pod: &Pod) -> Declaration {
     }
 }
 
-/// Everything that a declaration is made of, so that equal bytes mean equal declarations.
+/// Serializes every field of a declaration, so that equal bytes mean equal declarations.
 fn write_pod(pod: &Pod, out: &mut Vec<u8>) {
     let Some(spec) = &pod.spec else { return };
     let PodSpec { scheduler_name, priority, overhead, resources, .. } = spec;

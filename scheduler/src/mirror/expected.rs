@@ -1,4 +1,4 @@
-//! Pods that room is kept for on a node they are not on yet.
+//! Nominated pods: a pod reserves room on a node that it is not on yet.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,18 +10,18 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 use super::{Mirror, Nominee};
 
 impl Mirror {
-    /// The node that is kept for a pod.
+    /// Returns the nomination of a pod.
     pub fn nomination(&self, pod: Str) -> Option<&Nominee> {
         self.nominated.get(&pod)
     }
 
-    /// Pods that room is kept for on a node.
+    /// Returns the pods nominated to a node.
     pub fn nominated_on(&self, node: &str) -> Vec<(Str, Nominee)> {
         let all = self.nominated.iter().filter(|(_, nominee)| *nominee.node == *node);
         all.map(|(pod, nominee)| (*pod, nominee.clone())).collect()
     }
 
-    /// Pods that room is kept for, by node, without `pod` and those it need not respect.
+    /// Returns nominated pods by node, without `pod` and without pods of a lower priority.
     // k8s: pkg/scheduler/framework/runtime/framework.go addGENominatedPods
     pub fn nominees(&self, pod: Str, priority: i32) -> BTreeMap<Rc<str>, Vec<Rc<PodSpec>>> {
         let mut found: BTreeMap<Rc<str>, Vec<Rc<PodSpec>>> = BTreeMap::new();
@@ -33,8 +33,8 @@ impl Mirror {
         found
     }
 
-    /// Counts the volumes of pods that room is kept for as used on the node, until
-    /// [`Mirror::expect_no_users`] is told whose.
+    /// Counts the volumes of nominated pods as in use on the node. Returns the pods that were
+    /// added, for [`Mirror::expect_no_users`].
     pub fn expect_users(&mut self, node: &str, pods: &[Rc<PodSpec>]) -> Vec<Str> {
         let mut expected = Vec::new();
         for pod in pods.iter().filter(|pod| self.cluster.pods().find(pod.key).is_none()) {
@@ -52,8 +52,8 @@ impl Mirror {
         expected
     }
 
-    /// The same of what their status says that devices take of the node, until
-    /// [`Mirror::expect_no_shares`] is told whose.
+    /// Counts what the devices in the status of nominated pods take of the node. Returns the pods
+    /// that were added, for [`Mirror::expect_no_shares`].
     pub fn expect_shares(&mut self, node: &str, pods: &[Rc<PodSpec>]) -> Vec<Str> {
         let mut expected = Vec::new();
         let is_new = |pod: &&Rc<PodSpec>| self.cluster.pods().find(pod.key).is_none();
@@ -68,14 +68,14 @@ impl Mirror {
         expected
     }
 
-    /// They count no more.
+    /// Reverts [`Mirror::expect_shares`].
     pub fn expect_no_shares(&mut self, expected: Vec<Str>) {
         for pod in expected {
             self.devices.users.take(self.cluster.text(pod));
         }
     }
 
-    /// They count no more.
+    /// Reverts [`Mirror::expect_users`].
     pub fn expect_no_users(&mut self, expected: Vec<Str>) {
         for pod in expected {
             self.volumes.users.take(self.cluster.text(pod));

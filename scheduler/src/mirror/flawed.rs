@@ -1,8 +1,8 @@
-//! Objects of which something cannot be read.
+//! Objects that failed to decode, whole or in part.
 //!
-//! Input: what was found of each when it was told. Output: how many there are, by kind. Owner: the
-//! mirror. Bounds: an entry an object of the API that cannot be read whole. Each is logged once, until
-//! it can be read or is gone.
+//! Input: the error found when an object was observed. Output: the number of such objects, by kind.
+//! Owner: the mirror. Bounds: one entry per object of the API with an error. Each is logged once,
+//! until it can be read or is deleted.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -15,14 +15,14 @@ use super::Mirror;
 use crate::devices::allocatable::with_devices;
 use crate::watch::Kind;
 
-/// Those that are there now.
+/// Objects with an error now.
 #[derive(Debug, Default)]
 pub(super) struct Flawed {
     there: HashMap<Kind, HashSet<ObjectKey>>,
 }
 
 impl Flawed {
-    /// Something of it means nothing. `what` is what becomes of the object.
+    /// Adds an object that has an invalid part. `what` is how the scheduler treats the object.
     pub(super) fn put(
         &mut self,
         kind: Kind,
@@ -35,31 +35,31 @@ impl Flawed {
         }
     }
 
-    /// It cannot be decoded at all, which whoever decodes has logged.
+    /// Adds an object that cannot be decoded at all; the decoder has logged it.
     pub(super) fn put_undecoded(&mut self, kind: Kind, key: &ObjectKey) {
         self.there.entry(kind).or_default().insert(key.clone());
     }
 
-    /// All of it can be read, or it is gone.
+    /// Removes an object that can be read whole or was deleted.
     pub(super) fn take(&mut self, kind: Kind, key: &ObjectKey) {
         if let Some(keys) = self.there.get_mut(&kind) {
             keys.remove(key);
         }
     }
 
-    /// Names of those that are there.
+    /// Names of objects with an error.
     pub(super) fn keys(&self, kind: Kind) -> impl Iterator<Item = &ObjectKey> {
         self.there.get(&kind).into_iter().flatten()
     }
 
-    /// How many there are, of each kind of which there ever was one.
+    /// The number of objects with an error, for each kind that ever had one.
     pub(super) fn counts(&self) -> BTreeMap<Kind, usize> {
         self.there.iter().map(|(kind, keys)| (*kind, keys.len())).collect()
     }
 }
 
 impl Mirror {
-    /// An object cannot be applied; in a list it is there all the same.
+    /// Adds an object that cannot be applied. In a list it counts as present.
     pub(crate) fn put_flawed(&mut self, kind: Kind, key: &ObjectKey, is_listed: bool) {
         self.flawed.put_undecoded(kind, key);
         if is_listed {
@@ -67,14 +67,14 @@ impl Mirror {
         }
     }
 
-    /// A later version of such an object could be applied. What of it cannot be read counts as before.
+    /// Marks a later version of such an object as applied. Its invalid parts count as before.
     pub(crate) fn mark_applied(&mut self, kind: Kind, key: &ObjectKey) {
         if !matches!(kind, Kind::Pod | Kind::Node) {
             self.flawed.take(kind, key);
         }
     }
 
-    /// What of a pod can be read; nothing of one without a name.
+    /// Reads a pod without its invalid parts; `None` for a pod without a name.
     pub(crate) fn spec_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<Rc<PodSpec>> {
         let left_out = "what cannot be read counts for nothing, all else of it counts";
         let (spec, error) = match self.cluster.read_pod_as_it_is(pod) {
@@ -92,7 +92,7 @@ impl Mirror {
     }
 }
 
-/// An error with what it comes from.
+/// An error with its sources.
 pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| error.source());
     sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))

@@ -1,6 +1,6 @@
-//! What objects of the API say of themselves.
+//! Fields of API objects that the mirror reads itself.
 //!
-//! Input: pods and nodes as they were told. Output: answers to the mirror's questions. Owner: pure
+//! Input: pods and nodes as observed. Output: single facts about them, for the mirror. Owner: pure
 //! functions.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::watch::Kind;
 
-/// Whether annotations or what conditions say are others.
+/// Annotations differ, or the statuses of conditions.
 // k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
 pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
     let conditions = |node: &Node| {
@@ -20,30 +20,30 @@ pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
     old.metadata.annotations != new.metadata.annotations || conditions(old) != conditions(new)
 }
 
-/// The scheduler that a pod asks for.
+/// The scheduler that a pod names.
 pub(crate) fn scheduler_name(pod: &Pod) -> &str {
     let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
     name.filter(|name| !name.is_empty()).unwrap_or("default-scheduler")
 }
 
-/// Where a pod is.
+/// The node of a pod.
 pub fn node_name(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty())
 }
 
-/// The node that the API says is kept for a pod.
+/// The nominated node in a pod's status.
 pub(super) fn nominated_node(pod: &Pod) -> Option<&str> {
     let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
     said.filter(|name| !name.is_empty())
 }
 
-/// Whether a pod holds nothing any more.
+/// The pod has ended and holds no resources.
 pub(crate) fn is_over(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether volumes or devices tie a pod to nodes.
+/// The pod has volumes or devices that may tie it to nodes.
 pub(crate) fn has_claims(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     let mut volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
@@ -52,7 +52,7 @@ pub(crate) fn has_claims(pod: &Pod) -> bool {
         || claims.is_some_and(|c| !c.is_empty())
 }
 
-/// Whether objects of a kind are about volumes.
+/// Objects of this kind describe volumes.
 pub(super) fn is_of_volumes(kind: Kind) -> bool {
     matches!(
         kind,
@@ -66,7 +66,7 @@ pub(super) fn is_of_volumes(kind: Kind) -> bool {
     )
 }
 
-/// Whether they are about devices.
+/// Objects of this kind describe devices.
 pub(super) fn is_of_devices(kind: Kind) -> bool {
     matches!(
         kind,

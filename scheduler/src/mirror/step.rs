@@ -1,8 +1,8 @@
-//! One change of the mirror that can be taken back and made again.
+//! One change of the mirror that can be undone and made again.
 //!
-//! Input: what was read of an object. Output: the mirror with the change, or as it was before. Owner:
-//! the mirror. Bounds: a step holds interned ids and a pod's requests, never an API object.
-//! A step that does not apply any more (its pod is gone, its node unknown) changes nothing.
+//! Input: what was read of an object. Output: the mirror with the change, or as it was before.
+//! Owner: the mirror. Bounds: a step holds interned ids and a pod's requests, never an API object.
+//! A step that no longer applies (its pod is deleted, its node unknown) changes nothing.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -19,16 +19,16 @@ use crate::volumes::users::Lifted;
 pub enum Step {
     /// A pod has a node.
     Bound(Rc<PodSpec>, Rc<str>),
-    /// A bound pod is gone.
+    /// A bound pod was deleted or has ended.
     Gone {
         /// The pod.
         pod: Str,
-        /// As it was, if that was told.
+        /// The pod's last state, if the watch had it.
         last: Option<Rc<PodSpec>>,
         /// Where it was.
         node: Rc<str>,
     },
-    /// A bound pod is another one than before.
+    /// A bound pod changed.
     Changed {
         /// As it was.
         old: Rc<PodSpec>,
@@ -37,7 +37,7 @@ pub enum Step {
         /// Where.
         node: Rc<str>,
     },
-    /// Room on a node is kept for a pod, or no longer.
+    /// A pod was nominated to a node, or its nomination ended.
     Nominated {
         /// The pod.
         pod: Str,
@@ -55,10 +55,10 @@ pub enum Step {
     },
 }
 
-/// What pods use of volumes that a step took off their nodes.
+/// Volume usage of pods that a step took off their nodes.
 pub(crate) type Aside = HashMap<Str, Lifted>;
 
-/// A pod that is thought away from its node.
+/// A pod that a dry run removed from its node.
 #[derive(Debug)]
 pub struct Hidden {
     pod: Str,
@@ -76,7 +76,7 @@ impl Step {
         }
     }
 
-    /// The pod that it places or takes away.
+    /// The pod that it places or removes.
     fn pod(&self) -> Option<Str> {
         match self {
             Self::Bound(pod, _) | Self::Changed { new: pod, .. } => Some(pod.key),
@@ -85,7 +85,7 @@ impl Step {
         }
     }
 
-    /// What is there afterwards may be something else than before, and it can be taken back.
+    /// The step can be undone, and the state after it may differ from the state before.
     pub fn matters(&self) -> bool {
         match self {
             Self::Changed { old, new, .. } => old != new,
@@ -108,7 +108,7 @@ impl Mirror {
         }
     }
 
-    /// Takes it back.
+    /// Undoes the change.
     pub fn take_back(&mut self, step: &Step) {
         match step {
             Step::Bound(pod, _) => self.take_away(pod.key),
@@ -121,8 +121,8 @@ impl Mirror {
         }
     }
 
-    /// Makes a step, or takes it back, and later the other way round. What its pod uses of volumes is
-    /// kept aside while it has no node, for a step does not tell of it.
+    /// Makes a step or undoes it, and later the other way round. The pod's volume usage is kept in
+    /// `aside` while the pod has no node, because a step does not contain it.
     pub(crate) fn turn(&mut self, step: &Step, makes: bool, aside: &mut Aside) {
         let pod = step.pod();
         if let Some(pod) = pod {
@@ -140,7 +140,7 @@ impl Mirror {
         }
     }
 
-    /// Takes a pod off its node until [`Self::show`], if it is on one.
+    /// Removes a pod from its node until [`Self::show`], if it is on one.
     pub fn hide(&mut self, pod: Str) -> Option<Hidden> {
         let id = self.cluster.pods().find(pod)?;
         self.cluster.hide(id);
@@ -149,7 +149,7 @@ impl Mirror {
         Some(Hidden { pod, used, shares })
     }
 
-    /// Puts a pod back that was hidden, of which nothing was told meanwhile.
+    /// Puts a hidden pod back, if no change of it was applied in between.
     pub fn show(&mut self, hidden: Hidden) {
         if let Some(id) = self.cluster.pods().find(hidden.pod) {
             self.cluster.show(id);
@@ -194,7 +194,7 @@ impl Mirror {
             None => {
                 let Some(was) = was else { return };
                 let name = self.cluster.text(was.name).to_owned();
-                // One that is not there is gone, as wanted.
+                // A node that is unknown is already removed.
                 let _ = self.cluster.remove_node(&name);
                 self.nodes.remove(&was.name);
             }

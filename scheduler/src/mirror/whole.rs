@@ -1,7 +1,7 @@
-//! Nodes and pods as they were told, for plugins of others and extenders, and what labels say.
+//! Whole nodes and pods for out-of-tree plugins and extenders, and lookups by label.
 //!
-//! Input: nodes. Output: the same, by name and by row. Owner: the mirror. Bounds: one object a node, and
-//! none where nobody asks for them.
+//! Input: nodes. Output: the same, by name and by row. Owner: the mirror. Bounds: one object per
+//! node; none unless a plugin or an extender needs them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use super::{Mirror, Step, WholeNodes};
 use crate::kept::Shelf;
 
 impl Mirror {
-    /// Nodes are kept as they are told from now on.
+    /// Keeps whole nodes from now on.
     pub fn keep_nodes(&mut self) {
         self.whole_nodes.get_or_insert_default();
-        // Whoever wants them asks about pods whatever happens.
+        // Consumers of whole nodes read pending pods at any event: keep those as objects too.
         self.shelf = Shelf::of_objects();
     }
 
@@ -40,7 +40,7 @@ impl Mirror {
         })
     }
 
-    /// Nodes as they were told, by row, where they are kept.
+    /// Returns whole nodes by row, if they are kept.
     pub fn whole_rows(&mut self) -> WholeNodes {
         if !std::mem::take(&mut self.rows_are_stale) {
             return Rc::clone(&self.whole_rows);
@@ -57,12 +57,12 @@ impl Mirror {
         Rc::clone(&self.whole_rows)
     }
 
-    /// A node as it was told, where they are kept.
+    /// Returns a whole node, if nodes are kept.
     pub fn whole_node(&self, name: &str) -> Option<&Rc<Node>> {
         self.whole_nodes.as_ref()?.get(name)
     }
 
-    /// A pod as it was told is not kept any longer.
+    /// Drops the whole object of a pod.
     pub(super) fn forget_whole(&self, key: &ObjectKey) {
         let Some(whole) = &self.whole_pods else { return };
         let bound = self.bound.get(key).map(|pod| self.cluster.text(pod.uid));
@@ -77,7 +77,7 @@ impl Mirror {
             let name = new.metadata.name.clone().unwrap_or_default();
             let old = whole.insert(name, Rc::clone(&new));
             self.rows_are_stale = true;
-            // What the columns do not have may be what a plugin of others waits for.
+            // An out-of-tree plugin may wait for a field that the columns do not have.
             if let (Some(old), Some(Step::Node { new: Some(spec), .. })) = (old, &step)
                 && differs_beside_columns(&old, &new)
             {

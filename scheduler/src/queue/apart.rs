@@ -1,14 +1,14 @@
-//! Pods that are decided while extenders are asked about another pod.
+//! Decides pods without extenders while an extender is called for another pod.
 //!
 //! ```text
-//!   active ── an extender has to be asked about it ──> behind ── its turn, none is asked ──> active
-//!      └── no extender has to ── pop_without_extenders ──> in flight
+//!   active ── an extender is called for it ──> behind ── its turn, no call under way ──> active
+//!      └── no extender is called for it ── pop_without_extenders ──> in flight
 //! ```
-//! Input: an extender that has not answered for a while. Output: the first active pod that needs
-//! none. Owner: the queue; pure, no clock. Bounds: every pod is held back at most once between two
-//! answers, so that a popped pod costs what it did however many wait for the extender. Why: an
-//! extender that hangs would otherwise keep every pod of the cluster from being decided until its
-//! `httpTimeout`, again for each of the pods that it is asked about.
+//! Input: an extender that has not answered for a while. Output: the first active pod that needs no
+//! extender. Owner: the queue; pure, no clock. Bounds: a pod is held back at most once between two
+//! answers, so that the cost of a pop does not grow with the pods that wait for the extender.
+//! Reason: without it a hanging extender would block every pod of the cluster until its
+//! `httpTimeout`, again for each pod that it is called for.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::{Candidate, Place, Queue, Uid};
 
 impl<P: Candidate, E: Clone> Queue<P, E> {
-    /// Pops the next active pod about which no extender has to be asked.
+    /// Pops the next active pod that needs no extender.
     pub fn pop_without_extenders(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         loop {
             let uid = self.next_active(now)?;
@@ -33,7 +33,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Moves an active pod behind the others.
+    /// Moves an active pod to `behind`.
     fn hold_back(&mut self, uid: &Uid) {
         let waiting = &self.pods[uid];
         let entry = (Self::turn(waiting), Rc::clone(uid));
@@ -78,7 +78,7 @@ mod tests {
 
     fn queue() -> Queue<Pod, Helps> {
         let mut queue = Queue::new(Settings::default());
-        // Those of an odd priority consult.
+        // Pods of an odd priority need an extender.
         for (seconds, (uid, priority)) in (0..).zip([("a", 9), ("b", 6), ("c", 5), ("d", 0)]) {
             queue.add(uid, pod(priority, false), at(seconds));
         }

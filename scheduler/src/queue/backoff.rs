@@ -1,20 +1,20 @@
-//! How long a pod waits that was rejected: longer each time.
+//! Backoff of rejected pods: longer after each rejection.
 //!
-//! Pure. Times are since the process began; ends are cut to whole windows, within which the order is
-//! that of the active pods.
+//! Pure. Times are since the process began. Ends of backoffs are rounded down to whole windows;
+//! within a window the order is that of the active pods.
 // k8s: pkg/scheduler/backend/queue/backoff_queue.go
 
 use std::time::Duration;
 
-/// Ends within one are equal.
+/// Backoffs that end within one window end together.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The first wait, and the longest.
+/// The initial backoff and the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// podInitialBackoffSeconds.
     pub initial: Duration,
-    /// podMaxBackoffSeconds; zero is no wait at all.
+    /// podMaxBackoffSeconds; zero disables backoff.
     pub max: Duration,
 }
 
@@ -25,8 +25,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Until when a pod waits that came back at `since`, for the `count`th time; `None` for one that
-    /// does not wait.
+    /// Returns the end of the backoff of a pod that came back at `since`, for the `count`th time;
+    /// `None` without backoff.
     pub(super) fn until(&self, since: Duration, count: u32) -> Option<Duration> {
         (count > 0 && !self.max.is_zero()).then(|| aligned(since + self.wait(count)))
     }
@@ -36,12 +36,12 @@ impl Backoff {
         self.initial.saturating_mul(factor).min(self.max)
     }
 
-    /// A wait that ends in this window is not over yet.
+    /// A backoff that ends in the current window is not over yet.
     pub(super) fn is_before_its_end(&self, until: Duration, now: Duration) -> bool {
         until >= aligned(now)
     }
 
-    /// From when on it is.
+    /// Returns when the backoff is over.
     pub(super) fn over_at(&self, until: Duration) -> Duration {
         aligned(until) + WINDOW
     }

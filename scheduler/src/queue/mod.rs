@@ -1,17 +1,17 @@
-//! Pods that wait for a decision, in the order in which they get one.
+//! Scheduling queue: pods that wait for a decision, in the order in which they get one.
 //!
 //! ```text
 //!   add ──────────> active ── pop ──> in flight ── done ──> (bound)
-//!    │ gate           ^  ^               │ back, with who rejected it
+//!   add ──────────> active ── pop ──> in flight ── done ──> (bound)
+//!    │ gate           ^  ^               │ back, with the rejectors
 //!    v                │  └── due ── backoff <── worth another try, too early
-//!   gated ── event ───┤                  │ (pop takes from it when nothing is active)
 //!                     └── event ── unschedulable <── nothing that happened meanwhile helps
-//! ```
-//! Input: pods, what happens in the cluster, the time. Output: the pod that is decided next. Owner:
-//! whoever decides; pure, no clock. What an event means to a pod is [`Hints`]' to say; what happened
-//! while a pod was being decided is asked of them when it comes back, so that no wake-up is missed.
-//! Bounds: the pods that are told; an event is kept while a pod that was popped before it is in
-//! flight.
+//!                     └── event ── unschedulable <── no event since the pop helps
+//! Input: pods, cluster events, the time. Output: the next pod to decide. Owner: the deciding
+//! thread; pure, no clock. [`Hints`] decide whether an event helps a pod. Events that arrive while
+//! a pod is in flight are kept and evaluated when it comes back, so that no wake-up is missed.
+//! Bounds: unbound pods in the cluster; an event is kept while a pod that was popped before it is
+//! in flight.
 // k8s: pkg/scheduler/backend/queue/{scheduling_queue,active_queue,backoff_queue}.go
 
 mod apart;
@@ -35,96 +35,96 @@ pub use self::backoff::Backoff;
 pub use self::setback::Setback;
 use self::tenants::Tenants;
 
-/// What an event is worth to a pod that was rejected.
+/// How much an event helps a rejected pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     /// It cannot help.
     Nothing,
     /// Another try, when its backoff is over.
     TryLater,
-    /// Another try at once: somebody who waited for this says so.
+    /// Another try at once: a plugin waited for exactly this event.
     TryNow,
 }
 
-/// A pod that waits for its turn.
+/// A pending pod.
 pub trait Candidate {
-    /// Who is decided first.
+    /// The pod's priority: the highest is decided first.
     fn priority(&self) -> i32;
-    /// The same as a number: the lowest goes first.
+    /// The sort key: the lowest is popped first.
     fn rank(&self) -> i64 {
         -i64::from(self.priority())
     }
-    /// Who keeps it from being decided at all, if anybody does.
+    /// The PreEnqueue plugin that gates the pod, if any.
     fn gate(&self) -> Option<Plugin>;
     /// The number of its profile.
     fn profile(&self) -> usize {
         0
     }
-    /// The tenant that pays for its attempts; empty for none.
+    /// The namespace that is charged for its attempts; empty for none.
     fn namespace(&self) -> &str {
         ""
     }
-    /// Whether it is not decided until [`Queue::released`] says so.
+    /// The pod is not decided until [`Queue::released`] is called.
     fn is_held(&self) -> bool {
         false
     }
-    /// Whether an extender may have to be asked about it.
+    /// An extender may have to be called for it.
     fn consults(&self) -> bool {
         false
     }
-    /// Whether it is tried again after its backoff, whatever rejected it and whatever happens.
+    /// The pod is retried after its backoff, whatever rejected it and whatever events arrive.
     fn only_backs_off(&self) -> bool {
         false
     }
 }
 
-/// Those who say what happens to pods.
+/// Queueing hints of the plugins.
 pub trait Hints {
-    /// A pod that waits.
+    /// A pending pod.
     type Pod: Candidate;
-    /// What happens in a cluster.
+    /// An event in the cluster.
     type Event: Clone;
     /// Upstream's name of an event.
     fn label(&self, event: &Self::Event) -> &'static str;
-    /// Whether an event of this kind can help anybody whom this plugin rejected.
+    /// An event of this kind can help pods that this plugin rejected.
     fn may_help(&self, event: &Self::Event, rejector: Plugin) -> bool;
-    /// Whether a pod that this plugin rejected may pass it after this event.
+    /// A pod that this plugin rejected may pass it after this event.
     fn helps(&self, event: &Self::Event, pod: &Self::Pod, rejector: Plugin) -> bool;
 }
 
-/// Who rejected a pod.
+/// The plugins that rejected a pod.
 pub type Rejectors = BTreeSet<Plugin>;
 
-/// Where a pod is.
+/// Where a pod is in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Place {
     /// It is decided when its turn comes.
     Active,
-    /// It has to wait for its backoff first, unless nothing else is to be done.
+    /// It waits for the end of its backoff, unless no pod is active.
     Backoff,
-    /// The same after an error, or as one of a group, which is no reason to hurry.
+    /// Backoff after an error, or of a pod in a group: it is not popped early.
     ErrorBackoff,
     /// It waits for an event.
     Unschedulable,
-    /// A plugin keeps it from being decided.
+    /// A PreEnqueue plugin keeps it from being decided.
     Gated,
     /// It is being decided.
     InFlight,
-    /// It has a node and is being bound there: no event can matter to it any more.
+    /// It has a node and is being bound: events no longer matter to it.
     Binding,
 }
 
-/// How long pods wait.
+/// Backoff and timeout of pending pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// podInitialBackoffSeconds and podMaxBackoffSeconds.
     pub backoff: Backoff,
-    /// After so long an unschedulable pod is tried again, whatever happened; half a minute at least.
+    /// An unschedulable pod is retried after this time without any event; at least 30 seconds.
     pub stay_max: Duration,
 }
 
-/// So often upstream looks whether pods have waited for too long.
+/// Upstream's interval between two flushes of unschedulable pods.
 // k8s: pkg/scheduler/backend/queue/scheduling_queue.go Run
 const STAY_MIN: Duration = Duration::from_secs(30);
 
@@ -134,10 +134,10 @@ impl Default for Settings {
     }
 }
 
-/// A pod that waits. Times are since the process began.
+/// A pod in the queue. Times are since the process began.
 #[derive(Clone, Debug)]
 pub struct Waiting<P> {
-    /// As it was told last.
+    /// The pod as last observed.
     pub pod: Rc<P>,
     /// Where it is.
     pub place: Place,
@@ -147,76 +147,78 @@ pub struct Waiting<P> {
     pub first_attempt: Option<Duration>,
     /// When it was popped last.
     pub last_attempt: Duration,
-    /// Who rejected it the last time.
+    /// Plugins that rejected it in the last attempt.
     pub rejectors: Rejectors,
-    /// Of these, who waits for something and says when it is there.
+    /// Plugins that rejected it and announce by event when it can be retried.
     pub pending: Rejectors,
-    /// It is tried again only because it waited for `stay_max`.
+    /// It is retried only because it waited for `stay_max`.
     pub flushed: bool,
-    /// When it was told, or came back.
+    /// When it was added, or came back from an attempt.
     since: Duration,
     /// Breaks ties.
     number: u64,
     unschedulable: u32,
     errors: u32,
     setback: Setback,
-    /// Of the events, the first that it did not see when it was popped.
+    /// The number of the first event that arrived after it was popped.
     sees_from: u64,
     /// It was deleted while it was in flight.
     is_gone: bool,
-    /// Somebody wanted it tried at once while it was in flight.
+    /// A retry at once was requested while it was in flight.
     is_wanted: bool,
-    /// It has been in a queue.
+    /// It has been counted in one of upstream's queues.
     was_counted: bool,
 }
 
 impl<P> Waiting<P> {
-    /// Whoever was told first has the lowest.
+    /// The pod's place in the order of arrival; the first pod has the lowest.
     pub fn number(&self) -> u64 {
         self.number
     }
 }
 
 type Uid = Rc<str>;
-/// The lowest goes first: by rank, then who has waited longest.
+/// The sort key in the active queue, lowest first: rank, then the longest wait.
 type Turn = (i64, Duration, u64);
 
-/// The queue.
+/// The scheduling queue.
 #[derive(Debug)]
 pub struct Queue<P, E> {
     settings: Settings,
     pods: HashMap<Uid, Waiting<P>>,
     active: BTreeSet<(Turn, Uid)>,
-    /// Active ones that were held back while extenders were asked about another.
+    /// Active pods that were held back while an extender was called for another pod.
     behind: BTreeSet<(Turn, Uid)>,
     backoff: BTreeSet<(Duration, Turn, Uid)>,
     error_backoff: BTreeSet<(Duration, u64, Uid)>,
-    /// Unschedulable and gated ones, who came first first.
+    /// Unschedulable and gated pods, in the order of arrival.
     parked: BTreeSet<(u64, Uid)>,
-    /// Unschedulable ones, who has waited longest first.
+    /// Unschedulable pods, the longest wait first.
     stays: BTreeSet<(Duration, Uid)>,
-    /// How many of the parked ones wait for each plugin; for whatever happens under `None`.
+    /// How many of the parked pods wait for each plugin; under `None` those that wait for any
+    /// event.
     awaited: BTreeMap<Option<Plugin>, usize>,
-    /// Those in flight, by the first event that they did not see.
+    /// Pods in flight, by the first event that arrived after they were popped.
     flying: BTreeSet<(u64, Uid)>,
-    /// What happened while pods are in flight, numbered from `events_from` on.
+    /// Events that arrived while pods are in flight, numbered from `events_from` on.
     events: VecDeque<E>,
     events_from: u64,
     numbered: u64,
-    /// Why pods move now, and how many have moved where for which reason since that was asked.
+    /// The reason for the moves under way, and moves by queue and reason since the last
+    /// `take_moved`.
     cause: &'static str,
     moved: BTreeMap<Moved, u64>,
-    /// How many of those that wait each plugin of a profile has rejected.
+    /// How many pending pods each plugin of a profile has rejected.
     rejected: BTreeMap<(Plugin, usize), usize>,
     tenants: Tenants,
-    /// Setbacks of pods that were not added again yet, from a queue before this one.
+    /// Setbacks of pods from a previous queue that were not added to this one yet.
     inherited: HashMap<Uid, Setback>,
 }
 
-/// To which of upstream's queues, and why.
+/// One of upstream's queues, and the reason for the move to it.
 pub type Moved = (&'static str, &'static str);
 
-/// Upstream's words for what is no event of the cluster.
+/// Upstream's labels of reasons that are not cluster events.
 // k8s: pkg/scheduler/framework/events.go
 mod cause {
     pub(super) const ADDED: &str = "UnschedulablePodAdd";
@@ -228,7 +230,7 @@ mod cause {
 }
 
 impl<P: Candidate, E: Clone> Queue<P, E> {
-    /// An empty one.
+    /// Creates an empty queue.
     pub fn new(settings: Settings) -> Self {
         let stay_max = settings.stay_max.max(STAY_MIN);
         Self {
@@ -253,52 +255,52 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// How many pods have moved where since the last call, and why.
+    /// Returns the moves since the last call, by queue and reason.
     pub fn take_moved(&mut self) -> BTreeMap<Moved, u64> {
         std::mem::take(&mut self.moved)
     }
 
-    /// How many of those that wait each plugin of a profile has rejected.
+    /// Returns how many pending pods each plugin of a profile has rejected.
     pub fn rejected(&self) -> &BTreeMap<(Plugin, usize), usize> {
         &self.rejected
     }
 
-    /// A pod that waits, by its uid.
+    /// Returns a pod by its uid.
     pub fn get(&self, uid: &str) -> Option<&Waiting<P>> {
         self.pods.get(uid)
     }
 
-    /// All pods, in no order.
+    /// Returns all pods, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Waiting<P>> {
         self.pods.values()
     }
 
-    /// How many pods are at a place.
+    /// Returns how many pods are at a place.
     pub fn count(&self, place: Place) -> usize {
         self.pods.values().filter(|waiting| waiting.place == place).count()
     }
 
-    /// Whether an event can matter to anybody.
+    /// Returns false if no pod is parked or in flight, so that no event can matter.
     pub fn is_listening(&self) -> bool {
         !self.parked.is_empty() || !self.flying.is_empty()
     }
 
-    /// Pods in flight.
+    /// Returns the number of pods in flight.
     pub fn in_flight(&self) -> usize {
         self.flying.len()
     }
 
-    /// Events that are kept for these.
+    /// Returns the events that are kept for pods in flight.
     pub fn kept(&self) -> impl Iterator<Item = &E> {
         self.events.iter()
     }
 
-    /// Events that are kept for pods in flight.
+    /// Returns how many events are kept for pods in flight.
     pub fn kept_events(&self) -> usize {
         self.events.len()
     }
 
-    /// A pod without a node was told for the first time. One that is known is left as it is.
+    /// Adds a pod without a node. A pod that is already in the queue stays as it is.
     pub fn add(&mut self, uid: &str, pod: Rc<P>, now: Duration) {
         if self.pods.contains_key(uid) {
             return;
@@ -329,7 +331,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.requeue(&uid, Worth::TryNow, now);
     }
 
-    /// A pod that waits is another one than before, which is this event.
+    /// Replaces a pod by its new version; `event` is the change between the two.
     pub fn update(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -352,7 +354,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// A pod is gone, or somebody else has bound it.
+    /// Removes a pod that was deleted, or that another scheduler has bound.
     pub fn remove(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (Rc::clone(uid), waiting.place);
@@ -362,16 +364,15 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.leave(&uid);
     }
 
-    /// Pops the next pod: the first active one of a namespace within its share of the time, else the
-    /// first active one, else the one with the earliest end of its backoff. It is in flight until `done`
-    /// or `back`.
+    /// Pops the first active pod of a namespace within its share of the time, else the first active
+    /// pod, else the pod whose backoff ends first. The pod is in flight until `done` or `back`.
     pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         loop {
             self.bring_back(now);
             let active = self.next_active(now);
             let is_early = active.is_none();
             let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| Rc::clone(uid)))?;
-            // It may be held since it came here, as those of its group are.
+            // The pod may be held since it was queued, as other pods of its group are.
             if self.pods[&uid].pod.is_held() {
                 self.take_out(&uid);
                 self.put(&uid, Place::Gated);
@@ -385,7 +386,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Pops this pod before its turn, unless it may not be decided now.
+    /// Pops this pod before its turn, unless it is gated, held, in flight or set back.
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go PopSpecificPod
     pub fn pop_this(&mut self, uid: &str, now: Duration) -> Option<Rc<P>> {
         let (uid, waiting) = self.pods.get_key_value(uid)?;
@@ -412,7 +413,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         Rc::clone(&self.pods[uid].pod)
     }
 
-    /// A pod in flight has a node. Until `done` or `back` it is not gone.
+    /// Marks a pod in flight as being bound. It stays in the queue until `done` or `back`.
     pub fn binds(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if waiting.place == Place::InFlight {
@@ -423,7 +424,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// A pod in flight or being bound is no pod without a node any more.
+    /// Removes a pod whose attempt or binding ended with a node.
     pub fn done(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if matches!(waiting.place, Place::InFlight | Place::Binding) {
@@ -431,9 +432,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// A pod in flight has no node: these plugins rejected it, some of which wait for something;
-    /// nobody did where an error came between. One that was being bound is tried again in any case.
-    /// An attempt that ends in this way is no setback.
+    /// Returns a pod without a node from its attempt. `rejectors` and `pending` are empty after an
+    /// error. A pod that was being bound is retried in any case. The call clears the pod's setback.
     pub fn back(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -451,7 +451,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         if is_gone {
             return self.leave(&uid);
         }
-        // Nobody kept what happened while it was being bound.
+        // No events were kept while the pod was being bound.
         let was_binding = waiting.place == Place::Binding;
         self.take_out(&uid);
         self.change(&uid, |waiting| {
@@ -479,7 +479,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.forget_seen();
     }
 
-    /// Something happened in the cluster: pods that it may help are tried again.
+    /// Requeues the pods that an event may help.
     pub fn happened(&mut self, hints: &impl Hints<Pod = P, Event = E>, event: &E, now: Duration) {
         let may_help = |by: &Option<Plugin>| by.is_none_or(|by| hints.may_help(event, by));
         if self.awaited.keys().any(may_help) {
@@ -492,8 +492,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.keep(event.clone());
     }
 
-    /// A pod is held no longer. What helped it meanwhile helps now; with `at_once` it is tried
-    /// whether anything did or not, after its backoff if it is being decided.
+    /// Releases a held pod. Events that helped it while it was held take effect now. With `at_once`
+    /// it is retried even without such an event; a pod that is being decided is retried after its
+    /// backoff.
     // k8s: pkg/scheduler/backend/queue/scheduling_queue.go Activate
     pub fn released(&mut self, uid: &str, at_once: bool, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
@@ -514,7 +515,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// A pod that waits is to be tried again once its backoff is over.
+    /// Schedules a retry of a parked pod after its backoff.
     pub fn later(&mut self, uid: &str, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (Rc::clone(uid), waiting.place);
@@ -529,7 +530,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// What is due goes on: backoffs that are over, pods that have waited for too long.
+    /// Requeues pods whose backoff is over and pods that were unschedulable for `stay_max`.
     pub fn flush(&mut self, now: Duration) {
         self.cause = cause::BACKOFF_OVER;
         while let Some(uid) = self.first_due(now) {
@@ -548,7 +549,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// When `flush` has something to do next; `None` when no pod waits for the time.
+    /// Returns when `flush` has work next; `None` if no pod waits for the time.
     pub fn next_flush(&self) -> Option<Duration> {
         let ends = [self.backoff.first().map(|b| b.0), self.error_backoff.first().map(|b| b.0)];
         let ends = ends.into_iter().flatten().map(|until| self.settings.backoff.over_at(until));
@@ -556,8 +557,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         ends.chain(stays).min()
     }
 
-    /// When a pod is tried again at the latest, by the time alone; `None` for one that waits for its
-    /// turn or for something to happen, and for one that is being decided.
+    /// Returns when a pod is retried at the latest without any event. `None` for a pod that waits
+    /// for its turn or for an event, and for one that is being decided.
     pub fn tried_again_at(&self, waiting: &Waiting<P>) -> Option<Duration> {
         let backoff = self.backoff_of(waiting).map(|until| self.settings.backoff.over_at(until));
         match waiting.place {

@@ -1,7 +1,7 @@
-//! Where each pod is, and what moves it: one heap for each place, changed nowhere else.
+//! Places of pods in the queue: one heap for each place, changed nowhere else.
 //!
-//! A pod is taken out of its heap before anything changes that its order there depends on, and put
-//! where it belongs afterwards.
+//! A pod is taken out of its heap before a field that determines its order changes, and is put into
+//! the right heap afterwards.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use pintle_sched_core::Plugin;
 
 use super::{Candidate, Hints, Place, Queue, Turn, Uid, Waiting, Worth};
 
-/// Upstream's name of the queue, where pods wait.
+/// Upstream's name of the queue that a pending pod at this place is in.
 fn queue_of(place: Place) -> Option<&'static str> {
     match place {
         Place::Active => Some("active"),
@@ -21,7 +21,7 @@ fn queue_of(place: Place) -> Option<&'static str> {
 }
 
 impl<P: Candidate, E: Clone> Queue<P, E> {
-    /// A pod whose backoff is over.
+    /// Returns a pod whose backoff is over.
     pub(super) fn first_due(&self, now: Duration) -> Option<Uid> {
         let plain = self.backoff.first().map(|(until, _, uid)| (*until, uid));
         let error = self.error_backoff.first().map(|(until, _, uid)| (*until, uid));
@@ -34,7 +34,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         waiting.rejectors.is_empty() && waiting.pending.is_empty()
     }
 
-    /// What an event is worth to a pod: the most that those who rejected it say.
+    /// How much an event helps a pod: the best answer of the plugins that rejected it.
     pub(super) fn worth(
         &self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -50,7 +50,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         rejected.chain(pending).max().unwrap_or(Worth::TryLater)
     }
 
-    /// A pod that waits for an event has one.
+    /// Requeues a parked pod if the event helps it.
     pub(super) fn weigh(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -76,7 +76,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         match worth {
             Worth::Nothing => self.put(uid, Place::Unschedulable),
             Worth::TryLater if is_early => {
-                // Whoever is tried again whatever happens would be so at once, again and again.
+                // A pod that is retried without any event would otherwise be retried in a tight
+                // loop.
                 let waits = waiting.pod.only_backs_off() || self.is_rejected_by_nobody(waiting);
                 self.enter(uid, if waits { Place::ErrorBackoff } else { Place::Backoff }, now);
             }
@@ -84,7 +85,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Puts a pod that was taken out there, unless a plugin keeps it from being decided.
+    /// Puts a pod that was taken out into this place, unless a plugin gates it.
     pub(super) fn enter(&mut self, uid: &Uid, place: Place, now: Duration) {
         let pod = &self.pods[uid].pod;
         let Some(plugin) = pod.gate() else {
@@ -99,14 +100,14 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.put(uid, Place::Gated);
     }
 
-    /// Takes a pod out for good.
+    /// Removes a pod from the queue for good.
     pub(super) fn leave(&mut self, uid: &Uid) {
         self.take_out(uid);
         self.pods.remove(uid);
         self.forget_seen();
     }
 
-    /// When the pod's backoff ends, if it has one.
+    /// Returns when the pod's backoff ends, if it has one.
     pub(super) fn backoff_of(&self, waiting: &Waiting<P>) -> Option<Duration> {
         let count = if waiting.errors > 0 { waiting.errors } else { waiting.unschedulable };
         self.settings.backoff.until(waiting.since, count).max(waiting.setback.until())
@@ -133,7 +134,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         };
     }
 
-    /// A pod waits somewhere, perhaps elsewhere than before.
+    /// Counts a pod that waits in one of upstream's queues, and its move to it.
     fn count_move(&mut self, uid: &Uid, was: Place) {
         let waiting = &self.pods[uid];
         let Some(queue) = queue_of(waiting.place) else { return };
@@ -146,7 +147,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.change(uid, |waiting| waiting.was_counted = true);
     }
 
-    /// Who has rejected a pod that waits, with the number of its profile.
+    /// The plugins that rejected a pending pod, each with the number of the pod's profile.
     fn rejected_by(waiting: &Waiting<P>) -> Vec<(Plugin, usize)> {
         let profile = waiting.pod.profile();
         let all = waiting.rejectors.union(&waiting.pending);
@@ -185,7 +186,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         };
     }
 
-    /// Whom a pod waits for.
+    /// The plugins whose events a pod waits for; `None` alone for any event.
     fn awaits(waiting: &Waiting<P>) -> Vec<Option<Plugin>> {
         let all = waiting.rejectors.iter().chain(&waiting.pending);
         let all: Vec<_> = all.map(|plugin| Some(*plugin)).collect();
@@ -223,14 +224,14 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Keeps an event for those in flight.
+    /// Keeps an event for pods in flight.
     pub(super) fn keep(&mut self, event: E) {
         if !self.flying.is_empty() {
             self.events.push_back(event);
         }
     }
 
-    /// What everybody in flight has seen is kept no longer.
+    /// Drops events that arrived before all pods in flight were popped.
     pub(super) fn forget_seen(&mut self) {
         let end = self.events_from + self.events.len() as u64;
         let from = self.flying.first().map_or(end, |(sees_from, _)| *sees_from);

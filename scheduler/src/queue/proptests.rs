@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order: nobody is lost, nobody is twice, the order is kept.
+//! Random operations: no pod is lost or in two places, and the order is kept.
 
 use proptest::prelude::*;
 
@@ -42,7 +42,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Everybody is where the queue says, and nowhere else.
+/// Every pod is in the heap of its place, and in no other.
 fn check(queue: &Queue<Pod, Helps>) {
     let heaps = [
         queue
@@ -128,14 +128,14 @@ fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration)
     }
 }
 
-/// How many wait for the time, and how many of these for the longest.
+/// The number of pods that wait for the time, and how many of these are unschedulable.
 fn time_bound(queue: &Queue<Pod, Helps>) -> (usize, usize) {
     let longest = queue.count(Place::Unschedulable);
     (queue.backoff.len() + queue.error_backoff.len() + longest, longest)
 }
 
 impl Queue<Pod, Helps> {
-    /// It can only have been one that backed off.
+    /// The popped pod can only have been in backoff if it was popped before.
     fn last_popped_backed_off(&self, popped: &Option<(Rc<str>, Rc<Pod>)>) -> bool {
         popped.as_ref().is_some_and(|(uid, _)| self.pods[uid].attempts > 1)
     }
@@ -156,7 +156,7 @@ proptest! {
                 Operation::Remove(_) | Operation::Done(_) | Operation::Back(..));
             prop_assert!(may_go || queue.pods.len() >= known, "{operation:?}");
         }
-        // Whoever is in flight comes back; without any event everybody but the gated has a turn.
+        // Pods in flight come back; then every pod that is not gated is popped without any event.
         let away = |w: &Waiting<Pod>| matches!(w.place, Place::InFlight | Place::Binding);
         let flying = queue.pods.iter().filter(|(_, waiting)| away(waiting));
         let flying: Vec<Uid> = flying.map(|(uid, _)| Rc::clone(uid)).collect();

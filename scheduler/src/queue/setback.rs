@@ -1,9 +1,9 @@
-//! Pods whose attempts cost too much or failed in the scheduler itself: they wait for the time alone.
+//! Setbacks: pods whose attempts took too long or panicked wait for the time alone.
 //!
-//! Input: how often that happened in a row. Output: until when the pod is not tried, whatever happens
-//! in the cluster. Owner: the queue. Bounds: `WAIT_MAX` for one wait; a pod is always tried again.
-//! Why not the usual backoff: events end it early, and ten seconds are too short a rest after an
-//! attempt that took one.
+//! Input: the number of such attempts in a row. Output: the time until which the pod is not
+//! retried, whatever events arrive. Owner: the queue. Bounds: `WAIT_MAX` for one wait; a pod is
+//! always retried in the end. The usual backoff does not do: events end it early, and ten seconds
+//! of rest are too short after an attempt that took one second.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,17 +17,17 @@ const WAIT_FIRST: Duration = Duration::from_secs(5);
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// What a pod has to wait for because its last attempts were ended by force.
+/// The wait of a pod whose last attempts were aborted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setback {
-    /// How many attempts in a row.
+    /// Aborted attempts in a row.
     count: u32,
-    /// Until when it waits, in whole seconds since the process began.
+    /// When the wait ends, in whole seconds since the process began.
     until: Option<Duration>,
 }
 
 impl Setback {
-    /// Returns the state after one more such attempt, which ended `now`.
+    /// Returns the state after one more aborted attempt, which ended `now`.
     #[must_use]
     pub fn after_another(self, now: Duration) -> Self {
         let count = self.count.saturating_add(1);
@@ -41,15 +41,15 @@ impl Setback {
         self.until
     }
 
-    /// Whether the pod must not be tried yet.
+    /// The pod must not be retried yet.
     pub(super) fn holds(self, now: Duration) -> bool {
         self.until.is_some_and(|until| until >= aligned(now))
     }
 }
 
 impl<P: Candidate, E: Clone> Queue<P, E> {
-    /// Puts a pod in flight aside after an attempt that was ended by force. No event, and no other pod
-    /// of its group, has it tried before its wait is over.
+    /// Sets a pod in flight aside after an aborted attempt. Neither an event nor another pod of its
+    /// group gets it retried before the wait is over.
     pub fn set_back(&mut self, uid: &str, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if !matches!(waiting.place, Place::InFlight | Place::Binding) {
@@ -71,19 +71,19 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.forget_seen();
     }
 
-    /// Returns the setback of a pod that is known.
+    /// Returns the setback of a pod in the queue.
     pub fn setback(&self, uid: &str) -> Setback {
         self.pods.get(uid).map_or_else(Setback::default, |waiting| waiting.setback)
     }
 
-    /// Returns pods that must not be tried yet.
+    /// Returns pods that must not be retried yet.
     pub fn setbacks(&self) -> HashMap<Uid, Setback> {
         let is_held = |(_, waiting): &(&Uid, &Waiting<P>)| waiting.setback.until.is_some();
         let held = self.pods.iter().filter(is_held);
         held.map(|(uid, waiting)| (Rc::clone(uid), waiting.setback)).collect()
     }
 
-    /// Continues with what another queue knew of tenants and of pods that this one will be given.
+    /// Takes over the debts of namespaces and the setbacks of pods from a previous queue.
     pub fn inherit(&mut self, setbacks: HashMap<Uid, Setback>, before: &mut Self, now: Duration) {
         self.inherited = setbacks.into_iter().filter(|(_, setback)| setback.holds(now)).collect();
         self.tenants = before.tenants.without_pods();

@@ -1,14 +1,15 @@
-//! Shares of the deciding thread: pods of a namespace with long attempts go behind all others.
+//! Shares of the deciding thread: pods of a namespace with long attempts wait behind all others.
 //!
 //! ```text
 //!   active ── head of a namespace in debt ──> deferred (by namespace)
-//!      └─────────────── pop: the first of those within their share, else any ───────────────┘
+//!      └──────── pop: the first pod of a namespace within its share, else any ────────┘
 //! ```
-//! Input: how long each attempt of a namespace took. Output: the active pod that is decided next.
-//! Owner: the queue; pure, no clock. Bounds: a debt is at most `DEBT_MAX` and is forgotten when it is
-//! paid; an attempt below `CHEAP` costs nothing, so that a namespace with many plain pods never owes.
+//! Input: the duration of each attempt of a namespace. Output: the active pod that is decided next.
+//! Owner: the queue; pure, no clock. Bounds: a debt is at most `DEBT_MAX` and is dropped when it is
+//! paid; an attempt below `CHEAP` is free, so that a namespace with many plain pods never owes.
 //! Work-conserving: when only pods of namespaces in debt wait, they are decided as if there were no
-//! shares. Why pods are moved one by one when they are popped: without debts a pop costs what it did.
+//! shares. Pods are moved one by one when they are popped, so that without debts a pop costs the
+//! same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -16,15 +17,16 @@ use std::time::Duration;
 
 use super::{Candidate, Queue, Turn, Uid};
 
-/// Attempts that take no longer are free: a plain decision takes a thousandth of it.
+/// Attempts up to this duration are free: a plain decision takes a thousandth of it.
 const CHEAP: Duration = Duration::from_millis(20);
 /// Time that a namespace may spend at once.
 const BURST: Duration = Duration::from_millis(500);
-/// A namespace that was deferred comes back at this debt: otherwise each attempt would defer it anew.
+/// A deferred namespace returns at this debt, and not at `BURST`: each attempt would defer it
+/// again.
 const PAID: Duration = Duration::from_millis(250);
-/// One part in so many of the time that goes by is a namespace's own.
+/// A namespace's share of the time is one part in this many.
 const SHARE: u32 = 10;
-/// The largest debt: paid within five minutes.
+/// The largest debt; it is paid within five minutes.
 const DEBT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,7 @@ impl Debt {
     }
 }
 
-/// What namespaces have spent, and active pods of those that spent too much.
+/// Debts of namespaces, and the active pods of those whose debt is too large.
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     debts: HashMap<Rc<str>, Debt>,
@@ -62,13 +64,13 @@ impl Tenants {
         self.debts.insert(namespace.into(), debt);
     }
 
-    /// Returns what a namespace in debt owes.
+    /// Returns the debt of a deferred namespace.
     fn owes(&self, namespace: &str, now: Duration) -> Option<Duration> {
         let debt = self.debts.get(namespace).filter(|debt| debt.is_deferred)?;
         Some(debt.left(now)).filter(|left| *left > PAID)
     }
 
-    /// Whether pods of a namespace go behind those of others; a debt that is paid is settled.
+    /// Pods of the namespace wait behind those of others. Drops a debt that is paid.
     pub(super) fn defers(&mut self, namespace: &str, now: Duration) -> bool {
         if self.debts.is_empty() {
             return false;
@@ -91,7 +93,7 @@ impl Tenants {
         }
     }
 
-    /// Removes a pod that was deferred; whether it was.
+    /// Removes a deferred pod; returns false if it was not deferred.
     pub(super) fn take(&mut self, namespace: &str, pod: &(Turn, Uid)) -> bool {
         let Some(pods) = self.deferred.get_mut(namespace) else { return false };
         let was_here = pods.remove(pod);
@@ -101,7 +103,8 @@ impl Tenants {
         was_here
     }
 
-    /// Returns the first deferred pod of namespaces without a debt, and the first of all.
+    /// Returns the first deferred pod of namespaces without a debt, and the first of all deferred
+    /// pods.
     fn first(&mut self, now: Duration) -> [Option<(Turn, Uid)>; 2] {
         if self.deferred.is_empty() {
             return [None, None];
@@ -134,7 +137,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.tenants.charge(namespace, took, now);
     }
 
-    /// Returns the time that a namespace has spent beyond its share, if its pods go behind others.
+    /// Returns the time that a namespace spent beyond its share, if its pods are deferred.
     pub fn over_share(&self, namespace: &str, now: Duration) -> Option<Duration> {
         self.tenants.owes(namespace, now)
     }
@@ -222,7 +225,7 @@ mod tests {
         queue.add("late", pod_of("bad", 8), ms(8_000));
         queue.add("good2", pod_of("good", 0), ms(8_000));
         assert_eq!(popped(&mut queue, 8_000).as_deref(), Some("good2"));
-        // The debt is paid: all are in their order again.
+        // The debt is paid: all pods are in their order again.
         queue.add("good3", pod_of("good", 0), ms(9_000));
         assert_eq!(popped(&mut queue, 9_000).as_deref(), Some("bad2"));
     }

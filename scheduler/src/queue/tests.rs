@@ -1,15 +1,15 @@
-//! Which pod is next, and what brings one back: tables.
+//! Tables: which pod is popped next, and which events requeue a pod.
 
 use super::*;
 
-/// An event helps those that it names.
+/// Hints of a fake event: it helps pods that one of the plugins it lists rejected.
 #[derive(Debug)]
 pub(super) struct Fake;
 
-/// What happens: it helps pods that one of these rejected.
+/// A fake event: the plugins whose rejected pods it helps.
 pub(super) type Helps = Vec<Plugin>;
 
-/// A pod that waits.
+/// A pending pod.
 #[derive(Debug)]
 pub(super) struct Pod {
     priority: i32,
@@ -81,7 +81,7 @@ fn place(queue: &Queue<Pod, Helps>, uid: &str) -> Place {
     queue.get(uid).expect("it waits").place
 }
 
-/// One that this plugin rejected, at ten seconds.
+/// A queue with a pod that this plugin rejected at ten seconds.
 fn rejected(by: Plugin) -> Queue<Pod, Helps> {
     let mut queue = queue();
     reject(&mut queue, by);
@@ -100,7 +100,7 @@ fn the_highest_priority_goes_first_then_who_has_waited_longest() {
     for (uid, priority, since) in [("late", 5, 3), ("low", -1, 0), ("early", 5, 2), ("top", 9, 4)] {
         queue.add(uid, pod(priority, false), at(since));
     }
-    // As often as somebody likes.
+    // Adding a pod again changes nothing.
     queue.add("low", pod(100, false), at(9));
     let order: Vec<_> = std::iter::from_fn(|| popped(&mut queue, at(10))).collect();
     assert_eq!(order, ["top", "early", "late", "low"]);
@@ -137,7 +137,7 @@ fn a_rejected_pod_waits_for_what_may_help_it() {
     assert_eq!(place(&queue, "p"), Place::Unschedulable);
     queue.happened(&Fake, &vec![TAINTS], at(11));
     assert_eq!(place(&queue, "p"), Place::Unschedulable);
-    // Within the first second it has to wait, unless nothing else is to be done.
+    // The backoff is one second; until then the pod waits, unless no pod is active.
     queue.happened(&Fake, &vec![FIT], at(11));
     assert_eq!(place(&queue, "p"), Place::Backoff);
     queue.add("other", pod(-5, false), at(11));
@@ -174,7 +174,7 @@ fn what_happens_while_a_pod_is_decided_is_not_missed() {
     assert_eq!(queue.kept_events(), 2);
     queue.add("q", pod(0, false), at(1));
     popped(&mut queue, at(1));
-    // It helps the one that was popped before it, and not the one that was popped after it.
+    // The event helps the pod that was popped before it, and not the pod that was popped after it.
     queue.back(&Fake, "q", [FIT].into(), Rejectors::new(), at(2));
     assert_eq!(place(&queue, "q"), Place::Unschedulable);
     assert_eq!(queue.kept_events(), 2, "the other one is to see them");
@@ -249,7 +249,7 @@ fn after_an_error_nobody_hurries_and_everybody_tries_again() {
         assert_eq!(queue.next_flush(), Some(at(now + waits + 1)));
         queue.flush(at(now + waits + 1));
     }
-    // A rejection ends the row of errors.
+    // A rejection ends a series of errors.
     popped(&mut queue, at(50));
     queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(50));
     queue.happened(&Fake, &vec![FIT], at(50));
