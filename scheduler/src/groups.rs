@@ -1,13 +1,13 @@
-//! Groups of pods: what the API says of them, and which pods of each are known, where.
+//! Pod groups: their API objects, and the state of each group's pods.
 //!
 //! ```text
-//!   pod told ──> waits ── assume ──> assumed ── told with a node ──> assigned
-//!                  ^ ───── forget ─────┘
+//!   pod without node ──> waits ── assume ──> assumed ── observed with a node ──> assigned
+//!                          ^ ───── forget ─────┘
 //! ```
-//! Input: `PodGroup`s and pods as watches tell them, pods that were given nodes. Output: whether a pod
-//! may be decided, whether its gang has enough pods with nodes, who waits. Owner: the thread that
-//! decides; shared with its pods. Bounds: what the API server has. A scheduler without the gate has
-//! none of this.
+//! Input: `PodGroup`s and pods as observed, pods that were assumed. Output: whether a pod may be
+//! decided, whether its gang has enough pods with nodes, which pods wait. Owner: the deciding
+//! thread; shared with its pods. Bounds: the groups and pods in the API server. Unused without the
+//! feature gate GenericWorkload.
 // k8s: pkg/scheduler/backend/cache/podgroupstate.go,
 //      pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go
 
@@ -27,25 +27,25 @@ use crate::mirror::{is_over, node_name};
 
 type Uid = Rc<str>;
 
-/// The disruption mode of a group that goes as a whole.
+/// The disruption mode of a group that is preempted as a whole.
 const WHOLE: &str = "PodGroup";
-/// The condition of a group that says how its pods fared.
+/// The condition of a group that reports how its pods were scheduled.
 pub const SCHEDULED: &str = "PodGroupScheduled";
 
-/// Which of the gates of groups are on, where groups are known at all (GenericWorkload).
+/// Feature gates of pod groups beyond GenericWorkload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupGates {
     /// GangScheduling: pods of a gang wait for each other.
     pub gangs: bool,
     /// TopologyAwareWorkloadScheduling: a group is placed within one domain of its topology.
     pub topology: bool,
-    /// WorkloadAwarePreemption: others go for a whole group, groups may go as a whole.
+    /// WorkloadAwarePreemption: a group preempts as a whole, and groups may be victims as a whole.
     pub preemption: bool,
-    /// DRAWorkloadResourceClaims: claims of devices may belong to groups.
+    /// DRAWorkloadResourceClaims: ResourceClaims may belong to groups.
     pub claims: bool,
 }
 
-/// Where a pod of a group is.
+/// State of a pod of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
     Waits,
@@ -53,7 +53,7 @@ enum Stand {
     Assigned,
 }
 
-/// All that are known.
+/// All pod groups and their pods.
 #[derive(Clone, Debug, Default)]
 pub struct Groups(Rc<RefCell<Known>>);
 
@@ -61,17 +61,18 @@ pub struct Groups(Rc<RefCell<Known>>);
 struct Known {
     gates: GroupGates,
     groups: HashMap<ObjectKey, Rc<PodGroup>>,
-    /// Those of which it was said that they have their nodes, by name: their uids.
+    /// Groups with PodGroupScheduled=True reported by this process, by name: their uids.
     scheduled: HashMap<ObjectKey, Option<String>>,
     members: HashMap<ObjectKey, BTreeMap<Uid, Stand>>,
     of_pods: HashMap<ObjectKey, (ObjectKey, Uid)>,
-    /// Uids of those that room is being made for.
+    /// Uids of groups whose preemption is under way.
     preempting: HashSet<String>,
-    /// By uid, names of those that give claims up, while that is being written.
+    /// By uid, names of groups whose claims are being released, until the API server has the
+    /// release.
     releasing: HashMap<Uid, ObjectKey>,
 }
 
-/// A group that others go for.
+/// A group that preempts.
 // k8s: pkg/scheduler/framework/preemption/types.go podGroupPreemptor
 #[derive(Clone, Debug)]
 pub struct Preemptor {
@@ -81,9 +82,9 @@ pub struct Preemptor {
     pub key: ObjectKey,
     /// Uid.
     pub uid: Uid,
-    /// The version in which it was told.
+    /// The resource version in which the group was observed.
     pub version: Option<String>,
-    /// It has to stay in one domain of a topology.
+    /// The group has a topology constraint.
     pub has_topology: bool,
 }
 
@@ -98,7 +99,7 @@ impl Known {
         members.filter(|(_, stand)| counts(**stand)).count()
     }
 
-    /// How many pods a gang needs at least; `None` for a group that is no gang.
+    /// Returns the number of pods that a gang needs at least; `None` for a group that is no gang.
     fn min_count(&self, group: &ObjectKey) -> Option<usize> {
         let gang = self.groups.get(group)?.spec.scheduling_policy.gang.as_ref()?;
         Some(usize::try_from(gang.min_count).unwrap_or(0))
@@ -114,7 +115,7 @@ impl Known {
         }
     }
 
-    /// The priority of a group whose pods go together or not at all.
+    /// Returns the priority of a group that is preempted as a whole or not at all.
     // k8s: pkg/scheduler/framework/preemption/types.go isPodGroupPreemptiblePod
     fn goes_whole(&self, group: &ObjectKey) -> Option<i32> {
         let spec = &self.groups.get(group)?.spec;
@@ -122,7 +123,7 @@ impl Known {
         is_whole.then_some(spec.priority.unwrap_or(0))
     }
 
-    /// A pod that is known is somewhere else now.
+    /// Changes the state of a known pod from `from` to `to`.
     fn moves(&mut self, group: &ObjectKey, uid: &str, from: Stand, to: Stand) {
         let members = self.members.get_mut(group);
         if let Some(stand) = members.and_then(|all| all.get_mut(uid)).filter(|s| **s == from) {
@@ -132,33 +133,33 @@ impl Known {
 }
 
 impl Groups {
-    /// None yet.
+    /// Creates an empty set of groups.
     #[must_use]
     pub fn new(gates: GroupGates) -> Self {
         Self(Rc::new(RefCell::new(Known { gates, ..Known::default() })))
     }
 
-    /// The names of groups that were told.
+    /// Returns the names of the observed groups.
     pub fn keys(&self) -> Vec<ObjectKey> {
         self.0.borrow().groups.keys().cloned().collect()
     }
 
-    /// Takes a group as it is; what that is to pods that wait.
+    /// Adds or replaces a group. Returns the event of a group that is new.
     pub fn set(&self, group: PodGroup) -> Option<Event> {
         let key = key_of(&group);
         let is_new = self.0.borrow_mut().groups.insert(key.clone(), Rc::new(group)).is_none();
         is_new.then(|| Event::Group(key.as_str().into(), "scheduling.k8s.io/PodGroupAdd"))
     }
 
-    /// A group is gone; its pods may still be there.
+    /// Removes a group; its pods may still exist.
     pub fn gone(&self, key: &ObjectKey) {
         let mut known = self.0.borrow_mut();
         known.groups.remove(key);
         known.scheduled.remove(key);
     }
 
-    /// Takes a pod as it is told. Without a node it counts only if this scheduler decides it; with one it
-    /// may be whom the others of its group wait for.
+    /// Updates the state of a pod. A pod without a node counts only if this scheduler decides it.
+    /// Returns the event of a pod that got a node, because other pods of its group may wait for it.
     // k8s: gangscheduling/gangscheduling.go isSchedulableAfterPodAdded
     pub fn set_pod(&self, pod: &Pod, is_ours: bool) -> Option<Event> {
         let key = key_of(pod);
@@ -186,12 +187,12 @@ impl Groups {
         comes.then_some(told)
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub fn end_of_pod(&self, pod: &ObjectKey) {
         self.0.borrow_mut().take_pod(pod);
     }
 
-    /// What their groups are to pods on nodes.
+    /// Returns, for pods on nodes, whether they are preempted with their group.
     pub fn memberships(&self, cluster: &Cluster) -> HashMap<Str, Membership> {
         let known = self.0.borrow();
         let mut found = HashMap::new();
@@ -204,12 +205,12 @@ impl Groups {
         found
     }
 
-    /// Whether claims of devices may belong to groups.
+    /// ResourceClaims may belong to groups.
     pub fn have_claims(&self) -> bool {
         self.0.borrow().gates.claims
     }
 
-    /// The group of a pod, which claims may belong to; an error if it is gone.
+    /// Returns the group of a pod, which claims may belong to; an error if the group was deleted.
     // k8s: dynamicresources.go getPodGroup
     pub fn with_claims(&self, pod: &Pod) -> Option<Result<Rc<PodGroup>, String>> {
         let known = self.0.borrow();
@@ -218,36 +219,37 @@ impl Groups {
         Some(known.groups.get(&key).cloned().ok_or_else(missing))
     }
 
-    /// Room is being made for a group.
+    /// Marks the preemption for a group as under way.
     pub fn preempts(&self, uid: &str) {
         self.0.borrow_mut().preempting.insert(uid.to_owned());
     }
 
-    /// That ended: its pods that wait. `None` if no room was being made for such a group.
+    /// Ends the preemption for a group and returns its waiting pods; `None` if none was under way.
     pub fn has_preempted(&self, group: &ObjectKey, uid: &str) -> Option<Vec<Uid>> {
         let mut known = self.0.borrow_mut();
         known.preempting.remove(uid).then(|| known.of_stand(group, Stand::Waits))
     }
 
-    /// A group gives claims up.
+    /// Marks the release of a group's claims as under way.
     pub fn releases(&self, group: &ObjectKey, uid: &Uid) {
         self.0.borrow_mut().releasing.insert(Rc::clone(uid), group.clone());
     }
 
-    /// That is written: its pods that wait. `None` if no such group gave any up.
+    /// Ends the release of a group's claims and returns its waiting pods; `None` if none was under
+    /// way.
     pub fn has_released(&self, uid: &str) -> Option<Vec<Uid>> {
         let mut known = self.0.borrow_mut();
         let group = known.releasing.remove(uid)?;
         Some(known.of_stand(&group, Stand::Waits))
     }
 
-    /// What the group of a pod is to it, whose profile may have gangs.
+    /// Returns the handle of a pod to its group; `is_gang` if the pod's profile supports gangs.
     pub fn of(&self, pod: &Pod, is_gang: bool) -> Option<OfGroup> {
         let is_gang = is_gang && self.0.borrow().gates.gangs;
         Some(OfGroup { key: group_of(pod)?, groups: self.clone(), is_gang })
     }
 
-    /// A group as it was told last, and the condition if it is another one than that of the group.
+    /// Returns the group as last observed, and the condition if it differs from the group's own.
     // k8s: pkg/scheduler/schedule_one_podgroup.go updatePodGroupCondition
     pub fn is_news(
         &self,
@@ -277,24 +279,24 @@ impl Groups {
     }
 }
 
-/// What the group of a pod is to it.
+/// Handle of a pod to its group.
 #[derive(Clone, Debug)]
 pub struct OfGroup {
     /// The group's name.
     pub key: ObjectKey,
     groups: Groups,
-    /// If it is a gang's, it waits for the others.
+    /// The pod waits for the other pods if the group is a gang.
     is_gang: bool,
 }
 
 impl OfGroup {
-    /// Another pod of the group came.
+    /// Returns the event of a further pod in the group.
     #[must_use]
     pub fn pod_is_there(&self) -> Event {
         Event::Group(self.key.as_str().into(), "UnschedulablePodAdd")
     }
 
-    /// Whether it has to wait until its group is there, with as many pods as a gang needs.
+    /// The pod waits until its group exists and has as many pods as the gang needs.
     // k8s: gangscheduling.go PreEnqueue
     #[must_use]
     pub fn is_gated(&self) -> bool {
@@ -309,10 +311,10 @@ impl OfGroup {
         min.is_some_and(|min| known.count(&self.key, |_| true) < min)
     }
 
-    /// Whether so many pods of the gang have nodes that they may be bound.
+    /// Enough pods of the gang have nodes to be bound.
     ///
     /// # Errors
-    /// When the group is gone.
+    /// When the group was deleted.
     // k8s: gangscheduling.go Permit
     pub fn is_enough(&self) -> Result<bool, String> {
         if !self.is_gang {
@@ -330,27 +332,27 @@ impl OfGroup {
         Ok(min.is_none_or(|min| known.count(&self.key, |stand| stand != Stand::Waits) >= min))
     }
 
-    /// A pod of the group counts as on a node.
+    /// Counts a pod of the group as on a node.
     pub fn assume(&self, uid: &str) {
         self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Waits, Stand::Assumed);
     }
 
-    /// It does not any more.
+    /// Reverts `assume`.
     pub fn forget(&self, uid: &str) {
         self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Assumed, Stand::Waits);
     }
 
-    /// Whether groups are placed within one domain of a topology.
+    /// Groups are placed within one domain of a topology.
     #[must_use]
     pub fn has_placements(&self) -> bool {
         self.groups.0.borrow().gates.topology
     }
 
-    /// The label whose values are the domains that the group has to stay in one of, and whether it has
-    /// constraints at all; an error when the group is gone.
+    /// Returns the label whose values are the topology domains of the group, and whether the group
+    /// has constraints at all.
     ///
     /// # Errors
-    /// When the group is gone.
+    /// When the group was deleted.
     pub fn topology(&self) -> Result<(Option<String>, bool), String> {
         let known = self.groups.0.borrow();
         let group = known.groups.get(&self.key).ok_or_else(|| {
@@ -362,7 +364,7 @@ impl OfGroup {
         Ok((key, constraints.is_some()))
     }
 
-    /// Pods of the group that are on nodes or count as there: names and uids.
+    /// Returns names and uids of the group's pods that are on nodes or assumed.
     #[must_use]
     pub fn placed(&self) -> Vec<(ObjectKey, Uid)> {
         let known = self.groups.0.borrow();
@@ -378,31 +380,32 @@ impl OfGroup {
         placed
     }
 
-    /// Pods of the group that count as on a node.
+    /// Returns the assumed pods of the group.
     #[must_use]
     pub fn assumed(&self) -> Vec<Uid> {
         self.groups.0.borrow().of_stand(&self.key, Stand::Assumed)
     }
 
-    /// Pods of the group that have none.
+    /// Returns the pods of the group without a node.
     #[must_use]
     pub fn waiting(&self) -> Vec<Uid> {
         self.groups.0.borrow().of_stand(&self.key, Stand::Waits)
     }
 
-    /// Whether others go for groups as a whole, and for none of their pods alone.
+    /// Groups preempt as a whole, and their pods never alone.
     #[must_use]
     pub fn preempts_whole(&self) -> bool {
         self.groups.0.borrow().gates.preemption
     }
 
-    /// Whether claims of devices may belong to the group.
+    /// ResourceClaims may belong to the group.
     #[must_use]
     pub fn has_claims(&self) -> bool {
         self.groups.have_claims()
     }
 
-    /// Whether room is being made for the group, or it gives claims up: its pods wait until that ended.
+    /// Preemption for the group or the release of its claims is under way: its pods wait for the
+    /// end.
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -413,10 +416,10 @@ impl OfGroup {
         preempts || known.releasing.values().any(|key| *key == self.key)
     }
 
-    /// The group as others may have to go for it.
+    /// Returns the group as a preemptor.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the group was deleted.
     pub fn preemptor(&self) -> Result<Preemptor, String> {
         let known = self.groups.0.borrow();
         let group = known.groups.get(&self.key).ok_or_else(|| {
@@ -437,7 +440,7 @@ impl OfGroup {
     }
 }
 
-/// The group that a pod says it belongs to.
+/// The group that a pod's spec names.
 fn group_of(pod: &Pod) -> Option<ObjectKey> {
     let group = pod.spec.as_ref()?.scheduling_group.as_ref()?.pod_group_name.as_deref()?;
     Some(ObjectKey::new(pod.metadata.namespace.as_deref().unwrap_or_default(), group))
@@ -447,7 +450,7 @@ fn uid_of_group(group: &PodGroup) -> Uid {
     group.metadata.uid.as_deref().unwrap_or_default().into()
 }
 
-/// As the queue has it.
+/// The uid under which the queue has the pod.
 fn uid_of(pod: &Pod, key: &ObjectKey) -> Uid {
     pod.metadata.uid.as_deref().unwrap_or(key.as_str()).into()
 }

@@ -1,11 +1,10 @@
-//! A cluster as it is known from watches: the columns of `sched-core`, and beside them what decisions
-//! need of pods that have no node yet.
+//! Cluster state from watches: the columns of `sched-core`, and what decisions need of pods without
+//! a node.
 //!
-//! Input: [`Told`] by watches. Output: [`Step`]s, and the cluster they lead to. Owner: one task.
-//! Bounds: what the API server has. Of a bound pod nothing is kept but its row in the columns and its
-//! name; of a node what was read of it, as ids; of a pod without a node the stripped object, or its
-//! text (`kept`).
-//! Of an object what cannot be read is left out; it is counted, and told once.
+//! Input: [`Told`] by watches. Output: [`Step`]s, and the cluster after them. Owner: one task.
+//! Bounds: the objects in the API server. Of a bound pod only its row in the columns and its name
+//! are kept; of a node its fields as ids; of a pod without a node the pruned object, or its packed
+//! text (`kept`). Fields that cannot be parsed are left out; the object is counted and logged once.
 
 pub mod declared;
 mod expected;
@@ -49,7 +48,7 @@ use crate::volumes::bind::{Progress, Write};
 use crate::volumes::{Claims, Refused, Volumes};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
-/// A pod for which room on a node is kept.
+/// A nominated pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Nominee {
     /// The pod.
@@ -58,20 +57,20 @@ pub struct Nominee {
     pub node: Rc<str>,
 }
 
-/// A list of a kind that is under way.
+/// A list under way.
 #[derive(Debug, Default)]
 struct Listing {
     seen: HashSet<ObjectKey>,
-    /// Something was in it whose name cannot be read: what it misses is gone once two lists missed it.
+    /// The list had an object with an unreadable name: an object is deleted once two lists lack it.
     nameless: bool,
 }
 
-/// The cluster.
+/// The scheduler's cache of the cluster.
 #[derive(Debug)]
 pub struct Mirror {
     /// The columns.
     pub cluster: Cluster,
-    /// By which pods are decided, at least one.
+    /// Scheduling profiles, at least one.
     profiles: Vec<Arc<Profile>>,
     /// Pods without a node, by key.
     waiting: HashMap<ObjectKey, Rc<KeptPod>>,
@@ -81,43 +80,43 @@ pub struct Mirror {
     declarations: Declarations,
     nominated: HashMap<Str, Nominee>,
     nodes: HashMap<Str, Rc<NodeSpec>>,
-    /// Nodes as they were told, for those who want them whole.
+    /// Whole nodes, if a plugin or an extender needs them.
     whole_nodes: Option<HashMap<String, Rc<Node>>>,
-    /// The same by row, once somebody asks for them.
+    /// Whole nodes by row, once requested.
     whole_rows: WholeNodes,
     rows_are_stale: bool,
-    /// Pods as they were told, for plugins of others.
+    /// Whole pods, for out-of-tree plugins.
     pub(crate) whole_pods: Option<Rc<WholePods>>,
     budgets: BTreeMap<ObjectKey, PodDisruptionBudget>,
     read_budgets: Option<Rc<[Budget]>>,
     /// Volumes and claims.
     pub volumes: Volumes,
-    /// Devices and claims of them.
+    /// Devices and ResourceClaims.
     pub devices: Devices,
-    /// Groups of pods, where they are known.
+    /// Pod groups, if their feature gate is on.
     pub groups: Option<Groups>,
-    /// What happened to all these.
+    /// Events of volumes, devices and claims.
     happened: Vec<Event>,
-    /// What workloads and namespaces said last: their status changes all the time.
+    /// Hashes of the selectors of workloads and labels of namespaces: their status changes often.
     others: HashMap<(Kind, ObjectKey), u64>,
     lists: HashMap<Kind, Listing>,
-    /// What the last list of a kind missed, where that had something without a name.
+    /// Objects absent from the last list of a kind, if that list had an object without a name.
     missed: HashMap<Kind, HashSet<ObjectKey>>,
     complete: HashSet<Kind>,
     flawed: Flawed,
-    /// What the attempt that is under way may spend; without limits between attempts.
+    /// The budget of the attempt under way; unlimited between attempts.
     pub attempt_budget: Rc<AttemptBudget>,
-    /// A dry run adds pods, or removes what it added: after a panic meanwhile they stay.
+    /// A dry run is adding pods or removing them again: after a panic in between they would stay.
     pub(crate) is_changing: Cell<bool>,
 }
 
 impl Mirror {
-    /// An empty one with one profile.
+    /// Creates an empty mirror with one profile.
     pub fn new(profile: Profile) -> Self {
         Self::with_profiles(vec![profile])
     }
 
-    /// An empty one. Without any profile it has the default one.
+    /// Creates an empty mirror. Without any profile it has the default one.
     pub fn with_profiles(profiles: Vec<Profile>) -> Self {
         let mut profiles: Vec<Arc<Profile>> = profiles.into_iter().map(Arc::new).collect();
         if profiles.is_empty() {
@@ -152,14 +151,14 @@ impl Mirror {
         }
     }
 
-    /// The number of the profile that a pod asks for, if there is one of that name.
+    /// Returns the number of the profile that a pod names, if there is one.
     // k8s: pkg/scheduler/schedule_one.go frameworkForPod
     pub fn profile_number(&self, pod: &Pod) -> Option<usize> {
         let name = scheduler_name(pod);
         self.profiles.iter().position(|profile| profile.scheduler_name == name)
     }
 
-    /// A profile by number.
+    /// Returns a profile by number.
     pub fn profile(&self, number: usize) -> &Arc<Profile> {
         &self.profiles[number]
     }
@@ -169,7 +168,7 @@ impl Mirror {
         self.complete.len() == KINDS.len() + self.gated_kinds().count()
     }
 
-    /// Kinds that are followed because a gate says so.
+    /// Kinds that are watched because of a feature gate.
     fn gated_kinds(&self) -> impl Iterator<Item = Kind> + use<> {
         let groups = self.groups.as_ref().map(|_| Kind::PodGroup);
         groups.into_iter().chain(self.devices.has_rules().then_some(Kind::DeviceTaintRule))
@@ -180,27 +179,27 @@ impl Mirror {
         KINDS.into_iter().chain(self.gated_kinds()).filter(|kind| !self.complete.contains(kind))
     }
 
-    /// Objects of which something cannot be read, by kind.
+    /// Returns the number of objects that failed to decode, by kind.
     pub fn unreadable(&self) -> BTreeMap<Kind, usize> {
         self.flawed.counts()
     }
 
-    /// A pod without a node.
+    /// Returns a pod without a node.
     pub fn waiting(&self, key: &ObjectKey) -> Option<&Rc<KeptPod>> {
         self.waiting.get(key)
     }
 
-    /// Where a pod is, when it has a node.
+    /// Returns the node of a bound pod.
     pub fn node_of(&self, key: &ObjectKey) -> Option<&str> {
         self.bound.get(key).map(|pod| &*pod.node)
     }
 
-    /// Numbers of pods without and with a node, and of nodes.
+    /// Returns the numbers of pods without a node, pods with a node, and nodes.
     pub fn counts(&self) -> (usize, usize, usize) {
         (self.waiting.len(), self.bound.len(), self.nodes.len())
     }
 
-    /// All pods with what they declare, in no order.
+    /// Returns the declarations of all pods, in no order.
     pub fn declared(&self) -> Vec<Row> {
         let row = |pod: &ObjectKey, node: Option<&Symbol>, declares| Row {
             pod: pod.clone(),
@@ -212,23 +211,23 @@ impl Mirror {
         bound.chain(waiting).collect()
     }
 
-    /// What happened to volumes, devices and claims since the last call.
+    /// Returns the events of volumes, devices and claims since the last call.
     pub fn take_happened(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.happened)
     }
 
-    /// What a pod's volumes leave it of the nodes.
+    /// Returns the nodes that a pod's volumes allow.
     ///
     /// # Errors
-    /// When they leave it none.
+    /// When they allow no node.
     pub fn claims(&mut self, pod: &Pod) -> Result<Option<Claims>, Refused> {
         self.volumes.look(pod, &mut self.cluster, &self.attempt_budget)
     }
 
-    /// What a pod's claims of devices leave it of the nodes.
+    /// Returns the nodes that a pod's ResourceClaims allow.
     ///
     /// # Errors
-    /// When they leave it none.
+    /// When they allow no node.
     pub fn device_claims(
         &mut self,
         pod: &Pod,
@@ -243,7 +242,7 @@ impl Mirror {
         self.devices.look((pod, resources), &mut self.cluster, of_nodes, group)
     }
 
-    /// How far the volumes of a pod on a node are.
+    /// Returns the progress of binding a pod's volumes on a node.
     pub fn progress(&mut self, writes: &[Write], node: &str) -> Progress {
         self.volumes.progress(&mut self.cluster, writes, node)
     }
@@ -255,8 +254,8 @@ impl Mirror {
         Rc::clone(self.read_budgets.get_or_insert_with(read))
     }
 
-    /// Takes what was told of a list; says what it changes of pods and nodes. Other kinds are
-    /// changed at once.
+    /// Applies a watch event; returns the changes of pods and nodes. Objects of other kinds change
+    /// at once.
     pub fn list(&mut self, told: Told) -> Vec<Step> {
         match told {
             Told::Begun(kind) => {
@@ -316,7 +315,7 @@ impl Mirror {
         gone.iter().flat_map(|key| self.gone(kind, key, None)).collect()
     }
 
-    /// Takes an object as it is now.
+    /// Applies the current state of an object.
     pub fn set(&mut self, thing: Thing) -> Vec<Step> {
         match thing {
             Thing::Pod(pod) => {
@@ -352,7 +351,7 @@ impl Mirror {
         }
     }
 
-    /// What a state of an object changes of pods and nodes, without taking it.
+    /// Returns the changes of pods and nodes that a state of an object would make.
     pub fn foresee(&mut self, thing: &Thing) -> Vec<Step> {
         match thing {
             Thing::Pod(pod) => {
@@ -364,7 +363,7 @@ impl Mirror {
         }
     }
 
-    /// What the end of an object changes, without taking it.
+    /// Returns the changes that the deletion of an object would make.
     pub fn foresee_end(&mut self, kind: Kind, key: &ObjectKey, last: Option<&Thing>) -> Vec<Step> {
         let pod = match last {
             Some(Thing::Pod(pod)) => Some(&**pod),
@@ -426,7 +425,7 @@ impl Mirror {
             }
             None => {
                 self.bound.remove(&key);
-                // It may be an empty one.
+                // The node name may be an empty string.
                 pod.spec.iter_mut().for_each(|spec| spec.node_name = None);
                 self.waiting.insert(key, self.shelf.keep(pod, spec, declares));
             }
@@ -434,11 +433,11 @@ impl Mirror {
         steps
     }
 
-    /// What was read of a pod and what it changes; `None` for one that cannot be used.
+    /// Reads a pod and returns its changes; `None` for a pod without a name.
     fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<(Rc<PodSpec>, Vec<Step>)> {
         let spec = self.spec_of(pod, key)?;
         let mut steps = Vec::new();
-        // A namesake that came before it and whose end was not told.
+        // An earlier pod of the same name whose deletion was not observed.
         let is_it = |known: &Rc<KeptPod>| known.uid() == pod.metadata.uid.as_deref();
         let waits = self.waiting.get(key).cloned().filter(is_it);
         let is_other = match self.bound.get(key) {
@@ -450,7 +449,7 @@ impl Mirror {
         }
         steps.extend(self.nomination_of(pod, &spec, waits.as_deref()));
         let Some(node) = node_name(pod) else {
-            // A store that was restored has taken its node away.
+            // The API server lost the binding, as after a restore of its store.
             let had = self.bound.get(key).filter(|known| known.uid == spec.key);
             steps.extend(had.map(|known| Step::Gone {
                 pod: spec.key,
@@ -464,7 +463,7 @@ impl Mirror {
             _ if is_over(pod) => steps.extend(self.end_of_pod(key, Some(pod))),
             None => steps.push(Step::Bound(Rc::clone(&spec), node)),
             Some(terminating) => {
-                // What else may change of a bound pod is seldom, and is not taken back.
+                // Other fields of a bound pod seldom change; their changes are not undone.
                 let old = PodSpec { terminating, ..(*spec).clone() };
                 let (old, new) = (Rc::new(old), Rc::clone(&spec));
                 steps.push(Step::Changed { old, new, node });
@@ -473,8 +472,8 @@ impl Mirror {
         Some((spec, steps))
     }
 
-    /// What a state of a pod changes of the node that is kept for it. What is known here may be newer
-    /// than what the API says: only what differs from the state before it counts.
+    /// Returns the change of a pod's nomination. The nomination here may be newer than the one in
+    /// the API, so only a difference from the pod's previous state counts.
     // k8s: pkg/scheduler/backend/queue/nominator.go updateNominatedPodUnlocked
     fn nomination_of(
         &self,
@@ -483,13 +482,13 @@ impl Mirror {
         before: Option<&KeptPod>,
     ) -> Option<Step> {
         let has_node = self.cluster.pods().find(spec.key).is_some() || node_name(pod).is_some();
-        // For pods of other schedulers these keep room themselves.
+        // Other schedulers keep the nominations of their own pods.
         let counts = !has_node && self.profile_number(pod).is_some();
         let said = if counts { nominated_node(pod) } else { None };
         let old = self.nominated.get(&spec.key).cloned();
         let stays = !has_node && before.is_some_and(|before| before.nominated_node() == said);
         let node = match &old {
-            // The node stays; the pod may be another one than before.
+            // The nomination stays; the pod may have changed.
             Some(old) if stays => Some(Rc::clone(&old.node)),
             None if stays => None,
             _ => said.map(Rc::from),
@@ -540,7 +539,7 @@ impl Mirror {
         old.map(|(_, spec)| Step::Node { old: Some(Rc::clone(spec)), new: None })
     }
 
-    /// Takes the end of an object.
+    /// Applies the deletion of an object.
     pub fn gone(&mut self, kind: Kind, key: &ObjectKey, last: Option<&Thing>) -> Vec<Step> {
         let steps = self.foresee_end(kind, key, last);
         self.flawed.take(kind, key);
@@ -580,7 +579,7 @@ impl Mirror {
         steps
     }
 
-    /// What is gone selects no pods any more.
+    /// Removes the selectors of a deleted owner.
     fn end_of_owner(&mut self, kind: Kind, key: &ObjectKey) {
         let (namespace, name, cluster) = (key.namespace(), key.name(), &mut self.cluster);
         match kind {
