@@ -1,10 +1,9 @@
 //! KubeSchedulerConfiguration: the file that chooses profiles, plugins, weights and arguments.
 //!
-//! Input: YAML or JSON text of kubescheduler.config.k8s.io/v1. Output: the profile of a scheduler name.
-//! Owner: pure functions. Bounds: one document.
-//! Decoding is strict, as upstream's: an unknown field or argument is an error, and so is an unknown
-//! plugin that is to run; null is as good as nothing. What would change a decision and cannot be
-//! honoured is refused with a sentence.
+//! Input: YAML or JSON text of kubescheduler.config.k8s.io/v1. Output: the profile of a scheduler
+//! name. Owner: pure functions. Bounds: one document. Decoding is strict, as upstream's: an unknown
+//! field or argument is an error, and so is an unknown enabled plugin; null counts as absent. A
+//! setting that would change decisions and is not supported is rejected with a message.
 // k8s: pkg/scheduler/apis/config/types.go, v1/defaults.go, scheme/scheme.go (strict codec)
 
 mod arguments;
@@ -39,7 +38,7 @@ const AS_WRITTEN: [&str; 6] = [
     "enableContentionProfiling",
 ];
 
-/// Why a configuration cannot be used.
+/// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// No YAML, or a field of the wrong type.
@@ -50,7 +49,7 @@ pub enum ConfigError {
     Field {
         /// Path of the field.
         field: String,
-        /// What is wrong.
+        /// The problem with its value.
         problem: String,
     },
 }
@@ -72,7 +71,7 @@ struct File {
     leader_election: process::LeaderElection,
     #[serde(default)]
     client_connection: process::ClientConnection,
-    // Profiles of the Go runtime: read so that their names are known.
+    // Profiling of the Go runtime: accepted and ignored.
     #[serde(rename = "enableProfiling")]
     _profiling: Option<bool>,
     #[serde(rename = "enableContentionProfiling")]
@@ -90,10 +89,10 @@ struct FileProfile {
     plugins: Points,
     #[serde(default)]
     plugin_config: Vec<PluginConfig>,
-    /// Plugins of upstream's in whose place others run.
+    /// In-tree plugins that out-of-tree plugins replace.
     #[serde(skip)]
     replaced: Vec<&'static str>,
-    /// Who filters, and who prepares that, in the order in which they run, those of others among them.
+    /// Filter and PreFilter plugins in their order, out-of-tree ones included.
     #[serde(skip)]
     filter_order: Vec<String>,
     #[serde(skip)]
@@ -121,7 +120,7 @@ struct Points {
 }
 
 impl Points {
-    /// All of them, by name.
+    /// Returns all sets, by point.
     fn sets(&self) -> [(&'static str, &PluginSet); 15] {
         [
             ("multiPoint", &self.multi_point),
@@ -159,7 +158,7 @@ struct PluginRef {
     weight: Option<i32>,
 }
 
-/// The type that an object says to be of.
+/// The type of an object.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct TypeMeta {
@@ -175,10 +174,10 @@ struct PluginConfig {
     args: Value,
 }
 
-/// The profile of `scheduler_name`, or the first one of the file, for whoever asks no extenders.
+/// Returns the profile of `scheduler_name`, or the first one, for commands that call no extenders.
 ///
 /// # Errors
-/// When the text is no such configuration, upstream would refuse it, or it has extenders.
+/// When the text is no such configuration, upstream would reject it, or it has extenders.
 pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, ConfigError> {
     let mut all = without_extenders(text)?;
     let Some(wanted) = scheduler_name else { return Ok(all.swap_remove(0)) };
@@ -189,10 +188,10 @@ pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, Conf
     Ok(all.swap_remove(at))
 }
 
-/// All profiles of the file, for whoever asks no extenders.
+/// Returns all profiles, for commands that call no extenders.
 ///
 /// # Errors
-/// When the text is no such configuration, upstream would refuse it, or it has extenders.
+/// When the text is no such configuration, upstream would reject it, or it has extenders.
 pub fn without_extenders(text: &str) -> Result<Vec<Profile>, ConfigError> {
     let all = profiles(text)?;
     if !extenders(text)?.is_empty() {
@@ -203,18 +202,18 @@ pub fn without_extenders(text: &str) -> Result<Vec<Profile>, ConfigError> {
     Ok(all)
 }
 
-/// All profiles of the file, at least one: the default one where it has none.
+/// Returns all profiles, at least one: the default profile if the file has none.
 ///
 /// # Errors
-/// When the text is no such configuration, or upstream would refuse it.
+/// When the text is no such configuration, or upstream would reject it.
 pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
     profiles_with(text, &Registry::default()).map(|(profiles, _)| profiles)
 }
 
-/// The same, and what each says of the plugins in the registry, which are none of upstream's.
+/// Returns all profiles, and each profile's choice of out-of-tree plugins in the registry.
 ///
 /// # Errors
-/// When the text is no such configuration, or upstream would refuse it.
+/// When the text is no such configuration, or upstream would reject it.
 pub fn profiles_with(
     text: &str,
     registry: &Registry,
@@ -250,10 +249,10 @@ pub fn profiles_with(
     Ok((all, chosen))
 }
 
-/// Those who are asked over HTTP, in this order: who may be left out comes last.
+/// Returns the extenders in the order of their calls: ignorable ones last.
 ///
 /// # Errors
-/// When the text is no such configuration, or upstream would refuse it.
+/// When the text is no such configuration, or upstream would reject it.
 // k8s: pkg/scheduler/scheduler.go buildExtenders
 pub fn extenders(text: &str) -> Result<Vec<Extender>, ConfigError> {
     let mut file = read(text)?;
@@ -262,7 +261,7 @@ pub fn extenders(text: &str) -> Result<Vec<Extender>, ConfigError> {
     Ok(file.extenders)
 }
 
-/// How many percent of the nodes upstream looks at; 0 is its own choice.
+/// Returns percentageOfNodesToScore; 0 leaves it to the scheduler.
 ///
 /// # Errors
 /// When the text is no such configuration.
@@ -270,17 +269,17 @@ pub fn percentage(text: &str) -> Result<i32, ConfigError> {
     Ok(read(text)?.percentage_of_nodes_to_score.unwrap_or(0))
 }
 
-/// How the process runs: credentials, rates, the lease, waits.
+/// Returns the process settings: credentials, rate limits, the lease, backoff.
 ///
 /// # Errors
-/// When the text is no such configuration, or upstream would refuse it.
+/// When the text is no such configuration, or upstream would reject it.
 pub fn process(text: &str) -> Result<Process, ConfigError> {
     let file = read(text)?;
     validate(&file)?;
     Process::of(&file)
 }
 
-/// What is said without an effect here, a sentence each.
+/// Returns a message for each setting that has no effect here.
 ///
 /// # Errors
 /// When the text is no such configuration.
@@ -307,8 +306,8 @@ pub fn without_effect(text: &str, registry: &Registry) -> Result<Vec<String>, Co
     Ok(found.chain(of_plugins).collect())
 }
 
-/// What a profile says of plugins that are not there, or of arguments that nobody reads: most often it
-/// is left from an older release, but it may be a slip.
+/// Messages about disabled plugins that do not exist and arguments that no plugin reads. Most are
+/// left from an older release, but one may be a typing error.
 fn of_nobody(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<String> {
     let is_there = |name: &str| is_known(name) || registry.has(name);
     let sets = profile.plugins.sets().into_iter();
@@ -329,8 +328,8 @@ fn of_nobody(profile: &FileProfile, at: usize, registry: &Registry) -> Vec<Strin
     disabled.chain(unread).collect()
 }
 
-/// What the configuration in force has of the file as it was written: profiles, extenders, and fields
-/// that have no effect.
+/// Returns the fields of the file that are shown as written: profiles, extenders, and fields
+/// without effect.
 ///
 /// # Errors
 /// When the text is no such configuration.
@@ -355,8 +354,8 @@ fn read(text: &str) -> Result<File, ConfigError> {
     File::deserialize(&value).map_err(|e| mistake::of_tree(&value, &e))
 }
 
-/// Null is the zero value, as for Go: a field is not there, an item of a list says nothing. Arguments
-/// are whose plugin they are for.
+/// Removes nulls, which are the zero value, as in Go: an absent field or an empty list item. Nulls
+/// in arguments stay; the plugin decides about them.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -379,7 +378,7 @@ fn field(field: &str, problem: &str) -> ConfigError {
     ConfigError::Field { field: field.to_owned(), problem: problem.to_owned() }
 }
 
-/// Ranges of the fields outside profiles, and what cannot be honoured.
+/// Validates the fields outside profiles, and rejects what is not supported.
 // k8s: pkg/scheduler/apis/config/validation/validation.go ValidateKubeSchedulerConfiguration
 fn validate(file: &File) -> Result<(), ConfigError> {
     let percent = |path: &str, value: Option<i32>| match value {
@@ -434,7 +433,7 @@ fn no_arguments_twice(profile: &FileProfile, at: usize) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// A percentage that was validated; zero where there is none.
+/// A validated percentage; zero if absent.
 fn share(percent: Option<i32>) -> u32 {
     percent.and_then(|percent| u32::try_from(percent).ok()).unwrap_or(0)
 }
@@ -477,7 +476,7 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
                 enabled or have arguments";
             return Err(field(&path_of("multiPoint"), problem));
         }
-        // They take the place of the plugin's own argument.
+        // Extenders' ignored resources replace those of the plugin's argument.
         profile.ignored_resources = ignored;
     }
     profile.validate().map_err(|e| field(&format!("profiles[{at}].{}", e.field), &e.problem))?;

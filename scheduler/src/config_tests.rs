@@ -1,4 +1,4 @@
-//! Configuration files: what is read, and with which sentence what is wrong is refused.
+//! Configuration files: decoded fields, and the messages for invalid ones.
 
 use pintle_sched_core::config::Strategy;
 
@@ -154,7 +154,7 @@ fn everything_may_be_disabled_where_what_is_needed_is_enabled_at_its_own_point()
     assert_eq!(filters.collect::<Vec<_>>(), [Plugin::NodePorts]);
     let error = profile(&file(""), None).expect_err("nobody sorts").to_string();
     assert!(error.contains("PrioritySort cannot be disabled"), "{error}");
-    // Or where another plugin takes its place; its arguments are given once as well.
+    // An out-of-tree plugin may replace it; its arguments are given once as well.
     let others = Registry::default().with("Mine", |_, _| Ok(crate::framework::Points::default()));
     let mine = file(", queueSort: {enabled: [{name: Mine}]}");
     assert!(profiles_with(&mine, &others).is_ok());
@@ -168,7 +168,7 @@ fn filters_run_in_the_order_that_the_file_gives_them() {
     use Plugin::{NodeName as Name, NodePorts as Ports, NodeUnschedulable as Shut};
     let alone = "multiPoint: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}, \
         {name: DefaultBinder}, {name: NodePorts}, {name: Mine}, {name: NodeName}]}";
-    // what is said, the first three filters of the order, whether preparation has the same order
+    // the plugin sets, the first three filters, whether PreFilter has the same order
     for (plugins, want, prepares) in [
         (String::new(), ["NodeUnschedulable", "NodeName", "TaintToleration"], true),
         (
@@ -242,7 +242,7 @@ fn what_an_extender_looks_after_nobody_else_counts() {
         all.map(|all| all[0].ignored_resources.clone()).map_err(|error| error.to_string())
     };
     assert_eq!(ignored("").expect("valid"), ["x.io/gpu"]);
-    // What the arguments say counts no more.
+    // The plugin's own argument is replaced.
     let arguments = "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: \
         {ignoredResources: [example.com/a]}\n";
     assert_eq!(ignored(arguments).expect("valid"), ["x.io/gpu"]);
@@ -295,8 +295,8 @@ fn arguments_of_volume_binding_are_honoured_or_refused() {
     assert!(profile(&format!("{HEAD}{nothing}"), None).is_ok());
 }
 
-/// Nothing said, and for most fields zero or an empty text, is upstream's default; where that would
-/// be a mistake it is one here as well.
+/// An absent field, and for most fields zero or an empty string, is upstream's default. Values that
+/// upstream rejects are rejected here as well.
 #[test]
 fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
     let of = |rest: &str| process(&format!("{HEAD}{rest}"));

@@ -1,7 +1,7 @@
-//! Arguments of plugins: what a file says of one plugin, into the profile.
+//! Plugin arguments: decoded from the file into the profile.
 //!
-//! Input: the arguments' object and its path in the file. Output: fields of the profile, or a sentence
-//! that names the field. Pure.
+//! Input: the arguments' object and its path in the file. Output: fields of the profile, or an
+//! error that names the field. Pure.
 // k8s: pkg/scheduler/apis/config/validation/validation_pluginargs.go
 
 use std::time::Duration;
@@ -110,7 +110,7 @@ struct VolumeBindingArgs {
     shape: Option<Vec<Point>>,
 }
 
-/// Arguments of plugins that are gone.
+/// Plugins that upstream removed, and whose arguments it rejects.
 // k8s: pkg/scheduler/apis/config/validation/validation.go invalidPluginsByVersion
 const GONE: [&str; 4] = ["AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"];
 /// Plugins that have arguments.
@@ -141,8 +141,8 @@ fn args<T: DeserializeOwned>(config: &PluginConfig, path: &str) -> Result<T, Con
     serde_json::from_value(value).map_err(|e| field(path, &e.to_string()))
 }
 
-/// An API object within arguments; its type knows no strictness, so that what it did not read is
-/// looked for afterwards.
+/// Decodes an API object within arguments. Its type does not reject unknown fields, so fields that
+/// were not read are searched for afterwards.
 fn strict<T: DeserializeOwned + Serialize>(value: &Value, path: &str) -> Result<T, ConfigError> {
     let error = |e: serde_json::Error| field(path, &e.to_string());
     let read: T = serde_json::from_value(value.clone()).map_err(error)?;
@@ -153,7 +153,7 @@ fn strict<T: DeserializeOwned + Serialize>(value: &Value, path: &str) -> Result<
     }
 }
 
-/// Path of a field that `kept` lacks.
+/// Returns the path of a field that `kept` lacks.
 fn lost(value: &Value, kept: &Value, path: &str) -> Option<String> {
     match (value, kept) {
         (Value::Object(fields), Value::Object(kept)) => fields.iter().find_map(|(name, value)| {
@@ -187,7 +187,7 @@ pub(super) fn arguments(
         "NodeResourcesFit" => {
             let a = args(config, path)?;
             let which = Plugin::NodeResourcesFit;
-            // Whoever does not run looks at no arguments.
+            // A plugin that is disabled validates no arguments.
             // k8s: pkg/scheduler/framework/plugins/noderesources/fit.go NewFit
             if profile.filters(which) || profile.weight(which) != 0 {
                 fit(profile, a, path)?;
@@ -209,7 +209,7 @@ pub(super) fn arguments(
         "VolumeBinding" => volumes(profile, &args(config, path)?, path)?,
         "DynamicResources" => devices(profile, args(config, path)?, path)?,
         name if GONE.contains(&name) => return Err(field(path, "is of a plugin that is gone")),
-        // Of plugins without arguments, and of those that are not there.
+        // Arguments of plugins that have none, and of unknown plugins, are ignored.
         // k8s: staging/src/k8s.io/kube-scheduler/config/v1/types.go decodeNestedObjects
         _ => {}
     }

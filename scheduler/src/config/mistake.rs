@@ -1,7 +1,7 @@
-//! What of a file cannot be read, in words: where it is, and what is expected there.
+//! Messages of decoding errors: the field, and the expected type.
 //!
-//! Input: the text or its tree, and the reader's error. Output: a `ConfigError` in one line. Pure.
-//! Bounds: `TRIED_MAX` fields of one level are looked at for the one that is wrong.
+//! Input: the text or its tree, and the decoder's error. Output: a `ConfigError` in one line. Pure.
+//! Bounds: at most `TRIED_MAX` fields of one level are tried to find the invalid one.
 
 use serde_json::Value;
 
@@ -9,9 +9,9 @@ use super::{ConfigError, File};
 
 /// Fields of one level, or items of a list, that are tried.
 const TRIED_MAX: usize = 100;
-/// What the reader advises programmers.
+/// The decoder's advice to programmers, which is cut off.
 const TO_PROGRAMMERS: &str = ", set DuplicateKeyPolicy";
-/// What the readers call types, and what YAML does.
+/// The decoders' names of types, and YAML's.
 const TYPES: [(&str, &str); 5] = [
     ("expected i32", "expected a whole number"),
     ("expected i64", "expected a whole number"),
@@ -20,7 +20,7 @@ const TYPES: [(&str, &str); 5] = [
     ("expected a sequence", "expected a list"),
 ];
 
-/// Of text that is no YAML.
+/// The error of text that is not YAML.
 pub(super) fn of_text(error: &serde_saphyr::Error) -> ConfigError {
     let said = error.without_snippet().to_string();
     let said = said.lines().next().unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) fn of_text(error: &serde_saphyr::Error) -> ConfigError {
     }
 }
 
-/// Of a tree that is no configuration.
+/// The error of a tree that is not a configuration.
 pub(super) fn of_tree(tree: &Value, error: &serde_json::Error) -> ConfigError {
     let said = error.to_string();
     if tree.is_null() {
@@ -55,7 +55,7 @@ fn in_words(said: &str) -> String {
     known.map_or_else(|| said.to_owned(), |(theirs, ours)| said.replace(theirs, ours))
 }
 
-/// The field without which something else would be said, as `profiles[0].plugins`.
+/// Returns the path of the field whose removal changes the error, such as `profiles[0].plugins`.
 fn culprit(tree: &Value, said: &str) -> String {
     let (mut pointer, mut path) = (String::new(), String::new());
     while let Some((next, shown)) = children(tree, &pointer).into_iter().find(|(name, _)| {
@@ -75,7 +75,7 @@ fn culprit(tree: &Value, said: &str) -> String {
     path.trim_start_matches('.').to_owned()
 }
 
-/// Names of what is below, and how they are shown in a path.
+/// Returns the names of the children, and their form in a path.
 fn children(tree: &Value, pointer: &str) -> Vec<(String, String)> {
     match tree.pointer(pointer) {
         Some(Value::Object(fields)) => {

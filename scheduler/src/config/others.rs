@@ -1,13 +1,13 @@
-//! What a profile says of plugins that are none of upstream's, taken out of its sets.
+//! Out-of-tree plugins of a profile, moved out of its plugin sets.
 //!
-//! Input: a profile of the file, the registry. Output: what the plugins need, and a profile that names
-//! upstream's alone. Pure.
+//! Input: a profile of the file, the registry. Output: the choice of out-of-tree plugins, and a
+//! profile that names in-tree plugins only. Pure.
 
 use super::points::{order, weight};
 use super::{FileProfile, PluginRef, PluginSet};
 use crate::framework::{Chosen, Registry};
 
-/// Points at which a plugin of upstream's may only be replaced by one of others.
+/// Points where an in-tree plugin can only be replaced by an out-of-tree one.
 const REPLACED: [(&str, &str); 2] = [("queueSort", "PrioritySort"), ("bind", "DefaultBinder")];
 
 pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> Chosen {
@@ -54,7 +54,7 @@ pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> Chosen {
     chosen
 }
 
-/// Takes those out that are in the registry.
+/// Removes the registry's plugins from a set and returns them.
 fn enabled(set: &mut PluginSet, registry: &Registry) -> Vec<(String, i64)> {
     let all = std::mem::take(&mut set.enabled).into_iter();
     let (own, rest): (Vec<PluginRef>, Vec<PluginRef>) =

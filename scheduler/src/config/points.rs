@@ -1,13 +1,15 @@
-//! Which plugins run at which points: what a profile's sets say, as far as it can be honoured.
+//! Plugin sets of a profile: the plugins that run at each point, as far as this scheduler supports
+//! it.
 //!
-//! Input: the sets of one profile. Output: filters and weights, or a sentence that names the set. Pure.
+//! Input: the sets of one profile. Output: filters and weights, or an error that names the set.
+//! Pure.
 // k8s: pkg/scheduler/apis/config/v1/default_plugins.go mergePluginSet
 
 use pintle_sched_core::{Plugin, Profile};
 
 use super::{ConfigError, FileProfile, PluginRef, PluginSet, Points, field};
 
-/// Plugins that exist upstream without being columns here; naming them is no mistake.
+/// Upstream's plugins without columns here; naming them is valid.
 const OTHER_PLUGINS: [&str; 6] = [
     "PrioritySort",
     "DefaultBinder",
@@ -17,10 +19,10 @@ const OTHER_PLUGINS: [&str; 6] = [
     "PodGroupPodsCount",
 ];
 
-/// Plugins that no scheduler can be without.
+/// Plugins that every scheduler needs.
 const NEEDED: [&str; 2] = ["PrioritySort", "DefaultBinder"];
 
-/// The set of plugins that run wherever they can.
+/// Applies the multiPoint set.
 pub(super) fn multi_point(
     profile: &mut Profile,
     from: &FileProfile,
@@ -59,7 +61,7 @@ pub(super) fn multi_point(
     Ok(())
 }
 
-/// Whether a plugin that is there by default has arguments, its own or upstream's defaults.
+/// A default plugin takes arguments unless it is disabled and nothing in the profile names it.
 // k8s: pkg/scheduler/apis/config/v1/defaults.go setDefaults_KubeSchedulerProfile
 pub(super) fn takes_arguments(name: &str, profile: &FileProfile) -> bool {
     let all = &profile.plugins.multi_point;
@@ -69,8 +71,8 @@ pub(super) fn takes_arguments(name: &str, profile: &FileProfile) -> bool {
     !is_off || is_given || enabled.any(|plugin| plugin.name == name)
 }
 
-/// The plugins that run at a point, if they can, in their order: those that the point names and that run
-/// everywhere, in the point's order; then the others that run everywhere; then the rest of the point's.
+/// Returns the plugins of a point in their order: first those enabled both at the point and by
+/// multiPoint, in the point's order; then the rest of multiPoint; then the rest of the point.
 // k8s: pkg/scheduler/framework/runtime/framework.go expandMultiPointPlugins
 pub(super) fn order(everywhere: &PluginSet, point: &PluginSet) -> Vec<String> {
     let is_off = |set: &PluginSet, name: &str| {
@@ -90,7 +92,7 @@ pub(super) fn order(everywhere: &PluginSet, point: &PluginSet) -> Vec<String> {
     first.into_iter().chain(all).chain(last).map(str::to_owned).collect()
 }
 
-/// The points whose plugins can be chosen one by one.
+/// Points whose plugins can be chosen one by one.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Point {
     Filter,
@@ -139,7 +141,7 @@ pub(super) fn weight(plugin: &PluginRef) -> i64 {
     }
 }
 
-/// Everybody who is to run is known, and nobody is enabled twice.
+/// Checks that every enabled plugin is known and enabled once.
 fn check(set: &PluginSet, path: &str) -> Result<(), ConfigError> {
     for (at, plugin) in set.enabled.iter().enumerate() {
         if plugin.name == "*" {
@@ -153,8 +155,8 @@ fn check(set: &PluginSet, path: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A plugin runs at all of its other points or at none, so that a set which changes one of these
-/// alone is refused; one that names what runs there anyway changes nothing.
+/// Applies the sets of the other points. A plugin runs at all of these points or at none, so a set
+/// that changes a single point is rejected; a set that names the defaults changes nothing.
 pub(super) fn other_points(
     profile: &mut Profile,
     points: &Points,
@@ -185,7 +187,7 @@ pub(super) fn other_points(
             profile.preemption = false;
         }
         let more = set.enabled.iter().find(|e| !defaults.contains(&e.name.as_str()));
-        // Who is not there at all does not run at this point either.
+        // Disabling an unknown plugin is valid: it does not run at this point anyway.
         let mut others = set.disabled.iter().filter(|d| name != "postBind" && is_known(&d.name));
         let other = others.find(|d| match d.name.as_str() {
             "*" => defaults.is_empty(),
@@ -202,7 +204,7 @@ pub(super) fn other_points(
     Ok(())
 }
 
-/// Plugins whose filters read what they have prepared once for a pod.
+/// Plugins whose filters read state of their own PreFilter.
 // k8s: pkg/scheduler/framework/plugins/* PreFilter
 pub(super) const PREPARE_FILTERS: [&str; 11] = [
     "DynamicResources",
@@ -217,7 +219,7 @@ pub(super) const PREPARE_FILTERS: [&str; 11] = [
     "VolumeRestrictions",
     "VolumeZone",
 ];
-/// Plugins whose scores do.
+/// Plugins whose scores read state of their own PreScore.
 // k8s: pkg/scheduler/framework/plugins/* PreScore
 pub(super) const PREPARE_SCORES: [&str; 7] = [
     "InterPodAffinity",
@@ -229,8 +231,8 @@ pub(super) const PREPARE_SCORES: [&str; 7] = [
     "VolumeBinding",
 ];
 
-/// Plugins prepare for what they do, and nothing else: a set that has all of them prepare is what
-/// happens anyway, one that takes what it reads from a plugin is refused.
+/// Checks a PreFilter or PreScore set. A set with all preparing plugins is the default; a set that
+/// removes the preparation of an enabled filter or score is rejected.
 pub(super) fn preparation(
     set: &PluginSet,
     preparing: &[&str],

@@ -1,4 +1,4 @@
-//! What the configuration says of the process: credentials, rates, the lease, waits.
+//! Process settings of the configuration: credentials, rate limits, the lease, backoff.
 // k8s: pkg/scheduler/apis/config/v1/defaults.go, component-base/config/v1alpha1/defaults.go
 
 use std::path::PathBuf;
@@ -13,20 +13,20 @@ use serde::Deserialize;
 use super::{ConfigError, File, field};
 use crate::queue::Backoff;
 
-/// How the scheduler runs.
+/// Process settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Process {
     /// Credentials.
     pub kubeconfig: Option<PathBuf>,
-    /// Requests a second, and at once.
+    /// Requests per second.
     pub qps: f64,
-    /// Requests at once.
+    /// Requests in a burst.
     pub burst: u32,
     /// Leader election.
     pub election: Election,
-    /// How long pods wait that were rejected.
+    /// Backoff of rejected pods.
     pub backoff: Backoff,
-    /// Percent of the nodes that are enough, as written; profiles may say something else.
+    /// percentageOfNodesToScore as written; a profile may override it.
     pub percentage_of_nodes: i32,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct LeaderElection {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct ClientConnection {
     kubeconfig: Option<String>,
-    // Ours speaks JSON alone.
+    // The client speaks JSON only.
     #[serde(rename = "acceptContentTypes")]
     _accept_content_types: Option<String>,
     pub(super) content_type: Option<String>,
@@ -112,7 +112,7 @@ impl Process {
             renew: or_usual(from.renew_deadline, usual.renew),
             retry: or_usual(from.retry_period, usual.retry),
         };
-        // It is not checked where no election takes place.
+        // The lock is not validated without leader election.
         // k8s: pkg/scheduler/apis/config/validation/validation.go ValidateKubeSchedulerConfiguration
         let lock = from.resource_lock.as_deref().filter(|_| election.is_on);
         if let Some(lock) = lock.filter(|lock| !["", "leases"].contains(lock)) {
@@ -130,7 +130,8 @@ impl Process {
         Ok(())
     }
 
-    /// Requests a second and at once; none when the rate is negative. Only flags may say zero.
+    /// Returns the client's rate limit; none if the rate is negative. Only flags can set it to
+    /// zero.
     pub fn rate(&self) -> Option<Rate> {
         let burst = i32::try_from(self.burst).unwrap_or(i32::MAX);
         Some(Rate::of_settings(self.qps, burst)).filter(|rate| rate.per_second > 0.0)

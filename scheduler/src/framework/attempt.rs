@@ -1,8 +1,8 @@
-//! One attempt of one pod, as plugins of others see it.
+//! One attempt of one pod, as out-of-tree plugins see it.
 //!
-//! Input: the pod, whole nodes by row. Output: statuses and scores beside those of the columns; what
-//! comes after a node was chosen. Owner: the cycle; lanes while the pod is being bound. Bounds: the
-//! nodes that pass the columns.
+//! Input: the pod, whole nodes by row. Output: statuses and scores in addition to those of the
+//! columns, and the steps after a node was selected. Owner: the cycle; lanes while the pod is being
+//! bound. Bounds: the nodes that pass the columns.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins .. RunPostBindPlugins
 
 use std::cell::RefCell;
@@ -26,21 +26,21 @@ use super::points::{CycleState, NodeInfo, Nodes, Permission, PreFilterExtensions
 use super::trial::{Expected, Trial};
 use super::{Name, Plugins};
 
-/// Longest wait for permission.
+/// Longest wait for Permit.
 // k8s: pkg/scheduler/framework/runtime/framework.go maxTimeout
 const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
-/// What a plugin gives a node at most.
+/// Highest score of a node.
 const SCORE_MAX: i64 = 100;
 
 /// Whole nodes by row.
 pub(crate) type WholeNodes = Rc<Vec<Option<Rc<Node>>>>;
 
-/// What was said of an attempt that goes no further.
+/// The end of an attempt before a node was selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// These plugins reject it.
+    /// These plugins rejected the pod.
     Rejected(Vec<Name>, Code, String),
-    /// One failed.
+    /// A plugin failed.
     Failed(String),
 }
 
@@ -60,33 +60,33 @@ impl Stopped {
     }
 }
 
-/// What came of making room.
+/// The outcome of PostFilter plugins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// This node is kept for the pod.
+    /// The pod is nominated to this node.
     Kept(String),
-    /// Nobody has any; what each says of it.
+    /// No plugin nominated the pod; the message of each.
     None(Vec<String>),
-    /// Nobody else was asked after this was said.
+    /// A plugin ended PostFilter with this message.
     Never(String),
 }
 
-/// One attempt.
+/// One attempt of one pod.
 pub struct Attempt {
     pub(super) plugins: Rc<Plugins>,
-    /// How long plugins take is measured.
+    /// Plugin calls are timed in this attempt.
     pub(super) is_timed: bool,
     pub(super) pod: Rc<Pod>,
     pub(super) state: CycleState,
     pub(super) nodes: RefCell<WholeNodes>,
-    /// Who counts as on a node that is tried, and who as gone from it.
+    /// Pods that a dry run adds to the node under evaluation, or removes from it.
     pub(super) expected: RefCell<Option<Expected>>,
     pub(super) trial: RefCell<Option<Trial>>,
-    /// The nodes that the pod's own affinity leaves by name.
+    /// The node names that the pod's own affinity allows.
     own: Option<BTreeSet<String>>,
-    /// Those of them that are left, and by whom.
+    /// The nodes that PreFilter plugins leave, and the plugins that excluded others.
     only: Option<(BTreeSet<String>, BTreeSet<Name>)>,
-    /// Filters that have nothing to say of this pod.
+    /// Filters that are skipped for this pod.
     skipped: BTreeSet<Name>,
     rejected_by: RefCell<BTreeSet<Name>>,
     error: RefCell<Option<String>>,
@@ -106,8 +106,8 @@ impl PartialEq for Attempt {
 }
 
 impl Attempt {
-    /// Begins one; those are asked who come before this place. Whoever stopped it may have room made
-    /// all the same.
+    /// Begins an attempt: runs the PreFilter plugins before rank `before`. A pod of a stopped
+    /// attempt may still preempt.
     pub(crate) fn begin(
         plugins: &Rc<Plugins>,
         pod: &Rc<Pod>,
@@ -148,7 +148,7 @@ impl Attempt {
                     self.only = Some(only);
                     none.map_or(Ok(()), Err)?;
                 }
-                // Preemption may be tried later, for which all have to be prepared.
+                // Preemption may follow, and needs every PreFilter plugin's state.
                 Err(why @ Rejection::Unschedulable(_)) => {
                     stopped = Some(Stopped::of("PreFilter", name, why));
                 }
@@ -158,7 +158,7 @@ impl Attempt {
         stopped.map_or(Ok(()), Err)
     }
 
-    /// The nodes that are left beside those that other plugins leave, and all who leave them.
+    /// Returns the nodes that all plugins so far leave, and the plugins that excluded others.
     fn leaves(&self, names: &BTreeSet<String>, name: &Name) -> (BTreeSet<String>, BTreeSet<Name>) {
         let own = || {
             let by = Name::from(Plugin::NodeAffinity.name());
@@ -175,14 +175,14 @@ impl Attempt {
         Some(NodeInfo { node, numbers: view.numbers(row) })
     }
 
-    /// What a node outside of those that are left is told.
+    /// Returns the status of a node that a PreFilter plugin excluded.
     fn outside(&self, node: &str) -> Option<Status> {
         let (_, by) = self.only.as_ref().filter(|(left, _)| !left.contains(node))?;
         self.rejected_by.borrow_mut().extend(others(by));
         self.absent()
     }
 
-    /// What all nodes are told that are not looked at, where a plugin of others leaves some out.
+    /// Returns the status of nodes without evaluation, if an out-of-tree plugin excluded some.
     // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
     pub(crate) fn absent(&self) -> Option<Status> {
         let (_, by) = self.only.as_ref()?;
@@ -190,14 +190,14 @@ impl Attempt {
         Some(status(Code::UnschedulableAndUnresolvable, reason))
     }
 
-    /// A node.
+    /// Returns the whole node of a row.
     pub(super) fn known<'a>(
         &self,
         nodes: &'a WholeNodes,
         view: &View,
         row: u32,
     ) -> Result<NodeInfo<'a>, Status> {
-        // A node that is not there as a whole yet takes nobody.
+        // No pod fits on a node whose whole object is missing.
         let unknown = || status(Code::Unschedulable, "node(s) were not known yet".to_owned());
         self.info(nodes, view, row).ok_or_else(unknown)
     }
@@ -218,7 +218,7 @@ impl Attempt {
         }
     }
 
-    /// The filters that have this place.
+    /// Returns the filters at this rank.
     pub(super) fn run_at(&self, rank: Rank) -> Range<usize> {
         let mut runs = self.plugins.filter_runs.iter();
         runs.find(|(first, _)| *first == rank).map_or(0..0, |(_, run)| run.clone())
@@ -242,7 +242,7 @@ impl Attempt {
         None
     }
 
-    /// What a node is told that a plugin rejects, or fails to look at.
+    /// Returns the status of a node that a plugin rejects or fails to evaluate.
     pub(super) fn rejects(&self, point: &str, name: &Name, why: Rejection) -> Status {
         match Stopped::of(point, name, why) {
             Stopped::Rejected(names, code, why) => {
@@ -256,7 +256,7 @@ impl Attempt {
         }
     }
 
-    /// Those who follow pods that come and go in thought.
+    /// Returns the plugins that follow pods added and removed in dry runs.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterExtensionAddPod
     pub(super) fn followers(&self) -> impl Iterator<Item = (&Name, &dyn PreFilterExtensions)> {
         let active =
@@ -264,7 +264,7 @@ impl Attempt {
         active.filter_map(|(name, _, plugin)| Some((name, plugin.extensions()?)))
     }
 
-    /// Scores all rows that are left.
+    /// Scores all feasible rows.
     fn run_scores(&self, view: &View, feasible: &Bits) -> Result<HashMap<u32, i64>, String> {
         if self.plugins.scores.is_empty() {
             return Ok(HashMap::new());
@@ -309,30 +309,30 @@ impl Attempt {
         Ok(rows.into_iter().zip(sums).collect())
     }
 
-    /// What failed while nodes were looked at.
+    /// Returns the first error of a filter.
     pub(crate) fn error(&self) -> Option<String> {
         self.error.borrow().clone()
     }
 
-    /// Where a plugin comes among those who are asked before any node is looked at.
+    /// Returns the rank of a plugin among all PreFilter plugins.
     pub(crate) fn pre_filter_rank(&self, name: &str) -> Rank {
         let mut all = self.plugins.pre_filters.iter().zip(&self.plugins.pre_filter_ranks);
         all.find(|((other, ..), _)| **other == *name).map_or(RANK_LAST, |(_, rank)| *rank)
     }
 
-    /// Who rejected nodes.
+    /// Returns the plugins that rejected nodes.
     pub(crate) fn rejected_by(&self) -> Vec<Name> {
         self.rejected_by.borrow().iter().cloned().collect()
     }
 
-    /// Nodes are not looked at any more.
+    /// Drops the nodes: no further node is evaluated in this attempt.
     pub(crate) fn forget_nodes(&self) {
         *self.nodes.borrow_mut() = WholeNodes::default();
         self.expect_nobody();
         self.scores.borrow_mut().clear();
     }
 
-    /// What is done for a pod that no node takes.
+    /// Runs the PostFilter plugins for a pod that fits on no node.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins
     pub(crate) fn post_filter(&self, why: &str) -> Room {
         let mut added = Vec::new();
@@ -368,7 +368,7 @@ impl Attempt {
         }
     }
 
-    /// For whom the pod has to wait, and how long at most.
+    /// Returns the plugins whose permission the pod waits for, each with its longest wait.
     pub(crate) fn permit(&self, node: &str) -> Result<BTreeMap<Name, Duration>, Stopped> {
         let mut pending = BTreeMap::new();
         for (name, _, plugin) in &self.plugins.permits {
@@ -384,12 +384,12 @@ impl Attempt {
         Ok(pending)
     }
 
-    /// Whether there is anything to do once a node is chosen.
+    /// A plugin runs after a node is selected.
     pub(crate) fn acts_late(&self) -> bool {
         self.plugins.acts_late()
     }
 
-    /// Whether anything is done before the binding.
+    /// A PreBind plugin is enabled.
     pub(crate) fn prepares_binding(&self) -> bool {
         !self.plugins.pre_binds.is_empty()
     }
@@ -404,7 +404,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// How a plugin bound it; `None` leaves it to the default.
+    /// Binds the pod by a plugin; `None` leaves it to the default binder.
     pub(crate) async fn bind(&self, node: &str) -> Option<Result<(), String>> {
         for (name, _, plugin) in &self.plugins.binds {
             let began = Instant::now();
@@ -428,7 +428,7 @@ impl Attempt {
     }
 }
 
-/// What is said where plugins leave no node together.
+/// The rejection when PreFilter plugins together leave no node.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins
 fn nowhere(by: &BTreeSet<Name>) -> Stopped {
     let said = match by.len() {
@@ -444,7 +444,7 @@ fn listed(names: &BTreeSet<Name>) -> String {
     format!("[{}]", names.join(" "))
 }
 
-/// Those of them that are none of upstream's.
+/// The out-of-tree plugins among these.
 fn others(names: &BTreeSet<Name>) -> impl Iterator<Item = Name> {
     names.iter().filter(|name| Plugin::from_name(name).is_none()).cloned()
 }
@@ -458,7 +458,7 @@ impl RowPlugin for Attempt {
         Plugin::OutOfTree
     }
 
-    /// Nodes that are not looked at come before all filters.
+    /// Excluded nodes are rejected before all filters.
     fn ranks(&self, _: &Profile) -> Vec<Rank> {
         let runs = self.plugins.filter_runs.iter().map(|(rank, _)| *rank);
         [0].into_iter().chain(runs).collect()

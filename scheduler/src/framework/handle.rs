@@ -1,7 +1,7 @@
-//! What plugins may ask of the scheduler: pods that wait for permission, another attempt, a client.
+//! Services of the scheduler for plugins: pods that wait for Permit, another attempt, a client.
 //!
-//! Input: calls of plugins. Output: requests that the cycle takes up. Owner: shared by all plugins of
-//! one scheduler, on its thread. Bounds: pods that were given nodes.
+//! Input: calls of plugins. Output: requests that the cycle handles. Owner: shared by all plugins
+//! of one scheduler, on its thread. Bounds: pods with nodes.
 // k8s: pkg/scheduler/framework/runtime/waiting_pods_map.go
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use pintle_api::informer::ObjectKey;
 use super::Name;
 use super::pods::WholePods;
 
-/// A pod that has a node and waits for permission.
+/// A pod that has a node and waits for Permit.
 #[derive(Clone, Debug)]
 pub struct WaitingPod {
     /// The pod.
@@ -26,7 +26,7 @@ pub struct WaitingPod {
     pub pending: Vec<Name>,
 }
 
-/// What a plugin asked for.
+/// A request of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Allow { uid: String, plugin: String },
@@ -34,7 +34,7 @@ pub(crate) enum Request {
     Activate(ObjectKey),
 }
 
-/// What plugins have of the scheduler.
+/// The scheduler as plugins see it.
 #[derive(Clone, Default)]
 pub struct Handle(Rc<Shared>);
 
@@ -54,13 +54,13 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Pods that wait for permission, by uid.
+    /// Returns the pods that wait for Permit, by uid.
     #[must_use]
     pub fn waiting_pods(&self) -> Vec<WaitingPod> {
         self.0.waiting.borrow().values().cloned().collect()
     }
 
-    /// Pods that count as on nodes, those that are being bound included, each with its node.
+    /// Returns pods on nodes, those that are being bound included, each with its node.
     #[must_use]
     pub fn pods_on_nodes(&self) -> Vec<(Rc<str>, Rc<Pod>)> {
         self.0.pods.on_nodes()
@@ -70,30 +70,31 @@ impl Handle {
         &self.0.pods
     }
 
-    /// This plugin allows a pod that waits. It is bound when all that made it wait have.
+    /// Allows a waiting pod in the name of a plugin. It is bound once every plugin it waits for
+    /// has.
     pub fn allow(&self, uid: &str, plugin: &str) {
         self.ask(Request::Allow { uid: uid.to_owned(), plugin: plugin.to_owned() });
     }
 
-    /// A pod that waits is not bound; it is tried again when something happens.
+    /// Rejects a waiting pod; it is retried on an event.
     pub fn reject(&self, uid: &str, plugin: &str, why: &str) {
         let (uid, plugin, why) = (uid.to_owned(), plugin.to_owned(), why.to_owned());
         self.ask(Request::Reject { uid, plugin, why });
     }
 
-    /// A pod without a node is tried again at once, whoever rejected it; one that is being decided, after
-    /// its backoff.
+    /// Retries a pod without a node at once, whatever rejected it. A pod that is being decided is
+    /// retried after its backoff.
     pub fn activate(&self, namespace: &str, name: &str) {
         self.ask(Request::Activate(ObjectKey::new(namespace, name)));
     }
 
-    /// A client with the scheduler's credentials; `None` in tests without one.
+    /// Returns a client with the scheduler's credentials; `None` in tests without one.
     #[must_use]
     pub fn client(&self) -> Option<kube::Client> {
         self.0.client.borrow().clone()
     }
 
-    /// Gives plugins a client, and has `wake` called whenever one asks for something.
+    /// Sets the client for plugins, and the function that is called on each request of a plugin.
     pub(crate) fn connect(&self, client: kube::Client, wake: Box<dyn Fn()>) {
         *self.0.client.borrow_mut() = Some(client);
         *self.0.wake.borrow_mut() = Some(wake);
@@ -107,7 +108,7 @@ impl Handle {
         self.0.waiting.borrow_mut().remove(uid);
     }
 
-    /// Forgets all pods, because the cluster is read again.
+    /// Drops all pods, because the cluster is read again.
     pub(crate) fn forget_pods(&self) {
         self.0.waiting.borrow_mut().clear();
         self.0.requests.borrow_mut().clear();

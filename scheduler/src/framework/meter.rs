@@ -1,7 +1,7 @@
-//! How often and how long plugins of others run.
+//! Metrics of out-of-tree plugins: number and duration of calls.
 //!
-//! Input: each call. Output: calls of a [`Meter`]. Owner: an attempt. One attempt of ten is timed, as
-//! upstream does, for a filter is asked about each node; calls are all counted.
+//! Input: each call. Output: calls of a [`Meter`]. Owner: an attempt. Every call is counted. One
+//! attempt of ten is timed, as upstream does, because a filter runs for each node.
 // k8s: pkg/scheduler/schedule_one.go pluginMetricsSamplePercent
 
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use super::attempt::Attempt;
 use super::points::{Nodes, Permission, Rejection};
 use super::{Name, Plugins};
 
-/// One attempt of so many is timed.
+/// One attempt of this many is timed.
 const SAMPLE: u64 = 10;
 
-/// Takes what there is to count of the plugins of one profile.
+/// Records metrics of the plugins of one profile.
 pub(crate) trait Meter {
-    /// A plugin was asked at a point, so long, and said this, in upstream's words.
+    /// Records the duration and status of a call at a point, with upstream's labels.
     fn ran(&self, plugin: &str, point: &'static str, status: &'static str, took: Duration);
 
-    /// A plugin was asked at a point so many times.
+    /// Records the number of calls at a point.
     fn evaluated(&self, plugin: &str, point: &'static str, times: usize);
 }
 
 impl Plugins {
-    /// Whether the attempt that begins is timed.
+    /// Counts an attempt, and returns true if it is to be timed.
     pub(super) fn is_sampled(&self) -> bool {
         let count = self.attempts.get();
         self.attempts.set(count.wrapping_add(1));
@@ -54,7 +54,7 @@ impl Failed for () {
     fn failed(_: Panicked) {}
 }
 
-/// Asks a plugin; its panic is its error, and counted.
+/// Calls a plugin; a panic is counted and returned as an error.
 pub(super) fn asked<T>(plugin: &str, point: &str, run: impl FnOnce() -> T) -> Result<T, Panicked> {
     tasks::catch(run).inspect_err(|panic| {
         tasks::counted("plugin");

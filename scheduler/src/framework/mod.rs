@@ -1,15 +1,16 @@
-//! Plugins of others: linked in when a scheduler is built, called at upstream's extension points.
+//! Out-of-tree plugins: linked in when a scheduler is built, called at upstream's extension points.
 //!
 //! ```text
 //!   Registry ── names, arguments of a profile ──> Plugins
-//!      PreEnqueue, QueueSort         the queue: who waits, who is first
-//!      PreFilter .. Score            an Attempt: a plugin of single nodes beside ours
+//!      PreEnqueue, QueueSort         the queue: gates and order
+//!      PreFilter .. Score            an Attempt: plugins of single nodes, besides ours
 //!      Reserve, Permit               the cycle, once a node is chosen
 //!      PreBind, Bind, PostBind       lanes, and the cycle when it is bound
 //! ```
-//! Input: a registry, what a file says of its plugins. Output: what they say of pods and nodes. Owner:
-//! the one thread that decides; what plugins keep between calls is theirs. A scheduler with plugins of
-//! its own is a crate with a `main` of one line, see `scheduler/examples/own-plugins`:
+//! Input: a registry, the plugin sets of a configuration file. Output: the plugins' answers about
+//! pods and nodes. Owner: the deciding thread; a plugin owns the state that it keeps between calls.
+//! A scheduler with plugins of its own is a crate with a `main` of one line, see
+//! `scheduler/examples/own-plugins`:
 //!
 //! ```no_run
 //! use pintle_scheduler::framework::{Points, Registry};
@@ -18,8 +19,8 @@
 //!     pintle_scheduler::command_line(registry)
 //! }
 //! ```
-//! Plugins see whole nodes and pods, which is why those are kept whole when a profile enables any;
-//! pods of profiles without plugins cost what they cost before.
+//! Plugins need whole nodes and pods, so those are kept whole when a profile enables any plugin.
+//! Pods of profiles without plugins cost nothing more.
 // k8s: pkg/scheduler/framework/runtime/{framework,registry,waiting_pods_map}.go
 
 mod attempt;

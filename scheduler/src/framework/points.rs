@@ -1,7 +1,7 @@
-//! The extension points: what a plugin may be asked, a trait for each.
+//! Extension points of the scheduling framework: one trait for each.
 //!
-//! Owner: nobody; contracts alone. All are called on the thread that decides, so that they must not
-//! block it: what takes long is `PreBind` or `Bind`, which are asynchronous.
+//! Owner: none; traits alone. All methods run on the deciding thread and must not block it. Slow
+//! work belongs in `PreBind` or `Bind`, which are asynchronous.
 // k8s: staging/src/k8s.io/kube-scheduler/framework/interface.go
 
 use std::any::{Any, TypeId};
@@ -15,34 +15,34 @@ use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use pintle_sched_core::snapshot::chunk::Numbers;
 
-/// Why a plugin says no.
+/// The reason for a plugin's rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// Not this node as it is, or not now: other pods that go may help, so that preemption is tried.
+    /// The node does not fit as it is now: fewer pods may help, so preemption is tried.
     Unschedulable(String),
-    /// Whatever other pods do, it stays so.
+    /// Preemption cannot help.
     Unresolvable(String),
-    /// The plugin itself failed: the pod is tried again after a while.
+    /// The plugin itself failed: the pod is retried after its backoff.
     Error(String),
 }
 
-/// What plugins keep of one attempt of one pod, by type. It lives until the pod is bound or the
+/// State of plugins during one attempt of one pod, by type. It lives until the pod is bound or the
 /// attempt has failed.
 #[derive(Default)]
 pub struct CycleState(RefCell<HashMap<TypeId, Rc<dyn Any>>>);
 
 impl CycleState {
-    /// The same values once more: what is replaced there stays here.
+    /// A copy with the same values: writes to it do not change the original.
     pub(super) fn copy(&self) -> Self {
         Self(RefCell::new(self.0.borrow().clone()))
     }
 
-    /// Keeps a value; one of the same type is replaced.
+    /// Stores a value; it replaces one of the same type.
     pub fn write<T: 'static>(&self, value: T) {
         self.0.borrow_mut().insert(TypeId::of::<T>(), Rc::new(value));
     }
 
-    /// The value of this type, if one was kept.
+    /// Returns the value of this type, if there is one.
     pub fn read<T: 'static>(&self) -> Option<Rc<T>> {
         Rc::clone(self.0.borrow().get(&TypeId::of::<T>())?).downcast().ok()
     }
@@ -54,80 +54,81 @@ impl fmt::Debug for CycleState {
     }
 }
 
-/// A node that is looked at.
+/// The node under evaluation.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeInfo<'a> {
-    /// As the API has it.
+    /// The object in the API.
     pub node: &'a Node,
-    /// What it has and what pods ask for there, those that are being bound included: milli-CPUs,
-    /// bytes, pods.
+    /// Its allocatable resources and the requests of its pods, those that are being bound included:
+    /// milli-CPUs, bytes, pods.
     pub numbers: Numbers,
 }
 
 impl NodeInfo<'_> {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.node.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// The value of a label.
+    /// Returns the value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
         self.node.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 }
 
-/// Whether a pod may enter the queue of those that are decided.
+/// Gates pods before they enter the active queue.
 pub trait PreEnqueue {
-    /// Asked when a pod comes, changes, or something happens that [`EnqueueExtensions`] says may help.
+    /// Called when a pod is added or changed, and on events that may help it by
+    /// [`EnqueueExtensions`].
     ///
     /// # Errors
-    /// Why it has to wait.
+    /// The reason why the pod is gated.
     fn pre_enqueue(&self, pod: &Pod) -> Result<(), String>;
 }
 
-/// In which order pods are decided. One plugin at most, the same in all profiles.
+/// Orders the queue. At most one plugin, the same in all profiles.
 pub trait QueueSort {
-    /// Pods of a lower rank go first; of equal ones, who has waited longest. Upstream compares two
-    /// pods; ranks cannot contradict each other.
+    /// Pods of a lower rank are popped first; among equal ranks the longest wait. Upstream compares
+    /// two pods; ranks cannot contradict each other.
     fn rank(&self, pod: &Pod) -> i64;
 }
 
-/// The nodes that a plugin leaves before it looks at any.
+/// The nodes that a PreFilter plugin allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nodes {
     /// All of them.
     All,
-    /// These alone; the others count as unresolvable.
+    /// These alone; all others are unresolvable.
     Only(BTreeSet<String>),
-    /// All, and its `Filter` has nothing to say of this pod.
+    /// All nodes, and the plugin's `Filter` is skipped for this pod.
     Skip,
 }
 
 /// Prepares an attempt.
 pub trait PreFilter {
-    /// Asked once an attempt.
+    /// Called once per attempt.
     ///
     /// # Errors
-    /// Why no node would do. Preemption is tried where other pods that go may help: `Filter`, which was
-    /// not asked before, then says of each node whether they do.
+    /// The reason why no node fits. After `Unschedulable` preemption is tried: `Filter`, which did
+    /// not run before, then decides for each node.
     fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection>;
 
-    /// Who follows pods that come and go in thought. Does nothing unless it is given.
+    /// Returns the extensions that follow pods added and removed in dry runs. Default: none.
     fn extensions(&self) -> Option<&dyn PreFilterExtensions> {
         None
     }
 }
 
-/// Follows pods that count as on a node, or as gone from it, while that node is tried: room that is
-/// kept for pods of the same or a higher priority, and pods that would go for this one. Each node
-/// has a copy of the state, in which values are replaced by `write`, not changed.
+/// Follows pods that a dry run adds to the node under evaluation or removes from it: nominated pods
+/// of the same or a higher priority, and potential victims. Each node has a copy of the state, in
+/// which values are replaced by `write`, not changed.
 pub trait PreFilterExtensions {
-    /// `other` counts as on the node.
+    /// A dry run adds `other` to the node.
     ///
     /// # Errors
-    /// When it fails; the node is not taken, or who was to stay there goes.
+    /// When it fails: the node is rejected, or a victim that was to be reprieved remains a victim.
     fn add_pod(
         &self,
         state: &CycleState,
@@ -136,10 +137,10 @@ pub trait PreFilterExtensions {
         node: &NodeInfo<'_>,
     ) -> Result<(), Rejection>;
 
-    /// `other` counts as gone from the node.
+    /// A dry run removes `other` from the node.
     ///
     /// # Errors
-    /// When it fails; the node is not taken.
+    /// When it fails: the node is rejected.
     fn remove_pod(
         &self,
         state: &CycleState,
@@ -149,23 +150,24 @@ pub trait PreFilterExtensions {
     ) -> Result<(), Rejection>;
 }
 
-/// Whether a node would take a pod.
+/// Rejects nodes for a pod.
 pub trait Filter {
-    /// Asked for each node that passes all of upstream's filters, and again when it is said why nodes
-    /// do not take the pod.
+    /// Called for each node that passes all in-tree filters, and again when the rejections of nodes
+    /// are explained.
     ///
     /// # Errors
-    /// Why it would not.
+    /// The reason why the node does not fit.
     fn filter(&self, state: &CycleState, pod: &Pod, node: &NodeInfo<'_>) -> Result<(), Rejection>;
 }
 
-/// What may be done for a pod that no node takes, when preemption found nobody.
+/// Runs for a pod that fits on no node, when preemption found no victims.
 pub trait PostFilter {
-    /// Asked with the sentence that says why. A node's name keeps room for the pod there.
+    /// Called with the message of the rejection. If it returns a node's name, the pod is nominated
+    /// to it.
     ///
     /// # Errors
-    /// What to add to the sentence. If that is more than `Unschedulable`, nobody else is asked, and it
-    /// is said in the place of what others said of room.
+    /// The text to append to the message. After any rejection but `Unschedulable` no further plugin
+    /// is called, and its text replaces those of the plugins before it.
     fn post_filter(
         &self,
         state: &CycleState,
@@ -176,11 +178,11 @@ pub trait PostFilter {
 
 /// Prepares scoring.
 pub trait PreScore {
-    /// Asked once an attempt, with the nodes that are left; `false` when its `Score` has nothing to say
-    /// of this pod.
+    /// Called once per attempt, with the feasible nodes; returns `false` if its `Score` is to be
+    /// skipped for this pod.
     ///
     /// # Errors
-    /// When it fails; the pod is tried again after a while.
+    /// When it fails; the pod is retried after its backoff.
     fn pre_score(
         &self,
         state: &CycleState,
@@ -189,53 +191,54 @@ pub trait PreScore {
     ) -> Result<bool, String>;
 }
 
-/// How good a node is.
+/// Scores nodes.
 pub trait Score {
-    /// Of one node that is left.
+    /// Returns the score of one feasible node.
     ///
     /// # Errors
-    /// When it fails; the pod is tried again after a while.
+    /// When it fails; the pod is retried after its backoff.
     fn score(&self, state: &CycleState, pod: &Pod, node: &NodeInfo<'_>) -> Result<i64, String>;
 
-    /// Brings the scores of all nodes, in one order, to 0..=100. Does nothing unless it is given.
+    /// Normalizes the scores of all nodes, in one order, to 0..=100. Default: no change.
     fn normalize(&self, _state: &CycleState, _pod: &Pod, _scores: &mut [i64]) {}
 }
 
-/// What a plugin keeps account of itself.
+/// Maintains a plugin's own account of reservations.
 pub trait Reserve {
-    /// A node was chosen.
+    /// A node was selected.
     ///
     /// # Errors
-    /// Why it cannot be this one.
+    /// The reason why the pod cannot have this node.
     fn reserve(&self, state: &CycleState, pod: &Pod, node: &str) -> Result<(), Rejection>;
 
-    /// It is not to be this node after all. Also called when `reserve` of another plugin failed, and
-    /// so perhaps without one of its own before; must not fail.
+    /// Reverts `reserve`. Also called when `reserve` of another plugin failed, and so possibly
+    /// without an earlier `reserve` of this plugin; must not fail.
     fn unreserve(&self, state: &CycleState, pod: &Pod, node: &str);
 }
 
-/// What `Permit` says.
+/// The answer of `Permit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     /// Bind it.
     Granted,
-    /// Wait until [`Handle::allow`](super::Handle::allow), at most so long (15 minutes are the most).
+    /// Wait for [`Handle::allow`](super::Handle::allow), at most this long (and at most 15
+    /// minutes).
     Wait(Duration),
 }
 
-/// Whether and when a pod with a node may be bound.
+/// Allows, delays or rejects the binding of a pod that has a node.
 pub trait Permit {
-    /// Asked once the node is reserved.
+    /// Called once the node is reserved.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why the pod may not be bound.
     fn permit(&self, state: &CycleState, pod: &Pod, node: &str) -> Result<Permission, Rejection>;
 }
 
-/// What has to be done before a pod is bound.
+/// Runs before a pod is bound.
 pub trait PreBind {
-    /// Runs beside decisions; a second call for the same pod may follow when it or a later step fails.
-    /// An error names what failed; the pod is tried again after a while.
+    /// Runs concurrently with decisions. A second call for the same pod may follow when it or a
+    /// later step fails. An error names the failure; the pod is retried after its backoff.
     fn pre_bind<'a>(
         &'a self,
         state: &'a CycleState,
@@ -246,7 +249,7 @@ pub trait PreBind {
 
 /// Binds pods itself.
 pub trait Bind {
-    /// `None` leaves it to the next one. Runs beside decisions.
+    /// `None` leaves the pod to the next plugin. Runs concurrently with decisions.
     fn bind<'a>(
         &'a self,
         state: &'a CycleState,
@@ -255,36 +258,35 @@ pub trait Bind {
     ) -> LocalBoxFuture<'a, Option<Result<(), String>>>;
 }
 
-/// Is told of pods that were bound.
+/// Runs after a pod was bound.
 pub trait PostBind {
-    /// The API server has taken the binding.
+    /// The API server has accepted the binding.
     fn post_bind(&self, state: &CycleState, pod: &Pod, node: &str);
 }
 
-/// What happened in the cluster.
+/// A cluster event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// A node came.
+    /// A node was added.
     NodeAdded,
-    /// A node is another one than before.
+    /// A node changed.
     NodeChanged,
-    /// A node is gone.
+    /// A node was deleted.
     NodeGone,
-    /// A pod has a node.
+    /// A pod got a node.
     PodAdded,
-    /// A pod on a node is another one than before.
+    /// A pod on a node changed.
     PodChanged,
-    /// A pod on a node is gone, or lost the room that was kept for it.
+    /// A pod on a node was deleted or ended, or its nomination ended.
     PodGone,
-    /// The pod that waits is another one than before.
+    /// The pending pod itself changed.
     Itself,
     /// Volumes, claims, classes.
     Other,
 }
 
-/// What may help a pod that a plugin rejected. A plugin without it has its pods tried again
-/// whatever happens.
+/// Queueing hint of a plugin. Pods that a plugin without it rejected are retried on any event.
 pub trait EnqueueExtensions {
-    /// Whether it is worth another attempt.
+    /// Returns true if the event may help the pod.
     fn may_help(&self, pod: &Pod, happened: Happened) -> bool;
 }

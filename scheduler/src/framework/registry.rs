@@ -1,7 +1,7 @@
-//! Which plugins there are, and those of them that a profile runs.
+//! Registry of out-of-tree plugins, and the plugins that a profile runs.
 //!
-//! Input: what was registered, what a profile chose. Output: [`Plugins`] by point, or a sentence.
-//! Owner: the start of the process.
+//! Input: registered plugins, a profile's choice. Output: [`Plugins`] by point, or an error
+//! message. Owner: the start of the process.
 // k8s: pkg/scheduler/framework/runtime/{registry,framework}.go
 
 use std::cell::Cell;
@@ -24,7 +24,7 @@ use super::{Chosen, Handle, Name};
 
 type Factory = Rc<dyn Fn(&Value, &Handle) -> Result<Points, String>>;
 
-/// Plugins that are linked in, by name.
+/// Linked-in plugins, by name.
 #[derive(Clone, Default)]
 pub struct Registry(BTreeMap<String, Factory>);
 
@@ -35,8 +35,8 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The same with one more. `make` is called for each profile that enables it, with the arguments of
-    /// the file (`null` where it has none), and says in a sentence what is wrong with them.
+    /// Adds a plugin. `make` is called for each profile that enables the plugin, with the arguments
+    /// of the configuration file (`null` if it has none); it returns a message if they are invalid.
     #[must_use]
     pub fn with(
         mut self,
@@ -47,16 +47,16 @@ impl Registry {
         self
     }
 
-    /// Whether there is a plugin of this name.
+    /// Returns true if a plugin has this name.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The plugins of one profile.
+    /// Creates the plugins of one profile.
     ///
     /// # Errors
-    /// A sentence that names the plugin, and the point or the argument.
+    /// A message that names the plugin, and the point or the argument.
     pub fn plugins(&self, chosen: &Chosen, handle: &Handle) -> Result<Plugins, String> {
         let mut made = BTreeMap::new();
         for name in chosen.names() {
@@ -75,11 +75,11 @@ impl Registry {
 
 macro_rules! points {
     ($($field:ident, $many:ident, $point:literal, $kind:ident;)*) => {
-        /// What one plugin does: the points that it is asked at.
+        /// The extension points of one plugin.
         #[derive(Clone, Default)]
         pub struct Points {
             $(#[doc = concat!("At `", $point, "`.")] pub $field: Option<Rc<dyn $kind>>,)*
-            /// What may help pods that it rejected.
+            /// Its queueing hint.
             pub events: Option<Rc<dyn EnqueueExtensions>>,
         }
 
@@ -91,7 +91,7 @@ macro_rules! points {
                 self
             })*
 
-            /// The same with what may help its pods.
+            /// Adds a queueing hint.
             #[must_use]
             pub fn events(mut self, events: Rc<dyn EnqueueExtensions>) -> Self {
                 self.events = Some(events);
@@ -104,14 +104,14 @@ macro_rules! points {
         pub struct Plugins {
             $(pub(crate) $many: Vec<(Name, i64, Rc<dyn $kind>)>,)*
             events: BTreeMap<String, Rc<dyn EnqueueExtensions>>,
-            /// Filters that come one after the other with none of upstream's between them, and where.
+            /// Runs of filters with no in-tree filter between them, each with its rank.
             pub(super) filter_runs: Vec<(Rank, Range<usize>)>,
-            /// Where each comes among all who are asked before any node is looked at.
+            /// The rank of each among all PreFilter plugins.
             pub(super) pre_filter_ranks: Vec<Rank>,
-            /// Who counts what they do, and how many attempts began.
+            /// Metrics of plugin calls, and the number of attempts.
             pub(super) meter: Option<Rc<dyn Meter>>,
             pub(super) attempts: Cell<u64>,
-            /// Pods that none of them binds are bound as usual.
+            /// The default binder binds pods that none of the plugins binds.
             pub(crate) binds_by_default: bool,
         }
 
@@ -172,7 +172,7 @@ impl fmt::Debug for Plugins {
 }
 
 impl Plugins {
-    /// Puts those whose order matters in their places among upstream's.
+    /// Sorts plugins into their ranks among the in-tree ones, at points where order matters.
     fn take_places(&mut self, chosen: &Chosen) {
         self.filters.sort_by_key(|(name, ..)| chosen.rank("filter", name));
         let ranks = self.filters.iter().map(|(name, ..)| chosen.rank("filter", name)).enumerate();
@@ -188,7 +188,7 @@ impl Plugins {
             pre_filters.map(|(name, ..)| chosen.rank("preFilter", name)).collect();
     }
 
-    /// What the sets of points say together.
+    /// Checks rules that concern several plugins or points.
     fn check(&mut self, chosen: &Chosen) -> Result<(), String> {
         let is_off = |point: &str, name: &str| {
             let off = chosen.disabled.get(point).into_iter().flatten();
@@ -208,25 +208,25 @@ impl Plugins {
         if self.binds.is_empty() && !self.binds_by_default {
             return Err("plugins.bind: nothing is left to bind pods".to_owned());
         }
-        // Upstream's own comes first unless it is turned off, and leaves nothing to others.
+        // The default binder comes first unless it is disabled, and binds every pod.
         if self.binds_by_default && chosen.named_at("bind").is_empty() {
             self.binds.clear();
         }
         Ok(())
     }
 
-    /// The same, counted.
+    /// Adds a meter.
     pub(crate) fn metered(mut self, meter: Rc<dyn Meter>) -> Self {
         self.meter = Some(meter);
         self
     }
 
-    /// Who sorts the queue.
+    /// Returns the plugin that sorts the queue.
     pub(crate) fn sorts_by(&self) -> Option<&Name> {
         self.queue_sorts.first().map(|(name, ..)| name)
     }
 
-    /// Who keeps a pod from being decided, if anybody does.
+    /// Returns the plugin that gates the pod, if any.
     pub(crate) fn gate(&self, pod: &Pod) -> Option<Name> {
         let refuses = |(name, _, plugin): &(Name, i64, Rc<dyn PreEnqueue>)| {
             let said = meter::asked(name, "PreEnqueue", || plugin.pre_enqueue(pod));
@@ -235,14 +235,14 @@ impl Plugins {
         self.pre_enqueues.iter().find_map(refuses)
     }
 
-    /// Where a pod is in the queue.
+    /// Returns the sort key of a pod in the queue.
     pub(crate) fn rank(&self, pod: &Pod) -> Option<i64> {
         let (name, _, plugin) = self.queue_sorts.first()?;
         meter::asked(name, "QueueSort", || plugin.rank(pod)).ok()
     }
 
-    /// Whether something that happened may help a pod that these rejected; all of them, where it is
-    /// not known who did.
+    /// An event may help a pod that these plugins rejected. True for an empty `by`: the rejectors
+    /// are unknown.
     pub(crate) fn may_help(&self, by: &[Name], pod: &Pod, happened: Happened) -> bool {
         let helps = |name: &str| {
             let events = self.events.get(name);
@@ -255,7 +255,7 @@ impl Plugins {
         by.is_empty() || by.iter().any(|name| helps(name))
     }
 
-    /// Whether anything is done once a pod has a node.
+    /// A plugin runs after a node is selected.
     pub(crate) fn acts_late(&self) -> bool {
         !(self.reserves.is_empty()
             && self.permits.is_empty()

@@ -1,4 +1,4 @@
-//! What plugins are asked, and what becomes of what they say.
+//! Calls of out-of-tree plugins, and the effect of their answers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ mod places;
 mod refused;
 mod seats;
 
-/// A plugin whose answers a test sets.
+/// A plugin with scripted answers.
 #[derive(Default)]
 struct Script {
     gate: RefCell<Option<String>>,
@@ -55,7 +55,7 @@ impl PreEnqueue for Script {
 
 impl QueueSort for Script {
     fn rank(&self, pod: &Pod) -> i64 {
-        // The other way round as usual.
+        // The reverse of the usual order.
         pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0).into()
     }
 }
@@ -151,7 +151,7 @@ fn registry(script: &Rc<Script>, points: impl Fn(Rc<Script>) -> Points + 'static
     Registry::default().with("Script", move |_, _| Ok(points(Rc::clone(&script))))
 }
 
-/// A scheduler with the plugin at these points, as this profile has it.
+/// A scheduler with the plugin at these points, configured by this profile.
 fn running(
     text: &str,
     things: &[Thing],
@@ -187,7 +187,7 @@ fn filters_and_scores_of_others_count_beside_upstreams() {
     let things = [node("a", "8"), node("b", "8"), node("c", "1"), pod("p", "1"), pod("q", "1")];
     let all = |s: Rc<Script>| Points::default().pre_filter(s.clone()).filter(s.clone()).score(s);
     let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
-    // The fuller node has the weight of a thousand against it.
+    // The fuller node loses by the plugin's weight of a thousand.
     let mut found = where_to(&decide(&mut scheduler, 0));
     found.sort();
     let nodes: Vec<&str> = found.iter().map(|(_, node)| node.as_str()).collect();
@@ -233,7 +233,7 @@ fn nodes_that_a_pre_filter_leaves_out_are_told_apart() {
         })
     };
     let both = "node(s) didn't satisfy plugin(s) [NodeAffinity Script]";
-    // the nodes that the plugin leaves, the pod, what is told
+    // the nodes that the plugin allows, the pod, the expected message
     for (only, pod, want) in [
         (
             vec!["b"],
@@ -279,7 +279,7 @@ fn what_comes_after_preemption_ends_the_sentence_as_upstream_does() {
         let commands = decide(&mut scheduler, 0);
         let told = (no("Unschedulable"), message);
         assert_eq!(condition(&commands), Some(told), "{answer:?}");
-        // Its own room that ends may help it, so that it is told twice.
+        // The end of its own nomination may help the pod, so the nomination is written twice.
         let mut written = nominated(&commands);
         written.dedup();
         let is_kept = scheduler.mirror.nominated_on("a").len() == 1;
@@ -467,7 +467,7 @@ fn a_pod_that_goes_while_it_waits_for_permission_is_forgotten() {
     assert_eq!(where_to(&decide(&mut scheduler, 2)), pair("q", "a"));
 }
 
-/// What is told of a pod that goes while it waits for permission, and what there is to count.
+/// Deletes or updates a pod that waits for Permit; checks the event and the metrics.
 fn removed(told: Told) -> (Vec<Command>, Scheduler) {
     let (mut scheduler, handle) = waiting(&Rc::default(), 60);
     scheduler.take_facts();

@@ -1,8 +1,8 @@
-//! A node that plugins of others are asked about with some pods thought away, or thought there.
+//! Dry runs of out-of-tree filters: a node with some pods removed or added.
 //!
-//! Input: the node as it is, the pods. Output: what filters say of it then. Owner: an attempt. A node has
-//! a copy of the attempt's state; what changes between two questions about it is told one by one, as
-//! upstream does, which takes pods away and puts them back.
+//! Input: the node, the pods. Output: the filters' statuses then. Owner: an attempt. Each node has
+//! a copy of the attempt's state. Plugins are called for each pod that was added or removed since
+//! the last dry run of the node, because upstream removes pods and adds them back.
 // k8s: pkg/scheduler/framework/plugins/defaultpreemption/default_preemption.go SelectVictimsOnNode
 
 use std::rc::Rc;
@@ -17,14 +17,14 @@ use super::Attempt;
 use super::meter::{Failed, asked};
 use super::points::{CycleState, NodeInfo};
 
-/// Pods that count as on one node.
+/// Pods that a dry run adds to one node.
 #[derive(Debug)]
 pub(super) struct Expected {
     row: u32,
     pods: Vec<Rc<Pod>>,
 }
 
-/// The node that is tried.
+/// The node under evaluation.
 #[derive(Debug)]
 pub(super) struct Trial {
     row: u32,
@@ -37,19 +37,19 @@ fn is_same(a: &Rc<Pod>, b: &Rc<Pod>) -> bool {
 }
 
 impl Attempt {
-    /// These pods count as on a node until nobody is expected any more.
+    /// Adds these pods to a node until [`Self::expect_nobody`].
     pub(crate) fn expect(&self, row: u32, pods: Vec<Rc<Pod>>) {
         *self.trial.borrow_mut() = None;
         *self.expected.borrow_mut() = (!pods.is_empty()).then_some(Expected { row, pods });
     }
 
-    /// Nobody counts as on a node who is not there.
+    /// Removes the pods that `expect` added.
     pub(crate) fn expect_nobody(&self) {
         *self.trial.borrow_mut() = None;
         *self.expected.borrow_mut() = None;
     }
 
-    /// A pod counts as on a node.
+    /// Calls the AddPod extensions for a pod.
     fn comes(&self, state: &CycleState, other: &Pod, info: &NodeInfo<'_>) -> Result<(), Status> {
         for (name, plugin) in self.followers() {
             let run = || plugin.add_pod(state, &self.pod, other, info);
@@ -59,7 +59,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// A pod counts as gone from it.
+    /// Calls the RemovePod extensions for a pod.
     fn goes(&self, state: &CycleState, other: &Pod, info: &NodeInfo<'_>) -> Result<(), Status> {
         for (name, plugin) in self.followers() {
             let run = || plugin.remove_pod(state, &self.pod, other, info);
@@ -69,7 +69,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// The state of a node, with those who are expected there; `None` where that is the attempt's own.
+    /// Returns the state of a node with its expected pods; `None` if it has none.
     pub(super) fn state_at(
         &self,
         info: &NodeInfo<'_>,
@@ -83,8 +83,8 @@ impl Attempt {
         Some(added.map(|()| state))
     }
 
-    /// Why those of one place do not let a node take the pod that these have left, with the numbers that it
-    /// has then.
+    /// Runs the filters of one rank on a node without the pods in `gone`. Returns the rejection, if
+    /// any; `numbers` are those of the node without these pods.
     pub(crate) fn rejection_without(
         &self,
         view: &View,
@@ -105,7 +105,8 @@ impl Attempt {
                 Err(status) => return Some(status),
             },
         };
-        // Some may have been followed and others not: the next question begins anew.
+        // A failure leaves the state inconsistent: it is dropped, and the next dry run starts from
+        // a copy.
         if let Err(status) = self.catch_up(&mut trial, &info, gone) {
             return Some(status);
         }

@@ -1,4 +1,4 @@
-//! What plugins do is counted, and one attempt of ten is timed.
+//! Plugin calls are counted, and one attempt of ten is timed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Plugins of others in their places among upstream's.
+//! Order of out-of-tree plugins among in-tree ones.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ fn profile(sets: &str) -> String {
 
 #[test]
 fn of_filters_that_reject_a_node_the_first_in_the_files_order_is_told() {
-    // the point's set, what is told of the node, who is
+    // the point's plugin set, the node's message, the rejecting plugin
     for (sets, said, by) in [
         ("", "1 Insufficient cpu", "NodeResourcesFit"),
         ("filter: {enabled: [{name: Script}]}", "1 no licence", "OutOfTree"),
@@ -53,13 +53,13 @@ fn who_keeps_all_nodes_from_a_pod_is_the_first_in_the_files_order() {
     let terms = "pod affinity terms conflict";
     let (hard, soft) = (Rejection::Unresolvable, Rejection::Unschedulable);
     type No = fn(String) -> Rejection;
-    // the point's set, what the plugin of others says, what is told
+    // the point's plugin set, the plugin's rejection, the message
     for (sets, no, said) in [
         ("", hard as No, terms),
         ("preFilter: {enabled: [{name: VolumeZone}]}", hard, claim),
         ("preFilter: {enabled: [{name: Script}]}", hard, "no licence"),
         ("preFilter: {enabled: [{name: VolumeBinding}, {name: Script}]}", hard, claim),
-        // Who says no for good is told behind one who says no for now.
+        // An UnschedulableAndUnresolvable result wins over an earlier Unschedulable one.
         ("preFilter: {enabled: [{name: Script}]}", soft, terms),
         ("preFilter: {enabled: [{name: Script}, {name: VolumeBinding}]}", soft, claim),
     ] {

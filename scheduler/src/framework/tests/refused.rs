@@ -1,4 +1,4 @@
-//! What is done for a pod that a plugin of others keeps from all nodes.
+//! Preemption and PostFilter for a pod that an out-of-tree PreFilter plugin rejects on all nodes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -32,7 +32,7 @@ fn all(script: Rc<Script>) -> Points {
     Points::default().pre_filter(script.clone()).filter(script.clone()).post_filter(script)
 }
 
-/// Who has to go.
+/// The victims' names.
 fn victims(commands: &[Command]) -> Vec<String> {
     let of = |command: &Command| match command {
         Command::Evict { victims, .. } => victims.iter().map(|v| v.key.name().to_owned()).collect(),
@@ -47,7 +47,7 @@ fn others_go_for_a_pod_that_is_refused_for_now_where_that_makes_room() {
     let helps_not = |why: &str| {
         format!("{HEAD} no new claims to deallocate, preemption: 0/1 nodes are available: 1 {why}.")
     };
-    // the node and who is there, what a filter says of it, who goes, what is told
+    // the node and its pod, the filter's rejection, the victims, the message
     for (things, says, goes, told) in [
         (vec![node("a", "1"), low()], None, vec!["low"], HEAD.to_owned()),
         (
@@ -58,7 +58,7 @@ fn others_go_for_a_pod_that_is_refused_for_now_where_that_makes_room() {
         ),
         (vec![tainted(), low()], None, vec![], helps_not("node(s) had untolerated taint(s)")),
         (vec![node("a", "1"), low()], Some("no seat"), vec![], helps_not("no seat")),
-        // Who rejected the pod is not asked again, and nobody is in the way.
+        // The rejecting PreFilter plugin is not called again, and the pod fits without victims.
         (
             vec![node("a", "8"), low()],
             None,
@@ -83,7 +83,7 @@ fn others_go_for_a_pod_that_is_refused_for_now_where_that_makes_room() {
 #[test]
 fn a_plugin_of_others_may_make_room_for_a_pod_that_no_node_was_looked_at_for() {
     let no = || "no licence".to_owned();
-    // who else refuses, what is told, whether the plugin was asked for room
+    // the PreFilter rejection, the message, whether PostFilter ran
     for (refuses, told, is_asked) in [
         (Rejection::Unschedulable(no()), HEAD.to_owned(), true),
         (Rejection::Unresolvable(no()), HEAD.to_owned(), true),
@@ -105,7 +105,7 @@ fn who_is_asked_about_devices_after_a_refusal_for_good_fails_to_do_anything() {
         |point: &str| format!("plugins: {{multiPoint: {{enabled: [{{name: Script}}]}}{point}}}");
     let hopeless = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is \
         not helpful for scheduling.";
-    // the order of those who are asked first, what is said behind the reason
+    // the PreFilter set, the text after the reason
     for (point, said) in [
         ("", hopeless),
         (", preFilter: {enabled: [{name: Script}]}", " not found"),

@@ -1,4 +1,4 @@
-//! A plugin that counts pods on nodes: it follows those that come and go in thought.
+//! A plugin that counts pods per node and follows the pods that dry runs add and remove.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use crate::cycle::tests::{at, condition, decide, node, pod, tell_all, with, with
 use crate::cycle::{Command, Scheduler};
 use crate::watch::{Thing, Told};
 
-/// Every node has one seat.
+/// A plugin by which every node has one seat.
 struct Seats {
     handle: Handle,
     calls: Rc<RefCell<Vec<String>>>,
     follows: bool,
 }
 
-/// How many sit where.
+/// Taken seats by node.
 #[derive(Clone)]
 struct Taken(BTreeMap<String, i64>);
 
@@ -119,7 +119,7 @@ fn running(things: &[Thing], follows: bool) -> (Scheduler, Calls) {
     (scheduler, kept)
 }
 
-/// Who has to go.
+/// The victims' names.
 fn victims(commands: &[Command]) -> Vec<String> {
     let of = |command: &Command| match command {
         Command::Evict { victims, .. } => victims.iter().map(|v| v.key.name().to_owned()).collect(),
@@ -134,7 +134,7 @@ fn who_goes_for_a_pod_leaves_the_count_of_a_plugin() {
         [node("a", "8"), of("low", 1, Some("a")), of("lower", 0, Some("a")), of("high", 9, None)];
     let (mut scheduler, calls) = running(&things, true);
     assert_eq!(victims(&decide(&mut scheduler, 0)), ["low", "lower"]);
-    // Both are taken away, and each is put back in vain.
+    // Both pods are removed, and neither can be reprieved.
     let told = ["remove low a", "remove lower a", "add low a", "remove low a", "add lower a"];
     assert_eq!(calls.borrow()[..5], told);
 }
@@ -170,7 +170,7 @@ fn a_pod_that_a_plugin_cannot_put_back_goes_and_the_others_are_counted_anew() {
 
 #[test]
 fn room_that_is_kept_for_a_pod_is_in_the_count_of_a_plugin() {
-    // The seat is kept for a pod that may not be decided yet.
+    // A gated pod is nominated to the node and takes its seat.
     let kept = |name| {
         with(name, "1", |pod| {
             pod["spec"]["priority"] = json!(9);
