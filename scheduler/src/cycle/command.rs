@@ -1,4 +1,4 @@
-//! What is to be done in the cluster, and how it ended.
+//! Commands for the lanes that write to the API, and their results.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::framework::Attempt;
 use crate::kept::KeptPod;
 use crate::volumes::bind::Write;
 
-/// A pod that something is done to.
+/// The pod that a command concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodRef {
     /// Namespace and name.
@@ -25,63 +25,63 @@ pub struct PodRef {
     pub uid: Rc<str>,
 }
 
-/// With whom a note has to do, beside the pod that it is about.
+/// The `related` object of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Related {
     /// A pod.
     Pod(PodRef),
-    /// A group of pods, by its name and uid, in this version.
+    /// A pod group, by its name and uid, at this resource version.
     Group(PodRef, Option<String>),
 }
 
-/// What somebody has to be told.
+/// An event (events.k8s.io).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Of whom.
+    /// The `regarding` pod.
     pub about: PodRef,
-    /// Who tells it: the name of the pod's profile.
+    /// The reporting controller: the name of the pod's profile.
     pub reporter: Rc<str>,
-    /// The version of it that is meant.
+    /// The resource version of the pod.
     pub version: Option<String>,
-    /// With whom it has to do.
+    /// The `related` object.
     pub related: Option<Related>,
-    /// Something is wrong.
+    /// The event's type is Warning.
     pub warning: bool,
-    /// PascalCase word.
+    /// The PascalCase reason.
     pub reason: &'static str,
-    /// What the scheduler was doing.
+    /// The action of the scheduler.
     pub action: &'static str,
-    /// The sentence.
+    /// The message.
     pub note: String,
 }
 
-/// Something to be done.
+/// A request to the API or to extenders.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Bind a pod to a node; [`Ended`] is owed.
+    /// Bind a pod to a node; the result is an [`Ended`].
     Bind {
         /// The pod.
         pod: PodRef,
         /// The node.
         node: Rc<str>,
-        /// The pod as it was told last, which says who binds it.
+        /// The pod as last observed; it determines the binder.
         object: Rc<Pod>,
-        /// What plugins of others have to do with it.
+        /// Out-of-tree plugins that run around the binding.
         attempt: Option<Rc<Attempt>>,
     },
-    /// Write what was chosen of a pod's volumes; a [`Written`](super::Written) is owed.
+    /// Write the selected volumes of a pod; the result is a [`Written`](super::Written).
     BindVolumes {
-        /// Its number, which its answer has.
+        /// The number of the command, repeated in the result.
         number: u64,
         /// The pod.
         pod: PodRef,
-        /// What is to be written, in this order.
+        /// The writes, in this order.
         writes: Vec<Write>,
-        /// Whether it still is.
+        /// False once the pod no longer needs the writes.
         is_wanted: Rc<Cell<bool>>,
     },
-    /// Give claims the devices that were chosen and reserve them for a pod; a
-    /// [`Reserved`](super::Reserved) is owed.
+    /// Allocate the selected devices to claims and reserve the claims for a pod; the result is a
+    /// [`Reserved`](super::Reserved).
     ReserveDevices {
         /// The pod.
         pod: PodRef,
@@ -89,111 +89,110 @@ pub enum Command {
         number: u64,
         /// The claims.
         claims: Vec<Reserve>,
-        /// What the pod's status is to say then of what its devices take of the node, if anything.
+        /// The node-allocatable resources of the devices, for the pod's status; empty for none.
         statuses: Vec<NodeAllocatableResourceClaimStatus>,
     },
-    /// A pod, or a group of pods, uses these claims no longer; that it was done is owed.
+    /// Release claims that a pod or a group no longer uses; the result is the claims as released.
     ReleaseDevices {
         /// The pod, or the group by its name and uid.
         pod: PodRef,
         /// The claims.
         claims: Vec<Rc<ResourceClaim>>,
-        /// The pod's status is to say no more what devices take of its node.
+        /// Clear the node-allocatable resources of devices from the pod's status.
         clears: bool,
     },
-    /// A claim gives its devices back, for a pod that waits; whether it did, and what it is then, is
-    /// owed.
+    /// Deallocate a claim of a pending pod; the result is whether that succeeded, and the claim.
     GiveDevicesBack {
         /// The pod.
         pod: PodRef,
         /// The claim.
         claim: Rc<ResourceClaim>,
     },
-    /// Ask extenders; a [`Consulted`](crate::extender::Consulted) is owed.
+    /// Call extenders; the result is a [`Consulted`](crate::extender::Consulted).
     Consult(Consult),
-    /// Write into the pod's status why it has no node, or which one is kept for it.
+    /// Write the pod's condition, or its nominated node, to its status.
     Status {
-        /// The pod as it was told last.
+        /// The pod as last observed.
         pod: Rc<KeptPod>,
         /// The condition, without times.
         condition: Option<PodCondition>,
-        /// The node that is kept; empty for none any more.
+        /// The nominated node; an empty name clears it.
         nominated: Option<String>,
     },
-    /// Make room: give the victims their condition, delete them; an [`Evicted`] is owed.
+    /// Preempt: write the victims' condition and delete them; the result is an [`Evicted`].
     Evict {
-        /// Those who go, most important first.
+        /// The victims, the most important first.
         victims: Vec<PodRef>,
-        /// For whom: a pod, or a group by its name and uid.
+        /// The preemptor: a pod, or a group by its name and uid.
         pod: PodRef,
-        /// The sentence of their condition.
+        /// The message of the victims' condition.
         message: String,
-        /// What each is told.
+        /// An event for each victim.
         notes: Vec<Note>,
     },
-    /// Write into a group's status how its pods fared.
+    /// Write the scheduling condition of a group to its status.
     GroupStatus {
-        /// The group as it was told last.
+        /// The group as last observed.
         group: Rc<PodGroup>,
         /// The condition, without times.
         condition: PodCondition,
     },
-    /// Tell somebody.
+    /// Emit an event.
     Tell(Note),
 }
 
-/// How a binding ended.
+/// The result of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The pod is bound.
     Bound,
-    /// It is not, and why.
+    /// The binding failed with this error.
     Failed(String),
 }
 
-/// Making room ended.
+/// The result of a preemption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// For whom: a pod, or a group by its name and uid.
+    /// The preemptor: a pod, or a group by its name and uid.
     pub pod: PodRef,
-    /// Every victim was deleted, or was gone already.
+    /// Every victim was deleted, or was already gone.
     pub all: bool,
-    /// How long that took.
+    /// The duration.
     pub took: Duration,
 }
 
-/// Something that is counted.
+/// A metric sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// A pod was bound.
     Bound {
         /// The number of its profile.
         profile: usize,
-        /// Since its last attempt began.
+        /// Time since the last attempt began.
         took: Duration,
-        /// Since its first one did.
+        /// Time since the first attempt began.
         all: Duration,
-        /// How many it needed.
+        /// The number of attempts.
         attempts: u32,
-        /// It was tried again only because time went by.
+        /// The last attempt was due to the unschedulable flush.
         was_flushed: bool,
     },
-    /// Nodes were looked at.
+    /// Nodes were evaluated for a pod.
     Searched {
         /// The number of the pod's profile.
         profile: usize,
-        /// A plugin failed meanwhile.
+        /// A plugin failed.
         failed: bool,
     },
-    /// A pod has a node or none, so long after its decision began: extenders may have been asked.
+    /// A decision ended after this time, extender calls included.
     Decided(Duration),
     /// A pod got no node.
     Refused {
         /// The number of its profile.
         profile: usize,
-        /// By a mistake, not because nobody takes it.
+        /// The attempt failed with an error; false if no node fits.
         is_error: bool,
-        /// Since its attempt began, up to the decision that it is refused by.
+        /// Time from the start of the attempt to the rejection.
         since: Duration,
     },
     /// An attempt exceeded this limit.
@@ -202,31 +201,31 @@ pub enum Fact {
     Group {
         /// The number of their profile.
         profile: usize,
-        /// Upstream's word for how that ended.
+        /// Upstream's label of the result.
         result: &'static str,
     },
-    /// It was looked for victims of a pod that fits nowhere.
+    /// A dry run searched victims for a pod that fits nowhere.
     TriedToPreempt,
-    /// So many victims make room.
+    /// A preemption with this many victims.
     Preempted(usize),
-    /// Volumes of a pod that had a node could not be bound.
+    /// Volumes of a pod with a node could not be bound.
     VolumesFailed,
-    /// A pod has waited for conditions of its devices.
+    /// The wait for binding conditions of a pod's devices ended.
     Prepared {
         /// The number of its profile.
         profile: usize,
-        /// Upstream's word for how that ended.
+        /// Upstream's label of the result.
         status: &'static str,
-        /// How long.
+        /// The duration of the wait.
         took: Duration,
-        /// The driver of each of its devices, and whether that one has conditions.
+        /// The driver of each device, and whether the device has binding conditions.
         devices: Vec<(String, bool)>,
     },
-    /// A pod has waited for permission.
+    /// A pod's wait for Permit ended.
     Permitted {
-        /// Upstream's word for how that ended.
+        /// Upstream's label of the result.
         result: &'static str,
-        /// How long.
+        /// The duration of the wait.
         took: Duration,
     },
 }

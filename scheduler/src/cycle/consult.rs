@@ -1,12 +1,12 @@
-//! Extenders are asked about a pod, and what they said is taken.
+//! Extender calls: requests about a pod, and their answers.
 //!
-//! Input: the nodes that pass, or who could go from which; later the answer. Output: the attempt goes on
-//! where it stopped. Owner: the scheduler; one pod is asked about at a time. As at upstream nothing is
-//! decided meanwhile, but only for `PATIENCE`: when an extender hangs, pods that need none are decided
-//! (see `queue/apart`). Pods of a group are placed on trial meanwhile, so that no other pod can be
-//! decided: their extenders have `GROUP_PATIENCE`, then the group's attempt fails. What happened in
-//! the meantime counts: nodes are looked at again. Why not at once: extenders that answer keep
-//! upstream's order of pods.
+//! Input: the feasible nodes, or preemption candidates; later the answer. Output: the attempt
+//! continues where it stopped. Owner: the scheduler; at most one call is under way. As upstream, no
+//! pod is decided meanwhile, but only for `PATIENCE`: when an extender hangs, pods that need none
+//! are decided (see `queue/apart`). Pods of a group are assumed in a dry run meanwhile, so no other
+//! pod can be decided: after `GROUP_PATIENCE` the group's attempt fails. After an answer nodes are
+//! evaluated again, because the cluster may have changed. `PATIENCE` is not zero, so that extenders
+//! that answer keep upstream's order of pods.
 // k8s: pkg/scheduler/schedule_one.go findNodesThatPassExtenders, prioritizeNodes
 
 use std::collections::BTreeMap;
@@ -28,24 +28,24 @@ use crate::extender::{Answer, Consult, Consulted, Extender, Question, Victims};
 use crate::framework::Attempt;
 use crate::queue::Rejectors;
 
-/// How long a decision may take with what extenders say before others are decided meanwhile.
+/// Longest time that a decision with extender calls blocks other decisions.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long extenders may take for a pod of a group.
+/// Time limit of extender calls for a pod of a group.
 const GROUP_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What extenders said so far.
+/// Extenders' answers so far.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// They were not asked.
+    /// No extender was called.
     Nothing,
-    /// Of the node that is kept for the pod: it, when they take it.
+    /// About the nominated node: the node, if extenders accept it.
     OfKept(Option<Rc<str>>),
-    /// Of all that pass, and how many these were.
+    /// About all feasible nodes, and the number of these nodes.
     OfAll(Nodes, usize),
 }
 
 impl Said {
-    /// What they said of all nodes, by row.
+    /// Returns the answers about all nodes, by row.
     pub(super) fn of_all(&self, cluster: &Cluster) -> Option<Rows> {
         match self {
             Self::OfAll(nodes, _) => Some(nodes.rows(|name| cluster.row(name))),
@@ -53,24 +53,24 @@ impl Said {
         }
     }
 
-    /// Whether they took a node out.
+    /// Extenders rejected a node.
     pub(super) fn rejects(&self) -> bool {
         matches!(self, Self::OfAll(nodes, asked) if nodes.left.len() != *asked)
     }
 }
 
-/// Why a pod fits nowhere, and what is said of its claims.
+/// The message why a pod fits nowhere, and the text about its claims.
 type Text = (String, &'static str);
 
-/// What is known of a pod while it is asked who goes for it; plugins of others may still make room.
+/// The diagnosis of a pod while extenders select victims; PostFilter plugins may run afterwards.
 type Known = (Text, Rejectors, Option<Rc<Attempt>>);
 
-/// An attempt that waits for an answer.
+/// An attempt that waits for extenders.
 #[derive(Debug)]
 pub(super) struct Consulting {
     uid: Uid,
     stage: Stage,
-    /// When its decision began.
+    /// When the decision began.
     since: Duration,
 }
 
@@ -86,24 +86,25 @@ impl Scheduler {
         self.extenders.iter().filter(|extender| extender.is_interested(pod))
     }
 
-    /// Whether any extender may have to be asked about a pod.
+    /// An extender may have to be called for the pod.
     pub(super) fn may_consult(&self, pod: &Pod) -> bool {
         self.consults(pod) || self.consults_about_victims(pod)
     }
 
-    /// Whether nothing is decided until extenders have answered.
+    /// No pod is decided until extenders have answered.
     pub(super) fn waits_for_extenders(&self, now: Duration) -> bool {
         self.patience_due().is_some_and(|due| now < due)
     }
 
-    /// When pods that need no extender are decided though an answer is awaited, or a group's attempt
-    /// ends without one.
+    /// Returns when pods that need no extender are decided despite a call under way, or the attempt
+    /// of a group fails.
     pub fn patience_due(&self) -> Option<Duration> {
         let patience = if self.group.is_some() { GROUP_PATIENCE } else { PATIENCE };
         self.consulting.as_ref().map(|asking| asking.since + patience)
     }
 
-    /// Ends the attempt of a group when its extenders have not answered in time; returns whether it did.
+    /// Fails the attempt of a group when its extenders exceed `GROUP_PATIENCE`; returns true if it
+    /// did.
     pub(super) fn give_up_on_extenders(&mut self, now: Duration) -> bool {
         let Some(asking) = self.consulting.as_ref().filter(|_| self.group.is_some()) else {
             return false;
@@ -119,12 +120,12 @@ impl Scheduler {
         true
     }
 
-    /// Whether any extender has to say something of the nodes for a pod.
+    /// An extender filters or scores nodes for the pod.
     pub(super) fn consults(&self, pod: &Pod) -> bool {
         self.interested(pod).any(Extender::looks_at_nodes)
     }
 
-    /// Whether any has to say something of those who go for a pod.
+    /// An extender selects victims for the pod.
     pub(super) fn consults_about_victims(&self, pod: &Pod) -> bool {
         self.interested(pod).any(|extender| !extender.preempt_verb.is_empty())
     }
@@ -172,7 +173,7 @@ impl Scheduler {
         Found::Later
     }
 
-    /// Whether a pod that was popped before extenders were asked still wants a node.
+    /// A pod that was popped before extenders were called still needs a node.
     pub(super) fn still_waits(&self, uid: &Uid, asked: &Asked) -> bool {
         self.mirror.waiting(&asked.key).is_some_and(|pod| {
             let is_it = pod.uid().unwrap_or(asked.key.as_str()) == &**uid;
@@ -180,7 +181,7 @@ impl Scheduler {
         })
     }
 
-    /// Takes what extenders said.
+    /// Handles the answer of extenders.
     pub fn consulted(&mut self, consulted: Consulted, now: Duration) {
         self.in_attempt(now, |scheduler| scheduler.take_consulted(consulted, now));
     }
@@ -194,7 +195,7 @@ impl Scheduler {
         let asked = Rc::clone(&waiting.pod);
         let waited = now.saturating_sub(since);
         if consulted.answer.is_err() && waited >= PATIENCE {
-            // Pods of other namespaces that extenders are asked about have their turn first.
+            // Pods of other namespaces that need extenders are decided first.
             self.queue.charge(asked.key.namespace(), waited, now);
         }
         self.attempts(&uid, &asked);
@@ -206,7 +207,7 @@ impl Scheduler {
             return self.go_on(now);
         }
         match (consulted.answer, stage) {
-            // The others are looked at as if none was kept.
+            // All nodes are evaluated as without a nomination.
             // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod
             (Err(error), Stage::Kept(_)) => {
                 tracing::warn!(error, pod = asked.key.as_str(), "its node was not asked about");
@@ -238,7 +239,7 @@ impl Scheduler {
         }
     }
 
-    /// Room is made by whom extenders would have go. Those who are gone already need not.
+    /// Preempts the victims that extenders selected. Victims that are already gone are skipped.
     // k8s: pkg/scheduler/framework/preemption/preemption.go callExtenders, SelectCandidate
     fn make_room(
         &mut self,
@@ -261,7 +262,7 @@ impl Scheduler {
         let chosen = preempt::choose(cluster, &candidates);
         let (message, nominated) = match chosen {
             Some(at) => (text, Some(self.preempt(asked, &candidates[at], now))),
-            // What is kept for it stays, unless a plugin of others makes room.
+            // The pod keeps its nomination, unless a PostFilter plugin nominates another node.
             None => {
                 let message = diagnosis::without_candidate(&text, of_claims);
                 match &attempt {

@@ -1,4 +1,4 @@
-//! One pod is decided: it gets a node, or is told why not.
+//! Decides one pod: selects a node, or reports why there is none.
 // k8s: pkg/scheduler/schedule_one.go
 
 use std::collections::BTreeSet;
@@ -21,26 +21,26 @@ use crate::mirror::flawed::in_full;
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
 
-/// Longest sentence of an event, and how a longer one ends.
+/// Longest message of an event, and the end of a truncated one.
 // k8s: staging/src/k8s.io/api/events/v1 NoteLengthLimit, schedule_one.go truncateMessage
 const NOTE_MAX: usize = 1024;
 const CUT: &str = " ...";
 
-/// What came of looking for a node.
+/// The outcome of the search for a node.
 pub(super) enum Found {
-    /// This one; plugins of others have this to do.
+    /// This node, and the attempt of out-of-tree plugins.
     Node(Rc<str>, Option<Rc<Attempt>>),
-    /// Extenders are asked first.
+    /// Extenders are called first.
     Later,
 }
 
-/// Why a pod has no node.
+/// The rejection of a pod.
 #[derive(Debug)]
 pub(super) struct Why {
     pub(super) is_error: bool,
     pub(super) message: String,
     pub(super) rejectors: Rejectors,
-    /// `None` says nothing of the node that is kept for it, an empty one that there is none.
+    /// `None` keeps the pod's nomination, an empty name clears it.
     pub(super) nominated: Option<String>,
 }
 
@@ -50,13 +50,13 @@ impl Why {
         Self { is_error: true, message, rejectors: Rejectors::new(), nominated }
     }
 
-    /// The pod does not fit, of which nobody is told.
+    /// A rejection in a group's dry run, which is not reported.
     fn of_trial() -> Self {
         let (is_error, message) = (false, String::new());
         Self { is_error, message, rejectors: Rejectors::new(), nominated: None }
     }
 
-    /// No node can be looked at.
+    /// A rejection before any node was evaluated.
     pub(super) fn nowhere(message: String, rejector: Plugin) -> Self {
         let nominated = Some(String::new());
         Self { is_error: false, message, rejectors: [rejector].into(), nominated }
@@ -64,7 +64,7 @@ impl Why {
 }
 
 impl Scheduler {
-    /// Decides the pod whose turn it is; whether there was one. What comes of it are commands.
+    /// Decides the next pod; returns false if there is none. The results are commands.
     pub fn decide_next(&mut self, now: Duration) -> bool {
         self.in_attempt(now, |scheduler| scheduler.decide_one(now))
     }
@@ -102,7 +102,7 @@ impl Scheduler {
         true
     }
 
-    /// Looks for a node, with what extenders said already.
+    /// Places a pod, given the extenders' answers so far.
     pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
         self.hide_those_away();
         let found = self.find(uid, &asked, &said, now);
@@ -120,8 +120,8 @@ impl Scheduler {
         }
     }
 
-    /// Nodes were looked at, whether one passes or none. What extenders say of them is part of the
-    /// decision, not of that.
+    /// Counts an evaluation of nodes, whether or not a node passes. Extender calls are part of the
+    /// decision, not of the evaluation.
     // k8s: schedule_one.go findNodesThatPassFilters
     fn count_search(&mut self, profile: usize, said: &Said, failed: bool) {
         let is_first = matches!(said, Said::Nothing | Said::OfKept(None));
@@ -130,7 +130,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts a decision that ended.
+    /// Counts a decision, unless it waits for extenders.
     // k8s: schedule_one.go schedulingAlgorithm
     pub(super) fn count_found(&mut self, found: &Result<Found, Why>, now: Duration) {
         if !matches!(found, Ok(Found::Later)) {
@@ -138,7 +138,7 @@ impl Scheduler {
         }
     }
 
-    /// The pod whose turn it is has a node or none.
+    /// Counts a decision that ended.
     fn count_decision(&mut self, now: Duration) {
         self.facts.push(Fact::Decided(now.saturating_sub(self.decides_since)));
     }
@@ -154,7 +154,7 @@ impl Scheduler {
         self.assumed.contains_key(uid)
     }
 
-    /// A node for a pod.
+    /// Finds a node for a pod.
     pub(super) fn find(
         &mut self,
         uid: &Uid,
@@ -167,7 +167,7 @@ impl Scheduler {
         let mut asking = asking.map_err(|error| Why::error(in_full(&error)))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
         self.stays_in_placement(&mut asking);
-        // Services, classes of devices and namespaces may be others than at the last attempt.
+        // Services, device classes and namespaces may have changed since the last attempt.
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
         *asked.rejected.borrow_mut() = rejected.ok();
         self.begin_attempt(asked, &mut asking)?;
@@ -217,13 +217,13 @@ impl Scheduler {
             }
         }
         match self.is_trial() {
-            // Of a trial it matters only whether the group fits.
+            // A dry run of a group needs no reasons.
             true => Err(Why::of_trial()),
             false => self.says_why((uid, asked), said, asking, outcome.refusal.as_ref(), now),
         }
     }
 
-    /// Why no node takes a pod, and what is done about it.
+    /// Diagnoses why a pod fits on no node, and starts preemption.
     fn says_why(
         &mut self,
         (uid, asked): (&Uid, &Rc<Asked>),
@@ -236,8 +236,8 @@ impl Scheduler {
         asking.unreserves = unreserves.is_some();
         let nodes = self.mirror.cluster.view().node_count();
         if nodes == 0 {
-            // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream tries again and again.
-            // Whoever waits for a node of a name is told of each that comes.
+            // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream keeps retrying. Here
+            // every new node requeues the pod, as after a rejection by NodeName.
             let message = explain::summary(0, std::iter::empty());
             return Err(Why::nowhere(message, Plugin::NodeName));
         }
@@ -255,7 +255,7 @@ impl Scheduler {
         }
     }
 
-    /// What plugins of others say before any node is looked at.
+    /// Runs the out-of-tree PreFilter plugins.
     fn begin_attempt(&mut self, asked: &Rc<Asked>, asking: &mut Asking) -> Result<(), Why> {
         asked.rejected_by.borrow_mut().clear();
         let before = asking.refusal_rank(self.mirror.cluster.view());
@@ -263,7 +263,8 @@ impl Scheduler {
         let Some((attempt, stopped)) = self.attempt(asked, (own, before)) else { return Ok(()) };
         match stopped {
             Some(Stopped::Failed(error)) => return Err(Why::error(error)),
-            // Whoever says no for good is told, also behind others who say no for now.
+            // An UnschedulableAndUnresolvable PreFilter result wins over earlier Unschedulable
+            // ones.
             Some(Stopped::Rejected(names, code, reason))
                 if code == Code::UnschedulableAndUnresolvable || before == RANK_LAST =>
             {
@@ -277,7 +278,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Who rejected it everywhere, and what preemption does about it.
+    /// Collects the rejectors, and preempts or runs PostFilter plugins.
     fn rejected(
         &mut self,
         uid: &Uid,
@@ -299,7 +300,7 @@ impl Scheduler {
             self.facts.push(Fact::TriedToPreempt);
         }
         match (&diagnosis.gives_back, &mut self.group) {
-            // What is thought of while room is searched is no finding.
+            // A dry run of a group deallocates no claims.
             (Some(claim), Some(cycle)) if cycle.search.is_none() => {
                 cycle.gives_back.push((Rc::clone(uid), Rc::clone(claim)));
             }
@@ -318,7 +319,7 @@ impl Scheduler {
         let Diagnosis { text, message, .. } = diagnosis;
         let (message, nominated) = match (chosen, attempt) {
             (Some(candidate), _) => (message, Some(self.preempt(asked, &candidate, now))),
-            // Whoever may not preempt keeps what is kept for it.
+            // A pod that may not preempt keeps its nomination.
             (None, None) => (message, may_preempt.then(String::new)),
             (None, Some(_)) if fails => (message, None),
             (None, Some(attempt)) => with_others(text, message, attempt, may_preempt),
@@ -326,7 +327,7 @@ impl Scheduler {
         Err(Why { is_error: false, message, rejectors, nominated })
     }
 
-    /// Plugins of others may have something to do once the pod has a node.
+    /// Keeps the attempt if an out-of-tree plugin runs after a node is selected.
     pub(super) fn keep_attempt(&mut self, uid: &Uid, attempt: Option<Rc<Attempt>>, node: &Rc<str>) {
         if let Some(attempt) = attempt.filter(|attempt| attempt.acts_late()) {
             attempt.forget_nodes();
@@ -340,7 +341,7 @@ impl Scheduler {
         self.commands.push(Command::Bind { pod, node: Rc::clone(node), object, attempt });
     }
 
-    /// Extenders left a pod no node.
+    /// Ends the decision of a pod for which extenders left no node or failed.
     pub(super) fn found_none(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
         self.count_decision(now);
         match self.group {
@@ -363,7 +364,7 @@ impl Scheduler {
 
     // k8s: schedule_one.go handleSchedulingFailure
     pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
-        // The reasons that an unfinished search has found are not the whole reason.
+        // The reasons found by an unfinished search are incomplete.
         let why = self.within_budget().err().unwrap_or(why);
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
         self.count_refusal(uid, asked, why.is_error, now);
@@ -374,13 +375,13 @@ impl Scheduler {
             self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         }
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
-        // The API may still be about to hear of the node that was kept before.
+        // The previous nomination may not be written to the API yet.
         let said = asked.pod.nominated_node().unwrap_or_default();
         let nominated = why.nominated.filter(|node| changed || node != said);
         self.say(asked, reason, why.message, nominated);
     }
 
-    /// Keeps room on a node for a pod before the API says so, or no longer; whether that is new.
+    /// Sets or clears the nomination of a pod before the API has it; returns true if it changed.
     pub(super) fn nominate(&mut self, asked: &Asked, node: &str, now: Duration) -> bool {
         let pod = asked.spec.key;
         let old = self.mirror.nomination(pod).cloned();
@@ -393,7 +394,7 @@ impl Scheduler {
         changes
     }
 
-    /// Tells why a pod has no node.
+    /// Reports why a pod has no node, as an event and as a condition.
     pub(super) fn say(
         &mut self,
         asked: &Asked,
@@ -414,7 +415,7 @@ impl Scheduler {
         };
         let saying = Some(digest(&condition));
         let was_said = asked.said.replace(saying);
-        // What was said before may still be about to be written: it must not come last.
+        // A write of the previous condition may still be queued; it must not be the last one.
         let is_new = !has_condition(&whole, &condition) || was_said.is_some() && was_said != saying;
         if is_new || nominated.is_some() {
             self.commands.push(Command::Status {
@@ -425,7 +426,7 @@ impl Scheduler {
         }
     }
 
-    /// Under whose name a pod is decided.
+    /// Returns the scheduler name of a profile.
     pub(super) fn reporter(&self, profile: usize) -> Rc<str> {
         self.mirror.profile(profile).scheduler_name.as_str().into()
     }
@@ -452,7 +453,7 @@ impl Scheduler {
     }
 }
 
-/// The sentence with what plugins of others say of room for a pod, and the node that is kept for it.
+/// Returns the message with the answers of PostFilter plugins, and the nomination.
 // k8s: schedule_one.go schedulingAlgorithm
 pub(super) fn with_others(
     text: String,
@@ -473,7 +474,7 @@ pub(super) fn with_others(
     }
 }
 
-/// Whether the pod says so already.
+/// The pod already has this condition.
 // k8s: pkg/api/v1/pod/util.go UpdatePodCondition
 fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
     let all = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
@@ -484,7 +485,7 @@ fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
     })
 }
 
-/// Tells apart what is said of a pod, one thing after the other.
+/// Digest that tells successive conditions of a pod apart.
 fn digest(condition: &PodCondition) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&condition.reason, &condition.message).hash(&mut hasher);

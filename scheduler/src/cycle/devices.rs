@@ -1,12 +1,12 @@
-//! Devices of a pod that has a node: given to its claims, reserved for it, ready; then it is bound.
+//! Devices of a pod with a node: allocated, reserved and ready; then the pod is bound.
 //!
 //! ```text
 //!   Chosen ──ReserveDevices──> Writing ──Reserved──> Waits (binding conditions) ──> Held ──> bound
-//!      └─────────────── given up: taken back, ReleaseDevices ───────────────────────┘
+//!      └─────────────── given up: choices undone, ReleaseDevices ─────────────────────┘
 //! ```
-//! Input: what was chosen, what was written, what watches tell. Output: what is to be written, and the
-//! binding. Owner: the scheduler. Bounds: pods that were given nodes; `device_binding_timeout` of
-//! their profile until devices are ready.
+//! Input: selected devices, written claims, watch events. Output: writes of claims, and the
+//! binding. Owner: the scheduler. Bounds: pods with nodes; `device_binding_timeout` of their
+//! profile until devices are ready.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go Reserve, PreBind, Unreserve
 
 use std::collections::HashMap;
@@ -37,31 +37,31 @@ use crate::devices::look::is_reserved;
 use crate::devices::ready::{self, Readiness};
 use crate::groups::OfGroup;
 
-/// A claim that a pod is to use.
+/// A ResourceClaim that a pod is to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reserve {
-    /// As it is known.
+    /// The claim as last observed.
     pub claim: Rc<ResourceClaim>,
-    /// The devices that it is given, where it has none.
+    /// The allocation to write, if the claim has none.
     pub allocation: Option<AllocationResult>,
-    /// For whom, if not for the pod.
+    /// The consumer to reserve it for, if not the pod.
     pub user: Option<ResourceClaimConsumerReference>,
-    /// Which request of it is whose, of one that has to be made for extended resources.
+    /// Requests by container, for a claim that has to be created for extended resources.
     pub mappings: Vec<ContainerExtendedResourceRequest>,
 }
 
-/// How a reservation ended.
+/// The result of a reservation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reserved {
-    /// Whose.
+    /// The pod of the reservation.
     pub pod: PodRef,
-    /// Its number.
+    /// The number of the reservation.
     pub number: u64,
-    /// The claims as they are now, in the order of the command; none after one that failed.
+    /// The claims as written, in the order of the command; none after one that failed.
     pub claims: Vec<ResourceClaim>,
-    /// Why one failed.
+    /// The error of the claim that failed.
     pub error: Option<String>,
-    /// A claim for extended resources was made, or could not be.
+    /// A claim for extended resources was created (true), or its creation failed (false).
     pub made: Option<bool>,
 }
 
@@ -69,7 +69,7 @@ pub struct Reserved {
 enum Stage {
     Chosen,
     Writing,
-    /// Devices are being made ready, since when and for how long at most.
+    /// Binding conditions are pending, since and until these times.
     Waits {
         since: Duration,
         until: Duration,
@@ -77,7 +77,7 @@ enum Stage {
     Held,
 }
 
-/// Devices are free again.
+/// Devices were freed.
 const FREED: Event = Event::Other(&[Plugin::DynamicResources], "AssignedPodDelete");
 
 /// The devices of a pod that has a node.
@@ -87,28 +87,29 @@ pub(super) struct Reserving {
     number: u64,
     stage: Stage,
     all: Vec<Reserve>,
-    /// What its claims are given for it, by their uids and the numbers of that.
+    /// Allocations that the cache holds for it: uids of claims and numbers of the allocations.
     given: Vec<(String, u64)>,
-    /// The name of its group, if claims may be reserved for that.
+    /// The name of its group, if claims may be reserved for groups.
     group: Option<String>,
-    /// When the wait ends before its time, and the claim that was given its devices before.
+    /// The end of the wait, if earlier than its timeout, and the claim that was allocated earlier.
     late: Option<(Duration, String)>,
-    /// What its devices take of its node, which the pod's status is to say; whether it may say any such.
+    /// The node-allocatable resources of its devices, for the pod's status. `is_said`: the status
+    /// may have some already.
     statuses: Vec<NodeAllocatableResourceClaimStatus>,
     is_said: bool,
 }
 
-/// How often upstream looks whether devices are ready.
+/// Upstream's interval between two checks whether devices are ready.
 const LOOKS_EVERY: Duration = Duration::from_secs(5);
 
 impl Reserving {
-    /// Whether somebody has to make a device ready.
+    /// A device has binding conditions.
     fn has_conditions(&self) -> bool {
         self.all.iter().any(|reserve| ready::has_conditions(&reserve.claim))
     }
 
-    /// When the first claim that is not ready will have waited for its devices for too long, at one of
-    /// upstream's looks before the wait itself is over.
+    /// Returns when the first pending claim reaches its timeout, at one of upstream's checks before
+    /// the whole wait is over.
     // k8s: dynamicresources.go isPodReadyForBinding, isClaimTimeout
     fn will_be_late(
         &self,
@@ -133,10 +134,10 @@ impl Reserving {
         (at < until).then_some((at, name))
     }
 
-    /// Whether all devices are ready, by what is known of the claims now.
+    /// Returns the readiness of all devices, from the latest known claims.
     // k8s: dynamicresources.go isPodReadyForBinding
     fn look(&mut self, known: &Devices) -> Readiness {
-        // Of devices that are ready as they are nobody asks again.
+        // Without binding conditions a deleted claim does not matter.
         let asks = self.has_conditions();
         let mut found = Readiness::Ready;
         for reserve in &mut self.all {
@@ -149,7 +150,7 @@ impl Reserving {
                 let name = key.as_str();
                 found = Readiness::Gone(format!("could not find ResourceClaim {name:?}"));
             } else if found == Readiness::Ready && known.is_bare(&reserve.claim) {
-                // Upstream waits for what does not come until the time is over.
+                // Upstream waits until the timeout.
                 let name = reserve.claim.metadata.name.as_deref().unwrap_or_default();
                 found = Readiness::Gone(format!("the devices of claim {name} were given back"));
             } else if found == Readiness::Ready {
@@ -160,35 +161,35 @@ impl Reserving {
     }
 }
 
-/// Those of all pods.
+/// The devices of all pods.
 #[derive(Debug, Default)]
 pub(super) struct All {
     of_pods: HashMap<Uid, Reserving>,
-    /// Given up while they were being written, by number.
+    /// Reservations that were given up while they were being written, by number.
     leaving: HashMap<u64, Reserving>,
     last: u64,
 }
 
 impl All {
-    /// Whether a pod waits for its devices.
+    /// The pod waits for its devices.
     pub(super) fn waits(&self, uid: &Uid) -> bool {
         self.of_pods.get(uid).is_some_and(|one| one.stage != Stage::Held)
     }
 
-    /// The claims of a reservation.
+    /// Returns the claims of a reservation.
     fn all_of(&mut self, uid: &Uid, number: u64) -> Option<&mut Vec<Reserve>> {
         let one = self.of_pods.get_mut(uid).filter(|one| one.number == number);
         one.or_else(|| self.leaving.get_mut(&number)).map(|one| &mut one.all)
     }
 
-    /// A pod is bound: its devices are its own.
+    /// Drops the reservation of a pod that was bound; its claims remain reserved for it.
     pub(super) fn is_bound(&mut self, uid: &Uid) {
         self.of_pods.remove(uid);
     }
 }
 
 impl Scheduler {
-    /// Counts the devices that a pod's claims get on a node as given.
+    /// Assumes the allocations of a pod's claims on a node.
     // k8s: dynamicresources.go Reserve
     pub(super) fn choose_devices(
         &mut self,
@@ -209,7 +210,7 @@ impl Scheduler {
         if all.is_empty() {
             return Ok(());
         }
-        // What was found with less than all of the search is no allocation.
+        // Devices found by an unfinished search are no allocation.
         self.within_budget().map_err(|why| why.message)?;
         let devices = &mut self.mirror.devices;
         let give = |Reserve { claim, allocation, .. }: &Reserve| {
@@ -230,7 +231,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Counts what a pod's devices take of its node as used there: the pod as it counts from now on.
+    /// Assumes the node-allocatable resources of the pod's devices on its node; returns the pod's
+    /// spec with them.
     // k8s: pkg/scheduler/schedule_one.go assume
     pub(super) fn count_devices(&mut self, uid: &Uid, asked: &Asked, node: &str) -> Rc<PodSpec> {
         if !self.mirror.devices.takes_of_nodes() {
@@ -244,7 +246,7 @@ impl Scheduler {
         on_node(&asked.pod.whole(), &asked.spec, statuses)
     }
 
-    /// Has them written; whether the binding has to wait.
+    /// Starts the writes of a reservation; returns true if the binding has to wait for them.
     pub(super) fn begin_devices(&mut self, uid: &Uid) -> bool {
         let Some(one) = self.devices.of_pods.get_mut(uid) else { return false };
         one.stage = Stage::Writing;
@@ -257,7 +259,7 @@ impl Scheduler {
         true
     }
 
-    /// Takes how writing ended.
+    /// Handles the result of a reservation.
     pub fn devices_reserved(&mut self, reserved: Reserved, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_reserved(reserved, now));
     }
@@ -283,7 +285,7 @@ impl Scheduler {
         };
         take_newer(&mut one.all, reserved.claims);
         if let Some(error) = reserved.error {
-            // What was not written counts until the pod is given up, which is now.
+            // Unwritten allocations count until the pod is given up, which is now.
             one.stage = Stage::Held;
             return self.devices_failed(uid, error, now);
         }
@@ -300,7 +302,7 @@ impl Scheduler {
         self.look_at_devices(now);
     }
 
-    /// A claim was written: what it says counts from now on.
+    /// Applies a written claim.
     fn is_written(&mut self, claim: &ResourceClaim, now: Duration) {
         let event = self.mirror.devices.set_written(claim.clone());
         if allocation(claim).is_some() {
@@ -309,7 +311,7 @@ impl Scheduler {
         event.iter().for_each(|event| self.happened(event, now));
     }
 
-    /// The pod went elsewhere while its claims were being written.
+    /// Handles the result of a reservation whose pod was given up meanwhile.
     fn was_given_up(&mut self, reserved: Reserved, now: Duration) {
         if let Some(mut one) = self.devices.leaving.remove(&reserved.number) {
             take_newer(&mut one.all, reserved.claims);
@@ -319,8 +321,8 @@ impl Scheduler {
         }
     }
 
-    /// A pod or a group uses claims no longer that it gave up, and this is what they are now: the pod,
-    /// or those of the group, may be decided again.
+    /// Applies claims that a pod or a group has released. The pod, or the group's pods, may be
+    /// decided again.
     pub fn devices_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_released(uid, claims, now));
     }
@@ -336,15 +338,15 @@ impl Scheduler {
         }
     }
 
-    /// A pod is not decided before what it gave up is written.
+    /// Holds a pod until the release of its claims is written.
     fn hold(&self, uid: &Uid) {
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.releases.set(true);
         }
     }
 
-    /// Pods whose devices are ready are bound; those whose devices never will be, or were not in
-    /// time, look for another node.
+    /// Binds pods whose devices are ready. Pods whose devices failed or timed out are rejected and
+    /// retried.
     // k8s: dynamicresources.go isPodReadyForBinding
     pub(super) fn look_at_devices(&mut self, now: Duration) {
         let waits = self.devices.of_pods.iter().filter_map(|(uid, one)| match one.stage {
@@ -393,7 +395,7 @@ impl Scheduler {
         }
     }
 
-    /// A victim whose devices are being reserved or made ready loses its node; whether they were.
+    /// Takes the node from a victim that waits for its devices; returns true if it waited.
     // k8s: dynamicresources.go PreBind
     pub(super) fn preempt_devices(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.devices.of_pods.get_key_value(uid) else { return false };
@@ -412,7 +414,7 @@ impl Scheduler {
         true
     }
 
-    /// How the wait for a pod's devices ended.
+    /// Returns the metric sample of a wait for devices.
     fn prepared(&self, uid: &Uid, one: &Reserving, status: &'static str, took: Duration) -> Fact {
         let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
         let devices = one.all.iter().flat_map(|reserve| ready::drivers(&reserve.claim)).collect();
@@ -425,7 +427,7 @@ impl Scheduler {
         self.failed(&pod, format!("running PreBind plugin \"DynamicResources\": {error}"), now);
     }
 
-    /// When devices of a pod have not been ready for too long, the first of them.
+    /// Returns when the next wait for devices times out.
     pub(super) fn devices_due(&self) -> Option<Duration> {
         let until = |one: &Reserving| match one.stage {
             Stage::Waits { until, .. } => Some(one.late.as_ref().map_or(until, |(at, _)| *at)),
@@ -434,7 +436,7 @@ impl Scheduler {
         self.devices.of_pods.values().filter_map(until).min()
     }
 
-    /// A pod is bound or gone though its devices are not ready; whether it waited for them.
+    /// Ends the wait of a pod that was bound or deleted; returns true if it waited.
     pub(super) fn stop_waiting_for_devices(&mut self, uid: &Uid, now: Duration) -> bool {
         let waits = self.devices.waits(uid);
         if waits {
@@ -443,8 +445,8 @@ impl Scheduler {
         waits
     }
 
-    /// What was chosen for a pod does not count any more. What is being written counts until that
-    /// ended, so that nobody else gets it meanwhile.
+    /// Drops the assumed allocations of a pod. Allocations that are being written count until the
+    /// result, so that no other pod gets their devices meanwhile.
     // k8s: dynamicresources.go Unreserve
     pub(super) fn forget_devices(&mut self, uid: &Uid, now: Duration) {
         let Some(one) = self.devices.of_pods.remove(uid) else { return };
@@ -457,8 +459,8 @@ impl Scheduler {
         }
     }
 
-    /// What was chosen for a pod for now is about to be chosen again, or others instead: what is
-    /// written of it stays.
+    /// Drops the assumed allocations of a pod whose devices are about to be selected again. Written
+    /// claims remain.
     pub(super) fn unchoose_devices(&mut self, uid: &Uid) -> Option<Reserving> {
         let one = self.devices.of_pods.remove(uid)?;
         self.take_back_choices(&one);
@@ -471,16 +473,16 @@ impl Scheduler {
         }
     }
 
-    /// Whether there is anything to be written.
+    /// Drops a reservation; returns true if claims have to be written.
     fn let_go(&mut self, one: Reserving, now: Duration) -> bool {
         self.take_back_choices(&one);
         self.release_devices(one, now)
     }
 
-    /// A pod uses no longer what is written of its claims; whether there is anything to be written.
+    /// Releases the written claims of a pod; returns true if any have to be written.
     pub(super) fn release_devices(&mut self, one: Reserving, now: Duration) -> bool {
         let mut writes = false;
-        // Whoever is on a node, if by others, needs them there.
+        // A pod on a node needs its claims, even if another scheduler has bound it.
         if self.mirror.node_of(&one.pod.key).is_none() {
             let uid = &one.pod.uid;
             let all = one.all.into_iter().map(|reserve| reserve.claim);
@@ -501,8 +503,8 @@ impl Scheduler {
         writes
     }
 
-    /// A claim that is reserved for the group of a pod that fits nowhere, while no pod of the group has
-    /// a node but for now.
+    /// Returns a claim that is reserved for the group of an unschedulable pod, if the group has
+    /// pods on nodes only in the current dry run.
     // k8s: dynamicresources.go unreservePodGroupClaims
     pub(super) fn claim_of_group(&self, asked: &Asked) -> Option<Rc<ResourceClaim>> {
         let group = asked.group.as_ref().filter(|group| group.has_claims())?;
@@ -519,9 +521,9 @@ impl Scheduler {
         all.into_iter().find(is_new)
     }
 
-    /// A group of which no pod has a node gives claims up: it is to look for other devices. Until that is
-    /// written none of its pods is decided: what is known of the claims still says that they are the
-    /// group's, so that nothing would have to be written before a pod is bound.
+    /// Releases claims of a group without pods on nodes, so that it can get other devices. Its pods
+    /// are held until the release is written: until then the cache shows the claims as reserved for
+    /// the group, so a pod would be bound without reserving them.
     pub(super) fn unreserve_of_group(&mut self, group: &OfGroup, claims: Vec<Rc<ResourceClaim>>) {
         let Ok(of) = group.preemptor() else { return };
         if !claims.is_empty() {
@@ -531,12 +533,12 @@ impl Scheduler {
         }
     }
 
-    /// A claim keeps a pod off nodes that it could use otherwise: it is to look for other devices. Until
-    /// that is written the pod is not decided: what is known of the claim still says that it is its
-    /// own, so that nothing would have to be written before it is bound.
+    /// Deallocates a claim that keeps a pod off other nodes, so that it can get other devices. The
+    /// pod is held until the release is written: until then the cache shows the claim as reserved
+    /// for the pod, so it would be bound without reserving it.
     // k8s: dynamicresources.go PostFilter
     pub(super) fn give_back(&mut self, uid: &Uid, asked: &Asked, claim: &Rc<ResourceClaim>) {
-        // What it gives up already comes first; it is asked again then.
+        // An earlier release is under way; the pod is decided again after it.
         if self.queue.get(uid).is_some_and(|waiting| waiting.pod.releases.get()) {
             return;
         }
@@ -545,8 +547,7 @@ impl Scheduler {
         self.commands.push(Command::GiveDevicesBack { pod, claim });
     }
 
-    /// Takes how it ended that a claim was to give devices back, and what it is now. A pod whose claim
-    /// did not is tried again.
+    /// Handles the result of a deallocation. If it failed, the pod is retried.
     pub fn gave_back(&mut self, uid: &Uid, did: bool, claims: Vec<ResourceClaim>, now: Duration) {
         self.netted(now, |scheduler| {
             scheduler.take_released(uid, claims, now);
@@ -557,12 +558,12 @@ impl Scheduler {
     }
 }
 
-/// Whether a claim has to be made first.
+/// The claim has to be created first.
 fn is_unmade(claim: &ResourceClaim) -> bool {
     claim.metadata.name.is_none()
 }
 
-/// Claims as they are now.
+/// Replaces claims by their newer versions.
 fn take_newer(all: &mut [Reserve], claims: Vec<ResourceClaim>) {
     for claim in claims {
         if let Some(one) = all.iter_mut().find(|one| uid_of(&one.claim) == uid_of(&claim)) {

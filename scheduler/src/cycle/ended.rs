@@ -1,4 +1,4 @@
-//! How a binding ended.
+//! Results of bindings and preemptions.
 // k8s: pkg/scheduler/schedule_one.go handleBindingCycleError, finishBinding
 
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use super::command::{Ended, Evicted, Fact, PodRef};
 use super::decide::Why;
 
 impl Scheduler {
-    /// Takes how a binding ended.
+    /// Handles the result of a binding.
     pub fn ended(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_end(pod, node, ended, now));
     }
@@ -17,7 +17,7 @@ impl Scheduler {
     fn take_end(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
         match ended {
             Ended::Bound => {
-                // Whoever is being bound stays in the queue until this moment.
+                // A pod that is being bound stays in the queue until now.
                 let Some(waiting) = self.queue.get(&pod.uid) else { return };
                 let asked = Rc::clone(&waiting.pod);
                 self.facts.push(Fact::Bound {
@@ -42,8 +42,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes how making room ended: the pod, or those of the group, may be decided again. They are tried
-    /// at once when some victim stayed, since nobody will tell that one went.
+    /// Handles the result of a preemption: the pod, or the group's pods, may be decided again. If a
+    /// victim was not deleted they are retried at once, because its deletion would emit no event.
     // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
     pub fn evicted(&mut self, evicted: &Evicted, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_evicted(evicted, now));

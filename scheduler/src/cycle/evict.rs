@@ -1,6 +1,6 @@
-//! Victims of preemption: those that are not bound yet lose their node at once, the others are deleted.
+//! Victims of preemption: victims not yet bound lose their node at once, the others are deleted.
 //!
-//! Input: a candidate of the dry run. Output: commands, and the node that is nominated. Owner: the
+//! Input: a candidate of the dry run. Output: commands, and the nominated node. Owner: the
 //! scheduler. Bounds: the victims of one candidate.
 // k8s: pkg/scheduler/framework/preemption/executor.go
 
@@ -18,7 +18,7 @@ use super::{Asked, Scheduler, Uid};
 use crate::mirror::Step;
 
 impl Scheduler {
-    /// Makes room; returns the node's name.
+    /// Starts the preemption; returns the node's name.
     // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
     pub(super) fn preempt(
         &mut self,
@@ -28,7 +28,7 @@ impl Scheduler {
     ) -> String {
         let cluster = &self.mirror.cluster;
         let node = cluster.node_name(candidate.row).to_owned();
-        // Those that are going already are not asked again.
+        // Victims that are already terminating are not deleted again.
         let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
         let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
         let uid: Uid = cluster.text(asked.spec.key).into();
@@ -45,7 +45,7 @@ impl Scheduler {
         self.preempt_in_memory(&mut victims, (&name, &related, &said), now);
         let notes = going(&victims, &name, &related, &said);
         let message = format!("{name}: preempting to accommodate a higher priority pod");
-        // An attempt without victims takes no nomination from others.
+        // An attempt without victims clears no other pod's nomination.
         // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
         if makes_go {
             self.unseat(asked, &node, now);
@@ -57,7 +57,7 @@ impl Scheduler {
         node
     }
 
-    /// Of these, those that are not being bound yet go without being deleted.
+    /// Takes the node from victims that are not being bound yet, and removes them from `victims`.
     // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
     pub(super) fn preempt_in_memory(
         &mut self,
@@ -72,7 +72,7 @@ impl Scheduler {
         self.commands.extend(notes.into_iter().map(Command::Tell));
     }
 
-    /// Pods of lower priority for which room is kept there look for another place.
+    /// Clears the nominations of lower-priority pods to the node.
     // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
     fn unseat(&mut self, asked: &Asked, node: &str, now: Duration) {
         for (key, nominee) in self.mirror.nominated_on(node) {
@@ -112,7 +112,7 @@ pub(super) fn going(
     victims.iter().map(note).collect()
 }
 
-/// A pod on a node.
+/// Returns the name and uid of a pod on a node.
 pub(super) fn victim(cluster: &Cluster, id: PodId) -> PodRef {
     let full = cluster.pod_name(id);
     let (namespace, name) = full.split_once('/').unwrap_or(("", &full));

@@ -1,14 +1,15 @@
-//! All pods of a group that wait are decided together: their nodes count one after the other, then
-//! all of that is taken back, and whether enough have one says what becomes of each.
+//! Pod groups: all pending pods of a group are decided together. A dry run assumes their nodes one
+//! after the other and reverts that; then each pod is assumed or rejected, as enough pods fit or
+//! not.
 //!
 //! ```text
-//!   pop ──> the others of its group ──> find, reserve for now, permit ──> take back ──┐
+//!   pop ──> other pods of the group ──> find, reserve, permit (dry run) ──> revert ──┐
 //!                                         (one after the other)                        v
-//!       fits: assume, as any pod    waits for victims: nominate    fits not: refuse all of them
+//!       fits: assume each pod    waits for victims: nominate    does not fit: reject all pods
 //! ```
-//! Input: the pod whose turn it is, the group's others, the cluster. Output: what becomes of any pod,
-//! and a condition of the group. Owner: the scheduler; where extenders are asked it goes on when they
-//! answer, and nobody else is decided meanwhile. Bounds: the pods of a group.
+//! Input: the popped pod, the other pods of its group, the cluster. Output: the result of each pod,
+//! and a condition of the group. Owner: the scheduler; an extender call suspends the dry run, and
+//! no other pod is decided meanwhile. Bounds: the pods of a group.
 // k8s: pkg/scheduler/schedule_one_podgroup.go
 
 use std::cmp::Reverse;
@@ -31,7 +32,7 @@ use crate::groups::{OfGroup, SCHEDULED};
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
 
-/// Upstream's words.
+/// Upstream's messages.
 // k8s: schedule_one_podgroup.go errPodGroupUnschedulable, podGroupSchedulingDefaultAlgorithm,
 //      gangscheduling.go Permit, framework/runtime/framework.go RunPermitPlugins
 pub(super) const UNSCHEDULABLE: &str = "pod group is unschedulable";
@@ -41,16 +42,16 @@ const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods fro
     scheduled, one or more plugins asked to wait and no plugin rejected pod";
 const OTHER_FAILED: &str = "failed to schedule other pod from a pod group";
 
-/// What came of a group so far.
+/// The outcome of a group so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Came {
-    /// Too few pods have nodes.
+    /// Too few pods fit.
     Nowhere,
-    /// Enough would have, were some victims gone.
+    /// Enough pods would fit without some victims.
     NeedsRoom,
-    /// Enough have.
+    /// Enough pods fit.
     Fits,
-    /// A mistake.
+    /// An error.
     Failed(String),
 }
 
@@ -63,32 +64,32 @@ pub(super) struct GroupCycle {
     pub(super) tried: Vec<Tried>,
     pub(super) came: Came,
     pub(super) needs_room: bool,
-    /// What is said of the group, if something else than usually.
+    /// The message for the group, if not the default.
     pub(super) said: Option<String>,
-    /// Why nobody goes for its pods one by one.
+    /// The reason why its pods do not preempt one by one.
     pub(super) never_preempts: Option<&'static str>,
-    /// Where it is tried, one after the other.
+    /// The placements to try, one after the other.
     pub(super) trials: Option<Trials>,
-    /// Who would have to go for all of it.
+    /// The search for victims of the whole group.
     pub(super) search: Option<Search>,
-    /// Claims that it gives up if none of its pods gets a node.
+    /// Claims to release if none of its pods gets a node.
     pub(super) unreserved: Vec<Rc<ResourceClaim>>,
-    /// Claims that are to give devices back for pods that get no node, though they may get one in
-    /// another placement.
+    /// Claims to deallocate for pods without a node; such a pod may still get a node in another
+    /// placement.
     pub(super) gives_back: Vec<(Uid, Rc<ResourceClaim>)>,
-    /// Pods that got a node in some placement.
+    /// Pods that fit in some placement.
     pub(super) had_node: HashSet<Uid>,
 }
 
 impl GroupCycle {
-    /// Returns the pods that are decided with it, but for the one whose turn it is.
+    /// Returns the pods of the group that are decided, the current one excepted.
     pub(super) fn pods(&self) -> Vec<(Uid, Rc<Asked>)> {
         let tried = self.tried.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
         tried.chain(self.left.iter().cloned()).collect()
     }
 }
 
-/// A pod of it that was looked at.
+/// A pod of the group after its dry run.
 #[derive(Debug)]
 pub(super) struct Tried {
     pub(super) uid: Uid,
@@ -96,23 +97,23 @@ pub(super) struct Tried {
     pub(super) place: Option<Reserved>,
     /// Why it has no node, or cannot have it yet.
     why: Option<Why>,
-    /// What was chosen of claims, taken back: who gets a node keeps what is written of it.
+    /// Its reverted device reservation: a pod that gets a node keeps the written claims.
     devices: Option<Reserving>,
 }
 
-/// A node that counts as a pod's for now.
+/// A node that a pod has in the dry run.
 #[derive(Debug)]
 pub(super) struct Reserved {
     node: Rc<str>,
     attempt: Option<Rc<Attempt>>,
-    /// The node that was kept for it before.
+    /// The pod's nomination before the dry run.
     kept: Option<Nominee>,
-    /// It would be bound.
+    /// The pod would be bound without waiting for Permit.
     is_permitted: bool,
 }
 
 impl Scheduler {
-    /// Decides all pods of the group that wait, this one among them.
+    /// Decides all pending pods of the group of this pod.
     // k8s: schedule_one_podgroup.go scheduleOnePodGroup, podGroupInfoForPod
     pub(super) fn decide_group(&mut self, uid: Uid, asked: Rc<Asked>, now: Duration) {
         let Some(group) = asked.group.clone() else { return };
@@ -174,17 +175,17 @@ impl Scheduler {
         self.go_on(now);
     }
 
-    /// Looks at the next pod of the group that is being decided, if one is.
+    /// Continues the dry run with the next pod of the group.
     pub(super) fn go_on(&mut self, now: Duration) {
         self.hide_those_away();
-        // Each of them comes back with what was found, in `goes_on`, unless extenders are asked.
+        // Each pod continues in `goes_on`, unless extenders are called.
         while self.consulting.is_none()
             && let Some(cycle) = &mut self.group
         {
             let next =
                 if matches!(cycle.came, Came::Failed(_)) { None } else { cycle.left.pop_front() };
             match next {
-                // While extenders were asked about another one it went, or somebody else bound it.
+                // The pod was deleted or bound by another scheduler during an extender call.
                 Some((uid, asked)) if !self.still_waits(&uid, &asked) => self.queue.done(&uid),
                 Some((uid, asked)) => {
                     self.decides_since = now;
@@ -209,7 +210,7 @@ impl Scheduler {
         self.show_those_away();
     }
 
-    /// The attempt was ended by force: nothing that was found of the group counts.
+    /// Fails the group after an aborted attempt: its results are dropped.
     fn fail_group(&mut self, cycle: &mut GroupCycle) {
         let came = cycle.came.clone();
         if let Some(search) = cycle.search.take() {
@@ -223,7 +224,7 @@ impl Scheduler {
         };
     }
 
-    /// Takes what was found of a pod of the group, and looks at the next one.
+    /// Records the result of a pod of the group, and continues with the next one.
     pub(super) fn goes_on(
         &mut self,
         uid: &Uid,
@@ -279,7 +280,7 @@ impl Scheduler {
         cycle.tried.push(tried);
     }
 
-    /// Counts a pod as on a node, until it is known what becomes of its group.
+    /// Assumes a pod on a node for the dry run.
     fn reserve(
         &mut self,
         uid: &Uid,
@@ -321,7 +322,7 @@ impl Scheduler {
         }
     }
 
-    /// The pod is where it was before.
+    /// Reverts `reserve`.
     // k8s: schedule_one.go unreserveAndForget
     fn take_back(&mut self, uid: &Uid, asked: &Asked, reserved: &Reserved) -> Option<Reserving> {
         self.forget_volumes(uid);
@@ -331,7 +332,7 @@ impl Scheduler {
             group.forget(uid);
         }
         let pod = asked.spec.key;
-        // While extenders were asked somebody else may have bound it.
+        // Another scheduler may have bound the pod during an extender call.
         if self.mirror.node_of(&asked.key).is_some() {
             return devices;
         }
@@ -351,7 +352,7 @@ impl Scheduler {
         }
     }
 
-    /// What becomes of each pod of a group.
+    /// Applies the outcome of a group to each of its pods.
     // k8s: schedule_one_podgroup.go submitPodGroupAlgorithmResult
     fn submit(&mut self, cycle: GroupCycle, now: Duration) {
         self.submit_each(cycle, now);
@@ -407,14 +408,14 @@ impl Scheduler {
             };
             self.refuse(&uid, &asked, why, now);
         }
-        // Those that wait for others still, of whom nobody has heard.
+        // The nodes of pods that still wait for Permit are not reported yet.
         for uid in bound.iter().filter(|uid| self.waits_for_permission(uid)).collect::<Vec<_>>() {
             self.tell_node(uid);
         }
         self.tell_group(&group, profile, (came, said));
     }
 
-    /// Counts how a group fared, and has its condition written.
+    /// Counts the outcome of a group and writes its condition.
     fn tell_group(
         &mut self,
         group: &OfGroup,
@@ -448,7 +449,7 @@ impl Scheduler {
     }
 }
 
-/// Nobody rejected the pod itself.
+/// A rejection by the group's outcome, not by a plugin.
 fn rejected(message: &str, node: &str) -> Why {
     Why {
         is_error: false,

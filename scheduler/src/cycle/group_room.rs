@@ -1,15 +1,15 @@
-//! Room for a whole group: who goes when too few of its pods have nodes.
+//! Preemption for a whole pod group: selects victims when too few of its pods fit.
 //!
 //! ```text
-//!   fits not ──> all of lower priority away ──fits──> some of them back, the most important first
-//!                          │ fits not                      │ it fits still: they stay
-//!                          v                               │ else: fewer of them, and one alone goes
-//!                       nobody goes                        v
-//!                                               those who go are deleted
+//!   does not fit ──> remove all of lower priority ──fits──> add some back, most important first
+//!                          │ does not fit                  │ still fits: they stay
+//!                          v                               │ else: fewer; one alone is a victim
+//!                      no victims                          v
+//!                                              the victims are deleted
 //! ```
-//! Input: a group that does not fit, pods and groups of lower priority. Output: victims, or why there
-//! are none. Owner: the scheduler. Bounds: looks at the group as `reprieve` says.
-//! Those thought away are back wherever something else happens: while extenders are asked.
+//! Input: a group that does not fit, pods and groups of lower priority. Output: victims, or the
+//! reason for none. Owner: the scheduler. Bounds: dry runs of the group as in `reprieve`. The cache
+//! shows potential victims again whenever other work may run: during extender calls.
 // k8s: pkg/scheduler/schedule_one_podgroup.go runWorkloadAwarePreemption,
 //      pkg/scheduler/framework/preemption/podgrouppreemption.go
 
@@ -28,7 +28,7 @@ use crate::framework::Name;
 use crate::groups::Preemptor;
 use crate::mirror::Hidden;
 
-/// Upstream's words.
+/// Upstream's messages.
 // k8s: defaultpreemption/default_preemption.go PostFilter
 pub(super) const NOT_ONE_BY_ONE: &str = "not eligible due to workload aware preemption enabled";
 // k8s: schedule_one_podgroup.go runWorkloadAwarePreemption, podgrouppreemption.go
@@ -39,13 +39,13 @@ const HAS_TOPOLOGY: &str =
 const NEVER: &str = "not eligible due to preemptionPolicy=Never.";
 const NO_VICTIMS: &str = "No preemption victims found for incoming preemptor";
 
-/// Why nobody goes for a group.
+/// Why there are no victims for a group.
 enum Stop {
     Rejected(String),
     Failed(String),
 }
 
-/// Pods that may have to go together.
+/// Potential victims that are preempted together.
 #[derive(Debug)]
 pub(super) struct InTheWay {
     unit: Unit,
@@ -53,29 +53,29 @@ pub(super) struct InTheWay {
     hidden: Vec<Hidden>,
 }
 
-/// A search for those who have to go.
+/// A search for the victims of a group.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) preemptor: Preemptor,
-    /// In the order in which they are asked whether they may stay.
+    /// Potential victims, in the order in which they are reprieved.
     pub(super) all: Vec<InTheWay>,
-    /// Who is back to see whether the group fits beside them; nobody at first.
+    /// The units added back in the current dry run; none in the first one.
     pub(super) back: Option<Range<usize>>,
     pub(super) reprieve: Reprieve,
-    /// What came of the group as things are.
+    /// The group's results without preemption.
     pub(super) before: (Vec<Tried>, Came),
-    /// Which plugins of others rejected its pods then.
+    /// The out-of-tree plugins that rejected its pods then.
     pub(super) rejected_by: Vec<(Rc<Asked>, Vec<Name>)>,
 }
 
 impl Scheduler {
-    /// Whether the group is looked at as it would be without others.
+    /// The group is in a dry run without some potential victims.
     pub(super) fn is_trial(&self) -> bool {
         self.group.as_ref().is_some_and(|cycle| cycle.search.is_some())
     }
 
-    /// Whether the group is looked at once more, since others may go for it. If not, what comes of it
-    /// is certain.
+    /// Starts or continues the search for victims; returns true if another dry run of the group is
+    /// needed. Otherwise its outcome is final.
     pub(super) fn makes_room(&mut self, cycle: &mut GroupCycle, now: Duration) -> bool {
         match cycle.search.take() {
             Some(search) => self.goes_on_searching(cycle, search, now),
@@ -104,14 +104,14 @@ impl Scheduler {
             (asked, by)
         });
         let rejected_by = rejected_by.collect();
-        // Without constraints it is tried on all nodes.
+        // A group without constraints is tried on all nodes.
         cycle.trials = None;
         let reprieve = Reprieve::of(all.len());
         looks_again(cycle, Search { preemptor, all, back: None, reprieve, before, rejected_by });
         true
     }
 
-    /// Who may have to go, in the order in which they are asked, all thought away.
+    /// Returns all potential victims as removed, in the order in which they are reprieved.
     // k8s: podgrouppreemption.go selectVictimsOnDomain
     fn in_the_way(&mut self, cycle: &GroupCycle) -> Result<(Preemptor, Vec<InTheWay>), Stop> {
         let rejected = |why: &str| Err(Stop::Rejected(why.to_owned()));
@@ -147,7 +147,7 @@ impl Scheduler {
         Ok((preemptor, all.collect()))
     }
 
-    /// Takes what came of the group without those who are thought away.
+    /// Handles the outcome of a dry run without some potential victims.
     fn goes_on_searching(
         &mut self,
         cycle: &mut GroupCycle,
@@ -197,7 +197,7 @@ impl Scheduler {
         false
     }
 
-    /// Everything is as it was before the search.
+    /// Restores the state before the search.
     pub(super) fn end_search(&mut self, cycle: &mut GroupCycle, mut search: Search) {
         search.all.iter_mut().for_each(|one| self.show(one));
         for (asked, by) in search.rejected_by {
@@ -219,7 +219,7 @@ impl Scheduler {
         let cluster = &self.mirror.cluster;
         let all = units.iter().flat_map(|unit| &unit.pods);
         let all: Vec<_> = all.filter_map(|pod| cluster.pods().find(*pod)).collect();
-        // Those that are going already are not asked again.
+        // Victims that are already terminating are not deleted again.
         let live = all.iter().filter(|id| !cluster.pods().get(**id).terminating);
         let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
         if victims.is_empty() {
@@ -241,7 +241,7 @@ impl Scheduler {
         self.commands.push(Command::Evict { victims, pod: group, message, notes });
     }
 
-    /// Whoever is away in a search is away from now on.
+    /// Hides the removed potential victims of the current search.
     pub(super) fn hide_those_away(&mut self) {
         let Some(mut search) = self.group.as_mut().and_then(|cycle| cycle.search.take()) else {
             return;
@@ -252,7 +252,7 @@ impl Scheduler {
         }
     }
 
-    /// Everybody is there while something else may happen.
+    /// Shows all potential victims while other work may run.
     pub(super) fn show_those_away(&mut self) {
         let Some(mut search) = self.group.as_mut().and_then(|cycle| cycle.search.take()) else {
             return;
@@ -274,7 +274,7 @@ impl Scheduler {
     }
 }
 
-/// All its pods are looked at once more.
+/// Prepares another dry run of all pods.
 fn looks_again(cycle: &mut GroupCycle, search: Search) {
     let again = search.before.0.iter().map(|one| (Rc::clone(&one.uid), Rc::clone(&one.asked)));
     cycle.left = again.collect();
@@ -282,12 +282,12 @@ fn looks_again(cycle: &mut GroupCycle, search: Search) {
     cycle.search = Some(search);
 }
 
-/// What is said of a group that fits nowhere.
+/// The message of a group that does not fit.
 fn unschedulable(cycle: &GroupCycle) -> &str {
     cycle.said.as_deref().unwrap_or(UNSCHEDULABLE)
 }
 
-/// Nobody goes for the group.
+/// Ends the preemption for a group without victims.
 fn stops(cycle: &mut GroupCycle, stop: Stop) {
     match stop {
         Stop::Failed(error) => cycle.came = Came::Failed(error),

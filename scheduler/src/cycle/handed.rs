@@ -1,39 +1,39 @@
-//! What decisions took over from those about earlier pods, for whoever counts.
+//! Opportunistic batching: how often decisions reuse results of earlier pods.
 //!
-//! Input: what the core says after a decision. Output: counts by profile. Owner: the scheduler. Bounds:
-//! four numbers a profile. A pod is counted where upstream asks its batch for a node: once an
-//! attempt, unless no node is looked at.
+//! Input: the core's counts after a decision. Output: counts by profile. Owner: the scheduler.
+//! Bounds: four numbers per profile. A pod is counted where upstream asks its batch for a node
+//! hint: once per attempt, unless no node is evaluated.
 // k8s: pkg/scheduler/framework/runtime/batch.go GetNodeHint, StoreScheduleResults
 
 use super::Scheduler;
 use super::consult::Said;
 
-/// What became of decisions of one profile.
+/// Batching counts of one profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batches {
-    /// Attempts that took over what pods with the same requests left.
+    /// Attempts that reused the results of pods with the same requests.
     pub used: u64,
-    /// Attempts that began anew.
+    /// Attempts that evaluated all nodes.
     pub none: u64,
-    /// What pods left was of no use any more: too much had changed.
+    /// Results that expired because too much had changed.
     pub expired: u64,
-    /// What pods left made room for that of a pod with other requests.
+    /// Results that were replaced by those of a pod with other requests.
     pub incompatible: u64,
 }
 
 impl Scheduler {
-    /// Counts what has just been decided for a pod of this profile.
+    /// Counts the last decision for a pod of this profile.
     pub(super) fn count_batch(&mut self, profile: usize, said: &Said) {
         let handed = self.thinker.scratch.take_handed();
         let nodes = self.mirror.cluster.view().node_count();
         let batches = &mut self.batches[profile];
         batches.expired += handed.outdated;
         batches.incompatible += handed.displaced;
-        // What extenders have said is taken in the same attempt, with another look at the nodes.
+        // An attempt with extender answers evaluates nodes twice, and is counted the first time.
         if !matches!(said, Said::Nothing) || nodes == 0 {
             return;
         }
-        // Where room is kept for others, two looks are one decision.
+        // With nominated pods, two evaluations are one decision.
         match (handed.computed, handed.taken) {
             (0, 0) => {}
             (0, _) => batches.used += 1,
@@ -41,12 +41,12 @@ impl Scheduler {
         }
     }
 
-    /// A pod of this profile got the node that is kept for it: no other was looked at.
+    /// Counts a pod that got its nominated node without evaluation of other nodes.
     pub(super) fn count_kept_node(&mut self, profile: usize) {
         self.batches[profile].none += 1;
     }
 
-    /// By profile, since this was asked last.
+    /// Returns the counts since the last call, by profile.
     pub fn take_batches(&mut self) -> Vec<Batches> {
         let none = vec![Batches::default(); self.batches.len()];
         std::mem::replace(&mut self.batches, none)
@@ -72,7 +72,7 @@ mod tests {
         let batches = Batches { used: 2, none: 2, ..Batches::default() };
         assert_eq!(scheduler.take_batches(), [batches]);
         assert_eq!(scheduler.take_batches(), [Batches::default()], "told once");
-        // Whoever has no room takes it over as well.
+        // Pods without room reuse results as well.
         scheduler.tell(Told::Set(pod("e", "2")), at(1));
         scheduler.tell(Told::Set(pod("f", "2")), at(1));
         decide(&mut scheduler, 1);
@@ -108,13 +108,13 @@ mod tests {
         let profiles = vec![Profile::default(), other];
         let mut scheduler = Scheduler::new(profiles, without_second_look(), 1);
         let many = (0..65).map(|at| pod(&format!("p{at}"), &format!("{}m", 100 + at)));
-        // Each has room for ten pods.
+        // Each node has room for ten pods.
         let nodes = (0..7).map(|at| node(&format!("n{at}"), "999"));
         tell_all(&mut scheduler, &many.chain(nodes).collect::<Vec<_>>());
         decide(&mut scheduler, 0);
         let batches = Batches { none: 65, incompatible: 1, ..Batches::default() };
         assert_eq!(scheduler.take_batches(), [batches, Batches::default()]);
-        // The node changes more often than is remembered.
+        // The node changes more often than the core remembers changes.
         for at_second in 0..1_200 {
             let cpu = if at_second % 2 == 0 { "998" } else { "999" };
             scheduler.tell(Told::Set(node("n0", cpu)), at(at_second));

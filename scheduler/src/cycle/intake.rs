@@ -1,6 +1,6 @@
-//! What watches tell: the mirror changes, pods are queued, and who waits for it is tried again.
+//! Watch events: they change the mirror, queue pods and requeue the pods that they may help.
 //!
-//! Facts of a pod are read before a change and after it, and only while somebody waits for them.
+//! A pod's properties are read before and after a change, and only while a pod may need the event.
 // k8s: pkg/scheduler/eventhandlers.go
 
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use crate::mirror::{Nominee, Step, node_name};
 use crate::watch::{Kind, Thing, Told};
 
 impl Scheduler {
-    /// Takes what a watch told; upstream's name of what happened, of pods and nodes.
+    /// Applies a watch event. Returns upstream's label of the event, for pods and nodes.
     pub fn tell(&mut self, told: Told, now: Duration) -> Option<&'static str> {
         self.apply(told, now, |scheduler, told| scheduler.take_told(told, now))
     }
@@ -73,7 +73,8 @@ impl Scheduler {
         event
     }
 
-    /// What is told of a pod, before it is taken; nothing of one that waits for another scheduler.
+    /// Returns upstream's label of a pod's event, before it is applied; `None` for a pending pod of
+    /// another scheduler.
     // k8s: pkg/scheduler/framework/events.go, eventhandlers.go responsibleForPod
     fn event_of_pod(&self, told: &Told, key: &ObjectKey) -> Option<&'static str> {
         let (waits, has_node) = (self.mirror.waiting(key), self.mirror.node_of(key).is_some());
@@ -93,7 +94,7 @@ impl Scheduler {
         }
     }
 
-    /// One of the same name that came before, and whose end was not told.
+    /// Removes an earlier pod of the same name whose deletion was not observed.
     fn forget_namesake(&mut self, key: &ObjectKey, pod: &Pod, now: Duration) {
         if let Some(uid) = self.names.get(key).cloned()
             && pod.metadata.uid.as_deref() != Some(&*uid)
@@ -102,7 +103,7 @@ impl Scheduler {
         }
     }
 
-    /// Changes the mirror and tells who waits for it.
+    /// Changes the mirror and requeues the pods that the change may help.
     pub(super) fn make(&mut self, step: &Step, now: Duration) {
         let before = self.facts_before(step);
         let assumed = match step {
@@ -145,7 +146,7 @@ impl Scheduler {
         }
     }
 
-    /// A pod on a node is another one than before, or is there for certain.
+    /// Emits the events of a pod on a node that changed, or whose binding is confirmed.
     fn pod_changed(
         &mut self,
         before: Option<Rc<PodFacts>>,
@@ -157,15 +158,16 @@ impl Scheduler {
         match before {
             Some(old) if is_confirmed => {
                 if let Some(from) = moved {
-                    // Somebody else bound it, elsewhere.
+                    // Another scheduler bound the pod to another node.
                     self.happened(&Event::PodGone(old, from), now);
                 } else if old != new {
-                    // Changes of a pod that is being bound are first seen with its node.
+                    // Changes of a pod that is being bound are first observed together with its
+                    // node.
                     self.happened(&Event::PodChanged(old, Rc::clone(&new)), now);
                 }
                 self.happened(&Event::PodAdded(new), now);
             }
-            // Most that is told of pods on nodes is of no interest to those without.
+            // Most updates of pods on nodes change nothing that pending pods depend on.
             Some(old) if old == new => {}
             Some(old) => self.happened(&Event::PodChanged(old, new), now),
             None => self.happened(&Event::PodAdded(new), now),
@@ -176,7 +178,7 @@ impl Scheduler {
         Rc::new(self.mirror.cluster.facts(spec))
     }
 
-    /// What a step takes away.
+    /// Returns the properties of the pod that a step changes or removes, as they are before it.
     fn facts_before(&mut self, step: &Step) -> Option<Rc<PodFacts>> {
         if !self.is_listened_to() {
             return None;
@@ -196,7 +198,7 @@ impl Scheduler {
         }
     }
 
-    /// Whatever was told of this pod: it is queued as long as it has no node, and only then.
+    /// Queues a pod without a node; removes it from the queue once it has a node or is deleted.
     pub(super) fn queue_pod(&mut self, key: &ObjectKey, now: Duration) {
         let Some(kept) = self.mirror.waiting(key).cloned() else {
             if let Some(uid) = self.names.get(key).cloned() {
@@ -216,7 +218,7 @@ impl Scheduler {
         let Some(profile) = self.mirror.profile_number(&pod) else { return };
         if let Some(assumed) = self.assumed.get(&uid) {
             let was = assumed.asked.pod.whole().metadata.deletion_timestamp.is_some();
-            // Nothing of it matters any more but its end.
+            // Only the deletion of an assumed pod matters.
             if pod.metadata.deletion_timestamp.is_some() && !was {
                 self.assumed_is_deleted(&uid, now);
             }
@@ -285,7 +287,7 @@ impl Scheduler {
         if changes == Changes::default()
             && let Some(known) = self.queue.get(uid)
         {
-            // What it waits for is the same.
+            // Its rejectors and their reasons stay the same.
             asked.rejected.borrow_mut().clone_from(&known.pod.rejected.borrow());
         }
         let hints = super::Happens::new(&self.mirror);
@@ -305,10 +307,10 @@ impl Scheduler {
         self.forget(uid, now);
     }
 
-    /// A pod that waits for its volumes, its devices or permission is bound or gone: nobody else ends
-    /// its attempt.
+    /// Ends the attempt of a pod that waits for volumes, devices or Permit and was bound or
+    /// deleted: no other code path ends it.
     fn waits_no_more(&mut self, uid: &Uid, now: Duration) {
-        // What plugins keep account of a binding under way ends with its answer.
+        // Plugins' reservations of a binding under way end with the result of the binding.
         let waited = self.permits.contains_key(uid) | self.stop_waiting_for_devices(uid, now);
         if self.give_volumes_back(uid, now) || waited {
             self.unreserve(uid);
@@ -316,7 +318,7 @@ impl Scheduler {
         }
     }
 
-    /// A pod that was assumed takes nothing from its node any more.
+    /// Removes an assumed pod from its node and releases what was reserved for it.
     pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<Asked>> {
         let Some(Assumed { asked, node, .. }) = self.assumed.remove(uid) else {
             self.forget_devices(uid, now);
@@ -339,7 +341,7 @@ fn is_gated(pod: &Pod) -> bool {
     gates.is_some_and(|gates| !gates.is_empty())
 }
 
-/// What of a pod without a node changed that somebody may wait for.
+/// Compares a pending pod with its previous version, as far as plugins wait for it.
 // k8s: pkg/scheduler/framework/events.go PodSchedulingPropertiesChange
 fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
     let was_told = known.pod.whole();

@@ -1,14 +1,14 @@
-//! What a scheduler does: pods that wait get nodes, one after the other.
+//! The scheduling cycle: pending pods get nodes, one after the other.
 //!
 //! ```text
 //!   Told ──intake──> mirror ──events──> queue ──pop──> decide ──> assume ──> Command::Bind
 //!                      ^                  ^              └── rejected: Refuse, Preempt, back
-//!                      └──── forget ──────┴── answers <────────── (whoever carries them out)
+//!                      └──── forget ──────┴── answers <────────── (the lanes that execute them)
 //! ```
-//! Input: what watches tell, how bindings ended, the time. Output: [`Command`]s. Owner: one task;
-//! pure, no clock, nothing is sent from here. A pod that got a node counts as bound from then on
-//! (assumed), until the API says where it is or the binding fails.
-//! Bounds: what the API server has; what happened is kept only while a pod is being decided.
+//! Input: watch events, results of bindings, the time. Output: [`Command`]s. Owner: one task; pure,
+//! no clock, no I/O. A pod with a selected node counts as bound (assumed) until the API reports its
+//! node or the binding fails. Bounds: the objects in the API server; events are kept only while a
+//! pod is being decided.
 // k8s: pkg/scheduler/{scheduler,schedule_one,eventhandlers}.go
 
 #[cfg(test)]
@@ -87,35 +87,36 @@ use crate::volumes::users;
 
 type Uid = Rc<str>;
 
-/// A pod that wants a node.
+/// A pending pod.
 #[derive(Debug)]
 pub struct Asked {
-    /// As it was told last.
+    /// The pod as last observed.
     pub pod: Rc<KeptPod>,
     /// Its name.
     pub key: ObjectKey,
-    /// What it asks for.
+    /// Its requests and constraints.
     spec: Rc<PodSpec>,
     /// The number of its profile.
     profile: usize,
     is_gated: bool,
-    /// As hints see it: what its last attempt compiled.
+    /// Its last attempt, compiled for queueing hints.
     rejected: RefCell<Option<Rejected>>,
-    /// Room is being made for it: it is not decided before that ended.
+    /// Its preemption is under way: it is not decided until that ends.
     preempts: Cell<bool>,
-    /// Those who go for it, by uid: until they have gone, nobody else makes room for it by going.
+    /// Uids of its victims. Until they are gone, the deletion of another pod helps it only by
+    /// enough room.
     victims: RefCell<Vec<Uid>>,
-    /// What it gave up is being written: it is not decided before that ended either.
+    /// A release of its claims is being written: it is not decided until that ends.
     releases: Cell<bool>,
-    /// A digest of the condition that was said of it last, which may not be written yet.
+    /// A digest of the last condition reported for it, which may not be written yet.
     said: Cell<Option<u64>>,
-    /// Where its claims of devices are found, if it has any.
+    /// The known ResourceClaims, if it has any.
     claims: Option<Claims>,
     /// The group that it is decided with, if any.
     group: Option<OfGroup>,
-    /// Extenders may have to be asked about it or, for one of a group, about another of them.
+    /// An extender may have to be called for it or for another pod of its group.
     consults: bool,
-    /// Plugins of others that its profile runs, and those of them that rejected it.
+    /// Out-of-tree plugins of its profile, and those that rejected it.
     plugins: Option<Rc<Plugins>>,
     rejected_by: RefCell<Vec<Name>>,
     rank: i64,
@@ -172,13 +173,13 @@ impl Candidate for Asked {
     }
 }
 
-/// A node, and the pods that room is kept for there.
+/// A node, and the pods nominated to it.
 type Expected = (Rc<str>, Vec<(Str, Nominee)>);
 
-/// What happened, seen with the cluster as it is then.
+/// Queueing hints, evaluated with the cluster as it is at the event.
 struct Happens<'a> {
     mirror: &'a Mirror,
-    /// Who is expected on the node that was looked at last.
+    /// The pods nominated to the last node.
     expected: RefCell<Option<Expected>>,
 }
 
@@ -187,9 +188,9 @@ impl<'a> Happens<'a> {
         Self { mirror, expected: RefCell::new(None) }
     }
 
-    /// Whether a pod whose victims are still going fits where another pod went. It may make nobody
-    /// else go meanwhile, so that nothing else could come of a look; when the last victim is gone, or
-    /// where they go is closed to it, it has its look in any case.
+    /// The deletion of another pod helps a pod with terminating victims only if the pod fits on
+    /// that node without preemption, because it may not preempt again meanwhile. It is retried in
+    /// any case once the last victim is gone or its nominated node no longer accepts it.
     // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
     fn has_room(&self, pod: &Asked, rejected: &Rejected, node: &Rc<str>) -> bool {
         let Some(kept) = self.mirror.nomination(pod.spec.key) else { return true };
@@ -209,8 +210,8 @@ impl<'a> Happens<'a> {
         cluster.has_room(rejected, node, expected.map(|(_, nominee)| &*nominee.spec))
     }
 
-    /// Whether the node that is kept for a pod is gone or has other taints: it may make room on another
-    /// one now. Upstream tries all pods again where taints changed.
+    /// The nominated node of the pod was deleted or its taints changed: the pod may now preempt on
+    /// another node. Upstream retries all pods when taints change.
     // k8s: pkg/scheduler/scheduler.go buildQueueingHintMap
     fn is_of_kept_node(&self, event: &Event, pod: &Asked) -> bool {
         let Event::Node { old: Some(old), new } = event else { return false };
@@ -219,9 +220,9 @@ impl<'a> Happens<'a> {
         changes && self.mirror.nomination(pod.spec.key).is_some_and(is_it)
     }
 
-    /// Whether a pod that goes or asks for less leaves its node to devices that take of it, or a claim
-    /// of such devices to others. Upstream's plugin hears of neither, so that pods wait for the look at
-    /// all, also those for whom others went.
+    /// The deletion or scale-down of a pod may free resources of its node for node-allocatable
+    /// devices, or a claim of such devices for other pods. Upstream's plugin registers neither
+    /// event, so its pods wait for the unschedulable flush, even after their own preemption.
     // k8s: dynamicresources/dynamicresources.go EventsToRegister
     fn leaves_room_for_devices(&self, event: &Event, rejector: Plugin) -> bool {
         let leaves = match event {
@@ -290,14 +291,15 @@ impl Hints for Happens<'_> {
             }
             None => match event {
                 Event::Own(key, changes) => *key == pod.spec.key && changes.may_pass(rejector),
-                // It changed since it was decided: nobody knows what it waits for now.
+                // The pod changed since its last attempt: the plugins that would reject it now are
+                // unknown.
                 _ => !matches!(rejector, Plugin::SchedulingGates | Plugin::GangScheduling),
             },
         }
     }
 }
 
-/// Whether a plugin of others that rejected the pod says so.
+/// An out-of-tree plugin that rejected the pod says that the event may help.
 fn may_help_others(event: &Event, pod: &Asked) -> bool {
     let happened = match event {
         Event::Node { old: None, .. } => Happened::NodeAdded,
@@ -316,19 +318,19 @@ fn may_help_others(event: &Event, pod: &Asked) -> bool {
     pod.plugins.as_ref().is_none_or(|plugins| plugins.may_help(&by, &pod.pod.whole(), happened))
 }
 
-/// A pod that has a node of which the API has not told yet.
+/// An assumed pod: it has a node that the API has not reported yet.
 #[derive(Debug)]
 struct Assumed {
     asked: Rc<Asked>,
     node: Rc<str>,
-    /// The pod's status was to name the node before the binding does.
+    /// A write of the nominated node to the pod's status was requested before the binding.
     is_told: bool,
 }
 
 /// The scheduler.
 #[derive(Debug)]
 pub struct Scheduler {
-    /// The cluster as it is known, with what was assumed.
+    /// The cluster as observed, with assumed pods.
     pub mirror: Mirror,
     /// Pods without a node.
     pub queue: Queue<Asked, Event>,
@@ -336,35 +338,36 @@ pub struct Scheduler {
     assumed: HashMap<Uid, Assumed>,
     /// Pods that are queued or assumed, by name.
     names: HashMap<ObjectKey, Uid>,
-    /// Whom extenders are asked about: nobody else is decided meanwhile.
+    /// The extender call under way. No other pod that needs an extender is decided meanwhile.
     consulting: Option<Consulting>,
-    /// When the decision of the pod whose turn it is began.
+    /// When the current decision began.
     decides_since: Duration,
-    /// The group whose pods are being decided, while extenders are asked about one of them.
+    /// The group whose pods are being decided.
     group: Option<group::GroupCycle>,
-    /// Pods with a node that wait for their volumes.
+    /// Pods with a node whose volumes are being bound.
     binding_volumes: volumes::Bindings,
-    /// Pods with a node that have claims of devices, until they are bound.
+    /// Pods with a node and ResourceClaims, until they are bound.
     devices: devices::All,
-    /// Pods with a node that wait for permission.
+    /// Pods with a node that wait for Permit.
     permits: HashMap<Uid, permit::Waits>,
     extenders: Vec<Extender>,
-    /// Plugins of others by profile, what they share, and their attempts that have these nodes.
+    /// Out-of-tree plugins by profile, their common handle, and attempts of pods that have these
+    /// nodes.
     plugins: Vec<Option<Rc<Plugins>>>,
     handle: Handle,
     attempts: HashMap<Uid, (Rc<Attempt>, Rc<str>)>,
     commands: Vec<Command>,
     facts: Vec<Fact>,
-    /// What decisions took over, by profile.
+    /// Reuse of earlier decisions, by profile.
     batches: Vec<Batches>,
-    /// How often volumes were chosen for a pod.
+    /// The number of the last selection of volumes.
     volumes_chosen: u64,
     random: u64,
     net: net::Net,
 }
 
 impl Scheduler {
-    /// One that knows nothing. Ties are broken by `seed`.
+    /// Creates a scheduler without any objects. `seed` breaks ties.
     pub fn new(profiles: Vec<Profile>, settings: Settings, seed: u64) -> Self {
         let batches = vec![Batches::default(); profiles.len().max(1)];
         Self {
@@ -392,7 +395,7 @@ impl Scheduler {
         }
     }
 
-    /// The same that asks these extenders.
+    /// Sets the extenders.
     #[must_use]
     pub fn with_extenders(mut self, extenders: Vec<Extender>) -> Self {
         let takes_nodes =
@@ -404,7 +407,7 @@ impl Scheduler {
         self
     }
 
-    /// The same that runs these plugins, by profile, which share the handle.
+    /// Sets the out-of-tree plugins by profile, and their common handle.
     #[must_use]
     pub fn with_plugins(mut self, plugins: Vec<Option<Rc<Plugins>>>, handle: Handle) -> Self {
         if plugins.iter().any(Option::is_some) {
@@ -415,8 +418,8 @@ impl Scheduler {
         self
     }
 
-    /// The same that decides pods of a group together, and those of gangs all or none, where the
-    /// gates say so.
+    /// Enables pod groups: pods of a group are decided together, and those of a gang all or none,
+    /// as the feature gates say.
     #[must_use]
     pub fn with_groups(mut self, groups: Groups) -> Self {
         if groups.have_claims() {
@@ -426,34 +429,34 @@ impl Scheduler {
         self
     }
 
-    /// The same with these gates of devices.
+    /// Sets the feature gates of devices.
     #[must_use]
     pub fn with_device_gates(mut self, gates: DeviceGates) -> Self {
         self.mirror.devices.use_gates(gates);
         self
     }
 
-    /// What is to be done, in this order.
+    /// Returns the commands since the last call, in order.
     pub fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
 
-    /// What there is to count.
+    /// Returns the metric samples since the last call.
     pub fn take_facts(&mut self) -> Vec<Fact> {
         std::mem::take(&mut self.facts)
     }
 
-    /// Pods that were given nodes and are not known to be there.
+    /// Returns the number of assumed pods.
     pub fn assumed(&self) -> usize {
         self.assumed.len()
     }
 
-    /// The number of the profile of a pod that is being bound.
+    /// Returns the number of a queued pod's profile.
     pub fn profile_of(&self, uid: &str) -> Option<usize> {
         self.queue.get(uid).map(|waiting| waiting.pod.profile)
     }
 
-    /// A line for each pod of the queue, at most so many.
+    /// Returns a line for each pod of the queue, at most this many.
     pub fn queue_lines(&self, most: usize, now: Duration) -> Vec<String> {
         let line = |waiting: &Waiting<Asked>| {
             let rejectors: Vec<_> = waiting.rejectors.iter().map(|by| by.name()).collect();
@@ -470,10 +473,10 @@ impl Scheduler {
         lines
     }
 
-    /// Why a pod that waits has no node, why this node would take it or not, and when it is tried again.
+    /// Explains why a pending pod has no node, whether this node fits, and when the pod is retried.
     ///
     /// # Errors
-    /// When the pod does not wait or cannot be read, and when there is no such node.
+    /// When the pod is not pending or cannot be read, and when there is no such node.
     pub fn explain(
         &mut self,
         pod: &ObjectKey,
@@ -492,7 +495,7 @@ impl Scheduler {
         for by in waiting.rejectors.union(&waiting.pending) {
             let others = waiting.pod.rejected_by.borrow();
             match by {
-                // Its own plugins have names.
+                // Out-of-tree plugins have names of their own.
                 Plugin::OutOfTree if !others.is_empty() => {
                     rejected_by.extend(others.iter().map(ToString::to_string));
                 }
@@ -506,7 +509,8 @@ impl Scheduler {
         Some(Queued { place, attempts, rejected_by, tried_again, over_share })
     }
 
-    /// How many events of each name are kept for pods that are being decided, and these pods.
+    /// Returns the number of kept events by label, and of the pods in flight that they are kept
+    /// for.
     pub fn kept_events(&self) -> BTreeMap<&'static str, usize> {
         let mut kept = BTreeMap::from([("PodPopped", self.queue.in_flight())]);
         for event in self.queue.kept() {
@@ -515,41 +519,41 @@ impl Scheduler {
         kept
     }
 
-    /// Something happened: pods that it may help are tried again.
+    /// Requeues pods that an event may help.
     fn happened(&mut self, event: &Event, now: Duration) {
         self.queue.happened(&Happens::new(&self.mirror), event, now);
     }
 
-    /// Whether anybody wants to know what happens.
+    /// A pod in the queue may need the next event.
     fn is_listened_to(&self) -> bool {
         self.queue.is_listening()
     }
 
     /// A number below `end`.
     fn random(&mut self, end: usize) -> usize {
-        // xorshift: chance enough to spread pods over nodes that are equally good.
+        // xorshift: random enough to spread pods over equally good nodes.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         usize::try_from(self.random >> 11).unwrap_or(0) % end.max(1)
     }
 
-    /// Whether no pod is decided now: the first lists are not complete, or extenders are being asked
-    /// and their time is not over.
+    /// No pod is decided now: the first lists are not complete, or an extender call is under way
+    /// and its patience is not over.
     pub fn is_blocked(&self, now: Duration) -> bool {
         !self.mirror.is_complete() || self.waits_for_extenders(now)
     }
 
-    /// When there is something to do though nothing happens.
+    /// Returns when the next timeout is due.
     pub fn next_due(&self, is_blocked: bool) -> Option<Duration> {
-        // Whoever may not be decided now waits for something else than the time, and so does whoever
-        // is given up between two decisions.
+        // Retries and the timeouts of volumes and devices are handled between decisions, so they
+        // are not due while decisions are blocked.
         let between = [self.queue.next_flush(), self.volumes_due(), self.devices_due()];
         let between = between.into_iter().filter(|_| !is_blocked);
         between.chain([self.permits_due()]).flatten().min()
     }
 
-    /// Pods at a place of the queue.
+    /// Returns the number of pods at a place of the queue.
     pub fn count(&self, place: Place) -> usize {
         self.queue.count(place)
     }

@@ -1,16 +1,16 @@
-//! The net below decisions: what one attempt may cost, and what a panic costs.
+//! Limits of an attempt's cost, and isolation of panics.
 //!
 //! ```text
 //!   decide ──> in_attempt: budget, charge of the tenant
-//!                  └──> netted: a panic leaves the cache torn: nothing is decided or taken any more
-//!                          └──> evaluate: reads of the cache; a panic is the pod's error, nothing is torn
+//!                  └──> netted: a panic leaves the cache torn: no further decision or event
+//!                          └──> evaluate: reads of the cache; a panic is the pod's error
 //! ```
-//! Input: work of the scheduler. Output: the same, or a pod that is refused and put aside. Owner: the
-//! scheduler; the clock is a function that it was given, and without one there is no deadline.
-//! Bounds: `DEADLINE`, `WORK_MAX`, `BYTES_MAX` an attempt, `GROUP_DEADLINE` for a whole group.
-//! Why two nets: evaluating filters, scores and dry runs only reads the cache, and what a dry run adds
-//! is removed on the way out; a panic anywhere else may have left one half of a change. A torn
-//! scheduler is replaced by one that reads everything again, as a standby would: see `succeed`.
+//! Input: work of the scheduler. Output: its result, or a pod that is rejected and set back. Owner:
+//! the scheduler; the clock is a function, and without one there is no deadline. Bounds:
+//! `DEADLINE`, `WORK_MAX`, `BYTES_MAX` per attempt, `GROUP_DEADLINE` for a whole group. Two levels,
+//! because filters, scores and dry runs only read the cache, and a dry run removes the pods that it
+//! adds; a panic anywhere else may leave half of a change. A torn scheduler is replaced by one that
+//! lists everything again, as a standby does: see `succeed`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,27 +31,28 @@ use crate::mirror::Mirror;
 use crate::queue::Setback;
 use crate::watch::{Kind, Told};
 
-/// Time for one pod: a thousand times what a plain decision among 5,000 nodes takes, and short enough
-/// for every other pod to wait for.
+/// Time for one pod: a thousand times a plain decision among 5,000 nodes, and short enough for
+/// every other pod to wait.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// Time for all pods of a group, which are decided in one attempt.
+/// Time for all pods of a group, which share one attempt.
 const GROUP_DEADLINE: Duration = Duration::from_secs(2);
 /// Work, in units of about ten nanoseconds: twice what the deadline allows, because prices are
 /// estimates. It ends attempts also where nothing reads a clock.
 const WORK_MAX: u64 = 200_000_000;
-/// Bytes, in sum: a quarter of the memory that the scheduler of a small cluster is given.
+/// Total bytes: a quarter of the memory of a scheduler in a small cluster.
 const BYTES_MAX: u64 = 256 << 20;
-/// A panic counts as this much time of the pod's namespace: reading the cluster again may follow.
+/// Time charged to the pod's namespace for a panic, because the cluster may have to be listed
+/// again.
 const PANIC_CHARGE: Duration = Duration::from_secs(5);
-/// Characters of a panic's message that a pod's condition has.
+/// Characters of a panic's message in a pod's condition.
 const PANIC_CHARS_MAX: usize = 300;
-/// Versions of one object that may panic before no later one is tried.
+/// Versions of one object that may panic before every later one is skipped.
 const FLAWS_MAX: u32 = 3;
 
 /// A monotonic clock.
 pub type Clock = Rc<dyn Fn() -> Duration>;
 
-/// An object with a watch event that ended in a panic.
+/// An object whose watch event panicked.
 #[derive(Clone, Debug, Default)]
 struct Suspect {
     version: Option<String>,
@@ -64,7 +65,7 @@ pub(super) struct Net {
     limits: Limits,
     /// The budget between attempts.
     unlimited: Rc<AttemptBudget>,
-    /// The pods of the attempt that is under way.
+    /// The pods of the attempt under way.
     under_way: Vec<(Uid, Rc<Asked>)>,
     /// A panic ended an evaluation of this attempt.
     has_panicked: bool,
@@ -72,7 +73,7 @@ pub(super) struct Net {
     /// Setbacks of the pods in the attempt that tore the cache.
     setbacks: HashMap<Uid, Setback>,
     suspects: HashMap<(Kind, ObjectKey), Suspect>,
-    /// Each evaluation pays something.
+    /// Each evaluation spends a unit of the budget.
     #[cfg(test)]
     pub(super) pays: bool,
 }
@@ -119,13 +120,13 @@ impl Net {
         self.clock.as_ref().map_or(Duration::ZERO, |clock| clock())
     }
 
-    /// Whether no attempt is under way.
+    /// No attempt is under way.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.under_way.is_empty() && !self.has_panicked
     }
 
-    /// Whether an object is skipped because applying it has panicked before.
+    /// The object is skipped because applying it has panicked before.
     fn skips(&self, key: &(Kind, ObjectKey), version: Option<&str>) -> bool {
         self.suspects.get(key).is_some_and(|suspect| {
             suspect.count >= FLAWS_MAX || suspect.version.as_deref() == version
@@ -149,12 +150,12 @@ impl Scheduler {
         self
     }
 
-    /// Whether a panic has left the cache torn: everything has to be read again, by a successor.
+    /// A panic has left the cache torn: a successor has to list everything again.
     pub fn is_torn(&self) -> bool {
         self.net.is_torn
     }
 
-    /// Does the work of one attempt within a budget, and charges the namespace of its pods.
+    /// Runs one attempt within a budget, and charges the namespaces of its pods.
     pub(super) fn in_attempt<T: Default>(
         &mut self,
         now: Duration,
@@ -177,19 +178,19 @@ impl Scheduler {
         done
     }
 
-    /// A pod is decided in the attempt that is under way.
+    /// Adds a pod to the attempt under way.
     pub(super) fn attempts(&mut self, uid: &Uid, asked: &Rc<Asked>) {
         self.net.under_way.push((Rc::clone(uid), Rc::clone(asked)));
     }
 
-    /// All pods of a group are decided in the attempt that is under way.
+    /// Adds all pods of a group to the attempt under way.
     pub(super) fn attempts_all(&mut self, pods: impl IntoIterator<Item = (Uid, Rc<Asked>)>) {
         self.net.under_way.extend(pods);
         self.mirror.attempt_budget = self.net.budget(GROUP_DEADLINE);
     }
 
-    /// Does work that changes the cache or the queue. After a panic in it neither can be relied on:
-    /// nothing more is done, and of what it wanted done only that is kept which was complete before.
+    /// Runs work that changes the cache or the queue. After a panic in it both are unreliable: no
+    /// further work runs, and its commands are discarded.
     pub(super) fn netted<T: Default>(
         &mut self,
         now: Duration,
@@ -220,7 +221,7 @@ impl Scheduler {
             let setback = self.queue.setback(&uid).after_another(now);
             self.net.setbacks.insert(uid, setback);
             let message = of_panic(panic);
-            // The pod is put aside even if its condition cannot be reported.
+            // The pod is set back even if its condition cannot be reported.
             let _ = tasks::catch(|| self.say(&asked, "SchedulerError", message, None));
         }
     }
@@ -228,7 +229,7 @@ impl Scheduler {
     /// Evaluates a pod, which changes neither the cache nor the queue.
     ///
     /// # Errors
-    /// When it panicked, or the budget of the attempt was exhausted: what was found is incomplete then.
+    /// After a panic, or an exhausted budget: the result is incomplete then.
     pub(super) fn evaluate<T>(
         &mut self,
         evaluate: impl FnOnce(&mut Thinker, &mut Mirror) -> T,
@@ -240,7 +241,7 @@ impl Scheduler {
         }
         match tasks::catch(|| evaluate(&mut self.thinker, &mut self.mirror)) {
             Ok(found) => self.within_budget().map(|()| found),
-            // A dry run was under way whose pods could not be removed.
+            // A dry run panicked whose pods could not be removed from the cache.
             Err(panic) if self.mirror.is_changing.get() => {
                 std::panic::resume_unwind(Box::new(panic.0))
             }
@@ -259,7 +260,7 @@ impl Scheduler {
     /// Checks that the budget of the attempt is not exhausted.
     ///
     /// # Errors
-    /// The sentence for the pod.
+    /// The message for the pod.
     pub(super) fn within_budget(&self) -> Result<(), Why> {
         self.exhausted().map_or(Ok(()), |spent| Err(Why::error(of_exhausted(spent))))
     }
@@ -271,7 +272,7 @@ impl Scheduler {
     /// Explains a pod within the budget of an attempt.
     ///
     /// # Errors
-    /// As [`explain::explain`], and when the budget does not suffice.
+    /// As [`explain::explain`], and when the budget is exhausted.
     pub(super) fn explain_pod(
         &mut self,
         pod: &Pod,
@@ -292,13 +293,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether pods of the attempt that is under way are put aside, whatever it found.
+    /// Pods of the attempt under way are set back, whatever its result.
     pub(super) fn is_set_back(&self) -> bool {
         self.net.has_panicked || self.exhausted().is_some()
     }
 
-    /// Applies a watch event. After a panic the object counts among those that cannot be read, and this
-    /// version of it is not tried again.
+    /// Applies a watch event. After a panic the object counts as failed to decode, and this version
+    /// is not applied again.
     pub(super) fn apply(
         &mut self,
         told: Told,
@@ -334,10 +335,10 @@ impl Scheduler {
         event
     }
 
-    /// Hands over what must not be forgotten to a scheduler that reads everything again. What this one
-    /// has under way has to be over.
+    /// Hands setbacks, debts and suspects over to a scheduler that lists everything again. The work
+    /// under way of this one has to be over.
     pub fn succeed(&mut self, successor: &mut Self, now: Duration) {
-        // What it has is torn: whatever fails here is lost, and no more.
+        // This scheduler is torn: a failure here loses only what it would hand over.
         let retired = tasks::catch(|| self.retire());
         let setbacks = tasks::catch(|| {
             let mut setbacks = self.queue.setbacks();
@@ -354,7 +355,7 @@ impl Scheduler {
         successor.random = self.random;
     }
 
-    /// Plugins keep no account of its pods any more, and nothing more is written for them.
+    /// Runs Unreserve for its pods and stops their writes.
     fn retire(&mut self) {
         for (uid, (attempt, node)) in std::mem::take(&mut self.attempts) {
             self.handle.waits_no_more(&uid);
@@ -365,7 +366,7 @@ impl Scheduler {
     }
 }
 
-/// A panic may say anything, at any length.
+/// A panic's message may have any length.
 fn of_panic(panic: &Panicked) -> String {
     let says: String = panic.to_string().chars().take(PANIC_CHARS_MAX).collect();
     format!("the scheduler failed on this pod and tries it again later: {says}")

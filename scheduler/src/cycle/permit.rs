@@ -1,8 +1,8 @@
-//! From a chosen node to the binding: what plugins keep account of, permission, what comes before.
+//! From a selected node to the binding: Reserve, Permit and PreBind.
 //!
-//! Input: a pod with a node, what plugins say and ask for later, the time. Output: the pod is bound, or
-//! looks for another node. Owner: the scheduler. Bounds: pods that were given nodes; 15 minutes for a
-//! permission.
+//! Input: a pod with a node, answers and later requests of plugins, the time. Output: the pod is
+//! bound, or rejected and retried. Owner: the scheduler. Bounds: pods with nodes; 15 minutes for
+//! Permit.
 // k8s: pkg/scheduler/schedule_one.go assumeAndReserve, prepareForBindingCycle, bindingCycle
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,35 +20,35 @@ use super::{Asked, Assumed, Happens, Scheduler, Uid};
 use crate::framework::{Attempt, Name, Plugins, Request, Stopped, WaitingPod};
 use crate::mirror::Step;
 
-/// Who keeps pods of a gang waiting for the others, and for how long at most.
+/// The plugin that delays pods of a gang, and its longest wait.
 // k8s: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go permitTimeoutDuration
 const GANG: &str = Plugin::GangScheduling.name();
 const GANG_MAX: Duration = Duration::from_secs(300);
 
-/// What a victim is told that was about to be bound.
+/// The message for a victim that was about to be bound.
 // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod, runtime/framework.go RunPreBindPlugins
 pub(super) const PREEMPTED: &str = "preempted by DefaultPreemption";
 
-/// Why a pod that is deleted waits no more, which no plugin says.
+/// The rejection of a waiting pod that is deleted; it comes from no plugin.
 // k8s: pkg/scheduler/framework/runtime/framework.go RejectWaitingPod
 const NOBODY: &str = "";
 const REMOVED: &str = "removed";
 
-/// A pod that waits for permission.
+/// A pod that waits for Permit.
 #[derive(Debug)]
 pub(super) struct Waits {
     since: Duration,
-    /// By plugin: until when, and how long that is.
+    /// By plugin: the end of the wait, and its length.
     pending: BTreeMap<Name, (Duration, Duration)>,
 }
 
 impl Scheduler {
-    /// The plugins of a profile, where it has any of others.
+    /// Returns the out-of-tree plugins of a profile, if it has any.
     pub(super) fn plugins_of(&self, profile: usize) -> Option<&Rc<Plugins>> {
         self.plugins.get(profile)?.as_ref()
     }
 
-    /// What plugins of others say of a pod before nodes are looked at.
+    /// Begins an attempt of out-of-tree plugins: runs PreFilter.
     pub(super) fn attempt(
         &mut self,
         asked: &Rc<Asked>,
@@ -60,7 +60,7 @@ impl Scheduler {
         Some((Rc::new(attempt), stopped))
     }
 
-    /// A node was chosen: the pod counts as there, unless a plugin objects.
+    /// Assumes a pod on its selected node, unless a plugin rejects it.
     // k8s: schedule_one.go assume
     pub(super) fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>, now: Duration) {
         if let Err(error) = self.choose_devices(uid, &asked, node) {
@@ -77,7 +77,7 @@ impl Scheduler {
         let spec = self.count_devices(uid, &asked, node);
         self.mirror.make(&Step::Bound(spec, Rc::clone(node)));
         if kept.as_ref().is_some_and(|kept| kept.node == *node) {
-            // It takes the room that was kept for it: nobody else gets any.
+            // The pod takes the room of its own nomination, so no other pod gains room.
             self.mirror.make(&Step::Nominated { pod, old: kept, new: None });
         }
         self.nominate(&asked, "", now);
@@ -100,7 +100,7 @@ impl Scheduler {
                 let pending = pending.into_iter().map(|(name, time)| (name, until(time)));
                 let waits = Waits { since: now, pending: pending.collect() };
                 self.shows(uid, &waits);
-                // The rest of a gang may be about to come.
+                // Other pods of the gang may follow immediately.
                 let is_alone = !waits.pending.contains_key(GANG);
                 self.permits.insert(Rc::clone(uid), waits);
                 if is_alone {
@@ -110,14 +110,14 @@ impl Scheduler {
         }
     }
 
-    /// What was chosen for a pod counts no more, since not all could be.
+    /// Drops the assumed volumes and devices of a pod.
     pub(super) fn give_up_choices(&mut self, uid: &Uid, now: Duration) {
         self.forget_volumes(uid);
         self.forget_devices(uid, now);
         self.unreserve(uid);
     }
 
-    /// Reserve and Permit of those who want to know.
+    /// Runs Reserve and Permit plugins; returns the plugins that the pod waits for.
     pub(super) fn permission(
         &self,
         uid: &Uid,
@@ -138,14 +138,14 @@ impl Scheduler {
         Ok(pending)
     }
 
-    /// A gang has as many pods with nodes as it needs: those that wait for the others go on.
+    /// Allows the waiting pods of a gang that has enough pods with nodes.
     // k8s: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go Permit
     fn allow_gang(&mut self, asked: &Asked, now: Duration) {
         let Some(group) = &asked.group else { return };
         group.assumed().iter().for_each(|uid| self.allowed(uid, GANG, now));
     }
 
-    /// A plugin objected before anybody heard of the node.
+    /// Rejects a pod in Reserve or Permit, before its node was reported.
     fn is_stopped(
         &mut self,
         uid: &Uid,
@@ -180,7 +180,7 @@ impl Scheduler {
         }
     }
 
-    /// Plugins keep no account of a pod any more.
+    /// Runs Unreserve plugins and ends the wait for Permit.
     pub(super) fn unreserve(&mut self, uid: &Uid) {
         self.permits.remove(uid);
         self.handle.waits_no_more(uid);
@@ -189,7 +189,7 @@ impl Scheduler {
         }
     }
 
-    /// Plugins see who waits.
+    /// Shows a waiting pod to plugins.
     fn shows(&self, uid: &Uid, waits: &Waits) {
         let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) else { return };
         let pending = waits.pending.keys().cloned().collect();
@@ -197,7 +197,7 @@ impl Scheduler {
         self.handle.waits(uid, waiting);
     }
 
-    /// What has to be done before the binding begins, then the binding.
+    /// Starts PreBind work, then the binding.
     pub(super) fn prepare(&mut self, uid: &Uid, now: Duration) {
         let prepares =
             self.attempts.get(uid).is_some_and(|(attempt, _)| attempt.prepares_binding());
@@ -211,7 +211,7 @@ impl Scheduler {
         }
     }
 
-    /// Those who look at the cluster learn of a node that is not bound at once.
+    /// Writes the nominated node of a pod that is not bound immediately, for readers of the API.
     // k8s: schedule_one.go bindingCycle (NominatedNodeNameForExpectation)
     pub(super) fn tell_node(&mut self, uid: &Uid) {
         let Some(assumed) = self.assumed.get_mut(uid) else { return };
@@ -225,13 +225,13 @@ impl Scheduler {
         });
     }
 
-    /// Does what plugins have asked for since.
+    /// Handles requests of plugins, and timeouts of Permit.
     pub fn attend(&mut self, now: Duration) {
         self.netted(now, |scheduler| scheduler.do_requests(now));
     }
 
     fn do_requests(&mut self, now: Duration) {
-        // What is done may make them ask for more.
+        // A request may cause further ones.
         loop {
             let requests = self.handle.take_requests();
             if requests.is_empty() {
@@ -287,8 +287,8 @@ impl Scheduler {
         }
     }
 
-    /// The pod that waited looks for another node: it is tried again after its backoff, since nobody
-    /// kept what happened while it waited.
+    /// Rejects a pod that waits for Permit. It is retried after its backoff, because no events were
+    /// kept while it waited.
     // k8s: schedule_one.go bindingCycle WaitOnPermit, handleBindingCycleError
     fn rejected_by_plugin(&mut self, uid: &Uid, plugin: &Name, why: String, now: Duration) {
         self.ends_waiting(uid, "Unschedulable", now);
@@ -302,7 +302,7 @@ impl Scheduler {
         self.gives_up(&pod, why, is_told, now);
     }
 
-    /// A pod that waits is being deleted: that is a refusal as well. Whether it waited.
+    /// Rejects a waiting pod that is being deleted; returns true if it waited.
     // k8s: eventhandlers.go handleAssumedPodDeletion
     pub(super) fn reject_deleted(&mut self, uid: &Uid, now: Duration) -> bool {
         let waits = self.permits.contains_key(uid);
@@ -312,7 +312,7 @@ impl Scheduler {
         waits
     }
 
-    /// One is gone: there is nobody left to be tried again, or to have a status.
+    /// Ends the wait of a deleted pod: it is neither retried nor updated.
     pub(super) fn reject_gone(&mut self, uid: &Uid, now: Duration) {
         let Some(assumed) = self.assumed.get(uid) else { return };
         if !self.permits.contains_key(uid) {
@@ -327,18 +327,18 @@ impl Scheduler {
         self.queue.done(uid);
     }
 
-    /// A pod that had a node has none any more, and why.
+    /// Takes the node from an assumed pod and reports why.
     pub(super) fn gives_up(&mut self, pod: &PodRef, why: Why, is_told: bool, now: Duration) {
         let uid = &pod.uid;
         let rejected_by = self.assumed.get(uid).map(|a| a.asked.rejected_by.borrow().clone());
         if self.forget(uid, now).is_none() {
-            // It is bound after all, or gone.
+            // The pod was bound after all, or deleted.
             self.unreserve(uid);
             return self.queue.done(uid);
         }
         let hints = Happens::new(&self.mirror);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
-        // What was told of it while it was assumed.
+        // Applies updates of the pod that arrived while it was assumed.
         self.queue_pod(&pod.key, now);
         let Some(waiting) = self.queue.get(uid) else { return };
         let asked = Rc::clone(&waiting.pod);
@@ -350,7 +350,7 @@ impl Scheduler {
         self.say(&asked, reason, why.message, nominated);
     }
 
-    /// A victim that is not being bound yet goes by losing its node; whether it was one.
+    /// Takes the node from a victim that is not being bound yet; returns true if it was one.
     // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
     pub(super) fn preempt_unbound(&mut self, uid: &str, now: Duration) -> bool {
         self.preempt_waiting(uid, now)
@@ -369,7 +369,7 @@ impl Scheduler {
         true
     }
 
-    /// A pod that has waited for too long, for whom, and how long.
+    /// Returns a pod whose wait for Permit is over, the plugin, and the length of the wait.
     fn overdue(&self, now: Duration) -> Option<(Uid, Name, Duration)> {
         self.permits.iter().find_map(|(uid, waits)| {
             let mut pending = waits.pending.iter();
@@ -378,7 +378,7 @@ impl Scheduler {
         })
     }
 
-    /// When a pod has waited for permission for too long, the first of them.
+    /// Returns when the next wait for Permit times out.
     pub(super) fn permits_due(&self) -> Option<Duration> {
         let all = self.permits.values().flat_map(|waits| waits.pending.values());
         all.map(|(until, _)| *until).min()

@@ -1,34 +1,35 @@
-//! Who of those thought away is put back next, to see whether a group fits beside him.
+//! Chooses which victims to reprieve next in pod-group preemption.
 //!
-//! Input: how many there are, the most important first, and whether the group fitted. Output: those to be
-//! put back, until it is certain of each whether he goes. Owner: pure. Bounds: two looks for each that
-//! goes, times the logarithm of how many stay between him and the one before.
-//! Why several at once: in a cluster of thousands of pods few have to go, and one look decides all pods of
-//! the group. Where the group fits beside several, it is taken to fit beside the first of them as well;
-//! upstream has a look at each. So who goes is the same but for groups that want to be beside such pods.
+//! Input: the number of potential victims, the most important first, and whether the group fits.
+//! Output: the range to add back next, until each is a victim or reprieved. Owner: pure. Bounds:
+//! two dry runs per victim, times the logarithm of the number of reprieves since the previous
+//! victim. Several are added back at once, because in a cluster of thousands of pods few are
+//! victims, and one dry run decides all pods of the group. If the group fits with several added
+//! back, it is assumed to fit with fewer; upstream runs once for each. The victims differ only for
+//! groups with affinity to such pods.
 // k8s: pkg/scheduler/framework/preemption/podgrouppreemption.go selectVictimsOnDomain
 
 use std::ops::Range;
 
-/// How far that is.
+/// Progress of the search.
 #[derive(Debug)]
 pub(super) struct Reprieve {
-    /// The first of whom it is not certain yet.
+    /// The first undecided one.
     from: usize,
     count: usize,
-    /// How many are put back at once.
+    /// The number to add back next.
     step: usize,
-    /// With all up to this one put back the group does not fit.
+    /// The group does not fit with all up to this one added back.
     barred: Option<usize>,
 }
 
 impl Reprieve {
-    /// So many are thought away.
+    /// Starts with `count` removed potential victims.
     pub(super) fn of(count: usize) -> Self {
         Self { from: 0, count, step: 1, barred: None }
     }
 
-    /// Who is put back next; `None` when it is certain of all.
+    /// Returns the range to add back next; `None` once all are decided.
     pub(super) fn next(&self) -> Option<Range<usize>> {
         let end = match self.barred {
             Some(barred) => self.from + (barred - self.from).div_ceil(2),
@@ -37,7 +38,7 @@ impl Reprieve {
         (self.from < self.count).then_some(self.from..end)
     }
 
-    /// Those were put back, and stay where the group fits beside them.
+    /// Records a dry run with `back` added: they are reprieved if the group fits.
     pub(super) fn saw(&mut self, back: Range<usize>, fits: bool) {
         assert_eq!(back.start, self.from, "they are put back in their order");
         if fits {
@@ -46,7 +47,7 @@ impl Reprieve {
         } else {
             self.barred = Some(back.end - 1);
         }
-        // Nobody before him is left, so that it is he beside whom it does not fit.
+        // No undecided one precedes it, so it is a victim.
         if self.barred == Some(self.from) {
             *self = Self { from: self.from + 1, count: self.count, step: 1, barred: None };
         }
@@ -57,7 +58,8 @@ impl Reprieve {
 mod tests {
     use super::*;
 
-    /// Who goes, and after how many looks; each takes his part of the room.
+    /// Returns the victims, and the number of dry runs. Each potential victim takes its part of the
+    /// room.
     fn goes(parts: &[u64], room: u64) -> (Vec<usize>, usize) {
         let mut reprieve = Reprieve::of(parts.len());
         let mut stays = vec![false; parts.len()];
@@ -75,7 +77,7 @@ mod tests {
         ((0..parts.len()).filter(|at| !stays[*at]).collect(), looks)
     }
 
-    /// The same, one after the other.
+    /// Returns the victims when each is tried alone.
     fn goes_one_by_one(parts: &[u64], room: u64) -> Vec<usize> {
         let mut left = room;
         let mut stays = |part: u64| {
@@ -110,7 +112,7 @@ mod tests {
         let (found, looks) = goes(&parts, 99_990);
         assert_eq!(found, (99_990..100_000).collect::<Vec<_>>());
         assert!(looks < 60, "{looks}");
-        // Where all go, each has his own.
+        // If all are victims, each needs a dry run.
         assert_eq!(goes(&parts[..1_000], 0), ((0..1_000).collect(), 1_000));
     }
 }

@@ -1,7 +1,8 @@
-//! A group that has to stay within one domain of a topology is tried in each; the best has it.
+//! Tries a group with a topology constraint in each domain; the best one is used.
 //!
-//! Input: the group's constraint, what came of each domain. Output: the domain to try next, or what
-//! came of the best one. Owner: the scheduler. Bounds: the domains, each with what its pods got.
+//! Input: the group's constraint, the outcome in each domain. Output: the next domain to try, or
+//! the outcome in the best one. Owner: the scheduler. Bounds: the domains, each with its pods'
+//! results.
 // k8s: pkg/scheduler/schedule_one_podgroup.go podGroupSchedulingPlacementAlgorithm
 
 use std::collections::VecDeque;
@@ -12,13 +13,13 @@ use super::group::{Came, GroupCycle, Tried, UNSCHEDULABLE};
 use crate::diagnosis::Asking;
 use crate::placement::{self, Placement};
 
-/// Upstream's words.
+/// Upstream's messages.
 // k8s: framework/runtime/framework.go RunPlacementGeneratePlugins,
 //      defaultpreemption/default_preemption.go PostFilter
 const NO_PLACEMENT: &str = "no feasible placements found";
 const NEVER: &str = "not eligible due to placement-based pod group scheduling limitation";
 
-/// Where a group is tried. A placement that is `None` has all nodes.
+/// Placements of a group. `None` is a placement with all nodes.
 #[derive(Debug)]
 pub(super) struct Trials {
     now: Option<Rc<Placement>>,
@@ -27,7 +28,7 @@ pub(super) struct Trials {
     done: Vec<Trial>,
 }
 
-/// What came of one placement.
+/// The outcome in one placement.
 #[derive(Debug)]
 struct Trial {
     placement: Option<Rc<Placement>>,
@@ -36,7 +37,7 @@ struct Trial {
 }
 
 impl Scheduler {
-    /// Finds where a group may be tried; whether there is any such place.
+    /// Finds the placements of a group; returns false if there are none.
     pub(super) fn find_placements(&mut self, cycle: &mut GroupCycle) -> bool {
         let found = self.placements_of(cycle);
         let mut left = match found {
@@ -80,15 +81,15 @@ impl Scheduler {
         Ok(found.into_iter().map(|placement| Some(Rc::new(placement))).collect())
     }
 
-    /// Keeps a pod within the placement that its group is tried on.
+    /// Restricts a pod to the current placement of its group.
     pub(super) fn stays_in_placement(&self, asking: &mut Asking) {
         let Some(cycle) = &self.group else { return };
         asking.placement = cycle.trials.as_ref().and_then(|trials| trials.now.clone());
         asking.never_preempts = cycle.never_preempts;
     }
 
-    /// Whether the group is tried elsewhere as well, once all its pods were looked at. If not, what
-    /// came of it is what came of its best placement.
+    /// Prepares the next placement once all pods were tried; returns false after the last one, with
+    /// the outcome of the best placement.
     pub(super) fn tries_elsewhere(&mut self, cycle: &mut GroupCycle) -> bool {
         let failed = matches!(cycle.came, Came::Failed(_));
         let Some(trials) = cycle.trials.as_mut().filter(|_| !failed) else { return false };
@@ -116,7 +117,7 @@ impl Scheduler {
         false
     }
 
-    /// The placement with the most points of those that take the group.
+    /// Returns the feasible placement with the highest score.
     // k8s: schedule_one_podgroup.go findBestPlacement
     fn best_of(&mut self, cycle: &GroupCycle, done: &[Trial]) -> Option<usize> {
         let takes = |trial: &Trial| matches!(trial.came, Came::Fits | Came::NeedsRoom);

@@ -1,8 +1,8 @@
-//! A pod that has a node waits until its volumes are bound; then it is bound itself.
+//! Volumes of a pod with a node: written and bound; then the pod is bound.
 //!
-//! Input: what was chosen for it, what was written, what watches tell. Output: what is to be written,
-//! and the binding. Owner: the scheduler. Bounds: pods that were given nodes; `volume_bind_timeout` of
-//! their profile for each.
+//! Input: selected volumes, written objects, watch events. Output: writes of volumes and claims,
+//! and the binding. Owner: the scheduler. Bounds: pods with nodes; `volume_bind_timeout` of their
+//! profile for each.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/volume_binding.go Reserve, PreBind
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use super::{Asked, Assumed, Scheduler, Uid};
 use crate::volumes::bind::{Progress, Topic, Write};
 use crate::watch::{Kind, Told};
 
-/// Volumes that were chosen for a pod are free again.
+/// Volumes that were selected for a pod are free again.
 const FREED: Event = Event::Other(&[Plugin::VolumeBinding], "AssignedPodDelete");
 
 /// The volumes of a pod that has a node.
@@ -30,22 +30,22 @@ pub(super) struct Binding {
     number: u64,
     node: Rc<str>,
     writes: Vec<Write>,
-    /// All of them are written, or were tried to be.
+    /// Every write has succeeded or failed.
     is_written: bool,
-    /// Whether they are to be written: the pod has not gone elsewhere.
+    /// The writes are needed: the pod still has this node.
     is_wanted: Rc<Cell<bool>>,
     until: Duration,
-    /// What is looked at for it.
+    /// Objects that the progress depends on.
     topics: Vec<Topic>,
 }
 
-/// Pods with a node that wait for their volumes, and whom to look at when something happens: to look at
-/// all of them each time would take as long as the square of their number.
+/// Pods with a node that wait for their volumes, indexed by the objects they depend on: a check of
+/// all pods at each event would take time quadratic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Bindings {
     of_pods: HashMap<Uid, Binding>,
     by_topic: HashMap<Topic, HashSet<Uid>>,
-    /// How often one was looked at.
+    /// The number of checks.
     #[cfg(test)]
     pub(super) looks: usize,
 }
@@ -72,7 +72,7 @@ impl Bindings {
         Some(binding)
     }
 
-    /// Nothing more is written for any pod.
+    /// Stops the writes of all pods.
     pub(super) fn stop_all(&self) {
         self.of_pods.values().for_each(|binding| binding.is_wanted.set(false));
     }
@@ -86,12 +86,12 @@ impl Bindings {
     }
 }
 
-/// Of whose volumes something was told.
+/// The objects that a watch event concerns.
 #[derive(Debug)]
 pub(super) enum About {
     Nothing,
     One(Topic),
-    /// Something is there no more, whatever it is.
+    /// Any object, after a complete list.
     Any,
 }
 
@@ -113,27 +113,27 @@ impl About {
         }
     }
 
-    /// Whoever waits for devices has no interest in it.
+    /// The event concerns volumes or claims, which pods that wait for devices do not depend on.
     pub(super) fn is_of_volumes(&self) -> bool {
         matches!(self, Self::One(Topic::Claim(_) | Topic::Volume(_)))
     }
 }
 
-/// How writing ended.
+/// The result of writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Whose volumes.
+    /// The pod of the volumes.
     pub pod: PodRef,
     /// The number of the command.
     pub number: u64,
-    /// The versions that the objects have now, in the order of the command; fewer when one failed.
+    /// The objects' new versions, in the order of the command; fewer after one that failed.
     pub versions: Vec<String>,
-    /// Why one failed.
+    /// The error of the write that failed.
     pub error: Option<String>,
 }
 
 impl Scheduler {
-    /// Counts the volumes of a pod on a node as chosen.
+    /// Assumes the volumes that are selected for a pod on a node.
     pub(super) fn choose_volumes(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
         let claims = self.mirror.claims(&asked.pod.whole()).ok().flatten();
         let row = self.mirror.cluster.row(node);
@@ -151,7 +151,7 @@ impl Scheduler {
         }
     }
 
-    /// Has them written; whether there is anything to write.
+    /// Starts the writes of a pod's volumes; returns true if there are any.
     pub(super) fn begin_volumes(&mut self, uid: &Uid, now: Duration) -> bool {
         let assumed = self.assumed.get(uid);
         let Some((binding, assumed)) = self.binding_volumes.of_pods.get_mut(uid).zip(assumed)
@@ -167,8 +167,7 @@ impl Scheduler {
         true
     }
 
-    /// Takes how writing ended. What was written for a node that the pod has no more says nothing of the
-    /// one that it has.
+    /// Handles the result of writes. Writes for an earlier node of the pod are ignored.
     pub fn volumes_written(&mut self, written: Written, now: Duration) {
         self.netted(now, |scheduler| scheduler.take_written(written, now));
     }
@@ -187,14 +186,14 @@ impl Scheduler {
         }
     }
 
-    /// Looks at pods whose volumes something was told of.
+    /// Checks the pods that an event concerns.
     pub(super) fn look_at_volumes(&mut self, about: &About, now: Duration) {
         for uid in self.binding_volumes.about(about) {
             self.look_at_volumes_of(&uid, now);
         }
     }
 
-    /// Pods whose time for volumes is over look for another node.
+    /// Checks pods whose volume binding timed out.
     pub(super) fn end_late_volumes(&mut self, now: Duration) {
         let all = self.binding_volumes.of_pods.iter();
         let late = all.filter(|(_, binding)| binding.until <= now).map(|(uid, _)| Rc::clone(uid));
@@ -203,8 +202,8 @@ impl Scheduler {
         }
     }
 
-    /// A pod whose volumes are bound is bound; one whose volumes never will be, or were not in time, looks
-    /// for another node.
+    /// Binds a pod whose volumes are bound. A pod whose volumes failed or timed out is rejected and
+    /// retried.
     fn look_at_volumes_of(&mut self, uid: &Uid, now: Duration) {
         let Some(binding) = self.binding_volumes.of_pods.get(uid) else { return };
         #[cfg(test)]
@@ -248,7 +247,7 @@ impl Scheduler {
         self.failed(&pod, format!("running PreBind plugin \"VolumeBinding\": {error}"), now);
     }
 
-    /// A victim whose volumes are being bound loses its node; whether they were.
+    /// Takes the node from a victim whose volumes are being bound; returns true if they were.
     pub(super) fn preempt_volumes(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.binding_volumes.of_pods.get_key_value(uid) else { return false };
         let uid = Rc::clone(uid);
@@ -256,7 +255,7 @@ impl Scheduler {
         true
     }
 
-    /// Binds a pod that waits neither for volumes nor for devices any more.
+    /// Binds a pod unless it still waits for volumes or devices.
     pub(super) fn bind_if_ready(&mut self, uid: &Uid) {
         if self.binding_volumes.of_pods.contains_key(uid) || self.devices.waits(uid) {
             return;
@@ -267,7 +266,7 @@ impl Scheduler {
         }
     }
 
-    /// What was chosen for a pod does not count any more; whether anything was.
+    /// Reverts the assumed volumes of a pod; returns true if it had any.
     pub(super) fn forget_volumes(&mut self, uid: &Uid) -> bool {
         let Some(binding) = self.binding_volumes.remove(uid) else { return false };
         binding.is_wanted.set(false);
@@ -275,7 +274,8 @@ impl Scheduler {
         true
     }
 
-    /// The same of a pod that lost its node, of which those hear who wait for volumes.
+    /// Reverts the assumed volumes of a pod that lost its node, and requeues pods that wait for
+    /// volumes.
     pub(super) fn give_volumes_back(&mut self, uid: &Uid, now: Duration) -> bool {
         let had = self.forget_volumes(uid);
         if had {
@@ -284,7 +284,7 @@ impl Scheduler {
         had
     }
 
-    /// When a pod has waited for its volumes for too long, the first of them.
+    /// Returns when the next volume binding times out.
     pub(super) fn volumes_due(&self) -> Option<Duration> {
         let all = self.binding_volumes.of_pods.values().map(|binding| binding.until);
         all.min().filter(|until| *until < Duration::MAX)
