@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   add ──────────> active ── pop ──> in flight ── done ──> (bound)
-//!   add ──────────> active ── pop ──> in flight ── done ──> (bound)
 //!    │ gate           ^  ^               │ back, with the rejectors
 //!    v                │  └── due ── backoff <── worth another try, too early
-//!                     └── event ── unschedulable <── nothing that happened meanwhile helps
+//!   gated ── event ───┤                  │ (pop takes from it when nothing is active)
 //!                     └── event ── unschedulable <── no event since the pop helps
+//! ```
 //! Input: pods, cluster events, the time. Output: the next pod to decide. Owner: the deciding
 //! thread; pure, no clock. [`Hints`] decide whether an event helps a pod. Events that arrive while
 //! a pod is in flight are kept and evaluated when it comes back, so that no wake-up is missed.
