@@ -1,4 +1,4 @@
-//! Devices that take of the allocatable resources of their node, from the decision to the binding.
+//! Node-allocatable devices, from the decision to the binding.
 
 use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::watch::{Thing, Told};
 
 const ON: DeviceGates = DeviceGates { taint_rules: false, lists: false, allocatable: true };
 
-/// Devices of a node that take so many CPUs each.
+/// Devices of a node that consume this many CPUs each.
 fn cards(node: &str, cpu: &str, names: &[&str]) -> Thing {
     let takes = json!({"cpu": {"allocationMultiplier": cpu}});
     let one = |name: &&str| json!({"name": name, "nodeAllocatableResourceMappings": takes});
@@ -43,7 +43,7 @@ fn knowing(gates: DeviceGates, things: &[Thing]) -> Scheduler {
     scheduler
 }
 
-/// What a pod's status is to say, as JSON.
+/// The device statuses for a pod's status, as JSON.
 fn said(commands: &[Command]) -> Option<Value> {
     commands.iter().find_map(|command| match command {
         Command::ReserveDevices { statuses, .. } => Some(json!(statuses)),
@@ -51,7 +51,7 @@ fn said(commands: &[Command]) -> Option<Value> {
     })
 }
 
-/// Whether claims and a status are given up: how many, and whether it is cleared.
+/// The number of released claims, and whether the pod's status is cleared.
 fn released(commands: &[Command]) -> Option<(usize, bool)> {
     commands.iter().find_map(|command| match command {
         Command::ReleaseDevices { claims, clears, .. } => Some((claims.len(), *clears)),
@@ -74,7 +74,7 @@ fn devices_of_a_pod_count_on_its_node_before_it_is_bound_and_afterwards() {
     things.extend([uses("p", "c", |_| ()), pod("q", "2")]);
     let mut scheduler = knowing(ON, &things);
     let commands = decide(&mut scheduler, 0);
-    // One CPU of its own and two of the device leave no room for another one of two.
+    // One CPU of its own and two of the device leave no room for another pod with two.
     assert_eq!(said(&commands), Some(status("c", "2")));
     assert_eq!(used(&scheduler), 3000);
     let why = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
@@ -85,7 +85,7 @@ fn devices_of_a_pod_count_on_its_node_before_it_is_bound_and_afterwards() {
     let commands = answer(&mut scheduler, &asked, 1);
     let (of, node) = commands.iter().find_map(bound).expect("it is bound");
     scheduler.ended(&of, &node, Ended::Bound, at(1));
-    // As the API tells of it then.
+    // The pod as the API then has it.
     let told = uses("p", "c", |pod| {
         pod["spec"]["nodeName"] = json!("a");
         pod["metadata"]["resourceVersion"] = json!("9");
@@ -121,7 +121,7 @@ fn what_pods_have_of_their_node_is_known_after_a_restart_by_their_status() {
     things.extend([has("d", 1, ("a", "g0"), &["other"]), other, uses("p", "c", |_| ())]);
     let mut scheduler = knowing(ON, &things);
     assert_eq!(used(&scheduler), 3000);
-    // Its own CPU would fit.
+    // The pod's own CPU alone would fit.
     let why = "0/1 nodes are available: 1 Insufficient cpu. still not schedulable, preemption: 0/1 \
         nodes are available: 1 No preemption victims found for incoming pod.";
     let commands = decide(&mut scheduler, 0);
@@ -167,7 +167,7 @@ fn a_pod_that_may_never_have_them_says_why() {
     }
 }
 
-/// Whoever goes from a node leaves room for what devices take there, which NodeResourcesFit does not see.
+/// A deleted pod frees node resources for devices, which NodeResourcesFit does not consider.
 #[test]
 fn pods_of_lower_priority_make_room_for_devices() {
     let mut things = base();
@@ -189,7 +189,7 @@ fn pods_of_lower_priority_make_room_for_devices() {
     assert!(text.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{text}");
 }
 
-/// Upstream's plugin does not hear of pods that go, and its pods wait for the look at all.
+/// Upstream's plugin has no hint for deleted pods; its pods wait for the unschedulable flush.
 #[test]
 fn who_goes_or_takes_less_leaves_the_node_to_devices() {
     let other = |cpu: &str| with("other", cpu, |pod| pod["spec"]["nodeName"] = json!("a"));
@@ -225,7 +225,7 @@ fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
     assert_eq!(decide(&mut scheduler, 20), [], "not before it is cleared");
     scheduler.devices_released(&of.uid, Vec::new(), at(21));
     let asked = reserves(&decide(&mut scheduler, 40)).expect("it is tried again");
-    // A binding that fails gives the claim up as well.
+    // A binding that fails releases the claim as well.
     let commands = answer(&mut scheduler, &asked, 41);
     let (of, node) = commands.iter().find_map(bound).expect("it is bound");
     scheduler.ended(&of, &node, Ended::Failed("no".to_owned()), at(42));
@@ -233,7 +233,8 @@ fn a_status_that_was_written_is_cleared_where_the_pod_gets_no_node() {
     assert_eq!(used(&scheduler), 0);
 }
 
-/// What an attempt of an earlier life left in the status counts for nothing, and goes with the binding.
+/// Entries that an earlier attempt left in the status do not count, and are replaced at the
+/// binding.
 #[test]
 fn what_a_status_says_of_a_pod_without_a_node_is_replaced_by_what_is_chosen() {
     let left = |pod: &mut Value| {
@@ -244,7 +245,8 @@ fn what_a_status_says_of_a_pod_without_a_node_is_replaced_by_what_is_chosen() {
     let mut scheduler = knowing(ON, &things);
     let commands = decide(&mut scheduler, 0);
     assert_eq!((said(&commands), used(&scheduler)), (Some(status("c", "2")), 3000));
-    // With its claim written nothing is chosen any more: upstream counts what it asks for itself.
+    // With its claim allocated no device is selected: as upstream, only the pod's own requests
+    // count.
     let mut things = base();
     things[3] = has("c", 1, ("a", "g0"), &["p"]);
     things.push(uses("p", "c", left));
@@ -253,7 +255,7 @@ fn what_a_status_says_of_a_pod_without_a_node_is_replaced_by_what_is_chosen() {
     assert_eq!((said(&commands), used(&scheduler)), (Some(json!([])), 1000));
 }
 
-/// A device of which nothing was consumed though it says that this counts: the cycle ends.
+/// A device that consumes node resources by capacity, but has none allocated: the attempt fails.
 #[test]
 fn a_device_without_consumed_capacity_is_a_mistake() {
     let takes = json!({"cpu": {"capacityKey": "cores"}});

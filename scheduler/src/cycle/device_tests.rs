@@ -1,4 +1,4 @@
-//! Pods with claims of devices, from the claim that is missing to the binding.
+//! Pods with ResourceClaims, from the missing claim to the binding.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_api::informer::ObjectKey;
@@ -45,7 +45,7 @@ pub(super) fn claim(name: &str) -> Thing {
     Thing::ResourceClaim(read(claim_value(name, 1)))
 }
 
-/// A claim that has a device of a node, and these users.
+/// A claim with a device of a node, and these consumers.
 pub(super) fn has(name: &str, version: u32, (node, device): (&str, &str), users: &[&str]) -> Thing {
     let mut value = claim_value(name, version);
     let result = json!({"driver": "d.example", "pool": node, "device": device, "request": "r"});
@@ -67,7 +67,7 @@ pub(super) fn user(name: &str, claim: &str) -> Thing {
     })
 }
 
-/// What is to be written of claims, and by which number.
+/// The first reservation, with its number.
 pub(super) fn reserves(commands: &[Command]) -> Option<(PodRef, u64, Vec<Reserve>)> {
     commands.iter().find_map(|command| match command {
         Command::ReserveDevices { pod, number, claims, .. } => {
@@ -77,7 +77,7 @@ pub(super) fn reserves(commands: &[Command]) -> Option<(PodRef, u64, Vec<Reserve
     })
 }
 
-/// The claims of a reservation as the API would have them.
+/// The claims of a reservation as the API would return them.
 fn written(claims: &[Reserve], pod: &PodRef) -> Vec<ResourceClaim> {
     let one = |reserve: &Reserve| {
         let mut claim = (*reserve.claim).clone();
@@ -132,7 +132,7 @@ fn a_pod_gets_the_node_that_has_its_device() {
     let (pod, node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!((pod.key.as_str(), &*node), ("default/p", "b"));
     scheduler.ended(&pod, &node, Ended::Bound, at(1));
-    // The device is taken: nobody else gets it, until it is given back.
+    // The device is allocated: no other pod gets it before it is released.
     let _ = scheduler.take_commands();
     scheduler.tell(Told::Set(claim("other")), at(2));
     scheduler.tell(Told::Set(user("q", "other")), at(2));
@@ -194,7 +194,7 @@ fn a_claim_with_devices_leads_to_its_node() {
         user("p", "c"),
     ];
     let mut scheduler = knowing(things);
-    // It is reserved already: nothing has to be written, and the answer is as good as there.
+    // The claim is reserved already: there is nothing to write, and the result follows at once.
     let commands = decide(&mut scheduler, 0);
     let asked = reserves(&commands).expect("asked for");
     assert_eq!(asked.2, []);
@@ -235,7 +235,8 @@ fn what_could_not_be_written_is_free_again() {
     assert_eq!(devices_of(&again.2), ["a/g0"]);
 }
 
-/// Upstream takes it from them, and may give one device to two claims.
+/// Upstream's Unreserve drops the other pod's pending allocation, and may allocate one device to
+/// two claims.
 // k8s: dynamicresources.go Unreserve, dra_manager.go MaybeRemoveClaimPendingAllocation
 #[test]
 fn who_is_not_bound_takes_nothing_from_whom_its_claim_is_given_to_by_then() {
@@ -243,7 +244,7 @@ fn who_is_not_bound_takes_nothing_from_whom_its_claim_is_given_to_by_then() {
     let mut scheduler = knowing(things);
     let asked = reserves(&decide(&mut scheduler, 0)).expect("it is reserved");
     let (pod, node) = answer(&mut scheduler, &asked, 1).iter().find_map(bound).expect("bound");
-    // Its claim loses the device before the answer comes, and is wanted by another pod.
+    // The claim loses its device before the result comes, and another pod uses it.
     let mut free = claim_value("c", 20);
     free["status"] = json!({});
     for thing in [Thing::ResourceClaim(read(free)), claim("d"), user("q", "c"), user("r", "d")] {
@@ -255,7 +256,7 @@ fn who_is_not_bound_takes_nothing_from_whom_its_claim_is_given_to_by_then() {
     assert_eq!(reserves(&decide(&mut scheduler, 60)), None, "the device is being given to c");
 }
 
-/// Nobody else gets devices of a pod that went away while they were being written.
+/// No other pod gets devices that are being written for a deleted pod.
 #[test]
 fn devices_are_let_go_once_their_reservation_ended() {
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
@@ -271,7 +272,7 @@ fn devices_are_let_go_once_their_reservation_ended() {
         _ => None,
     };
     assert_eq!(commands.iter().find_map(released), Some(("p".into(), 1)));
-    // The claim has it now, whoever that is for.
+    // The claim has the device now, for any pod.
     assert!(reserves(&decide(&mut scheduler, 3)).is_none(), "it was given away");
     scheduler.tell(Told::Gone(claim("c")), at(4));
     let key = ObjectKey::new("default", "c");
@@ -279,7 +280,7 @@ fn devices_are_let_go_once_their_reservation_ended() {
     assert!(reserves(&decide(&mut scheduler, 20)).is_some(), "it is free");
 }
 
-/// A device that somebody has to make ready.
+/// A device with binding conditions.
 pub(super) fn conditional() -> Thing {
     let mut offered = json!({
         "metadata": {"name": "s"},
@@ -291,7 +292,7 @@ pub(super) fn conditional() -> Thing {
     Thing::ResourceSlice(read(offered))
 }
 
-/// The claim of whoever has that device, with a condition of it.
+/// The claim with that device, with this condition.
 fn said(claim: &ResourceClaim, version: &str, kind: &str) -> ResourceClaim {
     let mut claim = claim.clone();
     claim.metadata.resource_version = Some(version.to_owned());
@@ -304,7 +305,7 @@ fn said(claim: &ResourceClaim, version: &str, kind: &str) -> ResourceClaim {
     claim
 }
 
-/// How waits for conditions of a pod with one device ended, and how long they took.
+/// Results and durations of waits for conditions, for pods with one device.
 pub(super) fn waits(scheduler: &mut Scheduler) -> Vec<(&'static str, u64)> {
     let one = |fact| match fact {
         Fact::Prepared { profile, status, took, devices } => {
@@ -335,7 +336,7 @@ fn a_pod_waits_until_its_devices_are_ready() {
     let commands = scheduler.take_commands();
     assert!(commands.iter().any(|command| bound(command).is_some()), "ready");
     assert_eq!(waits(&mut scheduler), [("success", 3)]);
-    // Another that breaks.
+    // A claim with a failed device.
     claim.metadata.resource_version = Some("11".to_owned());
     let broken = said(&claim, "31", "Broken");
     let failed = ready::readiness(&broken);
@@ -396,7 +397,7 @@ fn devices_that_are_never_ready_are_given_up() {
 #[test]
 fn devices_that_a_claim_was_given_before_are_given_up_before() {
     let things = vec![class(), node("a", "4"), conditional(), claim("c"), user("p", "c")];
-    // Of upstream's looks, one in five seconds, the first at which that time is over.
+    // A timeout takes effect at upstream's next check, one every five seconds.
     for (given, until, why) in
         [(302, 1 + 300, "claim=c"), (700, 1, "claim=c"), (2, 1 + 600, "context deadline exceeded")]
     {
@@ -481,7 +482,7 @@ fn devices_that_are_given_back_meanwhile_are_not_waited_for() {
     assert_eq!(devices_of(&again.2), ["a/g0"]);
 }
 
-/// A class that offers an extended resource, and a pod that asks for two of it.
+/// A class that offers an extended resource, and a pod that requests two of it.
 fn offered() -> (Thing, Thing) {
     let class = Thing::DeviceClass(read(json!({"metadata": {"name": "gpu"},
         "spec": {"extendedResourceName": "x.example/gpu"}})));
@@ -502,7 +503,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     let [reserve] = &asked.2[..] else { panic!("{:?}", asked.2) };
     assert_eq!(reserve.claim.metadata.generate_name.as_deref(), Some("p-extended-resources-"));
     assert_eq!(reserve.mappings[0].request_name, "container-0-request-1");
-    // Made, but the pod was not told of it: the claim goes again.
+    // Created, but the pod's status was not written: the claim is deleted.
     let mut made = written(&[unversioned(reserve)], &asked.0).remove(0);
     made.metadata.name = Some("p-extended-resources-1".to_owned());
     made.metadata.uid = Some("made".to_owned());
@@ -516,7 +517,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     };
     let commands = scheduler.take_commands();
     assert_eq!(commands.iter().find_map(released), made.metadata.name);
-    // It is still there when the pod is tried again.
+    // It still exists when the pod is retried.
     scheduler.devices_released(&asked.0.uid, Vec::new(), at(2));
     let commands = decide(&mut scheduler, 20);
     let (_, why) = condition(&commands).expect("it is told");
@@ -527,7 +528,7 @@ fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
     assert!(reserves(&decide(&mut scheduler, 40)).is_some(), "it is made anew");
 }
 
-/// A claim that has a version, for an API that gives it the next.
+/// A claim with a version, so that the API can return the next.
 fn unversioned(reserve: &Reserve) -> Reserve {
     let mut claim = (*reserve.claim).clone();
     claim.metadata.resource_version = Some("1".to_owned());
@@ -541,7 +542,7 @@ fn what_a_device_plugin_offers_is_taken_from_it() {
         Thing::Node(read(json!({"metadata": {"name": name}, "status": {"allocatable":
             {"cpu": "4", "memory": "8Gi", "pods": "10", "x.example/gpu": gpus}}})))
     };
-    // One has too few, and its devices are for those who have none.
+    // The device plugin offers too few; DRA devices serve only nodes without its resource.
     let few = vec![class.clone(), has("a", "1"), slice("a", &["g0", "g1"]), pod.clone()];
     let commands = decide(&mut knowing(few), 0);
     let (_, why) = condition(&commands).expect("it is told");
@@ -566,7 +567,7 @@ fn an_answer_does_not_bring_a_claim_back_whose_end_was_told() {
     assert_eq!(devices_of(&claims), ["n/g"]);
 }
 
-/// A scheduler that died had it reserved: deciding the group takes nothing back of that.
+/// A scheduler that died reserved it: deciding the group does not revert that.
 #[test]
 fn who_gets_a_node_with_its_group_keeps_what_is_reserved_for_it() {
     let group = json!({"metadata": {"name": "g", "namespace": "default", "uid": "g"},

@@ -1,4 +1,4 @@
-//! Pods of which something cannot be read, or that turn out to be others than they were bound as.
+//! Pods with invalid fields, and pods that changed while they were being bound.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
 use crate::watch::{Kind, Thing, Told};
 
-/// On the only node, with two CPUs in one container and an amount that is none in another.
+/// A pod on the only node, with two CPUs in one container and an invalid quantity in another.
 fn flawed(node: &str) -> Thing {
     with("old", "2", |pod| {
         pod["spec"]["nodeName"] = json!(node);
@@ -69,7 +69,7 @@ fn a_pod_without_a_node_that_cannot_be_read_is_told_so() {
     assert_eq!(commands.iter().filter_map(bound).count(), 1, "others are not held up");
 }
 
-/// Upstream's cache takes the change and its queue is told of a pod that came, which does not help.
+/// Upstream's cache applies the change, but its queue sees only an added pod, which does not help.
 #[test]
 fn a_pod_that_changed_while_it_was_bound_no_longer_keeps_away_whom_it_kept_away() {
     let labelled = |value: &str, node: Option<&str>| {

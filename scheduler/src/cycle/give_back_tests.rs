@@ -1,4 +1,4 @@
-//! Pods whose claims give devices back: when they are decided again.
+//! Pods whose claims are deallocated: when they are decided again.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use super::wake_tests::node_like;
 use super::*;
 use crate::watch::{Thing, Told};
 
-/// A pod whose claim has a device of a node that is gone.
+/// A pod whose claim has a device of a deleted node.
 fn who_gives_back() -> (Scheduler, PodRef) {
     let stranded = has("c", 1, ("gone", "g0"), &["p"]);
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), stranded, user("p", "c")];
@@ -19,7 +19,7 @@ fn who_gives_back() -> (Scheduler, PodRef) {
         _ => None,
     };
     let pod = decide(&mut scheduler, 0).iter().find_map(gives).expect("it gives them back");
-    // Its claim fits now, and is its own, by what is known.
+    // The claim fits now, and is still reserved for the pod in the cache.
     scheduler.tell(Told::Set(node("gone", "4")), at(1));
     assert!(reserves(&decide(&mut scheduler, 60)).is_none(), "nobody knows whose the claim is");
     (scheduler, pod)
@@ -46,7 +46,7 @@ fn who_could_not_give_devices_back_is_decided_again() {
 
 #[test]
 fn nobody_gives_devices_back_for_a_node_on_which_others_are_in_the_way() {
-    // Its devices are on a node that is closed; on the other one there is no room for it.
+    // Its devices are on a tainted node; the other node has no room for it.
     let closed = node_like("b", |node| {
         node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
     });

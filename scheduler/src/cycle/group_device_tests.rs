@@ -1,4 +1,4 @@
-//! Claims of devices that pods of a group share, and those that belong to a group.
+//! ResourceClaims that pods of a group share, and those that are reserved for a group.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn group(change: impl FnOnce(&mut Value)) -> Thing {
     Thing::PodGroup(read(value))
 }
 
-/// One whose claim this is.
+/// A group with this claim.
 fn with_claim(change: impl FnOnce(&mut Value)) -> Thing {
     group(|group| {
         group["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
@@ -63,7 +63,7 @@ fn pair(group: Thing) -> Vec<Thing> {
     nodes.into_iter().chain(pods).collect()
 }
 
-/// What is to be written of claims, a pod each.
+/// The reservations, one for each pod.
 fn all_reserves(commands: &[Command]) -> Vec<(PodRef, u64, Vec<Reserve>)> {
     let all = commands.iter().filter_map(|command| match command {
         Command::ReserveDevices { pod, number, claims, .. } => {
@@ -101,7 +101,7 @@ fn pods_of_a_group_share_what_a_claim_is_being_given() {
         let all = all_reserves(&decide(&mut scheduler, 0));
         assert_eq!(users(&all), ["a: itself", "b: itself"]);
         assert_eq!(devices_of(&all[0].2), devices_of(&all[1].2));
-        // Nobody else gets it, whoever of the two is first.
+        // No other pod gets the device, whichever of the two is first.
         let commands = answer(&mut scheduler, &all[1], 1);
         assert_eq!(commands.iter().find_map(bound).expect("a pod").0.uid, "b".into());
         scheduler.tell(
@@ -129,7 +129,7 @@ fn a_claim_that_is_being_given_is_free_when_nobody_of_the_group_wants_it_any_mor
         let reserved = Reserved { pod, number, claims: Vec::new(), error, made: None };
         scheduler.devices_reserved(reserved, at(at_second));
     };
-    // With one device on its node nobody else would have any.
+    // With a single device on its node no other pod could have one.
     scheduler.tell(Told::Set(slice("n", &["g0"])), at(0));
     let is_given = |scheduler: &mut Scheduler, now| {
         scheduler.tell(Told::Set(claim("d")), at(now));
@@ -150,7 +150,7 @@ fn a_claim_that_is_being_given_is_free_when_nobody_of_the_group_wants_it_any_mor
 
 #[test]
 fn what_a_claim_is_being_given_cannot_be_given_back() {
-    // The node with the device has room for one of them.
+    // The node with the device has room for one of the pods.
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"]), claim("c")];
     let things: Vec<Thing> = base.into_iter().chain([group(|_| {})]).chain(pods).collect();
@@ -174,7 +174,7 @@ fn who_gets_a_node_in_another_placement_gives_nothing_back() {
             *requests = json!({"cpu": cpu});
         }
     };
-    // Alone, and beside one that fits nowhere, so that the group does not.
+    // Alone, and together with a pod that fits nowhere, so that the group does not fit.
     let alone = in_two_racks(1, vec![member("a", |_| {})]);
     assert_eq!(users(&all_reserves(&alone)), ["a: nobody"]);
     let together = in_two_racks(2, vec![member("a", |_| {}), member("b", asks_for("8"))]);
@@ -183,7 +183,7 @@ fn who_gets_a_node_in_another_placement_gives_nothing_back() {
     assert!(!alone.iter().chain(&together).any(gives), "{alone:?} {together:?}");
 }
 
-/// What comes of a group of which `a` has devices of a node in the second of two racks.
+/// The commands for a group of which `a` has devices of a node in the second of two racks.
 fn in_two_racks(least: u32, pods: Vec<Thing>) -> Vec<Command> {
     let in_rack = |name: &str, rack: &str| {
         Thing::Node(read(json!({
@@ -211,7 +211,7 @@ fn a_claim_of_a_group_is_reserved_for_the_group() {
     let user = all[0].2[0].user.as_ref().expect("a group");
     let of = (user.api_group.as_deref(), &*user.resource, &*user.name);
     assert_eq!(of, (Some("scheduling.k8s.io"), "podgroups", "g"));
-    // Without the gate, and where the group names it otherwise, it is the pods'.
+    // Without the gate, or if the group names it differently, the claim is reserved for the pods.
     let mut scheduler = knowing(WITHOUT, &things);
     assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
     let other = with_claim(|group| group["spec"]["resourceClaims"][0]["name"] = json!("other"));
@@ -220,7 +220,7 @@ fn a_claim_of_a_group_is_reserved_for_the_group() {
     assert_eq!(users(&all_reserves(&decide(&mut scheduler, 0))), ["a: itself", "b: itself"]);
 }
 
-/// A claim with a device of n that the group may use.
+/// A claim with a device of n that is reserved for the group.
 fn of_group(device: &str) -> Thing {
     let Thing::ResourceClaim(mut claim) = has("c", 5, ("n", device), &["uid-g"]) else {
         panic!("it is a claim")
@@ -271,7 +271,7 @@ fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
         users(&all_reserves(&decide(&mut scheduler, 0)))
     };
     assert_eq!(of(WITH, made("g", "PodGroup")), ["a: uid-g", "b: uid-g"]);
-    // They wait for one of their own.
+    // They wait for a claim of their own.
     assert_eq!(of(WITHOUT, made("g", "PodGroup")), [""; 0]);
     assert_eq!(of(WITH, made("h", "PodGroup")), [""; 0]);
     assert_eq!(of(WITH, made("g", "Job")), [""; 0]);
@@ -279,7 +279,7 @@ fn a_claim_that_was_made_for_a_group_is_that_of_its_pods() {
 
 #[test]
 fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_node() {
-    // There is no room beside the device.
+    // The node of the device has no room.
     let full = |more: Vec<Thing>| {
         let pods = ["a", "b"].map(|name| member(name, |_| {}));
         let base = [node("m", "4"), node("n", "1"), class(), slice("n", &["g0"])];
@@ -292,13 +292,13 @@ fn a_group_that_fits_nowhere_gives_its_claim_up_unless_one_of_its_pods_has_a_nod
     let (pods, _) = told(&commands);
     let says = |text: &str| pods.iter().filter(|(.., message)| message.contains(text)).count();
     assert_eq!(says("ResourceClaim unreserved for PodGroup, preemption"), 1, "{pods:?}");
-    // Then it gives its devices back.
+    // Then its devices are deallocated.
     let Thing::ResourceClaim(free) = has("c", 6, ("n", "g0"), &[]) else { panic!("a claim") };
     scheduler.devices_released(&"uid-g".into(), vec![*free], at(1));
     let commands = decide(&mut scheduler, 60);
     let gives = |command: &Command| matches!(command, Command::GiveDevicesBack { .. });
     assert_eq!((releases(&commands), commands.iter().filter(|c| gives(c)).count()), (vec![], 1));
-    // Where one of its pods gets a node it keeps it, and where one has one.
+    // If a pod of the group gets a node or has one, the group keeps the claim.
     let base = [node("n", "1"), class(), slice("n", &["g0"]), of_group("g0")];
     let pods = ["a", "b"].map(|name| member(name, |_| {}));
     let basic = with_claim(|group| group["spec"]["schedulingPolicy"] = json!({"basic": {}}));
@@ -318,7 +318,7 @@ fn a_group_that_gives_its_claim_up_is_not_decided_before_that_is_written() {
     let base = base.into_iter().chain([with_claim(|_| {}), of_group("g0")]);
     let mut scheduler = knowing(WITH, &base.chain(pods).collect::<Vec<_>>());
     assert_eq!(releases(&decide(&mut scheduler, 0)), ["uid-g c"]);
-    // There is room now, and the claim is the group's, by what is known; a pod that comes waits as well.
+    // There is room now, and the cache shows the claim as the group's; a new pod waits as well.
     scheduler.tell(Told::Set(node("n", "4")), at(1));
     scheduler.tell(Told::Set(member("z", |_| {})), at(1));
     assert_eq!(all_reserves(&decide(&mut scheduler, 60)), []);

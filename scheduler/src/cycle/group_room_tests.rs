@@ -1,4 +1,4 @@
-//! Others go for a whole group: who, in which order, and what everybody is told.
+//! Preemption for a whole group: victims, their order, events and conditions.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn member(name: &str, group: &str, priority: i32) -> Thing {
     pod(name, Some(group), priority, |_| {})
 }
 
-/// One on a node since some second.
+/// A pod on a node, started at this second.
 fn on(name: &str, node: &str, group: Option<&str>, (priority, since): (i32, u32)) -> Thing {
     pod(name, group, priority, |pod| {
         pod["spec"]["nodeName"] = json!(node);
@@ -64,7 +64,7 @@ fn deciding(things: &[Thing]) -> (Scheduler, Vec<Command>) {
     (scheduler, commands)
 }
 
-/// Those who go, in their order.
+/// The victims in their order.
 fn victims(commands: &[Command]) -> Vec<&str> {
     let all = commands.iter().filter_map(|command| match command {
         Command::Evict { victims, .. } => Some(victims),
@@ -73,7 +73,7 @@ fn victims(commands: &[Command]) -> Vec<&str> {
     all.flatten().map(|victim| victim.key.name()).collect()
 }
 
-/// What is said of the group, when nobody goes for it.
+/// The condition of a group without victims.
 fn refused(things: &[Thing]) -> Vec<Text> {
     let (scheduler, commands) = deciding(things);
     assert_eq!((victims(&commands), all_bound(&commands)), (vec![], vec![]));
@@ -110,7 +110,7 @@ fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
     assert_eq!(notes[1].note, "Preempted by podgroup g-g on node cluster");
     let related = Related::Group(pod.clone(), Some("7".to_owned()));
     assert_eq!((notes[1].about.key.name(), &notes[1].related), ("y", &Some(related)));
-    // Room is kept for whoever has it already. Nobody is gone for a pod alone.
+    // The pod that fits is nominated. No pod preempts alone.
     let alone = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
         preemption: not eligible due to workload aware preemption enabled";
     let pods = texts(&[
@@ -122,7 +122,7 @@ fn others_go_for_a_gang_as_a_whole_which_is_bound_when_they_are_gone() {
     assert_eq!(told(&commands), (pods, groups));
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
     assert_eq!(scheduler.mirror.nominated_on("n").len(), 1);
-    // Nobody of the group is decided before those who go were told, whoever is new in it neither.
+    // No pod of the group is decided before the preemption ends, not even a new one.
     scheduler.tell(Told::Gone(low("x", 10)), at(60));
     scheduler.tell(Told::Set(member("d", "g", 100)), at(60));
     assert_eq!(decide(&mut scheduler, 60), []);
@@ -142,7 +142,7 @@ fn only_as_many_go_as_have_to_the_least_important_and_the_youngest() {
         base.into_iter().chain(members).chain(pods).collect::<Vec<Thing>>()
     };
     let on = |name, since| on(name, "n", None, since);
-    // who is there, who goes
+    // pods on the nodes, victims
     for (pods, wanted) in [
         (vec![low("p", 50), low("q", 10), low("r", 30), low("s", 10)], vec!["q", "s"]),
         (vec![low("p", 50), low("q", 60), low("r", 30), low("s", 10)], vec!["r", "s"]),
@@ -167,17 +167,17 @@ fn a_group_that_goes_as_a_whole_loses_all_its_pods_or_none() {
         deciding(&all.collect::<Vec<Thing>>()).1
     };
     let p = || low("p", 50);
-    // It counts by its own priority, whatever that of its pods is.
+    // The group's own priority counts, not that of its pods.
     let commands = all(vec![gang("g", 100, 1), whole("w", 10), p()]);
     assert_eq!(victims(&commands), ["x", "y", "z"]);
     let commands = all(vec![gang("g", 100, 1), whole("w", 60), p()]);
     assert_eq!(victims(&commands), ["p"]);
     let commands = all(vec![gang("g", 100, 1), whole("w", 100), p()]);
     assert_eq!(victims(&commands), ["p"]);
-    // Of the same priority a group is more important than a pod.
+    // At equal priority a group is more important than a pod.
     let commands = all(vec![gang("g", 100, 1), whole("w", 50), p()]);
     assert_eq!(victims(&commands), ["p"]);
-    // Without the mode, and when nothing is known of it, pods of a group go one by one.
+    // Without the mode, or without the group object, pods of a group are preempted one by one.
     for w in [vec![gang("w", 10, 1)], vec![]] {
         let commands = all(w.into_iter().chain([gang("g", 100, 1), p()]).collect());
         let gone = victims(&commands);
@@ -205,13 +205,13 @@ fn whoever_is_behind_a_budget_goes_last_and_a_group_by_its_first_pod_that_is() {
         let all = base.iter().cloned().chain(more);
         deciding(&all.collect::<Vec<Thing>>()).1
     };
-    // It is less important, but guarded.
+    // The group is less important, but protected by a budget.
     let group = || vec![guarded("x", Some("w")), guarded("y", Some("w"))];
     for (allowed, wanted) in [(1, vec!["p"]), (2, vec!["x", "y"])] {
         let more = group().into_iter().chain([low("p", 60), budget(allowed)]);
         assert_eq!(victims(&all(more.collect())), wanted);
     }
-    // If there is nobody else, they go nevertheless.
+    // Without other candidates its pods are preempted nevertheless.
     let more = group().into_iter().chain([low("p", 100), budget(0)]);
     assert_eq!(victims(&all(more.collect())), ["x", "y"]);
 }
@@ -258,7 +258,7 @@ fn nobody_goes_for_a_group_that_stays_in_one_domain() {
     let message = format!("no feasible placements found, {no}");
     let wanted = texts(&[["False", "Unschedulable", &message]]);
     assert_eq!(of(racked(json!([{"key": "rack"}]))), (0, wanted));
-    // Constraints that constrain nothing, and none at all, change nothing.
+    // Empty constraints, and none at all, change nothing.
     let placements = "0/1 placements are available, first placement status: pod group is \
         unschedulable";
     let wanted = texts(&[["False", "Unschedulable", placements]]);
@@ -275,7 +275,7 @@ fn of_a_basic_group_room_for_one_is_made_after_the_other() {
     assert_eq!(victims(&commands), ["x"]);
     scheduler.tell(Told::Gone(low("x", 10)), at(1));
     ended(&mut scheduler, true, 1);
-    // It has a pod on a node: nobody goes for the others.
+    // One pod of the group fits, so there is no preemption for the others.
     let commands = decide(&mut scheduler, 60);
     assert_eq!((all_bound(&commands).len(), victims(&commands).len()), (1, 0));
     let commands = decide(&mut scheduler, 120);
@@ -294,7 +294,7 @@ fn whoever_goes_already_is_not_asked_again() {
     assert_eq!((victims(&commands), all_bound(&commands)), (vec![], vec![]));
     assert_eq!(told(&commands).1, texts(&[["False", "Unschedulable", UNSCHEDULABLE]]));
     assert_eq!(results(&mut scheduler), ["waiting_on_preemption"]);
-    // Nobody writes anything: the group is not held.
+    // Nothing is written: the group is not held.
     assert_eq!(scheduler.count(Place::Gated), 0);
 }
 

@@ -1,4 +1,4 @@
-//! Pods of a group: decided together, bound together or not at all, and what each is told.
+//! Pods of a group are decided together, and bound together or not at all; conditions of each.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::watch::{KINDS, Kind, Thing, Told};
 const TOO_FEW: &str = "pod group is unschedulable, waiting for minCount pods from a gang to be \
     scheduled, one or more plugins asked to wait and no plugin rejected pod";
 
-/// Whose it is or how, a reason, and a message.
+/// The pod or the group's status, a reason, and a message.
 pub(super) type Text = (String, String, String);
 
 fn group(name: &str, policy: &Value) -> Thing {
@@ -83,7 +83,7 @@ pub(super) fn all_bound(commands: &[Command]) -> Vec<String> {
     all
 }
 
-/// What each pod is told, and the group.
+/// The conditions of the pods, and of the groups.
 pub(super) fn told(commands: &[Command]) -> (Vec<Text>, Vec<Text>) {
     let (mut pods, mut groups) = (Vec::new(), Vec::new());
     for command in commands {
@@ -141,7 +141,7 @@ fn of_a_gang_that_does_not_fit_nobody_is_bound_and_nothing_is_taken() {
     assert_eq!(told(&commands), (pods, groups));
     assert_eq!(results(&mut scheduler), ["unschedulable"]);
     assert_eq!(scheduler.assumed(), 0);
-    // What it counted on is there for somebody else.
+    // The room of its dry run is free for another pod.
     scheduler.tell(Told::Set(with("c", "1", |_| {})), at(1));
     assert_eq!(all_bound(&decide(&mut scheduler, 1)), ["c@n"]);
 }
@@ -208,7 +208,7 @@ fn more_pods_than_a_gang_needs_are_bound_as_far_as_they_fit_and_the_group_stays_
     let commands = decide(&mut scheduler, 0);
     assert_eq!(all_bound(&commands), ["a@n", "b@n"]);
     assert_eq!(told(&commands).1, texts(&[["True", "Scheduled", ""]]));
-    // A later cycle for the one that is left does not take that back.
+    // A later cycle for the remaining pod does not revert that.
     let commands = decide(&mut scheduler, 60);
     assert_eq!((all_bound(&commands), told(&commands).1), (vec![], vec![]));
     scheduler.tell(Told::Set(node("m", "1")), at(120));
@@ -271,7 +271,7 @@ fn a_gang_that_needs_room_waits_for_its_victims_as_a_whole() {
     assert_eq!(all_bound(&decide(&mut scheduler, 60)), ["a@n", "b@n"]);
 }
 
-/// A scheduler with two profiles, that knows nobody.
+/// A scheduler with two profiles and no objects.
 fn with_two_profiles() -> Scheduler {
     let profile = |name: &str| Profile { scheduler_name: name.to_owned(), ..Profile::default() };
     let profiles = vec![profile("default-scheduler"), profile("other")];
@@ -279,7 +279,7 @@ fn with_two_profiles() -> Scheduler {
     telling(scheduler, GroupGates { gangs: true, ..GroupGates::default() }, &[])
 }
 
-/// A pod of a group that asks for the other profile.
+/// A pod of a group that names the other profile.
 fn of_other(name: &str, group: &str, cpu: &str, priority: i32) -> Thing {
     with(name, cpu, |pod| {
         pod["spec"]["schedulingGroup"] = json!({"podGroupName": group});
@@ -336,7 +336,7 @@ fn a_group_with_a_topology_gets_all_its_nodes_in_one_domain() {
     let texts_of = texts(&[["a", "Unschedulable", TOO_FEW], ["b", "Unschedulable", full]]);
     assert_eq!(told(&commands), (texts_of, texts(&[["False", "Unschedulable", why]])));
     assert_eq!(scheduler.assumed(), 0);
-    // Nor are they without the plugin of nodes' names.
+    // Neither are they with the NodeName plugin disabled.
     let mut profile = Profile::default();
     profile.filters[Plugin::NodeName as usize] = false;
     let apart = [&nodes[..2], std::slice::from_ref(&gang), &pods].concat();
@@ -344,7 +344,7 @@ fn a_group_with_a_topology_gets_all_its_nodes_in_one_domain() {
     let scheduler = Scheduler::new(vec![profile], without_second_look(), 1);
     let commands = decide(&mut telling(scheduler, of_racks, &apart), 0);
     assert_eq!(all_bound(&commands), [""; 0]);
-    // Nor is a node without a rack.
+    // Neither is a node without a rack.
     let mut scheduler = knowing_racks(&[&[node("n", "9"), gang], &pods[..]].concat());
     let commands = decide(&mut scheduler, 0);
     let none = "no feasible placements found";
@@ -365,7 +365,7 @@ fn whoever_comes_later_goes_where_its_group_is() {
     assert_eq!(all_bound(&decide(&mut scheduler, 0)), ["b@x1"]);
     scheduler.tell(Told::Set(member("c", "g", "1")), at(1));
     assert_eq!(all_bound(&decide(&mut scheduler, 1)), [""; 0]);
-    // Pods in two racks are a mistake that nobody mends.
+    // Pods in two racks are an error that persists.
     let other = with("z", "1", |pod| {
         pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
         pod["spec"]["nodeName"] = json!("y1");
@@ -396,14 +396,14 @@ fn with_the_gate_of_topologies_other_groups_are_decided_as_before() {
     let things = [&[node("n", "2"), gang("g", 2)], &pods[..]].concat();
     let commands = decide(&mut knowing_racks(&things), 0);
     assert_eq!(all_bound(&commands), ["a@n", "b@n"]);
-    // Without the gate nobody asks for the topology.
+    // Without the gate the topology is ignored.
     let gang = racked("g", &json!({"gang": {"minCount": 2}}));
     let nodes = [in_rack("x1", "x", "1"), in_rack("y1", "y", "1")];
     let commands = decide(&mut knowing(&[&nodes[..], &[gang], &pods].concat()), 0);
     assert_eq!(all_bound(&commands).len(), 2);
 }
 
-/// Pods of a node as decisions see it.
+/// Pods of a node in the cache.
 fn on(scheduler: &Scheduler, node: &str) -> Vec<String> {
     let cluster = &scheduler.mirror.cluster;
     let row = cluster.row(node).expect("it is there");
@@ -421,7 +421,7 @@ fn whoever_somebody_else_binds_while_an_extender_is_asked_stays_where_it_is() {
     };
     let things = [node("n", "4"), node("x", "4"), basic("g")];
     let things = [&things[..], &[member("a", "g", "1"), member("b", "g", "1")]].concat();
-    // Either the one that is asked about later, or the one that has a node for now.
+    // Another scheduler binds the pod whose extenders are called later, or the pod that is assumed.
     for (bound_by_other, asked_first, expected) in [("b", true, "a@n"), ("a", false, "b@n")] {
         let extender = Extender { node_cache_capable: true, ..Extender::default() };
         let extender = Extender { filter_verb: "filter".to_owned(), ..extender };

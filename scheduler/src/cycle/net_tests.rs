@@ -1,4 +1,4 @@
-//! Attempts that cost too much, and panics: what becomes of the pod, and that nothing else changes.
+//! Attempts that exceed their budget, and panics: the pod is set back, and nothing else changes.
 
 use std::cell::Cell;
 
@@ -22,7 +22,7 @@ mod plugin {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// What is called where.
+    /// The function that is called.
     #[derive(Default)]
     pub(super) struct Calls(pub(super) RefCell<Option<Call>>);
     /// Called with the point and the pod.
@@ -143,7 +143,7 @@ fn attempt_that_exceeds_its_work_is_refused_with_a_sentence_and_put_aside() {
         let facts = scheduler.take_facts();
         let count = facts.iter().filter(|fact| **fact == Fact::Exhausted(limit)).count();
         assert_eq!(count, 2, "{facts:?}");
-        // Nothing that happens has it tried before its time.
+        // No event has it retried before its time.
         scheduler.tell(Told::Set(node("m", "8")), at(2));
         assert!(!scheduler.decide_next(at(2)));
         scheduler.net.pays = false;
@@ -155,7 +155,7 @@ fn attempt_that_exceeds_its_work_is_refused_with_a_sentence_and_put_aside() {
 
 #[test]
 fn attempt_that_exceeds_its_time_is_refused_and_makes_nobody_go() {
-    // It fits only where another one goes.
+    // It fits only with a victim.
     let low = with("low", "8", |pod| {
         pod["spec"]["nodeName"] = json!("n");
         pod["spec"]["priority"] = json!(-1);
@@ -164,7 +164,7 @@ fn attempt_that_exceeds_its_time_is_refused_and_makes_nobody_go() {
     let shared = Rc::clone(&clock);
     let mut scheduler = knowing(vec![node("n", "8"), low, pod("bad", "1")]);
     scheduler = scheduler.with_clock(Rc::new(move || {
-        // Each look at the clock takes a second.
+        // Each read of the clock takes a second.
         shared.set(shared.get() + Duration::from_secs(1));
         shared.get()
     }));
@@ -217,7 +217,7 @@ fn panic_of_a_plugin_is_the_error_of_its_pod() {
     }
 }
 
-/// Pods of which `bad` makes room, beside one for which room is kept.
+/// `bad` preempts, besides a nominated pod.
 fn crowded() -> Vec<Thing> {
     let low = with("low", "8", |pod| {
         pod["spec"]["nodeName"] = json!("n");
@@ -279,7 +279,7 @@ fn panic_while_the_cache_changes_has_a_successor_begin_anew() {
         assert!(names(&commands).is_empty(), "nothing of it is carried out: {commands:?}");
         let (_, message) = condition(&commands).expect("it says why");
         assert!(message.contains(&format!("injected at {point}")), "{message}");
-        // Nothing is done with what is torn.
+        // A torn scheduler does nothing more.
         assert!(!scheduler.decide_next(at(1)));
         assert_eq!(scheduler.tell(Told::Set(pod("later", "1")), at(1)), None);
         let mut successor = succeeded(scheduler, &things(), 1);
@@ -306,14 +306,14 @@ fn object_whose_event_panics_is_flawed_and_not_tried_again_in_this_version() {
     let mut names_of = names(&decide(&mut successor, 1));
     names_of.sort_unstable();
     assert_eq!(names_of, ["bad", "good"]);
-    // A later version is tried.
+    // A later version is applied.
     successor.tell(Told::Set(versioned("8", "1")), at(2));
     assert_eq!(names(&decide(&mut successor, 2)), ["odd"]);
     assert_eq!(successor.mirror.unreadable().get(&Kind::Pod), Some(&0));
 }
 
 impl Scheduler {
-    /// What evaluating a pod must not change.
+    /// State that an evaluation must not change.
     fn shape(&self) -> (usize, Vec<String>, Vec<(Str, Nominee)>) {
         let cluster = &self.mirror.cluster;
         let rows = ["n", "m"].map(|name| {
@@ -331,7 +331,7 @@ impl Scheduler {
         cluster.pods().on_node(row).map(|id| cluster.pod_name(id).to_string()).collect()
     }
 
-    /// Whether nothing is left of an attempt.
+    /// An attempt has left nothing behind.
     pub(super) fn is_sound(&self) -> bool {
         !self.is_torn()
             && self.count(Place::InFlight) == 0
@@ -348,7 +348,7 @@ mod groups {
     use crate::cycle::tests::object;
     use crate::groups::GroupGates;
 
-    /// A gang of two, of higher priority than the pod that is in its way.
+    /// A gang of two, of higher priority than the pod in its way.
     fn scheduler_with_gang() -> Scheduler {
         let gang = Thing::PodGroup(object(json!({
             "metadata": {"name": "g", "namespace": "default", "uid": "g-g", "generation": 1},
@@ -372,7 +372,7 @@ mod groups {
     #[test]
     fn panic_or_exhaustion_at_any_look_at_a_gang_has_nobody_go_and_leaves_nothing_behind() {
         let before = scheduler_with_gang().pods_on("n");
-        // Each look passes the filter once: at the gang as things are, then without the pod in its way.
+        // Each dry run calls the filter once: first with all pods, then without the pod in its way.
         for after in 0..8 {
             let mut scheduler = scheduler_with_gang();
             fault::arm("filter", after);

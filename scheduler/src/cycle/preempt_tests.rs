@@ -1,4 +1,4 @@
-//! Pods that others make way for: when each of them is looked at again.
+//! Pods that preempt: when each of them is retried.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn high(name: &str, cpu: &str) -> Thing {
     with(name, cpu, |pod| pod["spec"]["priority"] = json!(10))
 }
 
-/// Whom room is made for, and who goes.
+/// The preemptors, each with the names of its victims.
 fn evicts(commands: &[Command]) -> Vec<(PodRef, Vec<String>)> {
     let evicts = commands.iter().filter_map(|command| match command {
         Command::Evict { pod, victims, .. } => {
@@ -37,7 +37,7 @@ fn attempts(scheduler: &Scheduler, pod: &str) -> u32 {
     scheduler.queue.get(pod).expect("it waits").attempts
 }
 
-/// Two nodes that are full, and two pods that each make one of them free; who goes for whom.
+/// Two full nodes, and two pods that each preempt on one of them; the preemptors and their victims.
 fn two_preempt() -> (Scheduler, Vec<(PodRef, Vec<String>)>) {
     let things = [node("a", "1"), node("b", "1"), low("x", "a"), low("y", "b")];
     let more = [high("p", "1"), high("q", "1")];
@@ -71,7 +71,7 @@ fn who_takes_the_room_that_was_kept_for_it_wakes_nobody() {
     let (mut scheduler, made) = two_preempt();
     let [(_, of_first), (second, _)] = &made[..] else { unreachable!("two") };
     gone(&mut scheduler, &of_first[0], 5).expect("it has room");
-    // Long after: not even a backoff holds it back.
+    // Long after: not even backoff delays the pod.
     assert_eq!(decide(&mut scheduler, 60).len(), 0);
     assert_eq!(attempts(&scheduler, &second.uid), 1);
 }
@@ -82,7 +82,7 @@ fn the_end_of_a_nomination_is_no_news_to_those_who_never_had_room() {
     let mut scheduler = knowing(things.into());
     let (pod, _) = evicts(&decide(&mut scheduler, 0)).remove(0);
     scheduler.tell(Told::Gone(low("x", "a")), at(2));
-    // Room is kept for the one, and the other is told so once more.
+    // Room is reserved for the nominated pod; the other pod is rejected once more.
     assert_eq!(decide(&mut scheduler, 9).iter().find_map(bound), None);
     assert_eq!(attempts(&scheduler, "w"), 2);
     scheduler.evicted(&Evicted { pod, all: true, took: Duration::ZERO }, at(10));
@@ -122,7 +122,7 @@ fn whose_kept_node_closes_or_goes_makes_room_on_another_one() {
     let changes = [
         ("tainted", vec![Told::Set(tainted)]),
         ("gone", vec![Told::Gone(a(json!({})))]),
-        // A cordon wakes nobody, but whoever goes elsewhere then does.
+        // A cordon requeues no pod, but the later deletion of a pod elsewhere does.
         ("cordoned", vec![cordoned, Told::Gone(tiny.clone())]),
     ];
     for (what, told) in changes {
@@ -145,7 +145,7 @@ fn whose_kept_node_closes_or_goes_makes_room_on_another_one() {
 fn the_last_victim_wakes_also_whoever_has_lost_its_room_meanwhile() {
     let (mut scheduler, made) = two_preempt();
     let [(first, victims), (second, others)] = &made[..] else { unreachable!("two") };
-    // Somebody else binds a pod where room was kept.
+    // Another scheduler binds a pod on the nominated node.
     let kept =
         scheduler.mirror.nomination(scheduler.queue.get(&first.uid).expect("waits").pod.spec.key);
     let node = Rc::clone(&kept.expect("it has a nomination").node);
@@ -195,8 +195,8 @@ fn whom_room_is_kept_for_counts_as_it_is_now() {
     }
 }
 
-/// Somebody more important comes whom a pod makes way for that is not bound yet: what is said of that
-/// one, whose place the other has at once.
+/// A more important pod preempts a pod that is not bound yet, and gets its node at once. Returns
+/// the victim's message.
 fn unbound_makes_way(scheduler: &mut Scheduler) -> String {
     scheduler.tell(Told::Set(high("h", "1")), at(5));
     let commands = decide(scheduler, 5);
@@ -228,7 +228,7 @@ fn whose_volumes_are_being_bound_makes_way_without_being_deleted() {
         let want = "running PreBind plugin \"VolumeBinding\": preempted by DefaultPreemption";
         assert_eq!(why, want);
         if !is_written {
-            // It comes too late.
+            // The result comes too late.
             scheduler.volumes_written(written(&pod, "5"), at(21));
             assert_eq!(scheduler.take_commands(), []);
         }
@@ -253,7 +253,8 @@ fn whose_devices_are_made_ready_makes_way_without_being_deleted() {
     assert_eq!(devices::waits(&mut scheduler), [("error", 4)]);
 }
 
-/// `a` has room for the pod and somebody less important, `b` is full of such; an extender takes neither.
+/// `a` has room for the pod and a less important pod, `b` is full of such; an extender rejects
+/// both.
 fn rejected_by_an_extender(failed: &[(&str, bool)]) -> Vec<Command> {
     let things = [node("a", "2"), node("b", "1"), low("x", "a"), low("y", "b"), high("p", "1")];
     let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
@@ -352,7 +353,7 @@ fn nobody_goes_for_a_pod_that_wants_to_be_beside_one_that_is_not_there_yet() {
     assert!(told, "{commands:?}");
 }
 
-/// A pod of a node that others made go, and that is still there.
+/// A victim on a node that is still terminating.
 fn leaves(name: &str, at: &str) -> Thing {
     with(name, "1", |pod| {
         pod["spec"]["nodeName"] = json!(at);
@@ -362,7 +363,7 @@ fn leaves(name: &str, at: &str) -> Thing {
     })
 }
 
-/// A pod that room is kept for there.
+/// A pod that is nominated to this node.
 fn expected(name: &str, priority: i32, at: &str) -> Thing {
     with(name, "1", |pod| {
         pod["spec"]["priority"] = json!(priority);
@@ -387,7 +388,7 @@ fn who_has_nobody_go_takes_nobodys_nomination() {
 
 #[test]
 fn no_room_is_kept_for_a_pod_that_no_node_can_take_though_its_victim_is_still_there() {
-    // Where DynamicResources was not asked before, it fails, and nothing is done about the pod.
+    // If DynamicResources did not run before, its PostFilter fails, and preemption does not run.
     for (devices, end, is_kept) in [
         (false, "1 Preemption is not helpful for scheduling.", false),
         (true, "persistentvolumeclaim \"c\" not found. not found", true),
@@ -473,7 +474,7 @@ fn a_service_that_is_gone_spreads_nobody_any_more() {
     assert_eq!(&*chosen("q", 1), "b");
 }
 
-/// A claim with a volume of a driver, and the volume.
+/// A claim with a CSI volume, and the volume.
 fn attached(name: &str) -> [Thing; 2] {
     let claim = json!({
         "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1",
@@ -511,7 +512,7 @@ fn volumes_of_pods_that_room_is_kept_for_count() {
             pod["status"] = json!({"nominatedNodeName": "n"});
         })
     };
-    // Somebody is still leaving who has one of the two attachments.
+    // A terminating pod still has one of the two attachments.
     let leaving = with_claims("l", &["c0"], |pod| {
         pod["spec"]["nodeName"] = json!("n");
         pod["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");

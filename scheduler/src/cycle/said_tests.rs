@@ -1,4 +1,4 @@
-//! What pods are told, and when it is said again.
+//! Conditions and events of rejected pods, and when they are repeated.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::tests::{at, bound, condition, decide, knowing, node, pod, with};
 use super::*;
 use crate::watch::{Thing, Told};
 
-/// The pod with what was said of it.
+/// The pod with this condition in its status.
 fn told(name: &str, (reason, message): &(String, String), generation: u64) -> Thing {
     with(name, "1", |pod| {
         pod["metadata"]["generation"] = json!(generation);
@@ -30,7 +30,7 @@ fn what_was_said_before_is_said_again_after_something_else() {
     scheduler.ended(&pod, &node, Ended::Failed("refused".to_owned()), at(10));
     let failed = condition(&scheduler.take_commands()).expect("it is told so");
     assert_eq!(failed.1, "refused");
-    // That may be written at any time from now on.
+    // This condition may be written at any time from now on.
     scheduler.tell(Told::Set(other("second")), at(11));
     assert_eq!(condition(&decide(&mut scheduler, 60)), Some(full));
 }

@@ -1,4 +1,4 @@
-//! Pods that wait because of a rule that taints devices.
+//! Pods that are pending because of a DeviceTaintRule.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn rule(name: &str, selector: &Value) -> Thing {
     })))
 }
 
-/// A node with a device and a pod that wants it, and the rules that there are.
+/// A node with a device, a pod that needs it, and these rules.
 fn knowing(rules: &[Thing]) -> Scheduler {
     let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     let mut scheduler = scheduler.with_device_gates(RULES);
@@ -36,7 +36,7 @@ fn list(scheduler: &mut Scheduler, rules: &[Thing], now: u64) {
     scheduler.tell(Told::Complete(Kind::DeviceTaintRule), at(now));
 }
 
-/// The device is reserved, and the pod is bound once it is.
+/// Checks that the device is reserved and the pod is bound.
 fn is_bound(scheduler: &mut Scheduler, now: u64) {
     let asked = reserves(&decide(scheduler, now)).expect("it fits now");
     assert_eq!(devices_of(&asked.2), ["n/g0"]);
@@ -63,7 +63,7 @@ fn rules_that_change_no_device_wake_nobody() {
     scheduler.tell(Told::Set(rule("r", &json!({"driver": "d.example"}))), at(60));
     scheduler.tell(Told::Gone(rule("other", &json!({"driver": "other.example"}))), at(60));
     assert_eq!((decide(&mut scheduler, 60), scheduler.count(Place::Unschedulable)), (vec![], 1));
-    // It is about another node's devices now.
+    // The rule now selects another node's devices.
     scheduler.tell(Told::Set(rule("r", &json!({"pool": "elsewhere"}))), at(120));
     is_bound(&mut scheduler, 120);
 }

@@ -1,4 +1,4 @@
-//! One thing after the other: what is done, and who is told.
+//! The cycle step by step: commands, events and conditions.
 
 use serde_json::{Value, json};
 
@@ -41,19 +41,19 @@ pub(crate) fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Nobody is tried again only because time went by.
+/// Settings without the unschedulable flush.
 pub(crate) fn without_second_look() -> Settings {
     Settings { stay_max: Duration::from_secs(u64::from(u32::MAX)), ..Settings::default() }
 }
 
-/// One that knows these, at no time.
+/// A scheduler with these objects, at time zero.
 pub(crate) fn knowing(things: Vec<Thing>) -> Scheduler {
     let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     tell_all(&mut scheduler, &things);
     scheduler
 }
 
-/// Tells a list of each kind, at no time.
+/// Delivers a list of each kind, at time zero.
 pub(crate) fn tell_all(scheduler: &mut Scheduler, things: &[Thing]) {
     for kind in KINDS {
         scheduler.tell(Told::Begun(kind), at(0));
@@ -84,7 +84,7 @@ fn said(commands: &[Command], reason: &str) -> Vec<Note> {
     notes.collect()
 }
 
-/// What statuses say of nodes that are kept.
+/// Nominated nodes in the status writes.
 pub(crate) fn nominated(commands: &[Command]) -> Vec<String> {
     let all = commands.iter().filter_map(|command| match command {
         Command::Status { nominated, .. } => nominated.clone(),
@@ -252,7 +252,7 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
         _ => None,
     });
     assert_eq!(nominated, Some("n"));
-    // Nobody of lower priority gets the room meanwhile.
+    // No pod of lower priority gets the room meanwhile.
     scheduler.tell(Told::Set(pod("other", "1")), at(1));
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None);
     scheduler.tell(Told::Gone(low), at(2));
@@ -303,7 +303,7 @@ fn a_state_of_a_pod_that_is_older_than_what_is_kept_for_it_changes_nothing() {
     decide(&mut scheduler, 0);
     let kept = |scheduler: &Scheduler| scheduler.mirror.nominated_on("n").len();
     assert_eq!(kept(&scheduler), 1);
-    // It was written before the API server knew of the room.
+    // The update was written before the API server had the nomination.
     let labelled = high(&|pod| pod["metadata"]["labels"] = json!({"a": "b"}));
     scheduler.tell(Told::Set(labelled), at(1));
     assert_eq!(kept(&scheduler), 1);
@@ -329,7 +329,7 @@ fn a_pod_that_somebody_else_bound_elsewhere_leaves_its_room_to_others() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
     let (first, _) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
     scheduler.tell(Told::Set(node("other", "1")), at(1));
-    // The other one has room there and has it taken away before it is decided.
+    // The second pod would fit on the new node, but another scheduler binds the first pod there.
     let there = with(first.key.name(), "1", |pod| pod["spec"]["nodeName"] = json!("other"));
     scheduler.tell(Told::Set(there), at(1));
     let (second, at) = decide(&mut scheduler, 20).iter().find_map(bound).expect("room is free");
@@ -392,7 +392,7 @@ fn whoever_wants_a_part_of_the_nodes_scored_has_others_each_time() {
     assert_eq!(found.collect::<Vec<_>>(), [false, true, false, true]);
 }
 
-/// One that asks an extender with these verbs, and knows these.
+/// A scheduler with an extender with these verbs, and these objects.
 pub(super) fn asking(change: impl FnOnce(&mut Extender), things: &[Thing]) -> Scheduler {
     let mut extender = Extender { node_cache_capable: true, ..Extender::default() };
     change(&mut extender);
@@ -425,7 +425,7 @@ fn a_pod_goes_where_an_extender_would_have_it() {
     let extender::Question::Nodes { names, .. } = &consult.question else { panic!("{consult:?}") };
     assert_eq!(names.len(), 3);
     assert_eq!(decide(&mut scheduler, 1), [], "nobody else is decided meanwhile");
-    // One of those that are left goes, the other gets a score that no plugin gives.
+    // One of the nodes that are left is deleted; the other gets a score above that of any plugin.
     scheduler.tell(Told::Gone(node("c", "8")), at(1));
     let left = ["b", "c"].map(str::to_owned).into();
     let nodes = extender::consulted::Nodes {
@@ -438,11 +438,11 @@ fn a_pod_goes_where_an_extender_would_have_it() {
     let (_, at_node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!(&*at_node, "b");
     assert!(question(&commands).is_some(), "the next one is asked about");
-    // The second look at the nodes is part of the same attempt.
+    // The second evaluation of the nodes belongs to the same attempt.
     assert_eq!(scheduler.take_batches(), [Batches { used: 1, none: 1, ..Batches::default() }]);
 }
 
-/// What there is to count of searches and decisions.
+/// Metric samples of evaluations and decisions.
 fn searched(scheduler: &mut Scheduler) -> Vec<Fact> {
     let facts = scheduler.take_facts().into_iter();
     facts.filter(|fact| matches!(fact, Fact::Searched { .. } | Fact::Decided(_))).collect()
@@ -458,7 +458,7 @@ fn pods_without_extenders_are_decided_while_an_extender_hangs() {
     };
     let managed = |name: &str| {
         with(name, "1", |pod| {
-            // The node has none of it.
+            // The node has none of this resource.
             pod["spec"]["containers"][0]["resources"]["requests"]["example.com/x"] = "0".into();
         })
     };
@@ -493,14 +493,14 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
     let nodes = extender::consulted::Nodes { left, ..Default::default() };
     scheduler.consulted(answer(&consult, nodes), at(2));
     assert_eq!(searched(&mut scheduler), [Fact::Decided(at(2))]);
-    // One that fails ends the decision as well.
+    // A call that fails ends the decision as well.
     scheduler.tell(Told::Set(pod("q", "1")), at(3));
     let consult = question(&decide(&mut scheduler, 3)).expect("it is asked");
     let (about, no) = (consult.about, Err("no answer".to_owned()));
     scheduler.consulted(extender::Consulted { about, answer: no }, at(7));
     assert_eq!(searched(&mut scheduler), [search.clone(), Fact::Decided(at(4))]);
-    // Without extenders nobody waits, and who is being deleted is not decided. That no node passes is no
-    // failure.
+    // Without extenders there is no wait, and a terminating pod is not decided. A pod that fits
+    // nowhere is no failure.
     let going = with("r", "1", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     });
@@ -513,7 +513,7 @@ fn a_decision_counts_once_and_with_the_wait_for_extenders() {
 #[test]
 fn a_node_that_is_kept_for_a_pod_is_a_search_of_its_own() {
     let search = Fact::Searched { profile: 0, failed: false };
-    // what the node has that is kept for the pod, how many searches there are
+    // CPUs of the nominated node, number of evaluations
     for (cpu, searches) in [("8", 1), ("1", 2)] {
         let kept = with("p", "2", |pod| pod["status"] = json!({"nominatedNodeName": "a"}));
         let mut scheduler = knowing(vec![node("a", cpu), node("b", "8"), kept]);
@@ -524,7 +524,7 @@ fn a_node_that_is_kept_for_a_pod_is_a_search_of_its_own() {
         want.push(Fact::Decided(Duration::ZERO));
         assert_eq!(searched(&mut scheduler), want);
     }
-    // A node that is gone is not looked at.
+    // A deleted node is not evaluated.
     let kept = with("p", "2", |pod| pod["status"] = json!({"nominatedNodeName": "gone"}));
     let mut scheduler = knowing(vec![node("b", "8"), kept]);
     decide(&mut scheduler, 0);
@@ -597,7 +597,7 @@ fn extenders_choose_who_goes() {
     assert_eq!(scheduler.mirror.nominated_on("b").len(), 1);
 }
 
-/// A class whose volumes wait for a pod, one volume that node `a` alone can have, and its claim.
+/// A class with delayed binding, a volume that only node `a` can access, and its claim.
 pub(super) fn volumes() -> Vec<Thing> {
     let class = json!({"metadata": {"name": "local"}, "volumeBindingMode": "WaitForFirstConsumer",
         "provisioner": "kubernetes.io/no-provisioner"});
@@ -666,7 +666,7 @@ fn a_pod_is_bound_when_its_volumes_are() {
     assert_eq!(scheduler.next_due(false), None, "nobody waits for volumes");
 }
 
-/// The same claim or volume by another name.
+/// The same claim or volume with another name.
 pub(super) fn renamed(thing: Thing, name: &str) -> Thing {
     let mut thing = thing;
     match &mut thing {
@@ -745,7 +745,7 @@ fn a_volume_that_could_not_be_written_is_free_again() {
     let why = "running PreBind plugin \"VolumeBinding\": the object has been modified";
     assert_eq!(message, why);
     assert_eq!(binds_volumes(&decide(&mut scheduler, 30)), Some(pod));
-    // The answer to what was written before says nothing of what is written now.
+    // The result of the earlier writes does not concern the current ones.
     scheduler.volumes_written(failed, at(31));
     assert_eq!((scheduler.take_commands(), scheduler.assumed()), (vec![], 1));
 }
@@ -782,7 +782,7 @@ fn a_pod_that_goes_while_it_waits_for_its_volumes_is_forgotten() {
     binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     scheduler.tell(Told::Gone(with_claim("p")), at(1));
     assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
-    // Whoever comes next has the volume.
+    // The next pod gets the volume.
     scheduler.tell(Told::Set(with_claim("q")), at(2));
     assert!(binds_volumes(&decide(&mut scheduler, 2)).is_some());
 }
@@ -804,7 +804,7 @@ fn a_pod_waits_for_its_own_claim_and_for_no_other() {
     assert!(binds_volumes(&decide(&mut scheduler, 31)).is_some());
 }
 
-/// A volume of a driver and the claim that has it, for one pod alone or not.
+/// A CSI volume and its claim, with this access mode.
 pub(super) fn of_driver(name: &str, mode: &str) -> [Thing; 2] {
     let of = json!({"namespace": "default", "name": name, "uid": name});
     let volume = json!({"metadata": {"name": name, "resourceVersion": "1"},
@@ -826,7 +826,7 @@ pub(super) fn using(name: &str, claim: &str, priority: i32, at_node: Option<&str
     })
 }
 
-/// Who has to go, for whoever is decided.
+/// The victims' names.
 fn victims(commands: &[Command]) -> Vec<String> {
     let all = commands.iter().filter_map(|command| match command {
         Command::Evict { victims, .. } => Some(victims.iter().map(|v| v.key.name().to_owned())),

@@ -1,4 +1,4 @@
-//! What brings a pod back that was rejected, and what does not.
+//! Events that requeue a rejected pod, and events that do not.
 
 use pintle_sched_core::config::SpreadDefaults;
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ fn images_and_a_cordon_of_a_node_bring_nobody_back() {
     for change in changes {
         let mut scheduler = knowing(vec![node_like("n", |_| ()), picky(&Value::Null)]);
         decide(&mut scheduler, 0);
-        // It changed, so that nobody knows what it waits for.
+        // The pod changed, so the plugins that would reject it now are unknown.
         scheduler.tell(Told::Set(picky(&json!({"app": "web"}))), at(10));
         assert_eq!(scheduler.tell(Told::Set(node_like("n", change)), at(20)), None);
         assert_eq!(waits_at(&scheduler, "p"), (Place::Unschedulable, 1));
@@ -120,7 +120,7 @@ fn room_that_is_kept_no_longer_brings_back_those_who_respected_it() {
         of("kept", 0, None, "n"),
     ];
     let mut scheduler = knowing(things.to_vec());
-    // The last of them fits nowhere, so that nothing is kept for it any more.
+    // The last of them fits nowhere, so its nomination is cleared.
     decide(&mut scheduler, 0);
     assert_eq!(scheduler.mirror.nominated_on("n"), []);
     assert_eq!(waits_at(&scheduler, "high"), (Place::Unschedulable, 1));

@@ -1,10 +1,10 @@
-//! Whatever happens in whatever order: no node is given away twice, and whoever fits gets a node
-//! without waiting for the periodic second look.
+//! Random worlds: no node or device is overcommitted, and a pod that fits gets a node without
+//! waiting for the unschedulable flush.
 //!
-//! A world has an API server that tells late and out of order between kinds, bindings that fail or
-//! whose answers come late, pods and nodes that change; in some, schedulers die and others take over.
-//! At the end everything is told; then nobody
-//! may be left who would find a place, and no device may have been given twice.
+//! A world has an API server that delivers events late and out of order between kinds, bindings
+//! that fail or whose results come late, and pods and nodes that change; in some, schedulers die
+//! and others take over. At the end all events are delivered: then no pod that fits may be pending,
+//! and no device may be allocated twice.
 
 mod check;
 mod claims;
@@ -26,11 +26,11 @@ use crate::cycle::command::PodRef;
 use crate::diagnosis::Asking;
 use crate::watch::{Kind, Thing, Told};
 
-/// Events of one world.
+/// Random operations per world.
 const EVENTS: usize = 400;
 /// Names of pods.
 const PODS: usize = 24;
-/// What is followed and changes.
+/// Watched kinds whose objects change.
 const KINDS: [Kind; 6] = [
     Kind::Pod,
     Kind::Node,
@@ -39,16 +39,16 @@ const KINDS: [Kind; 6] = [
     Kind::PodGroup,
     Kind::DeviceTaintRule,
 ];
-/// So much time is enough for every backoff.
+/// Seconds that end every backoff.
 const LONG: u64 = 60;
-/// Worlds in which something went wrong once.
+/// Seeds of worlds that failed once.
 const SEEN: [u64; 8] = [3_017, 24_553, 70_878, 74_370, 602_052, 602_244, 701_910, 806_532];
-/// After so many of these without a change a gang waits for nothing any more.
+/// Turns without a change after which a gang has nothing to wait for.
 const QUIET: usize = 12;
-/// After so many of these everything is written before the next decision. A group has the turn of its
-/// first pod, while who has to go is seen by other priorities: whoever comes before those for whom he has
-/// to go, and has devices to be reserved, may get a node and lose it before he is bound, again and again.
-/// Upstream is no better, unless its writes are fast.
+/// Turns after which all writes finish before the next decision. A group is popped in the order of
+/// its first pod, but preempts by the group's priority. A victim that is popped before the group
+/// and has devices to reserve may thus get a node and lose it before its binding, again and again.
+/// Upstream behaves the same, unless its writes are fast.
 // k8s: pkg/scheduler/schedule_one_podgroup.go podGroupInfoForPod, framework/preemption/executor.go PreemptPod
 const SLOW: usize = 100;
 
@@ -71,7 +71,7 @@ impl Chance {
     }
 }
 
-/// The API server, and what it has not told.
+/// The API server, and its undelivered events.
 struct World {
     chance: Chance,
     nodes: BTreeMap<String, Value>,
@@ -81,31 +81,31 @@ struct World {
     groups: BTreeMap<String, Value>,
     rules: BTreeMap<String, Value>,
     has_groups: bool,
-    /// Rules taint devices.
+    /// DeviceTaintRules exist.
     has_rules: bool,
-    /// CPUs of their node that some devices take.
+    /// CPUs of their node that some devices consume.
     takes: Option<&'static str>,
-    /// Others go for groups as a whole.
+    /// WorkloadAwarePreemption is on.
     preempts_whole: bool,
     known: groups::KnownPods,
     of_claims: claims::UnderWay,
     untold: HashMap<Kind, VecDeque<Told>>,
     binds: Vec<(PodRef, Rc<str>)>,
     answers: Vec<(PodRef, Rc<str>, Ended)>,
-    /// Statuses that are not written yet, the latest of each pod.
+    /// Statuses not written yet, the latest for each pod.
     statuses: Vec<(PodRef, String)>,
-    /// Room that is being made.
+    /// Preemptions under way.
     evictions: Vec<(Vec<PodRef>, PodRef)>,
     evicted: Vec<Evicted>,
     numbered: u64,
     now: u64,
-    /// Nodes lose room or go, and pods stay there all the same.
+    /// Nodes shrink or are deleted while their pods stay.
     nodes_shrink: bool,
-    /// What whoever leads was told, where others may take over, and how often they did.
+    /// Events delivered to the leader, if others may take over, and the number of takeovers.
     told: Vec<Told>,
     has_successors: bool,
     hand_overs: usize,
-    /// The scheduler panics now and then, and these objects made it do so.
+    /// The scheduler panics at random; `flawed` are the objects that made it panic.
     has_panics: bool,
     flawed: Vec<(Kind, String)>,
     panicked: usize,
@@ -278,7 +278,7 @@ impl World {
         }
         self.join(&mut spec);
         if self.takes.is_some() && spec["resourceClaims"].is_array() {
-            // Only what a container uses may take of the node.
+            // Only claims that a container uses consume node resources.
             spec["containers"][0]["resources"]["claims"] = json!([{"name": "c"}]);
         }
         let uid = format!("u{}", self.numbered);
@@ -299,7 +299,7 @@ impl World {
         self.set(Kind::Pod, &name, pod);
     }
 
-    /// Something happens.
+    /// Makes a random change.
     fn happen(&mut self) {
         if self.change_group() || self.change_rule() {
             return;
@@ -321,7 +321,7 @@ impl World {
                 }
             }
             10..=12 => {
-                // Where others go, nodes are full without.
+                // With WorkloadAwarePreemption nodes should stay full.
                 if self.preempts_whole && self.chance.one_in(2) {
                     return;
                 }
@@ -333,7 +333,7 @@ impl World {
         }
     }
 
-    /// The API server takes a binding.
+    /// Executes a binding in the API server.
     fn bind(&mut self) {
         if self.binds.is_empty() {
             return;
@@ -384,7 +384,7 @@ impl World {
         found.filter(|value| value["metadata"]["uid"] == *pod.uid).cloned()
     }
 
-    /// A status is written, or victims are told to go, each for itself.
+    /// Writes a status, or deletes a victim.
     fn write(&mut self) -> bool {
         let (statuses, evictions) = (self.statuses.len(), self.evictions.len());
         if statuses + evictions == 0 {
@@ -415,7 +415,7 @@ impl World {
         true
     }
 
-    /// A victim goes at once, or says first that it will.
+    /// Deletes a victim at once, or marks it as terminating first.
     fn evict(&mut self, victim: &PodRef) {
         let Some(mut value) = self.is_there(victim) else { return };
         let name = victim.key.name();
@@ -429,7 +429,7 @@ impl World {
         self.set(Kind::Pod, name, value);
     }
 
-    /// Pods on nodes that were told to go are gone, at the end.
+    /// Removes terminating pods from nodes at the end.
     fn finish_victims(&mut self) -> bool {
         let leaving = |(_, pod): &(&String, &Value)| {
             pod["metadata"].get("deletionTimestamp").is_some() && !pod["spec"]["nodeName"].is_null()
@@ -440,7 +440,7 @@ impl World {
         !leaving.is_empty()
     }
 
-    /// One thing that was not told is told, or one binding's answer comes.
+    /// Delivers an event or the result of a binding.
     fn deliver(&mut self, scheduler: &mut Scheduler) -> bool {
         match self.next_told() {
             Some(told) => {
@@ -451,7 +451,7 @@ impl World {
         }
     }
 
-    /// What is told next: of each kind what happened first.
+    /// Returns the next event: the oldest one of a random kind.
     fn next_told(&mut self) -> Option<Told> {
         let kinds = self.kinds();
         let first = self.chance.below(kinds.len());
@@ -464,7 +464,7 @@ impl World {
         Some(told)
     }
 
-    /// One that waits for an answer has it.
+    /// Delivers one pending result.
     fn answer(&mut self, scheduler: &mut Scheduler) -> bool {
         if self.chance.one_in(2) && self.answer_claims(scheduler) {
             return true;
@@ -484,7 +484,7 @@ impl World {
         true
     }
 
-    /// One decision, and what comes of it.
+    /// Makes one decision and executes its commands.
     fn decide(&mut self, scheduler: &mut Scheduler) -> bool {
         let now = Duration::from_secs(self.now);
         scheduler.attend(now);
@@ -527,7 +527,7 @@ impl World {
         }
     }
 
-    /// Nothing happens any more, and everything is told.
+    /// Delivers everything, with no further changes.
     fn settle(&mut self, scheduler: &mut Scheduler) {
         let mut quiet = 0;
         for turn in 0.. {
@@ -559,7 +559,7 @@ impl World {
     }
 }
 
-/// Lives through a world; how often the scheduler panicked.
+/// Runs a world; returns the number of panics.
 fn world(seed: u64) -> usize {
     let mut world = World::new(seed);
     (0..4).for_each(|_| world.new_node());

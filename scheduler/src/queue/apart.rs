@@ -1,8 +1,8 @@
 //! Decides pods without extenders while an extender is called for another pod.
 //!
 //! ```text
-//!   active ── an extender is called for it ──> behind ── its turn, no call under way ──> active
-//!      └── no extender is called for it ── pop_without_extenders ──> in flight
+//!   active ── it needs an extender ──> behind ── its turn, no call under way ──> active
+//!      └── it needs none ── pop_without_extenders ──> in flight
 //! ```
 //! Input: an extender that has not answered for a while. Output: the first active pod that needs no
 //! extender. Owner: the queue; pure, no clock. Bounds: a pod is held back at most once between two

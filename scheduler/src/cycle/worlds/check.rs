@@ -1,9 +1,9 @@
-//! What has to hold at the end of each world.
+//! Invariants at the end of each world.
 
 use super::*;
 
 impl World {
-    /// What was promised.
+    /// Checks all invariants.
     pub(super) fn check(&self, scheduler: &Scheduler) {
         assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
         assert_eq!(scheduler.count(Place::InFlight), 0);
@@ -69,7 +69,7 @@ impl World {
 
     fn nobody_fits(&self, scheduler: &Scheduler) {
         let nodes = self.nodes.values().map(|node| thing(Kind::Node, node));
-        // Of a gang one after the other gets a node, so that which comes first decides whether all do.
+        // Pods of a gang get nodes one after the other, so the order decides whether all fit.
         let mut pods: Vec<&Value> = self.pods.values().collect();
         pods.sort_by_key(|pod| {
             let waiting = scheduler.queue.get(pod["metadata"]["uid"].as_str().expect("a uid"));

@@ -1,4 +1,4 @@
-//! Claims of devices in a world: the API server's part, and that of their controller.
+//! ResourceClaims in a world: the API server's and their controller's part.
 
 use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
@@ -6,10 +6,10 @@ use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 use super::*;
 use crate::cycle::{Reserve, Reserved};
 
-/// Claims that are to be used by a pod with this number, and what its status is to say.
+/// A pod, the number of its reservation, its claims, and the device statuses for its status.
 type Reservation = (PodRef, u64, Vec<Reserve>, Vec<NodeAllocatableResourceClaimStatus>);
 
-/// What is under way of claims.
+/// Writes of claims under way.
 #[derive(Default)]
 pub(super) struct UnderWay {
     reservations: Vec<Reservation>,
@@ -30,7 +30,7 @@ pub(super) fn class() -> Thing {
     Thing::DeviceClass(object(json!({"metadata": {"name": "gpu"}, "spec": {}})))
 }
 
-/// A node's devices, the first of which may take of the node.
+/// The devices of a node; the first may consume node resources.
 pub(super) fn slice(node: &str, count: usize, takes: Option<&str>) -> Value {
     let mut devices: Vec<Value> = (0..count).map(|at| json!({"name": format!("g{at}")})).collect();
     if let (Some(device), Some(cpu)) = (devices.first_mut(), takes) {
@@ -42,7 +42,7 @@ pub(super) fn slice(node: &str, count: usize, takes: Option<&str>) -> Value {
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
 }
 
-/// What a pod's status says of what its devices take of its node.
+/// The node-allocatable resources in a pod's status.
 pub(super) fn shares(pod: &Value) -> impl Iterator<Item = &Value> {
     pod["status"]["nodeAllocatableResourceClaimStatuses"].as_array().into_iter().flatten()
 }
@@ -55,7 +55,7 @@ fn is_user(claim: &Value, uid: &str) -> bool {
     users(claim).iter().any(|user| user["uid"] == uid)
 }
 
-/// Where a claim's devices are.
+/// The node of a claim's devices.
 fn place(claim: &Value) -> Option<String> {
     let results = &claim["status"]["allocation"]["devices"]["results"];
     results[0]["pool"].as_str().map(str::to_owned)
@@ -75,7 +75,7 @@ impl World {
         self.set(Kind::ResourceClaim, &name, claim);
     }
 
-    /// Somebody deletes a claim: it goes once nobody uses it.
+    /// Deletes a claim: it disappears once no pod uses it.
     pub(super) fn end_claim(&mut self) {
         let Some(name) = self.any(Kind::ResourceClaim) else { return };
         let mut claim = self.claims[&name].clone();
@@ -83,7 +83,8 @@ impl World {
         self.set(Kind::ResourceClaim, &name, claim);
     }
 
-    /// Whether a group that has claims is used, or has one that is reserved for it: it is protected.
+    /// The group has claims and is used, or a claim is reserved for it: it is protected from
+    /// deletion.
     // k8s: pkg/controller/podgroupprotection
     pub(super) fn is_protected(&self, group: &str) -> bool {
         let uid = self.groups[group]["metadata"]["uid"].as_str().expect("a uid");
@@ -93,8 +94,8 @@ impl World {
             || self.claims.values().any(|claim| is_user(claim, uid))
     }
 
-    /// What the controller of claims does: users that are gone use nothing, and claims without users
-    /// have nothing; whether there was anything to do.
+    /// Runs the claim controller: removes consumers that are gone, and deallocates claims without
+    /// consumers. Returns true if it changed a claim.
     // k8s: pkg/controller/resourceclaim/controller.go syncClaim
     pub(super) fn control_claims(&mut self) -> bool {
         let names: Vec<String> = self.claims.keys().cloned().collect();
@@ -137,7 +138,7 @@ impl World {
         }
     }
 
-    /// A write of claims is carried out; whether there was any.
+    /// Executes a write of claims; returns true if there was one.
     pub(super) fn write_claims(&mut self) -> bool {
         let all = &mut self.of_claims;
         if all.writes() == 0 {
@@ -162,7 +163,7 @@ impl World {
             let did = self.give_back(&claim);
             let name = claim.metadata.name.as_deref().expect("a name");
             let is_there = self.claims.contains_key(name);
-            // It is told what it is now, unless nobody answers.
+            // The result contains the claim, unless the answer is lost.
             let claims = is_there && !self.chance.one_in(12);
             let claims = claims.then(|| self.claim(name)).into_iter().collect();
             self.of_claims.gave_back.push((pod.uid, did, claims));
@@ -187,14 +188,14 @@ impl World {
                 None => error = Some("not found".to_owned()),
             }
         }
-        // It was written, and its answer lost.
+        // The write succeeded, but its answer is lost.
         if error.is_none() && self.chance.one_in(12) {
             error = Some("no answer".to_owned());
         }
         self.of_claims.reserved.push(Reserved { pod, number, claims, error, made: None });
     }
 
-    /// Writes what a pod's status says of what its devices take of its node.
+    /// Writes the node-allocatable resources of a pod's devices to its status.
     fn say_shares(&mut self, pod: &PodRef, mut value: Value, statuses: Value) {
         value["status"]["nodeAllocatableResourceClaimStatuses"] = statuses;
         self.set(Kind::Pod, pod.key.name(), value);
@@ -217,7 +218,7 @@ impl World {
         let known = reserve.claim.status.as_ref().and_then(|status| status.allocation.as_ref());
         let is_same = |known: &AllocationResult| has["devices"] == json!(known.devices);
         match &reserve.allocation {
-            // Another pod of its group has just written the same.
+            // Another pod of the group has written the same allocation.
             Some(given) if !has.is_null() && is_same(given) => {}
             Some(given) if has.is_null() => claim["status"]["allocation"] = json!(given),
             None if has.is_null() => return Err("deallocated elsewhere".to_owned()),
@@ -264,7 +265,7 @@ impl World {
         true
     }
 
-    /// One who waits for an answer has it; whether there was one.
+    /// Delivers one pending result; returns true if there was one.
     pub(super) fn answer_claims(&mut self, scheduler: &mut Scheduler) -> bool {
         let now = Duration::from_secs(self.now);
         let all = &mut self.of_claims;
@@ -280,7 +281,7 @@ impl World {
         true
     }
 
-    /// A pod that is being bound has its claims there.
+    /// Checks that the claims of a pod that is being bound have devices on its node.
     pub(super) fn has_its_devices(&self, pod: &Value, node: &str) {
         let all = pod["spec"]["resourceClaims"].as_array();
         for claim in all.into_iter().flatten() {
@@ -296,8 +297,8 @@ impl World {
         }
     }
 
-    /// What a pod's status says of a claim is what its devices take. Who takes over from a scheduler
-    /// that died before a binding may find what that wrote, and leaves it.
+    /// Checks that a claim's entry in the pod's status equals the consumption of its devices. A
+    /// successor may find the entry of a scheduler that died before the binding, and leaves it.
     fn says_what_is_taken(&self, pod: &Value, claim: &Value) {
         let name = &claim["metadata"]["name"];
         let mut said = shares(pod).filter(|status| status["resourceClaimName"] == *name);

@@ -1,8 +1,7 @@
-//! Groups in a world: gangs and a basic one come and go, and pods that belong to them.
+//! Pod groups in a world: gangs and a basic group come and go, and pods that belong to them.
 //!
-//! When a decision has pods of a gang bound, as many of it must count as on nodes as it needs, by what
-//! was told and by what the scheduler assumes, those of one of them in one zone; at the end no group
-//! may be left that would fit.
+//! When a decision binds pods of a gang, as many of its pods as it needs must be on nodes or
+//! assumed, those of one gang in one zone. At the end no pending group may fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +16,13 @@ use crate::cycle::tests::{at, decide};
 use crate::groups::{GroupGates, Groups};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
-/// Of which a basic group needs one, and is no gang. The last ones are where others go for groups.
+/// minCount of each group; the basic group is no gang. The last ones exist with group preemption.
 const MIN: [i32; 6] = [1, 2, 3, 1, 2, 2];
 const USUAL: usize = 3;
-/// The number of the one that stays within a zone.
+/// The number of the gang that stays within a zone.
 const IN_A_ZONE: usize = 1;
 
-/// Pods of groups as they were told: uid, group, whether they have a node.
+/// Delivered pods of groups: uid, group, whether they have a node.
 pub(super) type KnownPods = BTreeMap<String, (String, String, bool)>;
 
 pub(super) fn groups(preemption: bool) -> Groups {
@@ -44,7 +43,7 @@ fn told_group(pod: &Pod) -> Option<String> {
 }
 
 impl World {
-    /// Makes a pod one of a group, now and then.
+    /// Puts a pod into a group at random.
     pub(super) fn join(&mut self, spec: &mut Value) {
         let joins = self.has_groups && !self.chance.one_in(if self.preempts_whole { 4 } else { 2 });
         if self.preempts_whole {
@@ -71,7 +70,7 @@ impl World {
         if self.preempts_whole { MIN.len() } else { USUAL }
     }
 
-    /// A group comes or goes; whether any did.
+    /// Adds or deletes a group at random; returns true if it did.
     pub(super) fn change_group(&mut self) -> bool {
         if !self.has_groups || !self.chance.one_in(10) {
             return false;
@@ -115,7 +114,7 @@ impl World {
         self.set(Kind::PodGroup, &name, value);
     }
 
-    /// Keeps what is told of pods of groups.
+    /// Records delivered pods of groups.
     pub(super) fn hears(&mut self, told: &Told) {
         let pod = match told {
             Told::Begun(Kind::Pod) => return self.known.clear(),
@@ -135,7 +134,7 @@ impl World {
         self.known.insert(name, (uid, group, has_node));
     }
 
-    /// Whoever of a gang is bound by one decision is one of enough.
+    /// Checks that pods of a gang are bound only with enough others.
     pub(super) fn no_gang_is_torn(&self, scheduler: &Scheduler, commands: &[Command]) {
         for command in commands {
             let pod = match command {
@@ -152,7 +151,7 @@ impl World {
         }
     }
 
-    /// Whoever is bound is where the rest of its group is, if that has to stay within a zone.
+    /// Checks that all pods of the zonal gang are in one zone.
     fn is_in_its_zone(&self, scheduler: &Scheduler, pod: &PodRef, group: &str) {
         if group != format!("g{IN_A_ZONE}") {
             return;
@@ -170,7 +169,7 @@ impl World {
         assert!(zones.len() == 1, "{zones:?} for {}", pod.key.as_str());
     }
 
-    /// No group is left that a scheduler would bind that knows nothing but what there is.
+    /// Checks that a new scheduler with the same objects binds no pending group.
     pub(super) fn no_group_fits(&self, others: Vec<Thing>) {
         if !self.has_groups {
             return;
@@ -194,7 +193,8 @@ impl World {
         }
     }
 
-    /// Pods of groups are tried again for ever: nothing comes of it when nothing changes.
+    /// Only pods of groups are pending: they are retried forever, without effect unless something
+    /// changes.
     pub(super) fn only_groups_wait(&self, scheduler: &Scheduler) -> bool {
         let waits = |place: super::Place| {
             use super::Place::{Active, Backoff, ErrorBackoff};

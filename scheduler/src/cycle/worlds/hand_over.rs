@@ -1,13 +1,13 @@
-//! Schedulers that die in a world, and those who take over from them.
+//! Schedulers that die in a world, and their successors.
 
 use super::*;
 use crate::cycle::tests::{tell_all, without_second_look};
 use crate::devices::DeviceGates;
 
 impl World {
-    /// Whoever leads dies, and a successor goes on: what was under way arrives or does not, and no
-    /// answer is heard any more. It is a standby that was told what its predecessor was, or one that
-    /// has just read all there is. Until a lease is over all that its holder did has been told.
+    /// The leader dies and a successor continues. Writes under way arrive or do not; their results
+    /// are lost. The successor is a standby that received the same events, or a new scheduler that
+    /// lists everything. All writes of the leader are delivered before its lease expires.
     pub(super) fn hand_over(&mut self, scheduler: &mut Scheduler) {
         while !self.binds.is_empty() {
             match self.chance.one_in(2) {
@@ -15,7 +15,7 @@ impl World {
                 false => _ = self.binds.pop(),
             }
         }
-        // The rest of what it wrote has no order.
+        // Its other writes arrive in any order.
         for _ in 0..self.chance.below(8) {
             self.write();
         }
@@ -38,7 +38,7 @@ impl World {
         *scheduler = successor;
     }
 
-    /// Reads all there is.
+    /// Lists everything.
     pub(super) fn list(&mut self, successor: &mut Scheduler) {
         let now = Duration::from_secs(self.now);
         self.told.clear();
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// A scheduler that knows what never changes.
+    /// A scheduler with the objects that never change.
     pub(super) fn newcomer(&self) -> Scheduler {
         let mut scheduler = self.knowing(&[claims::class()]);
         if self.has_groups {
@@ -71,14 +71,14 @@ impl World {
         scheduler
     }
 
-    /// One with the gates of this world that knows these.
+    /// A scheduler with the feature gates of this world and these objects.
     pub(super) fn knowing(&self, things: &[Thing]) -> Scheduler {
         let mut scheduler = self.knows_nothing();
         tell_all(&mut scheduler, things);
         scheduler
     }
 
-    /// One with the gates of this world.
+    /// A scheduler with the feature gates of this world.
     pub(super) fn knows_nothing(&self) -> Scheduler {
         Scheduler::new(Vec::new(), without_second_look(), 1).with_device_gates(DeviceGates {
             taint_rules: self.has_rules,

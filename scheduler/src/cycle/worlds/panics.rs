@@ -8,7 +8,7 @@ impl World {
         self.has_panics && self.chance.one_in(one_in)
     }
 
-    /// One decision, in which something may panic. Nothing is left of an attempt that did.
+    /// Makes one decision, which may panic. A panicked attempt must leave nothing behind.
     pub(super) fn decide_with_panics(&mut self, scheduler: &mut Scheduler, now: Duration) -> bool {
         if !self.panics(8) {
             return scheduler.decide_next(now);
@@ -20,11 +20,11 @@ impl World {
         let panicked = !fault::disarm();
         self.panicked += usize::from(panicked);
         assert!(scheduler.is_torn() || scheduler.is_sound(), "after a panic at {point}");
-        // A decision that panicked was one.
+        // A decision that panicked counts as made.
         decided || panicked
     }
 
-    /// Applies an event, which may panic, once an object.
+    /// Applies an event, which may panic once per object.
     pub(super) fn apply(&mut self, scheduler: &mut Scheduler, told: Told) {
         let now = Duration::from_secs(self.now);
         let about = match &told {
@@ -46,12 +46,12 @@ impl World {
         }
     }
 
-    /// What a torn scheduler began ends, then its successor reads all there is.
+    /// Ends the work of a torn scheduler; then its successor lists everything.
     pub(super) fn read_again(&mut self, scheduler: &mut Scheduler) {
         while !self.binds.is_empty() {
             self.bind();
         }
-        // The rest of what it wrote has no order.
+        // Its other writes arrive in any order.
         for _ in 0..self.chance.below(8) {
             self.write();
         }
@@ -65,7 +65,7 @@ impl World {
         *scheduler = successor;
     }
 
-    /// Nothing panics any more, and there is a later version of each object that did.
+    /// Ends the panics, with a later version of each object that panicked.
     pub(super) fn end_panics(&mut self) {
         self.has_panics = false;
         for (kind, name) in std::mem::take(&mut self.flawed) {

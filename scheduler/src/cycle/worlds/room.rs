@@ -1,8 +1,8 @@
-//! Room that is made for whole groups in a world.
+//! Preemption for whole groups in a world.
 //!
-//! When a decision has others go for a group, they are of lower priority, groups that go as a whole lose
-//! all their pods, the group fits without those who go, and did not in any case beside one of them when
-//! his turn came.
+//! When a decision preempts for a group, all victims are of lower priority, groups that are
+//! preempted as a whole lose all their pods, the group fits without the victims, and it does not
+//! always fit with one of them at the time of that victim's reprieve.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,24 +20,24 @@ use crate::cycle::{Asked, Duration, Rc, Scheduler, Uid};
 use crate::groups::{OfGroup, Preemptor};
 use crate::mirror::{Nominee, Step};
 
-/// So often chance decides among equals when it is asked whether a group fits.
+/// Random decisions per question whether a group fits.
 const LOOKS: usize = 64;
 
-/// What is asked of room that was made for a group.
+/// A preemption for a group, to be checked.
 struct Room {
     preemptor: Preemptor,
     /// The pods of the group that were decided.
     pods: Vec<(Uid, Rc<Asked>)>,
     victims: HashSet<Str>,
-    /// Nodes that were kept for pods before.
+    /// Nominations before the decision.
     kept: Kept,
     now: Duration,
 }
 
-/// Nodes that are kept for pods.
+/// Nominations by pod.
 pub(super) type Kept = HashMap<Str, Nominee>;
 
-/// Which are kept now.
+/// Returns the current nominations.
 pub(super) fn kept(scheduler: &Scheduler) -> Kept {
     let waits = scheduler.queue.iter().map(|waiting| waiting.pod.spec.key);
     let kept = waits.filter_map(|pod| Some((pod, scheduler.mirror.nomination(pod)?.clone())));
@@ -45,7 +45,7 @@ pub(super) fn kept(scheduler: &Scheduler) -> Kept {
 }
 
 impl World {
-    /// Whoever goes for a group has to go.
+    /// Checks the victims of a group's preemption.
     pub(super) fn room_is_made_well(
         &self,
         scheduler: &mut Scheduler,
@@ -93,7 +93,7 @@ impl World {
     }
 }
 
-/// Pods on nodes with the number of the group that they go with, and the priority that counts.
+/// Returns pods on nodes, each with the number of the group it is preempted with and its priority.
 fn all(scheduler: &Scheduler) -> Vec<(PodId, Option<usize>, i32)> {
     let cluster = &scheduler.mirror.cluster;
     let groups = scheduler.mirror.groups.as_ref().expect("there are groups");
@@ -127,7 +127,7 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
     let all = all(scheduler);
     let pods = scheduler.mirror.cluster.pods();
     let key = |id: PodId| pods.get(id).key;
-    // Those who go already make room as well.
+    // Pods that are already terminating make room as well.
     let leaving = all.iter().filter(|(id, _, priority)| {
         pods.get(*id).terminating && *priority < room.preemptor.priority
     });
@@ -138,7 +138,7 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
         Command::Tell(note) => note.note.ends_with("(in kube-scheduler memory)."),
         _ => false,
     };
-    // Of these the devices are free already, which nobody counted on.
+    // Devices of these pods are free already, which the dry run did not know.
     if !leaving.is_empty() || commands.iter().any(is_in_memory) {
         return;
     }
@@ -148,8 +148,9 @@ fn is_needed(scheduler: &mut Scheduler, room: &Room, commands: &[Command]) {
     }
 }
 
-/// Those who go, each with whom the group was without when it was asked whether he may stay: the rest
-/// of them, and all who matter less. Beside one of these it may fit as well as with him, by its affinity.
+/// Returns each victim with the pods that were removed when it was tried for reprieve: the other
+/// victims before it, and all less important pods. With one of these the group may fit despite the
+/// victim, by affinity.
 // k8s: podgrouppreemption.go selectVictimsOnDomain
 fn turns(scheduler: &Scheduler, room: &Room) -> Vec<(Unit, Vec<Str>)> {
     let cluster = &scheduler.mirror.cluster;
@@ -165,8 +166,8 @@ fn turns(scheduler: &Scheduler, room: &Room) -> Vec<(Unit, Vec<Str>)> {
     all.iter().enumerate().filter(|(_, unit)| goes(unit)).map(turn).collect()
 }
 
-/// Whether the group fits without its victims, and without some of those who go already: beside one of
-/// them it may have to be, by its affinity.
+/// The group fits without its victims and without some of the terminating pods; it may need one of
+/// these, by affinity.
 fn makes_it_fit(scheduler: &mut Scheduler, room: &Room, leaving: &[Str]) -> bool {
     let mut sets = 0..1_usize << leaving.len();
     sets.any(|staying| {
@@ -177,7 +178,7 @@ fn makes_it_fit(scheduler: &mut Scheduler, room: &Room, leaving: &[Str]) -> bool
     })
 }
 
-/// Whether the group fits where these are not.
+/// The group fits with these pods removed.
 fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
     let hidden: Vec<_> = away.iter().filter_map(|pod| scheduler.mirror.hide(*pod)).collect();
     let kept: Vec<_> = room

@@ -1,14 +1,14 @@
-//! Rules that taint devices in a world.
+//! DeviceTaintRules in a world.
 
 use super::*;
 
 impl World {
-    /// The kinds of this world: worlds without rules are what they were before there were any.
+    /// The kinds of this world: worlds without rules behave as before rules were added.
     pub(super) fn kinds(&self) -> &'static [Kind] {
         &KINDS[..KINDS.len() - usize::from(!self.has_rules)]
     }
 
-    /// Once nothing else happens all rules go, in some worlds; whether there were any.
+    /// Deletes all rules at the end, in some worlds; returns true if it did.
     pub(super) fn end_rules(&mut self) -> bool {
         let names: Vec<String> = self.rules.keys().cloned().collect();
         let end = !names.is_empty() && self.chance.one_in(2);
@@ -16,13 +16,13 @@ impl World {
         end
     }
 
-    /// Tells somebody else of the rules that there are.
+    /// Sends the current rules to another scheduler.
     pub(super) fn tell_rules(&self, scheduler: &mut Scheduler) {
         let rules = self.rules.values().map(|rule| thing(Kind::DeviceTaintRule, rule));
         rules.for_each(|rule| _ = scheduler.tell(Told::Set(rule), Duration::ZERO));
     }
 
-    /// A rule comes, changes or goes, where there are any; whether that is what happens.
+    /// Adds, changes or deletes a rule at random; returns true if it did.
     pub(super) fn change_rule(&mut self) -> bool {
         if !self.has_rules || !self.chance.one_in(12) {
             return false;
