@@ -65,10 +65,9 @@ struct Known {
     scheduled: HashMap<ObjectKey, Option<String>>,
     members: HashMap<ObjectKey, BTreeMap<Uid, Stand>>,
     of_pods: HashMap<ObjectKey, (ObjectKey, Uid)>,
-    /// Uids of groups whose preemption is under way.
+    /// Uids of groups with a preemption under way.
     preempting: HashSet<String>,
-    /// By uid, names of groups whose claims are being released, until the API server has the
-    /// release.
+    /// By uid, names of groups with a release of claims that is being written.
     releasing: HashMap<Uid, ObjectKey>,
 }
 
@@ -348,8 +347,7 @@ impl OfGroup {
         self.groups.0.borrow().gates.topology
     }
 
-    /// Returns the label whose values are the topology domains of the group, and whether the group
-    /// has constraints at all.
+    /// Returns the topology key of the group, and whether the group has constraints at all.
     ///
     /// # Errors
     /// When the group was deleted.

@@ -110,7 +110,7 @@ struct VolumeBindingArgs {
     shape: Option<Vec<Point>>,
 }
 
-/// Plugins that upstream removed, and whose arguments it rejects.
+/// Plugins that upstream removed, so that it rejects their arguments.
 // k8s: pkg/scheduler/apis/config/validation/validation.go invalidPluginsByVersion
 const GONE: [&str; 4] = ["AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"];
 /// Plugins that have arguments.

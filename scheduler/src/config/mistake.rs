@@ -55,7 +55,8 @@ fn in_words(said: &str) -> String {
     known.map_or_else(|| said.to_owned(), |(theirs, ours)| said.replace(theirs, ours))
 }
 
-/// Returns the path of the field whose removal changes the error, such as `profiles[0].plugins`.
+/// Returns the path of a field that causes the error, such as `profiles[0].plugins`: without it the
+/// error is another one.
 fn culprit(tree: &Value, said: &str) -> String {
     let (mut pointer, mut path) = (String::new(), String::new());
     while let Some((next, shown)) = children(tree, &pointer).into_iter().find(|(name, _)| {

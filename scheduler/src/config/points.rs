@@ -92,7 +92,7 @@ pub(super) fn order(everywhere: &PluginSet, point: &PluginSet) -> Vec<String> {
     first.into_iter().chain(all).chain(last).map(str::to_owned).collect()
 }
 
-/// Points whose plugins can be chosen one by one.
+/// Points where plugins can be chosen one by one.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Point {
     Filter,
@@ -204,7 +204,7 @@ pub(super) fn other_points(
     Ok(())
 }
 
-/// Plugins whose filters read state of their own PreFilter.
+/// Plugins with filters that read state of their own PreFilter.
 // k8s: pkg/scheduler/framework/plugins/* PreFilter
 pub(super) const PREPARE_FILTERS: [&str; 11] = [
     "DynamicResources",
@@ -219,7 +219,7 @@ pub(super) const PREPARE_FILTERS: [&str; 11] = [
     "VolumeRestrictions",
     "VolumeZone",
 ];
-/// Plugins whose scores read state of their own PreScore.
+/// Plugins with scores that read state of their own PreScore.
 // k8s: pkg/scheduler/framework/plugins/* PreScore
 pub(super) const PREPARE_SCORES: [&str; 7] = [
     "InterPodAffinity",

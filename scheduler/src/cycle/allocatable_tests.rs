@@ -23,7 +23,7 @@ fn cards(node: &str, cpu: &str, names: &[&str]) -> Thing {
     })))
 }
 
-/// A pod whose container uses a claim.
+/// A pod with a container that uses a claim.
 fn uses(name: &str, claim: &str, change: impl FnOnce(&mut Value)) -> Thing {
     with(name, "1", |pod| {
         pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": claim}]);

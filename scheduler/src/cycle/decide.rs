@@ -263,8 +263,7 @@ impl Scheduler {
         let Some((attempt, stopped)) = self.attempt(asked, (own, before)) else { return Ok(()) };
         match stopped {
             Some(Stopped::Failed(error)) => return Err(Why::error(error)),
-            // An UnschedulableAndUnresolvable PreFilter result wins over earlier Unschedulable
-            // ones.
+            // An UnschedulableAndUnresolvable result overrides an earlier Unschedulable one.
             Some(Stopped::Rejected(names, code, reason))
                 if code == Code::UnschedulableAndUnresolvable || before == RANK_LAST =>
             {

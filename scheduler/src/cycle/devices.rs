@@ -311,7 +311,7 @@ impl Scheduler {
         event.iter().for_each(|event| self.happened(event, now));
     }
 
-    /// Handles the result of a reservation whose pod was given up meanwhile.
+    /// Handles the result of a reservation that was given up meanwhile.
     fn was_given_up(&mut self, reserved: Reserved, now: Duration) {
         if let Some(mut one) = self.devices.leaving.remove(&reserved.number) {
             take_newer(&mut one.all, reserved.claims);
@@ -345,7 +345,7 @@ impl Scheduler {
         }
     }
 
-    /// Binds pods whose devices are ready. Pods whose devices failed or timed out are rejected and
+    /// Binds pods with ready devices. Pods with devices that failed or timed out are rejected and
     /// retried.
     // k8s: dynamicresources.go isPodReadyForBinding
     pub(super) fn look_at_devices(&mut self, now: Duration) {

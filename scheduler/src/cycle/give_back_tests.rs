@@ -1,4 +1,4 @@
-//! Pods whose claims are deallocated: when they are decided again.
+//! Deallocation of claims: when their pods are decided again.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use super::wake_tests::node_like;
 use super::*;
 use crate::watch::{Thing, Told};
 
-/// A pod whose claim has a device of a deleted node.
+/// A pod with a claim that has a device of a deleted node.
 fn who_gives_back() -> (Scheduler, PodRef) {
     let stranded = has("c", 1, ("gone", "g0"), &["p"]);
     let things = vec![class(), node("a", "4"), slice("a", &["g0"]), stranded, user("p", "c")];

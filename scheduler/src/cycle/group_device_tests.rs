@@ -183,7 +183,7 @@ fn who_gets_a_node_in_another_placement_gives_nothing_back() {
     assert!(!alone.iter().chain(&together).any(gives), "{alone:?} {together:?}");
 }
 
-/// The commands for a group of which `a` has devices of a node in the second of two racks.
+/// The commands for a group in which `a` has devices of a node in the second of two racks.
 fn in_two_racks(least: u32, pods: Vec<Thing>) -> Vec<Command> {
     let in_rack = |name: &str, rack: &str| {
         Thing::Node(read(json!({

@@ -421,7 +421,7 @@ fn whoever_somebody_else_binds_while_an_extender_is_asked_stays_where_it_is() {
     };
     let things = [node("n", "4"), node("x", "4"), basic("g")];
     let things = [&things[..], &[member("a", "g", "1"), member("b", "g", "1")]].concat();
-    // Another scheduler binds the pod whose extenders are called later, or the pod that is assumed.
+    // Another scheduler binds either the pod that is decided later, or the assumed pod.
     for (bound_by_other, asked_first, expected) in [("b", true, "a@n"), ("a", false, "b@n")] {
         let extender = Extender { node_cache_capable: true, ..Extender::default() };
         let extender = Extender { filter_verb: "filter".to_owned(), ..extender };

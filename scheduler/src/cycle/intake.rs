@@ -94,7 +94,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes an earlier pod of the same name whose deletion was not observed.
+    /// Removes an earlier pod of the same name if its deletion was not observed.
     fn forget_namesake(&mut self, key: &ObjectKey, pod: &Pod, now: Duration) {
         if let Some(uid) = self.names.get(key).cloned()
             && pod.metadata.uid.as_deref() != Some(&*uid)
@@ -146,7 +146,7 @@ impl Scheduler {
         }
     }
 
-    /// Emits the events of a pod on a node that changed, or whose binding is confirmed.
+    /// Emits the events of a pod on a node that changed or was confirmed as bound.
     fn pod_changed(
         &mut self,
         before: Option<Rc<PodFacts>>,

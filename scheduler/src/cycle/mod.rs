@@ -342,9 +342,9 @@ pub struct Scheduler {
     consulting: Option<Consulting>,
     /// When the current decision began.
     decides_since: Duration,
-    /// The group whose pods are being decided.
+    /// The group that is being decided.
     group: Option<group::GroupCycle>,
-    /// Pods with a node whose volumes are being bound.
+    /// Pods with a node that wait for their volumes.
     binding_volumes: volumes::Bindings,
     /// Pods with a node and ResourceClaims, until they are bound.
     devices: devices::All,

@@ -52,7 +52,7 @@ const FLAWS_MAX: u32 = 3;
 /// A monotonic clock.
 pub type Clock = Rc<dyn Fn() -> Duration>;
 
-/// An object whose watch event panicked.
+/// An object with a watch event that panicked.
 #[derive(Clone, Debug, Default)]
 struct Suspect {
     version: Option<String>,
@@ -241,7 +241,7 @@ impl Scheduler {
         }
         match tasks::catch(|| evaluate(&mut self.thinker, &mut self.mirror)) {
             Ok(found) => self.within_budget().map(|()| found),
-            // A dry run panicked whose pods could not be removed from the cache.
+            // The panic left pods of a dry run in the cache.
             Err(panic) if self.mirror.is_changing.get() => {
                 std::panic::resume_unwind(Box::new(panic.0))
             }

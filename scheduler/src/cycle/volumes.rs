@@ -193,7 +193,7 @@ impl Scheduler {
         }
     }
 
-    /// Checks pods whose volume binding timed out.
+    /// Checks pods with a volume binding that timed out.
     pub(super) fn end_late_volumes(&mut self, now: Duration) {
         let all = self.binding_volumes.of_pods.iter();
         let late = all.filter(|(_, binding)| binding.until <= now).map(|(uid, _)| Rc::clone(uid));
@@ -202,7 +202,7 @@ impl Scheduler {
         }
     }
 
-    /// Binds a pod whose volumes are bound. A pod whose volumes failed or timed out is rejected and
+    /// Binds a pod once its volumes are bound. If they failed or timed out, the pod is rejected and
     /// retried.
     fn look_at_volumes_of(&mut self, uid: &Uid, now: Duration) {
         let Some(binding) = self.binding_volumes.of_pods.get(uid) else { return };
@@ -247,7 +247,7 @@ impl Scheduler {
         self.failed(&pod, format!("running PreBind plugin \"VolumeBinding\": {error}"), now);
     }
 
-    /// Takes the node from a victim whose volumes are being bound; returns true if they were.
+    /// Takes the node from a victim that waits for its volumes; returns true if it waited.
     pub(super) fn preempt_volumes(&mut self, uid: &str, now: Duration) -> bool {
         let Some((uid, _)) = self.binding_volumes.of_pods.get_key_value(uid) else { return false };
         let uid = Rc::clone(uid);

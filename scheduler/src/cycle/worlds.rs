@@ -30,7 +30,7 @@ use crate::watch::{Kind, Thing, Told};
 const EVENTS: usize = 400;
 /// Names of pods.
 const PODS: usize = 24;
-/// Watched kinds whose objects change.
+/// Watched kinds with objects that change.
 const KINDS: [Kind; 6] = [
     Kind::Pod,
     Kind::Node,

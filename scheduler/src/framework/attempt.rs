@@ -197,7 +197,7 @@ impl Attempt {
         view: &View,
         row: u32,
     ) -> Result<NodeInfo<'a>, Status> {
-        // No pod fits on a node whose whole object is missing.
+        // No pod fits on a node while its whole object is missing.
         let unknown = || status(Code::Unschedulable, "node(s) were not known yet".to_owned());
         self.info(nodes, view, row).ok_or_else(unknown)
     }
@@ -368,7 +368,7 @@ impl Attempt {
         }
     }
 
-    /// Returns the plugins whose permission the pod waits for, each with its longest wait.
+    /// Returns the Permit plugins that delay the pod, each with its longest wait.
     pub(crate) fn permit(&self, node: &str) -> Result<BTreeMap<Name, Duration>, Stopped> {
         let mut pending = BTreeMap::new();
         for (name, _, plugin) in &self.plugins.permits {

@@ -174,7 +174,7 @@ impl Mirror {
         groups.into_iter().chain(self.devices.has_rules().then_some(Kind::DeviceTaintRule))
     }
 
-    /// Kinds whose first list is not complete.
+    /// Returns the kinds without a complete first list.
     pub fn missing(&self) -> impl Iterator<Item = Kind> + '_ {
         KINDS.into_iter().chain(self.gated_kinds()).filter(|kind| !self.complete.contains(kind))
     }
@@ -437,7 +437,7 @@ impl Mirror {
     fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<(Rc<PodSpec>, Vec<Step>)> {
         let spec = self.spec_of(pod, key)?;
         let mut steps = Vec::new();
-        // An earlier pod of the same name whose deletion was not observed.
+        // The deletion of an earlier pod of the same name was not observed.
         let is_it = |known: &Rc<KeptPod>| known.uid() == pod.metadata.uid.as_deref();
         let waits = self.waiting.get(key).cloned().filter(is_it);
         let is_other = match self.bound.get(key) {

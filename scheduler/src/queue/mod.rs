@@ -141,15 +141,15 @@ pub struct Waiting<P> {
     pub pod: Rc<P>,
     /// Where it is.
     pub place: Place,
-    /// How often it was popped.
+    /// Number of attempts.
     pub attempts: u32,
-    /// When it was popped first.
+    /// When it first became active, or was popped from backoff.
     pub first_attempt: Option<Duration>,
-    /// When it was popped last.
+    /// Start of the last attempt.
     pub last_attempt: Duration,
     /// Plugins that rejected it in the last attempt.
     pub rejectors: Rejectors,
-    /// Plugins that rejected it and announce by event when it can be retried.
+    /// Rejectors that wait for an event of their own, after which the pod skips its backoff.
     pub pending: Rejectors,
     /// It is retried only because it waited for `stay_max`.
     pub flushed: bool,
@@ -424,7 +424,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Removes a pod whose attempt or binding ended with a node.
+    /// Removes a pod in flight or being bound: it is bound, or needs no node any more.
     pub fn done(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if matches!(waiting.place, Place::InFlight | Place::Binding) {
@@ -530,7 +530,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
-    /// Requeues pods whose backoff is over and pods that were unschedulable for `stay_max`.
+    /// Requeues pods after their backoff, and pods that were unschedulable for `stay_max`.
     pub fn flush(&mut self, now: Duration) {
         self.cause = cause::BACKOFF_OVER;
         while let Some(uid) = self.first_due(now) {

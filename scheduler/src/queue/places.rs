@@ -21,7 +21,7 @@ fn queue_of(place: Place) -> Option<&'static str> {
 }
 
 impl<P: Candidate, E: Clone> Queue<P, E> {
-    /// Returns a pod whose backoff is over.
+    /// Returns a pod with a backoff that is over.
     pub(super) fn first_due(&self, now: Duration) -> Option<Uid> {
         let plain = self.backoff.first().map(|(until, _, uid)| (*until, uid));
         let error = self.error_backoff.first().map(|(until, _, uid)| (*until, uid));
@@ -186,7 +186,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         };
     }
 
-    /// The plugins whose events a pod waits for; `None` alone for any event.
+    /// The plugins that a pod waits for; `None` alone if any event requeues it.
     fn awaits(waiting: &Waiting<P>) -> Vec<Option<Plugin>> {
         let all = waiting.rejectors.iter().chain(&waiting.pending);
         let all: Vec<_> = all.map(|plugin| Some(*plugin)).collect();

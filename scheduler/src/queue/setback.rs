@@ -1,4 +1,4 @@
-//! Setbacks: pods whose attempts took too long or panicked wait for the time alone.
+//! Setbacks: after an attempt that exceeded its budget or panicked a pod waits for the time alone.
 //!
 //! Input: the number of such attempts in a row. Output: the time until which the pod is not
 //! retried, whatever events arrive. Owner: the queue. Bounds: `WAIT_MAX` for one wait; a pod is
@@ -17,7 +17,7 @@ const WAIT_FIRST: Duration = Duration::from_secs(5);
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// The wait of a pod whose last attempts were aborted.
+/// The wait of a pod after aborted attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setback {
     /// Aborted attempts in a row.

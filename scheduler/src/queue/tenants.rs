@@ -43,7 +43,7 @@ impl Debt {
     }
 }
 
-/// Debts of namespaces, and the active pods of those whose debt is too large.
+/// Debts of namespaces, and the active pods of deferred namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     debts: HashMap<Rc<str>, Debt>,
@@ -70,7 +70,7 @@ impl Tenants {
         Some(debt.left(now)).filter(|left| *left > PAID)
     }
 
-    /// Pods of the namespace wait behind those of others. Drops a debt that is paid.
+    /// Pods of the namespace wait behind other pods. Drops a debt that is paid.
     pub(super) fn defers(&mut self, namespace: &str, now: Duration) -> bool {
         if self.debts.is_empty() {
             return false;

@@ -6,7 +6,7 @@ use super::*;
 #[derive(Debug)]
 pub(super) struct Fake;
 
-/// A fake event: the plugins whose rejected pods it helps.
+/// A fake event: it helps pods that these plugins rejected.
 pub(super) type Helps = Vec<Plugin>;
 
 /// A pending pod.

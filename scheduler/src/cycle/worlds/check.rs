@@ -53,7 +53,7 @@ impl World {
                 let of = used.entry(node).or_default();
                 of.0 += milli(cpu.as_str().expect("it asks"));
                 of.1 += 1;
-                // See says_what_is_taken.
+                // A successor may find old entries, see `says_what_is_taken`.
                 for share in claims::shares(pod).filter(|_| !self.has_successors) {
                     of.0 += milli(share["resources"]["cpu"].as_str().expect("of CPUs"));
                 }
