@@ -25,7 +25,7 @@ pub use self::process::Process;
 use crate::extender::{self, Extender};
 use crate::framework::{Chosen, Registry};
 
-/// The version of the file.
+/// The supported apiVersion.
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
 /// Fields that are shown as they were written.
@@ -41,7 +41,7 @@ const AS_WRITTEN: [&str; 6] = [
 /// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// No YAML, or a field of the wrong type.
+    /// Invalid YAML, or a field of the wrong type.
     #[error("configuration: {0}")]
     Syntax(String),
     /// A field with a value that is not allowed.

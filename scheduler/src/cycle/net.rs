@@ -59,7 +59,7 @@ struct Suspect {
     count: u32,
 }
 
-/// The state of the net.
+/// Limits of attempts, the attempt under way, and the effects of panics.
 pub(super) struct Net {
     clock: Option<Clock>,
     limits: Limits,

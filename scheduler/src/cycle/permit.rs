@@ -100,7 +100,7 @@ impl Scheduler {
                 let pending = pending.into_iter().map(|(name, time)| (name, until(time)));
                 let waits = Waits { since: now, pending: pending.collect() };
                 self.shows(uid, &waits);
-                // Other pods of the gang may follow immediately.
+                // Other pods of the gang may follow immediately, so its node is not reported yet.
                 let is_alone = !waits.pending.contains_key(GANG);
                 self.permits.insert(Rc::clone(uid), waits);
                 if is_alone {

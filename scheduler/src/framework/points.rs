@@ -98,7 +98,7 @@ pub trait QueueSort {
 /// The nodes that a PreFilter plugin allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// All of them.
+    /// All nodes.
     All,
     /// These alone; all others are unresolvable.
     Only(BTreeSet<String>),
@@ -106,7 +106,7 @@ pub enum Nodes {
     Skip,
 }
 
-/// Prepares an attempt.
+/// Runs before nodes are filtered, and may reject the pod or restrict the nodes.
 pub trait PreFilter {
     /// Called once per attempt.
     ///
@@ -176,7 +176,7 @@ pub trait PostFilter {
     ) -> Result<Option<String>, Rejection>;
 }
 
-/// Prepares scoring.
+/// Runs before nodes are scored.
 pub trait PreScore {
     /// Called once per attempt, with the feasible nodes; returns `false` if its `Score` is to be
     /// skipped for this pod.
@@ -219,7 +219,7 @@ pub trait Reserve {
 /// The answer of `Permit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// Bind it.
+    /// The pod may be bound now.
     Granted,
     /// Wait for [`Handle::allow`](super::Handle::allow), at most this long (and at most 15
     /// minutes).

@@ -163,7 +163,7 @@ impl Mirror {
         &self.profiles[number]
     }
 
-    /// Every kind was listed once.
+    /// Returns true once every kind was listed.
     pub fn is_complete(&self) -> bool {
         self.complete.len() == KINDS.len() + self.gated_kinds().count()
     }
@@ -247,7 +247,7 @@ impl Mirror {
         self.volumes.progress(&mut self.cluster, writes, node)
     }
 
-    /// The disruption budgets.
+    /// Returns the parsed PodDisruptionBudgets.
     pub fn budgets(&mut self) -> Rc<[Budget]> {
         let (budgets, cluster) = (&self.budgets, &mut self.cluster);
         let read = || cluster.budgets(budgets.values()).into();

@@ -25,32 +25,32 @@ pub enum Step {
         pod: Str,
         /// The pod's last state, if the watch had it.
         last: Option<Rc<PodSpec>>,
-        /// Where it was.
+        /// The node that it was on.
         node: Rc<str>,
     },
     /// A bound pod changed.
     Changed {
-        /// As it was.
+        /// The pod before the change.
         old: Rc<PodSpec>,
-        /// As it is.
+        /// The pod after the change.
         new: Rc<PodSpec>,
-        /// Where.
+        /// The node that it is on.
         node: Rc<str>,
     },
     /// A pod was nominated to a node, or its nomination ended.
     Nominated {
         /// The pod.
         pod: Str,
-        /// As it was.
+        /// The nomination before.
         old: Option<Nominee>,
-        /// As it is.
+        /// The nomination after.
         new: Option<Nominee>,
     },
-    /// A node came, changed or went.
+    /// A node was added, changed or deleted.
     Node {
-        /// As it was.
+        /// The node before; `None` for a new one.
         old: Option<Rc<NodeSpec>>,
-        /// As it is.
+        /// The node after; `None` for a deleted one.
         new: Option<Rc<NodeSpec>>,
     },
 }
@@ -67,7 +67,7 @@ pub struct Hidden {
 }
 
 impl Step {
-    /// The pod or node that it changes.
+    /// Returns the pod or node that it changes.
     pub fn object(&self) -> Option<Str> {
         match self {
             Self::Bound(pod, _) | Self::Changed { new: pod, .. } => Some(pod.key),

@@ -43,7 +43,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.behind.insert(entry);
     }
 
-    /// Moves pods that were held back to the active ones as far as it is their turn.
+    /// Moves pods that were held back to the active ones, as far as it is their turn.
     pub(super) fn bring_back(&mut self, now: Duration) {
         while let Some(head) = self.behind.first() {
             if self.active.first().is_some_and(|active| active < head) {

@@ -99,7 +99,7 @@ pub type Rejectors = BTreeSet<Plugin>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Place {
-    /// It is decided when its turn comes.
+    /// It is popped when its turn comes.
     Active,
     /// It waits for the end of its backoff, unless no pod is active.
     Backoff,
