@@ -204,7 +204,7 @@ impl Groups {
         found
     }
 
-    /// ResourceClaims may belong to groups.
+    /// Returns true if ResourceClaims may belong to groups.
     pub fn have_claims(&self) -> bool {
         self.0.borrow().gates.claims
     }
@@ -295,7 +295,7 @@ impl OfGroup {
         Event::Group(self.key.as_str().into(), "UnschedulablePodAdd")
     }
 
-    /// The pod waits until its group exists and has as many pods as the gang needs.
+    /// Returns true until the group exists and has as many pods as the gang needs.
     // k8s: gangscheduling.go PreEnqueue
     #[must_use]
     pub fn is_gated(&self) -> bool {
@@ -341,7 +341,7 @@ impl OfGroup {
         self.groups.0.borrow_mut().moves(&self.key, uid, Stand::Assumed, Stand::Waits);
     }
 
-    /// Groups are placed within one domain of a topology.
+    /// Returns true if groups are placed within one domain of a topology.
     #[must_use]
     pub fn has_placements(&self) -> bool {
         self.groups.0.borrow().gates.topology
@@ -390,20 +390,20 @@ impl OfGroup {
         self.groups.0.borrow().of_stand(&self.key, Stand::Waits)
     }
 
-    /// Groups preempt as a whole, and their pods never alone.
+    /// Returns true if groups preempt as a whole, and their pods never alone.
     #[must_use]
     pub fn preempts_whole(&self) -> bool {
         self.groups.0.borrow().gates.preemption
     }
 
-    /// ResourceClaims may belong to the group.
+    /// Returns true if ResourceClaims may belong to the group.
     #[must_use]
     pub fn has_claims(&self) -> bool {
         self.groups.have_claims()
     }
 
-    /// Preemption for the group or the release of its claims is under way: its pods wait for the
-    /// end.
+    /// Returns true while the group's pods are held: its preemption or a release of its claims is
+    /// under way.
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
     #[must_use]
     pub fn is_held(&self) -> bool {

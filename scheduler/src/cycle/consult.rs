@@ -53,7 +53,7 @@ impl Said {
         }
     }
 
-    /// Extenders rejected a node.
+    /// Returns true if extenders rejected a node.
     pub(super) fn rejects(&self) -> bool {
         matches!(self, Self::OfAll(nodes, asked) if nodes.left.len() != *asked)
     }
@@ -86,12 +86,12 @@ impl Scheduler {
         self.extenders.iter().filter(|extender| extender.is_interested(pod))
     }
 
-    /// An extender may have to be called for the pod.
+    /// Returns true if an extender may have to be called for the pod.
     pub(super) fn may_consult(&self, pod: &Pod) -> bool {
         self.consults(pod) || self.consults_about_victims(pod)
     }
 
-    /// No pod is decided until extenders have answered.
+    /// Returns true while no pod is decided because extenders have not answered.
     pub(super) fn waits_for_extenders(&self, now: Duration) -> bool {
         self.patience_due().is_some_and(|due| now < due)
     }
@@ -120,12 +120,12 @@ impl Scheduler {
         true
     }
 
-    /// An extender filters or scores nodes for the pod.
+    /// Returns true if an extender filters or scores nodes for the pod.
     pub(super) fn consults(&self, pod: &Pod) -> bool {
         self.interested(pod).any(Extender::looks_at_nodes)
     }
 
-    /// An extender selects victims for the pod.
+    /// Returns true if an extender selects victims for the pod.
     pub(super) fn consults_about_victims(&self, pod: &Pod) -> bool {
         self.interested(pod).any(|extender| !extender.preempt_verb.is_empty())
     }
@@ -173,7 +173,7 @@ impl Scheduler {
         Found::Later
     }
 
-    /// A pod that was popped before extenders were called still needs a node.
+    /// Returns true if a pod that was popped before an extender call still needs a node.
     pub(super) fn still_waits(&self, uid: &Uid, asked: &Asked) -> bool {
         self.mirror.waiting(&asked.key).is_some_and(|pod| {
             let is_it = pod.uid().unwrap_or(asked.key.as_str()) == &**uid;

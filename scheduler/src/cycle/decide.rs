@@ -236,8 +236,8 @@ impl Scheduler {
         asking.unreserves = unreserves.is_some();
         let nodes = self.mirror.cluster.view().node_count();
         if nodes == 0 {
-            // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream keeps retrying. Here
-            // every new node requeues the pod, as after a rejection by NodeName.
+            // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream keeps retrying.
+            // Here every new node requeues the pod, as after a rejection by NodeName.
             let message = explain::summary(0, std::iter::empty());
             return Err(Why::nowhere(message, Plugin::NodeName));
         }
@@ -473,7 +473,7 @@ pub(super) fn with_others(
     }
 }
 
-/// The pod already has this condition.
+/// Returns true if the pod already has this condition.
 // k8s: pkg/api/v1/pod/util.go UpdatePodCondition
 fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
     let all = pod.status.as_ref().and_then(|s| s.conditions.as_ref());

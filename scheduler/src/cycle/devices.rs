@@ -103,7 +103,7 @@ pub(super) struct Reserving {
 const LOOKS_EVERY: Duration = Duration::from_secs(5);
 
 impl Reserving {
-    /// A device has binding conditions.
+    /// Returns true if a device has binding conditions.
     fn has_conditions(&self) -> bool {
         self.all.iter().any(|reserve| ready::has_conditions(&reserve.claim))
     }
@@ -171,7 +171,7 @@ pub(super) struct All {
 }
 
 impl All {
-    /// The pod waits for its devices.
+    /// Returns true if the pod waits for its devices.
     pub(super) fn waits(&self, uid: &Uid) -> bool {
         self.of_pods.get(uid).is_some_and(|one| one.stage != Stage::Held)
     }
@@ -558,7 +558,7 @@ impl Scheduler {
     }
 }
 
-/// The claim has to be created first.
+/// Returns true if the claim has to be created first.
 fn is_unmade(claim: &ResourceClaim) -> bool {
     claim.metadata.name.is_none()
 }

@@ -3,7 +3,7 @@
 //! not.
 //!
 //! ```text
-//!   pop ──> other pods of the group ──> find, reserve, permit (dry run) ──> revert ──┐
+//!   pop ──> other pods of the group ──> find, reserve, permit (dry run) ──> revert ────┐
 //!                                         (one after the other)                        v
 //!       fits: assume each pod    waits for victims: nominate    does not fit: reject all pods
 //! ```
@@ -47,7 +47,7 @@ const OTHER_FAILED: &str = "failed to schedule other pod from a pod group";
 pub(super) enum Came {
     /// Too few pods fit.
     Nowhere,
-    /// Enough pods would fit without some victims.
+    /// Enough pods would fit after a preemption.
     NeedsRoom,
     /// Enough pods fit.
     Fits,

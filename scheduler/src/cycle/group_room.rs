@@ -69,7 +69,7 @@ pub(super) struct Search {
 }
 
 impl Scheduler {
-    /// The group is in a dry run without some potential victims.
+    /// Returns true in a dry run of the group without some potential victims.
     pub(super) fn is_trial(&self) -> bool {
         self.group.as_ref().is_some_and(|cycle| cycle.search.is_some())
     }
@@ -147,7 +147,8 @@ impl Scheduler {
         Ok((preemptor, all.collect()))
     }
 
-    /// Handles the outcome of a dry run without some potential victims.
+    /// Handles the outcome of a dry run without some potential victims; returns true if another one
+    /// is needed.
     fn goes_on_searching(
         &mut self,
         cycle: &mut GroupCycle,

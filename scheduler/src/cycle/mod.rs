@@ -103,8 +103,8 @@ pub struct Asked {
     rejected: RefCell<Option<Rejected>>,
     /// Its preemption is under way: it is not decided until that ends.
     preempts: Cell<bool>,
-    /// Uids of its victims. Until they are gone, the deletion of another pod helps it only by
-    /// enough room.
+    /// Uids of its victims. Until they are gone, the deletion of another pod requeues it only if it
+    /// then fits without preemption.
     victims: RefCell<Vec<Uid>>,
     /// A release of its claims is being written: it is not decided until that ends.
     releases: Cell<bool>,
@@ -188,9 +188,10 @@ impl<'a> Happens<'a> {
         Self { mirror, expected: RefCell::new(None) }
     }
 
-    /// The deletion of another pod helps a pod with terminating victims only if the pod fits on
-    /// that node without preemption, because it may not preempt again meanwhile. It is retried in
-    /// any case once the last victim is gone or its nominated node no longer accepts it.
+    /// Returns true if the deletion of another pod on a node may help the pod. While victims of the
+    /// pod are terminating it may not preempt again, so it has to fit on that node without
+    /// preemption. Always true once the last victim is gone or its nominated node no longer accepts
+    /// the pod.
     // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
     fn has_room(&self, pod: &Asked, rejected: &Rejected, node: &Rc<str>) -> bool {
         let Some(kept) = self.mirror.nomination(pod.spec.key) else { return true };
@@ -210,8 +211,8 @@ impl<'a> Happens<'a> {
         cluster.has_room(rejected, node, expected.map(|(_, nominee)| &*nominee.spec))
     }
 
-    /// The nominated node of the pod was deleted or its taints changed: the pod may now preempt on
-    /// another node. Upstream retries all pods when taints change.
+    /// Returns true if the pod's nominated node was deleted or its taints changed: the pod may now
+    /// preempt on another node. Upstream retries all pods when taints change.
     // k8s: pkg/scheduler/scheduler.go buildQueueingHintMap
     fn is_of_kept_node(&self, event: &Event, pod: &Asked) -> bool {
         let Event::Node { old: Some(old), new } = event else { return false };
@@ -220,9 +221,10 @@ impl<'a> Happens<'a> {
         changes && self.mirror.nomination(pod.spec.key).is_some_and(is_it)
     }
 
-    /// The deletion or scale-down of a pod may free resources of its node for node-allocatable
-    /// devices, or a claim of such devices for other pods. Upstream's plugin registers neither
-    /// event, so its pods wait for the unschedulable flush, even after their own preemption.
+    /// Returns true if the deletion or scale-down of a pod may free resources of its node for
+    /// node-allocatable devices, or a claim of such devices for other pods. Upstream's plugin
+    /// registers neither event, so its pods wait for the unschedulable flush, even after their own
+    /// preemption.
     // k8s: dynamicresources/dynamicresources.go EventsToRegister
     fn leaves_room_for_devices(&self, event: &Event, rejector: Plugin) -> bool {
         let leaves = match event {
@@ -299,7 +301,7 @@ impl Hints for Happens<'_> {
     }
 }
 
-/// An out-of-tree plugin that rejected the pod says that the event may help.
+/// Returns true if an out-of-tree plugin that rejected the pod says that the event may help.
 fn may_help_others(event: &Event, pod: &Asked) -> bool {
     let happened = match event {
         Event::Node { old: None, .. } => Happened::NodeAdded,
@@ -524,7 +526,7 @@ impl Scheduler {
         self.queue.happened(&Happens::new(&self.mirror), event, now);
     }
 
-    /// A pod in the queue may need the next event.
+    /// Returns true if a pod in the queue may need the next event.
     fn is_listened_to(&self) -> bool {
         self.queue.is_listening()
     }
@@ -538,8 +540,8 @@ impl Scheduler {
         usize::try_from(self.random >> 11).unwrap_or(0) % end.max(1)
     }
 
-    /// No pod is decided now: the first lists are not complete, or an extender call is under way
-    /// and its patience is not over.
+    /// Returns true while no pod is decided: the first lists are not complete, or an extender call
+    /// is under way and its patience is not over.
     pub fn is_blocked(&self, now: Duration) -> bool {
         !self.mirror.is_complete() || self.waits_for_extenders(now)
     }

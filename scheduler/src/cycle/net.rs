@@ -120,13 +120,13 @@ impl Net {
         self.clock.as_ref().map_or(Duration::ZERO, |clock| clock())
     }
 
-    /// No attempt is under way.
+    /// Returns true if no attempt is under way.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.under_way.is_empty() && !self.has_panicked
     }
 
-    /// The object is skipped because applying it has panicked before.
+    /// Returns true if the object is skipped because applying it has panicked before.
     fn skips(&self, key: &(Kind, ObjectKey), version: Option<&str>) -> bool {
         self.suspects.get(key).is_some_and(|suspect| {
             suspect.count >= FLAWS_MAX || suspect.version.as_deref() == version
@@ -150,7 +150,8 @@ impl Scheduler {
         self
     }
 
-    /// A panic has left the cache torn: a successor has to list everything again.
+    /// Returns true after a panic has left the cache torn: a successor has to list everything
+    /// again.
     pub fn is_torn(&self) -> bool {
         self.net.is_torn
     }
@@ -293,7 +294,7 @@ impl Scheduler {
         }
     }
 
-    /// Pods of the attempt under way are set back, whatever its result.
+    /// Returns true if pods of the attempt under way are set back, whatever its result.
     pub(super) fn is_set_back(&self) -> bool {
         self.net.has_panicked || self.exhausted().is_some()
     }

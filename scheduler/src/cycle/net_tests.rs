@@ -331,7 +331,7 @@ impl Scheduler {
         cluster.pods().on_node(row).map(|id| cluster.pod_name(id).to_string()).collect()
     }
 
-    /// An attempt has left nothing behind.
+    /// Returns true if an attempt has left nothing behind.
     pub(super) fn is_sound(&self) -> bool {
         !self.is_torn()
             && self.count(Place::InFlight) == 0

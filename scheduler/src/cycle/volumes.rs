@@ -113,7 +113,7 @@ impl About {
         }
     }
 
-    /// The event concerns volumes or claims, which pods that wait for devices do not depend on.
+    /// Returns true for volumes and claims, which pods that wait for devices do not depend on.
     pub(super) fn is_of_volumes(&self) -> bool {
         matches!(self, Self::One(Topic::Claim(_) | Topic::Volume(_)))
     }
@@ -275,7 +275,7 @@ impl Scheduler {
     }
 
     /// Reverts the assumed volumes of a pod that lost its node, and requeues pods that wait for
-    /// volumes.
+    /// volumes; returns true if it had any.
     pub(super) fn give_volumes_back(&mut self, uid: &Uid, now: Duration) -> bool {
         let had = self.forget_volumes(uid);
         if had {

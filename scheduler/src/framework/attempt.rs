@@ -384,12 +384,12 @@ impl Attempt {
         Ok(pending)
     }
 
-    /// A plugin runs after a node is selected.
+    /// Returns true if a plugin runs after a node is selected.
     pub(crate) fn acts_late(&self) -> bool {
         self.plugins.acts_late()
     }
 
-    /// A PreBind plugin is enabled.
+    /// Returns true if a PreBind plugin is enabled.
     pub(crate) fn prepares_binding(&self) -> bool {
         !self.plugins.pre_binds.is_empty()
     }

@@ -29,7 +29,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// No plugin is enabled.
+    /// Returns true if no plugin is enabled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.multi_point.is_empty() && self.enabled.values().all(Vec::is_empty)

@@ -241,8 +241,8 @@ impl Plugins {
         meter::asked(name, "QueueSort", || plugin.rank(pod)).ok()
     }
 
-    /// An event may help a pod that these plugins rejected. True for an empty `by`: the rejectors
-    /// are unknown.
+    /// Returns true if an event may help a pod that these plugins rejected. Always true for an
+    /// empty `by`, because the rejectors are unknown.
     pub(crate) fn may_help(&self, by: &[Name], pod: &Pod, happened: Happened) -> bool {
         let helps = |name: &str| {
             let events = self.events.get(name);
@@ -255,7 +255,7 @@ impl Plugins {
         by.is_empty() || by.iter().any(|name| helps(name))
     }
 
-    /// A plugin runs after a node is selected.
+    /// Returns true if a plugin runs after a node is selected.
     pub(crate) fn acts_late(&self) -> bool {
         !(self.reserves.is_empty()
             && self.permits.is_empty()

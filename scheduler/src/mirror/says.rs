@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::watch::Kind;
 
-/// Annotations differ, or the statuses of conditions.
+/// Returns true if annotations or the statuses of conditions differ.
 // k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
 pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
     let conditions = |node: &Node| {
@@ -37,13 +37,13 @@ pub(super) fn nominated_node(pod: &Pod) -> Option<&str> {
     said.filter(|name| !name.is_empty())
 }
 
-/// The pod has ended and holds no resources.
+/// Returns true if the pod has ended and holds no resources.
 pub(crate) fn is_over(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// The pod has volumes or devices that may tie it to nodes.
+/// Returns true if volumes or devices may tie the pod to nodes.
 pub(crate) fn has_claims(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     let mut volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
@@ -52,7 +52,7 @@ pub(crate) fn has_claims(pod: &Pod) -> bool {
         || claims.is_some_and(|c| !c.is_empty())
 }
 
-/// Objects of this kind describe volumes.
+/// Returns true if objects of this kind describe volumes.
 pub(super) fn is_of_volumes(kind: Kind) -> bool {
     matches!(
         kind,
@@ -66,7 +66,7 @@ pub(super) fn is_of_volumes(kind: Kind) -> bool {
     )
 }
 
-/// Objects of this kind describe devices.
+/// Returns true if objects of this kind describe devices.
 pub(super) fn is_of_devices(kind: Kind) -> bool {
     matches!(
         kind,

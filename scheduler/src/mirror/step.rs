@@ -85,7 +85,7 @@ impl Step {
         }
     }
 
-    /// The step can be undone, and the state after it may differ from the state before.
+    /// Returns true if the step can be undone and may change anything.
     pub fn matters(&self) -> bool {
         match self {
             Self::Changed { old, new, .. } => old != new,

@@ -36,7 +36,7 @@ impl Backoff {
         self.initial.saturating_mul(factor).min(self.max)
     }
 
-    /// A backoff that ends in the current window is not over yet.
+    /// Returns true until the window in which the backoff ends is over.
     pub(super) fn is_before_its_end(&self, until: Duration, now: Duration) -> bool {
         until >= aligned(now)
     }

@@ -64,15 +64,16 @@ pub trait Candidate {
     fn namespace(&self) -> &str {
         ""
     }
-    /// The pod is not decided until [`Queue::released`] is called.
+    /// Returns true if the pod is not decided before [`Queue::released`].
     fn is_held(&self) -> bool {
         false
     }
-    /// An extender may have to be called for it.
+    /// Returns true if an extender may have to be called for it.
     fn consults(&self) -> bool {
         false
     }
-    /// The pod is retried after its backoff, whatever rejected it and whatever events arrive.
+    /// Returns true if the pod is retried after its backoff, whatever rejected it and whatever
+    /// events arrive.
     fn only_backs_off(&self) -> bool {
         false
     }
@@ -86,9 +87,9 @@ pub trait Hints {
     type Event: Clone;
     /// Upstream's name of an event.
     fn label(&self, event: &Self::Event) -> &'static str;
-    /// An event of this kind can help pods that this plugin rejected.
+    /// Returns true if an event of this kind can help pods that this plugin rejected.
     fn may_help(&self, event: &Self::Event, rejector: Plugin) -> bool;
-    /// A pod that this plugin rejected may pass it after this event.
+    /// Returns true if a pod that this plugin rejected may pass it after this event.
     fn helps(&self, event: &Self::Event, pod: &Self::Pod, rejector: Plugin) -> bool;
 }
 

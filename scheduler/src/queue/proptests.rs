@@ -135,7 +135,7 @@ fn time_bound(queue: &Queue<Pod, Helps>) -> (usize, usize) {
 }
 
 impl Queue<Pod, Helps> {
-    /// The popped pod can only have been in backoff if it was popped before.
+    /// Returns true if the popped pod was popped before, so that it can have been in backoff.
     fn last_popped_backed_off(&self, popped: &Option<(Rc<str>, Rc<Pod>)>) -> bool {
         popped.as_ref().is_some_and(|(uid, _)| self.pods[uid].attempts > 1)
     }

@@ -41,7 +41,7 @@ impl Setback {
         self.until
     }
 
-    /// The pod must not be retried yet.
+    /// Returns true if the pod must not be retried yet.
     pub(super) fn holds(self, now: Duration) -> bool {
         self.until.is_some_and(|until| until >= aligned(now))
     }

@@ -70,7 +70,7 @@ impl Tenants {
         Some(debt.left(now)).filter(|left| *left > PAID)
     }
 
-    /// Pods of the namespace wait behind other pods. Drops a debt that is paid.
+    /// Returns true if pods of the namespace wait behind other pods. Drops a debt that is paid.
     pub(super) fn defers(&mut self, namespace: &str, now: Duration) -> bool {
         if self.debts.is_empty() {
             return false;

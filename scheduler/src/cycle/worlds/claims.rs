@@ -83,8 +83,8 @@ impl World {
         self.set(Kind::ResourceClaim, &name, claim);
     }
 
-    /// The group has claims and is used, or a claim is reserved for it: it is protected from
-    /// deletion.
+    /// Returns true if a group with claims is protected from deletion: a pod uses it, or a claim is
+    /// reserved for it.
     // k8s: pkg/controller/podgroupprotection
     pub(super) fn is_protected(&self, group: &str) -> bool {
         let uid = self.groups[group]["metadata"]["uid"].as_str().expect("a uid");

@@ -193,8 +193,8 @@ impl World {
         }
     }
 
-    /// Only pods of groups are pending: they are retried forever, without effect unless something
-    /// changes.
+    /// Returns true if only pods of groups are pending: they are retried forever, without effect
+    /// unless something changes.
     pub(super) fn only_groups_wait(&self, scheduler: &Scheduler) -> bool {
         let waits = |place: super::Place| {
             use super::Place::{Active, Backoff, ErrorBackoff};

@@ -166,8 +166,8 @@ fn turns(scheduler: &Scheduler, room: &Room) -> Vec<(Unit, Vec<Str>)> {
     all.iter().enumerate().filter(|(_, unit)| goes(unit)).map(turn).collect()
 }
 
-/// The group fits without its victims and without some of the terminating pods; it may need one of
-/// these, by affinity.
+/// Returns true if the group fits without its victims and without some of the terminating pods; it
+/// may need one of these, by affinity.
 fn makes_it_fit(scheduler: &mut Scheduler, room: &Room, leaving: &[Str]) -> bool {
     let mut sets = 0..1_usize << leaving.len();
     sets.any(|staying| {
@@ -178,7 +178,7 @@ fn makes_it_fit(scheduler: &mut Scheduler, room: &Room, leaving: &[Str]) -> bool
     })
 }
 
-/// The group fits with these pods removed.
+/// Returns true if the group fits with these pods removed.
 fn fits_without(scheduler: &mut Scheduler, room: &Room, away: &[Str]) -> bool {
     let hidden: Vec<_> = away.iter().filter_map(|pod| scheduler.mirror.hide(*pod)).collect();
     let kept: Vec<_> = room
