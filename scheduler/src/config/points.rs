@@ -61,8 +61,8 @@ pub(super) fn multi_point(
     Ok(())
 }
 
-/// Returns true for a plugin with arguments: it is not disabled by multiPoint, or the profile names
-/// it.
+/// Returns true if the arguments of a default plugin are in effect: it is not disabled by multiPoint,
+/// or the profile names it.
 // k8s: pkg/scheduler/apis/config/v1/defaults.go setDefaults_KubeSchedulerProfile
 pub(super) fn takes_arguments(name: &str, profile: &FileProfile) -> bool {
     let all = &profile.plugins.multi_point;
