@@ -1,4 +1,4 @@
-//! What a kubeconfig's current context says, checked: where the server is and who we are.
+//! The checked content of a kubeconfig's current context: the server's address and our credentials.
 //!
 //! Input: the file. Output: [`Access`], of which any number of clients can be made. Every error
 //! names file, field and remedy. Files that it names are read once here, so that a start fails
@@ -29,10 +29,10 @@ use crate::tls::{self, Trust};
 use crate::turns::Lane;
 use crate::user;
 
-/// Where a pod finds its service account.
+/// Directory in which a pod finds its service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where the server is and who we are.
+/// The server's address and our credentials.
 #[derive(Clone)]
 pub struct Access {
     /// The kubeconfig.
@@ -49,17 +49,17 @@ pub struct Access {
     pub(crate) namespace: String,
 }
 
-/// How a client behaves.
+/// Behaviour of a client.
 #[derive(Clone, Default)]
 pub struct ClientOptions {
-    /// What it calls itself: `kubelet/v1.36.2 (linux/amd64)`.
+    /// The user agent: `kubelet/v1.36.2 (linux/amd64)`.
     pub user_agent: String,
     /// Most requests per second; `None` is no limit.
     pub rate: Option<Rate>,
     /// The longest that a request may wait for its answer's head once its turn has come; `None`
     /// is for ever.
     pub timeout: Option<Duration>,
-    /// Told of every request.
+    /// Receives every request's outcome.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -69,10 +69,10 @@ impl Access {
         Self::read_for(path, None)
     }
 
-    /// The same at another server than it names, if one is given, whose certificate is of its own name.
+    /// Reads a kubeconfig; with `server`, connects to that address instead, and expects a
+    /// certificate for that address's own name.
     ///
-    /// # Errors
-    /// When the file, a file that it names, or the address cannot be used.
+    /// # Errors When the file, a file that it names, or the address cannot be used.
     // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getCluster
     pub fn read_for(path: &Path, server: Option<&str>) -> Result<Self, ConnectError> {
         let broken = |problem: String| ConnectError::Kubeconfig { path: path.to_owned(), problem };
@@ -105,7 +105,7 @@ impl Access {
         Ok(access)
     }
 
-    /// What the service account of the pod that this process runs in may do; `None` outside of pods.
+    /// Access with the service account of the pod that runs this process; `None` outside of pods.
     // k8s: staging/src/k8s.io/client-go/rest/config.go InClusterConfig
     pub fn of_pod() -> Option<Result<Self, ConnectError>> {
         let of = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
@@ -129,10 +129,9 @@ impl Access {
         Ok(access)
     }
 
-    /// A server that no kubeconfig names, and who we are there; `name` is what errors call it.
+    /// Access to a server that no kubeconfig names, as `user`; errors call it `name`.
     ///
-    /// # Errors
-    /// When the address, a certificate or a key cannot be used.
+    /// # Errors When the address, a certificate or a key cannot be used.
     pub fn to_server(name: &Path, cluster: Cluster, user: User) -> Result<Self, ConnectError> {
         let access = Self::of(name, cluster, user)?;
         access.check()?;
@@ -178,10 +177,9 @@ impl Access {
         })
     }
 
-    /// That server, and nobody in particular; `name` is what errors call it.
+    /// Access to that server without credentials; errors call it `name`.
     ///
-    /// # Errors
-    /// When the address cannot be used.
+    /// # Errors When the address cannot be used.
     pub fn anonymous(name: &Path, address: &str) -> Result<Self, ConnectError> {
         let cluster = Cluster { server: address.to_owned(), ..Cluster::default() };
         Self::to_server(name, cluster, User::default())
@@ -226,7 +224,7 @@ impl Access {
         self.trust = Trust::Anyone;
     }
 
-    /// Whether any server is taken for the right one.
+    /// True if the certificate of any server is accepted.
     pub fn trusts_anyone(&self) -> bool {
         matches!(self.trust, Trust::Anyone)
     }
@@ -368,8 +366,9 @@ impl Clients {
         self.with(|manner| (manner.lane, manner.timeout) = (Lane::Bulk, Some(timeout)))
     }
 
-    /// For urgent writes that wait for so long for an answer once their turn has come. The answer
-    /// "later" comes back to whoever asks, with `retry_after` in its head.
+    /// A client for urgent writes. Each waits up to `timeout` for its answer once its turn has
+    /// come. A response that asks to retry later is returned to the caller, with `retry_after` in
+    /// its headers.
     pub fn writes(&self, timeout: Duration) -> kube::Client {
         self.with(|manner| {
             manner.timeout = Some(timeout);
@@ -395,7 +394,7 @@ impl Clients {
     }
 }
 
-/// What a kubeconfig's current context names.
+/// Cluster and user of a kubeconfig's current context.
 struct Chosen {
     cluster: Cluster,
     user: User,

@@ -1,4 +1,4 @@
-//! What is said about kubeconfigs that cannot be used, and what is made of those that can.
+//! Errors of kubeconfigs that cannot be used, and access made of those that can.
 
 use super::*;
 

@@ -54,7 +54,7 @@ struct Token {
     ends_at: Instant,
 }
 
-/// What is to be done for a request at this moment.
+/// The step that a request needs at this moment.
 enum Need {
     /// This token holds.
     Use(Token),

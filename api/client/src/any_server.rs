@@ -1,4 +1,4 @@
-//! A TLS server for whose certificate nobody has to vouch, as under `insecure-skip-tls-verify`.
+//! A TLS server whose certificate needs no authority, as under `insecure-skip-tls-verify`.
 //!
 //! The handshake proves that the server has the certificate's key, and nothing else.
 
@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{DigitallySignedStruct, Error, SignatureScheme};
 pub struct AnyServer(WebPkiSupportedAlgorithms);
 
 impl AnyServer {
-    /// Whose signatures are checked with the algorithms of this provider.
+    /// Checks signatures with the algorithms of this provider.
     pub fn new(provider: &CryptoProvider) -> Self {
         Self(provider.signature_verification_algorithms)
     }

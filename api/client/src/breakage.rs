@@ -1,21 +1,21 @@
-//! What an attempt that got no answer ran into: pure.
+//! Classifies the failure of an attempt that got no answer: pure.
 //!
-//! Input: the error, with all that it wraps. Output: whether a connection broke, nothing came in
-//! time, or there was none to be had; the last is no better a second later. Whatever hyper says of a
-//! connection that it held is a break, but for what is wrong with the request or the answer itself.
+//! Input: the error with its sources. Output: a broken connection, a timeout, or no connection at
+//! all. The last does not improve within a second. Every error that hyper reports for an open
+//! connection is a break, except for a fault in the request or the answer itself.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/net/http.go IsProbableEOF, IsTimeout; util.go
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
 
-/// What an attempt that got no answer ran into.
+/// The failure of an attempt that got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Breakage {
     /// A connection that broke.
     Broken,
     /// No connection or no answer in time.
     Late,
-    /// Nobody listens, who listens is not trusted, there is no credential, and so on.
+    /// The server does not listen or is not trusted, a credential is missing, and so on.
     Otherwise,
 }
 
@@ -45,7 +45,7 @@ impl Breakage {
     }
 }
 
-/// Whether a connection broke under a request, so that another try may do better.
+/// True if a connection broke under a request, so that a retry may succeed.
 #[must_use]
 pub fn is_broken(error: &(dyn Error + 'static)) -> bool {
     Breakage::of(error) == Breakage::Broken

@@ -1,10 +1,10 @@
 //! Makes one connection: TCP, through a proxy if there is one, then TLS.
 //!
 //! Output: a stream and whether the server speaks HTTP/2. Bounds: `DIAL_MAX` in all,
-//! `PROXY_HEAD_BYTES_MAX` of a proxy's answer. A `Closable` stream ends when its connection is
-//! to be made anew, whatever is under way on it, and when the kernel hears nothing from the other
-//! end for [`DEAD_AFTER`]. That end is the proxy where there is one: who is behind it, and whether
-//! a machine that answers still runs a server, only HTTP/2's pings tell.
+//! `PROXY_HEAD_BYTES_MAX` of a proxy's answer. A `Closable` stream ends, with all its requests,
+//! when its connection must be replaced, and when the kernel receives nothing from the other end
+//! for [`DEAD_AFTER`]. With a proxy that end is the proxy: only HTTP/2's pings show whether the
+//! server behind it is reachable and still runs.
 
 use std::io;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
-//! Why there is no client: which file, which field, what to do.
+//! Reasons why a client cannot be made: file, field and remedy.
 
 use std::path::{Path, PathBuf};
 
-/// Why there is no client. Display is one sentence with file, field and remedy.
+/// Reason why a client cannot be made. Display is one sentence with file, field and remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be read or is no kubeconfig.
@@ -11,7 +11,7 @@ pub enum ConnectError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
     /// A field says something that cannot be used.
@@ -21,9 +21,9 @@ pub enum ConnectError {
         path: PathBuf,
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! Credential plugins: a program that says who we are.
+//! Credential plugins: programs that print our credentials.
 //!
 //! Input: the `exec` section of a user. Output: a token, a certificate with its key, or both, kept
 //! until they expire or the server refuses them. One run at a time. Bounds: `TIMEOUT` a run,
@@ -23,7 +23,7 @@ use crate::kubeconfig::{Cluster, Exec};
 use crate::observer::{Observer, PluginRun};
 use crate::user;
 
-/// How long a plugin may take.
+/// Longest run of a plugin.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Most bytes that a plugin may print.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
@@ -36,10 +36,10 @@ const GROUP: &str = "client.authentication.k8s.io/";
 const VERSIONS: [&str; 2] =
     ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
-/// What a plugin said.
+/// The output of a plugin.
 #[derive(Clone, Default, PartialEq)]
 pub(crate) struct Credential {
-    /// Which of this plugin's runs gave it.
+    /// The run of this plugin that printed it.
     pub(crate) run: u64,
     pub(crate) token: Option<String>,
     /// PEM of certificate and key.
@@ -111,7 +111,7 @@ impl Plugin {
             "env": env.collect::<Vec<_>>()})
     }
 
-    /// What holds now; runs the program when nothing does.
+    /// The current credential; runs the program when there is none.
     pub(crate) async fn credential(
         &self,
         observer: Option<&dyn Observer>,
@@ -139,8 +139,8 @@ impl Plugin {
         Ok(credential)
     }
 
-    /// What that run gave is not good any more. Whoever was refused what is replaced already comes
-    /// late: many requests are when one is.
+    /// Invalidates the credential of that run. A call for an earlier run changes nothing, because
+    /// the server often refuses many requests with one credential.
     // k8s: exec.go maybeRefreshCreds
     pub(crate) fn refused(&self, run: u64) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +215,7 @@ pub(crate) fn validate(path: &Path, exec: &Exec) -> Result<(), ConnectError> {
     }
 }
 
-/// How it ended and what it printed.
+/// The exit status and the output.
 async fn ended(mut child: Child) -> io::Result<(ExitStatus, Vec<u8>)> {
     let mut output = Vec::new();
     if let Some(stdout) = child.stdout.take() {
@@ -224,7 +224,7 @@ async fn ended(mut child: Child) -> io::Result<(ExitStatus, Vec<u8>)> {
     Ok((child.wait().await?, output))
 }
 
-/// What the plugin is told.
+/// The plugin's input.
 // k8s: staging/src/k8s.io/client-go/rest/exec.go ConfigToExecCluster
 fn info(version: &str, cluster: Option<&Cluster>) -> String {
     let mut spec = json!({"interactive": false});
@@ -248,7 +248,7 @@ fn info(version: &str, cluster: Option<&Cluster>) -> String {
     json!({"apiVersion": version, "kind": "ExecCredential", "spec": spec}).to_string()
 }
 
-/// The server's authorities in base64. A file that cannot be read is told of elsewhere.
+/// The server's authorities in base64. Another place reports a file that cannot be read.
 fn authority(cluster: &Cluster) -> Option<String> {
     let source = user::source(&cluster.certificate_authority, &cluster.certificate_authority_data)?;
     Some(STANDARD.encode(source.read().ok()?))

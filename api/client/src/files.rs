@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Largest certificate, key or token file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How long files are not looked at again.
+/// Shortest time between two checks of files.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Where bytes are.
+/// The place of bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// In a file.
@@ -51,7 +51,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Tells one version of a file from another.
+/// Distinguishes one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     inode: u64,
@@ -85,18 +85,18 @@ impl Watched {
         Self { paths, stamps, looked_at: Instant::now(), unused: false }
     }
 
-    /// What was seen could not be used: `changed` is true at the next look.
+    /// The new content could not be used: the next check reports a change again.
     pub(crate) fn look_again(&mut self) {
         self.unused = true;
     }
 
-    /// As if nobody had looked for so long.
+    /// Moves the last check back by so long.
     #[cfg(test)]
     pub(crate) fn age(&mut self, by: Duration) {
         self.looked_at -= by;
     }
 
-    /// Whether one changed since this was last true.
+    /// Returns true if a file changed since the last check.
     pub(crate) fn changed(&mut self, now: Instant) -> bool {
         if self.paths.is_empty() || now.duration_since(self.looked_at) < CHECK_EVERY {
             return false;

@@ -1,7 +1,7 @@
-//! Who we are at this moment: TLS configuration and authorization header, as files and plugins
-//! say now.
+//! Our current identity: TLS configuration and authorization header, from the current files and
+//! plugins.
 //!
-//! Owner: one per client. `generation` grows whenever connections have to be made anew: another
+//! Owner: one per client. `generation` grows whenever connections must be replaced: a new
 //! certificate, key or authority. A pair that cannot be read leaves the one before in force.
 
 use std::io;
@@ -55,7 +55,7 @@ impl Certificate {
     }
 }
 
-/// What goes into the authorization header.
+/// Content of the authorization header.
 #[derive(Clone)]
 pub(crate) enum Secret {
     /// Nothing.
@@ -66,31 +66,31 @@ pub(crate) enum Secret {
     File { path: PathBuf, fallback: Option<String> },
     /// Name and password, encoded.
     Basic(String),
-    /// What this plugin says.
+    /// The output of this plugin.
     Plugin(Arc<Plugin>),
     /// The token of this service account.
     Account(Arc<AccountToken>),
 }
 
-/// What a request shows.
+/// The authorization of one request.
 #[derive(Default)]
 pub(crate) struct Shown {
     /// The authorization header, if there is to be one.
     pub(crate) header: Option<HeaderValue>,
-    /// Which run of the plugin, or which token, gave it; 0 for secrets that never change.
+    /// The run of the plugin, or the token, that it came from; 0 for secrets that never change.
     pub(crate) run: u64,
 }
 
-/// What a connection is made with.
+/// Settings of a new connection.
 #[derive(Clone)]
 pub(crate) struct Now {
-    /// Grows when connections must be made anew.
+    /// Grows when connections must be replaced.
     pub(crate) generation: u64,
     /// `None` without TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
 }
 
-/// Who we are.
+/// Our identity towards the server.
 pub(crate) struct Identity {
     pub(crate) access: Access,
     observer: Option<Arc<dyn Observer>>,
@@ -118,8 +118,8 @@ impl Identity {
         Self { access, observer, state: Mutex::new(state) }
     }
 
-    /// What new connections are made with. An error is one of reading certificates; nothing is
-    /// sent before a certificate that was asked for is there.
+    /// Settings of new connections. An error is one of reading certificates; no request is sent
+    /// before a requested certificate has come.
     pub(crate) fn now(&self) -> Result<Now, io::Error> {
         if let Some(Certificate::Rotated { pem, given: None }) = &self.access.certificate
             && !pem.exists()
@@ -150,7 +150,7 @@ impl Identity {
         }
     }
 
-    /// What a request is to show now.
+    /// The authorization of a request that is sent now.
     pub(crate) async fn authorization(&self) -> Result<Shown, io::Error> {
         let header = match &self.access.secret {
             Secret::None => return Ok(Shown::default()),
@@ -232,7 +232,7 @@ impl Identity {
     }
 }
 
-/// Every file whose change means new connections.
+/// Every file whose change requires new connections.
 fn watched_paths(access: &Access) -> Vec<PathBuf> {
     let mut paths = access.certificate.as_ref().map(Certificate::paths).unwrap_or_default();
     if let Trust::Authorities(Some(source)) = &access.trust {
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// What a kubeconfig says of a cluster and a user.
+    /// Identity from the cluster and the user of a kubeconfig.
     fn identity(dir: &Path, cluster: &str, user: &str) -> Identity {
         let text = format!(
             "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\

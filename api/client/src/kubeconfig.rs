@@ -42,7 +42,7 @@ pub(crate) struct Kubeconfig {
     pub(crate) users: BTreeMap<String, User>,
 }
 
-/// Which cluster as which user.
+/// A cluster and a user.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Context {
@@ -73,7 +73,7 @@ pub struct Cluster {
     pub(crate) extensions: Vec<NamedExtension>,
 }
 
-/// How the client is known to the server.
+/// The client's credentials towards the server.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct User {
@@ -151,7 +151,7 @@ pub(crate) struct ExecVariable {
     pub(crate) value: String,
 }
 
-/// What others keep in the file.
+/// Extensions of other programs in the file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct NamedExtension {
@@ -200,7 +200,7 @@ struct NamedUser {
     user: User,
 }
 
-/// Why a file is no kubeconfig. It quotes no values, which may be secrets.
+/// Reason why a file is no kubeconfig. It quotes no values, which may be secrets.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DecodeError {
     /// The text is neither YAML nor JSON.
@@ -208,7 +208,7 @@ pub(crate) enum DecodeError {
     Syntax {
         /// From 1.
         line: Option<u64>,
-        /// What is wrong there.
+        /// The fault at that place.
         message: String,
     },
     /// A field has a value of another type.

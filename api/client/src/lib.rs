@@ -4,13 +4,12 @@
 //!   kubeconfig ─> Access ─┬─> Identity (files and plugins, read again when they change)
 //!                         └─> kube::Client ─> service (limit, headers, retry) ─> pool ─> dial
 //! ```
-//! Input: a kubeconfig. Output: `kube::Client`s. `kube` makes requests and reads answers; what
-//! carries them is ours: HTTP/2 connections with pings, or others with the kernel's probes, so that
-//! a dead peer is found within [`DEAD_AFTER`] and replaced, certificates and tokens that may change
-//! under way, a limit of requests per second, and a connection of its own for whoever asks for one.
-//! What is specific to one daemon (which objects it watches, what it writes) stays with it. For those
-//! that run as one of several, `leader` chooses;
-//! what they know of the cluster they know by `informer`.
+//! Input: a kubeconfig. Output: `kube::Client`s. `kube` makes requests and reads answers; the
+//! transport is ours: HTTP/2 connections with pings, or others with the kernel's probes, so that a
+//! dead peer is found within [`DEAD_AFTER`] and replaced, certificates and tokens that may change
+//! under way, a limit of requests per second, and a separate connection for callers that ask for
+//! one. Code that is specific to one daemon (which objects it watches, what it writes) stays with
+//! it. For daemons that run in several replicas, `leader` elects one; their caches are `informer`s.
 
 #![forbid(unsafe_code)]
 

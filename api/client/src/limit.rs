@@ -1,7 +1,7 @@
 //! The limit of requests per second, with a burst.
 //!
-//! Whoever has to wait gets its turn as `turns` says; while somebody waits, one task hands out what
-//! the bucket (`rate`, pure) has.
+//! A waiting request gets its turn in the order of `turns`; while requests wait, one task hands out
+//! the tokens of the bucket (`rate`, pure).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,13 +46,13 @@ impl Limiter {
             }
             turn
         };
-        // The task lives as long as somebody waits; with its runtime this one is gone, too.
+        // The task lives as long as a request waits; with its runtime this one is gone, too.
         let _ = turn.await;
         begun.elapsed()
     }
 
-    /// Gives the next one its turn if there is a token; says how long to wait for the one after
-    /// it, `None` when nobody waits.
+    /// Gives the next request its turn if there is a token. Returns the wait for the one after it,
+    /// `None` when no request waits.
     fn next(&self) -> Option<Duration> {
         let mut state = self.state();
         loop {
@@ -64,7 +64,7 @@ impl Limiter {
             if !wait.is_zero() {
                 return Some(wait);
             }
-            // Whoever has given up costs no token.
+            // A request that was dropped costs no token.
             if let Some((_, _, waiter)) = state.turns.pop(|_| true)
                 && waiter.send(()).is_ok()
             {

@@ -1,4 +1,4 @@
-//! Who wants to count requests.
+//! Observers that count requests.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ pub struct Sent<'a> {
     pub again: bool,
 }
 
-/// How a run of a credential plugin ended.
+/// The outcome of a run of a credential plugin.
 // k8s: staging/src/k8s.io/client-go/plugin/pkg/client/auth/exec/metrics.go incrementCallsMetric
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginRun {
-    /// As it should; what it printed may still be of no use.
+    /// Exit status 0; the output may still be unusable.
     Well,
     /// With this code, or -1 by a signal.
     Exited(i32),
@@ -33,12 +33,12 @@ pub enum PluginRun {
     Failed,
 }
 
-/// Told of every request. Must not block.
+/// Receives every request's outcome. Must not block.
 pub trait Observer: Send + Sync {
     /// A request ended.
     fn sent(&self, sent: Sent<'_>);
-    /// An answer of so many bytes was read to its end; not told of watches, nor of an answer after
-    /// which the request is sent again.
+    /// An answer of so many bytes was read to its end; not called for watches, nor for an answer
+    /// after which the request is sent again.
     fn received(&self, method: &str, host: &str, bytes: u64);
     /// A request waited for the limit of requests per second.
     fn limited(&self, method: &str, host: &str, waited: Duration);

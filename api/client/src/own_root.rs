@@ -1,8 +1,9 @@
 //! A server that shows one of the very certificates that are trusted.
 //!
-//! `openssl req -x509` makes certificates that are authorities; one that is a server's own, and is
-//! named as the authority as well, needs nobody to vouch for it. webpki takes no authority for a
-//! server. What it looks at before that holds then, too: it is not before or after its time.
+//! `openssl req -x509` makes certificates that are authorities. Such a certificate may be a
+//! server's own and also be named as the authority; then no other certificate signs it. webpki
+//! accepts no authority as a server, so this verifier does, after the same checks: the certificate
+//! is within its validity period.
 // k8s: Go's crypto/x509 Certificate.Verify, where a certificate among the roots is a chain of its own
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tokio_rustls::rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::tls::Refusal;
 
-/// Believes whom authorities vouch for, and the authorities themselves.
+/// Trusts certificates that the authorities signed, and the authorities themselves.
 #[derive(Debug)]
 pub(crate) struct OwnRoot {
     vouched: Arc<WebPkiServerVerifier>,

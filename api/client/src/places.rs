@@ -1,7 +1,7 @@
-//! How many requests may be under way at once, and who gets a place when they are all taken.
+//! The limit of requests in flight, and the order in which waiting requests get a place.
 //!
 //! A watch keeps its place for as long as it lasts. So a share of the bulk gets no more than
-//! `SHARE_MAX` of them, nor more than are left, and `RESERVED` places are never given to the bulk.
+//! `SHARE_MAX` places, nor more than are left, and `RESERVED` places are never given to the bulk.
 //! Input: lane and share of a request. Output: a `Room`, given back when it is dropped.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ struct Held {
 }
 
 impl Held {
-    /// Whether there is a place for this share, or for an urgent request.
+    /// True if there is a place for this share, or for an urgent request.
     fn admits(&self, share: Option<&Share>) -> bool {
         let Some(share) = share else { return self.all < self.limit };
         let for_bulk = self.limit - (self.limit / RESERVED_PART).max(1).min(self.limit - 1);
@@ -112,14 +112,14 @@ impl Places {
         Room { places: Some(Arc::clone(self)), lane, share }
     }
 
-    /// Gives a place back, and what is free now to those who wait.
+    /// Returns a place, and gives free places to waiting requests.
     fn give_back(self: &Arc<Self>, lane: Lane, share: &Share) {
         let mut held = self.held();
         held.give_back(lane, share);
         self.hand_out(&mut held);
     }
 
-    /// What is free goes to those who wait.
+    /// Gives free places to waiting requests.
     fn hand_out(self: &Arc<Self>, held: &mut Held) {
         loop {
             let mut turns = std::mem::take(&mut held.turns);

@@ -87,7 +87,7 @@ pub(crate) struct AnswerBody {
     _room: Room,
 }
 
-/// Adds up the bytes of an answer for who wants to know.
+/// Adds up the bytes of an answer for an observer.
 pub(crate) struct Measure {
     observer: Arc<dyn Observer>,
     method: Method,
@@ -106,7 +106,7 @@ impl AnswerBody {
         Self { body, measure: None, _stream: stream, _room: room }
     }
 
-    /// Tells how many bytes it has, once it was read to its end.
+    /// Reports its size in bytes, once it was read to its end.
     pub(crate) fn measure(&mut self, measure: Measure) {
         self.measure = Some(measure);
         if self.body.is_end_stream() {
@@ -186,7 +186,7 @@ impl Pool {
         }
         let closed = shared.close.subscribe();
         if shared.one_each {
-            // Whoever comes next need not wait for this connection.
+            // The next request need not wait for this connection.
             drop(shared);
             let dialed = dial::dial(&self.identity.access, now.tls, closed).await?;
             return match dialed.http2 {
@@ -295,7 +295,7 @@ impl http_body::Body for AnswerBody {
             measure.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
         match &frame {
-            // Whoever knows that this was the last piece does not ask for another.
+            // A reader that knows that this was the last piece does not ask for another.
             None => self.is_whole(),
             Some(Ok(_)) if self.body.is_end_stream() => self.is_whole(),
             Some(Ok(_)) => {}

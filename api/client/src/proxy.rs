@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 
-/// How the proxy is spoken to.
+/// The protocol of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// CONNECT.
@@ -105,8 +105,8 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Whether no proxy is used for a server: loopback, or what a list of names, addresses and networks
-/// says, each but the last with a port that alone is meant.
+/// True if no proxy is used for a server: it is loopback, or matches a list of names, addresses and
+/// networks. All but networks may have a port; then only that port matches.
 // k8s: golang.org/x/net/http/httpproxy/proxy.go init, useProxy
 fn is_direct(host: &str, port: u16, list: &str) -> bool {
     let host = host.to_ascii_lowercase();
@@ -140,7 +140,7 @@ fn split_port(entry: &str) -> (&str, &str) {
     }
 }
 
-/// Whether a host is the named one or below it; below it only, if the name begins with a dot.
+/// True if a host is the named one or below it; below it only, if the name begins with a dot.
 fn is_of(host: &str, name: &str) -> bool {
     let name = if name.starts_with("*.") { &name[1..] } else { name };
     let below = host

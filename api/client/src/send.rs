@@ -108,7 +108,7 @@ impl<'a> Wire<'a> {
     }
 }
 
-/// What the answer is to hold.
+/// The `Accept` header of a request.
 fn accept_of(request: &Request) -> &'static str {
     match request {
         request if !request.wants_only_metadata() => JSON,
@@ -125,7 +125,7 @@ fn delete_options(propagation: Option<Propagation>) -> Value {
     body
 }
 
-/// On whose behalf a request is made: tenants take turns for the client's limit.
+/// The share of a request: tenants take turns for the client's limit.
 fn share_of(request: &Request) -> Share {
     let of = |target: &Target| Share::of(target.key.namespace());
     match request {

@@ -1,10 +1,10 @@
-//! The service below a `kube::Client`: what is done with each request.
+//! The service below a `kube::Client`: the treatment of each request.
 //!
-//! In order: the limit of requests per second, a place among those under way, the server's address,
-//! headers, one try with its time limit, and another try when the server says "later", does not
-//! know our plugin's word, or the connection breaks under a read. Time limits begin when the
-//! request's turn has come. A watch waits for no turn: whoever is busy writing must not become blind.
-//! Bounds: `TRIES_MAX` tries, waits of `WAIT_MAX` between them.
+//! In order: the limit of requests per second, a place among those in flight, the server's address,
+//! headers, one try with its time limit, and another try when the server asks to retry later, does
+//! not accept our plugin's credential, or the connection breaks under a read. Time limits begin
+//! when the request's turn has come. A watch waits for no turn: a client that is busy writing must
+//! not become blind. Bounds: `TRIES_MAX` tries, waits of `WAIT_MAX` between them.
 // k8s: staging/src/k8s.io/client-go/rest/request.go, with_retry.go
 
 use std::future::Future;
@@ -50,7 +50,7 @@ pub(crate) struct Manner {
     pub(crate) lane: Lane,
     /// The longest wait for an answer's head, from the request's turn on.
     pub(crate) timeout: Option<Duration>,
-    /// Whoever asks obeys "later" itself.
+    /// The caller handles an answer that asks to retry later.
     pub(crate) tells_later: bool,
 }
 
@@ -83,7 +83,7 @@ impl Carrier {
         Self::on(Arc::clone(pool), server.clone(), Arc::clone(identity), options)
     }
 
-    /// One on these connections, whose own identity is not used but for headers.
+    /// A service on these connections; its own identity is used only for headers.
     pub(crate) fn on(
         pool: Arc<Pool>,
         server: Uri,
@@ -100,7 +100,7 @@ impl Carrier {
         Self { parts: Arc::new(parts), manner }
     }
 
-    /// Who requests are from.
+    /// The identity of requests.
     pub(crate) fn identity(&self) -> &Identity {
         &self.parts.identity
     }
@@ -233,21 +233,21 @@ impl Parts {
     }
 }
 
-/// Whether a read that got no answer is to be sent again, which must be over by then.
+/// True if a read that got no answer is to be sent again; it must be over by `by`.
 // k8s: client-go/rest/request.go request isErrRetryableFunc
 fn is_repeated(error: &io::Error, until: Option<Instant>) -> bool {
     let in_time = until.is_none_or(|until| Instant::now() + BROKEN_WAIT < until);
     in_time && is_broken(error)
 }
 
-/// Whether this asks for an answer that goes on and on, of which client-go counts no sizes.
+/// True for a request whose answer is a stream; client-go counts no sizes of those.
 // k8s: client-go/rest/request.go Watch
 fn is_watch(uri: &Uri) -> bool {
     let mut pairs = uri.query().into_iter().flat_map(|query| query.split('&'));
     pairs.any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
-/// How long the server asks to wait; `None` when it does not.
+/// The wait that the server asks for; `None` when it asks for none.
 pub fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     if status != StatusCode::TOO_MANY_REQUESTS && !status.is_server_error() {
         return None;

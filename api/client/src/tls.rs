@@ -1,7 +1,7 @@
-//! TLS towards the API server: whom we trust, and our certificate.
+//! TLS towards the API server: trusted authorities, and our certificate.
 //!
 //! rustls with ring. Input: an [`Access`]. Output: a client configuration, `None` for plain HTTP.
-//! What rustls refuses and upstream does not is told in words ([`Refusal`]).
+//! Certificates that rustls refuses and upstream accepts are reported in words ([`Refusal`]).
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -22,16 +22,16 @@ use crate::files::Source;
 use crate::identity::Certificate;
 use crate::own_root::OwnRoot;
 
-/// Whose word proves that the server is the right one.
+/// Proof that the server is the right one.
 #[derive(Clone)]
 pub(crate) enum Trust {
     /// These authorities; `None` for those of the system.
     Authorities(Option<Source>),
-    /// Nobody's: `insecure-skip-tls-verify`.
+    /// None: `insecure-skip-tls-verify`.
     Anyone,
 }
 
-/// TLS towards servers of anybody: trusts the authorities of the system (`SSL_CERT_FILE` and
+/// TLS towards any other server: trusts the authorities of the system (`SSL_CERT_FILE` and
 /// `SSL_CERT_DIR` replace them), shows no certificate, speaks HTTP/1.1.
 pub fn system_tls() -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
@@ -99,7 +99,7 @@ fn roots_of_system() -> RootCertStore {
     roots
 }
 
-/// Who looks at the server's certificate, with these authorities.
+/// The verifier of the server's certificate, with these authorities.
 fn verifier(
     access: &Access,
     source: &Source,
@@ -183,7 +183,7 @@ fn pair(
     Ok(Some((chain, key)))
 }
 
-/// What rustls refuses and Go's TLS does not.
+/// Certificates that rustls refuses and Go's TLS accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// X.509 before version 3.
@@ -195,7 +195,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// What an error is about, if it is one of these.
+    /// Finds the refusal in an error, if it is one of these.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         let Error::InvalidCertificate(problem) = error else { return None };
         match problem {
@@ -244,7 +244,7 @@ pub(crate) fn of_handshake(error: io::Error) -> io::Error {
     }
 }
 
-/// Which of the two cannot be read.
+/// The one of the two that cannot be read.
 fn unreadable(certificate: &Certificate) -> (&'static str, Option<&Source>) {
     match certificate {
         Certificate::Given { cert, key } => match cert.read() {
@@ -267,7 +267,7 @@ fn named(source: &Source, problem: &dyn fmt::Display) -> String {
 mod tests {
     use super::*;
 
-    /// What `openssl x509 -req` makes without extensions; good until 2126.
+    /// As `openssl x509 -req` makes it without extensions; good until 2126.
     const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
 MIIBFDCBuwIUYWydexMmODiH5m13qfKY4XW47m8wCgYIKoZIzj0EAwIwDDEKMAgG
 A1UEAwwBbjAgFw0yNjExMjYxNDU4MTdaGA8yMTI2MTEwMjE0NTgxN1owDDEKMAgG
@@ -276,7 +276,7 @@ pO9v3jUa6US2PskCPp+sEO94iyQB8dENLvDzhn18g9pIxVWcqqn0zx8t9m7sn1uf
 x2UwCgYIKoZIzj0EAwIDSAAwRQIhAMUM6TKi6qfEjTHv/SPxQWyNdPPLWZeNBH84
 Qy13qcjYAiAtY01holjs8iWWp8O5IoCoyG/yPGUjmCRKkMel/l7RoQ==
 -----END CERTIFICATE-----";
-    /// On P-521, and nobody's.
+    /// On P-521, and in no use.
     const P521: &str = "-----BEGIN PRIVATE KEY-----
 MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIAxuyvOMByZ7tkGiqy
 nIsqRLL1nsMQQSt70qyTHbUWy+QhtwwTFaxYVPMiB7E572aY4HgXxqRFdq8i5fhJ
@@ -286,7 +286,7 @@ R2G3oD4pBHfKzI6HyggQkWrJXx3bJD4gK5NWJKXghijFId7eE7ABfUOJa5riyoaf
 3A==
 -----END PRIVATE KEY-----";
 
-    /// What is said about this certificate with this key.
+    /// The error for this certificate with this key.
     fn said(certificate: &str, key: &str) -> Result<(), String> {
         let dir = tempfile::tempdir().expect("a folder");
         let path = |name: &str| dir.path().join(name);

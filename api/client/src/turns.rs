@@ -1,9 +1,10 @@
-//! Whose turn comes next among requests that wait: pure.
+//! The order of requests that wait: pure.
 //!
-//! Two lanes: what the whole node lives on, and what single pods ask for. The first goes before the
-//! second, but for one turn in `BULK_EVERY`, so that neither can stop the other. Within the second
-//! lane each share (a pod, as a rule) has one turn after the other, however much it waits for.
-//! Bounds: as many waiters as there are callers; a share is forgotten when nothing of it waits.
+//! Two lanes: requests that the whole node depends on, and requests of single pods. The first goes
+//! before the second, but for one turn in `BULK_EVERY`, so that neither can stop the other. Within
+//! the second lane each share (a pod, as a rule) has one turn after the other, however many
+//! requests it has waiting. Bounds: as many waiters as there are callers; a share is forgotten when
+//! none of its requests waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,15 +15,15 @@ const BULK_EVERY: u32 = 8;
 /// In which order requests of one client are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// What the node lives on: statuses, the node's object, watches of pods.
+    /// Requests of the whole node: statuses, the node's object, watches of pods.
     #[default]
     Urgent,
-    /// What single pods need: objects that they refer to.
+    /// Requests of single pods: objects that they refer to.
     Bulk,
 }
 
-/// On whose behalf a request in the bulk lane is made: an extension of the request. Requests
-/// without one are a share together.
+/// The tenant of a request in the bulk lane: an extension of the request. Requests without one form
+/// a share together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Share(Arc<str>);
 
@@ -33,7 +34,7 @@ impl Share {
     }
 }
 
-/// Those who wait.
+/// The waiting requests.
 #[derive(Debug)]
 pub(crate) struct Turns<W> {
     urgent: VecDeque<W>,
@@ -51,7 +52,7 @@ impl<W> Default for Turns<W> {
 }
 
 impl<W> Turns<W> {
-    /// True when nobody waits.
+    /// True when no request waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.ring.is_empty()
     }
@@ -68,7 +69,7 @@ impl<W> Turns<W> {
         queue.push_back(waiter);
     }
 
-    /// Who is next among those that `admits` lets in: `None` stands for the urgent lane.
+    /// Takes the next request that `admits` lets in: `None` stands for the urgent lane.
     pub(crate) fn pop(
         &mut self,
         admits: impl Fn(Option<&Share>) -> bool,

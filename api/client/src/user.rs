@@ -1,8 +1,8 @@
-//! What a user of a kubeconfig may say, and what requests are authenticated with.
+//! The fields of a kubeconfig's user, and the credentials of requests.
 //!
-//! Input: a user and its cluster. Output: a certificate, a secret and the user to act as. The rules are
-//! client-go's: at most one of token and password, not both a file and its data, a certificate with
-//! its key; a token or certificate wins over a plugin, a key without a certificate is ignored.
+//! Input: a user and its cluster. Output: a certificate, a secret and the user to act as. The rules
+//! are client-go's: at most one of token and password, not both a file and its data, a certificate
+//! with its key; a token or certificate wins over a plugin, a key without a certificate is ignored.
 //! Every error names file, field and remedy.
 // k8s: staging/src/k8s.io/client-go/tools/clientcmd/validation.go validateAuthInfo,
 // rest/transport.go TransportConfig, transport/round_trippers.go HTTPWrappersForConfig
@@ -96,7 +96,7 @@ pub(crate) fn certificate(user: &User) -> Option<Certificate> {
     Some(Certificate::Given { cert, key })
 }
 
-/// What goes into the authorization header of requests by TLS.
+/// Content of the authorization header of requests by TLS.
 pub(crate) fn secret(path: &Path, user: &User, cluster: &Cluster) -> Result<Secret, ConnectError> {
     if let Some(provider) = &user.auth_provider {
         let problem = format!("{:?} is gone from Kubernetes", provider.name);
@@ -177,7 +177,7 @@ pub(crate) fn impersonation(path: &Path, user: &User) -> Result<HeaderMap, Conne
     Ok(headers)
 }
 
-/// What those headers say.
+/// The user in those headers.
 pub(crate) fn impersonated(headers: &HeaderMap) -> Value {
     let of = |name: &str| -> Vec<String> {
         let values = headers.get_all(name).iter();

@@ -121,7 +121,7 @@ async fn a_token_file_is_read_again() {
     .await;
 }
 
-/// What creates accounts and tokens: how many of each it has made.
+/// Creates accounts and tokens, and counts them.
 #[derive(Default)]
 struct Issuer {
     accounts: AtomicUsize,
@@ -221,7 +221,7 @@ async fn a_dead_server_is_found_and_replaced() {
     assert_eq!((server.connections(), server.requests()), (2, 2));
 }
 
-/// A watch that has told its first event.
+/// A watch that has delivered its first event.
 async fn watching(client: &kube::Client) -> kube::client::Body {
     let request = Request::get("/api/v1/nodes?watch=true").body(Vec::new()).expect("a request");
     let answer = client.send(request.map(Into::into)).await.expect("an answer");
@@ -406,7 +406,7 @@ async fn a_server_that_speaks_http2_again_has_its_connections_shared_again() {
     assert_eq!(server.connections(), 2);
 }
 
-/// Sizes as they were told: of what was sent, where known, and of what was read.
+/// The observed sizes: of sent bodies, where known, and of read bodies.
 #[derive(Default)]
 struct Sizes {
     sent: Mutex<Vec<Option<u64>>>,
@@ -456,7 +456,7 @@ async fn counts_sizes(server: Server) {
     let answer = client.send(request("")).await.expect("an answer");
     answer.into_body().collect().await.expect("a body");
     assert_eq!(take(), (vec![Some(0)], vec![0]));
-    // One that nobody reads to its end.
+    // An answer that is not read to its end.
     drop(client.send(request("1")).await.expect("an answer"));
     assert_eq!(take(), (vec![Some(1)], vec![]));
     drop(watching(&client).await);

@@ -1,4 +1,4 @@
-//! Informers of a server whose pods change, which forgets, says nonsense and goes back in time.
+//! Informers of a server whose pods change, which forgets, sends nonsense and goes back in time.
 
 #[allow(dead_code)] // its switches are for connections
 mod server;
@@ -201,7 +201,7 @@ async fn the_longest_objects_are_held_and_of_a_longer_one_the_name() {
         (world.heard.count("unreadable a/a"), world.heard.count("unreadable a/long")),
         (1, 1)
     );
-    // A list that has such an object tells who is gone.
+    // A list that has such an object shows which objects are gone.
     world.server.refuse_once(500, None);
     world.server.pods().end_watches();
     world.server.pods().delete("c");

@@ -1,8 +1,8 @@
-//! The correlator: which events are told, counted, put together, or left out.
+//! The correlator: decides which events are sent, counted, aggregated, or dropped.
 //!
-//! Pure but for what it remembers, which is bounded by `REMEMBERED_MAX`. Three steps, in this
-//! order: many events of one object that differ in their sentence only become one; an event that
-//! was told before is patched with a higher count; an object that says too much is cut off.
+//! Pure but for its cache, which is bounded by `REMEMBERED_MAX`. Three steps, in this order: many
+//! events of one object that differ in their message only become one; an event that was sent before
+//! is patched with a higher count; an object that emits too many events is cut off.
 // k8s: staging/src/k8s.io/client-go/tools/record/events_cache.go
 
 use std::collections::BTreeSet;
@@ -24,16 +24,16 @@ const REMEMBERED_MAX: usize = 4096;
 // k8s: defaultAggregateMaxEvents, defaultAggregateIntervalInSeconds
 const SIMILAR_MAX: usize = 10;
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
-/// What one object may say of either kind: so much at once, and then one in five minutes.
+/// Limit for one object and one event type: a burst, then one event in five minutes.
 // k8s: defaultSpamBurst, defaultSpamQPS, getSpamKey
 const SPAM: Rate = Rate { per_second: 1.0 / 300.0, burst: 25 };
 
-/// What is to be sent.
+/// An event to send.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Correlated {
     /// The event; whole, in case the one to patch is gone.
     pub event: Event,
-    /// The patch of an event that was told before.
+    /// The patch of an event that was sent before.
     pub patch: Option<Value>,
     key: KeyOf,
 }
@@ -55,7 +55,7 @@ struct Told {
     name: String,
 }
 
-/// Remembers what was told.
+/// Caches the events that were sent.
 #[derive(Debug)]
 pub struct Correlator {
     source: EventSource,
@@ -79,7 +79,7 @@ impl Correlator {
         }
     }
 
-    /// What to send; `None` when the object has said too much.
+    /// The event to send; `None` when the object is over its limit.
     // k8s: EventCorrelate
     pub fn correlate(&mut self, happened: &Happened) -> Option<Correlated> {
         let (key, combined) = self.aggregate(happened);
@@ -112,7 +112,7 @@ impl Correlator {
         self.told.entry(correlated.key.0, Told::default).name = name;
     }
 
-    /// The key under which the event is told, and its sentence if it stands for others as well.
+    /// The key under which the event is sent, and its message if it stands for several events.
     // k8s: EventAggregate
     fn aggregate(&mut self, happened: &Happened) -> (Key, Option<String>) {
         let parts = object_parts(&self.source, &happened.about);
@@ -159,7 +159,7 @@ impl Correlator {
         }
     }
 
-    /// The spam filter's clock: time as the events tell it.
+    /// The spam filter's clock: the time stamps of the events.
     fn clock(&mut self, at: Timestamp) -> Instant {
         if self.began_at == Timestamp::UNIX_EPOCH {
             self.began_at = at;
@@ -168,7 +168,7 @@ impl Correlator {
     }
 }
 
-/// What only one of several events has is left out.
+/// Removes the fields that belong to only one of several events.
 // k8s: EventAggregate
 fn speak_for_many(event: &mut Event, message: String) {
     event.message = Some(message);
@@ -176,7 +176,7 @@ fn speak_for_many(event: &mut Event, message: String) {
     (event.reporting_component, event.reporting_instance) = (None, None);
 }
 
-/// What tells objects apart, with who speaks about them.
+/// The fields that identify an object and the source of its events.
 fn object_parts<'a>(source: &'a EventSource, about: &'a ObjectReference) -> [&'a str; 7] {
     let text = |field: &'a Option<String>| field.as_deref().unwrap_or_default();
     [

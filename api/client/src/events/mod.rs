@@ -39,7 +39,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// Whether people have to care.
+/// Normal or warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The way it should be.
@@ -171,7 +171,7 @@ impl Sink {
         if let (Some(patch), Some(name)) = (&correlated.patch, &event.metadata.name) {
             let patched =
                 events.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-            // Events live for an hour: an old one is told anew.
+            // The API server keeps events for an hour: recreate one that is no longer there.
             match patched {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 other => return other,
@@ -181,8 +181,8 @@ impl Sink {
     }
 }
 
-/// The pause after so many tries. The first is any part of the others, so that those who lost the
-/// API server together do not come back together; `chance` is from 0 to 1.
+/// The pause after so many tries. The first is a random part of a full pause, so that clients that
+/// lost the API server together do not return together; `chance` is from 0 to 1.
 // k8s: staging/src/k8s.io/client-go/tools/record/event.go recordToSink
 fn pause(tried: u32, chance: f64) -> Duration {
     if tried == 1 { TRY_AGAIN.mul_f64(chance) } else { TRY_AGAIN }

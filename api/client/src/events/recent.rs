@@ -50,7 +50,7 @@ impl<V> Recent<V> {
         value
     }
 
-    /// How many there are.
+    /// Number of entries.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.values.len()

@@ -80,13 +80,13 @@ fn many_events_that_differ_in_their_sentence_become_one() {
     let message = "(combined from similar events): no 9";
     assert_eq!(tenth.event.message.as_deref(), Some(message));
     assert_eq!(tenth.patch, None);
-    // What it says of itself is not of this one alone, but who says it is.
+    // Annotations and reporter belong to one event and are dropped; the source is kept.
     let of_one = (tenth.event.metadata.annotations, tenth.event.reporting_component);
     assert_eq!((of_one, tenth.event.reporting_instance), ((None, None), None));
     assert!(tenth.event.source.is_some());
     let next = correlator.correlate(&said("web", "no 10", 10)).expect("heard");
     assert_eq!(next.patch.expect("a patch")["count"], 2);
-    // After ten minutes of silence each is told for itself again.
+    // After ten minutes of silence each event is sent on its own again.
     let later = correlator.correlate(&said("web", "no 11", 700)).expect("heard");
     assert_eq!(later.event.message.as_deref(), Some("no 11"));
 }
@@ -110,7 +110,8 @@ fn an_object_that_says_too_much_is_cut_off_and_heard_again_later() {
     assert_eq!(next.patch.expect("a patch")["count"], 42, "what was not heard counts");
 }
 
-/// So do the kinds of events: a node whose memory is short all the time can still say that it is shut down.
+/// The limit is per event type: a node that is short of memory all the time can still report its
+/// shutdown.
 #[test]
 fn what_is_as_it_should_be_is_heard_whatever_else_was_said() {
     let mut correlator = correlator();

@@ -1,8 +1,9 @@
 //! Waits after failures, as client-go's reflector has them: pure.
 //!
-//! From the first, doubling up to the longest, each up to twice as long by chance. They begin anew
-//! with the first one that comes more than `RESET` after they last did, in the middle of an outage,
-//! too: what fails once a minute and works in between must not end at the longest wait.
+//! They double from the first up to the longest, and jitter makes each up to twice as long. A wait
+//! that comes more than `RESET` after the last restart begins with the first again, also in the
+//! middle of an outage: a request that fails once a minute and works in between must not end at the
+//! longest wait.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go defaultBackoffInit
 
 use std::time::Duration;
@@ -19,7 +20,7 @@ pub(super) struct ReflectorBackoff {
     first: Duration,
     longest: Duration,
     next: Duration,
-    /// When they last began anew.
+    /// Time of the last restart.
     began: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Why a list or a watch failed, as far as it matters for what to do next.
+//! Errors of a list or a watch, as far as the next step depends on them.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use crate::breakage::{Breakage, chain};
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go isTooLargeResourceVersionError
 const TOO_LARGE: &str = "Too large resource version";
 
-/// Why a list or a watch failed. Display is the server's words, or why there is no answer.
+/// Error of a list or a watch. Display is the server's message, or why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InformerError {
     /// 410: the version, or the place in a list, is not remembered any more.
@@ -21,8 +21,8 @@ pub enum InformerError {
     /// 429.
     #[error("{0}")]
     Busy(String),
-    /// There is no connection to be had: nobody listens at the server's address, it is not trusted,
-    /// or there is no credential.
+    /// No connection can be made: the server does not listen at its address, it is not trusted, or
+    /// there is no credential.
     #[error("{0}")]
     Unreachable(String),
     /// A connection that broke, or no connection or answer in time.
@@ -79,7 +79,7 @@ impl From<StatusWire> for InformerError {
 }
 
 impl InformerError {
-    /// What an answer other than 2xx says.
+    /// The error in an answer other than 2xx.
     pub(super) fn answered(status: StatusCode, body: &[u8]) -> Self {
         let mut told: StatusWire = serde_json::from_slice(body).unwrap_or_default();
         if told.message.is_empty() {

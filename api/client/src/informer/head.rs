@@ -1,15 +1,15 @@
-//! The text of one object while it comes: held whole, or its beginning alone when it is too long.
+//! The text of one object while it arrives: held whole, or only its beginning when it is too long.
 //!
-//! Input: pieces of a text. Output: the whole of it, or of a longer one the first `HEAD_BYTES`, in which
-//! the API server names the object: it writes `type` before `object`, and `metadata` with name, uid and
-//! version before everything else. So an object that cannot be held is still known by name: its last
-//! good state stays while it is there, it is forgotten when it is deleted, and a list that has it tells
-//! of all others what any list tells. What it holds now counts for nothing, and of one that was never
-//! shorter nothing counts. It is logged and counted (`InformerObserver::unreadable`).
-//! Why so long: of the 1.5 MiB that etcd takes of an object the API server makes up to 9 MiB, for in JSON
-//! `<`, `>`, `&` and control characters have six bytes each; fields with long names and short values,
-//! of which protobuf is brief, become hardly more.
-//! Owner: whoever takes an answer apart. Bounds: `OBJECT_BYTES_MAX`, one object at a time.
+//! Input: pieces of a text. Output: the whole text, or of a longer one the first `HEAD_BYTES`, in
+//! which the API server names the object: it writes `type` before `object`, and `metadata` with
+//! name, uid and version before everything else. So the name of an object that is too long is still
+//! known: its last good state stays while it exists, it is removed when it is deleted, and a list
+//! that contains it still shows which other objects are gone. The new state of such an object is
+//! ignored, and an object that was always too long is never reported. It is logged and counted
+//! (`InformerObserver::unreadable`). Why so long: an object that takes 1.5 MiB in etcd can take up
+//! to 9 MiB in an answer, because JSON needs six bytes for `<`, `>`, `&` and control characters;
+//! fields with long names and short values, which protobuf encodes briefly, hardly add to that.
+//! Owner: the decoder of an answer. Bounds: `OBJECT_BYTES_MAX`, one object at a time.
 // k8s: staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/json.go doEncode
 
 use std::borrow::Cow;
@@ -21,18 +21,18 @@ use super::object::{ObjectKey, UnreadableObject};
 
 /// Longest object or event that is held, in bytes.
 pub(super) const OBJECT_BYTES_MAX: usize = 32 << 20;
-/// What is kept of a longer one; its names have some 2 KiB at most.
+/// Kept bytes of a longer object; its names have some 2 KiB at most.
 const HEAD_BYTES: usize = 16 << 10;
 
 /// A text that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ObjectText<'a> {
     Whole(&'a [u8]),
-    /// How it begins.
+    /// The beginning of the text.
     TooLong(&'a [u8]),
 }
 
-/// What has come of a text so far.
+/// The part of a text that has arrived.
 #[derive(Debug, Default)]
 pub(super) struct HeldText {
     bytes: Vec<u8>,
@@ -71,7 +71,7 @@ impl HeldText {
     }
 }
 
-/// What the beginning of an event, or of an object, says.
+/// Fields at the beginning of an event, or of an object.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     r#type: String,
@@ -104,7 +104,7 @@ impl Head {
         self.r#type == "DELETED"
     }
 
-    /// Who it is. The namespace stands between the others, or before them.
+    /// The object's key. The namespace stands between the other fields, or before them.
     pub(super) fn object(&self) -> Option<UnreadableObject> {
         let all = [&self.name, &self.uid, &self.version];
         let key = || ObjectKey::new(&self.namespace, &self.name);

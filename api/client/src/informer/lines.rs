@@ -19,7 +19,7 @@ pub(super) struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// The next piece; `each` is called with each line that is complete by then.
+    /// Takes the next piece and calls `each` with each line that is now complete.
     pub(super) fn feed(&mut self, piece: &[u8], each: &mut dyn FnMut(ObjectText<'_>)) {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -34,7 +34,7 @@ impl LineSplitter {
     }
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug, PartialEq)]
 pub(super) enum WatchEvent<T> {
     Added(T),
@@ -48,14 +48,15 @@ pub(super) enum WatchEvent<T> {
     Unreadable(Unreadable),
 }
 
-/// What is known of an object that cannot be read.
+/// The known fields of an object that cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) object: Option<UnreadableObject>,
     /// Empty when not even that can be read.
     pub(super) version: String,
     pub(super) deleted: bool,
-    /// Where reading it failed, never what stands there; `None` when it is too long to be held.
+    /// Position of the error, never the content there; `None` when the object is too long to be
+    /// held.
     pub(super) at: Option<(usize, usize)>,
 }
 

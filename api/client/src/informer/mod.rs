@@ -1,4 +1,4 @@
-//! Shared informers: what the API server has of a kind, kept current, for any number of readers.
+//! Shared informers: a cache of a kind's objects at the API server, for any number of readers.
 //!
 //! ```text
 //!   API server ──list, watch──> task ──> reflector (pure): what to ask for next
@@ -9,12 +9,13 @@
 //!                                v
 //!                              pending (pure) ──ObjectChange──> one subscriber each
 //! ```
-//! The type of the objects is the user's and names the fields that it reads; nothing else is kept,
-//! and no generic value is made in between. Changes are told per object in order, with what the
-//! subscriber was told last; a slow subscriber gets fewer of them and holds up nobody. An outage
-//! changes nothing: what was known stays until the API server says otherwise. Whoever keeps a record
-//! of its own instead of a store is told by [`follow`], one object after the other.
-//! Owner: whoever spawns [`Informer::run`]. Bounds: see `lines`, `reflector`, `pending`, `task`.
+//! The type of the objects is the user's and names the fields that it reads; no other field is
+//! kept, and no generic value is made in between. A subscriber receives the changes of an object in
+//! order, each with the state that it received last; a slow subscriber gets fewer changes and
+//! delays no other. An outage changes nothing: the cache stays until the API server reports a
+//! change. A caller that keeps a record of its own instead of a store receives one object after the
+//! other from [`follow`]. Owner: the caller that spawns [`Informer::run`]. Bounds: see `lines`,
+//! `reflector`, `pending`, `task`.
 // k8s: staging/src/k8s.io/client-go/tools/cache/{reflector,shared_informer}.go
 
 mod backoff;
@@ -58,18 +59,18 @@ use observer::Nobody;
 use sink::StoreSink;
 use task::FollowTask;
 
-/// What is to be followed.
+/// The kind to list and watch, and how.
 #[derive(Clone)]
 pub struct FollowSpec {
     /// For messages and metrics: `pods`.
     pub name: String,
-    /// Where the objects are.
+    /// The paths of the objects.
     pub source: ObjectSource,
-    /// Which state the first list has to have.
+    /// The state that the first list must have.
     pub first_list: FirstList,
-    /// First and longest wait after failures; up to twice as long by chance.
+    /// First and longest wait after failures; jitter makes each up to twice as long.
     pub retry: (Duration, Duration),
-    /// Told of lists, watches and failures.
+    /// Receives lists, watches and failures.
     pub observer: Arc<dyn InformerObserver>,
     /// One of very many: outages are no warnings.
     pub quiet: bool,
@@ -90,7 +91,7 @@ impl FollowSpec {
     }
 }
 
-/// Lists and watches, and tells the sink of it, until it is dropped.
+/// Lists and watches, and passes each object to the sink, until it is dropped.
 pub fn follow<T: Object, S: ObjectSink<T>>(
     client: Client,
     spec: FollowSpec,
@@ -123,7 +124,7 @@ impl<T: Object> Informer<T> {
         FollowTask::new(client, Arc::clone(&self.spec), sink).run()
     }
 
-    /// What is known.
+    /// The cache.
     pub fn store(&self) -> &Arc<ObjectStore<T>> {
         &self.store
     }

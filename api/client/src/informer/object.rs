@@ -1,7 +1,7 @@
-//! What an informer has to know of an object, and names of objects.
+//! The fields of an object that an informer needs, and names of objects.
 //!
-//! A user's type names the fields that it reads, and no others: what it does not name is skipped
-//! while the text is read. [`PrunedMeta`] is the least that its `metadata` has to be.
+//! A user's type names the fields that it reads; every other field is skipped while the text is
+//! read. [`PrunedMeta`] is the least that its `metadata` can be.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub use pintle_api_types::key::ObjectKey;
@@ -15,7 +15,7 @@ pub trait Object: DeserializeOwned + PartialEq + Send + Sync + 'static {
     fn namespace(&self) -> &str;
     /// The object's name.
     fn name(&self) -> &str;
-    /// Empty when nobody reads it; then an object and its namesake that came later are one.
+    /// Empty when the type does not read it; then an object and a later namesake are one.
     fn uid(&self) -> &str;
     /// The version that this state has.
     fn resource_version(&self) -> &str;
@@ -75,7 +75,7 @@ macro_rules! pruned_object {
     };
 }
 
-/// What of an object can be read although the whole cannot.
+/// The readable part of an object that cannot be read as a whole.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct OnlyMeta {
@@ -87,7 +87,7 @@ pub fn key_of<T: Object>(object: &T) -> ObjectKey {
     ObjectKey::new(object.namespace(), object.name())
 }
 
-/// What can be told of an object that cannot be read.
+/// The identity of an object that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableObject {
     /// Its key.

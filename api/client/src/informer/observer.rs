@@ -1,11 +1,11 @@
-//! Who wants to count lists and watches, and to know when they fail.
+//! Observers that count lists and watches, and report failures.
 
 use std::time::Duration;
 
 use super::error::InformerError;
 use super::object::ObjectKey;
 
-/// Told of what an informer does; must not block. Each call names the informer, which is the label
+/// Receives an informer's steps; must not block. Each call names the informer, which is the label
 /// `name` of client-go's metrics.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector_metrics.go MetricsProvider
 pub trait InformerObserver: Send + Sync {
@@ -14,7 +14,7 @@ pub trait InformerObserver: Send + Sync {
     /// A watch ended: `watches_total`, `watch_duration_seconds`, `items_per_watch`, and
     /// `short_watches_total` when it was one.
     fn watched(&self, _name: &str, _took: Duration, _items: u64, _short: bool) {}
-    /// What is known is of this version: `last_resource_version`.
+    /// The cache is at this version: `last_resource_version`.
     fn version(&self, _name: &str, _version: u64) {}
     /// An object cannot be decoded: `unreadable_objects_total`; without a name when not even that
     /// can be read.
@@ -26,7 +26,7 @@ pub trait InformerObserver: Send + Sync {
     fn works(&self, _name: &str) {}
 }
 
-/// Nobody wants to know.
+/// An observer that ignores everything.
 #[derive(Debug)]
 pub(super) struct Nobody;
 

@@ -14,16 +14,16 @@ const KEY_BYTES_MAX: usize = 64;
 /// Objects and arrays within each other.
 const DEPTH_MAX: u32 = 10_000;
 
-/// What a list says of itself.
+/// A list's metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ListMeta {
     pub(super) resource_version: String,
-    /// Where the rest begins; empty when there is none.
+    /// Token of the next page; empty when there is none.
     pub(super) r#continue: String,
 }
 
-/// What is no list.
+/// The answer is not a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the API server's answer is no list, or breaks off")]
 pub(super) struct NoList;
@@ -45,7 +45,7 @@ pub(super) struct ListScanner {
     name: Vec<u8>,
     naming: bool,
     field: Field,
-    /// What has come of the part that is taken; `None` outside of one.
+    /// The received text of the part that is being read; `None` outside of one.
     taken: Option<HeldText>,
     meta: Option<Vec<u8>>,
     done: bool,
@@ -68,7 +68,7 @@ impl Default for ListScanner {
 }
 
 impl ListScanner {
-    /// The next piece; `each` is called with every item that is complete by then.
+    /// Takes the next piece and calls `each` with every item that is now complete.
     pub(super) fn feed(
         &mut self,
         piece: &[u8],
@@ -110,7 +110,7 @@ impl ListScanner {
         Ok(())
     }
 
-    /// What the list says of itself, once it is complete.
+    /// The list's metadata, once the list is complete.
     pub(super) fn finish(self) -> Result<ListMeta, NoList> {
         match (self.done, self.meta) {
             (true, Some(meta)) => serde_json::from_slice(&meta).map_err(|_| NoList),
@@ -156,7 +156,7 @@ impl ListScanner {
         self.field = Field::Other;
     }
 
-    /// What was opened is a part that is taken.
+    /// True if the opened value is a part to read.
     fn begins(&self, byte: u8) -> bool {
         match self.field {
             Field::Items => self.depth == 3,
@@ -165,7 +165,7 @@ impl ListScanner {
         }
     }
 
-    /// What was closed is the part that is taken.
+    /// True if the closed value is the part that is being read.
     fn ends(&self) -> bool {
         let depth = if self.field == Field::Items { 2 } else { 1 };
         self.taken.is_some() && self.depth == depth

@@ -1,11 +1,11 @@
-//! What one subscriber has not been told yet: pure.
+//! The changes that wait for one subscriber: pure.
 //!
 //! Changes of an object that come while an earlier one waits become one, so a slow subscriber costs
-//! a place per object and holds up nobody. What it is told fits together: an object is added, then
-//! updated from what it was told last, then deleted. An object that came and went in the meantime is
-//! told as both, for those who count them, while no more than `PASSED_MAX` such wait.
-//! Order: by the first change of an object that waits.
-//! Bounds: a place for each object that is there or was told, and `PASSED_MAX`.
+//! a place per object and delays no other. Its changes are consistent: an object is added, then
+//! updated from the state that the subscriber received last, then deleted. An object that came and
+//! went in the meantime is delivered as both, for subscribers that count, while no more than
+//! `PASSED_MAX` such objects wait. Order: by the first change of an object that waits. Bounds: a
+//! place for each object that exists or was delivered, and `PASSED_MAX`.
 // k8s: staging/src/k8s.io/client-go/tools/cache/shared_informer.go processorListener, delta_fifo.go
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use super::object::{Object, ObjectKey};
 
-/// Objects that came and went and are still to be told.
+/// Limit of objects that came and went and still wait for delivery.
 pub(super) const PASSED_MAX: usize = 10_000;
 
-/// What a subscriber is told of an object.
+/// A change of an object, for a subscriber.
 #[derive(Debug, PartialEq)]
 pub enum ObjectChange<T> {
     /// It is there; `initial` when it was before the subscriber, or in the first list.
@@ -26,11 +26,11 @@ pub enum ObjectChange<T> {
         /// It is no news to the API server.
         initial: bool,
     },
-    /// It changed, or is told again (`resync`): then both are the same.
+    /// It changed, or is delivered again (`resync`): then both are the same.
     Updated {
-        /// As the subscriber was told last.
+        /// The state that the subscriber received last.
         old: Arc<T>,
-        /// As it is now.
+        /// The current state.
         new: Arc<T>,
     },
     /// It is gone.
@@ -70,10 +70,10 @@ pub(super) struct StoreChange<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     turn: u64,
-    /// As the subscriber was told last.
+    /// The state that the subscriber received last.
     told: Option<Arc<T>>,
     now: Option<Arc<T>>,
-    /// It went, and whoever was told of it has to know.
+    /// It was deleted; a subscriber that received it must receive the deletion.
     gone: Option<(Arc<T>, bool)>,
     initial: bool,
 }
@@ -84,7 +84,7 @@ impl<T> Waiting<T> {
     }
 }
 
-/// What waits to be told.
+/// Changes that wait for delivery.
 #[derive(Debug)]
 pub(super) struct PendingChanges<T> {
     waiting: HashMap<ObjectKey, Waiting<T>>,
@@ -92,7 +92,7 @@ pub(super) struct PendingChanges<T> {
     turns: u64,
     /// Turns of those that have passed.
     passed: BTreeSet<u64>,
-    /// How many that have passed were never told.
+    /// Number of passed objects that were never delivered.
     skipped: u64,
     initial: usize,
 }
@@ -121,7 +121,7 @@ impl<T: Object> PendingChanges<T> {
         self.initial
     }
 
-    /// Objects that came and went and were not told.
+    /// Number of objects that came and went undelivered.
     pub(super) fn skipped(&self) -> u64 {
         self.skipped
     }
@@ -131,7 +131,7 @@ impl<T: Object> PendingChanges<T> {
         let StoreChange { key, old, new, gone } = change;
         if let Some(waiting) = self.waiting.get_mut(key) {
             waiting.now.clone_from(new);
-            // The end of the one that was told counts, not that of a namesake that came later.
+            // The deletion of the delivered object counts, not that of a later namesake.
             let told = waiting.told.as_ref().map(|told| told.uid());
             let first = waiting.gone.take().filter(|(last, _)| told == Some(last.uid()));
             waiting.gone = first.or_else(|| gone.clone());
@@ -151,7 +151,7 @@ impl<T: Object> PendingChanges<T> {
         self.put(key.clone(), waiting);
     }
 
-    /// The object is to be told again, unless it will be anyway.
+    /// Queues the object for delivery again, unless it waits already.
     pub(super) fn push_again(&mut self, key: &ObjectKey, object: &Arc<T>) {
         if !self.waiting.contains_key(key) {
             let same = Some(Arc::clone(object));
@@ -184,7 +184,7 @@ impl<T: Object> PendingChanges<T> {
         }
     }
 
-    /// The next change to tell.
+    /// The next change to deliver.
     pub(super) fn pop(&mut self) -> Option<ObjectChange<T>> {
         let turn = *self.order.keys().next()?;
         let (key, mut waiting) = self.take(turn)?;
@@ -193,7 +193,7 @@ impl<T: Object> PendingChanges<T> {
             (None, None, Some(object)) => Some(ObjectChange::Added { object, initial }),
             (None, Some(gone), now) => {
                 let object = now.unwrap_or_else(|| Arc::clone(&gone.0));
-                // What is told now has to be told to be gone.
+                // An object that is delivered as added must be delivered as deleted.
                 (waiting.told, waiting.gone) = (Some(Arc::clone(&object)), Some(gone));
                 waiting.initial = false;
                 self.put(key, waiting);

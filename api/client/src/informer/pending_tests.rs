@@ -24,7 +24,7 @@ fn change(old: Known<'_>, new: Known<'_>, last: Option<(&Arc<Thing>, bool)>) -> 
     StoreChange { key, old: old.cloned(), new: new.cloned(), gone }
 }
 
-/// What is told, in a few letters.
+/// The delivered changes, in a few letters.
 fn told(pending: &mut PendingChanges<Thing>) -> Vec<String> {
     let shown = |thing: &Thing| format!("{}{}", thing.metadata.uid, thing.content);
     let all = std::iter::from_fn(|| pending.pop()).map(|change| match change {

@@ -1,17 +1,17 @@
-//! What a reflector does next: pure. It lists, watches, waits, and knows the version it stands at.
+//! The next step of a reflector: pure. It lists, watches, waits, and keeps its current version.
 //!
-//! Input: what came of the last step, and the time. Output: a [`ReflectorPlan`]. It starts at the
-//! newest state, or at whatever the server has in memory, and never goes back from there on its own:
-//! a list after a failure is at least as new as what is known. Servers since 1.31 have the newest in
-//! memory, too, but only for who takes it in one answer. When the server does not remember that version, or
-//! is not there yet, the list is the newest there is, straight from the store; so a store that was
-//! restored from a backup is followed back.
+//! Input: the result of the last step, and the time. Output: a [`ReflectorPlan`]. It starts at the
+//! newest state, or at the state of the server's watch cache, and never goes back from there on its
+//! own: a list after a failure is at least as new as the known state. Since 1.31 the watch cache
+//! also serves the newest state, but only to a client that takes it in one answer. When the server
+//! no longer has that version, or has not reached it yet, the list is the newest from etcd. So the
+//! reflector follows a store that was restored from a backup.
 //!
 //! Where upstream would stay blind: a server whose store went back accepts a watch of a version
 //! that it has yet to reach, and skips everything up to there, bookmarks too. Here a version that
-//! is lower than the last one ends a watch, and so does silence of `IDLE_MAX` of a server that
-//! sends bookmarks, which is otherwise one a minute; a watch without a single event is followed by
-//! a list. Bounds: one request at a time, at most one list at once after another.
+//! is lower than the last one ends a watch. So does silence of `IDLE_MAX` of a server that sends
+//! bookmarks, which otherwise come once a minute. A list follows a watch without a single event.
+//! Bounds: one request at a time, at most one list at once after another.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go ListAndWatch
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::error::InformerError;
 /// Objects of one answer to a list, where the server divides it.
 // k8s: staging/src/k8s.io/client-go/tools/pager/pager.go defaultPageSize
 const PAGE: u32 = 500;
-/// How long a watch is asked to last, in seconds: by chance between these.
+/// Duration that a watch requests, in seconds: random between these.
 const WATCH_SECONDS: (u32, u32) = (300, 600);
 /// The same of a watch of one object, of which there are many.
 // k8s: pkg/kubelet/util/manager/watch_based_manager.go MinWatchTimeout
@@ -35,11 +35,11 @@ const IDLE_MAX: Duration = Duration::from_secs(180);
 const SHORT: Duration = Duration::from_secs(1);
 /// A watch that got on and lasted so long has shown that the server is well.
 const WELL: Duration = Duration::from_secs(10);
-/// The pause before a watch whose connection broke is asked for again.
+/// The pause before a watch whose connection broke is requested again.
 // k8s: staging/src/k8s.io/client-go/rest/with_retry.go retryAfterResponse
 const LOST_WAIT: Duration = Duration::from_secs(1);
 
-/// Which state the first list has to have.
+/// The state that the first list must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstList {
     /// Any that the server has at hand; it may be older than what was known before a restart.
@@ -52,7 +52,7 @@ pub enum FirstList {
     Never,
 }
 
-/// Which state a list has to have.
+/// The state that a list must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ListAt {
     Any,
@@ -66,7 +66,7 @@ pub(super) struct ListPlan {
     pub(super) path: usize,
     pub(super) at: ListAt,
     pub(super) limit: Option<u32>,
-    /// Where the rest begins; `None` begins anew, and what was gathered does not count.
+    /// Token of the next page; with `None` the list starts over, and earlier pages do not count.
     pub(super) token: Option<String>,
 }
 
@@ -76,9 +76,9 @@ pub(super) struct WatchPlan {
     pub(super) path: usize,
     pub(super) from: String,
     pub(super) seconds: u32,
-    /// When it is to be ended here.
+    /// Time after which the client ends it.
     pub(super) lasts_max: Duration,
-    /// Silence after which it is to be ended here; [`Reflector::idle_max`] may tell of it later.
+    /// Silence after which the client ends it; [`Reflector::idle_max`] may set it later.
     pub(super) idle_max: Option<Duration>,
 }
 
@@ -98,7 +98,7 @@ enum Next {
     Watch,
 }
 
-/// Where a reflector stands.
+/// The state of a reflector.
 #[derive(Clone, Debug)]
 pub(super) struct Reflector {
     first: FirstList,
@@ -164,7 +164,7 @@ impl Reflector {
         self.events
     }
 
-    /// What to do now; `chance` is from 0 to 1.
+    /// The next step; `chance` is from 0 to 1.
     pub(super) fn plan(&mut self, now: Duration, chance: f64) -> ReflectorPlan {
         if std::mem::take(&mut self.broke) {
             return ReflectorPlan::Wait(LOST_WAIT);
@@ -211,8 +211,8 @@ impl Reflector {
         }
     }
 
-    /// A list that the server has in memory is told in one answer; only one that is read from the
-    /// store is divided.
+    /// A list from the watch cache comes in one answer; only a list that is read from etcd is
+    /// divided into pages.
     fn may_divide(&self) -> bool {
         self.divides || self.list_at() == ListAt::Any
     }
@@ -333,7 +333,7 @@ impl Reflector {
     }
 }
 
-/// What an event is about, for the version.
+/// The kind of an event, for the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventKind {
     Added,

@@ -11,7 +11,7 @@ use super::reflector::{
 const LONG: Duration = Duration::from_secs(400);
 const SHORT: Duration = Duration::from_millis(10);
 
-/// What came of a step.
+/// The result of a step.
 enum Came {
     Page(&'static str, &'static str),
     ListFailed(InformerError),

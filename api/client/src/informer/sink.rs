@@ -1,4 +1,4 @@
-//! Who is told by a reflector's task: a store that many read, or a record of one's own.
+//! Receivers of a reflector's objects: a store with many readers, or a record of one's own.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use super::object::{Object, UnreadableObject};
 use super::store::{Listed, ObjectStore};
 use crate::Share;
 
-/// Told of what a kind's objects are, in order. While it takes its time, the watch is held back.
+/// Receives a kind's objects, in order. The watch waits for each call to return.
 pub trait ObjectSink<T> {
     /// A list begins; what came of an earlier one that was not completed does not count.
     fn begin(&mut self);
     /// One of the list.
     fn listed(&mut self, object: T);
-    /// One of the list that cannot be read: whatever was known of it stays. `None` when not even its
-    /// name can be; then nobody knows who is gone.
+    /// An object of the list that cannot be read: its last good state stays. `None` when not even
+    /// its name can be read; then the list does not show which objects are gone.
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>);
-    /// Some of the list were told: no more is read of it until this is done.
+    /// Called after some objects of the list: the task reads no further until it returns.
     fn has_room(&mut self) -> impl Future<Output = ()> {
         ready(())
     }
@@ -36,7 +36,7 @@ pub trait ObjectSink<T> {
     fn no_kind(&mut self) {}
     /// Changes may have been missed, and there are no lists (`FirstList::Never`).
     fn read_again(&mut self) {}
-    /// On whose behalf the next request is made, where clients are shared.
+    /// The share under which the next request is made, where clients are shared.
     fn share(&self) -> Share {
         Share::default()
     }

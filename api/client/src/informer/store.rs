@@ -1,8 +1,8 @@
-//! What is known of a kind's objects, shared by readers, with indexes; and who is told of changes.
+//! A cache of a kind's objects for many readers, with indexes and subscribers to changes.
 //!
-//! Owner: the informer's task alone changes it. Readers get `Arc`s and hold no lock afterwards;
-//! a change is visible before subscribers are told of it. An object that is told again as it is
-//! stays the same `Arc`, and is no change. Bounds: as many objects as the server has of them.
+//! Owner: the informer's task alone changes it. Readers get `Arc`s and hold no lock afterwards; a
+//! change is visible before subscribers receive it. An object that comes again unchanged stays the
+//! same `Arc`, and is no change. Bounds: as many objects as the server has of them.
 // k8s: staging/src/k8s.io/client-go/tools/cache/thread_safe_store.go
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -13,7 +13,7 @@ use super::pending::StoreChange;
 use super::subscription::Queue;
 use pintle_api_types::symbol::Symbol;
 
-/// Which values an object has in an index: says each of them.
+/// Calls back with each value that an object has in an index.
 pub type IndexValues<T> = fn(&T, &mut dyn FnMut(&str));
 
 /// An index: its name and which values an object has in it.
@@ -22,7 +22,7 @@ pub type IndexBy<T> = (&'static str, IndexValues<T>);
 /// Everything that is known of a kind's objects.
 pub struct ObjectStore<T> {
     objects: RwLock<Objects<T>>,
-    /// Locked before `objects`, for as long as a change is made and told.
+    /// Locked before `objects`, until a change is made and queued.
     queues: Mutex<Vec<Weak<Queue<T>>>>,
 }
 
@@ -136,7 +136,7 @@ impl<T: Object> ObjectStore<T> {
         objects.flatten().cloned().collect()
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.read().known.len()
     }
@@ -151,7 +151,7 @@ impl<T: Object> ObjectStore<T> {
         self.read().synced
     }
 
-    /// Makes changes, and tells everybody of them in the same order.
+    /// Makes changes, and queues them for every subscriber in the same order.
     fn change<R>(&self, make: impl FnOnce(&mut Objects<T>, &mut Vec<StoreChange<T>>) -> R) -> R {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = Vec::new();
@@ -203,7 +203,7 @@ impl<T: Object> ObjectStore<T> {
         });
     }
 
-    /// From now on the queue is told of every change, after what there is.
+    /// Queues every current object for the subscriber, and from now on every change.
     pub(super) fn join(&self, queue: &Arc<Queue<T>>) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let objects = self.read();
@@ -217,7 +217,7 @@ impl<T: Object> ObjectStore<T> {
         queues.push(Arc::downgrade(queue));
     }
 
-    /// Tells one queue of every object again.
+    /// Queues every object again for one subscriber.
     pub(super) fn resync(&self, queue: &Queue<T>) {
         let _in_order = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_again(&mut self.read().known.iter());

@@ -107,7 +107,7 @@ async fn each_subscriber_has_synced_when_it_has_dealt_with_the_beginning() {
     let change = late.next().await;
     assert!(late.has_synced(), "what was told was dealt with before the resync");
     assert!(matches!(change, ObjectChange::Updated { old, new } if Arc::ptr_eq(&old, &new)));
-    // Whoever is gone is not told.
+    // A dropped subscriber receives nothing.
     drop(early);
     store.apply(thing("a", 3, "", &[]));
     assert_eq!(store.queues.lock().expect("not poisoned").len(), 1);

@@ -1,7 +1,7 @@
 //! One subscriber of an informer: its changes, in order, at its own pace.
 //!
-//! Owner: the subscriber; its drop ends it. Bounds: see `pending`. A `resync` tells every object
-//! again once in a while, for those who look after something else than the object.
+//! Owner: the subscriber; its drop ends it. Bounds: see `pending`. A `resync` delivers every object
+//! again periodically, for subscribers that reconcile other state than the object.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::store::ObjectStore;
 // k8s: staging/src/k8s.io/client-go/tools/cache/shared_informer.go minimumResyncPeriod
 const RESYNC_MIN: Duration = Duration::from_secs(1);
 
-/// What the store has to tell one subscriber.
+/// The store's changes for one subscriber.
 pub(super) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     changed: Notify,
-    /// True when the subscriber has been told everything of the beginning.
+    /// True when the subscriber has received every initial object.
     synced: watch::Sender<bool>,
 }
 
@@ -90,7 +90,7 @@ impl<T: Object> Subscription<T> {
         Self { queue, store: Arc::clone(store), resync: None }
     }
 
-    /// Has every object told again each time such a period ends; a second at least.
+    /// Delivers every object again at the end of each such period; a second at least.
     #[must_use]
     pub fn resync(mut self, period: Duration) -> Self {
         let period = period.max(RESYNC_MIN);
@@ -126,17 +126,17 @@ impl<T: Object> Subscription<T> {
         *self.queue.synced.borrow()
     }
 
-    /// Tells others when that is so.
+    /// Turns true when the subscriber has received every initial object.
     pub fn synced(&self) -> watch::Receiver<bool> {
         self.queue.synced.subscribe()
     }
 
-    /// Objects that wait to be told.
+    /// Number of objects that wait for delivery.
     pub fn waiting(&self) -> usize {
         self.queue.state().pending.len()
     }
 
-    /// Objects that came and went and were never told, because the subscriber was too slow.
+    /// Objects that came and went undelivered, because the subscriber was too slow.
     pub fn skipped(&self) -> u64 {
         self.queue.state().pending.skipped()
     }

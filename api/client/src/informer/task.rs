@@ -1,9 +1,10 @@
-//! The task of a reflector: asks as the reflector says, and tells its sink what it is told.
+//! The task of a reflector: sends the planned requests, and passes the answers to its sink.
 //!
-//! Owner: whoever runs it; it ends by being dropped. Bounds: one request at a time; a list that
-//! stops coming for `PIECE_WAIT_MAX` is given up, and so is one whose answer does not begin. That a
-//! server is gone is found by its connection (`dial`, `pool`). What only a list, an event or the
-//! beginning of a watch needs is boxed: there may be thousands of tasks, nearly always in between.
+//! Owner: the caller that polls it; it ends by being dropped. Bounds: one request at a time. A list
+//! that stops coming for `PIECE_WAIT_MAX` is given up, and so is one whose answer does not begin.
+//! `dial` and `pool` detect a dead server at its connection. Values that only a list, an event or
+//! the beginning of a watch needs are boxed: there may be thousands of tasks, nearly always in
+//! between.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -39,12 +40,12 @@ pub(super) struct FollowTask<T, S> {
     list_begun: Instant,
     /// Objects of the list so far.
     items: usize,
-    /// What was said last.
+    /// The last reported state.
     works: Option<bool>,
     of: PhantomData<fn() -> T>,
 }
 
-/// Why a watch is over.
+/// Reason for the end of a watch.
 enum WatchEnd {
     Closed,
     Idle,

@@ -22,7 +22,7 @@ use crate::{AnswerWithin, Share};
 /// Most that is read of an answer that says no.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
-/// Where the objects of a kind are, and which of them are meant.
+/// The paths of a kind's objects, and the selected ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectSource {
     /// Paths of the kind, such as `/api/v1/pods`: the first that the server has.
@@ -35,7 +35,7 @@ pub struct ObjectSource {
     pub only_metadata: bool,
 }
 
-/// What the answer is to hold.
+/// The content type that the answer must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accepts {
     Objects,
@@ -155,7 +155,7 @@ pub(super) async fn open(
     Err(InformerError::answered(status, &body))
 }
 
-/// What an answer says that says no: of words that do not end those that come in that time.
+/// The body of an error answer; of a body that does not end, the part that comes in that time.
 async fn refusal<B>(mut pieces: Pieces<B>, within: Duration) -> Vec<u8>
 where
     B: http_body::Body<Data = Bytes, Error: std::error::Error + 'static>,

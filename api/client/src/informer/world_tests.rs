@@ -37,7 +37,7 @@ crate::pruned_object!(Thing);
 
 type Things = BTreeMap<u8, Thing>;
 
-/// What happens to the server, or on the way to it.
+/// An event at the server, or on the way to it.
 #[derive(Clone, Debug)]
 enum Op {
     Put(u8),
@@ -47,7 +47,7 @@ enum Op {
     Compact,
     /// Back by so many versions; the watch may break at that.
     Restore(u64, bool),
-    /// What the server has in memory is so many versions behind.
+    /// The watch cache is so many versions behind.
     Lag(u64),
     /// It has nothing in memory: lists come in pages.
     NoCache(bool),
@@ -195,8 +195,8 @@ impl Client {
         }
     }
 
-    /// A write that would overtake what the client knew before a restore could not be seen by
-    /// anybody who has versions only.
+    /// True if a write would overtake the version that the client knew before a restore: a client
+    /// that has versions only cannot see that.
     fn is_overtaken_by(&self, server: &Server) -> bool {
         let known = self.reflector.version().and_then(|version| version.parse::<u64>().ok());
         self.outdated && known.is_some_and(|known| server.version + 1 >= known)
@@ -257,7 +257,7 @@ impl Client {
         }
     }
 
-    /// What the subscriber is told fits together.
+    /// Checks that the subscriber's changes are consistent.
     fn listen(&mut self) {
         while let Some(change) = self.subscription.try_next() {
             match change {

@@ -11,7 +11,7 @@ use super::watch::LeaseWatch;
 use super::{JITTER, Timing, TimingError};
 use pintle_api_types::jitter;
 
-/// Why there is no word of the lease.
+/// Reason why the lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
 enum NoAnswer {
     #[error(transparent)]
@@ -42,7 +42,7 @@ impl Elector {
         Ok(Self { api: Api::namespaced(client, namespace), name: name.to_owned(), timing, term })
     }
 
-    /// Who leads, as far as is known.
+    /// The last known holder of the lease.
     pub fn leader(&self) -> Option<&str> {
         self.term.leader()
     }
@@ -65,8 +65,8 @@ impl Elector {
         tracing::info!(lease = self.name, "this process leads");
     }
 
-    /// Keeps leading; returns when the lease could not be renewed in time. Whoever calls must stop
-    /// working then, before another process begins. `renewed` is told of each renewal.
+    /// Keeps leading; returns when the lease could not be renewed in time. The caller must stop
+    /// working then, before another process begins. Calls `renewed` after each renewal.
     pub async fn hold(&mut self, renewed: impl Fn()) {
         let (retry, mut pause) = (self.timing.retry, Duration::ZERO);
         loop {
@@ -161,7 +161,7 @@ impl Elector {
         }
     }
 
-    /// Those who wait do not ask in step.
+    /// A random pause, so that candidates do not ask in step.
     fn pause(&self) -> Duration {
         jitter::jitter(self.timing.retry, JITTER)
     }

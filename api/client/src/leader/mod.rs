@@ -6,10 +6,11 @@
 //!        └──────────── Lease ────────────┘
 //! ```
 //! Input: a client, a lock's name, an identity, timings. Output: when the process leads, when it no
-//! longer does. Who reads a lease that another holds waits a whole lease duration from the moment
-//! at which it *saw* the last change, by its own monotonic clock: no two clocks are compared. A
-//! holder that cannot renew stops before that can have passed, counted from when it *began* the last
-//! renewal that was answered. Bounds: one request at a time, each within half the renew deadline.
+//! longer does. A candidate that reads the lease of another holder waits a whole lease duration
+//! from the moment at which it *saw* the last change, by its own monotonic clock: no two clocks are
+//! compared. A holder that cannot renew stops before that can have passed, counted from when it
+//! *began* the last renewal that was answered. Bounds: one request at a time, each within half the
+//! renew deadline.
 // k8s: staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go
 
 mod elector;
@@ -29,7 +30,7 @@ const REQUEST_LEAST: Duration = Duration::from_secs(1);
 /// For the work to stop, before others begin.
 const STOP: Duration = Duration::from_secs(1);
 
-/// How long a lease is good, how long its holder tries to renew it, how often anybody tries.
+/// Duration of a lease, how long its holder tries to renew it, how often a candidate tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Others take over after this time without a change (`leaseDuration`).
@@ -51,7 +52,7 @@ impl Default for Timing {
     }
 }
 
-/// Timings with which two could lead at once, or nobody.
+/// Timings with which two processes could lead at once, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
     /// A lease has whole seconds, at least one.
@@ -63,7 +64,7 @@ pub enum TimingError {
     /// There must be time for a second attempt.
     #[error("renewDeadline must be longer than 1.2 times retryPeriod; the defaults are 10s and 2s")]
     RetryNotShorter,
-    /// Nobody may ask without a pause.
+    /// A candidate may not ask without a pause.
     #[error("retryPeriod must be longer than zero; the default is 2s")]
     RetryZero,
 }
@@ -80,14 +81,14 @@ impl Timing {
         }
     }
 
-    /// How long one request is waited for.
+    /// Timeout of one request.
     // k8s: staging/src/k8s.io/client-go/tools/leaderelection/resourcelock/interface.go NewFromKubeconfig
     fn request_max(self) -> Duration {
         (self.renew / 2).max(REQUEST_LEAST)
     }
 
     /// How long a holder works after it began its last renewal: as long as upstream's, which counts
-    /// from the answer, unless others may begin before that.
+    /// from the answer, unless another process may begin before that.
     fn work_max(self) -> Duration {
         (self.renew + self.retry).min(self.lease.saturating_sub(STOP)).max(self.renew)
     }

@@ -1,6 +1,6 @@
-//! What is known of the lease, and what to do about it. Pure: no clock, no I/O.
+//! The known state of the lease, and the next request. Pure: no clock, no I/O.
 //!
-//! Input: the time, what was read, what was written. Output: the next request.
+//! Input: the time, the lease that was read or written. Output: the next request.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 pub(super) enum Ask {
     /// We hold it: write this over what we wrote last.
     Renew(Box<Lease>),
-    /// Look who holds it.
+    /// Read the lease.
     Read,
 }
 
-/// What follows from a read.
+/// The step after a read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
     /// There is none: make this one.
     Create(Box<Lease>),
-    /// It is ours or nobody's: write this one.
+    /// The lease is ours, free or expired: write this one.
     Write(Box<Lease>),
     /// Another holds it.
     Wait,
@@ -52,7 +52,7 @@ impl Term {
         Self { identity, name, lease, seen: None, renewed: None }
     }
 
-    /// Who holds the lease, as far as is known.
+    /// The last known holder of the lease.
     pub(super) fn leader(&self) -> Option<&str> {
         holder(&self.seen.as_ref()?.lease)
     }
@@ -62,17 +62,17 @@ impl Term {
         self.seen.as_ref().map(|seen| &seen.lease)
     }
 
-    /// Since when our lease counts: no later than anybody else saw it.
+    /// Start of our lease: no later than another process saw it.
     pub(super) fn renewed(&self) -> Option<Instant> {
         self.renewed
     }
 
-    /// Whether that is this process.
+    /// True if this process holds the lease.
     pub(super) fn is_ours(&self) -> bool {
         self.leader() == Some(self.identity.as_str())
     }
 
-    /// How an attempt begins.
+    /// The first request of an attempt.
     pub(super) fn ask(&self, now: Instant, wall: Timestamp) -> Ask {
         match &self.seen {
             Some(seen) if self.is_ours() && is_valid(seen, now) => {
@@ -82,7 +82,7 @@ impl Term {
         }
     }
 
-    /// What was read; `None` when there is no lease.
+    /// Handles a read; `found` is `None` when there is no lease.
     pub(super) fn read(&mut self, found: Option<Lease>, now: Instant, wall: Timestamp) -> Next {
         let Some(found) = found else {
             return Next::Create(Box::new(self.wanted(None, wall)));
@@ -152,7 +152,7 @@ pub(super) fn holder(lease: &Lease) -> Option<&str> {
     holder.filter(|holder| !holder.is_empty())
 }
 
-/// Whether its holder may still work, by the duration that the holder wrote.
+/// True if the holder may still work, by the duration that the holder wrote.
 // k8s: leaderelection.go isLeaseValid
 fn is_valid(seen: &Seen, now: Instant) -> bool {
     let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);

@@ -116,11 +116,11 @@ struct Store(Arc<Mutex<Held>>);
 struct Held {
     lease: Option<Value>,
     version: u64,
-    /// When it was written last.
+    /// Time of the last write.
     written: Option<Instant>,
 }
 
-/// How a process is answered.
+/// How the server answers a process.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Line {
     #[default]
@@ -134,7 +134,7 @@ enum Line {
 }
 
 impl Store {
-    /// A client for one process, whose line may get worse.
+    /// A client for one process, whose connection may get worse.
     fn client(&self) -> (kube::Client, Arc<Mutex<Line>>) {
         let line = Arc::new(Mutex::new(Line::default()));
         let (store, of_client) = (self.clone(), Arc::clone(&line));
@@ -325,7 +325,7 @@ fn release_is_seen_without_waiting_for_the_next_attempt() {
         let (mut first, mut second) = (elector("a"), elector("b"));
         first.acquire().await;
         let release = async {
-            // The second one has read the lease by then, and waits.
+            // The second process has read the lease by now, and waits.
             tokio::time::sleep(QUICK.retry).await;
             first.release().await;
         };

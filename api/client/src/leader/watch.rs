@@ -26,7 +26,7 @@ enum State {
     Refused,
 }
 
-/// What an event of the watch means.
+/// The meaning of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// No process holds the lease.

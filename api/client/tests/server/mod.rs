@@ -64,7 +64,7 @@ impl Authority {
     }
 }
 
-/// What a request said.
+/// A request's content.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) path: String,
@@ -86,12 +86,12 @@ struct State {
     pods: Pods,
 }
 
-/// What becomes of the connections that there are; new ones work.
+/// The state of the existing connections; new ones work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Line {
     #[default]
     Open,
-    /// Nobody reads or writes, and the kernel acknowledges what comes.
+    /// The server neither reads nor writes, and the kernel acknowledges what arrives.
     Silent,
     /// No packet gets through, as when a machine or a router has gone.
     Lost,
@@ -120,7 +120,7 @@ impl Server {
         Self::start_with(authority, [false, true]).await
     }
 
-    /// Whether it speaks HTTP/2 on its first connection, and on others.
+    /// Starts a server; `http2` holds for its first connection, and for others.
     async fn start_with(authority: Authority, http2: [bool; 2]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -198,7 +198,7 @@ impl Server {
         &self.state.pods
     }
 
-    /// Nobody reads or writes the connections that there are.
+    /// Stops reading and writing on the existing connections.
     pub(crate) fn silence(&self) {
         self.state.line.send_replace(Line::Silent);
     }
@@ -258,8 +258,8 @@ async fn accept(listener: TcpListener, acceptors: [TlsAcceptor; 2], state: Arc<S
     }
 }
 
-/// Has the kernel drop what comes, unseen: nobody acknowledges it. What was sent must have been
-/// acknowledged before, or the kernel would send it again and again, and be heard.
+/// Has the kernel drop what arrives, without acknowledging it. Earlier packets must have been
+/// acknowledged before, or the kernel would send them again and be heard.
 async fn lose_packets(stream: &TcpStream) {
     let port = |address: std::io::Result<SocketAddr>| address.expect("an address").port();
     let ends = (port(stream.local_addr()), port(stream.peer_addr()));
@@ -270,7 +270,7 @@ async fn lose_packets(stream: &TcpStream) {
     SockRef::from(stream).attach_filter(&nothing).expect("a filter");
 }
 
-/// What the socket between these ports has sent and nobody has acknowledged.
+/// Bytes that the socket between these ports has sent and that are not acknowledged.
 fn bytes_on_their_way((local, peer): (u16, u16)) -> Option<u64> {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the kernel's table");
     let ends = [format!(":{local:04X}"), format!(":{peer:04X}")];

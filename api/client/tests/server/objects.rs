@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Objects of a page, of those lists that come in pages.
 const PAGE: usize = 2;
 
-/// What the server answers.
+/// An answer of the server.
 pub(crate) enum Told {
     Text(u16, String),
     Watch(UnboundedReceiver<Bytes>),
@@ -54,7 +54,7 @@ impl Pods {
         });
     }
 
-    /// Tells every watch where the server is.
+    /// Sends every watch a bookmark with the server's version.
     pub(crate) fn bookmark(&self) {
         self.with(|state| {
             state.version += 1;
@@ -141,7 +141,7 @@ impl State {
         for (at, watch) in &mut self.watches {
             if version > *at {
                 *at = version;
-                // Whoever is gone is not told.
+                // A watch that is gone receives nothing.
                 let _ = watch.send(line.clone());
             }
         }
