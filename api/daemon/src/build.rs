@@ -1,8 +1,8 @@
-//! Which program this is: its version, and the number that its linker gave this build.
+//! This program's version, and the build id that its linker gave it.
 //!
 //! Input: the running program's own file. Output: `0.1.0+30b352c0c7c5`, the version with the
 //! beginning of the build id behind it, as semantic versions have it. Two builds of one version may
-//! decide differently; what they wrote down tells them apart by this. Reads the file's head and its
+//! decide differently; the build id distinguishes their records. Reads the file's head and its
 //! notes, which may block. Bounds: `HEADERS_MAX`, `NOTES_BYTES_MAX`.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ const ELF_BYTES: usize = 64;
 const HEADER_BYTES: usize = 56;
 /// A program header's kind.
 const PT_NOTE: u32 = 4;
-/// A note's kind, and whose it is.
+/// A note's type, and its name.
 const NT_GNU_BUILD_ID: u32 = 3;
 const GNU: &[u8] = b"GNU\0";
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A note: whose, kind, text.
+    /// A note: name, type, text.
     fn note(name: &[u8], kind: u32, text: &[u8]) -> Vec<u8> {
         let length = |of: &[u8]| u32::try_from(of.len()).expect("short").to_le_bytes();
         let mut note = [length(name), length(text), kind.to_le_bytes()].concat();

@@ -1,12 +1,12 @@
-//! What a daemon needs besides its work, shared by the three daemons.
+//! Code besides its work that a daemon needs, shared by the three daemons.
 //!
 //! ```text
-//!   logging, clock, build     lines, times, which program this is
-//!   tasks, blocking           tasks that are watched; threads for what a disk can hold up
+//!   logging, clock, build     lines, times, this program's version
+//!   tasks, blocking           supervised tasks; threads for work that a disk can delay
 //!   own_code                  code that is not used any more does not count as memory
 //!   durable, files, regular_file, twice   careful files
-//!   told                      a trouble that goes on is a line in the log, not thousands
-//!   metrics, serve            what others read: families, HTTP servers, who may ask
+//!   told                      logs a persistent problem once, then hourly
+//!   metrics, serve            metric families, HTTP servers, their access control
 //!   program                   the process of a leader-elected component: flags, lease, port, end
 //! ```
 

@@ -53,7 +53,7 @@ impl Verbosity {
     }
 }
 
-/// How a line is written.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// klog's.
@@ -145,7 +145,7 @@ fn finest(verbosity: u32) -> Level {
 
 fn is_shown(target: &str, level: Level, verbosity: u32) -> bool {
     let own = target.starts_with(OWN_CRATES) || verbosity >= LIBRARIES_FROM;
-    // Every failed request is an error to it; what matters of them is said by who asked.
+    // kube logs every failed request as an error; the caller logs those that matter.
     if !own && target.starts_with("kube_") {
         return false;
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::blocking::{self, Place};
 use crate::tasks;
 
-/// How long code that is not used again stays.
+/// Interval after which unused code is dropped from memory.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Begins with it; `forget` is `pintle_heap::code::forget`, which comes with the daemon's allocator.

@@ -14,7 +14,7 @@ use std::path::Path;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
 
-/// How often a resolution is repeated when a rename elsewhere disturbed it (EAGAIN).
+/// Attempts of a resolution that a concurrent rename disturbed (EAGAIN).
 const RESOLVE_ATTEMPTS: u32 = 16;
 /// Directories of a log's path below the folder of all logs: the pod's, the container's.
 const LOG_DEPTH: usize = 3;
@@ -24,7 +24,7 @@ pub fn open_in(base: &Path, path: &Path) -> io::Result<File> {
     reopen(&reference(base, path)?, OFlag::O_RDONLY)
 }
 
-/// Opens a file for reading whose folder is trusted.
+/// Opens a file for reading; its folder is trusted.
 pub fn open_at(path: &Path) -> io::Result<File> {
     let (base, name) = split(path, 1)?;
     open_in(base, name)
@@ -73,8 +73,8 @@ pub fn create_at(path: &Path, mode: u32) -> io::Result<File> {
     create_in(base, name, mode)
 }
 
-/// Replaces what a file holds, in place, so that those who have it mounted see it; makes it when it
-/// is missing.
+/// Replaces a file's content in place, so that containers that mount the file see it; creates the
+/// file if it is missing.
 pub fn overwrite_in(base: &Path, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = match reference(base, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => create_in(base, path, mode)?,

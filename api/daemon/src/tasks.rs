@@ -1,15 +1,15 @@
-//! Tasks and threads of this process: what a panic ends, and who kept the deciding thread busy.
+//! Tasks and threads of this process: the effect of a panic, and stalls of the deciding thread.
 //!
-//! Two kinds. A *singleton* does something for the whole node and nobody starts it again: a panic
-//! in it ends the process with one line and `PANIC_EXIT`, and the service manager starts the agent
-//! anew, which costs no pod anything. Everything else belongs to one pod or to one request: a panic
-//! ends that piece of work (`caught`), and whoever waits for it is told. In both cases the panic is
-//! counted by the task's name. Half an agent never goes on.
+//! Two kinds. A *singleton* works for the whole node and is never restarted: a panic in it ends the
+//! process with one line and `PANIC_EXIT`, and the service manager restarts the agent, which does
+//! not affect pods. All other work belongs to one pod or to one request: a panic ends that piece of
+//! work (`caught`), and its waiting caller gets an error. In both cases the panic is counted by the
+//! task's name. Half an agent never goes on.
 //!
 //! Every task that is begun here has a name; a poll that keeps its thread for `SLOW_POLL` or longer
-//! is logged with it at verbosity 2. How long the deciding loop could not run is measured by
-//! `measured`, which wraps all tasks of the main thread: two readings of the clock and of the
-//! thread's use for each round of them and nothing while the agent is idle.
+//! is logged with it at verbosity 2. `measured`, which wraps all tasks of the main thread, measures
+//! how long the deciding loop could not run: two readings of the clock and of the thread's CPU use
+//! for each round of them and nothing while the agent is idle.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -42,7 +42,7 @@ thread_local! {
     static NAME: Cell<&'static str> = const { Cell::new("") };
     /// Depth of `caught` around the code that runs.
     static CATCHING: Cell<u32> = const { Cell::new(0) };
-    /// Where the last panic of this thread happened, for the one who catches it.
+    /// Place of the last panic of this thread, for the code that catches it.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -51,8 +51,8 @@ thread_local! {
 #[error("panic: {0}")]
 pub struct Panicked(pub String);
 
-/// Has panics written to the log as one line each. A panic that is caught is logged by whoever
-/// catches it, with what it cost.
+/// Writes panics to the log as one line each. The code that catches a panic logs it with its
+/// effect.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|info: &PanicHookInfo<'_>| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
@@ -65,8 +65,8 @@ pub fn log_panics() {
     }));
 }
 
-/// Has panics that are caught say nothing on standard error, for commands that tell of them
-/// themselves; any other one is told as before.
+/// Silences caught panics on standard error, for commands that report them themselves; any other
+/// panic is reported as before.
 pub fn keep_caught_quiet() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
@@ -82,7 +82,7 @@ pub fn panics() -> BTreeMap<&'static str, u64> {
     PANICS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// How long the deciding thread was away, each time that it was busy.
+/// Each time that the deciding thread was busy: how long it did not return to its loop.
 pub fn stalls() -> &'static Histogram {
     STALLS.get_or_init(|| Histogram::new(STALL_BUCKETS))
 }
@@ -226,16 +226,16 @@ pub async fn measured<F: Future>(all: F) -> F::Output {
     .await
 }
 
-/// What this thread has used of the processors.
+/// CPU use of this thread.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     time: Duration,
-    /// How often it gave its processor away because it waited for something.
+    /// Voluntary context switches.
     waits: i64,
 }
 
 impl Use {
-    /// `None` where the kernel does not tell.
+    /// `None` where the kernel does not report it.
     fn now() -> Option<Self> {
         let usage = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
         let micros = (usage.user_time() + usage.system_time()).num_microseconds();
@@ -247,7 +247,7 @@ impl Use {
 /// How long the thread was busy in a round of `away`.
 fn busy_in(away: Duration, before: Option<Use>, after: Option<Use>) -> Duration {
     match (before, after) {
-        // It never waited: when it did not run, somebody else did.
+        // It never waited: while it did not run, other threads did.
         (Some(before), Some(after)) if after.waits == before.waits => {
             after.time.saturating_sub(before.time).min(away)
         }
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(CATCHING.get(), 0);
     }
 
-    /// What the next test runs in a process of its own.
+    /// The child process of the next test.
     #[test]
     fn as_a_child_a_singleton_panics() {
         if std::env::var_os(CHILD).is_none() {

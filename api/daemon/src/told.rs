@@ -1,20 +1,20 @@
-//! A trouble that goes on is told once: when it is new, when it is another one, once an hour while
-//! it lasts, and when it is over.
+//! Logs a persistent problem once: when it is new, when it changes, once an hour while it lasts,
+//! and when it is over.
 //!
-//! Input: what a look found, in one sentence, or nothing. Output: a line for the log, mostly none.
-//! Pure but for `Line::log`. Bound: one sentence.
+//! Input: the result of a check, in one sentence, or nothing. Output: a line for the log, mostly
+//! none. Pure but for `Line::log`. Bound: one sentence.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// What lasts is told again after this.
+/// A problem that lasts is logged again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
-/// Remembers what was told last, and when.
+/// Remembers the last logged problem, and the time.
 #[derive(Debug, Default)]
 pub struct Told(Option<(String, Instant)>);
 
-/// What there is to tell.
+/// A line to log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// It is so.

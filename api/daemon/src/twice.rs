@@ -1,4 +1,4 @@
-//! What two looks in a row found: what comes or goes just now is found by one of them only. Pure.
+//! Values seen by two scans in a row: a value that just appears or vanishes is in only one. Pure.
 
 use std::collections::BTreeSet;
 

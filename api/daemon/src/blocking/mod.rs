@@ -1,20 +1,19 @@
 //! Work that may block, kept off the thread that decides, with a share for each pod.
 //!
-//! Input: a job and its `Place`: what kind of work it is, whose it is, and whether it changes or
-//! only reads. Output: the job's answer, or why there is none (`Blocked`): it panicked, it took
-//! longer than its patience, its owner has too many waiting.
+//! Input: a job and its `Place`: its class, its owner, and whether it changes or only reads.
+//! Output: the job's answer, or the reason why there is none (`Blocked`): it panicked, it exceeded
+//! its timeout, its owner has too many jobs waiting.
 //!
 //! Why not tokio's pool: that one has no shares. Sixty mounts of a dead NFS server held the thread
 //! that a healthy pod's volume needed. Here:
 //! - Each class of work has threads of its own, so that a removal of millions of files never waits
 //!   in front of a mount, and a hostPath on a dead server never in front of a config map.
 //! - Within a class owners take turns, and no owner ever runs more than one change, one read and
-//!   one rotation of logs.
-//!   A second change of the same pod waits for the first, even for one that was given up: files of
-//!   a pod have one writer.
-//! - A job that runs longer than `SLOW_AFTER` keeps its thread but no longer counts: a spare
-//!   thread takes its turn, up to a bound. Owners with such a job get no spare thread.
-//! - A caller that goes away takes a waiting job along; one that runs is left to end.
+//!   one rotation of logs. A second change of the same pod waits for the first, even for one that
+//!   was given up: files of a pod have one writer.
+//! - A job that runs longer than `SLOW_AFTER` keeps its thread but no longer counts: a spare thread
+//!   takes its turn, up to a bound. Owners with such a job get no spare thread.
+//! - A waiting job is dropped with its caller; a running job runs to its end.
 //!
 //! Bounds: `Class::limits` (30 threads over all classes), `WAITING_PER_OWNER_MAX`. Threads end
 //! after `IDLE_MAX` without work.
@@ -46,9 +45,9 @@ pub enum Class {
     Remote,
     /// Removal of trees whose size a pod chose.
     Removal,
-    /// Sweeps over everything and compression: long, and nobody waits for them.
+    /// Sweeps over everything and compression: long jobs for which no caller waits.
     Bulk,
-    /// What clients of the HTTPS port ask for.
+    /// Requests of clients of the HTTPS port.
     Serve,
 }
 
@@ -100,7 +99,7 @@ impl Limits {
     }
 }
 
-/// Who has a share.
+/// The owner of a share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Owner {
     Pod(PodUid),
@@ -119,7 +118,7 @@ enum Lane {
     Logs,
 }
 
-/// Where a job belongs.
+/// Class, owner and kind of access of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     class: Class,
@@ -139,7 +138,7 @@ const OWNERSHIP_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// Own files lie on the node's disk.
 const OWN_PATIENCE: Duration = Duration::from_secs(60);
-/// Nobody waits for these.
+/// No caller waits for these.
 const BULK_PATIENCE: Duration = Duration::from_secs(3600);
 
 impl Place {
@@ -218,7 +217,7 @@ impl Place {
         Self { class: Class::Serve, owner, lane: Lane::Look, patience }
     }
 
-    /// What kind of work it is.
+    /// The class of the work.
     pub fn class(&self) -> Class {
         self.class
     }
@@ -235,7 +234,7 @@ impl Place {
     }
 }
 
-/// Why a job has no answer.
+/// Reason why a job has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
     /// It did not end in time. If it runs, it goes on, and what is ordered next waits for it.

@@ -1,7 +1,7 @@
-//! Whose job runs next: pure, no thread and no clock in it.
+//! The order of jobs: pure, no thread and no clock in it.
 //!
 //! Input: jobs as they are ordered, withdrawn, begun and ended, and instants. Output: the job to
-//! run next in a class, and whether one could. Whatever runs the jobs (threads here, a ring
+//! run next in a class, and whether one could. Every executor of jobs (threads here, a ring
 //! elsewhere) asks it, so that shares are the same everywhere. Bounds: `WAITING_PER_OWNER_MAX`,
 //! `WAITING_PER_PART_MAX`.
 
@@ -20,7 +20,7 @@ const WAITING_PER_PART_MAX: usize = 4096;
 /// Names one job.
 pub type JobId = u64;
 
-/// What one class does just now.
+/// The current state of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Jobs that run.
@@ -110,7 +110,7 @@ impl<J> Queue<J> {
         Some(job)
     }
 
-    /// Whether a job of the class could begin now.
+    /// True if a job of the class could begin now.
     pub fn could_begin(&self, class: Class, now: Instant) -> bool {
         let line = &self.classes[&class];
         line.room(now) && line.turns.iter().any(|key| self.may_begin(line, key, now))
@@ -120,7 +120,7 @@ impl<J> Queue<J> {
         if self.busy.contains(key) {
             return false;
         }
-        // Spare threads are for those who hold none up.
+        // Spare threads are only for owners without a slow job.
         let own = |running: &Running| running.key.0 == key.0 && running.is_slow(now);
         line.running.len() < line.limits.threads || !line.running.iter().any(own)
     }
@@ -154,7 +154,7 @@ impl<J> Queue<J> {
         self.busy.remove(&key);
     }
 
-    /// What the class does at this instant.
+    /// The state of the class at this instant.
     pub fn counts(&self, class: Class, now: Instant) -> Counts {
         let line = &self.classes[&class];
         Counts {

@@ -1,4 +1,4 @@
-//! What a hung or broken job costs, and whom.
+//! The effects of a hung or broken job on its own pod and on other pods.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

@@ -73,7 +73,7 @@ impl Drop for Withdraw {
 struct Wake(Class);
 
 thread_local! {
-    /// What `Pool::own` made for this thread.
+    /// The pool that `Pool::own` made for this thread.
     static OWN: OnceCell<Pool> = const { OnceCell::new() };
 }
 
@@ -219,7 +219,7 @@ impl Pool {
         self.shared.gave_up.load(Ordering::Relaxed)
     }
 
-    /// What a class does just now.
+    /// The current state of a class.
     pub fn counts(&self, class: Class) -> Counts {
         self.shared.lock().queue.counts(class, Instant::now())
     }

@@ -43,7 +43,7 @@ struct Lease {
     name: String,
 }
 
-/// Whether the process leads, by lease.
+/// True if the process leads, by lease.
 #[derive(Clone, Debug)]
 pub struct Leading(Family<Lease, Gauge>);
 

@@ -1,5 +1,5 @@
-//! What the metrics of every daemon are made of: registration, exposition, and the families that
-//! all Kubernetes components have.
+//! The metrics of every daemon: registration, exposition, and the families that all Kubernetes
+//! components have.
 //!
 //! Names, labels and help texts are upstream's.
 
@@ -38,8 +38,8 @@ impl std::fmt::Debug for Names<'_> {
     }
 }
 
-/// What a scraper of a Kubernetes component reads: Prometheus' text format. Counters named in
-/// `plain` are there under their own names, all others with `_total`.
+/// The exposition for scrapers of a Kubernetes component: Prometheus' text format. Counters named
+/// in `plain` keep their names, all others get `_total`.
 pub fn exposition(registry: &Registry, plain: &[&str]) -> String {
     let mut open_metrics = String::new();
     // Into a string, which takes everything.

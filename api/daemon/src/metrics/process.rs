@@ -68,7 +68,7 @@ impl Process {
         self.start.get()
     }
 
-    /// Reads the values anew; call it before each exposition.
+    /// Updates the values; call it before each exposition.
     pub fn read(&self) {
         if let Some(seconds) = fs::read_to_string("/proc/self/stat").ok().and_then(cpu_seconds) {
             self.cpu_seconds.inner().store(seconds.to_bits(), Ordering::Relaxed);
@@ -101,7 +101,7 @@ fn set(gauge: &Gauge, value: Option<u64>) {
     }
 }
 
-/// When the machine booted; `UnixNanos::NEVER` when the kernel does not tell.
+/// Boot time of the machine; `UnixNanos::NEVER` when the kernel does not report it.
 pub fn booted_at() -> UnixNanos {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "));

@@ -14,7 +14,7 @@ pub(super) fn from_open_metrics(text: &str, plain: &[&str]) -> String {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("EOF" | "UNIT"), ..) => {}
-            // Held back: only the TYPE line that follows tells whether it is a counter's.
+            // Held back: only the TYPE line that follows shows whether it is a counter's.
             (Some("#"), Some("HELP"), Some(_), text) => help = Some(text.unwrap_or_default()),
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
                 let total = if kind == "counter" && !plain.contains(&name) { "_total" } else { "" };

@@ -15,7 +15,7 @@ use serde_json::Value;
 /// An attempt may come so much later than after `retryPeriod`, as a factor.
 const RETRY_SPREAD: f64 = 1.2;
 
-/// Whether and how several processes agree on which one works.
+/// Settings of the leader election.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Election {
     /// Several processes agree; otherwise this one works at once.
@@ -24,7 +24,7 @@ pub struct Election {
     pub namespace: String,
     /// The lease's name.
     pub name: String,
-    /// How long it is good.
+    /// Its durations.
     pub timing: Timing,
 }
 
@@ -35,9 +35,9 @@ pub struct BadTiming {
     pub field: &'static str,
     /// Its value.
     pub time: Duration,
-    /// What is wrong with it.
+    /// The fault.
     pub problem: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 

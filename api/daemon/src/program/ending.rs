@@ -25,10 +25,10 @@ use crate::tasks;
 
 /// A deciding thread that does not answer for so long is stuck.
 const ACKNOWLEDGE_MAX: Duration = Duration::from_secs(5);
-/// What it may take to end writes and to release the lease, from the first signal on.
+/// Limit of ending the writes and releasing the lease, from the first signal on.
 const END_MAX: Duration = Duration::from_secs(25);
 
-/// What the signals' thread knows of the process; nothing before it works.
+/// The process as the signals' thread knows it; empty until it works.
 #[derive(Debug, Default)]
 pub struct Signals {
     guarded: OnceLock<Guarded>,

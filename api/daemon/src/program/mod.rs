@@ -36,7 +36,7 @@ fn as_written(name: &str) -> String {
     name.trim().to_owned()
 }
 
-/// Why a component cannot start.
+/// Reason why a component cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// There are no credentials.
@@ -50,15 +50,15 @@ pub enum StartError {
     Credentials {
         /// The flag.
         flag: String,
-        /// Why.
+        /// The cause.
         source: ConnectError,
     },
     /// The kernel refuses a thread.
     #[error("the thread of the {name}")]
     Thread {
-        /// What the thread does.
+        /// The thread's work.
         name: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The kernel refuses what an event loop or a signal handler needs.

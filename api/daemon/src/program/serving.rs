@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::serve::secure::{Headers, Proxies, tls};
 use crate::serve::zpages::Encodings;
 
-/// What a start does without the cluster's authorities.
+/// How a start continues when the cluster's authorities cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tolerates {
     /// It goes on, and uses them as soon as they can be read.
@@ -24,16 +24,16 @@ pub enum Tolerates {
     Nothing,
 }
 
-/// Where components differ.
+/// Defaults that differ between components.
 #[derive(Clone, Copy, Debug)]
 pub struct Defaults {
     /// The port.
     pub port: u16,
-    /// What a start does without the cluster's authorities.
+    /// How a start continues when the cluster's authorities cannot be read.
     pub tolerates: Tolerates,
 }
 
-/// Where and how a component serves.
+/// Address and rules of a component's HTTPS port.
 #[derive(Clone, Debug)]
 pub struct Serving {
     /// `None` serves nothing.
@@ -50,15 +50,16 @@ pub struct Serving {
     pub client_ca: Option<PathBuf>,
     /// Proxies that are trusted to authenticate their clients.
     pub proxies: Option<Proxies>,
-    /// Whether the cluster's authorities are looked up, and whether a start goes on without them.
+    /// `None` does not look up the cluster's authorities; otherwise how a start continues without
+    /// them.
     pub lookup: Option<Tolerates>,
     /// Credentials for token reviews.
     pub authentication: Option<PathBuf>,
     /// Credentials for access reviews.
     pub authorization: Option<PathBuf>,
-    /// How long answers hold: about tokens, permissions, refusals.
+    /// Cache TTLs of token reviews, of permissions and of refusals.
     pub ttls: [Duration; 3],
-    /// Paths that anybody may ask for.
+    /// Paths that are served without credentials.
     pub open_paths: Vec<String>,
     /// In which forms `/statusz` and `/flagz` answer.
     pub encodings: Encodings,
@@ -166,7 +167,7 @@ fn check_tls(min_version: &str, suites: &[String]) -> Result<(), ConfigError> {
     }
 }
 
-/// Proxies whose certificates lead to the authorities of a file.
+/// Proxies with certificates of the authorities in a file.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go RequestHeaderAuthenticationOptions
 fn proxies(given: &GivenFlags, file: PathBuf) -> Proxies {
     let all = |name: &str, usual: Option<&str>| {

@@ -1,14 +1,14 @@
-//! Whether the deciding thread still makes turns, on a thread of its own.
+//! Checks that the deciding thread still makes turns, on a thread of its own.
 //!
 //! ```text
 //!   deciding thread ── mark, each turn ──> Turns <── look, each second ── watchdog
 //!                                            │                             │ no turn for STALL_MAX
 //!                    /livez, /healthz fail <─┴── given up <────────────────┴──> lease ends, exit 1
 //! ```
-//! Input: turns. Output: health, the end of the lease and of the process. Owner: [`Turns`] is shared
-//! atomics; the thread. Bounds: `STALL_MAX`. The deciding thread makes a turn each five seconds when it
-//! has nothing to do, so that no turn means that something holds it.
-//! Time in which the whole process did not run does not count: a look counts `LOOK_EVERY` twice at most.
+//! Input: turns. Output: health, the end of the lease and of the process. Owner: [`Turns`] is
+//! shared atomics; the thread. Bounds: `STALL_MAX`. The deciding thread makes a turn each five
+//! seconds when it has nothing to do, so a missing turn means that the thread is blocked. Time in
+//! which the whole process did not run does not count: a check counts `LOOK_EVERY` twice at most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,14 +20,14 @@ use crate::tasks;
 
 /// A thread that made no turn for so long is stuck: an attempt has a second or two.
 const STALL_MAX: Duration = Duration::from_secs(60);
-/// How often it is looked at.
+/// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a process that gave up goes on, so that its health check is seen to fail.
+/// How long a process that gave up continues, so that its failing health check is observed.
 const LAST_LOOK: Duration = Duration::from_secs(5);
 /// Longest wait for the lease to be released.
 const LEASE_MAX: Duration = Duration::from_secs(3);
 
-/// What the deciding thread lets others know of itself.
+/// The deciding thread's state, for other threads.
 #[derive(Debug, Default)]
 pub struct Turns {
     count: AtomicU64,
@@ -47,7 +47,8 @@ impl Turns {
         self.ahead.store(ahead, Ordering::SeqCst);
     }
 
-    /// Whether the process is about to end because the thread is stuck: nothing may be written any more.
+    /// True if the process is about to end because the thread is stuck: no write may begin any
+    /// more.
     pub fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::SeqCst)
     }
@@ -75,7 +76,7 @@ impl Turns {
     }
 }
 
-/// What was seen of a thread.
+/// The observed state of a thread.
 #[derive(Debug, Default)]
 struct Watchdog {
     turns: u64,
@@ -83,8 +84,8 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Whether the thread is stuck, by the turns that it has made and the time since the last look. One
-    /// that has not begun is not.
+    /// Returns true if the thread is stuck, by the number of its turns and the time since the last
+    /// check. A thread that has not begun is not stuck.
     fn look(&mut self, turns: u64, passed: Duration) -> bool {
         if turns == 0 || turns != self.turns {
             *self = Self { turns, stalled: Duration::ZERO };

@@ -12,11 +12,11 @@ use hyper::header::{
 use serde::Serialize;
 use serde_json::json;
 
-/// What the kubelet sends with health checks and errors.
+/// The kubelet's content type of health checks and errors.
 const TEXT: &str = "text/plain; charset=utf-8";
-/// What the kubelet sends with objects.
+/// The kubelet's content type of objects.
 const JSON: &str = "application/json";
-/// What the kubelet sends with metrics.
+/// The kubelet's content type of metrics.
 // k8s: prometheus/common expfmt, FmtText
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
@@ -27,9 +27,9 @@ pub struct Answer {
     pub status: u16,
     /// Media type of the body.
     pub content_type: Cow<'static, str>,
-    /// What clients show to their users.
+    /// A warning that clients show to their users.
     pub warning: Option<String>,
-    /// Who asks again is to wait so long.
+    /// The client should retry after so long.
     pub retry_after_seconds: Option<u32>,
     /// The body is compressed.
     pub is_gzip: bool,

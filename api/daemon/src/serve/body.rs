@@ -18,8 +18,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::answer::Answer;
 
-/// How much of a whole body is handed over at once. What the HTTP library has taken counts as sent,
-/// so that a large answer is under way for as long as its reader needs.
+/// Bytes of a whole body that are handed over at once. The HTTP library counts what it has taken as
+/// sent, so that a large answer is in flight for as long as its reader needs.
 const SLICE_BYTES: usize = 64 * 1024;
 /// Pieces of a stream that are on their way to its reader.
 const PIECES_MAX: usize = 4;
@@ -29,7 +29,7 @@ pub type Body = UnsyncBoxBody<Bytes, Broken>;
 /// An answer on its way out.
 pub type Reply = Response<Body>;
 
-/// Why an answer is not whole.
+/// Reason why an answer is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// Its time is up.
@@ -40,14 +40,14 @@ pub enum Broken {
     Displaced,
 }
 
-/// Where a stream is written to; dropping it ends the stream.
+/// The writing end of a stream; dropping it ends the stream.
 #[derive(Debug)]
 pub struct Sink {
     pieces: mpsc::Sender<Result<Piece, Broken>>,
     room: Arc<Semaphore>,
 }
 
-/// Nobody reads the stream any more.
+/// The reader has closed the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody reads the answer any more")]
 pub struct Closed;
@@ -69,7 +69,7 @@ impl Sink {
         let _ = self.pieces.try_send(Err(why));
     }
 
-    /// Waits until nobody reads the stream any more.
+    /// Waits until the reader closes the stream.
     pub async fn closed(&self) {
         self.pieces.closed().await;
     }
@@ -130,7 +130,7 @@ impl HttpBody for Whole {
     }
 }
 
-/// The same body; `held` is dropped with it, when it was sent or nobody wants it any more.
+/// The same body; `held` is dropped with it, when it was sent or its reader is gone.
 pub fn holding<T: Send + Unpin + 'static>(body: Body, held: T) -> Body {
     Holding { body, _held: held }.boxed_unsync()
 }
@@ -160,7 +160,7 @@ impl<T: Unpin> HttpBody for Holding<T> {
     }
 }
 
-/// The same body; it breaks off at that time, so that nobody takes what was sent for all of it.
+/// The same body; it breaks off at that time, so that no client takes the part for the whole.
 pub fn until(body: Body, end: Instant) -> Aging {
     Aging { body, end, timer: None }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Says that what follows is CBOR: the head of tag 55799.
 const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
-/// What an item is: the upper three bits of its first byte.
+/// The type of an item: the upper three bits of its first byte.
 #[derive(Clone, Copy)]
 enum Kind {
     Natural = 0,

@@ -1,8 +1,9 @@
 //! Health checks by name: `/healthz`, `/livez`, `/readyz`, and each check below them.
 //!
-//! Input: functions that say what is wrong. Output: pages in upstream's words, and counts as metrics.
-//! The page of all names failed checks without their reasons, because anybody may read it; the page
-//! of one check has the reason, and so has the log when it begins to fail. Checks must not block.
+//! Input: functions that return a fault. Output: pages in upstream's words, and counts as metrics.
+//! The page of all names failed checks without their reasons, because it needs no credentials; the
+//! page of one check has the reason, and so has the log when it begins to fail. Checks must not
+//! block.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/healthz/healthz.go handleRootHealth
 
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::answer::Answer;
 use super::query::Query;
 
-/// What is wrong, in words.
+/// Returns the fault in words.
 type Test = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The checks of one path.
@@ -29,7 +30,7 @@ struct Check {
     test: Test,
     good: AtomicU64,
     bad: AtomicU64,
-    /// How it ended last: `UNKNOWN`, `FAILED`, `PASSED`.
+    /// The last result: `UNKNOWN`, `FAILED`, `PASSED`.
     last: AtomicU8,
 }
 
@@ -117,7 +118,7 @@ impl Checks {
         }
     }
 
-    /// What the checks of these paths came to, as metrics; empty before somebody asked.
+    /// The results of the checks of these paths as metrics; empty until a check has run.
     // k8s: staging/src/k8s.io/component-base/metrics/prometheus/slis/metrics.go
     pub fn slis(of: &[&Self]) -> String {
         let (mut last, mut totals) = (String::new(), String::new());

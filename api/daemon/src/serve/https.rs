@@ -53,7 +53,7 @@ pub const LIMITS: Limits = Limits {
     unknown: Share { total: 384, per_peer: 192 },
     known: Share { total: 512, per_peer: 384 },
 };
-/// How long a handshake may take.
+/// Timeout of a handshake.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 /// Handshakes that begin. A thousand clients that come at once are served within ten seconds; the
 /// API server's come first once it has shown its certificate.
@@ -64,30 +64,29 @@ const HANDSHAKES: TurnLimits = TurnLimits {
     under_way_per_peer: usize::MAX,
     waiting_per_peer: LIMITS.unknown.per_peer,
 };
-/// How long the first request may take, from the connection on.
+/// Timeout of the first request, from the connection on.
 // k8s: pkg/kubelet/server/server.go ReadHeaderTimeout
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(32);
-/// Largest head of a request, with the commands of an exec, from a client whose certificate holds.
+/// Largest head of a request, with the commands of an exec, from a client with a valid certificate.
 const HEAD_BYTES_KNOWN: usize = 256 * 1024;
-/// The same from anybody else: room for a large bearer token.
+/// The same for any other client: room for a large bearer token.
 const HEAD_BYTES_UNKNOWN: usize = 32 * 1024;
 /// Bytes that a client may send before a request of its is allowed, with those of TLS.
 const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
-/// How long a connection may stay without a request, and how long a head may take.
+/// Timeout of a connection without a request, and of a request's head.
 // k8s: pkg/kubelet/server/server.go IdleTimeout
 const IDLE_WAIT: Duration = Duration::from_secs(90);
 /// Hard cap of every request. As old a connection takes no more of them, answers those it has, and
 /// is gone when the youngest has had its time.
 // k8s: pkg/kubelet/server/server.go ReadTimeout, WriteTimeout
 const AGE_MAX: Duration = Duration::from_secs(4 * 3600);
-/// How long a client that has proved nothing may take to receive an answer: of an open path, a
-/// refusal.
+/// Timeout of an answer to a client that has proved nothing: of an open path, a refusal.
 pub(super) const OPEN_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Requests at the same time on one h2 connection.
 // k8s: golang.org/x/net/http2 defaultMaxStreams
 const H2_STREAMS_MAX: u32 = 250;
-/// What may be sent to us on one stream, and on one connection, before it is read: requests have
-/// no bodies, and what is upgraded is HTTP/1.1.
+/// Limits of unread bytes that a client may send on one stream, and on one connection: requests
+/// have no bodies, and upgraded streams are HTTP/1.1.
 const H2_WINDOWS: (u32, u32) = (16 * 1024, 64 * 1024);
 /// Encrypted bytes that wait for a reader that stalls: one record. By default they are four.
 const TLS_BYTES_MAX: usize = 16 * 1024;
@@ -95,12 +94,12 @@ const TLS_BYTES_MAX: usize = 16 * 1024;
 const SEND_BYTES_MAX: usize = 64 * 1024;
 /// A silent h2 connection is asked whether it is alive, and given up after that.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
-/// How long a connection that is closed for idleness has for its farewell.
+/// How long a connection that is closed for idleness may take to end.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 const PATIENCE: Patience =
     Patience { first_request: FIRST_REQUEST_WAIT, unknown: FIRST_REQUEST_WAIT, known: IDLE_WAIT };
 
-/// How long an answer may take; a connection takes no more requests at the age of `admitted`.
+/// Timeouts of an answer; a connection takes no more requests at the age of `admitted`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerTimes {
     /// Of a request that was admitted, and any of a client that proved its name.
@@ -109,7 +108,7 @@ pub(super) struct AnswerTimes {
     pub(super) open: Duration,
 }
 
-/// What a listener allows.
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) limits: Limits,
@@ -131,17 +130,17 @@ pub(super) const BOUNDS: Bounds = Bounds {
 
 /// The other end of a connection.
 pub struct Peer {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
     /// Its certificate and those that lead to the authority; not verified yet.
     pub certificates: Arc<[CertificateDer<'static>]>,
-    /// What came of them.
+    /// The result of their verification.
     pub verdict: Verdict,
     /// Its place, by which shares are counted.
     pub connection: Arc<Connection>,
 }
 
-/// What is behind the listener.
+/// The service behind the listener.
 pub trait Handler: Send + Sync + 'static {
     /// The name in the client's certificate, if that holds.
     fn name(&self, peer: &Peer) -> Option<String>;
@@ -155,7 +154,7 @@ pub trait Handler: Send + Sync + 'static {
         busy: Arc<Busy>,
     ) -> BoxFuture<'static, Reply>;
 
-    /// Somebody found no room.
+    /// A connection was displaced or refused at a limit.
     fn is_full(&self);
 }
 
@@ -196,7 +195,7 @@ pub(super) async fn accept_within(
     }
 }
 
-/// What all connections of a listener share.
+/// State that all connections of a listener share.
 struct Server {
     tls: Arc<ServerConfig>,
     handler: Arc<dyn Handler>,
@@ -328,7 +327,7 @@ async fn until_over<S: Future<Output = hyper::Result<()>>>(
             },
             () = aged.as_mut() => {
                 if is_old {
-                    return Ok(()); // whoever is still here does not read
+                    return Ok(()); // the client does not read its answer
                 }
                 is_old = true;
                 aged.as_mut().reset(Instant::now() + age);

@@ -1,11 +1,12 @@
-//! Listeners and connections: binding, who may connect, and the bounds of each connection.
+//! Listeners and connections: binding, allowed clients, and the bounds of each connection.
 //!
 //! Effects. Input: addresses and a `Service` for each listener. Bounds: `LIMITS` open connections a
 //! listener (a further one takes the place of another), `HEAD_BYTES_MAX` a request's head,
 //! `HEAD_WAIT` to send it, `OPEN_ANSWER_MAX` to take an answer of a port, `CONNECTION_AGE` until a
 //! connection is asked to end and `CLOSE_WAIT` until it is cut. Request bodies are never read. A
 //! client of a port has proved nothing, so that no request protects its connection. The socket is
-//! the agent's own user's and root's: its mode says so and each peer's credentials are checked.
+//! for the agent's own user and root: its mode restricts it, and each peer's credentials are
+//! checked.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -39,7 +40,7 @@ use super::secure::tls::TlsError;
 use super::secure::{AccessError, ServingCertError};
 use crate::tasks;
 
-/// Connections open at the same time on one listener. Nobody is known here.
+/// Connections open at the same time on one listener. All clients are unknown here.
 const SHARE: Share = Share { total: 64, per_peer: 48 };
 const LIMITS: Limits = Limits { unknown: SHARE, known: SHARE };
 /// Connections that the kernel keeps until they are accepted: a burst of many must not make an
@@ -47,11 +48,11 @@ const LIMITS: Limits = Limits { unknown: SHARE, known: SHARE };
 const BACKLOG: i32 = 1024;
 /// Largest head of a request in bytes; the smallest bound that the HTTP library knows.
 const HEAD_BYTES_MAX: usize = 8192;
-/// How long a client may take to send a request's head, or stay silent between two requests.
+/// Timeout of a request's head, and of silence between two requests.
 const HEAD_WAIT: Duration = Duration::from_secs(30);
 /// Age at which a connection is closed after the answer under way.
 const CONNECTION_AGE: Duration = Duration::from_secs(300);
-/// How long an answer may take from then on.
+/// Timeout of an answer from then on.
 const CLOSE_WAIT: Duration = Duration::from_secs(30);
 const PATIENCE: Patience =
     Patience { first_request: HEAD_WAIT, unknown: HEAD_WAIT, known: HEAD_WAIT };
@@ -61,7 +62,7 @@ const PATIENCE: Patience =
 pub struct Asked {
     /// The path, not decoded.
     pub path: String,
-    /// What follows `?`, not decoded.
+    /// The query behind `?`, not decoded.
     pub query: String,
     /// The answer may be compressed.
     pub takes_gzip: bool,
@@ -72,10 +73,10 @@ pub struct Asked {
 /// The methods that a listener takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// GET and HEAD: whoever may reach it can read.
+    /// GET and HEAD: every client that can connect may read.
     Reads,
-    /// POST as well: whoever may reach it can do what the daemon's owner can. The service refuses
-    /// it where it changes nothing.
+    /// POST as well: every client that can connect may do what the daemon's owner can. The service
+    /// refuses it where it changes nothing.
     Changes,
 }
 
@@ -90,7 +91,7 @@ impl Takes {
 }
 
 impl Asked {
-    /// What a request asks for.
+    /// Method, path and query of a request.
     pub fn of<T>(request: &Request<T>) -> Self {
         let uri = request.uri();
         let offered = request.headers().get_all(ACCEPT_ENCODING).iter();
@@ -112,7 +113,7 @@ impl Asked {
 /// Answers requests of one listener.
 pub type Service = Arc<dyn Fn(Asked) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
 
-/// Why the server cannot start.
+/// Reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A port cannot be bound.
@@ -120,21 +121,21 @@ pub enum ServeError {
     Port {
         /// `the health check` or `the read-only port`.
         what: &'static str,
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// In words.
         reason: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// The socket cannot be made.
     #[error("the command socket {path} cannot be made: {reason}; {remedy}", path = path.display())]
     Socket {
-        /// Where.
+        /// The socket's path.
         path: PathBuf,
         /// In words.
         reason: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// The certificate that the HTTPS port shows.
@@ -161,7 +162,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Where it listens, with the port that was really bound; `None` for a socket of files.
+    /// The bound address, with the real port; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(_, address) => Some(*address),
@@ -177,7 +178,7 @@ pub struct Port {
     pub what: &'static str,
     /// The setting that moves it.
     pub field: &'static str,
-    /// Who often has it already: `a kubelet`.
+    /// The usual owner of the address: `a kubelet`.
     pub rival: &'static str,
 }
 
@@ -283,7 +284,7 @@ pub fn bind_socket(path: &Path, field: &'static str) -> Result<StdUnixListener, 
     Ok(listener)
 }
 
-/// Accepts connections for as long as the runtime lives; `full` is told when one found no room.
+/// Accepts connections for as long as the runtime lives; calls `full` at the limit.
 pub async fn accept(
     listener: Listener,
     takes: Takes,

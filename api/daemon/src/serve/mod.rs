@@ -1,15 +1,14 @@
-//! HTTP servers of a daemon: what is listened on, who may ask, and the pages that all components
-//! have.
+//! HTTP servers of a daemon: listeners, access control, and the pages that all components have.
 //!
 //! ```text
 //!   listen  ports and sockets without credentials ─┐
 //!   https   the port with them                     ├─> a daemon's own routes ─> answer, body
-//!     connections  who gets room, who makes room   │
+//!     connections  admission, displacement         │
 //!     turns        rates that peers share fairly   │
 //!     secure       TLS, authentication, rights  ───┘
 //!   checks  healthz, livez, readyz     zpages  statusz, flagz     notify  the service manager
 //! ```
-//! Nothing a client does costs another one its answer: every bound has a share for each peer.
+//! No client's requests cost another client its answer: every bound has a share for each peer.
 
 pub mod answer;
 pub mod body;

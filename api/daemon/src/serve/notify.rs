@@ -19,7 +19,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// The service manager that started this process, if one did and wants to be told.
+    /// The service manager that started this process, if one did and expects notifications.
     pub fn from_env() -> Option<Self> {
         let var = |name| std::env::var(name).ok();
         let watchdog = watchdog_interval(
@@ -47,7 +47,7 @@ impl Notifier {
             .ok()
     }
 
-    /// How often the watchdog wants to hear from us; `None` when it is off.
+    /// The watchdog's interval; `None` when it is off.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }

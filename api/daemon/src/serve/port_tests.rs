@@ -55,7 +55,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A daemon whose `/healthz` is open; a client with the trusted certificate has a name.
+/// A daemon with an open `/healthz`; a client with the trusted certificate has a name.
 struct Health {
     trusted: CertificateDer<'static>,
 }
@@ -244,7 +244,7 @@ async fn an_open_answer_that_is_not_taken_ends_its_connection_and_a_known_client
     assert!(timeout(SOON, known.read_u8()).await.is_err(), "it is bounded by its age");
 }
 
-/// What a slow client sends, byte by byte, on which protocol.
+/// Requests of a slow client, sent byte by byte, by protocol.
 const SLOW: [(&str, &str, &[u8]); 5] = [
     ("a head", "http/1.1", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "),
     ("a preface", "h2", PREFACE),

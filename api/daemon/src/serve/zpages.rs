@@ -1,8 +1,8 @@
 //! `/statusz` and `/flagz`: small pages for people, and for programs that ask for a version.
 //!
-//! Input: who the daemon is, the `Accept` header. Output: text unless the client names kind, group
-//! and version of a structured answer in JSON, YAML or, where a gate has it, CBOR; everything else
-//! is refused. Pure.
+//! Input: the daemon's identity, the `Accept` header. Output: text unless the client names kind,
+//! group and version of a structured answer in JSON, YAML or, where a gate has it, CBOR; everything
+//! else is refused. Pure.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/{statusz,flagz}, pkg/endpoints/handlers/negotiation
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const WARNING: &str = "Warning: This endpoint is not meant to be machine parseab
 const NOT_ACCEPTABLE: &str = "only the following media types are accepted: application/json, \
     application/yaml, text/plain";
 
-/// What a client is sent.
+/// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Text,
@@ -28,7 +28,7 @@ enum Form {
     Cbor(&'static str),
 }
 
-/// What there is beside text, JSON and YAML.
+/// Encodings besides text, JSON and YAML.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encodings {
     /// Nothing.
@@ -46,11 +46,11 @@ pub struct Statusz {
     pub start_time: String,
     /// For how long it has run.
     pub uptime_seconds: i64,
-    /// What it was compiled with.
+    /// Its compiler's version.
     pub go_version: String,
     /// Its version of Kubernetes.
     pub binary_version: String,
-    /// The version whose behaviour it has, without a patch level.
+    /// The emulated version, without a patch level.
     pub emulation_version: String,
     /// Paths it serves, see `folders`.
     pub paths: Vec<String>,
@@ -176,7 +176,7 @@ fn structured(mut answer: Answer, form: &str, kind: &str, version: &str) -> Answ
     answer
 }
 
-/// What follows a media type.
+/// The parameters of a media type.
 type Params<'a> = Vec<(&'a str, &'a str)>;
 
 /// The first form that the client takes and that there is.

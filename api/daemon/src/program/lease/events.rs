@@ -88,7 +88,7 @@ impl LeaderEvents {
         let _ = tokio::time::timeout(most, self.write(event)).await;
     }
 
-    /// Whether the event is written or refused, so that another attempt is of no use.
+    /// Returns true if the event was written or refused, so that another attempt is of no use.
     async fn write(&self, event: &Event) -> bool {
         let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
         let events = Api::<Event>::namespaced(self.client.clone(), namespace);

@@ -63,7 +63,7 @@ pub struct LeaderLease {
     released: oneshot::Receiver<()>,
 }
 
-/// What the lease's thread shall do with it.
+/// An order to the lease's thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Wish {
     #[default]
@@ -159,7 +159,7 @@ impl LeaderLease {
         Ok(Self { changes, start: Some(start), keeper, released })
     }
 
-    /// What ends the lease from other threads.
+    /// A handle that ends the lease from other threads.
     pub fn keeper(&self) -> LeaseKeeper {
         self.keeper.clone()
     }
@@ -186,7 +186,7 @@ impl LeaderLease {
     }
 }
 
-/// Where the thread reports what becomes of the lease.
+/// Reports changes of the lease from its thread.
 struct Term<'a> {
     events: &'a LeaderEvents,
     report: &'a mpsc::UnboundedSender<Leadership>,

@@ -25,7 +25,7 @@ use crate::serve::query::{Query, decode_path};
 use crate::serve::secure::{Denial, Gate, Object, Wanted};
 use crate::serve::zpages::{self, Encodings, Flagz, Statusz};
 
-/// What only one component answers.
+/// Pages of only one component.
 pub trait ComponentPages: Send + Sync + 'static {
     /// The exposition of all metrics.
     fn metrics(&self) -> String;
@@ -112,7 +112,7 @@ impl Guarded {
         }
     }
 
-    /// Whether the path is served without authorization.
+    /// True if the path is served without authorization.
     // k8s: staging/src/k8s.io/apiserver/pkg/authorization/path/path.go
     fn is_open(&self, path: &str) -> bool {
         self.open_paths.iter().any(|open| match open.strip_suffix('*') {

@@ -1,10 +1,10 @@
-//! A socket whose reading is metered.
+//! A socket with limits on reading.
 //!
-//! Effects. Two bounds: an unknown client may send `unknown_bytes` in all, TLS included, before a
-//! request of its is allowed or an open answer has ended, which is more than any honest head and
-//! ends every flood of frames; and after `TURN_BYTES` in a row any client makes way for the
-//! thread's other tasks, so that one that sends without pause gets a share of the thread and not
-//! the thread.
+//! Effects. Two bounds. An unknown client may send `unknown_bytes` in all, TLS included, before one
+//! of its requests is allowed or an open answer has ended: that is more than any honest request
+//! head and ends every flood of frames. After `TURN_BYTES` in a row any client yields to the
+//! thread's other tasks, so that a client that sends without pause gets no more than a share of the
+//! thread.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The connections of one listener: who gets room, who makes room, who has been silent too long.
+//! The connections of one listener: admission, displacement, idle timeouts.
 //!
 //! `table` is pure and decides; this file carries it out. A connection begins as unknown and
 //! becomes known when its client has proved its name (a client certificate that holds, or an
@@ -34,7 +34,7 @@ const PROGRESS_BYTES: u64 = 4096;
 /// Pause after the kernel refused a connection, as when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why `accept` gave no connection.
+/// Reason why `accept` gave no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// The client has given up, or its network has: the next one may be there.
@@ -63,12 +63,12 @@ impl Refusal {
     }
 }
 
-/// How long a connection may do nothing.
+/// Idle timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// From being accepted to the end of the first request.
     pub first_request: Duration,
-    /// Between two requests, while nobody knows who it is.
+    /// Between two requests of an unknown client.
     pub unknown: Duration,
     /// Between two requests of a known client.
     pub known: Duration,
@@ -79,7 +79,7 @@ pub struct Patience {
 pub struct Connections {
     table: Arc<Mutex<Table<Arc<Notify>>>>,
     patience: Patience,
-    /// Told when somebody had to go or was turned away.
+    /// Called when a connection was displaced or refused.
     full: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -105,7 +105,7 @@ pub struct Connection {
     requests: AtomicU64,
 }
 
-/// Why a connection is to be closed.
+/// Reason to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// Its room is needed.
@@ -192,7 +192,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// Whose connection it is.
+    /// The connection's peer.
     pub fn peer(&self) -> PeerKey {
         self.peer
     }
@@ -205,7 +205,7 @@ impl Connection {
         self.all.displace(gone);
     }
 
-    /// A request came in that nobody has allowed yet.
+    /// A request came in that is not allowed yet.
     pub fn ask(self: &Arc<Self>) -> Busy {
         self.all.table().ask(self.id);
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
@@ -301,7 +301,7 @@ impl Busy {
         }
     }
 
-    /// Whether the request was decided about, or its client is known anyhow.
+    /// True if a request was allowed, or the client is known.
     pub(super) fn is_admitted(&self) -> bool {
         let is_proven = self.connection.is_proven.load(Ordering::Relaxed);
         is_proven || self.stage.load(Ordering::Relaxed) >= ADMITTED

@@ -1,4 +1,4 @@
-//! Who is on the other end, as far as shares go: an IPv4 address, an IPv6 network, a user.
+//! The other end of a connection, for shares: an IPv4 address, an IPv6 network, a user.
 //!
 //! Pure. One IPv6 host usually has a whole /64 to itself, so addresses of one count as one peer.
 
@@ -15,14 +15,14 @@ pub enum PeerKey {
     V6([u8; 8]),
     /// A user of this node, on a local socket.
     Local(u32),
-    /// Somebody who has proved a name, wherever from: a digest of it.
+    /// A client that has proved a name, from any address: a digest of the name.
     Named(u64),
 }
 
 impl PeerKey {
-    /// The peer who has proved this name.
+    /// The peer that has proved this name.
     pub fn named(name: &str) -> Self {
-        // The same for as long as the process lives, and nobody outside can aim at one.
+        // The same for as long as the process lives; a client cannot construct a collision.
         static KEYS: OnceLock<RandomState> = OnceLock::new();
         Self::Named(KEYS.get_or_init(RandomState::new).hash_one(name))
     }

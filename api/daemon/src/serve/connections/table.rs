@@ -1,14 +1,16 @@
-//! Which connection gets room, and which one makes room for it. Pure: the caller says the time.
+//! Decides which connection gets room, and which one is displaced. Pure: the caller passes the
+//! time.
 //!
 //! Input: connections that open, ask, are allowed, become known and close. Output: the mark of the
-//! connection that is displaced. Within the class that is full it is one of the peer with most.
-//! Only a known connection is protected by a request under way. Any unknown one may be displaced,
-//! so that a newcomer always finds room: first one without a request, then one with a request that
-//! is not allowed yet or an open answer that is being sent, then one with an allowed request (of a
-//! client that proved its name when its share of the known ones was busy); last one that was opened
-//! less than `SHAKE_TIME` ago, so that the handshake of a client with a certificate comes to its
-//! end during a flood. Among equals it is the one that has been idle for longest. Bounds: `Limits`;
-//! a look at every entry for each connection that finds its class full, some hundred comparisons.
+//! displaced connection. Within a full class it belongs to the peer with the most connections. Only
+//! a known connection is protected by a request in flight. Any unknown one may be displaced, so
+//! that a newcomer always finds room. The order is: first a connection without a request, then one
+//! with a request that is not allowed yet or an open answer that is being sent, then one with an
+//! allowed request (of a client that proved its name when its share of the known ones was busy).
+//! The last is one that was opened less than `SHAKE_TIME` ago, so that the handshake of a client
+//! with a certificate completes during a flood. Among equals it is the one that has been idle for
+//! longest. Bounds: `Limits`; a scan of all entries for each connection that finds its class full,
+//! some hundred comparisons.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +21,7 @@ use super::PeerKey;
 /// How long an unknown connection that has not asked yet is displaced last.
 const SHAKE_TIME: Duration = Duration::from_secs(1);
 
-/// How many connections of one class there may be.
+/// Limits of the connections of one class.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     /// Of all peers.
@@ -28,10 +30,10 @@ pub struct Share {
     pub per_peer: usize,
 }
 
-/// How many connections there may be.
+/// Limits of the connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of clients that have not proved who they are.
+    /// Connections of clients that have not proved a name.
     pub unknown: Share,
     /// Connections of those that have.
     pub known: Share,
@@ -58,7 +60,7 @@ struct Entry<M> {
     mark: M,
 }
 
-/// What there is to know of a connection's silence.
+/// State of a connection, for its idle timeout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
     pub class: Class,
@@ -103,11 +105,11 @@ impl<M: Clone> Table<M> {
         (id, gone)
     }
 
-    /// The client proved who it is, which is what its share is counted by from now on; the known
-    /// connection that goes for it.
+    /// The client proved its name, under which its share is counted from now on. Returns the
+    /// displaced known connection.
     pub(super) fn set_known(&mut self, id: u64, name: PeerKey, now: Instant) -> Option<M> {
         let before = self.entries.get(&id).filter(|e| e.class == Class::Unknown)?.peer;
-        // Everybody known is busy: it stays where it is.
+        // Every known connection is busy: this one stays in its class.
         let gone = self.room(Class::Known, name, now)?;
         let entry = self.entries.get_mut(&id)?;
         (entry.class, entry.peer) = (Class::Known, name);
@@ -148,7 +150,7 @@ impl<M: Clone> Table<M> {
         }
     }
 
-    /// An idle unknown connection that goes without anybody coming.
+    /// Displaces an idle unknown connection without a newcomer.
     pub(super) fn shed(&mut self, now: Instant) -> Option<M> {
         self.displace(Class::Unknown, None, now)
     }
@@ -167,7 +169,7 @@ impl<M: Clone> Table<M> {
         })
     }
 
-    /// `None` without room, else whoever made it.
+    /// `None` without room, else the displaced connection, if any.
     fn room(&mut self, class: Class, peer: PeerKey, now: Instant) -> Option<Option<M>> {
         let share = match class {
             Class::Unknown => self.limits.unknown,
@@ -229,7 +231,7 @@ mod tests {
         PeerKey::of([192, 0, 2, last].into())
     }
 
-    /// A table whose connections are marked by names.
+    /// A table that marks connections by names.
     struct Names(Table<&'static str>, Instant);
 
     impl Names {

@@ -1,9 +1,10 @@
-//! Who asks: whom a proxy names, then client certificate, then bearer token, then nobody.
+//! Authenticates a request: by proxy headers, then client certificate, then bearer token, else
+//! none.
 //!
 //! Input: a connection's certificates and a request's head. Output: the user, `None` without
-//! credentials, or an error for credentials that do not hold: those are never taken for nobody.
-//! Tokens are remembered by their digest, for `cacheTTL`; equal ones that come together are
-//! reviewed once. Bounds: `TOKEN_BYTES_MAX`, those of `flights`.
+//! credentials, or an error for invalid credentials: those never count as anonymous. Tokens are
+//! cached by their digest, for `cacheTTL`; equal ones that come together are reviewed once. Bounds:
+//! `TOKEN_BYTES_MAX`, those of `flights`.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/authenticatorfactory/delegating.go New
 
 use std::collections::BTreeMap;
@@ -32,15 +33,15 @@ use super::{AccessError, Rules};
 
 /// Longest token that is looked at, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 * 1024;
-/// How long a refusal with a reason is remembered.
+/// How long a refusal with a reason is cached.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
-/// How long a certificate that does not hold is not looked at again.
+/// How long an invalid certificate is not verified again.
 const REFUSED_SECONDS: i64 = 10;
-/// Which certificate a user showed, in what the API server is told of them.
+/// The user's certificate, for the API server.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/user/user.go CredentialIDKey
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// What came of the certificate that a connection's client showed.
+/// The result for the certificate of a connection's client.
 #[derive(Default)]
 pub struct Verdict(Mutex<Option<Judged>>);
 
@@ -55,7 +56,7 @@ struct Judged {
 
 type Digest = [u8; 32];
 
-/// Finds out who asks.
+/// Authenticates requests.
 pub(super) struct Authenticator {
     client_ca: Option<ClientCa>,
     proxy: Option<Arc<Proxy>>,
@@ -78,7 +79,7 @@ struct Reviewed {
     is_explained: bool,
 }
 
-/// Why nobody is known.
+/// Reason why a request has no user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AuthnError {
     /// Credentials that do not hold, or could not be reviewed.
@@ -150,7 +151,7 @@ impl Authenticator {
         }
     }
 
-    /// Whom a proxy speaks for. Chains are verified for each request that comes from one.
+    /// The user that a proxy names. Chains are verified for each request that comes from a proxy.
     fn by_proxy(&self, head: &request::Parts, peer: &Peer) -> Result<Option<User>, String> {
         let of_cluster = || self.of_cluster.as_ref().and_then(|all| all.proxy());
         match self.proxy.clone().or_else(of_cluster) {

@@ -1,9 +1,9 @@
-//! Who may do what: everything, or what the API server says in access reviews.
+//! Authorizes a user: everything, or the API server's answers to access reviews.
 //!
-//! Some groups may do everything, and where there is no API server nobody else may do anything.
-//! Answers are remembered, "yes" for `cacheAuthorizedTTL` and "no" for `cacheUnauthorizedTTL`.
-//! Equal questions that come together are asked once. Bounds: `ENTRIES_MAX` answers; requests whose
-//! description is longer than `REMEMBERED_BYTES_MAX` are asked about each time.
+//! Some groups may do everything; without an API server no other user may do anything. Answers are
+//! cached, "yes" for `cacheAuthorizedTTL` and "no" for `cacheUnauthorizedTTL`. Equal questions that
+//! come together are asked once. Bounds: `ENTRIES_MAX` answers; requests whose description is
+//! longer than `REMEMBERED_BYTES_MAX` are reviewed each time.
 // k8s: staging/src/k8s.io/apiserver/plugin/pkg/authorizer/webhook/webhook.go Authorize
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use super::ttl_cache::{ENTRIES_MAX, TtlCache};
 use super::user::User;
 use super::{Object, Rules};
 
-/// Longest description of who and what that is remembered.
+/// Longest description of user and request that is cached.
 // k8s: the same file, shouldCache (10000)
 const REMEMBERED_BYTES_MAX: usize = 10_000;
 
@@ -42,7 +42,7 @@ struct Webhook {
     flights: Flights<Question, bool>,
 }
 
-/// Why it is not known whether a user may.
+/// Reason why there is no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AuthzError {
     /// The API server could not be asked.
@@ -73,7 +73,7 @@ impl Authorizer {
         Self { may_all: rules.may_all, nobody_to_ask: rules.nobody_to_ask, webhook }
     }
 
-    /// Whether the user may; an error when nobody could be asked.
+    /// Returns true if the user may; an error when no review was possible.
     pub(super) async fn allows(
         &self,
         user: &User,

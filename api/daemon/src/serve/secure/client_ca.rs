@@ -1,10 +1,10 @@
 //! The authorities of client certificates, read again when their file changes.
 //!
-//! Input: a bundle of certificates. Output: whether a certificate chain leads to one of them and is meant
-//! for clients. The file is looked at when somebody asks and `CHECK_EVERY` has passed, so that
-//! nothing wakes up for it, and on another thread, because its disk may hang; a broken new file
-//! leaves the old authorities in force. Without a file they are what somebody tells.
-//! Bounds: `BUNDLE_BYTES_MAX`.
+//! Input: a bundle of certificates. Output: whether a certificate chain leads to one of them and is
+//! meant for clients. A request checks the file when `CHECK_EVERY` has passed, so that no timer is
+//! needed, and on another thread, because its disk may hang; a broken new file leaves the old
+//! authorities in force. Without a file the caller sets the authorities. Bounds:
+//! `BUNDLE_BYTES_MAX`.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_cafile_content.go
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::serving::{Stamp, off_thread, read_bounded};
 
 /// Largest bundle in bytes.
 const BUNDLE_BYTES_MAX: u64 = 4 << 20;
-/// How long the file is not looked at again.
+/// Shortest time between two checks of the file.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The authorities.
@@ -50,7 +50,7 @@ impl ClientCa {
         Ok(Self { file: Some((field, path)), now: Arc::new(Mutex::new(now)) })
     }
 
-    /// None yet: they will be told.
+    /// None yet: the caller sets them later.
     pub(super) fn told() -> Self {
         let (generation, checked, authorities, stamp) = (0, Instant::now(), None, None);
         let now = Current { authorities, generation, stamp, checked, is_checking: false };
@@ -66,13 +66,13 @@ impl ClientCa {
         Ok(())
     }
 
-    /// Whether there are any.
+    /// True if there are any.
     pub(super) fn is_known(&self) -> bool {
         lock(&self.now).authorities.is_some()
     }
 
-    /// Which authorities are in force. A look at the file that is due begins; until it has ended
-    /// the authorities of before are.
+    /// Generation of the authorities in force. Starts a check of the file if one is due; until it
+    /// has ended the earlier authorities hold.
     pub(super) fn generation(&self) -> u64 {
         let mut now = lock(&self.now);
         let generation = now.generation;

@@ -1,10 +1,10 @@
-//! Questions to the API server: equal ones are asked once, and nobody asks more than a share.
+//! Questions to the API server: equal ones are asked once, and no peer exceeds its share.
 //!
-//! Input: a question, whose it is, and how to ask it. Output: the answer, or that there is no turn.
-//! Whoever asks what is being asked already waits for that answer. A question that nobody waits for
-//! any more is dropped. Peers take turns (`turns`), those first that had a good answer lately: a
-//! flood of random tokens from many addresses delays a real one by less than `WAIT_MAX`. Bounds:
-//! `UNDER_WAY_MAX` questions at the API server, of them `UNDER_WAY_PER_PEER` of one peer;
+//! Input: a question, its peer, and how to ask it. Output: the answer, or that there is no turn. A
+//! caller with a question that is already being asked waits for that answer. A question without a
+//! waiting caller is dropped. Peers take turns (`turns`), those first that had a good answer
+//! lately: a flood of random tokens from many addresses delays a real one by less than `WAIT_MAX`.
+//! Bounds: `UNDER_WAY_MAX` questions at the API server, of them `UNDER_WAY_PER_PEER` of one peer;
 //! `WAITING_PER_PEER` that wait, none longer than `WAIT_MAX`; `RATE` questions of all, `PEER_RATE`
 //! of one peer.
 
@@ -24,7 +24,7 @@ const UNDER_WAY_MAX: usize = 32;
 const UNDER_WAY_PER_PEER: usize = 4;
 /// Questions of one peer that wait for their turn.
 const WAITING_PER_PEER: usize = 64;
-/// How long one waits for its turn.
+/// Longest wait for a turn.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Questions per second, and at once. The kubelet's go through the client of kubeAPIQPS.
 const RATE: Rate = Rate { per_second: 50.0, burst: 100 };
@@ -37,7 +37,7 @@ const LIMITS: TurnLimits = TurnLimits {
     waiting_per_peer: WAITING_PER_PEER,
 };
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// Too much is asked; later there may be a turn.
@@ -81,7 +81,7 @@ where
     ) -> Result<V, NoAnswer> {
         let flight = {
             let mut flights = lock(&self.flights);
-            // Those that nobody waited for to their end.
+            // Drops questions that no caller waits for any more.
             flights.retain(|_, flight| flight.strong_count().is_some_and(|count| count > 1));
             match flights.get(&question) {
                 Some(flight) => flight.clone(),
@@ -178,7 +178,7 @@ mod tests {
         let mut open = hanging;
         while open.len() > UNDER_WAY_PER_PEER {
             tokio::time::sleep(WAIT / 10).await;
-            open.retain(|task| !task.is_finished()); // who waited too long was told
+            open.retain(|task| !task.is_finished()); // its caller has waited too long
         }
         tokio::time::sleep(2 * WAIT).await;
         assert!(open.iter().all(|task| !task.is_finished()), "whose turn it is has its time");

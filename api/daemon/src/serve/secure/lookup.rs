@@ -1,9 +1,9 @@
-//! The authorities that a cluster tells its daemons: of client certificates, and of the proxies that are
-//! believed.
+//! The authorities that a cluster publishes for its daemons: of client certificates, and of trusted
+//! proxies.
 //!
 //! Input: the config map `extension-apiserver-authentication`. Output: [`ClusterAuthorities`], kept
-//! current by a watch. Effects. Owner: the server's thread. Bounds: one object of the API. What cannot
-//! be read leaves the earlier authorities in force.
+//! current by a watch. Effects. Owner: the server's thread. Bounds: one object of the API.
+//! Unreadable content leaves the earlier authorities in force.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go,
 //      staging/src/k8s.io/apiserver/pkg/authentication/request/headerrequest/requestheader_controller.go
 
@@ -21,10 +21,10 @@ use super::proxy::{Headers, Proxy};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
-/// How long the first look may take.
+/// Timeout of the first read.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// What the cluster tells.
+/// The authorities that the cluster publishes.
 pub struct ClusterAuthorities {
     pub(super) client_ca: ClientCa,
     proxy: Mutex<Option<Arc<Proxy>>>,

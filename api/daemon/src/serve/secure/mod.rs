@@ -1,9 +1,9 @@
-//! Who may ask what: TLS, then authentication, then authorisation.
+//! Access control: TLS, then authentication, then authorisation.
 //!
-//! Input: a connection's client certificate, a request's head, and what the daemon says the request
-//! asks for. Output: the user, or a denial. `subject` and `ttl_cache` are pure; `reviews` asks the
-//! API server, `serving` and `client_ca` read files. Owner: the server's thread. Bounds:
-//! `ttl_cache::ENTRIES_MAX` answers of each kind, `TOKEN_BYTES_MAX` a token.
+//! Input: a connection's client certificate, a request's head, and the daemon's mapping of the
+//! request to permissions. Output: the user, or a denial. `subject` and `ttl_cache` are pure;
+//! `reviews` asks the API server, `serving` and `client_ca` read files. Owner: the server's thread.
+//! Bounds: `ttl_cache::ENTRIES_MAX` answers of each kind, `TOKEN_BYTES_MAX` a token.
 
 mod authn;
 mod authorities;
@@ -43,7 +43,7 @@ pub use subject::fuzz as fuzz_certificate;
 pub use user::User;
 pub use websocket::fuzz as fuzz_token;
 
-/// Why the rules of access cannot be built.
+/// Reason why the rules of access cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The authorities of client certificates cannot be read.
@@ -53,33 +53,33 @@ pub enum AccessError {
         field: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 }
 
-/// What a daemon's settings say of who may ask.
+/// A daemon's settings for access control.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Who shows no credentials is somebody without a name, and not turned away at once.
+    /// A client without credentials is `system:anonymous`, and not refused at once.
     pub anonymous: bool,
     /// The authorities of client certificates: the setting, and the file it names.
     pub client_ca: Option<(&'static str, PathBuf)>,
-    /// Proxies that are believed; `None` for those that the cluster tells, if any.
+    /// Trusted proxies; `None` for those that the cluster publishes, if any.
     pub proxies: Option<Proxies>,
-    /// What the cluster tells, where the settings say nothing.
+    /// The authorities that the cluster publishes, where the settings have none.
     pub of_cluster: Option<Arc<ClusterAuthorities>>,
-    /// How long answers about tokens hold; `None` when tokens are not looked at.
+    /// Cache TTL of token reviews; `None` when tokens are ignored.
     pub tokens: Option<Duration>,
-    /// How long "yes" and "no" of the API server hold; `None` when everybody may do everything.
+    /// Cache TTLs of "yes" and "no" of the API server; `None` when every user may do everything.
     pub rights: Option<(Duration, Duration)>,
-    /// There is no API server to ask: who needs a right has none.
+    /// There is no API server to ask: a request that needs a permission is refused.
     pub nobody_to_ask: bool,
-    /// Groups that may do everything, and about whom nobody is asked.
+    /// Groups that may do everything, without a review.
     pub may_all: &'static [&'static str],
 }
 
-/// What a request is about, in the terms of an access review.
+/// The object of a request, in the terms of an access review.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
     /// A subresource of a node.
@@ -93,7 +93,7 @@ pub enum Object {
     Path(String),
 }
 
-/// What a request asks for.
+/// The permissions that a request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// `get`, `create`, ...; empty for methods without a verb, which no rule allows.
@@ -111,18 +111,18 @@ pub struct Gate {
 /// A request that was turned away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// Nobody that is known.
+    /// No known user.
     Unauthenticated,
     /// Too many questions to the API server wait.
     Busy,
-    /// Somebody without the right.
+    /// The user lacks the permission.
     Forbidden {
-        /// Who.
+        /// The user.
         user: String,
     },
     /// The API server could not be asked.
     Undecided {
-        /// Who.
+        /// The user.
         user: String,
         /// About what.
         object: Object,
@@ -175,7 +175,7 @@ impl Gate {
     }
 }
 
-/// Takes a request's credentials away once it is decided about: nobody behind needs them.
+/// Removes a request's credentials once it is decided about: no later code needs them.
 pub fn strip_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     websocket::strip(headers);

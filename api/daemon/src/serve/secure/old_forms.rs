@@ -19,8 +19,8 @@ use x509_parser::x509::{SubjectPublicKeyInfo, X509Version};
 
 use super::subject::{SEQUENCE, Value};
 
-/// Whether it holds, for a client; `None` for a certificate of another form. Of the authorities that
-/// hold come subject and certificate.
+/// Verifies a certificate of an old form for a client; `None` for any other certificate. `signers`
+/// are subject and certificate of each trusted authority.
 pub(super) fn verify<'a>(
     leaf: &[u8],
     signers: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
@@ -58,7 +58,8 @@ fn judged<'a>(
     }
 }
 
-/// Whether clients may show it, or what it signed; not if it says what nobody here understands.
+/// True if clients may show it, or if it may sign theirs; false if it has an unknown critical
+/// extension.
 fn is_for_clients(certificate: &X509Certificate<'_>) -> bool {
     let is_known = |extension: &ParsedExtension<'_>| {
         matches!(
@@ -77,7 +78,7 @@ fn is_for_clients(certificate: &X509Certificate<'_>) -> bool {
         }
 }
 
-/// Whether it is an authority; of version 1 each may be one.
+/// True for an authority; of version 1 each may be one.
 // k8s: Go's crypto/x509 x509.go CheckSignatureFrom
 pub(super) fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     let usage = certificate.key_usage();
@@ -108,7 +109,8 @@ fn has_signed(signer: &[u8], leaf: &[u8], certificate: &X509Certificate<'_>) -> 
         })
 }
 
-/// Whether the client that shows a certificate of version 1 has its key: its signature in the handshake.
+/// True if the client with a certificate of version 1 has its key, by its signature in the
+/// handshake.
 pub(super) fn has_key(
     (certificate, message): (&[u8], &[u8]),
     signature: &DigitallySignedStruct,
@@ -137,7 +139,7 @@ fn holds(
         && algorithm.verify_signature(&key.subject_public_key.data, message, signature).is_ok()
 }
 
-/// How a certificate is signed, as its authority wrote it.
+/// The signature algorithm of a certificate, as its authority wrote it.
 fn signature_algorithm(certificate: &[u8]) -> Option<&[u8]> {
     let (_, parts) = Value::expect(certificate, SEQUENCE)?;
     let (rest, _) = Value::expect(parts, SEQUENCE)?;
@@ -149,7 +151,7 @@ fn parsed(certificate: &[u8]) -> Option<X509Certificate<'_>> {
     rest.is_empty().then_some(parsed)
 }
 
-/// Or of version 2, which nobody makes.
+/// True for version 1 or 2; version 2 is not used in practice.
 fn is_version_1(certificate: &X509Certificate<'_>) -> bool {
     certificate.version().0 < X509Version::V3.0
 }

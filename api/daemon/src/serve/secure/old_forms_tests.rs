@@ -130,7 +130,7 @@ fn a_client_in_the_bundle_vouches_for_itself_and_for_nobody_else() {
     }
 }
 
-/// What a server makes of a client that shows a certificate and signs with a key.
+/// The server's result for a client that shows a certificate and signs with a key.
 async fn shaken(
     certificate: &CertificateDer<'static>,
     key: &KeyPair,

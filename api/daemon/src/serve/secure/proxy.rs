@@ -1,8 +1,8 @@
-//! Users for whom a proxy vouches, in headers: whoever has a certificate of these authorities is
-//! believed who it speaks for.
+//! Users that a trusted proxy names in headers: a proxy is trusted if its certificate was signed by
+//! these authorities.
 //!
-//! Input: a connection's certificates, a request's headers. Output: the user, or why the proxy is not
-//! believed. Owner: the authenticator. Bounds: those of a request's head.
+//! Input: a connection's certificates, a request's headers. Output: the user, or why the proxy is
+//! not trusted. Owner: the authenticator. Bounds: those of a request's head.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/headerrequest/requestheader.go
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use super::client_ca::ClientCa;
 use super::subject::subject;
 use super::user::User;
 
-/// Which proxies are believed, and in which headers they speak.
+/// Trusted proxies, and the headers in which they name users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Names of proxies; none for all that have a certificate.
@@ -28,7 +28,7 @@ pub struct Headers {
     pub uids: Vec<String>,
     /// Of groups: all.
     pub groups: Vec<String>,
-    /// How names of headers begin that tell more.
+    /// Prefixes of headers with extra fields.
     pub extra_prefixes: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Proxy {
         Ok(Self { ca: ClientCa::open(field, path)?, headers: of.headers.clone() })
     }
 
-    /// The user of a request; `None` where the proxy speaks for nobody.
+    /// The user of a request; `None` where the proxy names none.
     pub(super) fn user(
         &self,
         headers: &HeaderMap,

@@ -1,9 +1,9 @@
 //! Asks the API server about tokens and rights. Effects.
 //!
 //! The client is made on the server's thread when it is first needed, so that its connection runs
-//! there, and made again, once a review, when the API server no longer knows it. Reviews that fail
-//! for a reason that may pass are repeated: `TRIES` attempts with growing pauses. Whoever asks waits
-//! meanwhile, so all other failures are told at once.
+//! there, and made again, once a review, when the API server no longer accepts it. Reviews that
+//! fail for a transient reason are repeated: `TRIES` attempts with growing pauses. A caller waits
+//! meanwhile, so all other failures are returned at once.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go
 //      DefaultAuthWebhookRetryBackoff; apiserver/pkg/util/webhook/webhook.go DefaultShouldRetry
 
@@ -23,18 +23,18 @@ use tokio::sync::Mutex;
 const TRIES: u32 = 5;
 /// Pause after the first failure; half as long again after each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 /// Too many requests, an error of the API server, no answer of those that it asked.
 const PASSING: [u16; 3] = [429, 500, 504];
-/// The API server does not know who asks.
+/// The API server does not accept our credentials.
 const UNAUTHORIZED: u16 = 401;
 
-/// Who answers about tokens and rights.
+/// Answers questions about tokens and permissions.
 pub trait Reviews: Send + Sync {
-    /// Whose token it is.
+    /// The user of a token.
     fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>>;
-    /// Whether somebody may do something.
+    /// Checks a user's permission.
     fn access(
         &self,
         spec: SubjectAccessReviewSpec,
@@ -120,7 +120,7 @@ impl Reviews for ApiReviews {
     }
 }
 
-/// Whether the next attempt may do better. Whoever says when to come again was obeyed already.
+/// True if another attempt may succeed. A `Retry-After` was obeyed already.
 fn may_pass(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => PASSING.contains(&status.code),

@@ -24,11 +24,11 @@ use super::serving::off_thread;
 use super::trusted_path;
 use crate::durable;
 
-/// How long a certificate holds.
+/// Validity of a certificate.
 const YEARS: i32 = 1;
 /// So long before its end, in seconds, a pair is made again.
 pub(super) const RENEW_BEFORE: i64 = 30 * 24 * 3600;
-/// How long a pair that could not be made again is left as it is, in seconds.
+/// Seconds until the next attempt to renew a pair that could not be renewed.
 pub(super) const RENEW_RETRY: i64 = 600;
 
 /// Certificate and authority, and the key, as PEM.
@@ -172,7 +172,7 @@ impl Memory {
     }
 }
 
-/// Whether the pair is there, in files and folders that no other user can have written.
+/// True if the pair exists, in files and folders that no other user can have written.
 pub(super) fn is_there(dir: &Path, certificate: &Path, key: &Path) -> Result<bool, String> {
     if dir.exists() {
         trusted_path::folder(dir)?;

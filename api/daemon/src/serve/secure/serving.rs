@@ -1,11 +1,10 @@
-//! The certificate that an HTTPS server shows: from files, self-signed, or somebody else's.
+//! The certificate that an HTTPS server shows: from files, self-signed, or from another component.
 //!
 //! Input: two files that settings name, or a pair in the certificate folder that is made when it is
 //! missing and again before it ends, or one in memory, or a cell that a certificate rotation fills.
-//! Output: the current certificate for each handshake. Files are looked at again when a connection
-//! comes and `CHECK_EVERY` has passed, on another thread; a broken pair leaves the old one in
-//! force. A pair of the folder that another user can have written is refused. Bounds:
-//! `PEM_BYTES_MAX` a file.
+//! Output: the current certificate for each handshake. A new connection checks the files when
+//! `CHECK_EVERY` has passed, on another thread; a broken pair leaves the old one in force. A pair
+//! of the folder that another user can have written is refused. Bounds: `PEM_BYTES_MAX` a file.
 // k8s: cmd/kubelet/app/server.go InitializeTLS, pkg/kubelet/kubelet.go (ReloadKubeletServerCertificateFile)
 
 use std::fs::{self, File};
@@ -27,10 +26,10 @@ use crate::blocking::{self, Place};
 
 /// Largest certificate or key file in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
-/// How long the files are not looked at again.
+/// Shortest time between two checks of the files.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Why there is no certificate to show.
+/// Reason why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingCertError {
     /// A file cannot be read or used.
@@ -40,7 +39,7 @@ pub enum ServingCertError {
         field: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// Another user can have put the pair there.
@@ -52,7 +51,7 @@ pub enum ServingCertError {
     Untrusted {
         /// The folder.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// There is no pair in memory.
@@ -64,7 +63,7 @@ pub enum ServingCertError {
     SelfSigned {
         /// The folder.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }
@@ -113,7 +112,7 @@ struct Current {
     due_at: i64,
 }
 
-/// Tells one version of a file from another.
+/// Distinguishes one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     inode: u64,
@@ -130,7 +129,7 @@ impl Stamp {
     }
 }
 
-/// What users call the two files.
+/// The settings' names of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fields {
     /// The setting that names the certificate's file.
@@ -276,8 +275,8 @@ impl Shared {
     }
 }
 
-/// Runs what reads files where it holds up nobody. Whoever starts it sees to it that it runs once
-/// at a time.
+/// Runs work that reads files on a thread that no request waits for. The caller ensures that only
+/// one runs at a time.
 pub fn off_thread(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(async {

@@ -1,4 +1,4 @@
-//! Who a client certificate speaks for: common name and organisations of its subject. Pure.
+//! The user of a client certificate: common name and organisations of its subject. Pure.
 //!
 //! Input: a certificate in DER that the TLS library has verified. Output: name and groups. Only as
 //! much of X.509 is read as leads to the subject; anything unexpected is `None`, never a guess.
@@ -87,7 +87,7 @@ impl<'a> Value<'a> {
         Some((&rest[length..], Self { tag, content }))
     }
 
-    /// What follows the first value, and its content, if it has that tag.
+    /// The bytes after the first value, and its content, if it has that tag.
     pub(super) fn expect(bytes: &'a [u8], tag: u8) -> Option<(&'a [u8], &'a [u8])> {
         let (rest, value) = Self::read(bytes)?;
         (value.tag == tag).then_some((rest, value.content))

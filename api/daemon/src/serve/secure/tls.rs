@@ -72,7 +72,7 @@ const NOT_OFFERED: [&str; 19] = [
 const CURVES: [(i32, NamedGroup); 3] =
     [(23, NamedGroup::secp256r1), (24, NamedGroup::secp384r1), (29, NamedGroup::X25519)];
 
-/// What may be agreed on; empty is the library's choice.
+/// Versions and suites that may be negotiated; empty is the library's choice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings<'a> {
     /// `VersionTLS12` and the like.
@@ -83,10 +83,10 @@ pub struct Settings<'a> {
     pub curves: &'a [i32],
 }
 
-/// Why there is no TLS.
+/// Reason why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A slip would leave fewer suites than somebody believes.
+    /// A misspelt suite would leave fewer suites than the settings list.
     #[error("tlsCipherSuites: there is no cipher suite {0:?}; correct its name")]
     Suite(String),
     /// The library's reason.
@@ -169,8 +169,8 @@ fn provider(settings: Settings<'_>) -> CryptoProvider {
     provider
 }
 
-/// Takes any certificate whose key the client has, also one of version 1, or none: clients are judged
-/// by each of their requests.
+/// Accepts any certificate, also one of version 1, if the client has its key, or none: clients are
+/// judged by each of their requests.
 #[derive(Debug)]
 struct AnyClient(WebPkiSupportedAlgorithms);
 

@@ -1,8 +1,8 @@
-//! Whether a pair of files may be believed: only root and this process' user can have put it there.
+//! Checks that only root and this process' user can have written a pair of files.
 //!
-//! Input: a folder, files in it. Output: nothing, or what is wrong in words. Effects: reads owners
-//! and modes, makes missing folders. Symbolic links are followed once, and all of where they lead
-//! to is looked at: the owner of a folder above a file can put another file in its place.
+//! Input: a folder, files in it. Output: nothing, or the fault in words. Effects: reads owners and
+//! modes, makes missing folders. Symbolic links are followed once, and their whole target path is
+//! checked: the owner of a folder above a file can put another file in its place.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -18,7 +18,7 @@ const STICKY: u32 = 0o1000;
 /// The mode of folders that are made.
 const FOLDER_MODE: u32 = 0o755;
 
-/// What a file is for.
+/// The use of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// All users may read it.

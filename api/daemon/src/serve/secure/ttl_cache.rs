@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 // k8s: staging/src/k8s.io/apiserver/plugin/pkg/authorizer/webhook/webhook.go (8192 entries)
 pub(super) const ENTRIES_MAX: usize = 8192;
 
-/// A bounded map whose entries grow old.
+/// A bounded map with entries that expire.
 #[derive(Debug)]
 pub(super) struct TtlCache<K, V> {
     entries: HashMap<K, Entry<V>>,

@@ -1,10 +1,10 @@
-//! Who asks: name, uid, groups and what else the API server knows of them.
+//! The user of a request: name, uid, groups and extra fields of the API server.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::authentication::v1::UserInfo;
 
-/// Group of everybody who was authenticated.
+/// Group of all authenticated users.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/user/user.go
 pub(super) const AUTHENTICATED: &str = "system:authenticated";
 const ANONYMOUS: &str = "system:anonymous";
@@ -15,22 +15,22 @@ const UNAUTHENTICATED: &str = "system:unauthenticated";
 pub struct User {
     /// Name.
     pub name: String,
-    /// What tells users of one name apart; may be empty.
+    /// Distinguishes users of one name; may be empty.
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// What else the authenticator knows.
+    /// Further fields of the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// Somebody without credentials.
+    /// A client without credentials.
     pub fn anonymous() -> Self {
         let groups = vec![UNAUTHENTICATED.to_owned()];
         Self { name: ANONYMOUS.to_owned(), groups, ..Self::default() }
     }
 
-    /// Whether nobody knows who it is.
+    /// True for a client without credentials.
     pub fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS
     }
@@ -40,7 +40,7 @@ impl User {
         (!self.is_anonymous()).then_some(&self.name)
     }
 
-    /// Somebody whose token the API server knows.
+    /// The user of a token review.
     pub fn of(reviewed: UserInfo) -> Self {
         Self {
             name: reviewed.username.unwrap_or_default(),
@@ -50,7 +50,7 @@ impl User {
         }
     }
 
-    /// The same user as a member of the group of all who were authenticated.
+    /// The same user as a member of the group of all authenticated users.
     // k8s: staging/src/k8s.io/apiserver/pkg/authentication/group/authenticated_group_adder.go
     pub fn authenticated(mut self) -> Self {
         if !self.groups.iter().any(|g| g == AUTHENTICATED || g == UNAUTHENTICATED) {

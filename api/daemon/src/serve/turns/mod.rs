@@ -106,8 +106,8 @@ impl Turns {
 }
 
 impl Shared {
-    /// How long until the next turn is due, if any is to come by itself, and turns that came too
-    /// late.
+    /// Begins the turns that are due. Returns the time until the next one, if it comes without a
+    /// change, and turns whose waiters were gone.
     fn begin_due(&mut self, turns: &Turns) -> (Option<Duration>, Vec<Turn>) {
         let mut unheard = Vec::new();
         let now = Instant::now();

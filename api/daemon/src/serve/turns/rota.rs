@@ -1,4 +1,4 @@
-//! Which peer has the next turn. Pure: the caller says the time.
+//! The order of turns among peers. Pure: the caller passes the time.
 //!
 //! ```text
 //!   enter ─> waits ─ next: round robin over peers ─> under way ─ end
@@ -7,8 +7,7 @@
 //! Input: peers that want a turn, turns that end, peers that have proved their names. Output: the
 //! next turn, or how long there is none. Peers that proved themselves within `PROVEN_FOR` come
 //! first, but each `PROVEN_IN_A_ROW` turns of theirs another peer has one, so that neither side
-//! starves. Bounds: `TurnLimits`; `PEERS_MAX` peers that are kept account of, `PROVEN_MAX` proven
-//! ones.
+//! starves. Bounds: `TurnLimits`; accounts of `PEERS_MAX` peers, `PROVEN_MAX` of them proven.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ const PROVEN_MAX: usize = 1024;
 /// Turns of proven peers in a row while another peer waits.
 const PROVEN_IN_A_ROW: u32 = 3;
 
-/// How many turns there are.
+/// Limits of turns.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::serve) struct TurnLimits {
     /// Turns of all peers in a time.
@@ -45,7 +44,7 @@ pub(in crate::serve) struct TurnLimits {
 /// The number of a turn that has not begun.
 pub(super) type Ticket = u64;
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextTurn {
     /// This one of this peer.
