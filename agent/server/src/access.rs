@@ -1,4 +1,4 @@
-//! Who may ask the HTTPS port what, as the kubelet's configuration says; denials in its words.
+//! Access rules of the HTTPS port from the kubelet's configuration; denials in the kubelet's words.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub enum NeedsCluster {
     AccessReviews,
 }
 
-/// Whether the configuration can be served without an API server.
+/// Checks that the configuration can be served without an API server.
 pub(crate) fn check(config: &Config) -> Result<(), NeedsCluster> {
     if !config.is_standalone() {
         return Ok(());
@@ -65,7 +65,7 @@ pub(crate) fn rules(config: &Config) -> Rules {
     }
 }
 
-/// What TLS may be agreed on.
+/// TLS versions and suites that may be negotiated.
 pub(crate) fn tls(config: &Config) -> Settings<'_> {
     let kubelet = &config.kubelet;
     Settings {
@@ -89,7 +89,7 @@ pub(crate) fn serving(config: &Config, rotated: &ServingCert) -> Result<Serving,
     Serving::self_signed(SERVING, &config.flags.cert_dir, SELF_SIGNED, &config.node_name)
 }
 
-/// What a request asks for.
+/// The permissions that a request needs.
 pub(crate) fn wanted(method: &str, path: &str, node: &Arc<str>) -> Wanted {
     let asked = attributes(method, path);
     let object = |subresource| Object::Node { name: Arc::clone(node), subresource };

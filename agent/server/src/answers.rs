@@ -1,5 +1,5 @@
-//! The form of what the agent's commands are answered, whoever answers: a running agent over its
-//! socket, or the record of one.
+//! The form of the answers to the agent's commands, from a running agent over its socket, or from
+//! the record of one.
 //!
 //! Pure. Fields are only added within one version, never renamed or removed.
 
@@ -20,7 +20,7 @@ pub(crate) fn versioned(mut value: Value) -> Value {
     value
 }
 
-/// Why a pod is not running.
+/// Reasons why a pod is not running.
 pub(crate) fn explained(view: &PodView, explanation: &Explanation) -> Value {
     let mut answer = serde_json::to_value(explanation).unwrap_or_default();
     name_pod(&mut answer, view);
@@ -28,7 +28,7 @@ pub(crate) fn explained(view: &PodView, explanation: &Explanation) -> Value {
     answer
 }
 
-/// What happened to a pod; its name is empty when only its uid is known.
+/// The history of a pod; its name is empty when only its uid is known.
 pub(crate) fn timeline(pod: &str, uid: &str, entries: &[TimelineEntry]) -> Value {
     json!({"pod": pod, "uid": uid, "entries": entries})
 }

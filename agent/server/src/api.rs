@@ -1,9 +1,8 @@
 //! The HTTPS server's requests: gate, route, answer.
 //!
-//! Input: a request and who sent it. Output: an answer, or a stream that goes on by itself. Owner:
-//! the server's thread, with a connection to the runtime of its own, so that nothing here waits for
-//! the main thread. Bounds: those of `open` for logs, execs, attaches
-//! and port-forwards.
+//! Input: a request and its peer. Output: an answer, or a stream that goes on by itself. Owner: the
+//! server's thread, with a connection to the runtime of its own, so that nothing here waits for the
+//! main thread. Bounds: those of `open` for logs, execs, attaches and port-forwards.
 // k8s: pkg/kubelet/server/server.go
 
 use std::sync::Arc;
@@ -59,7 +58,7 @@ pub(super) struct Turn {
     _under_way: UnderWay,
 }
 
-/// How a stream that held a turn ended.
+/// The end of a stream that held a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     /// By itself.
@@ -82,7 +81,7 @@ impl Turn {
     }
 }
 
-/// What requests are answered from.
+/// State from which requests are answered.
 pub(super) struct Api {
     parts: Arc<Parts>,
     node: Arc<str>,
@@ -136,7 +135,7 @@ impl Api {
             Ok(user) => {
                 tracing::debug!(user = user.name, %method, path, "asked");
                 busy.admit(user.proven_name());
-                // Who asked was decided; nobody behind this point needs the credentials.
+                // The user is authenticated; no later code needs the credentials.
                 strip_credentials(&mut head.headers);
                 let request = Request::from_parts(head, body);
                 self.routed(request, &path, (peer, under_way)).await
@@ -195,7 +194,7 @@ impl Api {
         }
     }
 
-    /// Whether a route is there: some are behind a gate.
+    /// True if a route is served: some are behind a gate.
     // k8s: pkg/kubelet/server/server.go InstallZPages, InstallAuthRequiredHandlers
     fn has(&self, kind: Kind) -> bool {
         let gate = match kind {
@@ -243,7 +242,7 @@ impl Api {
         Ok(Turn { place, _under_way: under_way })
     }
 
-    /// Routes whose answers are made at once.
+    /// Answers routes whose answer is complete at once.
     async fn page(&self, kind: Kind, asked: Asked, request: &Request<Incoming>) -> Answer {
         let parts = &*self.parts;
         if let Some(page) =

@@ -1,13 +1,13 @@
-//! What a request to the node asks for, in the terms of an access review. Pure.
+//! The permission that a request to the node needs, in the terms of an access review. Pure.
 //!
-//! Input: method and path. Output: the verb and the subresources of `nodes/NAME` any of which is
-//! enough, most specific first.
+//! Input: method and path. Output: the verb and the subresources of `nodes/NAME`, most specific
+//! first; one of them is enough.
 // k8s: pkg/kubelet/server/auth.go GetRequestAttributes
 
 /// Most subresources that one path has.
 pub(crate) const SUBRESOURCES_MAX: usize = 2;
 
-/// What is asked for.
+/// The needed permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     /// `get`, `create`, …; empty for methods without a verb, which no rule allows.

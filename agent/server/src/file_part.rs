@@ -1,8 +1,8 @@
-//! Which part of a file a request asks for: all of it, one range, or nothing because it has it
-//! already. Pure.
+//! The part of a file that a request asks for: all of it, one range, or nothing because the client
+//! has it already. Pure.
 //!
-//! Input: a request's headers, the file's size and when it was changed. Output: bytes, or a refusal.
-//! Several ranges at once are answered with the whole file, as HTTP allows.
+//! Input: a request's headers, the file's size and its modification time. Output: bytes, or a
+//! refusal. Several ranges at once are answered with the whole file, as HTTP allows.
 // k8s: Go's net/http fs.go serveContent, parseRange
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use hyper::header::{HeaderMap, HeaderName, IF_MODIFIED_SINCE, IF_RANGE, RANGE};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
 
-/// What is to be sent.
+/// The part to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FilePart {
     Whole,

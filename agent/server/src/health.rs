@@ -1,9 +1,9 @@
-//! Is the agent alive? A heartbeat of the driver and the sentence for when it has stopped.
+//! Liveness of the agent: a heartbeat of the driver and the sentence for when it has stopped.
 //!
-//! The driver beats at each turn of its loop; `/healthz` and the systemd watchdog read. Shared by
-//! both threads through one atomic. Until that loop begins, `starting` tells what is waited for:
-//! the agent's own commands show it, and for the checks it is no fault, as for the kubelet. A loop
-//! that has not turned for `max(2 x syncFrequency, 5 min)` counts as hung, as for the kubelet.
+//! The driver beats at each turn of its loop; `/healthz` and the systemd watchdog read. Both
+//! threads share one atomic. Until that loop begins, `starting` names the step that the start waits
+//! for: the agent's own commands show it, and for the checks it is no fault, as for the kubelet. A
+//! loop that has not turned for `max(2 x syncFrequency, 5 min)` counts as hung, as for the kubelet.
 // k8s: pkg/kubelet/server/server.go syncLoopHealthCheck
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const SILENCE_MIN: Duration = Duration::from_secs(5 * 60);
 pub struct Health {
     heart: Arc<Heart>,
     checks: Checks,
-    /// What the start waits for.
+    /// The step that the start waits for.
     awaited: ArcSwapOption<String>,
 }
 
@@ -57,7 +57,7 @@ impl Health {
         self.awaited.store(None);
     }
 
-    /// What the start waits for, until the main loop begins.
+    /// The step that the start waits for, until the main loop begins.
     pub fn awaited(&self) -> Option<Arc<String>> {
         self.awaited.load_full()
     }

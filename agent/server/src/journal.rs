@@ -1,8 +1,8 @@
 //! Logs of the node's services: from the journal, or from their files below `/var/log`.
 //!
-//! Effects. Input: a query that was checked. Output: text, as it comes. Bounds: `RUNS_MAX` answers at
-//! once; journalctl and the files together may take `TIME_MAX`; nothing is held but `CHUNK_BYTES`;
-//! who stops reading ends journalctl.
+//! Effects. Input: a query that was checked. Output: text, as it comes. Bounds: `RUNS_MAX` answers
+//! at once; journalctl and the files together may take `TIME_MAX`; only `CHUNK_BYTES` are held; a
+//! client that stops reading ends journalctl.
 // k8s: pkg/kubelet/kubelet_server_journal.go copyForBoot, heuristicsCopyFileLogs
 
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use super::node_logs;
 use super::node_query::NodeQuery;
 
-/// How long an answer may take.
+/// Timeout of an answer.
 const TIME_MAX: Duration = Duration::from_secs(30);
 /// Answers under way at a time, each with a journalctl of its own.
 const RUNS_MAX: usize = 4;
@@ -86,7 +86,7 @@ async fn units(services: &[String]) -> BTreeSet<&str> {
     }
 }
 
-/// The services whose units stand in a list, one unit a line.
+/// The services with a unit in a list, one unit a line.
 async fn named(list: impl AsyncRead + Unpin, services: &[String]) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     let mut lines = BufReader::new(list).split(b'\n');
@@ -135,7 +135,7 @@ async fn copy_file(root: &Path, service: &str, sink: &Sink) {
     say(sink, &format!("\nlog not found for {service}\n")).await;
 }
 
-/// Whether there is something of this name below the folder, or why not, in the kubelet's words.
+/// Succeeds if there is a file of this name below the folder; the error is in the kubelet's words.
 pub(super) fn stat(root: &Path, name: &str) -> Result<(), String> {
     let found = open_dir(root)
         .and_then(|dir| open_beneath(&dir, name, OFlag::O_PATH, ResolveFlag::empty()));
@@ -163,7 +163,7 @@ fn open(root: &Path, name: &str) -> std::io::Result<File> {
 }
 
 async fn say(sink: &Sink, text: &str) {
-    let _ = sink.send(Bytes::copy_from_slice(text.as_bytes())).await; // nobody listens: fine
+    let _ = sink.send(Bytes::copy_from_slice(text.as_bytes())).await; // the client is gone: fine
 }
 
 #[cfg(test)]

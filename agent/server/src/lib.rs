@@ -1,18 +1,18 @@
 //! The server: health, the read-only port, and the socket of the agent's own commands.
 //!
-//! Input: snapshots that the driver publishes, the timeline, the runtime calls under way. Output:
+//! Input: snapshots that the driver publishes, the timeline, the runtime calls in flight. Output:
 //! HTTP on up to four listeners, on two threads with a current-thread runtime each, so that a slow
 //! reader never delays a decision, and no client in the network the health check or the watchdog.
 //! Thread `server`:
-//!   HTTPS      everything of the kubelet's port 10250, see `route`; `secure` decides who may
-//!   read-only  what of the HTTPS port needs no rights: health, pods, statistics, metrics
+//!   HTTPS      all routes of the kubelet's port 10250, see `route`; `secure` controls access
+//!   read-only  the routes of the HTTPS port that need no rights: health, pods, statistics, metrics
 //! Thread `health`, which also feeds the service manager's watchdog:
 //!   healthz    `/healthz`, `/healthz/ping`, `/healthz/syncloop`
 //!   socket     `/pods`, `/explain`, `/timeline`, `/plan`, `/pressure`, `/dump` as JSON; root only
-//! Nothing here changes anything of a pod but through the runtime, to which `server` has a
-//! connection of its own for exec and the like: the only question that reaches the main thread is
-//! the dry run, through a bounded channel. Bounds are in `listen`, `https`, `connections`
-//! and `open`. A listener that cannot be bound is an error before anything starts.
+//! No route changes a pod but through the runtime, to which `server` has a connection of its own
+//! for exec and the like: the only question that reaches the main thread is the dry run, through a
+//! bounded channel. Bounds are in `listen`, `https`, `connections` and `open`. A listener that
+//! cannot be bound is an error before anything starts.
 
 #![forbid(unsafe_code)]
 
@@ -87,7 +87,7 @@ pub use stats::{Gauges, PodGauge};
 pub use stream::{fuzz_spdy, fuzz_websocket};
 pub use views::Views;
 
-/// Where kernel events come from, at one moment.
+/// The current source of kernel events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventSourceState {
     /// `ebpf`, `pidfd` or `relist`.
@@ -96,37 +96,37 @@ pub struct EventSourceState {
     pub dropped: u64,
 }
 
-/// What the driver is asked by the server.
+/// A question of the server to the driver.
 pub enum Query {
-    /// What would the pod's worker do now?
+    /// The commands that the pod's worker would issue now.
     Plan {
         /// The pod.
         uid: PodUid,
-        /// Where the answer goes.
+        /// Receives the answer.
         answer: oneshot::Sender<Option<Plan>>,
     },
     /// End all waits of the pod.
     Retry {
         /// The pod.
         uid: PodUid,
-        /// Where it is told what it waited for.
+        /// Receives the waits that were ended.
         answer: oneshot::Sender<Option<Vec<Wait>>>,
     },
-    /// How far is the node from evicting somebody?
+    /// How close the node is to evicting a pod.
     Pressure {
-        /// What pods take, if that is known.
+        /// Usage of the pods, if it is known.
         uses: Option<Uses>,
-        /// Where the answer goes.
+        /// Receives the answer.
         answer: oneshot::Sender<Report>,
     },
-    /// Which images would go?
+    /// The images that garbage collection would delete.
     Images {
-        /// Where the answer goes.
+        /// Receives the answer.
         answer: oneshot::Sender<images::Report>,
     },
 }
 
-/// What the server is made of. Everything in it is shared with the main thread.
+/// The server's inputs. The main thread shares all of them.
 #[derive(Clone)]
 pub struct Parts {
     /// The configuration: which addresses, which socket.
@@ -143,7 +143,7 @@ pub struct Parts {
     pub events: Arc<dyn Fn() -> EventSourceState + Send + Sync>,
     /// Questions to the driver.
     pub queries: mpsc::Sender<Query>,
-    /// What the API server does not take or give.
+    /// Failed requests to the API server.
     pub api_health: ApiHealth,
     /// The server's own connection to the runtime, once it has one.
     pub own_runtime: Arc<OnceLock<Client>>,
@@ -151,13 +151,13 @@ pub struct Parts {
     pub streams: Streams,
     /// Broken manifests; the main thread replaces the list.
     pub problems: Arc<ArcSwap<Vec<Arc<Problem>>>>,
-    /// What reads cgroups and counts volumes.
+    /// Reads cgroups and counts volumes.
     pub gauges: Gauges,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
     pub health: Arc<Health>,
-    /// The HTTPS port's certificate with `serverTLSBootstrap`; whoever rotates it fills this.
+    /// The HTTPS port's certificate with `serverTLSBootstrap`; the certificate rotation fills this.
     pub serving_cert: ServingCert,
     /// The API server, which is asked about tokens and rights; `None` in standalone mode.
     pub api: Option<pintle_api::Access>,
@@ -187,7 +187,7 @@ pub struct Handle {
 /// Threads for what only blocks in libraries: the look-up of the runtime's host name.
 const BLOCKING_THREADS_MAX: usize = 2;
 
-/// Why the server cannot start.
+/// Reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The configuration asks for an API server.
@@ -213,7 +213,7 @@ pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
     Ok(spawn_at(parts, at, reviews)?)
 }
 
-/// What the HTTPS listener needs beside its socket.
+/// Parts of the HTTPS listener besides its socket.
 struct Secure {
     gate: Gate,
     tls: tokio_rustls::rustls::ServerConfig,
@@ -270,12 +270,12 @@ fn thread(
 }
 
 impl Handle {
-    /// Tells the service manager that the agent is up.
+    /// Notifies the service manager that the agent is up.
     pub fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// Tells the service manager that the agent is about to end.
+    /// Notifies the service manager that the agent is about to end.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");
     }
@@ -304,7 +304,7 @@ fn full(metrics: &Arc<Metrics>) -> impl Fn() + Send + Sync + 'static {
     move || metrics.limit_hit("server connections")
 }
 
-/// What has to answer whatever comes from the network: health check, commands, watchdog.
+/// Serves health check, commands and watchdog, which no network traffic may delay.
 async fn serve_near(
     parts: Arc<Parts>,
     healthz: Option<Listener>,
@@ -326,7 +326,7 @@ async fn serve_near(
     until(stopped).await;
 }
 
-/// What the network reaches.
+/// Serves the ports that the network reaches.
 async fn serve_far(
     parts: Arc<Parts>,
     read_only: Option<Listener>,

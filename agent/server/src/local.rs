@@ -27,7 +27,7 @@ use crate::rows::row;
 use crate::select::{Miss, full, select, uid};
 use crate::{Parts, answers, dump, shortage, stuck, words};
 
-/// How long the main thread may take to answer.
+/// Timeout of the main thread's answer.
 const MAIN_WAIT: Duration = Duration::from_secs(3);
 
 /// The command socket's routes.
@@ -169,7 +169,7 @@ async fn retried(parts: &Parts, view: &PodView) -> Answer {
     }
 }
 
-/// What the main thread says of a pod.
+/// The main thread's answer about a pod.
 async fn of_main<T>(
     parts: &Parts,
     view: &PodView,
@@ -280,7 +280,7 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
     }
 }
 
-/// A pod that is not there, where nothing more can be told of it.
+/// The answer for a pod that is not known.
 fn unknown(asked: &str, near: &[String]) -> Answer {
     let meant = near.first().map(|name| format!("; did you mean {name}?")).unwrap_or_default();
     Answer::refusal(404, &format!("this node has no pod {asked}{meant}"), &[])

@@ -36,7 +36,7 @@ use super::file_part::{self, FilePart};
 use super::journal;
 use super::node_query::NodeQuery;
 
-/// What is served.
+/// The served folder.
 const ROOT: &str = "/var/log";
 /// Names of one folder that are shown.
 const ENTRIES_MAX: usize = 4096;
@@ -100,7 +100,7 @@ async fn queried(
     Ok(Some(response))
 }
 
-/// What a path leads to.
+/// The page or file at a path.
 enum PageOrFile {
     Page(Reply),
     File(File, Metadata),
@@ -155,14 +155,14 @@ fn found(root: &Path, rest: &str) -> PageOrFile {
     }
 }
 
-/// A file as it is open: another one may have its name by then.
+/// The metadata of the open file: another file may have its name already.
 fn opened(path: &Path) -> std::io::Result<(File, Metadata)> {
     let file = open_regular(path)?;
     let meta = file.metadata()?;
     Ok((file, meta))
 }
 
-/// What a query names as a file; a folder is one as well.
+/// The file that a query names; a folder is one as well.
 fn named(root: &Path, name: &str) -> PageOrFile {
     let opened = journal::find(root, name).and_then(|file| Ok((file.metadata()?, file)));
     match opened {

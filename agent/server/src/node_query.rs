@@ -16,7 +16,7 @@ const SERVICE_BYTES_MAX: usize = 256;
 /// Services of one query.
 const SERVICES_MAX: usize = 4;
 
-/// What is asked for.
+/// The requested logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeQuery {
     /// Names without `.service`.
@@ -30,7 +30,7 @@ pub(super) struct NodeQuery {
     pattern: String,
 }
 
-/// A moment, and how journalctl wants to be told: the digits as they were given.
+/// A time, and its digits as they were given, in the form that journalctl takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Time {
     at: jiff::Timestamp,
@@ -45,7 +45,7 @@ impl NodeQuery {
         let mut asked = Self::default();
         let named: Vec<&str> = query.all("query").collect();
         for name in &named {
-            // Whoever names a path means a file.
+            // A name with a path separator is a file.
             if name.contains(['/', '\\']) {
                 asked.files.push((*name).to_owned());
             } else if !name.trim().is_empty() {
@@ -83,7 +83,7 @@ impl NodeQuery {
         }
     }
 
-    /// Whether it may be answered; `has_file` tells whether a file is there, or why it is not.
+    /// Checks the query; `has_file` returns why a file cannot be read.
     pub(super) fn check(
         &self,
         has_file: impl Fn(&str) -> Result<(), String>,
@@ -134,7 +134,7 @@ impl NodeQuery {
         if errors.is_empty() { Ok(()) } else { Err(refusal(406, &errors)) }
     }
 
-    /// Whether anything but the services' names is given.
+    /// True if the query has an option besides services' names.
     pub(super) fn has_options(&self) -> bool {
         let Self { since, until, lines, boot, pattern, .. } = self;
         since.is_some()

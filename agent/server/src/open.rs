@@ -1,15 +1,15 @@
 //! Streams that the HTTPS port has open: logs, execs, attaches and port-forwards.
 //!
-//! A stream begins with a turn and holds it until it ends. Input: what was asked for, and by whom.
-//! Output: the open streams, for `explain`. Clones share one table. Bounds: `STREAMS_MAX`, of them
+//! A stream begins with a turn and holds it until it ends. Input: the request and its peer. Output:
+//! the open streams, for `explain`. Clones share one table. Bounds: `STREAMS_MAX`, of them
 //! `STREAMS_PER_POD` of one pod (those of the node's own logs count as one pod), so that the
-//! readers of one pod leave room for the others', and `STREAMS_PER_PEER` of one peer. The API
-//! server is one peer for all its users, so that namespaces share what there is: where all are
-//! taken, the namespace with most streams loses one to a namespace that has fewer. Its newest ends:
-//! what was open before a flood outlives it, and a client that reconnects at once finds its own
-//! namespace to have most. A command whose output is one answer holds all of it, up to a message of
-//! the runtime: of those there are `RUNS_MAX`, and `RUNS_PER_POD` of one pod; they make no room,
-//! because their rights are those of the node's administrators.
+//! readers of one pod leave room for other pods, and `STREAMS_PER_PEER` of one peer. The API server
+//! is one peer for all its users, so namespaces share its streams: at the limit, the namespace with
+//! most streams loses one to a namespace that has fewer. Its newest ends: streams from before a
+//! flood outlive it, and a client that reconnects at once finds its own namespace to have most. A
+//! command whose output is one answer holds all of it, up to a message of the runtime: of those
+//! there are `RUNS_MAX`, and `RUNS_PER_POD` of one pod. Beyond that a command is refused and
+//! displaces none, because its callers have the node administrators' rights.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ const STREAMS_PER_PEER: usize = 384;
 const RUNS_MAX: usize = 8;
 /// Those of one pod.
 const RUNS_PER_POD: usize = 2;
-/// What they are called.
+/// Their name.
 pub(super) const RUN: &str = "RunStream";
 
 /// An open stream.
@@ -40,9 +40,9 @@ pub(super) struct Stream {
     pub(super) pod: (String, String),
     /// The container; empty for a port-forward.
     pub(super) container: String,
-    /// Who asked for it.
+    /// The peer that opened it.
     pub(super) peer: PeerKey,
-    /// When it was asked for.
+    /// Time of the request.
     pub(super) since: Instant,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Turn {
     displaced: Arc<Notify>,
 }
 
-/// What there is no more room for.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Full {
     /// In all.
@@ -81,7 +81,7 @@ pub(super) enum Full {
     /// Of the pod.
     #[error("{STREAMS_PER_POD} streams of this pod are open already")]
     Pod,
-    /// Of whoever asks.
+    /// Of the requesting peer.
     #[error("{STREAMS_PER_PEER} streams from this address are open already")]
     Peer,
     /// Of commands that are answered in one piece.

@@ -12,7 +12,7 @@ use pintle_daemon::serve::zpages::{self, Encodings, Flagz, Statusz};
 use super::Parts;
 use super::route::TABLE;
 
-/// What the agent stands in for.
+/// The component that the agent replaces.
 const COMPONENT: &str = "kubelet";
 /// Instead of Go's profiles: what the kubelet answers when they are switched off.
 pub(super) const NO_PPROF: &str = "profiling endpoint is disabled.\n";

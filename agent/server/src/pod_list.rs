@@ -37,7 +37,7 @@ impl List {
         Self { text, is_empty: true }
     }
 
-    /// Where the next item is written.
+    /// The buffer for the next item.
     pub(super) fn item(&mut self) -> &mut Vec<u8> {
         self.text.push(if self.is_empty { b'[' } else { b',' });
         self.is_empty = false;
@@ -173,7 +173,7 @@ mod tests {
         PodTexts::default().pods(snapshot)
     }
 
-    /// What the kubelet printed, read as objects and printed by us, must be equal again.
+    /// The kubelet's output, read as objects and printed by us, must be equal again.
     #[test]
     fn the_recorded_pods_are_printed_as_the_kubelet_printed_them() {
         let recorded = include_str!("../../../tests/recorded/static-pods.json");

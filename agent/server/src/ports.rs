@@ -1,11 +1,11 @@
-//! What the agent listens on: the health check, the read-only port, the HTTPS port, the socket.
+//! The agent's listeners: the health check, the read-only port, the HTTPS port, the socket.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
 use pintle_daemon::serve::listen::{Listener, Port, ServeError, bind_socket, bind_tcp};
 
-/// What often occupies one of the agent's ports.
+/// The program that often occupies one of the agent's ports.
 const RIVAL: &str = "a kubelet";
 
 /// Everything that is listened on.
@@ -17,7 +17,7 @@ pub(crate) struct Ports {
     pub(crate) socket: Listener,
 }
 
-/// Where ports are listened on; `None` for those that are off.
+/// Addresses of the ports; `None` for those that are off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Addresses {
     pub(crate) healthz: Option<SocketAddr>,

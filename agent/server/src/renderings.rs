@@ -1,10 +1,11 @@
-//! Pages that many may ask for at once: one rendering for all who ask while it is made.
+//! Pages that many clients may request at once: one rendering for all requests during one
+//! rendering.
 //!
-//! Effects. Input: a page's key, and how to make it. Output: the page, made after it was asked for.
-//! Whoever asks while a page is made waits for the next making, and all who wait share that one, so
-//! that a hundred scrapes cost two. A list of pods is shared by all who read it for as long as it is
-//! the same: readers that stall hold one. Bounds: `UNREAD_BYTES_MAX` of pages that were not taken
-//! yet; beyond them none is made.
+//! Effects. Input: a page's key, and how to make it. Output: the page, made after it was requested.
+//! A request that comes while a page is made waits for the next making, and all waiting requests
+//! share that one, so that a hundred scrapes cost two. All readers of a list of pods share it for
+//! as long as it is the same: readers that stall hold one. Bounds: `UNREAD_BYTES_MAX` of pages that
+//! were not sent yet; beyond them none is made.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -25,11 +26,11 @@ use super::route::Kind;
 /// Bytes of pages that wait for their readers.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
 
-/// Which page it is.
+/// The page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) kind: Kind,
-    /// Without what takes long to find out.
+    /// Without the parts that take long.
     pub(super) short: bool,
     pub(super) gzip: bool,
 }
@@ -39,11 +40,11 @@ pub(super) struct Key {
 pub(super) struct Renderings {
     lines: Mutex<HashMap<Key, Arc<Line>>>,
     unread_bytes: Arc<AtomicUsize>,
-    /// What `/pods` is made of.
+    /// The texts of the pods, for `/pods`.
     pub(super) pods: PodTexts,
 }
 
-/// Those who wait for one page.
+/// The requests that wait for one page.
 #[derive(Default)]
 struct Line {
     begun: AtomicU64,
@@ -52,7 +53,7 @@ struct Line {
     read: Mutex<Option<Read>>,
 }
 
-/// A page that somebody may still read.
+/// A page that a client may still read.
 struct Read {
     made_of: Weak<Snapshot>,
     text: Weak<Text>,
@@ -60,7 +61,7 @@ struct Read {
     shell: Answer,
 }
 
-/// A page's text while somebody holds it.
+/// A page's text while a reader holds it.
 struct Text {
     bytes: Bytes,
     unread_bytes: Arc<AtomicUsize>,
@@ -80,7 +81,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Counts those who wait; one that is dropped stops waiting.
+/// Counts waiting requests; a dropped one stops waiting.
 struct Waiting<'a>(&'a Line);
 
 impl Drop for Waiting<'_> {
@@ -88,7 +89,7 @@ impl Drop for Waiting<'_> {
         if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1
             && let Ok(mut last) = self.0.last.try_lock()
         {
-            *last = None; // nobody is left to share it with
+            *last = None; // no request is left to share it with
         }
     }
 }

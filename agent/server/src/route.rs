@@ -7,7 +7,7 @@
 use hyper::Method;
 use pintle_agent_config::KubeletConfiguration;
 
-/// What is asked for.
+/// The route's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Healthz,
@@ -48,11 +48,11 @@ pub(super) struct Words {
     /// Empty unless the path has one.
     pub(super) uid: String,
     pub(super) container: String,
-    /// What follows the fixed part, without the slash in front.
+    /// The path after the fixed part, without the slash in front.
     pub(super) rest: String,
 }
 
-/// Why there is no route.
+/// Reason why there is no route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoRoute {
     /// No such path.
@@ -63,7 +63,7 @@ pub(super) enum NoRoute {
     Off(&'static str),
 }
 
-/// How the variable part of a path looks.
+/// The form of the variable part of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// Nothing follows.
@@ -171,7 +171,7 @@ pub(super) fn find(
     Ok(MatchedRoute { kind: row.kind, words })
 }
 
-/// What follows `root` in `path`, without the slash between them.
+/// The part of `path` below `root`, without the slash between them.
 fn below<'a>(path: &'a str, root: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(root)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }

@@ -78,7 +78,7 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
     let location = location(&dir, &pod::full_name(&view.pod), name, &jiff::Zoned::now());
     let container_id = container.id.as_str().to_owned();
     drop(snapshot);
-    // The runtime writes into the folder, which nobody else may read.
+    // The runtime writes into the folder, which only its owner may read.
     if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
         return failed(format!("{}: {error}", dir.display()));
     }

@@ -13,7 +13,7 @@ use pintle_api_types::pod::containers;
 /// Names listed in a refusal.
 const LISTED_MAX: usize = 20;
 
-/// Why no pod was found.
+/// Reason why no pod was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Miss {
     /// Several pods have that name.
@@ -71,7 +71,7 @@ pub(super) fn by_name<'a>(
     })
 }
 
-/// Whether the pod has a container of that name, of any kind.
+/// True if the pod has a container of that name, of any kind.
 pub(super) fn has_container(view: &PodView, name: &str) -> bool {
     let spec = pod::spec(&view.pod);
     let mut ephemeral = spec.ephemeral_containers.iter().flatten();

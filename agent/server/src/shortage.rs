@@ -1,7 +1,7 @@
-//! `/pressure`: how far the node is from each threshold of eviction, who would go first, and which
-//! images would.
+//! `/pressure`: how close the node is to each threshold of eviction, the next victims, and the
+//! images that garbage collection would delete.
 //!
-//! Input: what pods take, read now; the decisions' own report and that of the images, which the main
+//! Input: pods' usage, read now; the decisions' own report and that of the images, which the main
 //! thread gives. Output: JSON with whole bytes and seconds. `shown` is pure. Bounds: `ANSWER_WAIT`,
 //! `IMAGES_WAIT`.
 
@@ -19,10 +19,10 @@ use tokio::sync::oneshot;
 use crate::stats::{self, PodGauge};
 use crate::{Parts, Query, answers};
 
-/// How long the main thread may take.
+/// Timeout of the main thread.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
 
-/// How long the runtime may take to tell its images.
+/// Timeout of the runtime's list of images.
 const IMAGES_WAIT: Duration = Duration::from_secs(5);
 
 /// Answers the command socket.
@@ -47,7 +47,7 @@ pub(super) async fn answer(parts: &Parts) -> Answer {
     }
 }
 
-/// What pods take now; unknown while the server has no connection to the runtime.
+/// Usage of pods now; unknown while the server has no connection to the runtime.
 async fn uses(parts: &Parts) -> Option<Uses> {
     let runtime = parts.own_runtime.get()?.clone();
     let setup = stats::setup(&parts.config, &runtime).await;
@@ -55,7 +55,7 @@ async fn uses(parts: &Parts) -> Option<Uses> {
     gauge.read(&parts.views.load(), &Scope::All, true).await
 }
 
-/// What becomes of each image; unknown while the runtime or the main thread does not answer.
+/// The plan for each image; unknown while the runtime or the main thread does not answer.
 async fn images(parts: &Parts) -> Option<images::Report> {
     let (answer, answered) = oneshot::channel();
     let asking = async {

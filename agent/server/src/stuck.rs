@@ -1,9 +1,9 @@
 //! The processes behind a runtime call: the pod's shim and the container's first process.
 //!
-//! Effects: reads `/proc`, only when a call has been under way for `LOOK_AFTER`. The shim is found by
-//! its command line (`containerd-shim-… -id SANDBOX`); its working directory is the sandbox's bundle,
-//! and beside it lies each container's, whose `init.pid` names the first process. Nothing of the
-//! runtime is asked, since it is the runtime that hangs. What cannot be read is left out.
+//! Effects: reads `/proc`, only when a call has been in flight for `LOOK_AFTER`. The shim is found
+//! by its command line (`containerd-shim-… -id SANDBOX`); its working directory is the sandbox's
+//! bundle, and beside it lies each container's, whose `init.pid` names the first process. The
+//! runtime is not asked, because it is the runtime that hangs. Unreadable facts are left out.
 
 use std::fs;
 use std::path::Path;
@@ -103,8 +103,8 @@ fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>
     shim.into_iter().chain(first).collect()
 }
 
-/// What was run in the sandbox's containers: the shim's children that are no container's first
-/// process and not the sandbox's.
+/// Commands in the sandbox's containers: the shim's children that are no container's first process
+/// and not the sandbox's.
 fn commands(proc: &Path, shims: &[Shim], sandbox: &str) -> Vec<Process> {
     let Some(shim) = shims.iter().find(|shim| shim.id == sandbox) else { return Vec::new() };
     let shim = shim.pid;
@@ -179,7 +179,7 @@ mod tests {
             found.iter().map(|p| (p.pid, p.state, p.wait_channel.as_deref())).collect();
         assert_eq!(found, [(11, 'T', Some("do_signal_stop")), (12, 'S', None)]);
         assert!(processes(&proc, &shims, "other", None).is_empty());
-        // A command is a child of the shim that is nobody's first process.
+        // A command is a child of the shim that is no container's first process.
         fs::create_dir_all(proc.join("11/task/11")).expect("a thread");
         fs::write(proc.join("11/task/11/children"), "12 13 ").expect("written");
         fs::create_dir_all(proc.join("13")).expect("a process");

@@ -1,6 +1,7 @@
-//! What the decisions take and give, in words: actions of a plan, inputs and commands of a record.
+//! Inputs and outputs of the decisions in words: actions of a plan, inputs and commands of a
+//! record.
 //!
-//! Pure. One line each, for people; which pod it is about stands beside it.
+//! Pure. One line each, for people; the pod's name stands beside it.
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::eviction::observed::{Observation, Scope};

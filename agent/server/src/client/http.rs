@@ -8,15 +8,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the agent may be silent.
+/// Longest silence of the agent.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpError {
-    /// Nobody listens.
+    /// The socket has no listener.
     #[error(
         "no agent listens on {path} ({source}); start pintle-agent, or name its --root-dir or its \
          --socket",

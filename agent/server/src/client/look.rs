@@ -1,8 +1,8 @@
-//! How answers look: colours, where lines are cut, and what of others' words a terminal is not given.
+//! The form of answers: colours, where lines are cut, and which foreign characters are not printed.
 //! Pure but for asking the terminal once.
 //!
-//! Messages of containers, runtimes and registries are chosen by whoever runs them and are shown to
-//! root: none of their characters moves the cursor, colours, writes backwards or begins a line.
+//! Containers, runtimes and registries choose their own messages, which are shown to root: none of
+//! their characters moves the cursor, colours, writes backwards or begins a line.
 
 use std::io::{self, IsTerminal};
 
@@ -13,14 +13,14 @@ const GAP: usize = 3;
 /// Stands where a line was cut.
 const CUT: char = '…';
 
-/// How a cell is shown where colours are used.
+/// Style of a cell where colours are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Style {
     #[default]
     Plain,
     /// A column's title.
     Title,
-    /// As it should be.
+    /// Healthy.
     Good,
     /// Something is wrong.
     Bad,
@@ -60,14 +60,14 @@ impl From<String> for Cell {
 /// Colours and width.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Whether to use colours.
+    /// True to use colours.
     pub(super) color: bool,
     /// Columns of a line; `None` for any number.
     pub(super) width: Option<usize>,
 }
 
 impl Look {
-    /// What the command asks for, and else what the terminal can do.
+    /// The form that the command asks for, and else what the terminal can do.
     pub(super) fn of(command: &ClientCommand) -> Self {
         let is_terminal = io::stdout().is_terminal();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -120,7 +120,7 @@ impl Look {
     }
 }
 
-/// A text of others on one line, without what a terminal would obey.
+/// A foreign text on one line, without control characters.
 pub(super) fn plain(text: &str) -> String {
     shown(text).collect()
 }

@@ -22,19 +22,19 @@ use serde_json::Value;
 use crate::record::RecordError;
 use look::Look;
 
-/// How often `--watch` asks: what people read need not be newer.
+/// Interval of `--watch`: people need no newer answer.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// Puts the cursor into the upper left corner and clears what is below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Why there is nothing to print.
+/// Reason why there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum ClientError {
     #[error("{0}")]
     Http(#[from] http::HttpError),
     #[error("the agent's answer is not JSON ({0}); is the agent of another version?")]
     NotJson(#[from] serde_json::Error),
-    /// While there is no agent, its record may tell.
+    /// There is no agent; a record of one can be read instead.
     #[error("{0}\n  what it has recorded: add --from-record")]
     NoAgent(http::HttpError),
     #[error("{0}")]
@@ -83,7 +83,7 @@ fn write(out: &mut impl Write, text: &str) -> Result<bool, ClientError> {
     }
 }
 
-/// Shows the list whenever it differs, until nobody reads it or the agent goes away.
+/// Prints the list whenever it changes, until standard output is closed or the agent goes away.
 fn watch(command: &ClientCommand) -> Result<(), ClientError> {
     let on_screen = io::stdout().is_terminal() && command.output == OutputFormat::Table;
     let mut shown = String::new();
@@ -143,7 +143,7 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
     })
 }
 
-/// Whether a record can tell as well.
+/// True if a record can answer as well.
 fn is_of_past(question: &Question) -> bool {
     matches!(question, Question::Explain(_) | Question::Timeline(_))
 }

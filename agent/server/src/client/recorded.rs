@@ -15,7 +15,7 @@ use crate::record::past::{self, Asked};
 use crate::record::pod_inputs::{PodInputs, Row};
 use crate::record::{self, RecordError};
 
-/// What a replay says, and whether the same came of everything.
+/// The report of a replay, and whether it equals the record.
 pub(super) fn replayed(
     of: &ReplayOf,
     command: &ClientCommand,
@@ -51,7 +51,7 @@ pub(super) fn replayed(
     Ok((text, report.is_equal()))
 }
 
-/// What a record says of a pod.
+/// The answer of a record about a pod.
 pub(super) fn answered(of: &PastQuestion) -> Result<Value, ClientError> {
     tasks::keep_caught_quiet();
     let asked = Asked { pod: &of.pod, explain: of.explain, at: moment(of.at) };

@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use super::look::{self, Cell, Look, Style};
 
-/// Which word of a pod's line is its age.
+/// Index of the age among the words of a pod's line.
 const AGE_COLUMN: usize = 5;
 
-/// Said while pods may be missing from the table and the agent tells no reason.
+/// Printed while pods may be missing from the table and the agent gives no reason.
 const STARTING: &str =
     "the container runtime has not answered yet, or a source of pods has not been read.";
 
@@ -106,7 +106,7 @@ pub(super) fn record(answer: &Value) -> String {
     out
 }
 
-/// What the agent would do.
+/// The commands that the agent would issue.
 pub(super) fn plan(answer: &Value) -> String {
     let mut out = format!("{} (stage {})\n", text(&answer["pod"]), text(&answer["stage"]));
     let mut steps = |title: &str, list: &Value| {
@@ -131,7 +131,7 @@ pub(super) fn plan(answer: &Value) -> String {
     out
 }
 
-/// What a pod had waited for before it was to be tried again.
+/// The waits of a pod that a retry ended.
 pub(super) fn retried(answer: &Value) -> String {
     let pod = text(&answer["pod"]);
     let mut out = match items(&answer["waits"]).next() {
@@ -149,7 +149,7 @@ pub(super) fn retried(answer: &Value) -> String {
     out
 }
 
-/// How far the node is from each threshold, who would go, and who went.
+/// How close the node is to each threshold, the next victims, and the evicted pods.
 pub(super) fn pressure(answer: &Value, look: &Look) -> String {
     let mut rows =
         vec![titles(&["SIGNAL", "LEFT", "THRESHOLD", "OF", "TREND", "MET", "FIRST TO GO"])];
@@ -201,7 +201,7 @@ pub(super) fn pressure(answer: &Value, look: &Look) -> String {
     out + &images(&answer["images"], look)
 }
 
-/// Which images would go, and why the others stay; nothing when nobody could tell.
+/// The images that would be deleted, and why others are kept; empty when they are unknown.
 fn images(told: &Value, look: &Look) -> String {
     let mut rows = vec![titles(&["IMAGE", "SIZE", "UNUSED", "WHAT BECOMES OF IT"])];
     for image in items(&told["images"]) {

@@ -1,7 +1,7 @@
-//! Which container's log is meant: the running one, the last one, or the one before. Pure.
+//! Chooses a container's log: of the running one, the last one, or the one before. Pure.
 //!
-//! Input: the pod's status and what the runtime has. Output: a container id and its log file, or
-//! why there is none, in the kubelet's words.
+//! Input: the pod's status and the runtime's containers. Output: a container id and its log file,
+//! or why there is none, in the kubelet's words.
 // k8s: pkg/kubelet/kubelet_pods.go validateContainerLogStatus
 
 use std::path::PathBuf;

@@ -1,12 +1,12 @@
 //! Reads a container's log and writes it to a client, to its end or for as long as it grows.
 //!
-//! Effects. Input: the log's path, what to read, the snapshots that tell whether the container
-//! runs. Output: chunks of text. Nothing is lost or repeated when the log is rotated: the file at
-//! hand is read to its end, then the files that were set aside since, then the new one. Bounds:
-//! `CHUNK_BYTES` and the body's pieces for a client that stalls; what it has not taken stays in the
-//! files. Files are read on other threads, with a share for each pod, `LOOK_BYTES` at a time: whoever
-//! filters a large log, or reads from a disk that hangs, holds up the pod's own readers at most.
-//! Ends when the client goes, the limit is met, or the container has ended and all is read.
+//! Effects. Input: the log's path, the options, the snapshots that show whether the container runs.
+//! Output: chunks of text. Nothing is lost or repeated when the log is rotated: the current file is
+//! read to its end, then the rotated files since, then the new one. Bounds: `CHUNK_BYTES` and the
+//! body's pieces for a client that stalls; unsent text stays in the files. Files are read on other
+//! threads, with a share for each pod, `LOOK_BYTES` at a time: a client that filters a large log,
+//! or reads from a disk that hangs, delays at most the pod's own readers. Ends when the client
+//! goes, the limit is met, or the container has ended and all is read.
 // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs, waitLogs
 
 use std::collections::BTreeSet;
@@ -169,7 +169,7 @@ struct Reading<'a> {
     sink: &'a Sink,
 }
 
-/// How the file at hand stands to the log.
+/// The relation of the current file to the log.
 enum State {
     /// Nothing more is wanted.
     Done,

@@ -1,7 +1,7 @@
 //! `containerLogs`: a container's log over HTTP, as `kubectl logs` asks for it.
 //!
-//! `options` and `choose` are pure: parameters, and which container of which attempt is meant.
-//! `follow` reads and writes, `watch` tells it when a log changed. Bounds are in `follow`.
+//! `options` and `choose` are pure: parameters, and the chosen container and attempt. `follow`
+//! reads and writes, `watch` notifies it when a log changed. Bounds are in `follow`.
 
 mod choose;
 mod follow;
@@ -21,7 +21,7 @@ use crate::Views;
 use options::Options;
 pub(super) use watch::Watches;
 
-/// What the answer's text is.
+/// Content type of the answer.
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Answers a request for a log. `turn` is held for as long as the answer is written.
@@ -51,7 +51,7 @@ pub(super) fn container_logs(
         Err(text) => return Answer::text(400, text).into(),
     };
     let Some(path) = choose::log_path(view, &chosen) else {
-        // The kubelet has begun its answer by then.
+        // The kubelet has already begun its answer here.
         return Answer::text(200, format!("unable to retrieve container logs for {chosen}")).into();
     };
     let (sink, text) = body::streamed();

@@ -12,7 +12,7 @@ const UNDECODABLE: &str = r#"{"message": "Unable to decode query."}"#;
 const INVALID: &str = r#"{"message": "Invalid request."}"#;
 const ALL: &str = "All";
 
-/// What is asked for.
+/// The requested options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) follow: bool,
@@ -29,7 +29,7 @@ enum Since {
     Time(Timestamp),
 }
 
-/// Why the request is refused.
+/// Reason why the request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: u16,
@@ -88,7 +88,7 @@ impl Options {
         })
     }
 
-    /// What the reader of the file is told.
+    /// The query for the file's reader.
     pub(super) fn query(&self, now: Timestamp) -> LogQuery {
         let since = self.since.map(|since| match since {
             Since::Time(time) => time,

@@ -1,7 +1,7 @@
-//! Tells followers of logs that something changed in a folder: one inotify for all of them.
+//! Notifies followers of logs of a change in a folder: one inotify for all of them.
 //!
-//! Effects. Followers of one folder share a watch, which goes with the last of them. A hint may be
-//! late or lost (`follow` looks again after a while anyway); without inotify there are none.
+//! Effects. Followers of one folder share a watch, which ends with the last of them. A hint may be
+//! late or lost (`follow` checks again after a while anyway); without inotify there are none.
 //! Owner: the server's thread. Bounds: one descriptor, one watch for each followed folder.
 
 use std::collections::HashMap;

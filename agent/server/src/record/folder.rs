@@ -19,7 +19,7 @@ const SEGMENTS_MAX: usize = 10_000;
 /// Longest file: a segment that was one byte short of full, and batches of the longest frames.
 const FILE_BYTES_MAX: u64 = SEGMENT_BYTES + 2 * (BATCH_BYTES_MAX + FRAME_BYTES_MAX) as u64;
 
-/// Why a record cannot be read.
+/// Reason why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// No segments.
@@ -35,9 +35,9 @@ pub enum RecordError {
     /// The folder or a file.
     #[error("{path} cannot be read: {error}", path = path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// Something else under a segment's name.
@@ -45,7 +45,7 @@ pub enum RecordError {
     NoSegment {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// The actual kind of file.
         why: &'static str,
     },
     /// Written by a newer agent.
@@ -61,15 +61,15 @@ pub enum RecordError {
     UnknownPod {
         /// The folder.
         path: PathBuf,
-        /// As it was asked for.
+        /// The name as given.
         pod: String,
-        /// What may be meant.
+        /// Similar names.
         more: Vec<String>,
     },
     /// Several pods of the record may be meant.
     #[error("several pods may be meant by {pod}; say which{}", listed(pods))]
     AmbiguousPod {
-        /// As it was asked for.
+        /// The name as given.
         pod: String,
         /// They.
         pods: Vec<String>,
@@ -138,7 +138,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn bytes(path: &Path) -> io::Result<Result<Vec<u8>, &'static str>> {
-    // A pipe must not hold up whoever opens it.
+    // Opening a pipe must not block.
     let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Ok(Err("it is no plain file"));

@@ -30,7 +30,7 @@ pub use folder::RecordError;
 
 use crate::words;
 
-/// What of a record is not there any more.
+/// A missing part of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// No files of these numbers are there, between others.
@@ -50,7 +50,7 @@ pub enum Lost {
     Batches {
         /// The segment.
         segment: u64,
-        /// Where, and which.
+        /// Place and kind of the loss.
         loss: Loss,
     },
     /// A state of which no decisions can be made.
@@ -62,14 +62,14 @@ pub enum Lost {
     },
 }
 
-/// What came of the replay of a folder.
+/// The result of the replay of a folder.
 #[derive(Debug)]
 pub struct Report {
     /// The folder that has the segments.
     pub folder: PathBuf,
     /// The segments that were read.
     pub segments: Vec<u64>,
-    /// How long they are together.
+    /// Their length together.
     pub bytes: u64,
     /// Each run of the agent, oldest first.
     pub runs: Vec<Outcome>,
@@ -77,7 +77,7 @@ pub struct Report {
     pub passed: u64,
     /// Frames that are whole and of another version, which this one cannot read.
     pub unknown: u64,
-    /// What is missing.
+    /// The missing parts.
     pub lost: Vec<Lost>,
     /// Names of the pods that inputs were about, as `NAMESPACE/NAME`.
     pub names: BTreeMap<PodUid, String>,
@@ -86,8 +86,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Everything that could be replayed came out as it was recorded, and there was something. What
-    /// was lost does not count: `lost`, `passed` and `Outcome::torn` tell of it.
+    /// True if at least one run was replayed, and every one equals the record. Losses do not count:
+    /// `lost`, `passed` and `Outcome::torn` report them.
     pub fn is_equal(&self) -> bool {
         !self.runs.is_empty() && self.runs.iter().all(Outcome::is_equal)
     }
@@ -129,7 +129,7 @@ pub(crate) fn replay(
     Ok(Report { folder: folder.path, segments, bytes, runs, passed, unknown, lost, names, until })
 }
 
-/// What a replay finds on its way through the segments.
+/// The state of a replay on its way through the segments.
 #[derive(Debug, Default)]
 struct Walk {
     until: Option<UnixNanos>,

@@ -1,9 +1,9 @@
-//! What `explain` and `timeline` say of a moment of a record: of pods as they were, and of those
-//! that were gone by then.
+//! `explain` and `timeline` for a moment of a record: for pods as they were, and for pods that were
+//! already gone.
 //!
 //! Output: the JSON that a running agent answers, with `record`: which record, of what moment, and
-//! what has to be known beside it. What only the running agent knows, calls under way and writes
-//! that the API server did not take, is in no record.
+//! notes on its limits. A record does not contain the state that only the running agent has: calls
+//! in flight, and writes that the API server rejected.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::select::{Miss, full, select, uid};
 pub(crate) struct Asked<'a> {
     /// As people name it.
     pub(crate) pod: &'a str,
-    /// Why it was not running; else what had happened to it.
+    /// Explain why it was not running; else its history.
     pub(crate) explain: bool,
     /// When; `None` is the end of the record.
     pub(crate) at: Option<UnixNanos>,
@@ -123,7 +123,7 @@ fn span(report: &Report) -> Option<(UnixNanos, UnixNanos)> {
     Some((began, report.runs.iter().rev().find_map(|run| run.ended_at)?))
 }
 
-/// What has to be known beside the answer.
+/// Notes on the limits of the answer.
 fn notes(report: &Report, past: &Past, found: &Found<'_>, at: Option<UnixNanos>) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(left) = found.left {

@@ -1,7 +1,7 @@
-//! What the decisions took and gave of one pod, in order.
+//! Inputs and commands of the decisions about one pod, in order.
 //!
-//! Input: a pod as people name it, the frames of a replay. Output: rows for a table, and JSON. Values
-//! that were redacted stay so. Bounds: those of the record.
+//! Input: a pod as people name it, the frames of a replay. Output: rows for a table, and JSON.
+//! Values that were redacted stay so. Bounds: those of the record.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::words;
 pub(crate) struct Row {
     /// When.
     pub(crate) at: UnixNanos,
-    /// What.
+    /// The kind.
     pub(crate) what: &'static str,
     /// A command, not an input.
     pub(crate) is_command: bool,
@@ -34,7 +34,7 @@ pub(crate) struct PodInputs {
     meant: BTreeSet<PodUid>,
     pub(crate) rows: Vec<Row>,
     pub(crate) json: Vec<Value>,
-    /// Whether to make JSON, else rows.
+    /// True for JSON, else rows.
     is_json: bool,
 }
 
@@ -45,7 +45,7 @@ impl PodInputs {
         Self { asked: asked.to_owned(), meant: BTreeSet::new(), rows, json, is_json }
     }
 
-    /// Whether any pod was meant.
+    /// True if a pod matched.
     pub(crate) fn found(&self) -> bool {
         !self.meant.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What a replay found, told: sentences for people, JSON for programs. Pure.
+//! The report of a replay: sentences for people, JSON for programs. Pure.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -18,7 +18,7 @@ use serde_json::json;
 /// When the first agent began: 2026-01-01T00:00:00Z.
 pub(crate) const BEGAN: i64 = 1_767_225_600_000_000_000;
 const SECOND: i64 = 1_000_000_000;
-/// What the pod has in its environment.
+/// A value in the pod's environment.
 pub(crate) const SECRET: &str = "hunter2";
 
 /// So many seconds after the first agent began.
@@ -64,7 +64,7 @@ pub(crate) struct Agent<'a> {
     flight: Flight,
     pods: Pods,
     seconds: i64,
-    /// What it asked for that was not done yet.
+    /// Its commands that were not executed yet.
     commands: VecDeque<Command>,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Nothing runs, and every source has told its pods.
+    /// Nothing runs, and every source has delivered its pods.
     pub(crate) fn gets_ready(&mut self) {
         self.takes(Input::Tick);
         self.lists_nothing();

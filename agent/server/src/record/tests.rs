@@ -1,4 +1,4 @@
-//! What is said of a record: that the same came of it, where not, and what of it is gone.
+//! Reports of records: equal replays, differences, and losses.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -21,7 +21,7 @@ const NANOS: f64 = 1e9;
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
-/// Whose cgroup it is, as labels tell.
+/// The owner of a cgroup, in labels.
 #[derive(Clone, Debug, Default)]
 struct Names {
     container: String,
@@ -290,7 +290,7 @@ fn networks(text: &mut Text, rows: &[Row<'_>], sweep: &Sweep, snapshot: &Snapsho
     }
 }
 
-/// A pod's traffic is told on its sandbox.
+/// A pod's traffic is reported on its sandbox.
 fn sandboxes(snapshot: &Snapshot) -> HashMap<&str, &PodUid> {
     let ready = snapshot.pods.iter().flat_map(|(uid, view)| {
         let sandboxes = view.observed.sandboxes.iter().filter(|sandbox| sandbox.ready);

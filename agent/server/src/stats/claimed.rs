@@ -1,9 +1,9 @@
-//! How full the volumes are that lie on a file system of their own: claims, and shares of servers.
+//! Usage of volumes that lie on a file system of their own: claims, and shares of servers.
 //!
 //! Input: the snapshot's pods and their resolved claims. Output: the figures of each volume's file
-//! system. A statfs of a dead file server never returns, so each server has its own share of threads
-//! for it, an answer waits `ASK_MAX` at most, and the last figures are shown meanwhile. Figures are
-//! cached for a period. Bounds: `VOLUMES_MAX` volumes.
+//! system. A statfs of a dead file server never returns, so each server has its own share of
+//! threads for it, an answer waits `ASK_MAX` at most, and the last figures are shown meanwhile.
+//! Figures are cached for a period. Bounds: `VOLUMES_MAX` volumes.
 // k8s: pkg/volume/metrics_statfs.go, pkg/kubelet/server/stats/volume_stat_calculator.go
 
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +29,7 @@ use super::volumes::{Counted, PvcRef, Volumes};
 
 /// Volumes of one round.
 const VOLUMES_MAX: usize = 4096;
-/// How long an answer is waited for.
+/// Longest wait for an answer.
 const ASK_MAX: Duration = Duration::from_secs(1);
 
 /// A volume on a file system of its own.

@@ -1,14 +1,14 @@
-//! What a folder that containers write takes on disk, counted as `du` does. Effects: reads metadata.
+//! Disk usage of a folder that containers write, counted as `du` does. Effects: reads metadata.
 //!
-//! Input: an open folder. Output: blocks and inodes beneath it, itself among them; a file with several
-//! hard links counts once; what is mounted inside counts nothing. Only `LINKS_MAX` such files are
-//! remembered: each link of further ones counts for its part of the file, which comes to the same
-//! unless some of the links lie elsewhere, and then to less. Every step goes through an open folder
-//! and follows no link, so a container cannot lead it elsewhere. Of folders inside each other the
-//! `OPEN_MAX` deepest are open. Those above are closed, and opened again on the way back, where their
-//! list goes on from what was read of it: 56 bytes each, whatever they hold. Bounds: `OPEN_MAX`
-//! folders open, `DEPTH_MAX` inside each other, `ENTRIES_MAX` entries; what lies beyond is not counted,
-//! and whoever asks is told that something is missing.
+//! Input: an open folder. Output: blocks and inodes beneath it, including its own. A file with
+//! several hard links counts once; mounts inside do not count. Only `LINKS_MAX` such files are
+//! remembered: each link of further ones counts for its part of the file, which gives the same sum
+//! unless some of the links lie elsewhere, and then less. Every step goes through an open folder
+//! and follows no link, so a container cannot lead it elsewhere. Of nested folders the `OPEN_MAX`
+//! deepest are open. Those above are closed, and opened again on the way back, where reading
+//! continues at the old position: 56 bytes each, whatever they hold. Bounds: `OPEN_MAX` folders
+//! open, `DEPTH_MAX` nested, `ENTRIES_MAX` entries; beyond them nothing is counted, and the result
+//! is marked incomplete.
 // k8s: pkg/volume/util/fs/fs.go DiskUsage
 
 use std::collections::HashSet;
@@ -31,7 +31,7 @@ const OPEN_MAX: usize = 128;
 const DEPTH_MAX: usize = 1 << 16;
 /// Entries of one folder and of all beneath.
 const ENTRIES_MAX: u64 = 20_000_000;
-/// Entries after which it is looked how far the kernel has told the list.
+/// Entries after which the kernel's position in the list is read.
 const MARK_EVERY: u32 = 64;
 /// Files with several hard links that are remembered: 1 MiB.
 const LINKS_MAX: usize = 1 << 16;
@@ -40,7 +40,7 @@ const INODE_PARTS: u64 = 1 << 20;
 /// Unit of a file's blocks.
 const BLOCK_BYTES: u64 = 512;
 
-/// What was counted of a folder.
+/// The counts of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walked {
     pub(super) usage: Usage,
@@ -120,7 +120,7 @@ struct Level {
     listed: u64,
     /// Nothing once it is closed.
     open: Option<(OwnedFd, OwningIter)>,
-    /// Where in its list the kernel is, and where it was before it told what was read last.
+    /// The kernel's position in its list, and its position before the last batch of entries.
     position: (i64, i64),
     read: u32,
 }
@@ -174,7 +174,8 @@ impl Level {
         Ok(Self { inode: stat.st_ino, listed, open, position: (0, 0), read: 0 })
     }
 
-    /// The kernel tells many entries at once: what was read last lies between its last two places.
+    /// The kernel returns entries in batches: the last read entry lies between its last two
+    /// positions.
     fn mark(&mut self) -> nix::Result<()> {
         let Some((folder, _)) = &self.open else { return Ok(()) };
         let place = lseek(folder, 0, Whence::SeekCur)?;
@@ -184,8 +185,9 @@ impl Level {
         Ok(())
     }
 
-    /// Opens a closed folder from the one below, up to which its list was read; false when not all that
-    /// is left of the list can be told. It stays closed when it is not where the one below lies.
+    /// Opens a closed folder from the one below, up to which its list was read. Returns false when
+    /// the rest of the list cannot be read completely. The folder stays closed when it is no longer
+    /// the parent of the one below.
     fn reopen(&mut self, below: &Self, device: u64) -> nix::Result<bool> {
         let Some((folder, _)) = &below.open else { return Ok(false) };
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -366,7 +368,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         for below in ["", "b", "b/b"] {
             for n in 0..2_000 {
-                // The kernel tells some hundred of them at once.
+                // The kernel returns some hundred of them at once.
                 let path = dir.path().join(below).join(format!("{n}-{}", "n".repeat(64)));
                 match n % 250 {
                     0 => chain(&path, n / 250),

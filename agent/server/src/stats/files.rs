@@ -14,14 +14,14 @@ const FILES_MAX: usize = 1024;
 /// Unit of a file's blocks.
 const BLOCK_BYTES: u64 = 512;
 
-/// What some files take.
+/// Disk usage of some files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) bytes: u64,
     pub(super) inodes: u64,
 }
 
-/// What the files of a folder take, without those below it.
+/// Disk usage of the files of a folder, without folders below it.
 pub(super) fn folder(path: &Path) -> Usage {
     let entries = fs::read_dir(path).into_iter().flatten().flatten().take(FILES_MAX);
     entries.fold(Usage::default(), |sum, entry| add(sum, &entry.path()))

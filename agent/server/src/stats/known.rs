@@ -1,8 +1,8 @@
-//! A value that is read where a disk may hang: while it does, the last one is shown.
+//! A value that is read where a disk may hang: while it does, the last value is returned.
 //!
-//! Effects. Input: how to read it. Output: the value. Who asks while it is being read waits for that
-//! reading, and nobody longer than `READ_MAX`. Bounds: one reading at a time; after one that failed
-//! none is begun for `PAUSE`.
+//! Effects. Input: how to read it. Output: the value. A caller that comes during a reading waits
+//! for it, but no longer than `READ_MAX`. Bounds: one reading at a time; after one that failed none
+//! is begun for `PAUSE`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 use tokio::sync::Mutex;
 
-/// How long a reading is waited for.
+/// Longest wait for a reading.
 const READ_MAX: Duration = Duration::from_secs(2);
-/// How long nothing is read after a reading that failed.
+/// Pause after a reading that failed.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// A value of this node's files.
@@ -37,7 +37,7 @@ impl<T: Send + Sync + 'static> Known<T> {
         Self { part, read_max: READ_MAX, last }
     }
 
-    /// What `read` says, or the last that is known.
+    /// The result of `read`, or the last known value.
     pub(super) async fn get(&self, read: impl FnOnce() -> T + Send + 'static) -> Option<Arc<T>> {
         let mut last = self.last.lock().await;
         if last.failed.is_some_and(|failed| failed.elapsed() < PAUSE) {

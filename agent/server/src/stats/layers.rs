@@ -1,10 +1,11 @@
-//! What the runtime says of containers' writable layers.
+//! Usage of containers' writable layers, from the runtime.
 //!
-//! Effects. Output: bytes and inodes by container id, and when they were asked for: of what was made
-//! later they say nothing. `None` while the runtime does not tell them: it asks the disk that may be the
-//! one in need. Bounds: one question at a time, whoever asks; it goes on for `ASK_MAX`, while each waits
-//! as long as it likes. An answer that took longer than `READ_MAX` is everybody's who asks within
-//! `FRESH_FOR`: who weighs pods did not wait for it.
+//! Effects. Output: bytes and inodes by container id, and the time of the question: they do not
+//! cover containers that were created later. `None` while the runtime does not answer: it asks the
+//! disk, which may be the one under pressure. Bounds: one question at a time, shared by all
+//! callers; it runs for `ASK_MAX`, while each caller has its own timeout. An answer that took
+//! longer than `READ_MAX` is reused within `FRESH_FOR`, because eviction ranking did not wait for
+//! it.
 // k8s: pkg/kubelet/stats/cri_stats_provider.go listPodStatsPartiallyFromCRI
 
 use std::collections::HashMap;
@@ -20,22 +21,22 @@ use tokio::task::AbortHandle;
 
 use super::files::Usage;
 
-/// How long an answer is waited for when pods are weighed.
+/// Longest wait for an answer in eviction ranking.
 pub(super) const READ_MAX: Duration = Duration::from_secs(2);
-/// How long the runtime may take.
+/// Timeout of the runtime.
 // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go RuntimeRequestTimeout
 pub(super) const ASK_MAX: Duration = Duration::from_secs(120);
-/// How long an answer that was late is worth something.
+/// How long a late answer is reused.
 const FRESH_FOR: Duration = Duration::from_secs(15);
 
 /// Writable layers by container id.
 pub(super) type Sizes = HashMap<String, Usage>;
 
-/// What the runtime told.
+/// The runtime's answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LayersTold {
     pub(super) sizes: Sizes,
-    /// When it was asked.
+    /// Time of the question.
     pub(super) asked_at: UnixNanos,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Layers {
     last: Mutex<Option<Arc<Question>>>,
 }
 
-/// What came of a question, and when it came.
+/// The answer to a question, and when it came.
 type AnswerAt = (Option<Arc<LayersTold>>, Instant);
 
 /// The question under way, or the last one.
@@ -58,7 +59,7 @@ struct Question {
 }
 
 impl Layers {
-    /// What the runtime tells now, or told shortly before if it is slow.
+    /// The runtime's current answer, or a recent one if the runtime is slow.
     pub(super) async fn read(&self, runtime: &Client, wait: Duration) -> Option<Arc<LayersTold>> {
         let question = self.question(runtime);
         let mut answer = question.answer.clone();

@@ -16,7 +16,7 @@ use super::text::{Text, labels};
 const NAME: &str = "kubelet_container_log_filesystem_used_bytes";
 const HELP: &str = "[ALPHA] Bytes used by the container's logs on the filesystem.";
 
-/// What the logs of containers take, by the containers' ids.
+/// Disk usage of containers' logs, by the containers' ids.
 pub(super) type Sizes = HashMap<String, Usage>;
 
 /// The folders of all containers' logs, with the containers' ids.

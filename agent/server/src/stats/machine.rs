@@ -1,4 +1,4 @@
-//! What the machine is and how its disks do. Effects: small reads of `/proc`, `/sys`, `/etc`.
+//! The machine's facts and disk counters. Effects: small reads of `/proc`, `/sys`, `/etc`.
 // k8s: github.com/google/cadvisor machine/machine.go
 
 use std::collections::{BTreeMap, BTreeSet};

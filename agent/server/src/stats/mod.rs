@@ -1,10 +1,10 @@
-//! What the node, its pods and containers use: `/stats/summary` and the metrics endpoints.
+//! Usage of the node, its pods and containers: `/stats/summary` and the metrics endpoints.
 //!
-//! Input: cgroup files (a thread of its own, `sweep`), the runtime's word on images and writable
-//! layers, file systems, volumes (another thread, `volumes`), snapshots. Output: JSON and
-//! Prometheus' text. `summary`, `resource`,
-//! `cadvisor`, `targets`, `network` and `text` are pure. Nothing is read unless somebody asks;
-//! what was read is used again for `FRESH_FOR`. Requests that come together share one reading.
+//! Input: cgroup files (a thread of its own, `sweep`), the runtime's figures for images and
+//! writable layers, file systems, volumes (another thread, `volumes`), snapshots. Output: JSON and
+//! Prometheus' text. `summary`, `resource`, `cadvisor`, `targets`, `network` and `text` are pure.
+//! Nothing is read without a request; a reading is reused for `FRESH_FOR`. Concurrent requests
+//! share one reading.
 
 mod cadvisor;
 mod claimed;
@@ -57,13 +57,13 @@ pub use pods::PodGauge;
 use summary::{NodeFigures, Storage};
 use sweep::{Kind, RATE_MIN, Sweep, Sweeper};
 
-/// How long a reading is used again.
+/// How long a reading is reused.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 /// The same for what the runtime and the file systems say.
 const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
 
-/// The threads that read cgroups and count volumes, and the question about writable layers, for whoever
-/// shows what they find or weighs it.
+/// The threads that read cgroups and count volumes, and the query for writable layers, for the
+/// statistics and for eviction ranking.
 #[derive(Clone, Debug)]
 pub struct Gauges {
     /// Absent without cgroups.
@@ -187,13 +187,13 @@ impl Stats {
         }
     }
 
-    /// What of `/metrics` is read off disks.
+    /// The part of `/metrics` that is read from disks.
     pub(super) async fn logs(&self, snapshot: &Snapshot) -> String {
         let sizes = self.log_sizes(snapshot).await;
         logs::exposition(snapshot, &sizes)
     }
 
-    /// How full claims are, as `/metrics` shows it.
+    /// Usage of claims, for `/metrics`.
     pub(super) async fn claims(&self, snapshot: &Snapshot) -> String {
         let Some(all) = &self.gauges.file_systems else { return String::new() };
         let root = &self.config.flags.root_dir;
@@ -206,7 +206,7 @@ impl Stats {
         self.log_sizes.get(read).await.unwrap_or_default()
     }
 
-    /// With the use per second, for which there have to be two sweeps: who is the first to ask in a while
+    /// A sweep with the use per second, which needs two sweeps: the first request after a while
     /// waits for the second one.
     async fn with_rates(&self, snapshot: &Snapshot, kind: Kind) -> Option<Arc<Sweep>> {
         let swept = self.sweep(snapshot, kind, FRESH_FOR).await?;
@@ -248,7 +248,7 @@ impl Stats {
         targets::system(ours, &flags.runtime_cgroups, misc, &own)
     }
 
-    /// How cgroups are laid out; as configured while the runtime does not answer.
+    /// The layout of cgroups; as configured while the runtime does not answer.
     async fn setup(&self) -> CgroupSetup {
         let ask = async || told_setup(&self.config, &self.runtime).await.ok_or(());
         match self.setup.get_or_try_init(ask).await {
@@ -276,7 +276,7 @@ impl Stats {
         }
     }
 
-    /// Everything about files, or what it cannot be told without.
+    /// All figures of file systems; an error names the missing part that the summary needs.
     // k8s: pkg/kubelet/server/stats/summary.go Get
     async fn storage(&self, snapshot: &Snapshot) -> Result<Arc<Storage>, String> {
         let mut cached = self.stored.lock().await;
@@ -336,13 +336,13 @@ impl Stats {
     }
 }
 
-/// How pods' cgroups are laid out; as configured while the runtime does not answer.
+/// The layout of pods' cgroups; as configured while the runtime does not answer.
 pub(super) async fn setup(config: &Config, runtime: &Client) -> CgroupSetup {
     let told = told_setup(config, runtime).await;
     told.unwrap_or_else(|| cgroup_setup(config, &Runtime::default()))
 }
 
-/// The driver of cgroups is the runtime's, if it tells; `None` when it does not answer.
+/// The runtime's cgroup driver, if it reports one; `None` when it does not answer.
 async fn told_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
     let told = match runtime.runtime_config(v1::RuntimeConfigRequest {}).await {
         Ok(told) => Some(told),

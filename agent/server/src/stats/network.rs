@@ -6,7 +6,7 @@ const INTERFACES_MAX: usize = 64;
 /// Names that are left out: the loopback, and the node's ends of pods' interfaces.
 const IGNORED: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 
-/// What went through an interface.
+/// Counters of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,

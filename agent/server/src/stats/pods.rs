@@ -1,8 +1,9 @@
-//! What each pod takes of memory, disk and process numbers, for eviction to weigh.
+//! Memory, disk and process usage of each pod, for eviction ranking.
 //!
-//! Input: a snapshot, the threads that read cgroups and count volumes, the runtime's word on writable
-//! layers. Output: `PodUse` by uid. Nothing is read unless somebody asks, and everything that a pod
-//! can make slow has a thread of its own or a place in the pool. What is not known is absent.
+//! Input: a snapshot, the threads that read cgroups and count volumes, the runtime's figures for
+//! writable layers. Output: `PodUse` by uid. Nothing is read without a request, and every reading
+//! that a pod can slow down has a thread of its own or a place in the pool. Unknown figures are
+//! absent.
 // k8s: pkg/kubelet/eviction/helpers.go podDiskUsage, memoryUsage, processUsage
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +29,7 @@ use super::sweep::{Kind, Sweep};
 use super::volumes::{Counted, Counts};
 use super::{Gauges, files, logs, targets, volumes};
 
-/// How long cgroups are waited for; without them memory and processes are unknown.
+/// Longest wait for cgroups; without them memory and processes are unknown.
 const SWEEP_WAIT: Duration = Duration::from_secs(10);
 
 /// Reads what pods take.
@@ -42,12 +43,12 @@ pub struct PodGauge {
     hosts: Known<HashMap<String, Usage>>,
 }
 
-/// What was read of the disks.
+/// Readings of the disks.
 #[derive(Default)]
 struct Disks {
-    /// `None` while the runtime does not tell them.
+    /// `None` while the runtime does not report them.
     layers: Option<Arc<LayersTold>>,
-    /// `None` while the disk does not tell them.
+    /// `None` while the disk does not answer.
     logs: Option<Arc<logs::Sizes>>,
     hosts: Arc<HashMap<String, Usage>>,
     volumes: Counts,
@@ -66,8 +67,8 @@ impl PodGauge {
         }
     }
 
-    /// What those of the snapshot's running pods take that are asked about; `None` when none is. Of
-    /// disks only when `with_disks`.
+    /// Usage of the snapshot's running pods within `scope`; `None` when there is none. Disk usage
+    /// only `with_disks`.
     pub async fn read(
         &self,
         snapshot: &Snapshot,
@@ -109,7 +110,7 @@ impl PodGauge {
     }
 }
 
-/// The snapshot with nobody but those who are asked about.
+/// The snapshot of the pods within the scope.
 fn within(snapshot: &Snapshot, scope: &Scope) -> Option<Snapshot> {
     match scope {
         Scope::Nobody => None,
@@ -153,8 +154,8 @@ fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: Option<&Disks>) ->
     }
 }
 
-/// What of a pod's disks is missing. What was read, or asked for, before a container was there says
-/// nothing of it.
+/// The missing disk figures of a pod. A figure that was read or requested before a container
+/// existed does not cover it.
 fn unread(uid: &PodUid, view: &PodView, of: &Disks) -> Unread {
     let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
     let any = |is_missing: &dyn Fn(&ObservedContainer) -> bool| running.clone().any(is_missing);

@@ -1,4 +1,4 @@
-//! `/stats/summary`: types of `stats.k8s.io/v1alpha1`, and how they are filled. Pure.
+//! `/stats/summary`: types of `stats.k8s.io/v1alpha1`, and the code that fills them. Pure.
 //!
 //! Input: a sweep, the snapshot, file systems. Output: a `Summary` whose JSON has the kubelet's
 //! names, order and omissions.
@@ -153,7 +153,7 @@ wire! {
         claim: Option<PvcRef>,
     }
     FsStats {
-        /// `null` of what the runtime tells nothing of, as Go writes no time.
+        /// `null` where the runtime reports nothing, as Go writes a zero time.
         time: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         available_bytes: Option<u64>,
@@ -170,7 +170,7 @@ wire! {
     }
 }
 
-/// What the node has and what runs outside of cgroups' sight.
+/// The node's facts, and usage outside of cgroups.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeFigures {
     pub(super) name: String,
@@ -197,7 +197,7 @@ pub(super) struct Storage {
     pub(super) logs: std::collections::HashMap<String, Usage>,
     /// `etc-hosts` and other files of the agent's own, by pod.
     pub(super) pods: std::collections::HashMap<String, Usage>,
-    /// What volumes hold, and the file systems that they lie on.
+    /// Usage of volumes, and of the file systems that they lie on.
     pub(super) volumes: Arc<Volumes>,
 }
 
@@ -338,7 +338,7 @@ fn container(
     })
 }
 
-/// Nothing of one that the runtime did not tell.
+/// Empty for a container that the runtime did not report.
 // k8s: pkg/kubelet/stats/cri_stats_provider.go makeContainerStats
 fn layer(id: &str, storage: &Storage) -> FsStats {
     let (fs, _) = &storage.images;
@@ -383,7 +383,7 @@ fn cpu(found: &CgroupReading) -> CpuStats {
     }
 }
 
-/// The memory that is left is told where there is a limit.
+/// Available memory is set where there is a limit.
 fn memory(sample: &Sample, limit: Option<u64>) -> MemoryStats {
     MemoryStats {
         time: time(sample.at),
@@ -401,14 +401,15 @@ fn io(sample: &Sample) -> IoStats {
     IoStats { time: time(sample.at), psi: pressure(sample, 2) }
 }
 
-/// Zeros where the kernel does not tell, as the kubelet shows of each cgroup that cAdvisor follows.
+/// Zeros where the kernel has no figures, as the kubelet shows for each cgroup that cAdvisor
+/// follows.
 // k8s: pkg/kubelet/stats/helper.go cadvisorPSIToStatsPSI
 fn pressure(sample: &Sample, which: usize) -> Psi {
     let Some(pressure) = sample.pressure else { return Psi::default() };
     let Pressure { some, full } = pressure[which];
     let data = |stall: pintle_agent_host::cgroup::stats::Stall| PsiData {
-        // Microseconds, though the API's comment says nanoseconds: nobody converts the kernel's.
-        // k8s: github.com/opencontainers/cgroups fs2/psi.go parsePSIData
+        // Microseconds, though the API's comment says nanoseconds: upstream does not convert the
+        // kernel's. k8s: github.com/opencontainers/cgroups fs2/psi.go parsePSIData
         total: stall.total_us,
         avg10: stall.avg10,
         avg60: stall.avg60,
@@ -456,7 +457,7 @@ fn whole_disk(fs: &FileSystem, at: UnixNanos) -> FsStats {
     part_of(Some(fs), at, Some(all))
 }
 
-/// What one user of a file system takes, as far as either is known.
+/// Disk usage of one user of a file system, as far as either is known.
 fn part_of(fs: Option<&FileSystem>, at: UnixNanos, usage: Option<Usage>) -> FsStats {
     FsStats {
         time: Some(time(at)),
@@ -513,9 +514,8 @@ mod tests {
         let missing: Vec<_> = theirs.difference(&ours).collect();
         assert!(missing.is_empty(), "{missing:?}");
         // That runtime had another socket than the one at which cAdvisor looks for containers. It
-        // followed cgroups only, so what a container is told to use is what the runtime says, which
-        // knows no pressure, and nothing is told of networks and processes. Those pods had no
-        // volumes, and no limits.
+        // followed cgroups only, so a container's usage is the runtime's, which has no pressure,
+        // and networks and processes are missing. Those pods had no volumes, and no limits.
         let is_known = |path: &str| {
             let of_container = path.starts_with(".pods[].containers[]") && path.contains(".psi.");
             let parts = [".network", ".process_stats", ".volume", ".pods[].memory.availableBytes"];

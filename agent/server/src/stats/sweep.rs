@@ -23,9 +23,9 @@ use super::targets::{Key, Target};
 
 /// Requests that wait for the thread.
 const REQUESTS_MAX: usize = 4;
-/// How often it sweeps by itself.
+/// Interval of its own sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// How long it does so after it was asked for the last time.
+/// How long they continue after the last request.
 const WARM_FOR: Duration = Duration::from_secs(60);
 /// Shortest time over which the use per second is computed.
 pub(super) const RATE_MIN: Duration = Duration::from_secs(2);
@@ -53,17 +53,17 @@ pub(super) struct CgroupReading {
     pub(super) processes: Option<u64>,
 }
 
-/// What is read of each cgroup.
+/// Readings of each cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What is shown of all of them, with the use per second.
+    /// The readings of the statistics, for all cgroups, with the use per second.
     Shown,
-    /// Also the processes of containers, which the kernel lists anew each time.
+    /// Also the processes of containers, which the kernel lists at each reading.
     Processes,
     /// Also what `/metrics/cadvisor` shows.
     More,
-    /// What is weighed of some of them, now: processes, but no use per second, and nothing is kept for the
-    /// next.
+    /// The readings of eviction ranking, for some cgroups, now: processes, but no use per second,
+    /// and nothing is kept for the next sweep.
     Weighed,
 }
 
@@ -73,12 +73,12 @@ impl Sweep {
         self.cgroups.get(&Key::Root).is_none_or(|root| root.nano_cores.is_some())
     }
 
-    /// What a container uses.
+    /// Usage of a container.
     pub(super) fn container(&self, id: &str) -> Option<&CgroupReading> {
         self.cgroups.get(&Key::Container(id.to_owned()))
     }
 
-    /// What a pod uses: the reading of its cgroup, or the sum of its running containers where it has
+    /// Usage of a pod: the reading of its cgroup, or the sum of its running containers where it has
     /// none of its own.
     // k8s: pkg/kubelet/stats/cri_stats_provider.go addPodCPUMemoryStats, addSwapStats
     pub(super) fn pod(&self, pod: &ObservedPod) -> Option<Cow<'_, CgroupReading>> {
@@ -101,8 +101,8 @@ impl Sweep {
     }
 }
 
-/// The figures that are told of a pod, added up; `None` of nothing. Its limits are such that what is left
-/// is what is left to those that have one.
+/// The sum of the readings; `None` of nothing. Its limits are such that the remaining amount is the
+/// sum of the remaining amounts of containers with a limit.
 fn sum<'a>(readings: impl Iterator<Item = &'a CgroupReading>) -> Option<CgroupReading> {
     let mut all: Option<CgroupReading> = None;
     let (mut memory_left, mut swap_left) = (0_u64, 0_u64);
@@ -173,10 +173,10 @@ struct Thread {
     warm: Option<Warm>,
 }
 
-/// Sweeps that nobody asked for.
+/// Sweeps without a request.
 struct Warm {
     targets: Vec<Target>,
-    /// When somebody asked for the last one.
+    /// Time of the last request.
     asked: Instant,
     next: Instant,
 }
@@ -186,7 +186,7 @@ impl Thread {
         Self { sampler, before: HashMap::new(), rates: HashMap::new(), warm: None }
     }
 
-    /// Sweeps when it is asked to, or when it is time; false when nobody can ask any more.
+    /// Sweeps on request, or when it is time; returns false when every sender is gone.
     fn turn(&mut self, queue: &Receiver<Request>) -> bool {
         let request = match &self.warm {
             None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -196,7 +196,7 @@ impl Thread {
             Ok(Request { targets, kind, answer }) => {
                 // A sweep that panics has no answer, and the next one is made.
                 if let Some(swept) = self.caught(&targets, kind) {
-                    let _ = answer.send(Arc::new(swept)); // nobody waits: fine
+                    let _ = answer.send(Arc::new(swept)); // the caller is gone: fine
                     let asked = Instant::now();
                     if kind != Kind::Weighed {
                         self.warm = Some(Warm { targets, asked, next: asked + SWEEP_EVERY });
@@ -225,7 +225,8 @@ impl Thread {
     }
 
     fn sweep(&mut self, targets: &[Target], kind: Kind) -> Sweep {
-        // Those who weigh read some cgroups only, and the files of the others are read again soon.
+        // Eviction ranking reads some cgroups only, and the other cgroups' files are read again
+        // soon.
         if kind != Kind::Weighed || self.warm.is_none() {
             self.sampler.begin();
         }

@@ -1,6 +1,6 @@
-//! Which cgroups the statistics are of: node, pods, containers. Pure.
+//! The cgroups of the statistics: node, pods, containers. Pure.
 //!
-//! Input: a snapshot and how this host's cgroups are laid out. Output: one `Target` each, with the
+//! Input: a snapshot and the layout of this host's cgroups. Output: one `Target` each, with the
 //! names that the runtimes may have given its cgroup. Bounds: `TARGETS_MAX`.
 
 use pintle_agent_core::cgroup::names::CgroupSetup;
@@ -13,7 +13,7 @@ use pintle_api_types::pod::qos::{QosClass, class_of};
 /// Cgroups of one sweep.
 const TARGETS_MAX: usize = 8192;
 
-/// Whose cgroup it is.
+/// The owner of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
     /// The whole node.
@@ -36,7 +36,7 @@ pub(super) struct Target {
     pub(super) key: Key,
     /// Paths that it may have; the first one that exists counts.
     pub(super) paths: Vec<String>,
-    /// The pod whose network namespace its processes are in.
+    /// The pod in whose network namespace its processes are.
     pub(super) network_of: Option<PodUid>,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn system(kubelet: &str, runtime: &str, misc: &str, own: &str) -> Vec
     all.into_iter().filter_map(target).collect()
 }
 
-/// Where a process is; `None` on v1 when that is not one place for what is counted.
+/// The cgroup of this process; `None` on v1 when the counted controllers have different ones.
 // k8s: pkg/kubelet/cm/container_manager_linux.go getContainer
 fn own_cgroup(text: &str) -> Option<String> {
     let fields = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));

@@ -12,7 +12,7 @@ impl Text {
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
-    /// What the next family is.
+    /// Help text of the next family.
     pub(super) fn help(&mut self, name: &str, help: &str) {
         self.line(format_args!("# HELP {name} {help}"));
     }

@@ -1,14 +1,14 @@
-//! What the volumes of pods hold: measured when somebody asks, each at most once a period.
+//! Usage of pods' volumes: measured on request, each at most once a period.
 //!
-//! Input: the volumes of the snapshot's pods. Output: their use and that of the file system they lie
-//! on. A volume that containers write is counted again when `volumeStatsAggPeriod` has passed; one
-//! that only the agent writes is counted once, as in the kubelet. With project quotas the kernel is
-//! asked for volumes that have a project; counting any other walks a whole tree, so it
-//! has a thread of its own, for which nobody waits longer than `WAIT_MAX`: until a count has ended,
-//! the one before is shown, and who weighs pods is told of those that have none. The cheapest come
-//! first, so one that is slow keeps no other one waiting. A count that fails says nothing of the
-//! volume: what was counted before is shown until it is too old. One that is not whole is shown, and the
-//! volume is not known. Bounds: `VOLUMES_MAX` volumes of one round.
+//! Input: the volumes of the snapshot's pods. Output: their use and that of the file system they
+//! lie on. A volume that containers write is counted again when `volumeStatsAggPeriod` has passed;
+//! one that only the agent writes is counted once, as in the kubelet. With project quotas the
+//! kernel counts volumes that have a project. Counting any other volume walks a whole tree, so it
+//! has a thread of its own, for which a request waits no longer than `WAIT_MAX`: until a count has
+//! ended, the one before is shown, and eviction ranking learns which pods have none. The cheapest
+//! come first, so a slow one delays no other. After a failed count the count before is shown until
+//! it is too old. An incomplete count is shown, but the volume counts as unknown. Bounds:
+//! `VOLUMES_MAX` volumes of one round.
 // k8s: pkg/kubelet/server/stats/volume_stat_calculator.go, pkg/volume/metrics_du.go, metrics_cached.go
 
 use std::collections::{HashMap, HashSet};
@@ -36,11 +36,11 @@ use super::files::{FileSystem, Usage, file_system};
 
 /// Volumes of one round.
 const VOLUMES_MAX: usize = 16_384;
-/// Periods for which a count is kept that nobody asks for.
+/// Periods for which a count without a request is kept.
 const KEPT_PERIODS: u32 = 2;
 /// How long an answer waits for a round.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// What counting a volume for the first time is taken to need, when others come before or after it.
+/// Assumed duration of the first count of a volume, for the order of counts.
 const FIRST_TAKES: Duration = Duration::from_secs(1);
 
 /// A volume that is counted.
@@ -53,7 +53,7 @@ pub(super) struct Target {
     is_ephemeral: bool,
     /// Only the agent writes it.
     is_ours: bool,
-    /// May have a project: nobody who writes it can take a file out of that.
+    /// May have a project: no process that writes it can take a file out of that.
     may_have_project: bool,
 }
 
@@ -119,13 +119,13 @@ fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<Target> {
     Some(Target { uid, path, name, is_ephemeral, is_ours, may_have_project })
 }
 
-/// What is known of volumes at this moment.
+/// The known counts of volumes.
 #[derive(Debug, Default)]
 struct Latest {
     volumes: Arc<Volumes>,
     /// When each of them was last counted, or was found not to be there.
     tried: HashMap<PathBuf, Instant>,
-    /// How long counting all of them takes.
+    /// Duration of counting all of them.
     all_take: Duration,
 }
 
@@ -167,13 +167,13 @@ impl Counter {
         Some(Self { requests, latest, period })
     }
 
-    /// What is known of all volumes, which these are, counted anew where it is time.
+    /// The counts of all volumes, which are these targets; counts again those that are due.
     pub(super) async fn volumes(&self, targets: Vec<Target>) -> Arc<Volumes> {
         self.ask(targets, true).await;
         Arc::clone(&locked(&self.latest).volumes)
     }
 
-    /// The same of some of them; what is known of others may be old.
+    /// The counts of some of the volumes; counts of other volumes may be old.
     pub(super) async fn some(&self, targets: Vec<Target>) -> Counts {
         self.ask(targets.clone(), false).await;
         let latest = locked(&self.latest);
@@ -220,7 +220,7 @@ impl Latest {
     }
 }
 
-/// What came of counting a volume.
+/// The result of counting a volume.
 #[derive(Debug)]
 enum Attempt {
     Counted(Counted),
@@ -234,9 +234,9 @@ struct Known {
     uid: PodUid,
     /// `None` of a volume that could never be counted.
     counted: Option<Counted>,
-    /// When it was counted last, or that was tried.
+    /// Time of the last count or attempt.
     since: Instant,
-    /// How long that took.
+    /// Its duration.
     took: Duration,
 }
 
@@ -259,7 +259,7 @@ impl Thread {
                     tracing::error!(task = "volumes", "{panic}; one count is lost");
                 }
             }
-            let _ = request.done.send(()); // nobody waits any more: fine
+            let _ = request.done.send(()); // the caller is gone: fine
         }
     }
 
@@ -285,7 +285,7 @@ impl Thread {
             }
         };
         targets.iter().filter_map(|target| self.known.get(&target.path)).for_each(&mut show);
-        // Nobody asked about the others. Some of them may be gone.
+        // The request did not name the other volumes. Some of them may be gone.
         let recent =
             |known: &Known| known.since.elapsed() < KEPT_PERIODS * self.period + known.took;
         for (path, known) in before.into_iter().filter(|(_, known)| !is_all && recent(known)) {

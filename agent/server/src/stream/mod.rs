@@ -36,18 +36,18 @@ use request::Wire;
 pub use spdy::fuzz as fuzz_spdy;
 pub use websocket::fuzz as fuzz_websocket;
 
-/// How long a client is to wait that asks a runtime with too many streams that nobody has begun.
+/// How long a client must wait when the runtime has too many streams that were not begun.
 // k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/request_cache.go cacheTTL
 const RETRY_AFTER_SECONDS: u32 = 60;
 
-/// What is wanted: the request and the URL of the runtime that answers it.
+/// A stream: the request and the URL of the runtime that answers it.
 struct Wanted {
     request: Request<Incoming>,
 
     url: String,
     /// Held for as long as the stream lives.
     turn: Turn,
-    /// The client's address, told to the runtime.
+    /// The client's address, passed to the runtime.
     peer: std::net::IpAddr,
 }
 

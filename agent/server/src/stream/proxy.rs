@@ -32,9 +32,9 @@ use super::Wanted;
 
 /// Buffer of one direction of a stream.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
-/// How long the runtime may take to accept a connection and answer.
+/// Timeout of a connection to the runtime and its answer.
 const DIAL_WAIT: Duration = Duration::from_secs(30);
-/// How long the runtime may take until it has answered, with all of a refusal.
+/// Timeout of the runtime's answer, including the whole of a refusal.
 const REFUSAL_WAIT: Duration = Duration::from_secs(60);
 /// Largest refusal that is passed on.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
@@ -81,7 +81,7 @@ fn forwarded(headers: &HeaderMap, peer: std::net::IpAddr) -> HeaderMap {
     headers
 }
 
-/// Why the runtime's stream cannot be reached.
+/// Reason why the runtime's stream cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     /// The runtime gave a URL that cannot be used.

@@ -80,7 +80,7 @@ async fn translate(client: OnUpgrade, url: &str, streams: Streams) {
     }
 }
 
-/// An empty message on the first output tells the client that it is connected.
+/// An empty message on the first output shows the client that it is connected.
 async fn greet(to: &Mutex<impl AsyncWrite + Unpin>, streams: Streams) -> io::Result<()> {
     let channel = match streams {
         Streams { stdout: true, .. } => STDOUT,
@@ -103,7 +103,7 @@ async fn reach(url: &str) -> Result<Upgraded, String> {
     hyper::upgrade::on(answer).await.map_err(|error| error.to_string())
 }
 
-/// Which SPDY stream is which; 0 for those that were not asked for.
+/// The numbers of the SPDY streams; 0 for those that were not requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Numbers {
     error: u32,
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!((&status["status"], &status["code"]), (&json!("Failure"), &json!(500)));
     }
 
-    /// What the client is told of a runtime that says this and goes.
+    /// The client's status when the runtime sends these frames and closes.
     async fn told(frames: &[&[u8]]) -> Value {
         let (_user, client) = io::duplex(1 << 16);
         let (ours, mut theirs) = io::duplex(1 << 16);

@@ -1,4 +1,4 @@
-//! What a request for a stream asks for: streams, ports, and the protocol it is carried by. Pure.
+//! Parameters of a request for a stream: streams, ports, and the protocol that carries it. Pure.
 
 use hyper::header::{HeaderMap, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use pintle_daemon::serve::query::Query;
@@ -14,7 +14,7 @@ const TUNNEL_SUFFIX: &str = ".k8s.io";
 /// Ports of one request.
 const PORTS_MAX: usize = 256;
 
-/// How the client wants to speak.
+/// The client's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     /// Bytes that the runtime understands.
@@ -35,7 +35,7 @@ pub(super) struct Streams {
     pub(super) tty: bool,
 }
 
-/// How the headers say the client wants to speak.
+/// The client's protocol according to its headers.
 // k8s: staging/src/k8s.io/streaming/pkg/httpstream/wsstream/conn.go
 pub(super) fn wire(headers: &HeaderMap) -> Wire {
     let websocket = headers

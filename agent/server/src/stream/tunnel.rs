@@ -21,9 +21,9 @@ use super::request::{TUNNEL_PREFIX, tunnelled};
 use super::websocket::{self, Opcode, Reader};
 use super::{Wanted, handshake};
 
-/// Which protocol a SPDY connection speaks.
+/// Protocol within a SPDY connection.
 pub(super) const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// What SPDY is called in an upgrade.
+/// Name of SPDY in an upgrade.
 pub(super) const SPDY: HeaderValue = HeaderValue::from_static("SPDY/3.1");
 
 /// Opens a tunnel.

@@ -1,4 +1,4 @@
-//! Clients that harm: silent ones, slow ones, floods. In each case somebody who may ask is answered
+//! Clients that harm: silent ones, slow ones, floods. In each case an authorized client is answered
 //! long before any of the attackers' own time is up, over connections that are made meanwhile and
 //! over one that was there before. All come from one address, which is the worst case for shares.
 
@@ -18,14 +18,15 @@ use super::https::{Secured, anybody, resident_kib};
 
 /// More than the server keeps connections of any kind.
 const ATTACKERS: usize = 700;
-/// What an attack may cost those who are served, beside what the machine is slow by itself: no
-/// attacker's handshake or request is given up this early, so an answer was not waited for.
+/// Longest delay of an authorized client by an attack, on top of what the machine is slow by
+/// itself. No attacker's handshake or request is given up this early, so an answer did not wait for
+/// that.
 const PROMPT: Duration = Duration::from_secs(5);
-/// How many times as long an answer may take as that of a server that nobody attacks.
+/// Limit of an answer's time, as a multiple of the time of a server without an attack.
 const SLOWER: u32 = 20;
 /// Answers that are looked at.
 const ASKS: usize = 10;
-/// Bytes of a flood that nobody stops.
+/// Bytes of a flood that is not stopped.
 const FLOOD_BYTES: usize = 256 << 20;
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
@@ -52,7 +53,7 @@ fn with_h2(mut config: ClientConfig) -> ClientConfig {
 /// A server, a client that has asked before, and room for descriptors.
 struct Attacked {
     secured: Secured,
-    /// Another server, which nobody attacks, on the same machine at the same time.
+    /// Another server, without an attack, on the same machine at the same time.
     quiet: Secured,
     before: Tls,
 }
@@ -93,7 +94,7 @@ impl Attacked {
         assert!(answer.starts_with(b"HTTP/1.1 200 "));
     }
 
-    /// Those who may are served.
+    /// Authorized clients are served.
     fn is_served(&mut self) {
         let (mut quiet, mut attacked) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..ASKS {
@@ -108,7 +109,7 @@ impl Attacked {
         assert!(attacked < PROMPT + SLOWER * quiet, "{attacked:?}, without an attack {quiet:?}");
     }
 
-    /// Runs floods on threads of their own while those who may are served.
+    /// Runs floods on threads of their own while authorized clients are served.
     fn is_served_during(&mut self, config: &ClientConfig, bytes: &[u8]) -> Vec<bool> {
         let stop = Arc::new(AtomicBool::new(false));
         let floods: Vec<_> = (0..4)

@@ -1,4 +1,4 @@
-//! The HTTPS port over real TLS on loopback: who gets in, to what, and what a stalled client costs.
+//! The HTTPS port over real TLS on loopback: access control, and the cost of a stalled client.
 
 use std::collections::HashMap;
 use std::fs;
@@ -243,7 +243,7 @@ fn every_route_asks_who_and_whether() {
         let status = secured.ask(&request, "admin").status;
         assert!(status != 401 && status != 403, "{request}: {status}");
     }
-    // Paths that nobody serves tell nothing to those who may not know.
+    // A path that is not served reveals nothing to a client without rights.
     assert_eq!(secured.ask("GET /nothing", "").status, 401);
     assert_eq!(secured.ask("GET /nothing", "eve").status, 403);
     assert_eq!(secured.ask("GET /nothing", "admin").status, 404);

@@ -1,4 +1,4 @@
-//! Streams through the HTTPS port to a runtime: what passes, what does not, and who waits for whom.
+//! Streams through the HTTPS port to a runtime: allowed and refused ones, and which of them wait.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::https::{Secured, anybody};
 
-/// A runtime whose streaming server is the test.
+/// A runtime with the test as its streaming server.
 struct Streaming {
     secured: Secured,
     listener: TcpListener,
