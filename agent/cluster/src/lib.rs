@@ -43,11 +43,11 @@ pub struct Cluster {
     pub node_name: Arc<str>,
     /// The Node object as the API server has it.
     pub node: watch::Receiver<OwnNode>,
-    /// How it is reached, for whoever needs a connection on another thread.
+    /// Access to the API server, for code that needs a connection on another thread.
     pub access: Access,
     /// Takes events for the API server.
     pub events: events::Recorder,
-    /// What of all this does not work, for people.
+    /// Failing tasks of all these, for people.
     pub api_health: ApiHealth,
 }
 

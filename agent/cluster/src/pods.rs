@@ -25,11 +25,11 @@ use pintle_api::informer::{
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
 
-/// First and longest wait before a failed list or watch is repeated: shorter than other informers
-/// have, for nodes are told of new pods by nothing else.
+/// First and longest wait before a failed list or watch is repeated: shorter than for other
+/// informers, because a node learns of new pods by nothing else.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Watches until nobody listens any more.
+/// Watches until the receiver is dropped.
 pub async fn run(
     client: Client,
     node_name: String,
@@ -61,7 +61,7 @@ impl InformerObserver for TellsHealth {
     }
 }
 
-/// Makes deliveries of what is told.
+/// Makes deliveries of the pods of lists and watches.
 struct PodSink {
     deliveries: mpsc::Sender<Delivery>,
     list: Reading,
@@ -89,7 +89,7 @@ impl PodSink {
     }
 
     async fn deliver(&self, delivery: Delivery) {
-        // Without anybody who listens the watch ends.
+        // Without a receiver the watch ends.
         let _ = self.deliveries.send(delivery).await;
     }
 }
@@ -141,7 +141,7 @@ impl ObjectSink<Pod> for PodSink {
     }
 }
 
-/// Without what nobody here reads: who wrote which field is a third of a pod's bytes.
+/// Removes unused fields: `managedFields` are a third of a pod's bytes.
 fn slim(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod
@@ -165,7 +165,7 @@ mod tests {
         let mut sink = PodSink::new(deliveries);
         sink.begin();
         sink.listed(pod("a"));
-        // The list broke off: it begins anew.
+        // The list broke off: it starts over.
         sink.begin();
         sink.listed(pod("b"));
         assert_eq!(told.try_recv(), Err(mpsc::error::TryRecvError::Empty));

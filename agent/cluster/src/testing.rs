@@ -13,7 +13,7 @@ pub(crate) async fn served(router: Router) -> u16 {
     port
 }
 
-/// A client of who is served there.
+/// A client of the server on that port.
 pub(crate) fn client_at(port: u16) -> Client {
     let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
     Client::try_from(Config::new(url)).expect("a client")

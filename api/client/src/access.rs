@@ -72,7 +72,8 @@ impl Access {
     /// Reads a kubeconfig; with `server`, connects to that address instead, and expects a
     /// certificate for that address's own name.
     ///
-    /// # Errors When the file, a file that it names, or the address cannot be used.
+    /// # Errors
+    /// When the file, a file that it names, or the address cannot be used.
     // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getCluster
     pub fn read_for(path: &Path, server: Option<&str>) -> Result<Self, ConnectError> {
         let broken = |problem: String| ConnectError::Kubeconfig { path: path.to_owned(), problem };
@@ -131,7 +132,8 @@ impl Access {
 
     /// Access to a server that no kubeconfig names, as `user`; errors call it `name`.
     ///
-    /// # Errors When the address, a certificate or a key cannot be used.
+    /// # Errors
+    /// When the address, a certificate or a key cannot be used.
     pub fn to_server(name: &Path, cluster: Cluster, user: User) -> Result<Self, ConnectError> {
         let access = Self::of(name, cluster, user)?;
         access.check()?;
@@ -179,7 +181,8 @@ impl Access {
 
     /// Access to that server without credentials; errors call it `name`.
     ///
-    /// # Errors When the address cannot be used.
+    /// # Errors
+    /// When the address cannot be used.
     pub fn anonymous(name: &Path, address: &str) -> Result<Self, ConnectError> {
         let cluster = Cluster { server: address.to_owned(), ..Cluster::default() };
         Self::to_server(name, cluster, User::default())

@@ -22,7 +22,7 @@ use super::certificate::Validity;
 use super::request::{self, RequestError, Wanted};
 use super::store::Store;
 
-/// How long the first certificate is waited for.
+/// Longest wait for the first certificate.
 const SIGN_MAX: Duration = Duration::from_secs(3600);
 /// Holds the key until the request succeeds.
 const KEY_FILE: &str = "kubelet-client.key.tmp";
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The largest key file that is read.
 const KEY_BYTES_MAX: u64 = 64 << 10;
 
-/// Why the node has no identity.
+/// Reason why the node has no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     /// The bootstrap kubeconfig cannot be used.
@@ -50,25 +50,25 @@ pub enum BootstrapError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Whether a kubeconfig can be used and its certificate has not expired.
+/// True if a kubeconfig can be used and its certificate has not expired.
 // k8s: isClientConfigStillValid
 pub fn is_valid(kubeconfig: &Path, now: i64) -> bool {
     Access::read(kubeconfig).is_ok_and(|access| holds(&access, now))
 }
 
-/// Whether there is a certificate and it has not expired.
+/// True if there is a certificate and it has not expired.
 pub fn holds(access: &Access, now: i64) -> bool {
     let validity = access.certificate_pem().and_then(|pem| Validity::of_pem(&pem));
     validity.is_some_and(|validity| validity.not_after > now)
 }
 
-/// Has the stored pair win over the kubeconfig's own. One that has expired while that holds is
-/// stored no longer: somebody has put a new one into the kubeconfig.
+/// Prefers the stored pair to the kubeconfig's own. If the stored pair has expired and the
+/// kubeconfig's pair has not, an administrator has renewed the latter: the stored pair is removed.
 // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go
 //      getCurrentCertificateOrBootstrap
 pub fn prefer_stored(access: &mut Access, store: &Store, now: i64) {

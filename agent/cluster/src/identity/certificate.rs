@@ -1,4 +1,4 @@
-//! What a certificate says: how long it holds, whom and which addresses it names.
+//! Fields of a certificate: its validity, its subject and its addresses.
 //!
 //! Input: PEM or DER. Output: [`Validity`]. Pure.
 
@@ -13,7 +13,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::request::Wanted;
 
-/// What is needed of a certificate to know when it must be replaced. Times are Unix seconds.
+/// The fields that decide when a certificate must be replaced. Times are Unix seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validity {
     /// It holds from here.
@@ -68,7 +68,7 @@ impl Validity {
         Some(validity)
     }
 
-    /// Whether it names everything that is wanted; more does no harm.
+    /// True if it names everything that is wanted; more does no harm.
     // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go
     //      certSatisfiesTemplateLocked
     pub fn satisfies(&self, wanted: &Wanted) -> bool {

@@ -1,4 +1,4 @@
-//! Who this node is to the cluster: its client certificate and its serving certificate.
+//! The node's identity in the cluster: its client certificate and its serving certificate.
 //!
 //! ```text
 //!   bootstrap kubeconfig ─> bootstrap ─┐

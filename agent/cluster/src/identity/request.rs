@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 /// First and longest pause before a request is watched again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// Where requests are.
+/// Path of the requests.
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// The group of all nodes.
 pub const ORGANIZATION: &str = "system:nodes";
@@ -33,7 +33,7 @@ pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// Signs certificates that nodes show to others.
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
-/// What a certificate is to name.
+/// The names of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The node.
@@ -51,7 +51,7 @@ impl Wanted {
     }
 }
 
-/// Why there is no certificate.
+/// Reason why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The request cannot be made.
@@ -60,15 +60,15 @@ pub enum RequestError {
     /// The API server does not take it.
     #[error("certificate request: {0}")]
     Send(#[from] Box<kube::Error>),
-    /// Somebody or something refused it.
+    /// The request was denied or failed.
     #[error("certificate request {name} was refused: {why}")]
     Refused {
         /// Its name.
         name: String,
-        /// What the condition says.
+        /// The condition's message.
         why: String,
     },
-    /// Nobody signed it in time.
+    /// It was not signed in time.
     #[error(
         "certificate request {name} was not signed within {} s; \
          approve it with `kubectl certificate approve {name}`",
@@ -77,13 +77,13 @@ pub enum RequestError {
     Unsigned {
         /// Its name.
         name: String,
-        /// How long it was waited for.
+        /// The timeout.
         limit: Duration,
     },
 }
 
 impl RequestError {
-    /// Whether the API server answered at all.
+    /// True if the API server answered at all.
     pub fn is_answer(&self) -> bool {
         match self {
             Self::Send(error) => matches!(**error, kube::Error::Api(_)),
@@ -92,7 +92,7 @@ impl RequestError {
         }
     }
 
-    /// Whether an API server that is well does not take requests of whoever sent this one.
+    /// True if a healthy API server refuses requests with these credentials.
     // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go updateServerError
     pub fn is_refusal(&self) -> bool {
         let Self::Send(error) = self else { return false };
@@ -114,8 +114,7 @@ pub async fn certificate(
     let request = request(signer, wanted, key, digested)?;
     let name = send(&api, request).await?;
     tracing::info!(request = name, "waiting for the certificate to be signed");
-    // The watch is one of this request, whatever becomes of connections meanwhile: somebody may
-    // just be approving it.
+    // The watch continues over broken connections, because the request may just be approved.
     let mut spec = FollowSpec::new("certificate requests", REQUESTS);
     spec.source.field_selector = format!("metadata.name={name}");
     spec.first_list = FirstList::Newest;
@@ -134,7 +133,7 @@ pub async fn certificate(
     }
 }
 
-/// Waits for the answer to the one request that it is told of. One that is deleted has none.
+/// Waits for the answer to the one request that its watch delivers. A deleted request has none.
 struct Answered(Option<oneshot::Sender<Result<String, String>>>);
 
 impl Answered {
@@ -142,7 +141,7 @@ impl Answered {
         if let Some(answer) = answer(request)
             && let Some(settled) = self.0.take()
         {
-            // Whoever waited may have given up.
+            // The waiting caller may have given up.
             let _ = settled.send(answer);
         }
     }

@@ -31,7 +31,7 @@ use super::request::{self, RequestError, Wanted};
 use super::store::Store;
 use crate::node::own::OwnNode;
 
-/// How long a signature may take.
+/// Longest wait for a signature.
 const SIGN_MAX: Duration = Duration::from_secs(15 * 60);
 /// First and longest pause after a failure.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(32));
@@ -45,7 +45,7 @@ const REFUSED_MAX: Duration = Duration::from_secs(300);
 /// The serving certificate in force; empty before there is one.
 pub type ServingCell = Arc<ArcSwapOption<CertifiedKey>>;
 
-/// What to do about a certificate.
+/// The next step for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Request a new one.
@@ -54,7 +54,7 @@ pub enum Due {
     In(u64),
 }
 
-/// Whether a certificate is to be replaced. `part` spreads nodes over time.
+/// Decides whether a certificate is to be replaced. `part` spreads nodes over time.
 pub fn due(current: Option<&Validity>, wanted: &Wanted, part: f64, now: i64) -> Due {
     match current {
         Some(current) if current.satisfies(wanted) => match current.deadline(part) - now {
@@ -70,8 +70,8 @@ pub fn due(current: Option<&Validity>, wanted: &Wanted, part: f64, now: i64) -> 
 struct Without(Option<Instant>);
 
 impl Without {
-    /// Takes in that a request failed: whether there is a certificate that holds, and whether the
-    /// server refused whoever asked. True when only a new start can help.
+    /// Handles a failed request: `holds` is whether there is a valid certificate, `refused` whether
+    /// the server refused our credentials. Returns true when only a restart can help.
     // k8s: pkg/kubelet/certificate/transport.go addCertRotation
     fn failed(&mut self, (holds, refused): (bool, bool), now: Instant) -> bool {
         if holds {
@@ -93,10 +93,10 @@ pub struct Rotation {
     client: kube::Client,
     /// For the first request, before there is a certificate.
     first: Option<kube::Client>,
-    /// Told of each pair in force.
+    /// Receives each pair in force.
     in_force: Taker,
     counts: CertificateCounts,
-    /// What the client certificate is used in; `None` for the serving one.
+    /// The user of the client certificate; `None` for the serving one.
     access: Option<Access>,
     without: Without,
     part: f64,
@@ -246,7 +246,7 @@ impl Rotation {
         blocking::run(Place::own("certificates"), move || store.read()).await
     }
 
-    /// Whoever starts the agent again may bring new credentials.
+    /// Ends the agent if only new credentials can help: a restart may bring them.
     // k8s: pkg/kubelet/certificate/transport.go addCertRotation exitAfter
     async fn end_if_useless(&mut self, error: &RequestError) {
         let Some(access) = self.access.clone() else { return };
@@ -274,7 +274,7 @@ fn certified(pem: &[u8]) -> Result<CertifiedKey, String> {
     CertifiedKey::from_der(chain, key, &default_provider()).map_err(|error| error.to_string())
 }
 
-/// What the serving certificate is to name; `None` before the node has an address.
+/// The names of the serving certificate; `None` before the node has an address.
 // k8s: pkg/kubelet/certificate/kubelet.go newGetTemplateFn, addressesToHostnamesAndIPs
 pub fn serving_names(node: &str, addresses: &[NodeAddress]) -> Option<Wanted> {
     let (mut names, mut ips) = (BTreeSet::new(), BTreeSet::<IpAddr>::new());

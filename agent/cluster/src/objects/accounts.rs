@@ -1,4 +1,4 @@
-//! Service accounts and their tokens for whoever fetches a pod's images.
+//! Service accounts and their tokens, for credential providers of image pulls.
 //!
 //! Read when an image is about to be pulled, which is rare, rather than watched.
 // k8s: pkg/kubelet/kubelet.go NewMainKubelet getServiceAccount
@@ -16,7 +16,7 @@ use super::Objects;
 use super::tokens::TokenKey;
 use super::wire;
 
-/// What is read of a service account.
+/// The used fields of a service account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Its uid.
@@ -25,7 +25,7 @@ pub struct Account {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Where service accounts and their tokens come from.
+/// Source of service accounts and their tokens.
 pub trait Accounts {
     /// A service account as it is now.
     fn account<'a>(

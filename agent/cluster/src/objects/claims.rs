@@ -57,7 +57,7 @@ pub struct RefusedVolume {
     pub volume: String,
     /// The step that refuses it, as the kubelet names it.
     pub step: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -92,7 +92,7 @@ struct PodClaims {
 #[derive(Default)]
 pub(super) struct ClaimTable {
     pods: BTreeMap<PodUid, PodClaims>,
-    /// Which pod has a PersistentVolume that is for one pod.
+    /// The pod that holds a PersistentVolume for one pod.
     holders: BTreeMap<String, PodUid>,
     /// Pods that wait until another one leaves such a volume.
     queued: BTreeSet<PodUid>,
@@ -220,7 +220,7 @@ async fn wait_for_change(shared: Weak<Shared>, uid: PodUid, pod: Pod, before: Ve
     }
 }
 
-/// Why a claim has no volume.
+/// Reason why a claim has no volume.
 struct Unresolved {
     error: ClaimError,
     /// The API server did not answer: what was known before is as good.

@@ -1,8 +1,8 @@
 //! All objects of one kind, followed by one watch and kept as small as their readers allow.
 //!
 //! A record of its own in place of an informer's store: services may be many, and pods need little
-//! of each. Effects; the record is one value. Owner: whoever holds the `Collection`. Bounds: what is
-//! kept is the record's to bound; one watch.
+//! of each. Effects; the record is one value. Owner: the holder of the `Collection`. Bounds: each
+//! record has its own; one watch.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::future::{Future, ready};
@@ -17,11 +17,11 @@ use tokio::task::JoinHandle;
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// What is kept of the objects.
+/// The record that is kept of the objects.
 pub(super) trait Kept: Default + 'static {
     /// An object on the wire.
     type Wire: informer::Object;
-    /// Where the objects are; more than one where a kind changed its version.
+    /// Paths of the objects; more than one where a kind changed its version.
     const PATHS: &'static [&'static str];
     /// For messages.
     const NAME: &'static str;
@@ -34,7 +34,7 @@ pub(super) trait Kept: Default + 'static {
     fn keep(&mut self, earlier: Self, stays: &dyn Fn(&str, &str) -> bool);
 }
 
-/// What is known.
+/// The state of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// Nothing yet.
@@ -53,7 +53,7 @@ struct State<K> {
     told_full: Cell<bool>,
 }
 
-/// The watch of all objects of a kind, open while somebody wants them.
+/// The watch of all objects of a kind, open while it has readers.
 pub(super) struct Collection<K: Kept> {
     state: Rc<State<K>>,
     task: RefCell<Option<JoinHandle<()>>>,
@@ -81,7 +81,7 @@ impl<K: Kept> Collection<K> {
         });
     }
 
-    /// Ends the watch and forgets what it told.
+    /// Ends the watch and clears the record.
     pub(super) fn close(&self) {
         if let Some(task) = self.task.borrow_mut().take() {
             task.abort();
@@ -90,7 +90,7 @@ impl<K: Kept> Collection<K> {
         *self.state.kept.borrow_mut() = K::default();
     }
 
-    /// What is known, after `patience` at the latest.
+    /// The state of the record, after `patience` at the latest.
     pub(super) async fn known(&self, patience: Duration) -> Known {
         let mut versions = self.state.version.subscribe();
         let told = async {
@@ -110,7 +110,7 @@ impl<K: Kept> Collection<K> {
         self.state.kept.borrow()
     }
 
-    /// Tells of changes.
+    /// A counter that grows with each change.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.state.version.subscribe()
     }
@@ -129,13 +129,13 @@ fn spec<K: Kept>() -> FollowSpec {
     spec
 }
 
-/// Makes the record of what is told.
+/// Makes the record from the objects of the watch.
 struct RecordSink<K> {
     state: Rc<State<K>>,
-    /// What the list has brought so far.
+    /// The record of the current list so far.
     fresh: K,
     unreadable: Vec<ObjectKey>,
-    /// Not even the name of one can be read: nobody knows which are gone.
+    /// An object without a readable name: the list does not show which objects are gone.
     nameless: bool,
 }
 

@@ -12,7 +12,7 @@ use super::Objects;
 use super::references::{Key, Kind};
 use super::tokens::TokenKey;
 
-/// What one pod's volumes may show.
+/// The objects that one pod's volumes may show.
 pub struct PodContent<'a> {
     objects: &'a Objects,
     uid: &'a PodUid,
@@ -20,7 +20,7 @@ pub struct PodContent<'a> {
 }
 
 impl Objects {
-    /// What this pod's volumes may show; the pod has to be registered.
+    /// The objects that this pod's volumes may show; the pod has to be registered.
     pub fn content<'a>(&'a self, uid: &'a PodUid, pod: &'a Pod) -> PodContent<'a> {
         PodContent { objects: self, uid, pod }
     }

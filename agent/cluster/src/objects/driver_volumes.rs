@@ -1,9 +1,9 @@
-//! What calls to CSI drivers need of the API server: the CSIDriver, whether
-//! a volume is attached, secrets, tokens.
+//! Objects of the API server that calls to CSI drivers need: the CSIDriver, whether a volume is
+//! attached, secrets, tokens.
 //!
-//! Read when a call is made, in the pod's share. How a driver wants its volumes treated is remembered
-//! while the API server cannot be asked, so that what runs can end. Values of secrets and tokens are
-//! handed on and nowhere kept, but for tokens that are still good (`tokens`). Bound: `DRIVERS_MAX`.
+//! Read when a call is made, in the pod's share. CSIDriver specs are cached for when the API server
+//! does not answer, so that running volumes can be unmounted. Values of secrets and tokens are
+//! passed on and not kept, except for tokens that are still valid (`tokens`). Bound: `DRIVERS_MAX`.
 // k8s: pkg/volume/csi/csi_util.go getCredentialsFromSecret, csi_plugin.go getPublishContext
 
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ const DRIVERS_MAX: usize = 256;
 /// Said where a node without an API server would need one.
 const ALONE: &str = "it needs an API server, and this node has none";
 
-/// How drivers want their volumes treated, by name.
+/// Specs of CSIDriver objects, by name.
 #[derive(Debug, Default)]
 pub(super) struct DriverSpecs(RefCell<BTreeMap<String, DriverSpec>>);
 
@@ -44,7 +44,7 @@ impl Objects {
         self.0.as_deref().ok_or_else(|| ALONE.to_owned())
     }
 
-    /// How a driver wants its volumes treated; as last read while the API server does not answer.
+    /// The spec of a CSIDriver; as last read while the API server does not answer.
     ///
     /// # Errors
     /// The API server does not answer, and it never has for this driver.

@@ -1,7 +1,7 @@
-//! What one container's variables refer to, gathered before they are computed.
+//! The objects that one container's variables refer to, gathered before they are computed.
 //!
-//! Variables are computed by a pure function; so everything that it may ask for is fetched first.
-//! Services are waited for, but not by static pods: one of these may be the API server.
+//! A pure function computes the variables; so every object that it may need is fetched first. A
+//! container waits for the services, except in static pods: one of these may be the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -102,7 +102,7 @@ impl ContainerObjects {
         object.secret().ok_or(LookupError::NotFound)
     }
 
-    /// The services that the pod may be told of; `None` while they are not known.
+    /// The services in the pod's environment; `None` while they are not known.
     pub fn services(&self) -> Option<&[Service]> {
         self.services.as_deref()
     }

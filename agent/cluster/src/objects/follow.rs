@@ -1,10 +1,10 @@
-//! One task per object: reads it when somebody asks, watches it while it can change.
+//! One task per object: reads it on request, watches it while it can change.
 //!
-//! A read comes first, straight from the store, so that a pod waits for one short request only.
-//! The informers' watch begins behind it, at whatever the API server has in memory; what that tells
-//! of the past is older than the read and is dropped. When its place is lost there is another read,
-//! since a deletion may have been missed. An immutable object is not watched. Without `Watch` as
-//! strategy there are only reads.
+//! A read comes first, straight from etcd, so that a pod waits for one short request only. The
+//! informers' watch begins behind it, at the state of the API server's watch cache; an object that
+//! is older than the read is dropped. When the watch loses its version there is another read, since
+//! a deletion may have been missed. An immutable object is not watched. Without `Watch` as strategy
+//! there are only reads.
 //!
 //! Effects. Owner: `Objects`, which drops the `Follower` when no pod refers to the object any more.
 //! Bounds: one read, one watch; failures are repeated after `RETRY`.
@@ -31,9 +31,9 @@ use super::{Objects, Shared};
 
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
-/// How long somebody waits for an object of which nothing is known yet.
+/// How long a caller waits for an object of which nothing is known yet.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long somebody waits for a newer copy of one that is known.
+/// How long a caller waits for a newer copy of a known object.
 const WAIT_NEWER_MAX: Duration = Duration::from_secs(1);
 
 /// Follows one object until it is dropped.
@@ -156,7 +156,7 @@ fn watch_spec(key: &Key) -> FollowSpec {
     spec
 }
 
-/// Reads whenever somebody asks.
+/// Reads on each request.
 async fn keep_read<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signals) {
     let mut pace = Pace::new(RETRY.0, RETRY.1);
     while let Some(shared) = shared.upgrade() {
@@ -208,7 +208,7 @@ async fn watch<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Rc<Signal
     }
 }
 
-/// What the watch of an object tells.
+/// Receives the watch of one object.
 struct ObjectWatch {
     shared: Weak<Shared>,
     key: Key,

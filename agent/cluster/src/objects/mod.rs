@@ -1,4 +1,5 @@
-//! What pods refer to by name: config maps, secrets, services, tokens, runtime classes, claims.
+//! Objects that pods refer to by name: config maps, secrets, services, tokens, runtime classes,
+//! claims.
 //!
 //! ```text
 //!   pod ─> references ─> table ─ open, close, read ─> follow (one task per object) <── API server
@@ -6,9 +7,9 @@
 //!                          └── content, environment, pull_secrets <── passes of the pods' workers
 //!                                                        └─ Input::Content ─> worker ─> Refresh
 //! ```
-//! Why a stage of its own: an object is shared by many pods, outlives each of them, and is wanted
-//! by volumes, variables and pulls alike. So the passes of the workers ask here, and only here is
-//! it known when a pod has to look again. The node may read an object only while a pod that is
+//! Why a stage of its own: an object is shared by many pods, outlives each of them, and is used by
+//! volumes, variables and pulls alike. So the passes of the workers ask here, and only this stage
+//! knows when a pod must read an object again. The node may read an object only while a pod that is
 //! bound to it refers to it, and only by name: hence one watch for each object and none for all.
 //!
 //! Input: pods as their workers prepare and end them. Output: objects, as new as a read that began
@@ -69,7 +70,7 @@ use table::{Orders, Table, Told};
 use tokens::Tokens;
 use trust_bundles::TrustBundles;
 
-/// How long a value may be used in mode `Cache` when the node's annotation says nothing.
+/// How long a value may be used in mode `Cache` without the node's annotation.
 // k8s: pkg/kubelet/secret/secret_manager.go defaultTTL
 const CACHE_TTL: Duration = Duration::from_secs(60);
 /// Annotation of a node, in seconds.
@@ -90,12 +91,12 @@ pub struct Settings {
     pub recorder: Recorder,
     /// Receives resolved claims, for statistics.
     pub claims: ClaimViews,
-    /// The own node, whose annotation says how long copies are good in mode `Cache`.
+    /// The own node: its annotation is the TTL of copies in mode `Cache`.
     pub node: Option<watch::Receiver<OwnNode>>,
 }
 
 impl Settings {
-    /// How long a copy is good in mode `Cache`.
+    /// TTL of a copy in mode `Cache`.
     // k8s: pkg/kubelet/util/manager/cache_based_manager.go GetObjectTTLFromNodeFunc
     fn ttl(&self) -> Duration {
         let node = self.node.as_ref().and_then(|node| node.borrow().object().cloned());
@@ -131,8 +132,8 @@ impl Objects {
         Self(None)
     }
 
-    /// Objects of the API server behind `client`; `inputs` is told of changes. To be called within
-    /// a `LocalSet`.
+    /// Objects of the API server behind `client`; sends changes to `inputs`. To be called within a
+    /// `LocalSet`.
     pub fn new(client: Client, settings: Settings, inputs: mpsc::Sender<Input>) -> Self {
         let certificates = |node: &watch::Receiver<OwnNode>| {
             let recorder = settings.recorder.clone();
@@ -189,7 +190,7 @@ impl Objects {
         }
     }
 
-    /// How many objects are followed.
+    /// Number of followed objects.
     pub fn followed(&self) -> usize {
         self.0.as_ref().map_or(0, |shared| shared.followers.borrow().len())
     }
@@ -212,16 +213,16 @@ impl Shared {
         }
     }
 
-    /// Tells workers; waits when their queue is full.
+    /// Notifies workers; waits when their queue is full.
     async fn tell(&self, told: Vec<Told>) {
         for Told { uid, files } in told {
-            // Without a driver there is nobody left to tell.
+            // Without a driver the queue has no receiver.
             let _ = self.inputs.send(Input::Content { uid, files }).await;
         }
     }
 }
 
-/// Without watches nobody says when something changed: all volumes are looked at from time to time.
+/// Without watches there are no change events: all volumes are refreshed periodically.
 async fn resync(shared: std::rc::Weak<Shared>) {
     loop {
         let Some(every) = shared.upgrade().map(|shared| shared.settings.resync) else { return };

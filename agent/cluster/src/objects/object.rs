@@ -1,7 +1,7 @@
 //! A config map or secret as it is kept: its content, its version, and nothing else.
 //!
-//! Input: an object as the API server writes it. Output: the same without metadata that nobody
-//! here reads (owners of fields are often larger than the content). Pure.
+//! Input: an object as the API server writes it. Output: the same without unused metadata (owners
+//! of fields are often larger than the content). Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -86,7 +86,7 @@ struct ConditionWire {
     message: String,
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Issued {
@@ -132,7 +132,7 @@ fn renew_at(refresh_at: UnixNanos, now: UnixNanos, part: f64) -> UnixNanos {
     refresh_at.plus(SPREAD_MAX.mul_f64(part)).max(now.plus(RENEW_AFTER))
 }
 
-/// Tells projections apart: pod, volume, source.
+/// Identifies a projection: pod, volume, source.
 type Key = (PodUid, String, usize);
 type Shown = Rc<RefCell<Result<Credentials, String>>>;
 
@@ -147,7 +147,7 @@ impl Drop for Projection {
     }
 }
 
-/// What a projection's task works with.
+/// Handles of a projection's task.
 #[derive(Clone)]
 struct Desk {
     client: Client,
@@ -172,7 +172,7 @@ impl PodCertificates {
         Self { desk: Desk { client, inputs, recorder, node }, all: RefCell::default() }
     }
 
-    /// What a volume shows; the pod is told when there is something else.
+    /// The certificate that a volume shows; a change is sent to the pod's worker.
     pub(super) fn get(
         &self,
         objects: &Objects,
@@ -254,11 +254,11 @@ impl Keeper {
     async fn show(&self, shown: Result<Credentials, String>) {
         *self.shown.borrow_mut() = shown;
         let uid = self.uid.clone();
-        // Without a driver there is nobody left to tell.
+        // Without a driver the queue has no receiver.
         let _ = self.desk.inputs.send(Input::Content { uid, files: true }).await;
     }
 
-    /// Tells of a renewal that does not come.
+    /// Emits events about an overdue renewal and about the certificate's expiry.
     async fn complain(&self, times: Option<(UnixNanos, UnixNanos)>) -> Infallible {
         if let Some((refresh_at, ends_at)) = times {
             let event = |reason: &str, text: &str| {
@@ -339,7 +339,7 @@ impl Keeper {
         Share::of(self.uid.as_str())
     }
 
-    /// How a request ended; `None` when it was deleted.
+    /// The end of a request; `None` when it was deleted.
     async fn ended(&self, name: &str) -> Option<Outcome> {
         let node = self.desk.node.borrow().object().and_then(|node| node.metadata.name.clone());
         let namespace = pintle_api_types::pod::namespace(&self.pod);

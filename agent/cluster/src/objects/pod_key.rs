@@ -11,7 +11,7 @@ use super::trust_bundles::pem;
 /// Ed25519 in PKCS#8 version 1 up to the seed, which Go writes and every reader takes; version 2
 /// has the public key behind it.
 const ED25519_HEAD: [u8; 5] = [0x30, 0x2e, 0x02, 0x01, 0x00];
-/// Where the algorithm begins and the seed ends in version 2.
+/// Offsets of the algorithm's beginning and the seed's end in version 2.
 const ED25519_PART: std::ops::Range<usize> = 5..48;
 
 /// A key with its proof.

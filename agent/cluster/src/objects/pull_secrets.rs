@@ -1,7 +1,7 @@
 //! A pod's credentials for registries: its `imagePullSecrets`.
 //!
-//! Those of its service account stand in the pod too, as admission puts them there. What is missing
-//! is told by an event and does not hold up the pod: the image may be there or need none.
+//! Those of its service account stand in the pod too, as admission puts them there. A missing
+//! secret is reported by an event and does not stop the pod: the image may be present or need none.
 // k8s: pkg/kubelet/kubelet_pods.go getPullSecretsForPod
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub struct PullSecrets {
 }
 
 impl PullSecrets {
-    /// The event that tells of what is missing.
+    /// The event about missing secrets.
     pub fn warning(&self) -> Option<String> {
         let names = self.missing.join(", ");
         (!names.is_empty()).then(|| {

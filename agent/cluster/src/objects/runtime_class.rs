@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::Objects;
 use super::wire::{self, WireError};
 
-/// Classes whose handler is remembered.
+/// Number of cached classes.
 const CLASSES_MAX: usize = 256;
 
 /// Handlers by class.
@@ -58,8 +58,8 @@ impl Objects {
         }
     }
 
-    /// The handler of a sandbox that exists: the one that was found last, or the default when
-    /// nobody can say.
+    /// The handler of a sandbox that exists: the one that was found last, or the default when it
+    /// cannot be looked up.
     pub async fn known_handler(&self, pod: &Pod) -> String {
         let class =
             pintle_api_types::pod::spec(pod).runtime_class_name.as_deref().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The cluster's services, as far as variables of containers need them.
 //!
-//! Every pod is told of `kubernetes`, and of the services of its namespace unless it declines, so
-//! there is one watch of them all while there is a pod. Only name, address and ports are kept:
-//! some 200 bytes for a service.
+//! Every pod has variables for `kubernetes`, and for the services of its namespace unless it
+//! declines, so there is one watch of them all while there is a pod. Only name, address and ports
+//! are kept: some 200 bytes for a service.
 //!
 //! Owner: `Objects`. Bound: `SERVICES_MAX`.
 // k8s: pkg/kubelet/kubelet.go serviceLister, pkg/kubelet/kubelet_pods.go getServiceEnvVarMap
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::collection::{Collection, Kept, Known};
 use super::object::Meta;
 
-/// Services that are kept; more of them are not told to pods.
+/// Services that are kept; pods get no variables for further ones.
 const SERVICES_MAX: usize = 50_000;
 /// The namespace and the name of the API server's own service.
 const API: (&str, &str) = ("default", "kubernetes");
@@ -52,7 +52,7 @@ struct PortWire {
     protocol: Option<Box<str>>,
 }
 
-/// What is kept of a service.
+/// The kept fields of a service.
 #[derive(Debug, PartialEq)]
 struct Brief {
     address: Box<str>,
@@ -86,7 +86,7 @@ impl Services {
         true
     }
 
-    /// The services that pods of a namespace may be told of.
+    /// The services whose variables pods of a namespace get.
     fn of(&self, namespace: &str) -> Vec<Service> {
         let own = self.0.get(namespace).into_iter().flatten();
         let mut all: Vec<Service> = own.map(|(name, kept)| kept.told(namespace, name)).collect();
@@ -175,13 +175,12 @@ impl ServiceWatch {
         self.0.open(client);
     }
 
-    /// Ends the watch and forgets what it told.
+    /// Ends the watch and clears the record.
     pub(super) fn close(&self) {
         self.0.close();
     }
 
-    /// The services that pods of a namespace may be told of; `None` when they are still not known
-    /// after `patience`.
+    /// The services for pods of a namespace; `None` when they are still not known after `patience`.
     pub(super) async fn of(&self, namespace: &str, patience: Duration) -> Option<Vec<Service>> {
         match self.0.known(patience).await {
             Known::All => Some(self.0.kept().of(namespace)),

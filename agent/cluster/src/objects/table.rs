@@ -1,14 +1,15 @@
-//! Which pods refer to which objects, what is known of each, and who is to be told: pure.
+//! References from pods to objects, the known copies, and the pods to notify: pure.
 //!
-//! An entry lives while a pod refers to it. It is asked for when it is opened and again for each
+//! An entry lives while a pod refers to it. It is requested when it is opened and again for each
 //! pod that comes later: `asked` counts these, `answered` is the count at the start of the newest
-//! read that ended. So whoever waits until `answered` has reached what `asked` was when it began
-//! has an object at least as new as a read of its own. A watch keeps it up to date in between.
-//! Versions decide which of two copies is newer; what is older is dropped, unless a read brings it
-//! that nothing has overtaken: then the API server has gone back to an earlier state.
+//! read that ended. A caller notes `asked` and waits until `answered` has reached it: then the
+//! object is at least as new as a read of its own. A watch keeps it up to date in between. Versions
+//! decide which of two copies is newer, and the older one is dropped. The exception is an older
+//! copy from a read that no event has overtaken: then the API server has gone back to an earlier
+//! state.
 //!
 //! Owner: `Objects`. Bound: `ENTRIES_MAX` objects; a pod has no more of them than it leaves to
-//! others, and is refused what it asks for beyond that.
+//! other pods, and further references are refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -22,7 +23,7 @@ use super::references::{Key, References, Use};
 /// Objects that are followed at the same time.
 pub(super) const ENTRIES_MAX: usize = 16_384;
 
-/// What is to be done for some objects.
+/// Orders for some objects.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Orders {
     /// Begin to follow.
@@ -42,7 +43,7 @@ pub(super) struct Told {
     pub(super) files: bool,
 }
 
-/// What is known of an object.
+/// The known state of an object.
 #[derive(Clone, Debug, Default, PartialEq)]
 enum Known {
     /// No answer yet.
@@ -59,7 +60,7 @@ struct Entry {
     known: Known,
     asked: u64,
     answered: u64,
-    /// Changes told by the watch; tells a read that it was overtaken.
+    /// Changes from the watch; a read compares it to detect that it was overtaken.
     changes: u64,
     /// The last failure, until an answer.
     error: Option<String>,
@@ -136,8 +137,8 @@ impl Table {
 
     // ---- readers ------------------------------------------------------------------------------
 
-    /// What has to be answered before the object is as new as now; `None` when no pod refers to
-    /// it. `again` asks for a new read even though one was answered before.
+    /// The ticket that must be answered before the object is as new as now; `None` when no pod
+    /// refers to it. `again` asks for a new read even though one was answered before.
     pub(super) fn want(&mut self, key: &Key, again: bool) -> Option<u64> {
         let entry = self.entries.get_mut(key)?;
         if again && entry.asked == entry.answered {
@@ -146,7 +147,8 @@ impl Table {
         Some(entry.asked)
     }
 
-    /// The object, once `want` was answered. A pod that does not get it is told when that changes.
+    /// The object, once `want` was answered. A pod that does not get it is notified when that
+    /// changes.
     pub(super) fn look(
         &mut self,
         uid: &PodUid,
@@ -157,7 +159,7 @@ impl Table {
         (entry.answered >= want).then(|| entry.known(uid, key))
     }
 
-    /// What there is when nobody answers: an older copy, or why there is none.
+    /// The result without a new answer: an older copy, or why there is none.
     pub(super) fn settle(&mut self, uid: &PodUid, key: &Key) -> Result<Rc<Object>, LookupError> {
         match self.entries.get_mut(key) {
             Some(entry) => entry.known(uid, key),
@@ -176,7 +178,7 @@ impl Table {
         Some(Due { ticket: entry.asked, changes: entry.changes })
     }
 
-    /// A read ended. Returns whom to tell.
+    /// A read ended. Returns the pods to notify.
     pub(super) fn answered(&mut self, key: &Key, due: Due, found: Option<Object>) -> Vec<Told> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.error = None;
@@ -191,8 +193,8 @@ impl Table {
         entry.take(found, fresh)
     }
 
-    /// Whose share of requests a read of the object is taken from: the pod with the fewest
-    /// references, so that nobody waits for what another pod asks for besides.
+    /// The pod whose share of requests pays for a read of the object: the one with the fewest
+    /// references, so that it does not wait for other objects of a larger pod.
     pub(super) fn payer(&self, key: &Key) -> Option<&PodUid> {
         let references = |uid: &&PodUid| self.pods.get(*uid).map_or(0, BTreeSet::len);
         self.entries.get(key)?.referrers.keys().min_by_key(references)
@@ -281,7 +283,8 @@ impl Entry {
         let mut told = Vec::new();
         for (uid, usage) in &self.referrers {
             let waits = (appeared || first) && self.let_down.contains(uid);
-            // Before the first answer nobody has anything of it, but for those let down.
+            // Before the first answer no pod has used the object; only pods that were let down wait
+            // for it.
             if waits || ((usage.files || usage.pulls) && !first) {
                 told.push(Told { uid: uid.clone(), files: usage.files });
             }

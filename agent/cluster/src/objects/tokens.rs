@@ -1,8 +1,8 @@
 //! Tokens of service accounts, bound to their pods, renewed before they end.
 //!
-//! A token is asked for when a volume shows it first, and again after four fifths of its life or a
-//! day, whichever comes first. One timer for all: when a token is due its pod is told, and the
-//! refresh of its volumes asks here again. While the API server cannot be asked, the old token
+//! A token is requested when a volume shows it first, and again after four fifths of its life or a
+//! day, whichever comes first. One timer for all: when a token is due its pod is notified, and the
+//! refresh of its volumes asks here again. While the API server does not answer, the old token
 //! serves until it ends. Tokens live in memory only and never get into a log.
 //!
 //! Effects, but for `refresh_at`. Owner: `Objects`. Bound: the tokens of registered pods.
@@ -35,8 +35,8 @@ const DEFAULT_SECONDS: i64 = 3600;
 /// Renewals of many pods are spread over this.
 // k8s: pkg/kubelet/token/token_manager.go maxJitter
 const JITTER_MAX: Duration = Duration::from_secs(10);
-/// Wait before a pod whose token is due is told again. Where the clocks of node and API server
-/// differ by more than a fifth of a token's life, each token is due as soon as it is there.
+/// Wait before a pod with a due token is notified again. Where the clocks of node and API server
+/// differ by more than a fifth of a token's life, each token is due as soon as it is issued.
 const TELL_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 60_000 });
 /// Longest sleep of the timer; a changed wall clock is noticed after it at the latest.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -68,17 +68,17 @@ struct Token {
     text: Rc<str>,
     ends_at: UnixNanos,
     due_at: UnixNanos,
-    /// When its pod is told next.
+    /// Time of the next notification of its pod.
     tell_at: UnixNanos,
 }
 
-/// Tells a pod's tokens apart; the account's name follows from the pod.
+/// Identifies a token of a pod; the account's name follows from the pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TokenKey {
     /// Empty for the API server's own.
     pub(super) audience: String,
-    /// `None`: as the API server likes. Such a token is not shown by files, so nobody is told when
-    /// it is due.
+    /// `None`: as the API server likes. Files do not show such a token, so its pod is not notified
+    /// when it is due.
     pub(super) expiration_seconds: Option<i64>,
     /// The account has to be this one, unless empty.
     pub(super) account_uid: String,
@@ -239,7 +239,7 @@ fn jitter(uid: &PodUid) -> Duration {
     JITTER_MAX * (hash % 1024) / 1024
 }
 
-/// Tells pods whose tokens are due.
+/// Notifies pods with due tokens.
 async fn remind(state: Weak<State>, inputs: mpsc::Sender<Input>) {
     while let Some(strong) = state.upgrade() {
         let (due, next) = strong.due(clock::now());
@@ -257,7 +257,7 @@ async fn remind(state: Weak<State>, inputs: mpsc::Sender<Input>) {
 }
 
 impl State {
-    /// Pods to tell now, and when to look again.
+    /// Pods to notify now, and the time of the next check.
     fn due(&self, now: UnixNanos) -> (BTreeSet<PodUid>, UnixNanos) {
         let (mut due, mut next) = (BTreeSet::new(), now.plus(SLEEP_MAX));
         for (uid, tokens) in self.tokens.borrow_mut().iter_mut() {

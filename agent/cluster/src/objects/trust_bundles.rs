@@ -1,12 +1,12 @@
 //! Certificates of authorities from ClusterTrustBundles, for volumes that show them.
 //!
-//! By name, or all of a signer whose labels match: then of all bundles together, each certificate
-//! once, in the order of their bytes. Bundles are few and any of them may match a selector, so
-//! there is one watch of them all, opened by the first volume that asks. A change is told to the
-//! pods that asked, while they are registered.
+//! By name, or all bundles of a signer with matching labels: then of all bundles together, each
+//! certificate once, in the order of their bytes. Bundles are few and any of them may match a
+//! selector, so there is one watch of them all, opened by the first volume that asks. A change
+//! notifies the pods that asked, while they are registered.
 //!
-//! Effects, but for `Bundles`. Owner: `Objects`. Bounds: `BUNDLES_MAX`, and the informers'
-//! for each.
+//! Effects, but for `Bundles`. Owner: `Objects`. Bounds: `BUNDLES_MAX`, and the informers' for
+//! each.
 // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go
 
 use std::cell::RefCell;
@@ -38,7 +38,7 @@ const BUNDLES_MAX: usize = 4096;
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Characters of a line of PEM.
 const LINE: usize = 64;
-/// What pods are told where there are no bundles.
+/// The error of pods where there are no bundles.
 // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go NoopManager
 const UNSUPPORTED: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
 
@@ -104,7 +104,7 @@ impl Kept for Bundles {
 }
 
 impl Bundles {
-    /// What a volume shows, as PEM; or why it cannot.
+    /// The certificates for a volume, as PEM; or why there are none.
     fn find(&self, request: &TrustRequest) -> Result<Vec<u8>, String> {
         let found: Vec<&Bundle> = match (&request.name, &request.signer) {
             (Some(name), _) => match self.0.get(name) {
@@ -194,7 +194,7 @@ impl TrustBundles {
         }
     }
 
-    /// What a pod's volume shows; the pod is told when that may have changed.
+    /// The certificates for a pod's volume; a possible change is sent to the pod's worker.
     pub(super) async fn get(
         &self,
         uid: &PodUid,
@@ -209,7 +209,7 @@ impl TrustBundles {
                 while changes.changed().await.is_ok() {
                     let pods = shown_by.borrow().clone();
                     for uid in pods {
-                        // Without a driver there is nobody left to tell.
+                        // Without a driver the queue has no receiver.
                         let _ = inputs.send(Input::Content { uid, files: true }).await;
                     }
                 }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A bundle of certificates whose bytes are these.
+    /// A bundle of these certificates.
     fn bundle(name: &str, signer: &str, label: &str, all: &[&str]) -> BundleWire {
         let text: Vec<u8> =
             all.iter().flat_map(|bytes| pem("CERTIFICATE", bytes.as_bytes())).collect();

@@ -19,10 +19,10 @@ use serde::de::DeserializeOwned;
 /// Longest answer, in bytes. The API server takes objects of up to 3 MiB.
 pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// How much longer a wait may be, in parts of itself.
+/// Jitter of a wait, as a factor of itself.
 const SPREAD: f64 = 0.5;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WireError {
     /// 404.

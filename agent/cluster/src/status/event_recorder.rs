@@ -15,7 +15,7 @@ use pintle_api::events::{Kind, Recorder};
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
 
-/// Tells events of pods to the API server.
+/// Sends events of pods to the API server.
 #[derive(Debug)]
 pub struct EventRecorder {
     recorder: Recorder,
@@ -63,7 +63,7 @@ impl EventSink for EventRecorder {
     }
 }
 
-/// What an event names: the pod, and the container as the path of its field.
+/// The involved object of an event: the pod, and the container as the path of its field.
 fn reference(pod: &Pod, container: Option<&str>) -> ObjectReference {
     let meta = &pod.metadata;
     ObjectReference {

@@ -1,4 +1,4 @@
-//! What is told of pods: events and status at the API server. What is told is decided by the core.
+//! Events and statuses of pods for the API server. The core decides what is sent.
 
 pub mod event_recorder;
 pub mod writer;

@@ -1,9 +1,11 @@
-//! The status writer: sends what the status queue asks for to the API server, and tells it the answers.
+//! The status writer: sends the requests of the status queue to the API server, and returns the
+//! answers to the queue.
 //!
 //! Owner: the main thread; the driver and the intake call `take`, each request is a task of its
 //! own. Input: statuses, copies, answers. Output: PATCH, DELETE, POST and GET of pods. A request
-//! that takes longer than `REQUEST_MAX` once it is sent counts as failed. "Later" is an answer like
-//! others: the status queue waits, with whatever status is the newest then. Decides nothing: see `status_queue`.
+//! that takes longer than `REQUEST_MAX` once it is sent counts as failed. An answer that asks to
+//! retry later goes to the status queue, which waits, and then sends the newest status. Decides
+//! nothing: see `status_queue`.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -52,13 +54,13 @@ pub struct Writer {
     metrics: OnceCell<Arc<Metrics>>,
     /// The next wake-up may have changed.
     alarm: Notify,
-    /// The queue has been told something.
+    /// The queue has received an input.
     told: Notify,
 }
 
 impl Writer {
-    /// A writer with an empty status queue; its clock runs in a task of this thread.
-    /// What it does is told to `recorder`, what does not work to `api_health`.
+    /// A writer with an empty status queue; its clock runs in a task of this thread. It records
+    /// writes in `recorder` and failures in `api_health`.
     pub fn start(
         client: Client,
         node_name: &str,
@@ -81,10 +83,10 @@ impl Writer {
 
     /// From now on writes and what the API server shows are counted.
     pub fn count_in(&self, metrics: Arc<Metrics>) {
-        let _ = self.metrics.set(metrics); // the first to be told stays
+        let _ = self.metrics.set(metrics); // the first value stays
     }
 
-    /// Tells the status queue, and begins what it asks for.
+    /// Passes the input to the status queue, and begins the requests that it returns.
     pub fn take(self: &Rc<Self>, input: Input) {
         let clocks = clock::clocks();
         if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
@@ -175,7 +177,7 @@ impl Writer {
         Ok(Answer::Copy(Box::new(pod.into())))
     }
 
-    /// A conflict may be that of two writes, so whoever asks has to look: the object may be another
+    /// A conflict may be that of two writes, so the caller must read the object: it may be another
     /// one of that name, or still ours.
     async fn delete(&self, name: &FullName, uid: PodUid) -> Result<Answer, Answer> {
         let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
@@ -227,10 +229,10 @@ impl Writer {
     }
 }
 
-/// A write as the timeline tells it.
+/// A write, for the timeline.
 struct Written {
     uid: PodUid,
-    /// What is there when it succeeds, and what when it fails.
+    /// The timeline's reasons for success and for failure.
     what: (&'static str, &'static str),
     text: String,
 }
@@ -277,7 +279,7 @@ impl Written {
     }
 }
 
-/// What an answer is read for: neither the spec nor who wrote which field.
+/// The used fields of an answer: neither the spec nor `managedFields`.
 #[derive(Clone, Debug, Deserialize)]
 struct Slim {
     metadata: ObjectMeta,
@@ -323,7 +325,7 @@ fn mirror_of(of: &Pod, node_name: &str, node: ObjectMeta) -> Pod {
     mirror
 }
 
-/// What an answer that is an error means.
+/// Classifies an error answer.
 fn failed(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
     let status: Status = serde_json::from_slice(body).unwrap_or_default();
     let why = match status.message {

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::testing;
 
-/// What happened, for watches: version, type, path, object.
+/// A change for watches: version, type, path, object.
 type Happened = (u64, &'static str, String, Value);
 
 /// The server's state.
@@ -27,7 +27,7 @@ pub(super) struct World {
     oldest: u64,
     /// Requests, in order: method and path with query.
     pub(super) requests: Vec<String>,
-    /// Requests whose path contains the text are answered by this status.
+    /// Requests with this text in their path are answered by this status.
     pub(super) faults: Vec<(String, u16)>,
     /// Tokens given out.
     pub(super) tokens: u64,
@@ -101,7 +101,7 @@ impl Fake {
         self.ticks.send_modify(|ticks| ticks.0 += 1);
     }
 
-    /// Watches have to begin anew after they are cut.
+    /// Watches have to begin with a list after they are cut.
     pub(super) fn compact(&self) {
         let mut world = self.world();
         world.version += 1;
@@ -114,7 +114,7 @@ impl Fake {
         self.ticks.send_modify(|ticks| ticks.1 += 1);
     }
 
-    /// Requests whose line contains `text`.
+    /// Number of requests with `text` in their line.
     pub(super) fn count(&self, text: &str) -> usize {
         self.world().requests.iter().filter(|line| line.contains(text)).count()
     }

@@ -22,7 +22,7 @@ use crate::objects::{Objects, Settings};
 /// Patience of a test for what has to come; only a failing one waits that long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server, the objects behind it, and what workers would be told.
+/// A server, the objects behind it, and the inputs of workers.
 pub(super) struct Scene {
     pub(super) fake: Fake,
     pub(super) objects: Objects,
@@ -79,7 +79,7 @@ impl Scene {
         Ok(String::from_utf8_lossy(&values["k"]).into_owned())
     }
 
-    /// The next pod that is told.
+    /// The next pod that is notified.
     pub(super) async fn told(&mut self) -> (String, bool) {
         match tokio::time::timeout(PATIENCE, self.inputs.recv()).await {
             Ok(Some(Input::Content { uid, files })) => (uid.to_string(), files),
@@ -135,7 +135,7 @@ fn a_pod_that_comes_later_reads_anew_and_sees_what_was_before_it() {
         scene.register(&first);
         assert_eq!(scene.map(&first, "a").await, Ok("one".to_owned()));
         scene.watching(1).await;
-        // The watch is held up: only a read of its own can tell the next pod.
+        // The watch is blocked: only a read of its own can notify the next pod.
         scene.fake.world().faults.push(("watch=true".to_owned(), 503));
         scene.fake.cut();
         scene.fake.until("cut", |world| world.open == 0).await;
@@ -265,7 +265,7 @@ fn while_nobody_answers_what_is_known_serves_and_what_is_not_says_why() {
         let error = scene.map(&unknown, "b").await.expect_err("nobody answers").to_string();
         assert_eq!(error, "failed to sync configmap cache: told to fail");
         scene.fake.world().faults.clear();
-        // It asked in vain and is told once there is an answer.
+        // The read of `r` failed; it is notified once there is an answer.
         assert_eq!(scene.told().await, ("r".to_owned(), true));
         assert_eq!(scene.map(&unknown, "b").await, Ok("x".to_owned()));
     });
@@ -311,7 +311,7 @@ fn without_watches_objects_are_read_when_used() {
         scene.register(&pod);
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
         scene.put("a", "two");
-        // Still fresh enough; a new pod asks anew.
+        // Still fresh enough; a new pod causes a new read.
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
         let later = shows("q", "a");
         scene.register(&later);
@@ -424,7 +424,7 @@ fn a_token_that_is_due_is_renewed_and_its_pod_told() {
         assert_eq!(scene.told().await, ("p".to_owned(), true));
         let second = scene.objects.content(&p.0, &p.1).token(&request()).await;
         assert_eq!(second, Ok("token 2 of p".to_owned()));
-        // While nobody answers the old one serves.
+        // While the API server does not answer the old one serves.
         scene.fake.world().faults.push(("/token".to_owned(), 500));
         let third = scene.objects.content(&p.0, &p.1).token(&request()).await;
         assert_eq!(third, Ok("token 2 of p".to_owned()));

@@ -1,4 +1,4 @@
-//! Which objects a pod refers to.
+//! The objects that a pod refers to.
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::references;

@@ -1,4 +1,4 @@
-//! Who is told of what, and which copy of an object counts.
+//! Notified pods, and the copy of an object that wins.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn told(list: &[(&str, bool)]) -> Vec<Told> {
     list.iter().map(|(name, files)| Told { uid: uid(name), files: *files }).collect()
 }
 
-/// What a pod finds now: the value, `missing`, or the error.
+/// The object of a pod now: the value, `missing`, or the error.
 fn value(table: &mut Table, pod: &str, name: &str) -> String {
     match table.settle(&uid(pod), &key(name)) {
         Ok(object) => String::from_utf8_lossy(&object.values()["k"]).into_owned(),
@@ -87,11 +87,11 @@ fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
     let mut table = Table::default();
     table.register(&uid("env"), refers(&[("a", false)]));
     table.register(&uid("files"), refers(&[("a", true)]));
-    // The first answer is awaited by whoever asked, so nobody is told.
+    // The requesting pods await the first answer, so no pod is notified.
     assert_eq!(answer(&mut table, "a", Some(object(5, "x"))), []);
-    // Another value: whose volumes show it.
+    // Another value: pods whose volumes show it are notified.
     assert_eq!(table.changed(&key("a"), object(6, "y")), told(&[("files", true)]));
-    // The same value, or an older version: nobody.
+    // The same value, or an older version: no pod is notified.
     assert_eq!(table.changed(&key("a"), object(7, "y")), []);
     assert_eq!(table.changed(&key("a"), object(6, "x")), []);
     assert_eq!(value(&mut table, "env", "a"), "y");
@@ -101,7 +101,7 @@ fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
     let both = told(&[("env", false), ("files", true)]);
     assert_eq!(table.changed(&key("a"), object(9, "z")), both);
     assert_eq!(value(&mut table, "env", "a"), "z");
-    // It has what it waited for: nothing more to tell it.
+    // The pod has the object that it waited for: it is not notified again.
     assert_eq!(table.deleted(&key("a"), 10), told(&[("files", true)]));
     assert_eq!(table.changed(&key("a"), object(11, "z")), told(&[("files", true)]));
 }
@@ -146,8 +146,8 @@ fn a_read_that_nothing_overtook_wins_though_its_version_went_back() {
     let mut table = Table::default();
     table.register(&uid("p"), refers(&[("a", true)]));
     answer(&mut table, "a", Some(object(900, "late")));
-    // The store was restored from a backup. The watch alone cannot tell that from an event that is
-    // late, the read can.
+    // The store was restored from a backup. The watch alone cannot distinguish that from a late
+    // event; the read can.
     assert_eq!(table.changed(&key("a"), object(400, "restored")), []);
     table.want(&key("a"), true);
     let all = told(&[("p", true)]);
