@@ -1,6 +1,6 @@
-//! The node's own certificates: how long they still hold, how often replacing them failed.
+//! The node's own certificates: remaining lifetime, and failed renewals.
 //!
-//! Input: whoever rotates a certificate says when it ends. Output: families that are there once a
+//! Input: the rotation of a certificate reports its expiry. Output: families that exist once a
 //! certificate is rotated at all, as in the kubelet.
 // k8s: cmd/kubelet/app/server.go buildKubeletClientConfig, pkg/kubelet/certificate/kubelet.go
 
@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use super::families::PLAIN_COUNTERS;
 
 const ERRORS_HELP: &str = "[ALPHA] Counter of certificate renewal errors.";
-/// How long certificates live: a minute to four years.
+/// Lifetimes of certificates: a minute to four years.
 const AGES: [f64; 10] = [
     60.0,
     3_600.0,
@@ -32,7 +32,7 @@ const AGES: [f64; 10] = [
 /// There is no certificate.
 const NONE: i64 = i64::MAX;
 
-/// Which certificate.
+/// The certificate's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateOf {
     /// The one that the agent shows to the API server.

@@ -54,7 +54,7 @@ impl CredentialProviders {
         }
     }
 
-    /// The configuration whose files have this hash was taken.
+    /// The configuration with this hash of its files was loaded.
     pub fn configured(&self, hash: &str) {
         self.configured.clear();
         self.configured.get_or_create(&Hash { hash: hash.to_owned() }).set(1);

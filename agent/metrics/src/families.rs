@@ -24,7 +24,7 @@ pub(super) const POD_START_SECONDS: [f64; 25] = [
 pub(super) const SECONDS: [f64; 11] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Counters whose names do not end in `_total`, in the kubelet.
+/// Counters without the suffix `_total`, in the kubelet.
 pub(super) const PLAIN_COUNTERS: [&str; 5] = [
     "kubelet_certificate_manager_client_expiration_renew_errors",
     "kubelet_server_expiration_renew_errors",
@@ -180,7 +180,7 @@ pub(super) fn reason_label(reason: &str) -> Reason {
     Reason { reason: known.unwrap_or(other).to_owned() }
 }
 
-/// What the kubelet has no metric for.
+/// Metrics that the kubelet does not have.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) event_source: Family<ModeLabel, Gauge>,

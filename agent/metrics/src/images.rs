@@ -80,7 +80,7 @@ impl Images {
         self.collected.get_or_create(&Collection { reason: reason.to_owned() }).inc();
     }
 
-    /// Whether a pod may use an image that is already there was decided.
+    /// A pod's access to an image that is already there was decided.
     pub fn verified(&self, result: &str) {
         self.checks.get_or_create(&Check { result: result.to_owned() }).inc();
     }

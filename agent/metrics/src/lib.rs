@@ -62,14 +62,14 @@ use pintle_daemon::clock;
 use pintle_daemon::metrics::{ApiRequests, Names, Process, booted_at, exposition};
 use pintle_daemon::tasks;
 
-/// What only the moment of a scrape knows.
+/// Values that exist only at the moment of a scrape.
 #[derive(Clone, Copy, Debug)]
 pub struct Scrape<'a> {
     /// The pods.
     pub snapshot: &'a Snapshot,
     /// There is an API server.
     pub has_api: bool,
-    /// Where events come from: `ebpf`, `pidfd`, `relist`.
+    /// Source of events: `ebpf`, `pidfd`, `relist`.
     pub event_source: &'a str,
     /// Events lost since the start.
     pub events_dropped: u64,
@@ -219,7 +219,7 @@ impl Metrics {
         }
     }
 
-    /// A sync of a pod begins; what `sync_ended` is to be told.
+    /// A sync of a pod begins; returns the operation for `sync_ended`.
     pub fn sync_begins(
         &self,
         uid: &PodUid,
@@ -269,7 +269,7 @@ impl Metrics {
         self.start.step(step, clock::now());
     }
 
-    /// Which version of cgroups the host has, and which features are on.
+    /// Sets the host's cgroup version and the enabled features.
     pub fn settings(&self, cgroup_version: u8, gates: &FeatureGates) {
         self.node.cgroups(cgroup_version);
         self.node.features(gates);
@@ -316,7 +316,7 @@ impl Metrics {
         self.node.orphans(cleaned, kept);
     }
 
-    /// How far the last shutdown of the node came.
+    /// Records the stages of the node's last shutdown.
     pub fn shutdown(&self, record: &Record) {
         self.node.shutdown(record);
     }
@@ -353,7 +353,7 @@ impl Metrics {
         self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
     }
 
-    /// How often this limit was met.
+    /// Number of times that this limit was reached.
     #[doc(hidden)]
     pub fn limit_hits(&self, limit: &str) -> u64 {
         self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).get()
@@ -480,7 +480,7 @@ impl pintle_api::Observer for Metrics {
     }
 }
 
-/// Sets a counter that somebody else counts; such a source never goes down.
+/// Raises a counter to a total from another source, which never goes down.
 fn raise(counter: &Counter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }

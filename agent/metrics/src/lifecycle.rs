@@ -51,7 +51,7 @@ struct Ended {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NoLabels {}
 
-/// What is known of a pod.
+/// The known state of a pod.
 #[derive(Debug, Default)]
 struct Followed {
     /// Its start was counted.
@@ -62,18 +62,18 @@ struct Followed {
     began: bool,
     /// The generation of its spec at the last sync.
     generation: Option<i64>,
-    /// Containers whose end was counted, by kind and name.
+    /// Containers with a counted end, by kind and name.
     ended: BTreeMap<(&'static str, String), bool>,
-    /// How its way to running shows at the API server.
+    /// Its start as the API server shows it.
     start: Start,
     /// Time that it spent pulling images and in init containers.
     spared: Duration,
 }
 
-/// How far a pod is that the API server shows to us.
+/// The start of a pod that the API server shows to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Start {
-    /// Not seen, or seen when it had begun already: nobody knows how long it took.
+    /// Not seen, or seen when it had begun already: its duration is unknown.
     #[default]
     Unknown,
     /// Seen before it was begun.
@@ -155,7 +155,7 @@ impl Lifecycle {
         }
     }
 
-    /// A sync begins; tells under which name its duration is counted.
+    /// A sync begins; returns the name under which its duration is counted.
     pub(super) fn sync_begins(
         &self,
         uid: &PodUid,
@@ -206,7 +206,7 @@ impl Lifecycle {
         let mut ends = Vec::new();
         let begins_to_run = self.with(uid, |followed| {
             if !std::mem::replace(&mut followed.published, true) {
-                // What was told before the agent started was counted then.
+                // Ends in a status from before the agent started were already counted.
                 let told = pod.status.as_ref().into_iter().flat_map(containers);
                 let told = told.map(|(kind, c)| ((kind, c.name.clone()), end_of(c).is_some()));
                 followed.ended.extend(told);

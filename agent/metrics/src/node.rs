@@ -131,7 +131,7 @@ impl Node {
         }
     }
 
-    /// Which version of cgroups the host has.
+    /// Sets the host's cgroup version.
     pub(super) fn cgroups(&self, version: u8) {
         self.cgroup_version.set(version.into());
     }
@@ -170,7 +170,7 @@ impl Node {
         self.orphans_kept.set(number(kept));
     }
 
-    /// How far the last shutdown of the node came.
+    /// Records the stages of the node's last shutdown.
     // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go processShutdownEvent
     pub(super) fn shutdown(&self, record: &Record) {
         let seconds = |at: UnixNanos| at.to_seconds().as_second();
@@ -178,7 +178,7 @@ impl Node {
         self.shutdown_ended.set(record.ended_at.map_or(0, seconds));
     }
 
-    /// Which features are on.
+    /// Sets the enabled features.
     pub(super) fn features(&self, gates: &FeatureGates) {
         for gate in GATES {
             let stage = match gate.stage {

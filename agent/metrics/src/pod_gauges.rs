@@ -1,4 +1,4 @@
-//! What the snapshot of all pods says in numbers, counted at each scrape. Pure but for the gauges.
+//! Gauges of the snapshot of all pods, counted at each scrape. Pure but for the gauges.
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups,
 //      pkg/kubelet/volumemanager/metrics/metrics.go, pkg/kubelet/status/status_manager.go
 
@@ -100,7 +100,7 @@ impl PodGauges {
         }
     }
 
-    /// Counts; `has_api` tells whether static pods have mirrors.
+    /// Counts; with `has_api` static pods have mirrors.
     pub(super) fn count(&self, snapshot: &Snapshot, has_api: bool) {
         self.count_observed(snapshot);
         let views = || snapshot.pods.values();
@@ -112,7 +112,7 @@ impl PodGauges {
             self.desired.get_or_create(&label).set(number(wanted().count()));
             self.active.get_or_create(&label).set(number(active));
         }
-        // Its mirror goes when a static pod that nobody wants has ended, and not before.
+        // The mirror pod of a removed static pod is deleted when the pod has ended, and not before.
         let has_mirror = |view: &&PodView| !view.removed || view.stage < Stage::Terminated;
         let mirrors = of_kind(true).filter(has_mirror).count();
         self.mirrors.set(if has_api { number(mirrors) } else { 0 });

@@ -1,8 +1,8 @@
-//! `/metrics/probes`: how often probes ended how, and how long those that succeeded took.
+//! `/metrics/probes`: results of probes, and durations of those that succeeded.
 //!
-//! An attempt whose outcome nobody knows counts nowhere, as with the kubelet.
-//! Counted on the main thread by the prober, read by the server's thread, which knows the pods'
-//! names from its snapshot. Bounds: `SERIES_MAX` probes; those of a pod go with it, whoever reads.
+//! An attempt without a known outcome is not counted, as with the kubelet. Counted on the main
+//! thread by the prober, read by the server's thread, which knows the pods' names from its
+//! snapshot. Bounds: `SERIES_MAX` probes; a pod's series are removed with it.
 // k8s: pkg/kubelet/prober/prober_manager.go ProberResults, ProberDuration; worker.go doProbe
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! How long the node's start took, step by step.
+//! Durations of the steps of the node's start.
 //!
 //! Input: the steps of registration. Output: gauges, at zero on a node that was there before.
 // k8s: pkg/kubelet/util/node_startup_latency_tracker.go
@@ -17,9 +17,9 @@ type Seconds = Gauge<f64, AtomicU64>;
 pub enum StartStep {
     /// The Node object is about to be made or looked for.
     Registers,
-    /// It was made anew.
+    /// The Node object was created.
     Registered,
-    /// It was told Ready.
+    /// Ready was reported.
     Ready,
 }
 

@@ -210,7 +210,7 @@ fn families(text: &str) -> BTreeMap<String, Value> {
     families
 }
 
-/// What a scraper of `/metrics` reads once everything has happened.
+/// The exposition of `/metrics` once everything has happened.
 fn full() -> String {
     touched().render(&Scrape {
         snapshot: &world(),

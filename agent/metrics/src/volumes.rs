@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::families::SECONDS;
 
-/// How the use of a volume was found.
+/// The method that found the use of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountedFrom {
     /// Its files were added up.

@@ -1,12 +1,12 @@
-//! What is asked for: steps of a chain in their order, chains of a batch.
+//! Requests: steps of a chain in their order, chains of a batch.
 //!
 //! Input: paths, bytes and descriptors, all owned. Output: one `Done` for each step. A chain stops
-//! at its first step that fails. What it opened is closed at its end, whatever happened. Nothing
-//! here touches a file.
+//! at its first step that fails. Files that it opened are closed at its end, also after a failure.
+//! Nothing here touches a file.
 //!
-//! Only regular files are read and written at an offset the same way by both backends. A read
-//! is one read: it is short at the end of the file. A write is all of its bytes or an error.
-//! Closing tells no error, as a descriptor of a ring has no flush: who has to know syncs.
+//! Only regular files are read and written at an offset the same way by both backends. A read is
+//! one read: it is short at the end of the file. A write is all of its bytes or an error. Closing
+//! reports no error, as a descriptor of a ring has no flush: a caller that needs it syncs.
 //!
 //! Bounds: `STEPS_MAX`, `OPENS_MAX`, `READ_BYTES_MAX`.
 
@@ -59,7 +59,7 @@ fn text(path: &Path) -> Result<CString, Errno> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)
 }
 
-/// How a file is opened, see openat2(2). `O_CLOEXEC` is implied.
+/// Flags for opening a file, see openat2(2). `O_CLOEXEC` is implied.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
     pub(crate) flags: OFlag,
@@ -73,7 +73,7 @@ impl How {
         Self { flags: flags - OFlag::O_CLOEXEC, mode: Mode::empty(), resolve: ResolveFlag::empty() }
     }
 
-    /// For reading; a FIFO without a writer holds nobody up.
+    /// For reading; opening a FIFO without a writer does not block.
     pub fn read() -> Self {
         Self::flags(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
     }
@@ -156,7 +156,7 @@ impl Step {
     }
 }
 
-/// What a file is, as far as both backends can tell.
+/// Metadata of a file that both backends provide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
     /// Type and rights, as `st_mode`.
@@ -173,26 +173,26 @@ pub struct FileStat {
     pub links: u64,
 }
 
-/// What a step gave.
+/// The result of a step.
 #[derive(Debug)]
 pub enum Done {
     /// It was done, and there is nothing else to say.
     Nothing,
-    /// What was read.
+    /// The bytes of a read.
     Bytes(Vec<u8>),
-    /// What the file is.
+    /// The metadata of a file.
     Stat(FileStat),
     /// A file for the caller to keep.
     File(OwnedFd),
 }
 
 impl Done {
-    /// What was read; nothing for any other step.
+    /// The bytes of a read; empty for any other step.
     pub fn bytes(self) -> Vec<u8> {
         if let Self::Bytes(bytes) = self { bytes } else { Vec::new() }
     }
 
-    /// What the file is, after a `stat`.
+    /// The metadata of a file, after a `stat`.
     pub fn stat(&self) -> Option<FileStat> {
         if let Self::Stat(stat) = self { Some(*stat) } else { None }
     }
@@ -239,7 +239,7 @@ impl Chain {
         self.step(Step::OpenHeld { at, how })
     }
 
-    /// What a file is (`Done::Stat`); of a link, where it leads to if `follow`.
+    /// Reads metadata (`Done::Stat`); with `follow` of the target of a link.
     pub fn stat(&mut self, at: At, follow: bool) -> &mut Self {
         self.step(Step::Stat { at, follow })
     }
@@ -349,7 +349,7 @@ impl Batch {
         self.groups.last_mut().expect("a batch has a group").push(chain);
     }
 
-    /// What follows waits for what came so far.
+    /// The next chains wait for all chains so far.
     #[must_use]
     pub fn then(mut self) -> Self {
         self.groups.push(Vec::new());

@@ -56,7 +56,7 @@ fn batch(folder: &Path, files: &[NewFile]) -> Result<Batch, Errno> {
     Ok(Batch::from(chains?).then().with(Chain::sync_dir(At::path(folder)?)))
 }
 
-/// What is not there need not be removed, and what cannot be is told by the next attempt.
+/// Removes temporary files; missing ones are fine, and the next attempt reports other errors.
 async fn remove_beside(place: &Place, folder: &Path, files: &[NewFile]) -> Result<(), FileError> {
     let chain = |file: &NewFile| {
         let mut chain = Chain::new();

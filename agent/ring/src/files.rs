@@ -1,13 +1,14 @@
 //! The handle: runs batches of chains, over a ring or by plain calls.
 //!
 //! Input: a place and a batch. Output: an answer for each chain, or why there is none (`Blocked`).
-//! Patience over means `TimedOut` at once; the kernel is asked to break off what is under way, and
-//! what it works on stays untouched until it has let go of it. Dropping the future does the same.
-//! What was submitted by then may yet happen, as with a call that blocks; nothing new begins.
+//! A timeout returns `TimedOut` at once; the kernel is asked to cancel entries in flight, and their
+//! buffers stay untouched until it has completed them. Dropping the future does the same. Steps
+//! that were already submitted may still take effect, as with a call that blocks; nothing new
+//! begins.
 //!
 //! Where the kernel refuses a ring, chosen once at the start, the same chains run as jobs of
-//! `pintle_daemon::blocking`'s pool. A ring whose loop ends for an error or a panic answers
-//! `Panicked` to all that wait, and from then on that pool does its work.
+//! `pintle_daemon::blocking`'s pool. A ring with a loop that ended by an error or a panic answers
+//! `Panicked` to all waiting callers, and from then on that pool does its work.
 
 use std::cell::RefCell;
 use std::io;
@@ -31,7 +32,7 @@ const PODS: [Class; 4] = [Class::Pod, Class::Foreign, Class::Removal, Class::Ser
 /// Entries that are queued before they are submitted.
 const ENTRIES: u32 = 256;
 
-/// Why a chain did not come to its end.
+/// Reason why a chain did not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// This step of it failed; what came before was done.
@@ -41,7 +42,7 @@ pub enum ChainError {
         step: usize,
         /// The system call that it stands for.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A chain failed that it was to wait for.
@@ -54,7 +55,7 @@ impl ChainError {
         Self::Step { step, operation: chain.steps[step].name(), errno }
     }
 
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn errno(self) -> Errno {
         match self {
             Self::Step { errno, .. } => errno,
@@ -63,7 +64,7 @@ impl ChainError {
     }
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// A chain failed.
@@ -87,7 +88,7 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// What became of each chain of a batch, in their order.
+/// The result of each chain of a batch, in their order.
 pub type Answers = Vec<Result<Vec<Done>, ChainError>>;
 
 /// Runs chains. Clones share the ring; it ends with the last of them.
@@ -113,7 +114,7 @@ impl Drop for Ring {
     }
 }
 
-/// How a ring is made.
+/// Settings of a ring.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) name: &'static str,
@@ -123,7 +124,7 @@ pub(crate) struct Setup {
     pub(crate) is_async: bool,
 }
 
-/// Cancels a batch whose caller goes away.
+/// Cancels a batch when its caller is dropped.
 struct GiveUp<'a> {
     shared: &'a Shared,
     place: &'a Place,
@@ -158,7 +159,7 @@ impl Ring {
             };
             let _ = made.send(Ok(()));
             let ended = AssertUnwindSafe(|| serve::serve(&served, &mut uring, flights));
-            // A panic is told by its own message.
+            // The panic's own message reports it.
             let ended = catch_unwind(ended).unwrap_or_else(|_| Err(io::Error::other("a panic")));
             if let Err(error) = ended {
                 tracing::error!(%error, ring = setup.name, "a ring of file operations ended; they \
@@ -185,7 +186,7 @@ impl Ring {
 }
 
 thread_local! {
-    /// What `Files::for_thread` made for this thread.
+    /// The files that `Files::for_thread` made for this thread.
     static THREAD: RefCell<Option<Files>> = const { RefCell::new(None) };
 }
 
@@ -219,7 +220,7 @@ impl Files {
     }
 
     /// Gives the calling thread these files instead of the process's: tests have mounts of their
-    /// own, which a ring sees whose thread was made within them.
+    /// own, which only a ring with a thread from within them sees.
     #[doc(hidden)]
     pub fn for_thread(self) {
         THREAD.with(|thread| *thread.borrow_mut() = Some(self));
@@ -243,7 +244,7 @@ impl Files {
         }
     }
 
-    /// What a class does just now.
+    /// The current state of a class.
     pub fn counts(&self, class: Class) -> Counts {
         match &self.backend {
             Backend::Ring(ring) => ring.shared.counts(class),
@@ -251,7 +252,7 @@ impl Files {
         }
     }
 
-    /// Whether plain calls do the work of a ring that ended.
+    /// True if plain calls do the work of a ring that ended.
     #[cfg(test)]
     pub(crate) fn is_broken(&self) -> bool {
         matches!(&self.backend, Backend::Ring(ring) if ring.shared.is_broken())

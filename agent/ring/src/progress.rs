@@ -1,17 +1,16 @@
-//! What of a chain goes to the kernel next, and what the kernel's answers mean: pure.
+//! Decides which part of a chain the kernel gets next, and interprets its answers: pure.
 //!
-//! Input: a chain's steps, and the answers to what was submitted. Output: the next entries with
-//! their links, in the end what the steps gave or which one failed.
+//! Input: a chain's steps, and the answers to submitted entries. Output: the next entries with
+//! their links, in the end the results of the steps or the one that failed.
 //!
-//! A chain goes as a whole where it can, and in parts where it cannot. The kernel cuts linked
-//! entries at an open or a write that fails or is short; that a sync or a change of names failed
-//! does not stop what is linked behind it (kernels before 5.19 did that), and that a read was
-//! short, which is no failure, does. So:
+//! A chain is submitted as a whole where possible, else in parts. The kernel cuts linked entries at
+//! an open or a write that fails or is short. A failed sync or rename does not stop the entries
+//! linked behind it (before kernel 5.19 it did). A short read, which is no failure, does. So:
 //! - A part ends behind the first step that neither opens nor writes; "open, write, sync" is one
 //!   part, "rename" the next one.
-//! - The closes at the end are linked in such a way that they come whatever the last step gave.
-//! - A write that was short, or a step that a signal broke off, is gone on with in the next part.
-//! - After a failure the last part closes what is open.
+//! - The closes at the end are linked in such a way that they run whatever the last step returned.
+//! - A short write, or a step that a signal interrupted, continues in the next part.
+//! - After a failure the last part closes open files.
 
 use nix::errno::Errno;
 
@@ -26,7 +25,7 @@ pub(crate) enum Item {
     Close(usize),
 }
 
-/// What the entry behind one waits for.
+/// The condition on which the entry behind one waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// Its success.
@@ -40,7 +39,7 @@ pub(crate) enum Link {
 /// Entries that are submitted together.
 pub(crate) type Part = Vec<(Item, Link)>;
 
-/// What the kernel said of an entry.
+/// The kernel's answer to an entry.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Failed(Errno),
@@ -50,13 +49,13 @@ pub(crate) enum Answer {
     Done(Done),
 }
 
-/// Which step of a chain failed, and how.
+/// The failed step of a chain, and its error.
 pub(crate) type Failure = (usize, Errno);
 
-/// How far a chain has come.
+/// The progress of a chain.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// What its first steps gave.
+    /// The results of its first steps.
     done: Vec<Done>,
     /// Bytes that the step after these has written.
     written: usize,
@@ -65,7 +64,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// What to submit next; nothing at the chain's end.
+    /// The next entries to submit; none at the chain's end.
     pub(crate) fn next(&self, chain: &Chain) -> Part {
         let mut items = Vec::new();
         let mut open = self.open;
@@ -115,7 +114,7 @@ impl Progress {
         }
     }
 
-    /// Whether the step came to its end.
+    /// Handles the answer to a step; returns true if the step completed.
     fn step(&mut self, chain: &Chain, step: usize, answer: Answer, is_cut: bool) -> bool {
         match (&chain.steps[step], answer) {
             (Step::Open { into, .. }, Answer::Done(_)) => self.open[into.0] = true,
@@ -155,7 +154,7 @@ impl Progress {
         }
     }
 
-    /// What the steps gave, or the one that failed.
+    /// The results of the steps, or the one that failed.
     pub(crate) fn finish(self) -> Result<Vec<Done>, Failure> {
         self.failed.map_or(Ok(self.done), Err)
     }

@@ -1,14 +1,14 @@
-//! Projects of a file system: which one a folder belongs to, and what the kernel counts for it.
+//! Project quotas of a file system: a folder's project, and the kernel's counts for it.
 //!
 //! Input: an open folder. Output: its project, or bytes and inodes of a project. A file system
-//! without projects, or whose use is not accounted by project, is an answer (`None`, `false`) and
-//! no error: the caller walks there. Works on ext4 and XFS alike (`prjquota`), from Linux 5.14.
+//! without projects, or without accounting by project, is an answer (`None`, `false`) and no error:
+//! the caller walks there. Works on ext4 and XFS alike (`prjquota`), from Linux 5.14.
 //!
-//! JUSTIFICATION of `unsafe`: neither call has a safe form elsewhere. nix has `quotactl` by the path
-//! of a block device alone, which a container's view of `/dev` may lack, and no project ids.
+//! JUSTIFICATION of `unsafe`: neither call has a safe form elsewhere. nix has `quotactl` by the
+//! path of a block device alone, which a container's view of `/dev` may lack, and no project ids.
 //!
 //! Why this is sound: each call gets a descriptor that is borrowed for its length and one structure
-//! of the kernel's own layout, whose size is checked below. Nothing is kept beyond the call.
+//! of the kernel's own layout with a size that is checked below. Nothing is kept beyond the call.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
@@ -20,19 +20,19 @@ const PROJECT_QUOTA: libc::c_uint = 2;
 /// Commands of quotactl(2).
 const GET_STATE: libc::c_uint = 0x80_0005;
 const GET_QUOTA: libc::c_uint = 0x80_0007;
-/// What is made inside belongs to the same project.
+/// New files inside belong to the same project.
 const INHERIT: u32 = 0x200;
 
-/// What a folder belongs to.
+/// The project of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Project {
     /// 0 for none.
     pub id: u32,
-    /// What is made in it belongs to the project as well.
+    /// New files inside belong to the project as well.
     pub is_inherited: bool,
 }
 
-/// What a project holds, everywhere on its file system.
+/// The usage of a project, everywhere on its file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProjectUsage {
     /// Bytes of blocks, those that are promised and not on the disk yet among them.
@@ -52,10 +52,10 @@ pub enum ProjectError {
     Assign {
         /// The project.
         id: u32,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// Whether use is accounted cannot be asked.
+    /// The accounting state cannot be read.
     #[error("cannot ask a file system for project quotas: {}", .0.desc())]
     State(Errno),
     /// A project's use cannot be read.
@@ -63,7 +63,7 @@ pub enum ProjectError {
     Usage {
         /// The project.
         id: u32,
-        /// Why.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -112,7 +112,7 @@ const _: () = assert!(size_of::<Quota>() == 72);
 
 /// A structure of the kernel's into which quotactl_fd(2) writes.
 trait Answer: Default {
-    /// The command whose answer it is.
+    /// The command for this structure.
     const COMMAND: libc::c_uint;
 }
 
@@ -130,7 +130,7 @@ mod calls {
     nix::ioctl_write_ptr!(set_attributes, b'X', 32, Attributes);
 }
 
-/// Whether the folder's file system accounts what projects use.
+/// True if the folder's file system accounts the usage of projects.
 pub fn is_accounted(dir: BorrowedFd<'_>) -> Result<bool, ProjectError> {
     let state = known(quota_call::<State>(dir, 0)).map_err(ProjectError::State)?;
     Ok(state.is_some())
@@ -158,7 +158,7 @@ pub fn assign(dir: BorrowedFd<'_>, id: u32) -> Result<bool, ProjectError> {
     Ok(set.is_some())
 }
 
-/// What a project of the folder's file system uses; `None` where that is not accounted.
+/// Usage of a project of the folder's file system; `None` where it is not accounted.
 pub fn usage(dir: BorrowedFd<'_>, id: u32) -> Result<Option<ProjectUsage>, ProjectError> {
     let quota = match quota_call::<Quota>(dir, id) {
         // XFS says so of a project that nothing belongs to.
@@ -169,7 +169,7 @@ pub fn usage(dir: BorrowedFd<'_>, id: u32) -> Result<Option<ProjectUsage>, Proje
     Ok(quota.map(|quota| ProjectUsage { bytes: quota.bytes, inodes: quota.inodes }))
 }
 
-/// Tells what a kernel or a file system lacks from what went wrong.
+/// `None` when the kernel or the file system lacks the call; any other error stays one.
 fn known<T>(answer: nix::Result<T>) -> nix::Result<Option<T>> {
     match answer {
         Ok(found) => Ok(Some(found)),

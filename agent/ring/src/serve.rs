@@ -1,12 +1,11 @@
-//! The loop of a ring: takes batches whose turn it is, keeps their chains going, answers.
+//! The loop of a ring: takes the next batches, submits their chains, answers.
 //!
-//! Input: batches in the shared queue, batches whose callers went away, completions. Output: an
-//! answer for each batch. Runs on a thread of its own, which waits in the kernel and nowhere else;
-//! a caller writes to an eventfd that the ring reads. A caller's patience is the caller's to watch:
-//! here a batch that was given up is cancelled, and holds its owner's place until the kernel has
-//! completed it.
+//! Input: batches in the shared queue, batches without a caller, completions. Output: an answer for
+//! each batch. Runs on a thread of its own, which waits in the kernel and nowhere else; a caller
+//! writes to an eventfd that the ring reads. A caller watches its own timeout: here a batch that
+//! was given up is cancelled, and holds its owner's place until the kernel has completed it.
 //!
-//! Bounds: batches under way by the classes' places, `CHAINS_PER_BATCH` of each at a time.
+//! Bounds: batches in flight by the classes' places, `CHAINS_PER_BATCH` of each at a time.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,13 +24,13 @@ use crate::uring::{Ended, Uring};
 /// Chains of a batch that are under way at a time.
 pub(crate) const CHAINS_PER_BATCH: usize = 8;
 
-/// A batch, and who waits for it.
+/// A batch, and the sender of its answer.
 pub(crate) struct Job {
     pub(crate) batch: Batch,
     pub(crate) answer: oneshot::Sender<Answers>,
 }
 
-/// What callers and the loop share; the lock is held for moments.
+/// State that callers and the loop share; the lock is held for moments.
 pub(crate) struct Shared {
     state: Mutex<State>,
     wake: Arc<EventFd>,
@@ -48,7 +47,7 @@ struct State {
     breaks: bool,
 }
 
-/// What the loop finds when it looks.
+/// The work that the loop finds after a wake-up.
 struct Found {
     begun: Vec<(Class, JobId, Job)>,
     given_up: Vec<JobId>,
@@ -112,14 +111,14 @@ impl Shared {
         drop(withdrawn);
     }
 
-    /// The loop ends: nobody is left who could ask.
+    /// Ends the loop: there are no callers left.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
         self.changed(&mut state);
     }
 
-    /// The loop ended on its own: who waits is told so.
+    /// The loop ended on its own: waiting callers get an error.
     pub(crate) fn broke(&self) {
         let mut state = self.lock();
         state.is_broken = true;
@@ -167,7 +166,7 @@ impl Shared {
         }
         drop(state);
         for over in ended {
-            // Whoever gave it up is not there.
+            // The receiver of a cancelled batch is gone.
             let _ = over.answer.map(|answer| answer.send(over.answers));
         }
     }
@@ -211,7 +210,7 @@ struct Work<'a> {
     ended: Vec<Over>,
 }
 
-/// Serves until nobody is left who could ask.
+/// Serves until there are no callers left.
 pub(crate) fn serve(shared: &Shared, uring: &mut Uring, flights: usize) -> io::Result<()> {
     let mut work = Work {
         uring,

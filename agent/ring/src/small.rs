@@ -11,7 +11,7 @@ use pintle_daemon::blocking::Place;
 use crate::chain::{At, Batch, Chain, Done, How};
 use crate::files::{Answers, ChainError, FileError, run};
 
-/// What is read of each file at first, in bytes.
+/// Bytes of the first read of each file.
 const FIRST_BYTES: usize = 8 << 10;
 
 /// The beginning of a file, at most `bytes_max` of it.

@@ -36,7 +36,7 @@ pub(crate) const ENTRIES_MAX: usize = STEPS_MAX + OPENS_MAX;
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// How a ring is made.
+/// Sizes of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     /// Places of the slab; as many chains are under way at most, each on a worker of the kernel.
@@ -47,7 +47,7 @@ pub(crate) struct Sizes {
     pub(crate) is_async: bool,
 }
 
-/// A part whose last entry has completed.
+/// A part with all its entries completed.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) flight: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Ended {
     pub(crate) answers: Vec<Answer>,
 }
 
-/// What an entry points to besides its chain.
+/// Memory that an entry points to besides its chain.
 enum Memory {
     Nothing,
     How(Box<OpenHow>),
@@ -81,7 +81,7 @@ pub(crate) struct Uring {
     is_async: bool,
     last: u32,
     wake: Arc<EventFd>,
-    /// Where the kernel puts what it read of `wake`; never freed.
+    /// The kernel's buffer for reads of `wake`; never freed.
     word: NonNull<u64>,
     is_armed: bool,
     completed: Vec<(u64, i32)>,
@@ -116,7 +116,7 @@ impl Uring {
         Ok(Self { ring, flights, is_async, last: 0, wake, word, is_armed: false, completed })
     }
 
-    /// Whether the place has no part under way.
+    /// True if the place has no part in flight.
     pub(crate) fn is_free(&self, flight: usize) -> bool {
         self.flights[flight].is_none()
     }
@@ -271,7 +271,7 @@ fn is_passing(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
 }
 
-/// What the kernel has to have.
+/// Checks the features that the kernel must have.
 fn check(ring: &IoUring) -> io::Result<()> {
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;
@@ -421,7 +421,7 @@ fn outcome(result: i32, done: impl FnOnce(u32) -> Answer) -> Answer {
     }
 }
 
-/// What the kernel's answer to a step means.
+/// Interprets the kernel's answer to a step.
 fn answer_of(step: &Step, memory: Memory, result: i32) -> Answer {
     outcome(result, |value| match (step, memory) {
         (Step::Read { .. }, Memory::Buffer(mut buffer)) => {
@@ -430,8 +430,8 @@ fn answer_of(step: &Step, memory: Memory, result: i32) -> Answer {
         }
         (Step::Write { .. }, _) => Answer::Wrote(value as usize),
         (Step::OpenHeld { .. }, _) => {
-            // SAFETY: the kernel has just made this descriptor for this entry, and its number was
-            // given to nobody else.
+            // SAFETY: the kernel has just made this descriptor for this entry, and no other owner
+            // has its number.
             let file = unsafe { OwnedFd::from_raw_fd(result) };
             Answer::Done(Done::File(file))
         }

@@ -17,27 +17,27 @@ pub struct Completion {
     pub value_flags: Vec<String>,
     /// Flags that take none.
     pub switches: Vec<String>,
-    /// What may come after some of these words.
+    /// Completions after some of these words.
     pub after: Vec<After>,
 }
 
-/// What may come after some words.
+/// Completions after some words.
 #[derive(Clone, Debug)]
 pub struct After {
     /// Commands, or spellings of one flag.
     pub words: Vec<String>,
-    /// What comes after them.
+    /// The completions.
     pub choices: Choices,
 }
 
-/// What may be chosen from.
+/// The values to choose from.
 #[derive(Clone, Debug)]
 pub enum Choices {
     /// These words.
     Words(&'static [&'static str]),
     /// Names of files.
     Files,
-    /// What a shell command prints.
+    /// The output of a shell command.
     Output(&'static str),
 }
 

@@ -8,7 +8,7 @@
 use crate::gates::{Gate, Stage};
 use crate::status::Status;
 
-/// What a component does with gates that it does not name.
+/// Status of gates that a component does not name.
 const ELSEWHERE: Status = Status::Never("concerns other components");
 
 /// The number of gates.

@@ -1,5 +1,5 @@
-//! What makes one daemon's command line and configuration file differ from another's: its tables,
-//! its type, and the defaults and rules that no table can say.
+//! The differences between the daemons' command lines and configuration files: their tables, types,
+//! and the defaults and rules that no table can express.
 //!
 //! Each daemon has a marker type that implements [`Daemon`]; everything else of this crate takes it
 //! as a parameter. Output: [`load`], from the flags that were given to [`Settings`].
@@ -65,9 +65,9 @@ pub trait Daemon: Clone + std::fmt::Debug + Default + PartialEq + Eq + 'static {
 pub struct Settings<D: Daemon> {
     /// The file's fields with the flags over them, as `/configz` shows it.
     pub configuration: D::Configuration,
-    /// Which features are on.
+    /// The enabled features.
     pub gates: FeatureGates<D>,
-    /// What was read but has no effect or is deprecated, one sentence each.
+    /// Settings without effect, and deprecated ones, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ pub fn load<D: Daemon>(given: &GivenFlags) -> Result<Settings<D>, Vec<ConfigErro
     Ok(Settings { configuration, gates, warnings })
 }
 
-/// What a file alone makes of the settings, without flags and drop-ins.
+/// The settings of a file alone, without flags and drop-ins.
 pub fn read_alone<D: Daemon>(bytes: &[u8]) -> Result<D::Configuration, Vec<ConfigError>> {
     let document = crate::file::parse::<D>(bytes, "file", std::path::Path::new("/"));
     let sources = Sources::<D>::of_document(document.map_err(|error| vec![error])?)?;

@@ -14,9 +14,9 @@ pub struct ConfigError {
     pub field: String,
     /// The value it was given.
     pub value: String,
-    /// What is wrong with it.
+    /// The fault.
     pub problem: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 

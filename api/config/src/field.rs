@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::status::Status;
 use pintle_api_types::duration::GoDuration;
 
-/// What a field holds, as far as reading it needs to know.
+/// The type of a field, as far as reading it needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// true or false
@@ -64,16 +64,16 @@ impl Kind {
 pub struct Field {
     /// Names from the root, joined with points.
     pub path: &'static str,
-    /// What it holds.
+    /// Its type.
     pub kind: Kind,
     /// The API has a pointer, so zero values count as set.
     pub pointer: bool,
-    /// What the daemon does with it.
+    /// How far the daemon implements it.
     pub status: Status,
 }
 
 impl Field {
-    /// A field whose zero value means "not set".
+    /// A field with a zero value that means "not set".
     pub const fn value(path: &'static str, kind: Kind, status: Status) -> Self {
         Self { path, kind, pointer: false, status }
     }

@@ -39,7 +39,7 @@ pub struct Document {
     pub tree: Map<String, Value>,
     /// `file:line` of each top-level field.
     pub places: BTreeMap<String, String>,
-    /// What was ignored.
+    /// Ignored settings.
     pub warnings: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ fn check_kind<D: Daemon>(document: &Document, shown: &str) -> Result<(), ConfigE
     Ok(())
 }
 
-/// What has fields below it has to be a map: a list would pass for one.
+/// Checks that a field with fields below it is a map: a list would pass for one.
 fn check_maps<D: Daemon>(document: &Document, shown: &str) -> Result<(), ConfigError> {
     let tree = Value::Object(document.tree.clone());
     let inner =

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::status::Status;
 
-/// How the text after a flag is read.
+/// The form of the text after a flag.
 #[derive(Clone, Copy, Debug)]
 pub enum FlagKind {
     /// true or false; alone it means true
@@ -53,7 +53,7 @@ pub enum FlagKind {
 /// A form of value that only one daemon has.
 #[derive(Debug)]
 pub struct Form {
-    /// How it is shown to people.
+    /// Its name for people.
     pub name: &'static str,
     /// A value of this form.
     pub example: &'static str,
@@ -99,7 +99,7 @@ impl FlagKind {
         }
     }
 
-    /// What a flag of this form shows when nobody has set it and it has no default.
+    /// The printed value of a flag of this form without a value and a default.
     pub const fn zero(self) -> &'static str {
         match self {
             Self::Bool | Self::Help | Self::Version => "false",
@@ -116,7 +116,7 @@ impl FlagKind {
     }
 }
 
-/// What a flag sets.
+/// The field that a flag sets.
 #[derive(Clone, Copy, Debug)]
 pub enum Target {
     /// The configuration field at this path.
@@ -132,13 +132,13 @@ pub struct Flag {
     pub name: &'static str,
     /// Form of its value.
     pub kind: FlagKind,
-    /// What it sets.
+    /// The field that it sets.
     pub target: Target,
     /// One line for `--help`.
     pub help: &'static str,
-    /// What to use instead, when it is deprecated.
+    /// The replacement, when it is deprecated.
     pub deprecated: Option<&'static str>,
-    /// The value of a flag without a field when nobody has set it.
+    /// The value of a flag without a field when it is not set.
     pub default: &'static str,
 }
 
@@ -163,13 +163,13 @@ impl Flag {
         Self { name, kind, target: Target::Own(status), help, deprecated: None, default: "" }
     }
 
-    /// Whoever gives it is told what to use instead.
+    /// Its use warns, and names the replacement.
     #[must_use]
     pub const fn deprecated(self, instead: &'static str) -> Self {
         Self { deprecated: Some(instead), ..self }
     }
 
-    /// Its value when nobody has set it, as flags print theirs.
+    /// Its value when it is not set, as flags print theirs.
     #[must_use]
     pub const fn default(self, text: &'static str) -> Self {
         Self { default: text, ..self }

@@ -30,7 +30,7 @@ pub(crate) fn value_of(kind: FlagKind, text: &str) -> Result<Value, String> {
             json!(text.parse::<GoDuration>().map_err(|error| error.to_string())?)
         }
         FlagKind::Ip => json!(ip(text)?),
-        // What is no address stays as it is: whoever reads the list passes it over.
+        // A word that is no address stays as it is: readers of the list skip it.
         FlagKind::Ips => json!(items(text).map(ip_or_word).collect::<Vec<_>>()),
         FlagKind::TextList => json!(comma_list(text)?),
         FlagKind::Pairs => json!(pairs(items(text), '=')?),

@@ -15,7 +15,7 @@ use crate::error::ConfigError;
 use crate::status::Status;
 use crate::suggest;
 
-/// How far a feature has come.
+/// The stage of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Off unless asked for.
@@ -45,13 +45,13 @@ impl Stage {
 pub struct Gate {
     /// Its name in `featureGates`.
     pub name: &'static str,
-    /// How far it has come in 1.36.
+    /// Its stage in 1.36.
     pub stage: Stage,
-    /// Whether it is on when nothing is said.
+    /// True if it is on by default.
     pub default: bool,
     /// The default cannot be changed any more.
     pub locked: bool,
-    /// What the daemon does with it.
+    /// How far the daemon implements it.
     pub status: Status,
 }
 
@@ -66,7 +66,7 @@ impl Gate {
         Self { name, stage, default: false, locked: false, status }
     }
 
-    /// A gate whose default cannot be changed any more.
+    /// A gate with a default that cannot be changed any more.
     #[must_use]
     pub const fn locked(self) -> Self {
         Self { locked: true, ..self }
@@ -151,7 +151,7 @@ impl<D: Daemon> FeatureGates<D> {
         if errors.is_empty() { Ok(gates) } else { Err(errors) }
     }
 
-    /// Whether the feature is on; false for a name that no gate has.
+    /// True if the feature is on; false for a name that no gate has.
     pub fn enabled(&self, name: &str) -> bool {
         self.changed.get(name).copied().unwrap_or_else(|| {
             D::GATES.iter().find(|gate| gate.name == name).is_some_and(|gate| gate.default)

@@ -22,7 +22,7 @@ use crate::{forms, suggest};
 pub struct GivenFlags(BTreeMap<&'static str, (&'static Flag, Value)>);
 
 impl GivenFlags {
-    /// What the flag was set to.
+    /// The value of a flag that was given.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.0.get(name).map(|(_, value)| value)
     }
@@ -32,7 +32,7 @@ impl GivenFlags {
         self.value(name).and_then(Value::as_str).filter(|text| !text.is_empty())
     }
 
-    /// Whether a switch was given and set to true.
+    /// True if a switch was given and set to true.
     pub fn is_true(&self, name: &str) -> bool {
         self.value(name) == Some(&Value::Bool(true))
     }

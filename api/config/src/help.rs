@@ -1,4 +1,4 @@
-//! What `--help` and `--version` print.
+//! The output of `--help` and `--version`.
 //!
 //! Output: texts that end in a newline. The version is one line of upstream's form, because
 //! installers read it: `Kubernetes v` and a semantic version, with ours as build metadata.
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::flag::{FlagTable, Target};
 
-/// The version of Kubernetes whose behaviour the daemons have.
+/// The version of Kubernetes that the daemons implement.
 pub const KUBERNETES_VERSION: &str = "v1.36.2";
 /// Column at which the help text of a flag begins, and the width of a line.
 const HELP_COLUMN: usize = 44;
@@ -17,7 +17,7 @@ pub fn version() -> String {
     format!("Kubernetes {KUBERNETES_VERSION}+pintle.{}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// What a component of this version calls itself towards the API server.
+/// The user agent of a component of this version.
 pub fn user_agent(component: &str) -> String {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -20,9 +20,9 @@ pub(crate) struct Sources<D: Daemon> {
     tree: Map<String, Value>,
     /// File and line, or flag, of each top-level field.
     places: BTreeMap<String, String>,
-    /// What was ignored while reading.
+    /// Settings that were ignored while reading.
     pub warnings: Vec<String>,
-    /// What the configuration is when nothing is set.
+    /// The configuration when nothing is set.
     pub baseline: D::Configuration,
 }
 
@@ -171,8 +171,8 @@ fn set(tree: &mut Map<String, Value>, path: &str, value: Value, merge: bool) {
     }
 }
 
-/// The gates that were asked for, and an error for each whose value is none; these are taken out
-/// of the tree, so that the rest can still be checked.
+/// The gates that were set, and an error for each with an invalid value; these are removed from the
+/// tree, so that the rest can still be checked.
 fn asked_gates(tree: &mut Map<String, Value>) -> (BTreeMap<String, bool>, Vec<ConfigError>) {
     let remedy = "write a map from gate names to true or false";
     let is_map = tree.get("featureGates").is_some_and(Value::is_object);
@@ -200,7 +200,7 @@ fn asked_gates(tree: &mut Map<String, Value>) -> (BTreeMap<String, bool>, Vec<Co
     (asked, errors)
 }
 
-/// The typed configuration, and one error for each field whose value has the wrong type; such
+/// The typed configuration, and one error for each field with a value of the wrong type; such
 /// fields keep their default, so that the rest can still be checked.
 fn typed<D: Daemon>(tree: Map<String, Value>) -> (D::Configuration, Vec<ConfigError>) {
     let mut whole = Value::Object(tree);
@@ -253,7 +253,7 @@ fn leaf<D: Daemon>(whole: &Value, path: &str) -> Option<ConfigError> {
     Some(ConfigError::new(path, node, problem, remedy))
 }
 
-/// What a value should have been, said of YAML instead of Rust.
+/// The expected form of a value, in terms of YAML instead of Rust.
 fn in_words(error: &str) -> (String, String) {
     let expected = error.rsplit_once("expected ").map(|(_, expected)| expected);
     let (kind, remedy) = match expected.unwrap_or_default() {

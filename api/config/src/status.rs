@@ -1,6 +1,6 @@
-//! What a daemon does with each of its flags, fields and gates: done, not yet, or never.
+//! The daemon's support of its flags, fields and gates: done, not yet, or never.
 //!
-//! Input: the tables of a daemon, and what was asked for. Output: one warning for each setting that
+//! Input: the tables of a daemon, and the given settings. Output: one warning for each setting that
 //! differs from its default without having an effect, and tables for documents.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::flag::{Flag, FlagTable, Target};
 use crate::gates::Gate;
 use crate::given::GivenFlags;
 
-/// What happens with a setting.
+/// The support of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// It does what it does upstream.

@@ -3,7 +3,7 @@
 //! An unknown word is refused while the file or flag is read, with the list of the allowed ones, so
 //! that no later stage has to handle it. An enum's `Default` is the first word.
 
-/// Declares an enum whose variants are words of the configuration API.
+/// Declares an enum of words of the configuration API.
 #[macro_export]
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal

@@ -32,7 +32,7 @@ fn sentences(errors: Vec<ConfigError>) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
-/// What is said of a file with this text; the file's name is left out.
+/// The result for a file with this text; the file's name is left out.
 fn of_file(text: &str) -> Result<Settings<Anchor>, Vec<String>> {
     let dir = temp();
     let path = file(&dir, "a.yaml", text);

@@ -1,10 +1,11 @@
-//! The program's own file in memory: only what of it is used.
+//! The program's own file in memory: only the used part of it.
 //!
-//! A page of the file that is touched brings fifteen neighbours along, and all of them count as
-//! resident from then on, also those that only the start needed. `forget` has the kernel forget
-//! which ones are in use. They stay in its page cache, so that whoever is used again is back within
-//! microseconds and without a disk; the others are the first that the kernel takes when memory gets
-//! short. Touches only segments that nobody can have written to: those with relocations are copies.
+//! A fault on a page of the file maps fifteen neighbours as well, and all of them count as resident
+//! from then on, also those that only the start needed. `forget` drops them all from the process
+//! (`MADV_DONTNEED`). They stay in the page cache, so that a page that is used again is back within
+//! microseconds and without a disk; the others are the first that the kernel reclaims when memory
+//! gets short. Touches only segments that no code can have written to: those with relocations are
+//! copies.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -29,7 +30,8 @@ pub fn forget() {
 #[allow(unsafe_code)]
 fn read_only_segments() -> Vec<Range<usize>> {
     let mut all: Vec<Range<usize>> = Vec::new();
-    // SAFETY: the callback gets the vector that outlives the call, and nobody else has it meanwhile.
+    // SAFETY: the callback gets the vector that outlives the call, and no other code has it
+    // meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(add_segments), (&raw mut all).cast()) };
     all
 }

@@ -1,6 +1,6 @@
-//! The memory of the daemons: mimalloc, told to give it back soon, and the program's file (`code`).
+//! The memory of the daemons: mimalloc, set to return it soon, and the program's file (`code`).
 //!
-//! A daemon names this crate and calls `give_back_soon` first thing. mimalloc keeps what was freed
+//! A daemon names this crate and calls `give_back_soon` first thing. mimalloc keeps freed memory
 //! for a second, which is right for programs that compute: a daemon that mostly waits and now and
 //! then reads a list of all pods pays for each of its bursts with resident memory.
 
@@ -10,8 +10,8 @@ pub mod code;
 
 use std::ffi::c_long;
 
-/// How long pages that hold nothing stay with the process, in milliseconds: a burst that comes back
-/// within that time finds them, and one that does not gives its memory to the pods.
+/// How long empty pages stay with the process, in milliseconds: a burst that comes back within that
+/// time finds them, and one that does not leaves its memory to the pods.
 const PURGE_DELAY_MILLIS: c_long = 10;
 
 /// `mi_option_purge_delay` of mimalloc's `mi_option_e`, which the bindings do not name.

@@ -1,6 +1,6 @@
-//! What is written about metrics, against what is served: the tables of `docs/METRICS.md`, the
-//! alert rules and the dashboard of `deploy`. A name that nobody serves makes an alert that never
-//! fires and a panel that stays empty, and nothing else would tell.
+//! Documents about metrics, compared with the served families: the tables of `docs/METRICS.md`, the
+//! alert rules and the dashboard of `deploy`. A name that is not served makes an alert that never
+//! fires and a panel that stays empty, and no other check would detect that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ const DASHBOARD: &str = include_str!("../../../../deploy/dashboard.json");
 
 /// Labels that the scraper gives to everything.
 const OF_THE_SCRAPER: [&str; 2] = ["instance", "job"];
-/// What joins many series to few; it may stand apart from its bracket.
+/// Operators that join many series to few; the bracket may stand apart.
 const AGGREGATIONS: [&str; 7] = ["sum", "avg", "min", "max", "count", "topk", "bottomk"];
 /// Words between expressions.
 const OPERATORS: [&str; 4] = ["and", "or", "unless", "bool"];
@@ -79,7 +79,7 @@ fn names(cell: &str) -> Vec<Pattern> {
     texts.map(|text| Pattern::new(&text)).collect()
 }
 
-/// Families of the kubelet that are told to be absent.
+/// Families of the kubelet that are documented as absent.
 pub(super) fn absent() -> Vec<Pattern> {
     table("Absent").iter().flat_map(|row| names(row[0])).collect()
 }
@@ -97,8 +97,8 @@ fn served() -> BTreeMap<String, Value> {
     all
 }
 
-/// Every family that has a place, served or not, counters without `_total`. The library tells it to
-/// developers only.
+/// Every registered family, served or not, counters without `_total`. The library shows them in its
+/// debug output only.
 fn registered() -> BTreeSet<String> {
     let text = format!("{:?}", super::touched().registry);
     let names = text.split("Descriptor { name: \"").skip(1).filter_map(|rest| rest.split_once('"'));
@@ -151,8 +151,8 @@ fn what_is_worth_watching_is_served_and_what_is_absent_is_not() {
     }
 }
 
-/// What an expression of PromQL asks for: families with the labels that it selects by, and the
-/// labels that are left of an aggregation.
+/// The families of an expression of PromQL, with the labels that it selects by, and the labels that
+/// are left of an aggregation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Asked {
     families: Vec<(String, Vec<String>)>,

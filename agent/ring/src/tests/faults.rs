@@ -1,5 +1,5 @@
-//! Disks that fail, are slow or hang at one operation, and a process that has no descriptor left:
-//! what is told, and that nothing stays open.
+//! Disks that fail, are slow or hang at one operation, and a process without a free descriptor: the
+//! reported errors, and that nothing stays open.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::files::{ChainError, Files};
 
 /// Certainly over before a disk that hangs answers.
 const SHORT: Duration = Duration::from_millis(50);
-/// What a disk is late that answers.
+/// Delay of a slow disk.
 const LATE: Duration = Duration::from_millis(20);
 /// Set in the process that has few descriptors.
 const CHILD: &str = "PINTLE_RING_TEST_FEW_DESCRIPTORS";

@@ -1,4 +1,4 @@
-//! A server that never answers: who waits for it, who does not, and what is left.
+//! A server that never answers: the requests that wait for it, the others, and the rest of it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -121,7 +121,7 @@ fn what_is_dropped_begins_nothing_more() {
         let mut make = Chain::new();
         let path = At::path(&made).expect("a path");
         make.open(path, How::create_new(nix::sys::stat::Mode::S_IRWXU));
-        // Its first group ends well once somebody answers.
+        // Its first group succeeds once the server answers.
         let mut ask = Chain::new();
         ask.stat(At::path(dead.join("f")).expect("a path"), true);
         let batch = Batch::from(ask).then().with(make);

@@ -178,7 +178,7 @@ fn errors_are_those_of_the_step_and_nothing_behind_it_is_done() {
             assert_eq!(failure(files, chain).await, (last, errno), "{number}");
             assert!(!folder.join("behind").exists(), "{number}");
         }
-        // Nobody has a page at address 0.
+        // No process has a page at address 0.
         let mut memory = Chain::read_file(at("/proc/self/mem"), How::read(), 10);
         memory.make_dir(within("behind"), mode(0o700));
         assert_eq!(failure(files, memory).await, (1, Errno::EIO));

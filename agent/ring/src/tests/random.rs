@@ -80,7 +80,7 @@ fn tree(folder: &Path) -> Tree {
     found
 }
 
-/// What can be compared of what a step gave.
+/// The comparable part of a step's result.
 fn shown(done: Done) -> String {
     match done {
         // Directories have other sizes where names came and went in another order.

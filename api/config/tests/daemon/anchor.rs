@@ -53,7 +53,7 @@ fn chains(text: &str) -> Result<Value, String> {
 }
 
 words! {
-    /// How the anchor is dropped.
+    /// The way to drop the anchor.
     Mode {
         /// At once.
         Plain = "Plain",
