@@ -12,19 +12,19 @@ use crate::{Client, Error, Replies, deadlines::Class, v1::*};
 
 /// A request with one reply.
 pub trait Call: prost::Message + Default + 'static {
-    /// Which call this request makes.
+    /// The call of this request.
     const METHOD: Method;
-    /// What the runtime answers.
+    /// The runtime's reply.
     type Reply: prost::Message + Default + 'static;
-    /// What the call waits for.
+    /// The class of the call.
     fn class(&self) -> Class;
-    /// What the call is about.
+    /// The subject of the call.
     fn subject(&self) -> String;
 }
 
 /// A request with a stream of replies.
 pub trait StreamCall: prost::Message + Default + 'static {
-    /// Which call this request makes.
+    /// The call of this request.
     const METHOD: Method;
     /// One item of the runtime's answer.
     type Reply: prost::Message + Default + 'static;
@@ -56,7 +56,7 @@ macro_rules! calls {
                 }
             }
 
-            /// Whether the answer is a stream, held for as long as the caller likes.
+            /// True if the answer is a stream, held for as long as the caller likes.
             pub const fn is_stream(self) -> bool {
                 matches!(self, $(Method::$s_method)|*)
             }

@@ -1,13 +1,14 @@
 //! `Client`: the calls of CRI v1 as typed async methods (made from the table in call.rs).
 //!
 //! Input: a request. Output: its reply, or an `Error` that names method and subject. Each call is
-//! entered into the table of calls under way, gets the deadline of its class here and at the
-//! runtime, and is not made at all when the runtime said on this connection that it has no such
-//! call. Dropping a call's future cancels it at the runtime as well.
+//! entered into the table of calls in flight, gets the deadline of its class here and at the
+//! runtime, and is not made at all when the runtime answered on this connection that it does not
+//! implement the call. Dropping a call's future cancels it at the runtime as well.
 //!
-//! Owner: anybody; clones are cheap and share connection, table and memory. Needs a tokio runtime,
-//! a current-thread one is enough. Bounds: `MESSAGE_BYTES_MAX` a message, `in_flight::CALLS_MAX`
-//! calls. Nothing is retried here: only the caller knows whether repeating a call is right.
+//! Owner: any caller; clones are cheap and share connection, table and memory. Needs a tokio
+//! runtime, a current-thread one is enough. Bounds: `MESSAGE_BYTES_MAX` a message,
+//! `in_flight::CALLS_MAX` calls. Nothing is retried here: only the caller knows whether repeating a
+//! call is right.
 
 use std::{
     future::poll_fn,
@@ -123,7 +124,7 @@ impl Client {
         self.ready_telling(|_| ()).await
     }
 
-    /// As `ready`; `told` hears why each attempt failed.
+    /// As `ready`; calls `told` with the error of each failed attempt.
     pub async fn ready_telling(&self, mut told: impl FnMut(&Error)) -> v1::VersionResponse {
         loop {
             match self.version(v1::VersionRequest::default()).await {

@@ -1,18 +1,18 @@
-//! How long each class of call may take.
+//! Deadlines of the classes of calls.
 //!
 //! Input: the kubelet's `runtimeRequestTimeout` (2 minutes by default). Output: a duration per
-//! class, or none. The classes follow what a call waits for: a read answers from the runtime's
-//! memory, for which it may need a while on a busy machine, a start waits for processes and network,
-//! a stop for the pod's own grace period, a command for its own timeout, a pull for somebody else's
-//! network, a stream for ever.
+//! class, or none. The class is what a call waits for: a read answers from the runtime's memory,
+//! for which it may need a while on a busy machine, a start waits for processes and network, a stop
+//! for the pod's own grace period, a command for its own timeout, a pull for a registry's network,
+//! a stream for ever.
 //!
-//! A call without a deadline must be one that a caller can drop: dropping it cancels it. No deadline
-//! is longer than `DEADLINE_MAX`: times of the protocol are 64 bits of seconds, which users choose,
-//! and neither a clock nor gRPC's timeout header can hold them all.
+//! A call without a deadline must be one that a caller can drop: dropping it cancels it. No
+//! deadline is longer than `DEADLINE_MAX`: times of the protocol are 64 bits of seconds, which
+//! users choose, and neither a clock nor gRPC's timeout header can hold them all.
 
 use std::time::Duration;
 
-/// What a call waits for; decides its deadline.
+/// The class of a call; decides its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// The runtime's memory: lists, statuses, version.
@@ -29,15 +29,15 @@ pub enum Class {
     Exec(i64),
     /// A checkpoint with its own timeout, in seconds; 0 is the runtime's default.
     Checkpoint(i64),
-    /// A registry. Nobody here bounds it, as in the kubelet: a pull that makes no progress is the
-    /// runtime's to give up (containerd's `image_pull_progress_timeout`).
+    /// A registry. There is no deadline, as in the kubelet: the runtime gives up a pull without
+    /// progress (containerd's `image_pull_progress_timeout`).
     // k8s: staging/src/k8s.io/cri-client/pkg/remote_image.go PullImage
     Pull,
     /// Held for as long as the caller likes.
     Stream,
 }
 
-/// Longest deadline of a call. Somebody else has looked after it by then.
+/// Longest deadline of a call, so that clocks and gRPC's timeout header can hold it.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Deadline of each class of call.

@@ -1,9 +1,9 @@
-//! A failed call: which method, about what, and who says so.
+//! A failed call: its method, subject and origin.
 //!
 //! Input: a gRPC status, or our own verdict (deadline, runtime not reachable, too many calls).
-//! Output: `Error`, whose kind is asked with methods, never by comparing text. A status that comes
-//! with a source was made on this side of the socket (connection refused, reset): it says nothing
-//! about the subject, only that the runtime was not reached.
+//! Output: `Error`; callers ask for its kind by methods, never by comparing text. A status that
+//! comes with a source was made on this side of the socket (connection refused, reset): it says
+//! nothing about the subject, only that the runtime was not reached.
 
 use std::error::Error as StdError;
 
@@ -15,19 +15,19 @@ use crate::Method;
 #[derive(Debug, thiserror::Error)]
 #[error("{method}{}: {}: {message}", Subject(subject), code_name(*code))]
 pub struct Error {
-    /// Which call failed.
+    /// The failed call.
     pub method: Method,
-    /// What it was about; may be empty.
+    /// Its subject; may be empty.
     pub subject: String,
     /// The runtime's code, or ours for what happened on this side.
     pub code: Code,
     /// The runtime's words, which Kubernetes shows in events and container statuses as they are.
     pub message: String,
-    /// Where the error was made.
+    /// The origin of the error.
     pub origin: Origin,
 }
 
-/// Who made an error.
+/// The origin of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The runtime answered so.

@@ -1,9 +1,10 @@
-//! ExecSync whose answer is read piece by piece: of each output only the first bytes are kept.
+//! ExecSync with an answer that is read piece by piece: of each output only the first bytes are
+//! kept.
 //!
 //! A command may print 16 MiB, and many run at a time. The usual way holds the whole answer before
-//! its first field can be seen; callers that look at ten KiB of it read it here instead. Output:
-//! the answer with its outputs cut. Bounds: `keep_bytes` of each output, and the pieces in which
-//! the connection hands them over. `exec_answer` takes the bytes apart.
+//! its first field can be seen; callers that need ten KiB of it read it here instead. Output: the
+//! answer with its outputs cut. Bounds: `keep_bytes` of each output, and the pieces in which the
+//! connection hands them over. `exec_answer` decodes the bytes.
 
 use std::future::poll_fn;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! The bytes of an `ExecSyncResponse`, taken apart as they come.
+//! Decodes the bytes of an `ExecSyncResponse` as they arrive.
 //!
-//! Pure. Input: the pieces of a gRPC message with its head. Output: the answer, of whose outputs only
-//! the first bytes were ever held. Bounds: `keep_bytes` of each output, `message_bytes_max` in all.
-//! The fuzz targets compile this file by itself: it uses nothing but the message's type.
+//! Pure. Input: the pieces of a gRPC message with its head. Output: the answer with only the first
+//! bytes of its outputs, which are never held whole. Bounds: `keep_bytes` of each output,
+//! `message_bytes_max` in all. The fuzz targets compile this file by itself: it uses nothing but
+//! the message's type.
 
 use std::fmt;
 
@@ -11,10 +12,10 @@ use crate::v1;
 /// Bytes before a message: whether it is compressed, and its length.
 pub(crate) const HEAD_BYTES: usize = 5;
 
-/// Why the bytes are no answer.
+/// Reason why the bytes are no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Nobody asked for compression.
+    /// Compression was not requested.
     Compressed,
     /// It announces so many bytes.
     TooLong(u64),
@@ -32,7 +33,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Where the reader stands within the message.
+/// The reader's position within the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// In the bytes before it; so many have come.

@@ -21,17 +21,17 @@ pub const CALLS_MAX: usize = 4096;
 /// A call under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlight {
-    /// Which call.
+    /// The call.
     pub method: Method,
-    /// What it is about: a container or sandbox id, `namespace/pod`, an image; may be empty.
+    /// Its subject: a container or sandbox id, `namespace/pod`, an image; may be empty.
     pub subject: String,
-    /// When it was made.
+    /// Its begin.
     pub started: Instant,
-    /// How long it may take in all; none for pulls and streams.
+    /// Its timeout in all; none for pulls and streams.
     pub deadline: Option<Duration>,
 }
 
-/// Told about each call's end; must not block.
+/// Receives each call's end; must not block.
 pub trait Observer: Send + Sync {
     /// `outcome` is `None` for a call that its caller dropped before an answer came.
     fn call_ended(&self, method: Method, outcome: Option<Code>, took: Duration);

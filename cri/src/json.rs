@@ -10,7 +10,7 @@ use prost_reflect::{
 };
 use serde_json::Value;
 
-/// Why a message could not be converted.
+/// Reason why a message could not be converted.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     /// No message of that name in `runtime.v1`.

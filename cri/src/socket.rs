@@ -1,10 +1,10 @@
-//! A unix socket that wakes its thread for what comes in, and for room to write only while there is
-//! none.
+//! A unix socket that wakes its thread for incoming bytes, and for room to write only while there
+//! is none.
 //!
-//! Tokio's own stream is told of both. A peer that reads what was sent makes room, so that each
-//! request woke the thread twice for nothing: once for its head, once for its message. Here a write
-//! is simply tried; when the kernel takes nothing, a second descriptor of the socket is watched until
-//! it does. Owner: one connection. Bounds: two descriptors.
+//! Tokio's own stream is woken for both. A peer that reads makes room, so that each request woke
+//! the thread twice for nothing: once for its head, once for its message. Here a write is simply
+//! tried; when the kernel takes nothing, a second descriptor of the socket is watched until it
+//! does. Owner: one connection. Bounds: two descriptors.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;

@@ -2,10 +2,10 @@
 //! it broke.
 //!
 //! Input: an endpoint (`unix:///path`). Output: a channel that fails at once while the runtime is
-//! away, and the number of the connection in use. After a failed attempt the next one waits
-//! 100 ms, then twice as long each time up to 3 s; calls made meanwhile fail with `Unavailable`
-//! and say when the next attempt is due, so nobody queues behind a dead runtime. Only an answer
-//! from the runtime ends the backoff: one that accepts and hangs up counts as failing.
+//! away, and the number of the connection in use. After a failed attempt the next one waits 100 ms,
+//! then twice as long each time up to 3 s; calls made meanwhile fail with `Unavailable` and say
+//! when the next attempt is due, so no call queues behind a dead runtime. Only an answer from the
+//! runtime ends the backoff: one that accepts and hangs up counts as failing.
 //!
 //! Owner: `Client`. Bound: one connection per client.
 
@@ -32,7 +32,7 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
-/// Why an endpoint was refused.
+/// Reason why an endpoint was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EndpointError {
     /// Another scheme, such as `npipe:` or `tcp:`.
@@ -74,7 +74,7 @@ struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait still; `None` means: try.
+    /// The remaining wait; `None` means: try.
     fn wait(&self, now: Instant) -> Option<Duration> {
         self.not_before?.checked_duration_since(now).filter(|wait| !wait.is_zero())
     }
@@ -92,7 +92,7 @@ impl Backoff {
     }
 }
 
-/// What is known about the connection; shared by the client's clones and its connector.
+/// State of the connection; shared by the client's clones and its connector.
 #[derive(Debug)]
 pub(crate) struct Link {
     endpoint: Endpoint,
@@ -152,7 +152,7 @@ impl Link {
         self.lock().backoff.answered();
     }
 
-    /// How long until a connection attempt may be made; zero when one may be made now.
+    /// The wait until the next connection attempt; zero when one may be made now.
     pub(crate) fn wait(&self) -> Duration {
         self.lock().backoff.wait(Instant::now()).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
-//! What the agent does with each flag, field and gate, for people.
+//! The agent's support of each flag, field and gate, for people.
 //!
-//! Output: the three tables of docs/COMPAT.md, which a test keeps equal to the code (`PINTLE_UPDATE=1
-//! cargo test -p pintle-agent-config compat` rewrites them).
+//! Output: the three tables of docs/COMPAT.md, which a test keeps equal to the code
+//! (`PINTLE_UPDATE=1 cargo test -p pintle-agent-config compat` rewrites them).
 
 use super::fields::{FIELDS, FieldTable};
 use super::flag_table;

@@ -34,30 +34,30 @@ pub(super) const SWITCHES: [&str; 6] =
     ["-w", "--watch", "--unhealthy", FROM_RECORD, "-h", "--help"];
 const FROM_RECORD: &str = "--from-record";
 
-/// What to ask.
+/// A question of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// List the pods.
     Pods(PodFilter),
-    /// Why is this pod not running?
+    /// Why a pod is not running.
     Explain(String),
-    /// What happened to this pod, when?
+    /// The history of a pod.
     Timeline(String),
-    /// What would be done for this pod now?
+    /// The commands that the agent would issue for this pod now.
     Plan(String),
     /// End whatever this pod waits for.
     Retry(String),
-    /// How far is the node from evicting somebody?
+    /// How close the node is to evicting a pod.
     Pressure,
     /// Everything the agent believes, for a bug report.
     Dump,
-    /// Does the same come of what an agent has recorded?
+    /// Replay a recording and report any different decision.
     Replay(ReplayOf),
-    /// What does a record say of a pod?
+    /// The state of a pod in a record.
     Past(PastQuestion),
 }
 
-/// Which record to replay, and how far.
+/// The record to replay, and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOf {
     /// The record's folder, or the root directory of its agent.
@@ -75,13 +75,13 @@ pub struct PastQuestion {
     pub dir: PathBuf,
     /// The pod.
     pub pod: String,
-    /// Why it was not running; else what had happened to it.
+    /// Explain why it was not running; else its history.
     pub explain: bool,
     /// When; `None` is the end of the record.
     pub at: Option<Moment>,
 }
 
-/// Which pods `pods` lists.
+/// Filter of `pods`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFilter {
     /// Only those of this namespace.
@@ -90,7 +90,7 @@ pub struct PodFilter {
     pub unhealthy: bool,
 }
 
-/// How to show the answer.
+/// Format of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputFormat {
     /// A table or sentences for people.
@@ -100,7 +100,7 @@ pub enum OutputFormat {
     Json,
 }
 
-/// Whether to use colours.
+/// Use of colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Color {
     /// On a terminal, unless `NO_COLOR` is set.
@@ -115,13 +115,13 @@ pub enum Color {
 /// A question for a running agent, or for its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCommand {
-    /// What to ask; pods are named `NAME` or `NAMESPACE/NAME` or by UID.
+    /// The question; pods are named `NAME` or `NAMESPACE/NAME` or by UID.
     pub question: Question,
-    /// How to show the answer.
+    /// Format of the answer.
     pub output: OutputFormat,
     /// Ask again until interrupted, and show what has changed.
     pub watch: bool,
-    /// Whether to use colours.
+    /// Use of colours.
     pub color: Color,
     /// Columns after which a line of a table is cut; `None` is the terminal's width, or no limit
     /// where there is no terminal; 0 is no limit.
@@ -148,7 +148,7 @@ struct Options {
     help: bool,
 }
 
-/// Whether these arguments are a command's: the daemon takes nothing but flags.
+/// True if these arguments are a command's: the daemon takes nothing but flags.
 pub(super) fn is_command(args: &[String]) -> bool {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {

@@ -505,7 +505,7 @@ fn every_flag_is_listed_with_its_value() {
     ] {
         assert_eq!(listed[flag], value, "{flag}");
     }
-    // What a flag is when nobody gives it, in the table and where it is used, is the same.
+    // The default of a flag is the same in the table and where it is used.
     let config = self::config(&[]);
     let own = |name: &str| config.own_flags[name].clone();
     let used = &config.flags;

@@ -1,10 +1,10 @@
-//! The list of all KubeletConfiguration fields: type, whether the API has a pointer, and what this
-//! agent does with each.
+//! The list of all KubeletConfiguration fields: type, whether the API has a pointer, and how far
+//! the agent implements each.
 //!
 //! Output: [`FIELDS`]. Four things read it: the strict reading of files (unknown fields), the
 //! defaulting ("zero means not set" holds for non-pointers only), the warnings about settings that
 //! have no effect yet, and the tables of docs/COMPAT.md. A test keeps it equal to the struct in
-//! `types.rs`. Whoever makes a field work changes its status here.
+//! `types.rs`. A change that implements a field changes its status here.
 
 use super::acted_on::Status::{self, Done as DONE};
 

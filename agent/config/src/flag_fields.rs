@@ -9,7 +9,7 @@
 use super::flag_forms::{HEADERS, RESERVED_MEMORY, TAINTS, THRESHOLDS};
 use pintle_config::flag::{Flag, FlagKind, Group};
 
-/// What to use instead of a flag that has a field.
+/// The replacement of a flag that has a field.
 const FILE: &str = "set their fields in the file of --config";
 
 /// A flag that upstream calls deprecated in favour of the file.

@@ -1,8 +1,8 @@
 //! The feature gates a 1.36 kubelet accepts, with their stage and default.
 //!
-//! Output: [`GATES`], which tells whether a name is known and may be switched, and by the tables
-//! of docs/COMPAT.md. The kubelet accepts the gates of all components, so they are all here: one
-//! list for a whole cluster must not stop a node from starting.
+//! Output: [`GATES`], the known names with their defaults and whether they may be switched, also
+//! for the tables of docs/COMPAT.md. The kubelet accepts the gates of all components, so they are
+//! all here: one list for a whole cluster must not stop a node from starting.
 //!
 //! // k8s: test/compatibility_lifecycle/reference/versioned_feature_list.yaml
 

@@ -1,4 +1,4 @@
-//! Which images that are there may be used without asking whether the pod may: pure.
+//! Decides which present images a pod may use without a check of its credentials: pure.
 // k8s: pkg/kubelet/images/pullmanager/image_pull_policies.go
 
 use super::modes::ImageVerificationPolicy;
@@ -20,14 +20,14 @@ enum Allowed {
 }
 
 impl VerificationPolicy {
-    /// The policy; the error tells which pattern of the list is none.
+    /// The policy; the error names an invalid pattern of the list.
     pub fn new(kind: ImageVerificationPolicy, list: &[String]) -> Result<Self, String> {
         let allowed: Result<Vec<_>, _> = list.iter().map(|pattern| allowed(pattern)).collect();
         Ok(Self { kind, allowed: allowed? })
     }
 
-    /// Whether a pod has to show credentials for an image, by the name that it uses; `pulled` when
-    /// an agent pulled it, or began to.
+    /// True if a pod must show credentials for an image, by the name that it uses; `pulled` when an
+    /// agent pulled it, or began to.
     pub fn verifies(&self, image: &str, pulled: bool) -> bool {
         match self.kind {
             ImageVerificationPolicy::NeverVerify => false,

@@ -10,7 +10,7 @@ use pintle_config::daemon::{self, Daemon};
 use pintle_config::error::ConfigError;
 use pintle_config::flag::FlagTable;
 
-/// Which features are on.
+/// The enabled features.
 pub type FeatureGates = daemon::FeatureGates<Kubelet>;
 
 /// The kubelet's command line and configuration file.

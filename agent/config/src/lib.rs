@@ -49,7 +49,7 @@ pub use pintle_config::help::{KUBERNETES_VERSION, version};
 pub use pintle_config::listing;
 pub use pintle_config::suggest::did_you_mean;
 
-/// What the command line asks for.
+/// The action that the command line asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Run the node agent.
@@ -67,13 +67,13 @@ pub struct Config {
     pub kubelet: KubeletConfiguration,
     /// Settings of this node alone.
     pub flags: NodeFlags,
-    /// Which features are on.
+    /// The enabled features.
     pub gates: FeatureGates,
     /// The flags without a field, each with its value or default, as `/flagz` shows them.
     pub own_flags: listing::Listed,
     /// Name of the node: the override or the host's name, in lower case.
     pub node_name: String,
-    /// What was read but has no effect, one sentence each.
+    /// Settings without effect, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -96,17 +96,17 @@ impl Config {
         }
     }
 
-    /// Where the health check is served; `None` when it is off.
+    /// Address of the health check; `None` when it is off.
     pub fn healthz_address(&self) -> Option<SocketAddr> {
         socket_address(&self.kubelet.healthz_bind_address, self.kubelet.healthz_port)
     }
 
-    /// Where the read-only port is served; `None` when it is off.
+    /// Address of the read-only port; `None` when it is off.
     pub fn read_only_address(&self) -> Option<SocketAddr> {
         socket_address(&self.kubelet.address, self.kubelet.read_only_port)
     }
 
-    /// Where the HTTPS server listens; `None` when it is off.
+    /// Address of the HTTPS server; `None` when it is off.
     pub fn https_address(&self) -> Option<SocketAddr> {
         let on = self.kubelet.enable_server;
         socket_address(&self.kubelet.address, self.kubelet.port).filter(|_| on)
@@ -154,7 +154,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Vec<Config
     load(&given).map(|config| Command::Run(Box::new(config)))
 }
 
-/// What the agent calls itself towards the API server.
+/// The agent's user agent towards the API server.
 pub fn user_agent() -> String {
     pintle_config::help::user_agent("kubelet")
 }
@@ -199,7 +199,7 @@ fn node_name(given: &GivenFlags) -> Result<String, ConfigError> {
     if lower.is_empty() { Err(error(&name, "it is empty".to_owned())) } else { Ok(lower) }
 }
 
-/// What a configuration file alone makes of the settings; for tests beside the kubelet.
+/// The settings of a configuration file alone; for comparison with the kubelet in tests.
 pub fn read_alone(bytes: &[u8]) -> Result<KubeletConfiguration, Vec<ConfigError>> {
     pintle_config::daemon::read_alone::<Kubelet>(bytes)
 }

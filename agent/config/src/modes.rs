@@ -7,7 +7,7 @@
 use pintle_config::words;
 
 words! {
-    /// How requests to the agent's HTTPS server are authorised.
+    /// Authorization mode of the agent's HTTPS server.
     AuthorizationMode {
         /// Asks the API server with a SubjectAccessReview.
         Webhook = "Webhook",
@@ -17,7 +17,7 @@ words! {
 }
 
 words! {
-    /// Who creates cgroups: the agent by writing files, or systemd.
+    /// The creator of cgroups: the agent by writing files, or systemd.
     CgroupDriver {
         /// Plain files under the cgroup file system.
         Cgroupfs = "cgroupfs",
@@ -61,7 +61,7 @@ words! {
 }
 
 words! {
-    /// What the topology manager aligns as one unit.
+    /// The unit that the topology manager aligns.
     TopologyManagerScope {
         /// Each container alone.
         Container = "container",
@@ -71,7 +71,7 @@ words! {
 }
 
 words! {
-    /// How a pod reaches itself through its own Service.
+    /// The way in which a pod reaches itself through its own Service.
     HairpinMode {
         /// The bridge is made promiscuous.
         PromiscuousBridge = "promiscuous-bridge",
@@ -83,7 +83,7 @@ words! {
 }
 
 words! {
-    /// How ConfigMaps and Secrets are kept up to date.
+    /// The way in which ConfigMaps and Secrets are kept up to date.
     ChangeDetectionStrategy {
         /// One watch per object in use.
         Watch = "Watch",
@@ -95,7 +95,7 @@ words! {
 }
 
 words! {
-    /// What workloads may do with swap.
+    /// Use of swap by workloads.
     SwapBehavior {
         /// The field is not set, which means `NoSwap`.
         Unset = "",
@@ -123,7 +123,7 @@ words! {
 }
 
 words! {
-    /// How memory requests are protected on cgroup v2.
+    /// Protection of memory requests on cgroup v2.
     MemoryReservationPolicy {
         /// Not at all.
         None = "None",

@@ -1,6 +1,6 @@
 //! A moment as people name it on the command line: `2026-11-22T21:15:00Z`, `10m`, `21:15:00`.
 //!
-//! Pure: what is before now, or today's, is known once somebody says what time it is.
+//! Pure: the caller passes the current time, to which the latter two are relative.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ const FLIGHT_RECORDER_BYTES_MIN: u64 = 16 << 20;
 const DEAD_CONTAINERS_PER_CONTAINER_MAX: i32 = 1;
 const DEAD_CONTAINERS_MAX: i32 = -1;
 
-/// Where hints about changed containers come from.
+/// Source of hints about changed containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EventSource {
     /// The best that works on this host.
@@ -75,7 +75,7 @@ pub struct NodeFlags {
     pub image_credential_provider_bin_dir: Option<PathBuf>,
     /// File to lock while running.
     pub lock_file: Option<PathBuf>,
-    /// Exit when somebody else opens it.
+    /// Exit when another process opens it.
     pub exit_on_lock_contention: bool,
     /// Youngest age at which a dead container may be removed.
     pub dead_container_age_min: Duration,
@@ -87,9 +87,9 @@ pub struct NodeFlags {
     pub allocatable_ignores_eviction: bool,
     /// Socket of the agent's own commands.
     pub socket: PathBuf,
-    /// Where hints come from.
+    /// Source of hints.
     pub event_source: EventSource,
-    /// Create the Node object again, cordoned, when somebody deletes it.
+    /// Create the Node object again, cordoned, when it is deleted.
     pub recreate_node: bool,
     /// Pods go for want of memory only while the node stalls for it.
     pub psi_eviction: bool,
@@ -158,7 +158,7 @@ impl NodeFlags {
     }
 }
 
-/// The socket of an agent whose root folder is this, or the default one.
+/// The socket of an agent with this root folder, or the default one.
 pub(super) fn socket_below(dir: Option<&str>) -> PathBuf {
     root_dir(dir).join(SOCKET)
 }

@@ -1,11 +1,11 @@
 //! `KubeletConfiguration` of `kubelet.config.k8s.io/v1beta1`, every field, typed.
 //!
 //! Input: a merged configuration tree (see `file.rs` and `flags.rs`), or nothing, which gives the
-//! defaults of `defaults.rs`. Output: a value whose JSON is what `/configz` shows: the kubelet's
-//! names in the kubelet's order, empty optional values left out where the kubelet leaves them out.
+//! defaults of `defaults.rs`. Output: a value with the JSON of `/configz`: the kubelet's names in
+//! the kubelet's order, empty optional values left out where the kubelet leaves them out.
 //!
-//! A field is an `Option` only where "not set" differs from every value. Words from closed sets
-//! are the enums of `modes.rs`. Ranges and combinations are checked in `validate.rs`; nothing else
+//! A field is an `Option` only where "not set" differs from every value. Words from closed sets are
+//! the enums of `modes.rs`. Ranges and combinations are checked in `validate.rs`; nothing else
 //! builds a [`super::Config`].
 //!
 //! // k8s: staging/src/k8s.io/kubelet/config/v1beta1/types.go KubeletConfiguration
@@ -239,7 +239,7 @@ pub struct KubeletConfiguration {
     pub user_namespaces: Option<UserNamespaces>,
 }
 
-/// Who a request to the HTTPS server comes from.
+/// Authentication of requests to the HTTPS server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Authentication {
@@ -264,9 +264,9 @@ pub struct X509Authentication {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WebhookAuthentication {
-    /// Whether tokens are accepted.
+    /// True if tokens are accepted.
     pub enabled: bool,
-    /// How long an answer is remembered.
+    /// TTL of a cached answer.
     #[serde(rename = "cacheTTL")]
     pub cache_ttl: GoDuration,
 }
@@ -275,15 +275,15 @@ pub struct WebhookAuthentication {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnonymousAuthentication {
-    /// Whether they are accepted as `system:anonymous`.
+    /// True if they are accepted as `system:anonymous`.
     pub enabled: bool,
 }
 
-/// What a request may do.
+/// Authorization of requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Authorization {
-    /// Who decides.
+    /// The authorizer.
     pub mode: AuthorizationMode,
     /// Caching of the API server's decisions.
     pub webhook: WebhookAuthorization,
@@ -293,10 +293,10 @@ pub struct Authorization {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WebhookAuthorization {
-    /// How long "yes" is remembered.
+    /// TTL of a cached "yes".
     #[serde(rename = "cacheAuthorizedTTL")]
     pub cache_authorized_ttl: GoDuration,
-    /// How long "no" is remembered.
+    /// TTL of a cached "no".
     #[serde(rename = "cacheUnauthorizedTTL")]
     pub cache_unauthorized_ttl: GoDuration,
 }
@@ -305,7 +305,7 @@ pub struct WebhookAuthorization {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemorySwap {
-    /// What workloads may do with swap.
+    /// Use of swap by workloads.
     #[serde(skip_serializing_if = "is_zero")]
     pub swap_behavior: SwapBehavior,
 }
@@ -328,7 +328,7 @@ pub struct Logging {
     pub options: LoggingOptions,
 }
 
-/// klog level for the modules whose name matches a pattern.
+/// klog level for the modules that match a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VmoduleItem {
@@ -348,7 +348,7 @@ pub struct LoggingOptions {
     pub json: LogStreamOptions,
 }
 
-/// Where lines of one format go.
+/// The output of lines of one format.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LogStreamOptions {
@@ -397,7 +397,7 @@ pub struct Taint {
     /// May be empty.
     #[serde(skip_serializing_if = "is_zero")]
     pub value: String,
-    /// What happens to pods that do not tolerate it.
+    /// The effect on pods that do not tolerate it.
     pub effect: TaintEffect,
     /// Must not be set here.
     #[serde(skip_serializing_if = "Option::is_none")]

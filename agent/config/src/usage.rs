@@ -1,4 +1,4 @@
-//! What the agent says of its command line: `--help`, the help of its commands, completion scripts.
+//! The help of the command line: `--help`, the help of its commands, completion scripts.
 
 use pintle_config::completion::{After, Choices, Completion};
 use pintle_config::help::line;
@@ -6,7 +6,7 @@ use pintle_config::help::line;
 use super::cli::{NAMES, SWITCHES, VALUE_FLAGS};
 use super::flag_table;
 
-/// How the scripts ask for the pods' names; nothing when no agent answers.
+/// Prints the pods' names for the scripts; nothing when no agent answers.
 const POD_NAMES: &str =
     "pintle-agent pods --color=never --width=0 2>/dev/null | awk 'NR>1 && NF>5 {print $1\"/\"$2}'";
 /// Commands that take a pod.

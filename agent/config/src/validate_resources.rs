@@ -247,7 +247,7 @@ fn eviction(config: &KubeletConfiguration, found: &mut Violations) {
     }
 }
 
-/// What the kubelet says of a threshold that is none. 0 % and 100 % turn one off.
+/// The kubelet's message about an invalid threshold. 0 % and 100 % turn one off.
 // k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement
 fn wrong_threshold(signal: &str, text: &str) -> Option<String> {
     let Some(share) = share(text) else {
@@ -286,7 +286,7 @@ fn wrong_reclaim(signal: &str, text: &str) -> Option<String> {
     }
 }
 
-/// What stands before the percent signs; `None` without one.
+/// The text before the percent signs; `None` without one.
 // k8s: pkg/kubelet/eviction/helpers.go parsePercentage
 fn share(text: &str) -> Option<&str> {
     text.ends_with('%').then(|| text.trim_end_matches('%'))

@@ -1,4 +1,4 @@
-//! A queue whose keys take turns, so that no key waits behind the backlog of another one. Pure.
+//! A queue with turns per key, so that no key waits behind the backlog of another one. Pure.
 //!
 //! Input: items, each with a key (a namespace, a peer). Output: items, one of each key in turn;
 //! items of one key keep their order. Bounds are the owner's: a queue never refuses an item.
@@ -32,7 +32,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         self.len += 1;
     }
 
-    /// Takes the oldest item of the key whose turn it is.
+    /// Takes the oldest item of the next key.
     pub fn pop(&mut self) -> Option<(K, T)> {
         self.pop_where(|_, _| Some(0))
     }
@@ -75,17 +75,17 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Some(item)
     }
 
-    /// How many items a key has.
+    /// Number of items of a key.
     pub fn count(&self, key: &K) -> usize {
         self.queues.get(key).map_or(0, VecDeque::len)
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no item.
+    /// True if there is no item.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -67,7 +67,7 @@ text_of_id!(PodUid);
 const UID_BYTES_MAX: usize = 128;
 
 /// A pod's uid: the API server's UUID, or the hash that a static pod gets. It names directories and
-/// cgroups, so it is one plain component of a path, whoever said it.
+/// cgroups, so it is always one plain component of a path, whatever its source.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodUid(Arc<str>);
 
@@ -96,7 +96,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// Whether a name from outside is one component of a path and stays where it is put.
+/// True if a name from outside is one component of a path and cannot leave its folder.
 pub fn is_path_component(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
@@ -193,7 +193,7 @@ impl Now {
         if stamp.is_set() { self.mono.minus(self.wall.since(stamp)) } else { Mono::PAST }
     }
 
-    /// What the wall clock will show at `at` unless it is set before, for people.
+    /// The wall clock's time at `at` unless it is set before, for people.
     pub fn wall_at(self, at: Mono) -> UnixNanos {
         let UnixNanos(wall) = self.wall;
         UnixNanos(wall.saturating_add(at.0.saturating_sub(self.mono.0)))

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// What the API server calls a kind.
+/// The API server's names of a kind.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Resource {
     /// The API group; empty for the core group.

@@ -1,13 +1,13 @@
-//! What every daemon needs to know of the API's types, without I/O.
+//! The API's types as every daemon needs them, without I/O.
 //!
 //! ```text
-//!   duration, url, jitter, rate  texts, waits and how often something may happen
-//!   kind, key, symbol, symbol_map  kinds and names of objects, texts kept once
+//!   duration, url, jitter, rate  texts, waits and rate limits
+//!   kind, key, symbol, symbol_map  kinds and names of objects, interned texts
 //!   request                      a request to the API server and its answer, as data
-//!   fair                         queues whose keys take turns
-//!   ids                          names, instants and versions that are not to be taken for another
+//!   fair                         queues with turns per key
+//!   ids                          names, instants and versions as types of their own
 //!   selector, strategic          labels, and patches as the API server applies them
-//!   rng                          chance that a seed repeats, for simulations
+//!   rng                          random numbers that a seed repeats, for simulations
 //!   quantity                     amounts of resources, exactly
 //!   yaml                         files, as the daemons of Kubernetes read them
 //!   pod                          everything that follows from a pod's spec alone

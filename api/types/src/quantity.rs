@@ -38,7 +38,7 @@ const EXPONENT_MAX: u32 = 100;
 // k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/math.go maxInt64Factors
 const DIGITS_MAX: usize = 18;
 const BINARY_DIGITS_MAX: usize = 15;
-/// A text that is no quantity is told up to here, in characters.
+/// Characters of an invalid text that an error quotes.
 const TEXT_CHARS_TOLD: usize = 64;
 
 /// Notation in which a quantity was written and is written again.
@@ -290,7 +290,7 @@ pub fn is_stored_as_written(text: &str) -> bool {
 /// Reads every quantity of a resource list.
 ///
 /// # Errors
-/// The resource whose quantity is not one.
+/// The resource with an invalid quantity.
 pub fn read_list(
     list: Option<&BTreeMap<String, ApiQuantity>>,
 ) -> Result<Amounts, (String, QuantityError)> {
@@ -324,7 +324,7 @@ fn strip_factors(mut value: i128, factor: i128, steps_max: usize) -> (i128, usiz
     (value, steps)
 }
 
-/// What a suffix multiplies with.
+/// The factor of a suffix.
 enum Scale {
     /// A power of ten, and how it was written.
     Decimal(i32, Notation),

@@ -1,7 +1,7 @@
-//! A token bucket: how many of something may come at once, and how many each second in the long run.
+//! A token bucket: how many events may come at once, and how many each second in the long run.
 //!
-//! Pure: the caller brings the time and does the waiting. Input: a `Rate`, and when somebody wants
-//! a token. Output: whether there is one, or how long to wait for it.
+//! Pure: the caller brings the time and does the waiting. Input: a `Rate`, and the time at which a
+//! caller needs a token. Output: whether there is one, or how long to wait for it.
 // k8s: staging/src/k8s.io/client-go/util/flowcontrol/throttle.go
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A wait that is left when all but a rounding error has passed: none would be a turn of its own.
 const WAIT_MIN: Duration = Duration::from_micros(1);
 
-/// How many there may be.
+/// Limits of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// Each second in the long run; no limit at all when it is not above zero.
@@ -19,7 +19,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// What client-go makes of these settings: zero stands for its own defaults.
+    /// The rate of client-go for these settings: zero stands for its own defaults.
     // k8s: staging/src/k8s.io/client-go/rest/config.go RESTClientForConfigAndClient
     #[must_use]
     pub fn of_settings(per_second: impl Into<f64>, burst: i32) -> Self {
@@ -35,7 +35,7 @@ impl Rate {
 pub struct Bucket {
     rate: Rate,
     tokens: f64,
-    /// `None` before anybody looked: it is full.
+    /// `None` before the first use: it is full.
     filled_at: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ impl Bucket {
         Self { rate, tokens: f64::from(rate.burst), filled_at: None }
     }
 
-    /// How long until there is a token; nothing when there is one.
+    /// The wait for a token; zero when there is one.
     pub fn wait(&mut self, now: Instant) -> Duration {
         self.fill(now);
         if self.is_open() || self.tokens >= 1.0 {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::key::ObjectKey;
 use crate::kind::{DEPLOYMENTS, Kind, PODS, REPLICA_SETS, REPLICATION_CONTROLLERS};
 
-/// What is asked of the API server.
+/// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Creates an object; its name, or the start of its name, is in the body.
@@ -35,7 +35,7 @@ pub enum Request {
     Patch {
         /// The object.
         target: Target,
-        /// How the body is read.
+        /// The format of the body.
         form: PatchForm,
         /// The patch.
         body: Value,
@@ -53,7 +53,7 @@ pub enum Request {
         kind: Kind,
         /// The namespace.
         namespace: String,
-        /// How dependents are treated.
+        /// The treatment of dependents.
         propagation: Option<Propagation>,
     },
     /// Reads an object.
@@ -140,7 +140,7 @@ pub struct Subresource {
     pub sub: &'static str,
 }
 
-/// How a patch is read.
+/// The format of a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PatchForm {
     /// `application/strategic-merge-patch+json`.
@@ -168,7 +168,7 @@ impl PatchForm {
     }
 }
 
-/// What happens to the dependents of a deleted object.
+/// The treatment of a deleted object's dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are deleted later.
@@ -197,16 +197,16 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     /// Only this version.
     pub version: Option<String>,
-    /// How dependents are treated.
+    /// The treatment of dependents.
     pub propagation: Option<Propagation>,
     /// In seconds.
     pub grace_seconds: Option<i64>,
 }
 
-/// What came of a request: the object or list in the answer, or an error.
+/// The result of a request: the object or list in the answer, or an error.
 pub type Answer = Result<Value, ApiError>;
 
-/// Why a request was not answered with an object.
+/// Reason why a request was not answered with an object.
 #[derive(Clone, Debug, Default, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -219,7 +219,7 @@ pub struct ApiError {
     pub message: String,
     /// The reasons of `details.causes`.
     pub causes: Vec<String>,
-    /// How long the server asks to wait.
+    /// The wait that the server asks for.
     pub retry_after: Option<Duration>,
 }
 

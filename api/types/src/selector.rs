@@ -1,9 +1,9 @@
-//! Label selectors: what the API's form means, canonical, over words of any kind.
+//! Label selectors: the meaning of the API's form, canonical, over words of any kind.
 //!
 //! Input: a `LabelSelector` or a map of labels. Output: [`Selector`], which can be compared, hashed
-//! and asked about labels. Its words are texts, or what an interner gives for them: who asks for
-//! thousands of pods compares numbers. Pure values. Why canonical: equal selectors share what is
-//! kept for them, whatever their spelling.
+//! and matched with labels. Its words are texts, or an interner's values for them: a caller that
+//! matches thousands of pods compares numbers. Pure values. Why canonical: equal selectors share
+//! their cached results, whatever their spelling.
 // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go LabelSelectorAsSelector
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ impl Words for Texts {
     }
 }
 
-/// What a requirement asks of the value of its key.
+/// The condition of a requirement on the value of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LabelOp {
     /// Present and one of the values.
@@ -65,7 +65,7 @@ impl<W: Ord + Clone> Requirement<W> {
         Self { key, op, values: values.into() }
     }
 
-    /// Whether the value of the key is as required; `None` when no label has the key.
+    /// True if the value of the key is as required; `None` when no label has the key.
     fn holds(&self, value: Option<&W>) -> bool {
         match (self.op, value) {
             (LabelOp::In, value) => value.is_some_and(|v| self.values.binary_search(v).is_ok()),
@@ -143,13 +143,13 @@ impl<W: Ord + Clone> Selector<W> {
         Self::canonical(all)
     }
 
-    /// Whether it selects everything.
+    /// True if it selects everything.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }
 
-    /// Whether it selects these labels, sorted by key.
+    /// True if it selects these labels, sorted by key.
     #[must_use]
     pub fn matches(&self, labels: &[(W, W)]) -> bool {
         self.matches_by(|key| {
@@ -157,7 +157,7 @@ impl<W: Ord + Clone> Selector<W> {
         })
     }
 
-    /// Selects an object whose labels have these values.
+    /// Selects an object with these values of its labels.
     fn matches_by<'a>(&self, value_of: impl Fn(&W) -> Option<&'a W>) -> bool
     where
         W: 'a,
@@ -212,8 +212,8 @@ fn equalities<T: Words>(
         .collect()
 }
 
-/// Whether a selector takes an object with these labels: no selector takes nothing, an empty one
-/// everything; the error names an unknown operator.
+/// True if a selector matches an object with these labels: no selector matches nothing, an empty
+/// one everything; the error names an unknown operator.
 pub fn matches(
     selector: Option<&LabelSelector>,
     labels: &BTreeMap<String, String>,

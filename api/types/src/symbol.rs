@@ -1,8 +1,7 @@
 //! Texts that many objects have in common, kept once: namespaces, names of nodes, keys of labels.
 //!
-//! One table for the process, behind a lock that is held for a look-up. A text that nobody uses any
-//! more stays until the table has doubled and is swept. Bounds: twice as many texts as are in use,
-//! and `SWEEP_MIN`.
+//! One table for the process, behind a lock that is held for a look-up. An unused text stays until
+//! the table has doubled and is swept. Bounds: twice as many texts as are in use, and `SWEEP_MIN`.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -26,7 +25,7 @@ pub struct Symbol(Arc<str>);
 #[derive(Debug, Default)]
 struct Table {
     texts: HashSet<Arc<str>>,
-    /// At this size those that nobody uses are looked for.
+    /// At this size unused texts are removed.
     sweep_at: usize,
 }
 
@@ -46,7 +45,7 @@ impl Table {
 }
 
 impl Symbol {
-    /// The text, shared with everybody who has the same.
+    /// The text, shared by all symbols of the same text.
     pub fn of(text: &str) -> Self {
         Self(TABLE.lock().unwrap_or_else(PoisonError::into_inner).intern(text))
     }

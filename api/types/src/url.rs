@@ -1,4 +1,4 @@
-//! Parts of URLs: escapes, and users, who are not to be shown with their passwords. Pure.
+//! Parts of URLs: escapes, and users, which must not be shown with their passwords. Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -53,7 +53,7 @@ pub fn basic_authorization(url: &str) -> Option<String> {
     Some(format!("Basic {}", STANDARD.encode(pair)))
 }
 
-/// What stands in front of the host, as it is written.
+/// The part in front of the host, as it is written.
 fn user(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;

@@ -27,13 +27,13 @@ use super::{Containerd, ContainerdError};
 pub struct Hint {
     /// Id of the container or of the sandbox.
     pub id: String,
-    /// What happened.
+    /// The kind of event.
     pub kind: HintKind,
     /// When, by containerd's clock; for exits, when the process ended.
     pub at: SystemTime,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintKind {
     /// Its main process runs.

@@ -40,7 +40,7 @@ const CHUNKS_QUEUED_MAX: usize = 4;
 const CRI_LABEL: &str = "io.cri-containerd.image";
 const CRI_VALUE: &str = "managed";
 
-/// Why an archive was not imported.
+/// Reason why an archive was not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// containerd before 1.7 cannot, or this is not containerd.
@@ -88,8 +88,8 @@ impl Containerd {
         }
     }
 
-    /// Makes CRI look at images that it does not know yet, by an update that changes their label
-    /// to what CRI would set. Needed for containerd 1.7, whose transfers publish no event.
+    /// Has CRI read images that it does not know yet, by an update that changes their label to the
+    /// value that CRI would set. Needed for containerd 1.7, because its transfers publish no event.
     async fn announce(&self) -> Result<(), ContainerdError> {
         let mut client = ImagesClient::new(self.channel.clone());
         let filters = vec![format!("labels.\"{CRI_LABEL}\"!={CRI_VALUE}")];
@@ -112,7 +112,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// Opens the stream whose first message names it; containerd confirms with an empty one.
+    /// Opens the stream; its first message names it, and containerd confirms with an empty one.
     async fn open(&self, mut queue: mpsc::Receiver<Any>) -> Result<Streaming<Any>, ImportError> {
         let request = self.request(stream::poll_fn(move |context| queue.poll_recv(context)));
         let opened = StreamingClient::new(self.channel.clone()).stream(request).await;
@@ -142,7 +142,7 @@ async fn feed(
         let room = window.min(CHUNK_BYTES_MAX);
         let read = archive.read(&mut buffer[..room]).await?;
         if read == 0 {
-            return Ok(()); // dropping `chunks` tells containerd that this was all
+            return Ok(()); // dropping `chunks` marks the end of the archive
         }
         window -= read;
         if chunks.send(to_any(&Data { data: buffer[..read].to_vec() })).await.is_err() {
@@ -157,7 +157,7 @@ fn window_bytes(update: &Any) -> usize {
     usize::try_from(update).unwrap_or(0)
 }
 
-/// Where to: images under the names in the archive, unpacked for this machine.
+/// The destination: images under the names in the archive, unpacked for this machine.
 fn store() -> ImageStore {
     let platform = Platform {
         os: "linux".into(),

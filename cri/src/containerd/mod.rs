@@ -1,9 +1,9 @@
-//! containerd's own API, beside CRI on the same socket: what CRI does not offer.
+//! containerd's own API, beside CRI on the same socket, for functions that CRI does not offer.
 //!
 //!   hints      its task events: starts, exits, OOM kills, pauses, sooner than CRI's events
 //!   import     an image archive into its store, to preload images without a registry
 //!   containers whether an id is known at all
-//!   ingests    bytes that pulls have fetched so far, which CRI does not tell
+//!   ingests    bytes that pulls have fetched so far, which CRI does not report
 //!   task       the end of a task that CRI has forgotten
 //!
 //! All of it is optional: a runtime that is not containerd, or an old one, answers Unimplemented
@@ -40,7 +40,7 @@ const READ_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[error("containerd {operation}: {}: {message}", code_name(*code))]
 pub struct ContainerdError {
-    /// What was asked for.
+    /// The requested operation.
     pub operation: &'static str,
     /// containerd's code.
     pub code: Code,
@@ -90,7 +90,7 @@ impl Containerd {
         Hints::new(self.clone(), request)
     }
 
-    /// What containerd is fetching right now. Growing bytes mean that a pull is alive.
+    /// The downloads of containerd at this moment. Growing bytes mean that a pull makes progress.
     pub async fn ingests(&self) -> Result<Vec<Ingest>, ContainerdError> {
         let request = self.bounded(ListStatusesRequest::default());
         let mut content = ContentClient::new(self.channel.clone());
@@ -103,7 +103,7 @@ impl Containerd {
         Ok(statuses.into_inner().statuses.into_iter().map(ingest).collect())
     }
 
-    /// Whether containerd has a record of a container or sandbox of this id, CRI's or not.
+    /// True if containerd has a record of a container or sandbox of this id, CRI's or not.
     pub async fn has_container(&self, id: &str) -> Result<bool, ContainerdError> {
         let request = self.bounded(GetContainerRequest { id: id.to_owned() });
         let mut containers = ContainersClient::new(self.channel.clone());
@@ -121,7 +121,7 @@ impl Containerd {
         request
     }
 
-    /// A request whose answer comes from memory.
+    /// A request that is answered from memory.
     fn bounded<T>(&self, message: T) -> Request<T> {
         let mut request = self.request(message);
         request.set_timeout(READ_DEADLINE);

@@ -1,9 +1,9 @@
 //! Ends a task that CRI has forgotten.
 //!
-//! A StartContainer whose caller goes away at the wrong instant can leave a container that CRI calls
-//! ended while containerd still has a task for it, its process alive or about to be. CRI then refuses
-//! to remove the container ("cannot delete running task") and finds nothing to stop. containerd's own
-//! API still reaches the task. Idempotent: a task or process that is gone is what was wanted.
+//! If the caller of a StartContainer is gone at the wrong instant, CRI can report the container as
+//! ended while containerd still has a task for it, with its process alive or about to be. CRI then
+//! refuses to remove the container ("cannot delete running task") and finds nothing to stop.
+//! containerd's own API still reaches the task. Idempotent: a missing task or process is success.
 
 use containerd_client::services::v1::{
     DeleteTaskRequest, KillRequest, WaitRequest, tasks_client::TasksClient,

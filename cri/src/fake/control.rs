@@ -93,13 +93,13 @@ impl FakeRuntime {
         self.start_again()
     }
 
-    /// What containers of that name do from now on; `matching` is part of
+    /// Sets the script of containers of that name; `matching` is part of
     /// `namespace/pod/container#ATTEMPT.`. Containers created before keep their script.
     pub fn script(&self, matching: &str, behaviour: Behaviour) {
         self.shared.apply(|state, _| state.scripts.set_container(matching, behaviour));
     }
 
-    /// What a command that contains `command` answers in containers of that name.
+    /// Sets the answer of a command that contains `command` in containers of that name.
     pub fn script_exec(&self, matching: &str, command: &str, answer: ExecAnswer) {
         self.shared.apply(|state, _| state.scripts.set_command(matching, command, answer));
     }
@@ -129,7 +129,7 @@ impl FakeRuntime {
         self.shared.apply(|state, _| state.images.add(reference))
     }
 
-    /// Where exec, attach and port-forward are sent; the test listens there.
+    /// The port for exec, attach and port-forward; the test listens there.
     pub fn set_streaming_port(&self, port: u16) {
         self.shared.apply(|state, _| state.streaming_port = port);
     }
@@ -150,7 +150,7 @@ impl FakeRuntime {
         self.shared.apply(|state, _| state.addresses.insert(pod, address));
     }
 
-    /// Whether its handlers can do what Kubernetes asks for by the features of `Status`.
+    /// Sets whether its handlers have the features of `Status` that Kubernetes uses.
     pub fn set_able(&self, able: bool) {
         self.shared.apply(|state, _| state.able = able);
     }

@@ -1,7 +1,7 @@
-//! Delivery of the fake runtime's lifecycle events, and what can go wrong with it.
+//! Delivery of the fake runtime's lifecycle events, and its faults.
 //!
-//! Events are kept for the first subscriber, as containerd does, then go to everybody who listens.
-//! A test may lose them, hold them back and release them in another order, or break the streams.
+//! Events are kept for the first subscriber, as containerd does, then go to every subscriber. A
+//! test may lose them, hold them back and release them in another order, or break the streams.
 //! Owner: `FakeRuntime`, behind a lock. Bound: `HISTORY_MAX` events, the oldest go first.
 
 use std::collections::VecDeque;
@@ -75,7 +75,7 @@ impl EventBus {
         }
     }
 
-    /// The runtime process ended: nobody listens any more and nothing is remembered.
+    /// The runtime process ended: subscribers and history are gone.
     pub(super) fn forget(&mut self) {
         *self = Self { lost: self.lost, ..Self::default() };
     }

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use crate::{Method, Observer};
 
-/// What happens to a call.
+/// The fault of a call.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// The call takes that much longer.

@@ -1,5 +1,5 @@
-//! Which runtime the fake behaves like: what real versions of containerd do not implement, and
-//! where they answer differently. Pure. Measured against containerd 1.6.20, 1.7.24 and 2.1.9.
+//! The runtime that the fake behaves like: calls that versions of containerd do not implement, and
+//! differing answers. Pure. Measured against containerd 1.6.20, 1.7.24 and 2.1.9.
 
 use crate::Method;
 
@@ -10,7 +10,7 @@ pub enum Flavor {
     Containerd16,
     /// Events, but no runtime configuration.
     Containerd17,
-    /// What most clusters run.
+    /// The version of most clusters.
     #[default]
     Containerd21,
     /// Every call of the protocol.
@@ -18,7 +18,7 @@ pub enum Flavor {
 }
 
 impl Flavor {
-    /// Whether this runtime answers Unimplemented.
+    /// True if this runtime answers Unimplemented.
     pub fn lacks(self, method: Method) -> bool {
         use Flavor::{Complete, Containerd16, Containerd17, Containerd21};
         match method {
@@ -51,12 +51,12 @@ impl Flavor {
         }
     }
 
-    /// Whether stopping an unknown container is an error.
+    /// True if stopping an unknown container is an error.
     pub(super) fn refuses_stop_of_unknown(self) -> bool {
         self == Flavor::Containerd16
     }
 
-    /// Whether sandbox statuses carry those of the containers.
+    /// True if sandbox statuses carry those of the containers.
     pub(super) fn sends_containers_with_sandbox(self) -> bool {
         self == Flavor::Complete
     }

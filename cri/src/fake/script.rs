@@ -1,13 +1,13 @@
-//! What the fake runtime's containers and commands do: scripts, chosen by name.
+//! Behaviour of the fake runtime's containers and commands: scripts, chosen by name.
 //!
-//! Input: a test's wishes. Output: for a container, when it exits by itself and what it does on
-//! its stop signal; for a command, its output, exit code and duration. A script is chosen by text
-//! that `namespace/pod/container#ATTEMPT.` must contain; the one given last wins, so that a test can change
-//! its mind. Pure: durations only, no clock.
+//! Input: a test's scripts. Output: for a container, when it exits by itself and how it handles its
+//! stop signal; for a command, its output, exit code and duration. A script is chosen by text that
+//! `namespace/pod/container#ATTEMPT.` must contain; the last one wins, so that a test can replace
+//! an earlier one. Pure: durations only, no clock.
 
 use std::time::Duration;
 
-/// What a container does once it is started.
+/// Behaviour of a container once it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     /// The start fails with this message, as for a command that does not exist. `{id}` in it is
@@ -15,13 +15,13 @@ pub struct Behaviour {
     pub start_error: Option<String>,
     /// Exits by itself after so long, with this code.
     pub exits: Option<(Duration, i32)>,
-    /// What it does on its stop signal.
+    /// Its reaction to its stop signal.
     pub on_stop: OnStop,
     /// Reported as the exit's reason instead of Completed or Error, such as OOMKilled.
     pub exit_reason: Option<String>,
 }
 
-/// What a container does on its stop signal.
+/// A container's reaction to its stop signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnStop {
     /// Exits after so long with this code, unless its grace period ends before.
@@ -34,7 +34,7 @@ pub enum OnStop {
 pub const EXIT_TERMINATED: i32 = 143;
 /// Exit code of a process that SIGKILL ended.
 pub const EXIT_KILLED: i32 = 137;
-/// Exit code of a container whose command could not be started.
+/// Exit code of a container with a command that could not be started.
 pub const EXIT_START_ERROR: i32 = 128;
 /// Exit code of a container that ended while the runtime was not there to see it.
 pub const EXIT_UNSEEN: i32 = 255;
@@ -76,13 +76,13 @@ impl Behaviour {
 /// The answer to a command run with ExecSync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecAnswer {
-    /// What the command writes.
+    /// Standard output.
     pub stdout: Vec<u8>,
-    /// What the command complains.
+    /// Standard error.
     pub stderr: Vec<u8>,
-    /// How it exits.
+    /// The exit code.
     pub exit_code: i32,
-    /// How long it runs; longer than the request's timeout means DeadlineExceeded.
+    /// Its duration; longer than the request's timeout means DeadlineExceeded.
     pub takes: Duration,
     /// The command cannot be run at all, with this message.
     pub error: Option<String>,

@@ -1,5 +1,5 @@
-//! What the fake runtime's server thread and its control handle share, and the one way to change
-//! the state: under its lock, followed by delivery of events and a wake-up of those who wait.
+//! State that the fake runtime's server thread and its control handle share, and the one way to
+//! change it: under its lock, followed by delivery of events and a wake-up of waiting callers.
 //! Bound: `CALLS_MAX` recorded calls, the oldest go first.
 
 use std::{
@@ -27,13 +27,13 @@ const CALLS_MAX: usize = 100_000;
 pub struct CallRecord {
     /// Counts calls from 1.
     pub number: u64,
-    /// Which call.
+    /// The call.
     pub method: Method,
     /// `namespace/pod/container`, `namespace/pod`, an image; the id where no name is known.
     pub subject: String,
-    /// When it arrived.
+    /// Time of its arrival.
     pub at: Instant,
-    /// How and when it ended; `Cancelled` when the caller gave up.
+    /// Time and result of its end; `Cancelled` when the caller gave up.
     pub ended: Option<(Instant, Code)>,
     request: Vec<u8>,
 }
@@ -82,7 +82,7 @@ impl Shared {
         }
     }
 
-    /// Changes or reads the state, delivers the events that this made, wakes who waits.
+    /// Changes or reads the state, delivers the resulting events, wakes waiting callers.
     pub(super) fn apply<T>(&self, change: impl FnOnce(&mut State, Nanos) -> T) -> T {
         let mut state = lock(&self.state);
         state.advance(now());

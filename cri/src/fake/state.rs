@@ -56,7 +56,7 @@ pub struct State {
     pub(super) outbox: Vec<ContainerEventResponse>,
     pub(super) pod_cidr: String,
     pub(super) conditions: BTreeMap<String, (bool, String)>,
-    /// It has the features that `Status` tells.
+    /// It has the features that `Status` reports.
     pub(super) able: bool,
     /// Addresses that pods get, by `namespace/pod`; others are counted.
     pub(super) addresses: BTreeMap<String, String>,
@@ -284,7 +284,7 @@ impl State {
         }
     }
 
-    /// The pause process of a sandbox dies: containers go with it, nobody asked for it.
+    /// The pause process of a sandbox dies without a request, and its containers with it.
     pub fn kill_sandbox(&mut self, id: &str, now: Nanos) {
         let running = self.containers_of(id);
         running.iter().for_each(|id| self.exit(id, EXIT_KILLED, now));
@@ -305,7 +305,7 @@ impl State {
         due.iter().for_each(|((at, code), id)| self.exit(id, *code, *at));
     }
 
-    /// When the next container exits by itself, or because it was told to.
+    /// Time of the next exit of a container, by itself or by its stop signal.
     pub fn next_due(&self) -> Option<Nanos> {
         self.containers.values().filter_map(|entry| Some(entry.exit_due?.0)).min()
     }
@@ -355,7 +355,7 @@ impl State {
         }
     }
 
-    /// What a command answers in a running container.
+    /// The answer of a command in a running container.
     pub fn exec(&self, id: &str, command: &[String]) -> Result<ExecAnswer, Status> {
         self.check_running(id)?;
         Ok(self.scripts.command(&self.containers[id].name, command))

@@ -176,7 +176,7 @@ impl State {
         }
     }
 
-    /// How full the image file system is.
+    /// Usage of the image file system.
     pub fn image_fs_info(&self, now: Nanos) -> ImageFsInfoResponse {
         let (bytes, inodes) = self.images.bytes();
         let usage = |name: &str| FilesystemUsage {

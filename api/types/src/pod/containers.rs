@@ -1,4 +1,4 @@
-//! Walks a pod's containers and tells their kinds.
+//! Walks a pod's containers with their kinds.
 //!
 //! Init containers come first in their order, then main containers, then ephemeral ones: the order
 //! in which upstream's visitors walk. An ephemeral container is seen through its common fields.

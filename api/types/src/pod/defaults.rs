@@ -1,9 +1,9 @@
-//! Fills in what a pod leaves out, as the API server does on create.
+//! Fills in the fields that a pod omits, as the API server does on create.
 //!
 //! Input: a decoded pod. Output: the same pod with defaults set and quantities in canonical text,
-//! equal to what the API server would store. Only sources of static pods need it: pods read from
-//! the API have their defaults already. Defaulting twice changes nothing. An empty text is one that
-//! is left out, but where the API tells the two apart.
+//! equal to the object that the API server would store. Only sources of static pods need it: pods
+//! read from the API have their defaults already. Defaulting twice changes nothing. An empty text
+//! counts as omitted, except where the API distinguishes the two.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Image names: is it one, which tag is meant, and how a failed pull is told.
+//! Image names: validity, tags, and the message of a failed pull.
 //!
 //! Pure. The grammar is the one of OCI references: an optional host with port, lower-case path
 //! components, an optional tag, an optional digest.
@@ -11,13 +11,13 @@ const NAME_BYTES_MAX: usize = 255;
 /// Longest tag.
 const TAG_BYTES_MAX: usize = 128;
 
-/// Why a text is no image name.
+/// Reason why a text is no image name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("couldn't parse image name \"{name}\": {why}")]
 pub struct ImageNameError {
     /// The text.
     pub name: String,
-    /// What is wrong with it.
+    /// The fault.
     pub why: Cow<'static, str>,
 }
 
@@ -53,7 +53,7 @@ pub fn with_default_tag(image: &str) -> Result<String, ImageNameError> {
     }
 }
 
-/// What is wrong before the name's grammar is looked at.
+/// A fault that is found before the name's grammar is checked.
 // k8s: github.com/distribution/reference normalize.go ParseNormalizedNamed
 fn misnamed(image: &str) -> Option<String> {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -81,7 +81,7 @@ fn path_of(image: &str) -> String {
     }
 }
 
-/// Whether the first component is a host rather than the first part of a path.
+/// True if the first component is a host rather than the first part of a path.
 fn is_host_part(first: &str) -> bool {
     first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
 }

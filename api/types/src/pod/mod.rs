@@ -38,8 +38,8 @@ pub const GRACE_SECONDS_MAX: i64 = 365 * 24 * 3600;
 /// A pod that had to go is overdue after half its grace period more, and not before this.
 const OVERDUE_SECONDS_MIN: u64 = 10;
 
-/// How long a pod that has to go may take before others no longer wait for it: half its grace
-/// period more.
+/// How long a pod may take to terminate before other pods no longer wait for it: its grace period
+/// and half of it again.
 // k8s: pkg/kubelet/pod_workers.go killPodNow
 pub fn patience(grace_seconds: i64) -> Duration {
     let grace = grace_seconds.clamp(0, GRACE_SECONDS_MAX).unsigned_abs();
@@ -67,7 +67,7 @@ pub fn uid(pod: &Pod) -> PodUid {
     PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// `name_namespace`, by which static pods are told apart.
+/// `name_namespace`, which identifies a static pod.
 // k8s: pkg/kubelet/container/runtime.go GetPodFullName
 pub fn full_name(pod: &Pod) -> String {
     format!("{}_{}", name(pod), namespace(pod))
@@ -103,7 +103,7 @@ pub fn is_critical(pod: &Pod) -> bool {
         || spec(pod).priority.is_some_and(|priority| priority >= PRIORITY_SYSTEM_CRITICAL)
 }
 
-/// True for a pod whose processes are spared by the OOM killer.
+/// True for a pod that the OOM killer spares.
 // k8s: pkg/kubelet/types/pod_update.go IsNodeCriticalPod
 pub fn is_node_critical(pod: &Pod) -> bool {
     is_critical(pod) && spec(pod).priority_class_name.as_deref() == Some("system-node-critical")

@@ -85,7 +85,7 @@ fn counts(name: &str) -> bool {
     name == "cpu" || name == "memory"
 }
 
-/// Adds the positive CPU and memory amounts; tells how many there were.
+/// Adds the positive CPU and memory amounts; returns how many there were.
 fn add_positive(
     sum: &mut BTreeMap<String, Amount>,
     part: Option<&BTreeMap<String, Quantity>>,

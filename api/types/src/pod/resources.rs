@@ -13,7 +13,7 @@ use crate::ids::ContainerKind;
 use crate::quantity::Amount;
 pub use crate::quantity::Amounts;
 
-/// Which half of the requirements is meant.
+/// One half of the requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// `requests`.

@@ -18,7 +18,7 @@ pub enum RestartPolicy {
     Never,
 }
 
-/// What a rule asks for.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
     /// Restart this container.

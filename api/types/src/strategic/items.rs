@@ -28,7 +28,7 @@ pub(super) enum ItemKind {
     Object,
 }
 
-/// How items of a list are told apart.
+/// The identity of items of a list.
 #[derive(Clone, Copy)]
 pub(super) struct Identity {
     pub(super) kind: ItemKind,
@@ -62,7 +62,7 @@ impl ItemKind {
 }
 
 impl Identity {
-    /// What an item is recognised by.
+    /// The value that identifies an item.
     fn of(self, item: &Value) -> &Value {
         if self.kind == ItemKind::Object {
             item.get(self.key).unwrap_or(&Value::Null)
@@ -71,7 +71,7 @@ impl Identity {
         }
     }
 
-    /// Where an item is in a list.
+    /// The index of an item in a list.
     // k8s: patch.go index
     fn index(self, list: &[Value], item: &Value) -> Option<usize> {
         list.iter().position(|other| self.of(other) == self.of(item))
@@ -173,7 +173,7 @@ pub(super) fn key_of<'a>(item: &'a Value, key: &str) -> Result<&'a Value, PatchE
     object.get(key).ok_or_else(|| PatchError::NoMergeKey { key: key.to_owned() })
 }
 
-/// Where the object with this value of the merge key is.
+/// The index of the object with this value of the merge key.
 // k8s: patch.go findMapInSliceBasedOnKeyValue
 pub(super) fn position(
     list: &[Value],

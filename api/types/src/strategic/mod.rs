@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 pub use self::schema::Schema;
 
-/// Why a patch cannot be applied or made.
+/// Reason why a patch cannot be applied or made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// The schema does not have the field as an object or a list.
@@ -84,7 +84,7 @@ pub fn apply(original: &Value, patch: &Value, schema: Schema) -> Result<Value, P
 /// Makes the patch that turns one object into another.
 ///
 /// # Errors
-/// If a list that merges has items that cannot be told apart.
+/// If a list that merges has items without a distinct identity.
 // k8s: patch.go CreateTwoWayMergeMapPatch
 pub fn two_way_patch(
     original: &Value,

@@ -3,7 +3,7 @@
 
 use super::scanner::{Scanned, Scanner, Token, TokenKind};
 
-/// What becomes of the line breaks at the end of a block scalar.
+/// The treatment of line breaks at the end of a block scalar.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Chomping {
     Clip,
@@ -11,7 +11,7 @@ enum Chomping {
     Keep,
 }
 
-/// What stands behind `|` or `>`.
+/// The indicators behind `|` or `>`.
 struct BlockHeader {
     chomping: Chomping,
     /// 0 if it is not given.

@@ -19,7 +19,7 @@ const VALUES_FREE: usize = 1000;
 /// Share of the values that aliases may name, in per cent.
 const ALIASES_PERCENT_MAX: usize = 99;
 
-/// What stands for a number that JSON does not have, until it is refused.
+/// Placeholder of a number that JSON does not have, until it is refused.
 const NOT_FINITE: &str = "";
 
 /// A key that stands twice in one map.
@@ -150,7 +150,7 @@ impl<'t> Composer<'t> {
         Ok(())
     }
 
-    /// What `<<` names; the first of several wins, and what stands behind it in the map as well.
+    /// The maps that `<<` names; the first of several wins, and so do keys behind it in the map.
     // k8s: decode.go decoder.merge
     fn merge(&mut self, id: NodeId, entries: &mut Entries) -> Result<(), SyntaxError> {
         let node = &self.tree.nodes[id];

@@ -1,8 +1,8 @@
-//! A value to a type, as Go's JSON decoder fills a struct.
+//! Decodes a value to a type, as Go's JSON decoder fills a struct.
 //!
-//! Field names are told apart by case and unknown ones are ignored. `null` is the zero value of
-//! what is asked for: in a list or a map as well, where serde knows none. A number is no text and
-//! `1.0` no integer; a quantity is either. An error names the field.
+//! Field names are case-sensitive and unknown ones are ignored. `null` is the zero value of the
+//! requested type: in a list or a map as well, where serde has none. A number is no text and `1.0`
+//! no integer; a quantity is either. An error names the field.
 // k8s: vendor/sigs.k8s.io/json UnmarshalCaseSensitivePreserveInts
 
 use serde::de::value::{MapDeserializer, StrDeserializer};
@@ -25,7 +25,7 @@ const TIMES: [&str; 2] = ["Time", "MicroTime"];
 pub struct DecodeError {
     /// The field, such as `spec.containers[0].image`.
     pub path: String,
-    /// What is wrong with it.
+    /// The fault.
     pub message: String,
 }
 

@@ -45,7 +45,7 @@ impl Json {
         }
     }
 
-    /// What Go's decoder makes of a second value for a field.
+    /// Merges a second value for a field, as Go's decoder does.
     fn merge(&mut self, other: Self) {
         match (self, other) {
             (Self::Object(own), Self::Object(other)) => {

@@ -8,7 +8,7 @@
 use super::decode::DecodeError;
 use super::json::Json;
 
-/// What an object says it is.
+/// An object's kind and version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeMeta {
     /// The kind, such as `Pod`.

@@ -39,7 +39,7 @@ pub use outline::Outline;
 
 use text::Text;
 
-/// How much of a file is read.
+/// Limits of reading a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Collections, one in another.
@@ -50,13 +50,13 @@ pub struct Limits {
     pub replayed_max: usize,
 }
 
-/// Why bytes are no YAML or JSON.
+/// Reason why bytes are no YAML or JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SyntaxError {
     /// Line, from 1, where it is known.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
 }
 
@@ -92,7 +92,7 @@ pub fn read_yaml(bytes: &[u8], limits: &Limits) -> Result<Document, SyntaxError>
     compose::document(&tree, limits)
 }
 
-/// Is it JSON for the decoders that tell the two apart?
+/// True if the decoders that distinguish the two read it as JSON.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/yaml/decoder.go IsJSONBuffer
 fn is_json(bytes: &[u8]) -> bool {
     let valid = match std::str::from_utf8(bytes) {

@@ -63,7 +63,7 @@ pub(super) fn parse_float(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// How Go's encoding/json writes a number; none that is not finite.
+/// A number as Go's encoding/json writes it; `None` if it is not finite.
 pub(super) fn json_float(number: f64) -> Option<String> {
     let size = number.abs();
     if !number.is_finite() {
@@ -76,7 +76,7 @@ pub(super) fn json_float(number: f64) -> Option<String> {
     Some(format!("{number}"))
 }
 
-/// How sigs.k8s.io/yaml writes a number that is a key: with 32 bits.
+/// A number that is a key, as sigs.k8s.io/yaml writes it: with 32 bits.
 // k8s: strconv.FormatFloat(f, 'g', -1, 32)
 pub(super) fn key_float(number: f64) -> String {
     let number = number as f32;

@@ -1,4 +1,4 @@
-//! Where in a file a field stands: field path to line.
+//! The line of each field of a file: field path to line.
 //!
 //! Best effort: bytes that are no YAML have an empty outline. Only used to explain errors.
 

@@ -44,7 +44,7 @@ pub(super) enum NodeKind {
     },
 }
 
-/// Where a node stands, which says what it may be.
+/// The place of a node, which decides what it may be.
 #[derive(Clone, Copy)]
 enum Place {
     /// In the value of a block mapping, where `-` may stand under its key.

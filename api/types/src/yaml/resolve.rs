@@ -1,4 +1,4 @@
-//! What a scalar is: YAML 1.1 as go-yaml v2 knows it.
+//! The type of a scalar: YAML 1.1 as go-yaml v2 knows it.
 // k8s: vendor/go.yaml.in/yaml/v2/resolve.go resolve, decode.go scalar
 
 use base64::Engine as _;
@@ -70,7 +70,7 @@ fn binary(value: &str) -> Result<Scalar, String> {
     }
 }
 
-/// What a value without quotes and tag is.
+/// The scalar of a value without quotes and tag.
 fn plain(value: &str) -> Scalar {
     match value {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {

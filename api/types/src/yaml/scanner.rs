@@ -13,7 +13,7 @@ use super::{Limits, SyntaxError};
 /// Longest simple key, in characters.
 const KEY_CHARS_MAX: usize = 1024;
 
-/// What the parser is made of.
+/// The tokens of the parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     StreamEnd,
@@ -55,7 +55,7 @@ pub(super) struct Mark {
     pub column: usize,
 }
 
-/// Where a key may have begun without `?`.
+/// A place at which a key may have begun without `?`.
 #[derive(Clone, Copy, Default)]
 struct SimpleKey {
     is_possible: bool,
@@ -137,7 +137,7 @@ impl<'t> Scanner<'t> {
         self.text.get(self.mark.byte + ahead).copied().unwrap_or(0)
     }
 
-    /// What a scan ran into the end of the text for.
+    /// The error that broke the text, if a scan reaches its end.
     pub(super) fn check_unbroken(&self, ahead: usize) -> Scanned<()> {
         match self.broken {
             Some(error) if self.mark.byte + ahead > self.text.len() => Err(error.clone()),
@@ -308,7 +308,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// What may be a key and is scanned by a function of its own.
+    /// Scans a token that may be a key, by a function of its own.
     fn fetch_scanned(&mut self, scan: fn(&mut Self) -> Scanned<Token>) -> Scanned<()> {
         self.save_key()?;
         self.is_key_allowed = false;

@@ -1,24 +1,24 @@
 //! Bytes of a file to text: byte order marks, UTF-16, and characters that YAML does not allow.
 //!
-//! A character that is not allowed ends the text, and is an error for whoever reads as far: what
-//! stands behind the first document is never looked at, except as far as it is read ahead.
+//! A character that is not allowed ends the text, and is an error for a reader that gets there: the
+//! text behind the first document is never read, except as far as it is read ahead.
 // k8s: vendor/go.yaml.in/yaml/v2/readerc.go yaml_parser_update_buffer
 
 use std::borrow::Cow;
 
 use super::SyntaxError;
 
-/// How many bytes go-yaml reads at a time; one that is wrong spoils those before it.
+/// Bytes that go-yaml reads at a time; a wrong one spoils those before it.
 const CHUNK_BYTES: usize = 512;
 
 /// The text of a file up to what cannot be read.
 pub(super) struct Text<'b> {
     pub text: Cow<'b, str>,
-    /// Why it ends where it ends, if not with the file.
+    /// The error at the end of the text, unless the file ends there.
     pub broken: Option<SyntaxError>,
 }
 
-/// How a character is written.
+/// The encoding of the characters.
 #[derive(Clone, Copy)]
 enum Encoding {
     Utf8,

@@ -32,7 +32,7 @@ const RESOURCE_PATHS: [&str; 6] = [
     "requests.memory",
 ];
 
-/// What amounts of bytes may be divided by.
+/// Valid divisors of amounts of bytes.
 const BYTE_DIVISORS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
@@ -121,7 +121,7 @@ fn check<'a>(
     }
 }
 
-/// What only containers have that go on running.
+/// Checks fields that init containers may not have unless they keep running.
 fn check_init(errors: &mut Errors, path: &Path, container: &Container) {
     let detail = "may not be set for init containers without restartPolicy=Always";
     for (name, set) in [
@@ -290,7 +290,7 @@ fn check_field_path(errors: &mut Errors, path: &Path, field: &str) {
     }
 }
 
-/// What a variable or a file of a volume tells of a container's resources.
+/// Checks the resource field that a variable or a file of a volume shows.
 // k8s: pkg/apis/core/validation/validation.go validateContainerResourceFieldSelector
 pub(super) fn check_resource_field(
     errors: &mut Errors,

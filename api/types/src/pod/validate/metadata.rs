@@ -42,7 +42,7 @@ pub(crate) fn check(errors: &mut Errors, metadata: &ObjectMeta) {
     }
 }
 
-/// What the API server keeps books with.
+/// Checks the fields with which the API server manages the object.
 fn check_owners(errors: &mut Errors, path: &Path, metadata: &ObjectMeta) {
     errors.not_negative(&path.child("generation"), metadata.generation);
     if let Some(prefix) = metadata.generate_name.as_deref().filter(|prefix| !prefix.is_empty()) {

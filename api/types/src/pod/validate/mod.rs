@@ -28,7 +28,7 @@ use thiserror::Error;
 pub struct FieldError {
     /// Path of the field: `spec.containers[0].image`.
     pub path: String,
-    /// What is wrong, with the value: `Required value`.
+    /// The fault, with the value: `Required value`.
     pub detail: String,
 }
 
@@ -150,7 +150,7 @@ impl Errors {
         self.0.push(error);
     }
 
-    /// Checks a text by a rule that tells what is wrong with it.
+    /// Checks a text by a rule that returns its faults.
     fn check(&mut self, path: &Path, value: &str, rule: fn(&str) -> Vec<String>) {
         for detail in rule(value) {
             self.push(FieldError::invalid(path, value, &detail));

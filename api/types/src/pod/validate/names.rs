@@ -1,6 +1,6 @@
 //! Rules for names: DNS labels and subdomains, qualified names, port and variable names.
 //!
-//! Each rule tells what is wrong with a text; nothing when all is well.
+//! Each rule returns the faults of a text; none when it is valid.
 
 const LABEL_BYTES_MAX: usize = 63;
 const SUBDOMAIN_BYTES_MAX: usize = 253;

@@ -1,4 +1,4 @@
-//! What a node does not act upon, and the kubelet refuses all the same where it is wrong.
+//! Fields that a node does not use, and that the kubelet validates all the same.
 
 use std::collections::BTreeSet;
 

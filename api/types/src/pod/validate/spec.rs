@@ -58,7 +58,7 @@ fn check_numbers(errors: &mut Errors, path: &Path, spec: &PodSpec) {
     }
 }
 
-/// Tells what is wrong with a name.
+/// Returns the faults of a name.
 type Rule = fn(&str) -> Vec<String>;
 
 fn check_names(errors: &mut Errors, path: &Path, spec: &PodSpec) {

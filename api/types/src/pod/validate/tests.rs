@@ -17,7 +17,7 @@ fn violations_of(pod: Value) -> Vec<String> {
     super::pod(&pod).iter().map(ToString::to_string).collect()
 }
 
-/// A spec whose only container has these fields too.
+/// A spec with one container that has these fields too.
 fn with(fields: Value) -> Value {
     let mut container = json!({"name": "c", "image": "i"});
     let own = container.as_object_mut().expect("an object");
