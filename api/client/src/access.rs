@@ -148,7 +148,7 @@ impl Access {
         Self::at(path, address, &Chosen { cluster, user, namespace: String::new() })
     }
 
-    /// The server at this address, as what a kubeconfig says of it and of the client.
+    /// Access to the server at this address, with the kubeconfig's settings.
     fn at(path: &Path, server: Uri, chosen: &Chosen) -> Result<Self, ConnectError> {
         let (cluster, user) = (&chosen.cluster, &chosen.user);
         let trust = match (cluster.insecure_skip_tls_verify, authority(cluster)) {
@@ -240,8 +240,8 @@ impl Access {
         }
     }
 
-    /// Everything that the kubeconfig says of server and client, secrets included: for comparisons
-    /// with other readers, never for a log.
+    /// All settings of the kubeconfig for server and client, secrets included: for comparisons with
+    /// other readers, never for a log.
     #[doc(hidden)]
     pub fn contents(&self) -> Value {
         let source = |source: Option<&Source>| match source {
@@ -349,12 +349,12 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// For what the whole node lives on: goes before the bulk.
+    /// A client for requests of the whole node: before the bulk.
     pub fn urgent(&self) -> kube::Client {
         self.with(|_| {})
     }
 
-    /// For what single pods need: in turn by the requests' `Share`s, behind urgent requests.
+    /// A client for requests of single pods: in turn by their `Share`s, behind urgent requests.
     pub fn bulk(&self) -> kube::Client {
         self.with(|manner| manner.lane = Lane::Bulk)
     }
@@ -384,10 +384,10 @@ impl Clients {
         Self { carrier: self.carrier.beside(options), namespace: self.namespace.clone() }
     }
 
-    /// Obtains what requests are authenticated with, so that the first one does not wait for it.
+    /// Obtains the credentials of requests, so that the first one does not wait for them.
     ///
     /// # Errors
-    /// When there is no such thing, as when a service account gets no token.
+    /// When there are none, as when a service account gets no token.
     pub async fn authenticate(&self) -> std::io::Result<()> {
         self.carrier.identity().authorization().await.map(drop)
     }
@@ -406,7 +406,7 @@ struct Chosen {
 
 impl Chosen {
     /// The context's cluster and user, at another server if one is given. Without a current context
-    /// what has no name is used, and without a user requests are anonymous.
+    /// the entries without a name are used, and without a user requests are anonymous.
     // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go getContext, getCluster
     fn of(path: &Path, config: Kubeconfig, server: Option<&str>) -> Result<Self, ConnectError> {
         let fail =
@@ -474,8 +474,8 @@ fn proxy(path: &Path, url: &str) -> Result<Proxy, ConnectError> {
     })
 }
 
-/// The address in a kubeconfig. Query and fragment are no part of it, and one without a scheme is
-/// that of a plain connection whatever is said of certificates.
+/// The address in a kubeconfig. Query and fragment are no part of it, and an address without a
+/// scheme is that of a plain connection, even with settings for certificates.
 fn server_of_file(path: &Path, text: &str) -> Result<Uri, ConnectError> {
     let without_query = text.split(['?', '#']).next().unwrap_or_default();
     server(path, without_query, false)

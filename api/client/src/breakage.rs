@@ -56,7 +56,7 @@ pub(crate) fn chain<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| {
-        // What such an error wraps is not its source.
+        // An error that it wraps is not its source.
         let error: &'a (dyn Error + 'static) = *error;
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         wrapped.map(|wrapped| wrapped as _).or_else(|| error.source())
@@ -75,7 +75,7 @@ mod tests {
             (ErrorKind::TimedOut, Breakage::Late),
             (ErrorKind::ConnectionRefused, Breakage::Otherwise),
             (ErrorKind::HostUnreachable, Breakage::Otherwise),
-            // What TLS says of a certificate, and what a plugin's failure is.
+            // TLS refused a certificate, or a plugin failed.
             (ErrorKind::InvalidData, Breakage::Otherwise),
             (ErrorKind::Other, Breakage::Otherwise),
         ] {

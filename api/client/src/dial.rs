@@ -129,7 +129,7 @@ async fn tunnel(proxy: &Proxy, host: &str, port: u16) -> io::Result<Box<dyn Stre
 }
 
 async fn http_answer(stream: &mut Box<dyn Stream>) -> io::Result<()> {
-    // Byte by byte: what follows the head belongs to the tunnel.
+    // Byte by byte: the bytes behind the head belong to the tunnel.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= PROXY_HEAD_BYTES_MAX {

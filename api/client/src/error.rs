@@ -14,7 +14,7 @@ pub enum ConnectError {
         /// The fault.
         problem: String,
     },
-    /// A field says something that cannot be used.
+    /// A field has an unusable value.
     #[error("kubeconfig {}: {field}: {problem}; {remedy}", path.display())]
     Field {
         /// The kubeconfig.

@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// A credential is not used this short before its end.
 const MARGIN: Duration = Duration::from_secs(10);
-/// The cluster's extension with what is meant for plugins.
+/// The cluster's extension with settings for plugins.
 // k8s: staging/src/k8s.io/client-go/tools/clientcmd/client_config.go clusterExtensionKey
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 const GROUP: &str = "client.authentication.k8s.io/";
@@ -49,7 +49,7 @@ pub(crate) struct Credential {
     refused: bool,
 }
 
-/// A plugin and what it said last.
+/// A plugin and its last output.
 pub(crate) struct Plugin {
     command: String,
     args: Vec<String>,
@@ -184,7 +184,7 @@ impl Plugin {
     }
 }
 
-/// Says what is wrong with a section, used or not.
+/// Reports faults of a section, used or not.
 // k8s: staging/src/k8s.io/client-go/tools/clientcmd/validation.go validateAuthInfo
 pub(crate) fn validate(path: &Path, exec: &Exec) -> Result<(), ConnectError> {
     let fail =

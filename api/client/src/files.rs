@@ -1,6 +1,6 @@
 //! Bytes that come from a file or stand in the kubeconfig itself.
 //!
-//! A file is read again when it was replaced or changed; it is looked at no more than once in
+//! A file is read again when it was replaced or changed; it is checked no more than once in
 //! `CHECK_EVERY`. Bounds: `FILE_BYTES_MAX` a file.
 
 use std::fs::{self, File};
@@ -60,7 +60,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Of a file, or of what a link points at.
+    /// Of a file, or of a link's target.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
         let changed = (meta.ctime(), meta.ctime_nsec());

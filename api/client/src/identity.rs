@@ -22,9 +22,9 @@ use crate::tls::{self, Trust};
 /// A client certificate with its key.
 #[derive(Clone)]
 pub(crate) enum Certificate {
-    /// As the kubeconfig says.
+    /// The kubeconfig's pair.
     Given { cert: Source, key: Source },
-    /// In one file that rotation replaces; before it is there, as the kubeconfig says.
+    /// In one file that rotation replaces; before that file exists, the kubeconfig's pair.
     Rotated { pem: PathBuf, given: Option<Box<Certificate>> },
 }
 
@@ -171,7 +171,8 @@ impl Identity {
         Ok(Shown { header: Some(header), run: 0 })
     }
 
-    /// The server did not accept what that run gave: a plugin, or for another token, is asked again.
+    /// The server refused the credential of that run: a plugin, or the token's source, is asked
+    /// again.
     pub(crate) fn refused(&self, run: u64) -> bool {
         match &self.access.secret {
             Secret::Plugin(plugin) => {

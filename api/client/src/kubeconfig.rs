@@ -274,7 +274,7 @@ fn by_name<T>(
     Ok(found)
 }
 
-/// Extensions have names of their own in each of their lists; those that say nothing are ignored.
+/// Extensions have names of their own in each of their lists; empty ones are ignored.
 // k8s: conversion.go Convert_Slice_v1_NamedExtension_To_Map_string_To_runtime_Object
 fn check_extensions(wire: &ConfigWire) -> Result<(), DecodeError> {
     let lists = [&wire.extensions, &wire.preferences.extensions].into_iter();

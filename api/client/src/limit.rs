@@ -30,7 +30,7 @@ impl Limiter {
         Arc::new(Self(Mutex::new(state)))
     }
 
-    /// Waits for this request's turn; says how long that took.
+    /// Waits for this request's turn; returns how long that took.
     pub(crate) async fn turn(self: &Arc<Self>, lane: Lane, share: &Share) -> Duration {
         let begun = Instant::now();
         let turn = {

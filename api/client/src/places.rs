@@ -155,7 +155,7 @@ impl Drop for Room {
 mod tests {
     use super::*;
 
-    /// Takes what can be had without waiting.
+    /// Takes the places that are free now.
     fn grab(places: &Arc<Places>, lane: Lane, share: &str, most: usize) -> Vec<Room> {
         let share = Share::of(share);
         let take = |_| {

@@ -1,12 +1,12 @@
 //! The connections of one client.
 //!
 //! HTTP/2 connections are shared by up to `STREAMS_MAX` requests each; another is made when they
-//! are full, so that many watches never hold up a write. Pings find a dead peer within
-//! [`DEAD_AFTER`]; whatever waits on it then fails and a new connection is made. When certificates
-//! change, every connection ends. A server without HTTP/2 gets one connection per request, until one
-//! of them speaks it, and the kernel's probes stand in for pings (`dial`).
-//! Bounds: `CONNECTIONS_MAX` shared connections, or `ALONE_MAX` of one request each; further
-//! requests wait for a place as `places` says.
+//! are full, so that many watches never delay a write. Pings find a dead peer within
+//! [`DEAD_AFTER`]; its waiting requests then fail and a new connection is made. When certificates
+//! change, every connection ends. A server without HTTP/2 gets one connection per request, until
+//! one of them speaks it, and the kernel's probes stand in for pings (`dial`). Bounds:
+//! `CONNECTIONS_MAX` shared connections, or `ALONE_MAX` of one request each; further requests wait
+//! for a place in `places`.
 
 use std::io;
 use std::pin::Pin;
@@ -139,7 +139,7 @@ impl Pool {
     }
 
     /// Sends a request; connections that turn out to be closed before anything was sent are
-    /// replaced. A server that ends says so on each, which is noticed when something is to be sent.
+    /// replaced. A server that ends closes each, which is noticed at the next request.
     pub(crate) async fn send(
         &self,
         request: Request<Body>,

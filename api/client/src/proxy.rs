@@ -1,6 +1,6 @@
 //! The proxy between us and the server: from the kubeconfig or the environment.
 //!
-//! `Proxy` says which and how to ask it for a tunnel; `dial` speaks with it. Pure but for
+//! `Proxy` is its address and how to ask it for a tunnel; `dial` speaks with it. Pure but for
 //! `from_env`, which reads variables.
 // k8s: staging/src/k8s.io/client-go/rest/transport.go, golang.org/x/net/http/httpproxy
 

@@ -174,8 +174,8 @@ pub async fn send(client: &Client, request: &Request) -> Answer {
     })
 }
 
-/// The text that Go prints: the revision of a set is kept as it was sent, and compared with what
-/// upstream's controllers would have sent. These characters occur only inside of texts.
+/// The text that Go prints: the revision of a set is kept as it was sent, and compared with the
+/// text of upstream's controllers. These characters occur only inside of texts.
 // k8s: encoding/json HTMLEscape
 fn go_text(body: &Value) -> String {
     let text = body.to_string();

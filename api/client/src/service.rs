@@ -36,7 +36,7 @@ const TRIES_MAX: usize = 10;
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The longest wait for the head of this request's answer, from its turn on: an extension of the
-/// request, which goes before what the client has.
+/// request, which overrides the client's timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerWithin(pub Duration);
 

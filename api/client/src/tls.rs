@@ -44,7 +44,7 @@ pub fn system_tls() -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Says what is wrong with certificates and keys before anything is connected.
+/// Reports faults of certificates and keys before anything is connected.
 pub(crate) fn check(access: &Access) -> Result<(), ConnectError> {
     config(access, None).map(drop)
 }
@@ -125,8 +125,8 @@ fn verifier(
 
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// The pair, if certificate and key belong together. What is in one of version 1 only the server
-/// can read, and it may like it.
+/// The pair, if certificate and key belong together. Only the server can read a certificate of
+/// version 1, and it may accept it.
 fn certified(
     access: &Access,
     (chain, key): Pair,
@@ -227,7 +227,7 @@ impl Refusal {
     }
 }
 
-/// An error and, where it is one of those, what it means.
+/// An error and, where it is one of those, its meaning.
 fn explained(error: &Error) -> String {
     match Refusal::of(error) {
         Some(refusal) => format!("{error}; {}", refusal.words()),

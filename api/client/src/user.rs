@@ -22,7 +22,7 @@ use crate::files::{self, Source};
 use crate::identity::{Certificate, Secret};
 use crate::kubeconfig::{Cluster, Data, User};
 
-/// Checks what is wrong whatever the server is.
+/// Finds faults that do not depend on the server.
 pub(crate) fn validate(path: &Path, user: &User) -> Result<(), ConnectError> {
     let fail = |field, problem: &str, remedy| {
         Err(ConnectError::field(path, field, problem.to_owned(), remedy))
@@ -75,7 +75,7 @@ pub(crate) fn check_readable(
     })
 }
 
-/// Is there a file, or what would be in it?
+/// True if a file or its content is given.
 fn is_given(file: &str, data: &Data) -> bool {
     !file.is_empty() || !data.0.is_empty()
 }
@@ -194,7 +194,7 @@ pub(crate) fn impersonated(headers: &HeaderMap) -> Value {
         "groups": of("impersonate-group"), "extra": extra})
 }
 
-/// A key as a header has it: what is no token's character is escaped.
+/// A key as a header has it: characters that no token may have are escaped.
 // k8s: round_trippers.go headerKeyEscape
 fn escaped_key(key: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);

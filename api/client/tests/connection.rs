@@ -1,4 +1,4 @@
-//! Connections to a server that counts, changes its mind and goes away.
+//! Connections to a server that counts requests, changes its behaviour and goes away.
 
 mod server;
 
@@ -209,7 +209,7 @@ async fn a_dead_server_is_found_and_replaced() {
     let client = client(&server, ClientOptions::default());
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.get("n").await.expect("an answer");
-    // From now on nothing gets through, and nothing says so.
+    // From now on no bytes get through, without an error.
     server.silence();
     let begun = Instant::now();
     let delete = Request::delete("/api/v1/nodes/n").body(Vec::new()).expect("a request");
@@ -257,7 +257,7 @@ async fn loses_packets(server: Server) {
 
 #[tokio::test]
 async fn a_connection_whose_packets_are_lost_is_found_and_replaced() {
-    // A server that has nothing to say meanwhile is left alone.
+    // The connection of a server with nothing to send meanwhile stays open.
     let quiet = Server::start_http1(Authority::new()).await;
     let client = client(&quiet, ClientOptions::default());
     let mut watch = watching(&client).await;
@@ -446,12 +446,12 @@ async fn counts_sizes(server: Server) {
     assert_eq!(take(), (vec![Some(5)], vec![]), "nothing was read yet");
     let text = answer.into_body().collect().await.expect("a body").to_bytes();
     assert_eq!((text.len() as u64, take()), (read, (vec![], vec![read])));
-    // What is asked again after a while is sent twice, and one answer is read.
+    // A request that is repeated after a while is sent twice, and one answer is read.
     server.refuse_once(429, Some("0"));
     let answer = client.send(request("123")).await.expect("asked again");
     answer.into_body().collect().await.expect("a body");
     assert_eq!(take(), (vec![Some(3), Some(3)], vec![read]));
-    // An answer that says no and has no body.
+    // An error answer without a body.
     server.refuse_once(404, None);
     let answer = client.send(request("")).await.expect("an answer");
     answer.into_body().collect().await.expect("a body");

@@ -146,7 +146,7 @@ async fn what_is_there_is_listed_and_what_changes_is_watched() {
     world.server.pods().delete("c");
     assert_eq!(world.told().await, "c@n2 ended");
     assert_eq!(world.heard.count("listed 3"), 1);
-    // The next watch goes on at the bookmark.
+    // The next watch continues at the bookmark.
     world.server.pods().bookmark();
     world.put("d", "n3");
     assert_eq!(world.told().await, "added d@n3");
@@ -218,7 +218,7 @@ async fn what_was_missed_is_found_by_a_list() {
     assert_eq!(world.all_told(2).await, ["has a@n1", "has b@n1"]);
     world.put("b", "n2");
     assert_eq!(world.told().await, "b@n1 became b@n2");
-    // The watch breaks, and the server does not remember what happens then.
+    // The watch breaks, and the server does not keep the following events.
     world.server.refuse_once(500, None);
     world.server.pods().end_watches();
     world.server.pods().delete("a");
@@ -241,7 +241,7 @@ async fn a_server_that_was_restored_from_a_backup_is_followed_back() {
     world.put("d", "n2");
     let told = world.all_told(3).await;
     assert_eq!(told, ["added c@n2", "added d@n2", "b@n1 became b@n2"]);
-    // The first request after the restart fails, so the next is a list, which says "too large".
+    // The first request after the restart fails, so the next is a list, with the error "too large".
     world.server.refuse_once(503, None);
     world.server.pods().restore(backup);
     let told = world.all_told(3).await;

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Program headers that are looked at, and bytes of notes in one of them.
+/// Program headers that are read, and bytes of notes in one of them.
 const HEADERS_MAX: u64 = 64;
 const NOTES_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of a build id that are shown.

@@ -9,8 +9,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Replaces or makes `path`. What an interrupted call left beside it is removed, so that the file
-/// has `mode` (less the umask) from its first byte on.
+/// Replaces or makes `path`. Removes the leftovers of an interrupted call, so that the file has
+/// `mode` (less the umask) from its first byte on.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut beside = std::ffi::OsString::from(".");

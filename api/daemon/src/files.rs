@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The beginning of a file, at most `bytes_max` of it; what is not UTF-8 is replaced.
+/// The beginning of a file, at most `bytes_max` of it; bytes that are not UTF-8 are replaced.
 pub fn try_read(path: &Path, bytes_max: usize) -> std::io::Result<String> {
     use std::io::Read;
     let mut text = Vec::new();

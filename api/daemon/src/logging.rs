@@ -6,7 +6,7 @@
 //!
 //! `-v` is klog's: 0 shows what an operator must know, 2 and more adds `debug`, 5 and more `trace`.
 //! Libraries stay at warnings until `-v=8`. A line has at most [`LINE_BYTES_MAX`] bytes. Failing to
-//! write a line is ignored: there is nowhere left to say so. Times are UTC.
+//! write a line is ignored: there is no other place to report it. Times are UTC.
 //!
 //! // k8s: k8s.io/klog/v2/internal/buffer FormatHeader; component-base/logs/json
 

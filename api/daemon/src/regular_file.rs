@@ -1,10 +1,11 @@
-//! Opens files in places where a container, or a pod that mounts the place, could have put anything.
+//! Opens files in places where a container, or a pod that mounts the place, could have put
+//! anything.
 //!
 //! Input: a folder of ours that is trusted, and a path below it. Output: an open regular file, or
-//! an error that says what is there instead. Nothing waits: a FIFO has no writer for ever, a device
-//! does something when it is opened, a link leads elsewhere. So the name is first opened as a bare
-//! reference (`O_PATH`, which has no effect on what it names), looked at, and only a regular file is
-//! then opened through that reference. No link is followed and no mount crossed below the folder.
+//! an error that names the kind of file there. Nothing waits: a FIFO has no writer for ever,
+//! opening a device can have effects, a link leads elsewhere. So the name is first opened as a bare
+//! reference (`O_PATH`, which has no effect on the file), checked, and only a regular file is then
+//! opened through that reference. No link is followed and no mount crossed below the folder.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -30,14 +31,14 @@ pub fn open_at(path: &Path) -> io::Result<File> {
     open_in(base, name)
 }
 
-/// Opens a container's log; what is below the folder of all logs is not trusted.
+/// Opens a container's log; paths below the folder of all logs are not trusted.
 pub fn open_log(path: &Path) -> io::Result<File> {
     let (base, below) = split(path, LOG_DEPTH)?;
     open_in(base, below)
 }
 
-/// Works on the files beside a log. `work` gets a name of the log that stays in the folder in which
-/// it is now, whatever becomes of the folder's own name.
+/// Works on the files beside a log. `work` gets a name of the log that stays in its present folder,
+/// also when the folder is renamed.
 pub fn beside_log<T>(log: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let (Some(folder), Some(name)) = (log.parent(), log.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -56,8 +57,8 @@ pub fn read_end(file: &mut File, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a file that must not exist. The error of one that does is `AlreadyExists`, whatever is
-/// there, a link to nothing included.
+/// Makes a file that must not exist. The error of any existing entry is `AlreadyExists`, also of a
+/// dangling link.
 pub fn create_in(base: &Path, path: &Path, mode: u32) -> io::Result<File> {
     let mode = mode_bits(mode);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
@@ -80,7 +81,7 @@ pub fn overwrite_in(base: &Path, path: &Path, bytes: &[u8], mode: u32) -> io::Re
         Err(error) if error.kind() == io::ErrorKind::NotFound => create_in(base, path, mode)?,
         found => reopen(&found?, OFlag::O_WRONLY)?,
     };
-    // What was there goes last: on a full disk its blocks are still the file's to write into.
+    // The old content goes last: on a full disk its blocks are still the file's to write into.
     file.write_all(bytes)?;
     file.set_len(bytes.len() as u64)?;
     Ok(fchmod(&file, mode_bits(mode))?)
@@ -90,7 +91,7 @@ fn mode_bits(mode: u32) -> Mode {
     Mode::from_bits_truncate(mode)
 }
 
-/// The last `depth` components, and what is before them; fewer where there are fewer.
+/// The last `depth` components, and the path before them; fewer where there are fewer.
 fn split(path: &Path, depth: usize) -> io::Result<(&Path, &Path)> {
     let base = path.ancestors().take(depth + 1).last().filter(|base| *base != path);
     let base = base.ok_or(io::ErrorKind::InvalidInput)?;
@@ -134,7 +135,7 @@ fn resolve(base: &Path, path: &Path, flags: OFlag, mode: Mode) -> io::Result<Own
         use nix::errno::Errno;
         match openat2(&base, path, how) {
             Err(Errno::EAGAIN | Errno::EINTR) if attempt < RESOLVE_ATTEMPTS => attempt += 1,
-            // A link at the end: openat2 refuses it before it can be looked at.
+            // A link at the end: openat2 refuses it before it can be checked.
             Err(Errno::ELOOP) => {
                 return Err(io::Error::other("not a regular file but a symbolic link"));
             }

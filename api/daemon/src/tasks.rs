@@ -87,13 +87,13 @@ pub fn stalls() -> &'static Histogram {
     STALLS.get_or_init(|| Histogram::new(STALL_BUCKETS))
 }
 
-/// Of that time, what the thread took for itself: without that in which it was ready to run and
-/// others had the processors.
+/// The part of that time in which the thread itself ran: without the time in which it was ready to
+/// run and other threads had the processors.
 pub fn busy() -> &'static Histogram {
     BUSY.get_or_init(|| Histogram::new(STALL_BUCKETS))
 }
 
-/// Starts what must not end before the process does; see the module's header.
+/// Starts work that must not end before the process does; see the module's header.
 pub fn singleton<F>(name: &'static str, work: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -147,7 +147,7 @@ pub async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
 /// The same for code that does not wait.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     CATCHING.set(CATCHING.get() + 1);
-    // What the panic left half done is dropped with the task, or the process ends.
+    // Half-done state of the panic is dropped with the task, or the process ends.
     let done = catch_unwind(AssertUnwindSafe(work));
     CATCHING.set(CATCHING.get() - 1);
     done.map_err(|payload| {
@@ -156,7 +156,7 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     })
 }
 
-/// Counts the panic of a task that goes on without the work that panicked.
+/// Counts the panic of a task that continues without the work that panicked.
 pub fn counted(task: &'static str) {
     let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
     *panics.entry(task).or_default() += 1;

@@ -24,7 +24,7 @@ pub enum Line {
 }
 
 impl Told {
-    /// Takes what a look found.
+    /// Takes the result of a check.
     pub fn take(&mut self, found: Option<String>, now: Instant) -> Option<Line> {
         let Some(found) = found else { return self.0.take().map(|(told, _)| Line::Over(told)) };
         let is_known = |(told, at): &&(String, Instant)| {
@@ -50,7 +50,7 @@ impl Line {
 
 /// One sentence about things of one kind that could not be removed, each with its reason.
 pub fn stays<N: Display + Ord>(kind: &str, kept: &[(N, String)]) -> Option<String> {
-    // Whatever comes first must come first the next time, or it looks like another sentence.
+    // The choice must be the same the next time, or it looks like another sentence.
     let (name, reason) = kept.iter().min()?;
     let more = match kept.len() {
         1 => String::new(),

@@ -13,7 +13,7 @@ impl<T> Default for Twice<T> {
 }
 
 impl<T: Ord + Clone> Twice<T> {
-    /// Takes what a look found; gives what the one before it found, too.
+    /// Takes the result of a scan; returns the values that the scan before had, too.
     pub fn take(&mut self, found: BTreeSet<T>) -> BTreeSet<T> {
         let again = found.intersection(&self.0).cloned().collect();
         self.0 = found;

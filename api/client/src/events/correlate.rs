@@ -38,7 +38,7 @@ pub struct Correlated {
     key: KeyOf,
 }
 
-/// Opaque: by what the correlator knows the event again.
+/// Opaque: the key under which the correlator finds the event again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct KeyOf(Key);
 

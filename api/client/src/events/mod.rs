@@ -1,12 +1,12 @@
-//! Events: what happened to an object, for people. Correlated and limited as client-go does it.
+//! Events of objects, for people. Correlated and limited as client-go does it.
 //!
 //! ```text
 //!   Recorder::event ──Happened(1000)──> Sink::run ─> Correlator (pure) ─> POST or PATCH events
 //! ```
-//! Input: an object, a reason, a sentence. Output: `v1::Event`s. A recorder never waits: what does
-//! not fit the queue is dropped and counted, because no event is worth a delay. The same event again
-//! raises a count; many alike become one; an object that says too much is no longer listened to.
-//! An outage of `TRIES_MAX * TRY_AGAIN` loses events, as in every other component.
+//! Input: an object, a reason, a message. Output: `v1::Event`s. A recorder never waits: an event
+//! that does not fit the queue is dropped and counted, because no event is worth a delay. A
+//! repeated event raises a count; many alike become one; an object that emits too many events is
+//! cut off. An outage of `TRIES_MAX * TRY_AGAIN` loses events, as in every other component.
 // k8s: staging/src/k8s.io/client-go/tools/record/event.go
 
 mod correlate;
@@ -61,7 +61,7 @@ impl Kind {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Happened {
-    /// To what; with its field path for one container of a pod.
+    /// The involved object; with its field path for one container of a pod.
     pub about: ObjectReference,
     /// Normal or not.
     pub kind: Kind,
@@ -82,7 +82,7 @@ pub struct Recorder {
     dropped: Arc<AtomicU64>,
 }
 
-/// Sends what the recorder took.
+/// Sends the recorder's events.
 pub struct Sink {
     client: Client,
     queue: mpsc::Receiver<Happened>,

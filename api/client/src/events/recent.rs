@@ -1,4 +1,4 @@
-//! A map that forgets what was used least recently.
+//! A map that evicts the least recently used entry.
 
 use std::collections::{BTreeMap, HashMap};
 

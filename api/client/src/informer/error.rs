@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::breakage::{Breakage, chain};
 
-/// Words of the server that a version is ahead of it; servers before 1.18.6 say it no other way.
+/// The server's words for a version that is ahead of it; before 1.18.6 it has no other form.
 // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go isTooLargeResourceVersionError
 const TOO_LARGE: &str = "Too large resource version";
 

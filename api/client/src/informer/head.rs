@@ -95,7 +95,7 @@ impl Head {
     fn read(text: &[u8], level: Level) -> Self {
         let mut head = Self::default();
         let part = Part { head: &mut head, level };
-        // Where the text is cut, reading fails: what was read before that counts.
+        // Reading fails where the text is cut: the fields before that count.
         let _ = part.deserialize(&mut serde_json::Deserializer::from_slice(text));
         head
     }

@@ -1,9 +1,9 @@
 //! The events of a watch, one per line: pure.
 //!
-//! Input: the bytes of an answer, in pieces. Output: lines, each decoded once, into what its reader
-//! named. Upstream ends a watch at a line that it cannot decode and lists everything, which fails at
-//! the same object again; here that object keeps its last good state, and everything else goes on.
-//! Bounds: one line as `head` holds it.
+//! Input: the bytes of an answer, in pieces. Output: lines, each decoded once, into the fields of
+//! its reader. Upstream ends a watch at a line that it cannot decode and lists everything, which
+//! fails at the same object again; here that object keeps its last good state, and the watch
+//! continues. Bounds: one line as `head` holds it.
 // k8s: staging/src/k8s.io/client-go/rest/watch/decoder.go, apimachinery/pkg/watch/streamwatcher.go
 
 use serde::Deserialize;

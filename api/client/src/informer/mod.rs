@@ -113,7 +113,7 @@ impl<T> Clone for Informer<T> {
 }
 
 impl<T: Object> Informer<T> {
-    /// One that knows nothing until it is run; the indexes say how objects are found but by key.
+    /// An informer that is empty until it is run; the indexes find objects other than by key.
     pub fn new(spec: FollowSpec, indexes: &[IndexBy<T>]) -> Self {
         Self { spec: Arc::new(spec), store: Arc::new(ObjectStore::new(indexes)) }
     }
@@ -129,7 +129,7 @@ impl<T: Object> Informer<T> {
         &self.store
     }
 
-    /// Changes from now on, after what is known.
+    /// Changes from now on, after every current object.
     pub fn subscribe(&self) -> Subscription<T> {
         Subscription::new(&self.store)
     }

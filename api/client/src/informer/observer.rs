@@ -22,7 +22,7 @@ pub trait InformerObserver: Send + Sync {
     /// A list or a watch failed, so that nothing is known for sure until `works`. The end of a
     /// watch that is to be expected is no failure.
     fn fails(&self, _name: &str, _error: &InformerError) {}
-    /// Lists and watches work, said once after failures and once at the beginning.
+    /// Lists and watches work; called once after failures and once at the beginning.
     fn works(&self, _name: &str) {}
 }
 

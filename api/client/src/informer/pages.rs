@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::head::{HeldText, ObjectText};
 
-/// Longest name of a list's own field that is looked at.
+/// Longest name of a list's own field that is compared.
 const KEY_BYTES_MAX: usize = 64;
 /// Objects and arrays within each other.
 const DEPTH_MAX: u32 = 10_000;
@@ -118,7 +118,7 @@ impl ListScanner {
         }
     }
 
-    /// Goes through a string; says how many bytes of it there are.
+    /// Reads through a string; returns how many bytes of it there are.
     fn string(&mut self, rest: &[u8]) -> usize {
         let mut length = rest.len();
         for (at, byte) in rest.iter().enumerate() {
@@ -181,7 +181,7 @@ impl ListScanner {
         }
     }
 
-    /// Keeps what of a part has come, while the rest is under way.
+    /// Keeps the received beginning of a part, while the rest is in flight.
     fn hold(&mut self, rest: &[u8]) {
         if let Some(taken) = &mut self.taken {
             taken.hold(rest);

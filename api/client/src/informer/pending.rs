@@ -173,7 +173,7 @@ impl<T: Object> PendingChanges<T> {
         Some((key, waiting))
     }
 
-    /// The oldest of those that have passed goes, when there are too many.
+    /// Drops the oldest passed object when there are too many.
     fn skip_passed(&mut self) {
         if self.passed.len() <= PASSED_MAX {
             return;

@@ -42,13 +42,13 @@ const LOST_WAIT: Duration = Duration::from_secs(1);
 /// The state that the first list must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstList {
-    /// Any that the server has at hand; it may be older than what was known before a restart.
+    /// Any state that the server has at hand; it may be older than the state before a restart.
     Any,
     /// The newest: nothing is taken for the whole that others have changed already.
     #[default]
     Newest,
-    /// There are no lists: one object is followed, which the follower reads himself before he
-    /// begins and whenever `ObjectSink::read_again` says so.
+    /// There are no lists: one object is followed, which the follower reads itself before it begins
+    /// and whenever it gets `ObjectSink::read_again`.
     Never,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Reflector {
     /// Paths that the kind may have.
     paths: usize,
     path: usize,
-    /// Of what is known; `None` before the first list.
+    /// Version of the known state; `None` before the first list.
     version: Option<String>,
     /// The server does not have that version.
     unavailable: bool,
@@ -122,12 +122,12 @@ pub(super) struct Reflector {
     ordered: bool,
     /// Events of this watch.
     events: u64,
-    /// One of them was newer than what was known.
+    /// One of them was newer than the known version.
     got_on: bool,
 }
 
 const LIST: Next = Next::List { whole: false, token: None };
-/// From whatever the server has in memory.
+/// The state of the server's watch cache.
 const ANY_VERSION: &str = "0";
 
 impl Reflector {
@@ -154,7 +154,7 @@ impl Reflector {
         }
     }
 
-    /// The version of what is known.
+    /// The version of the known state.
     pub(super) fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
@@ -272,7 +272,7 @@ impl Reflector {
             (self.next, self.unavailable, self.wait) = (LIST, true, true);
             return false;
         }
-        // A watch from no version begins with what there is, in any order.
+        // A watch from no version begins with the existing objects, in any order.
         self.ordered |= kind != EventKind::Added;
         self.got_on |= self.version.as_deref() != Some(version);
         if self.ordered {
@@ -286,7 +286,7 @@ impl Reflector {
         self.bookmarks.then_some(IDLE_MAX)
     }
 
-    /// A watch that was opened ends after so long; why is said next.
+    /// A watch that was opened ended after so long; the reason follows.
     pub(super) fn lasted(&mut self, lasted: Duration) {
         if self.got_on && lasted >= WELL {
             self.backoff.well();
@@ -298,15 +298,16 @@ impl Reflector {
         self.next = LIST;
     }
 
-    /// A watch ended after a while, without a word or by a broken connection. Servers close those
-    /// that do not keep up: one that got on goes on at once, or it would fall ever further behind.
+    /// A watch ended after a while, without an error or by a broken connection. Servers close
+    /// watches that do not keep up: one that made progress continues at once, or it would fall ever
+    /// further behind.
     // k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go handleAnyWatch VeryShortWatchError
     pub(super) fn closed(&mut self, lasted: Duration) {
         self.wait = lasted < SHORT && !self.got_on;
         self.next = if self.events == 0 { LIST } else { Next::Watch };
     }
 
-    /// A watch could not be opened, or the server says why it ends; false when that is nothing
+    /// A watch could not be opened, or the server sent an error; returns false when that is nothing
     /// unusual.
     // k8s: reflector.go watch, isWatchErrorRetriable; client-go/rest/request.go Watch
     pub(super) fn watch_failed(&mut self, error: &InformerError) -> bool {

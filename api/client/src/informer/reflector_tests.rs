@@ -51,7 +51,7 @@ fn shown(plan: &ReflectorPlan) -> String {
     }
 }
 
-/// Goes through a story; after each thing that came, these are the plans that follow.
+/// Replays a story; after each result, these are the plans that follow.
 fn tell(mut reflector: Reflector, story: Vec<(Came, &str)>) {
     for (at, (came, want)) in story.into_iter().enumerate() {
         match came {
@@ -195,7 +195,7 @@ fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
             (WatchFailed(failed()), "wait 1600, list from 11 in pages"),
         ],
     );
-    // A server that divides what it should have in memory has nothing there.
+    // A server that divides a list of its watch cache has nothing there.
     tell(
         first(FirstList::Any),
         vec![

@@ -9,7 +9,7 @@ use crate::Share;
 
 /// Receives a kind's objects, in order. The watch waits for each call to return.
 pub trait ObjectSink<T> {
-    /// A list begins; what came of an earlier one that was not completed does not count.
+    /// A list begins; an earlier one that was not completed does not count.
     fn begin(&mut self);
     /// One of the list.
     fn listed(&mut self, object: T);

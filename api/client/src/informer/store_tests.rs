@@ -57,7 +57,7 @@ fn what_did_not_change_stays_as_it_is_and_what_cannot_be_read_stays_as_it_was() 
     let before = store.get("n", "a").expect("listed");
     let mut subscription = Subscription::new(&store);
     while subscription.try_next().is_some() {}
-    // The same version with another content is what a restored server may say.
+    // A restored server may have the same version with another content.
     let objects = vec![thing("a", 1, "", &[]), thing("b", 1, "moved", &[])];
     let unreadable = HashSet::from([ObjectKey::new("n", "c"), ObjectKey::new("n", "d")]);
     store.replace(Listed { objects, unreadable, nameless: false });

@@ -29,7 +29,7 @@ struct QueueState<T> {
     pending: PendingChanges<T>,
     /// The store is complete.
     complete: bool,
-    /// An object of the beginning is being looked at.
+    /// An initial object is being handled.
     in_hand: bool,
 }
 
@@ -60,7 +60,7 @@ impl<T: Object> Queue<T> {
         all.for_each(|(key, object)| state.pending.push_again(key, object));
     }
 
-    /// The next change; what was popped before has been dealt with.
+    /// The next change; the one before has been handled.
     fn pop(&self) -> Option<ObjectChange<T>> {
         let mut state = self.state();
         let change = state.pending.pop();

@@ -25,8 +25,8 @@ use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan}
 use super::sink::ObjectSink;
 use super::wire::{self, Pieces};
 
-/// The longest wait for the beginning of a list from its turn on, and for its next piece: as long as
-/// the server takes for any request at most.
+/// The longest wait for the beginning of a list from its turn on, and for its next piece: the
+/// longest time that the server takes for any request.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/config.go RequestTimeout
 const PIECE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A watch that waits so long to be opened, as a rule for its place, is given up for a list.
@@ -102,7 +102,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         }
     }
 
-    /// Asks for a page and takes what is on it.
+    /// Requests a page and passes on its objects.
     async fn page(&mut self, plan: &ListPlan) -> Result<ListMeta, InformerError> {
         let late = |_| {
             let seconds = PIECE_WAIT_MAX.as_secs();
@@ -205,7 +205,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         }
     }
 
-    /// Takes an event; says why the watch is over, if it is.
+    /// Handles an event; returns why the watch is over, if it is.
     async fn event(&mut self, event: WatchEvent<T>) -> Option<WatchEnd> {
         let (version, kind) = match &event {
             WatchEvent::Added(object) => (object.resource_version(), EventKind::Added),
@@ -255,7 +255,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
     fn says_fails(&mut self, what: &str, error: &InformerError) {
         self.spec.observer.fails(&self.spec.name, error);
         let name = &self.spec.name;
-        // Said aloud once, for an outage may be long.
+        // Logged once, because an outage may be long.
         match self.works.replace(false) {
             _ if self.spec.quiet => tracing::debug!(%error, "cannot {what} {name}"),
             Some(false) => tracing::debug!(%error, "cannot {what} {name}"),

@@ -1,7 +1,7 @@
 //! Requests for lists and watches, and their answers in pieces.
 //!
-//! `kube`'s own reader holds an answer whole and prints what it cannot parse, which may be a secret;
-//! so only its connection is used. Bounds: `ERROR_BYTES_MAX` of an answer that says no; pieces are
+//! `kube`'s own reader holds an answer whole and prints one that it cannot parse, which may be a
+//! secret; so only its connection is used. Bounds: `ERROR_BYTES_MAX` of an error answer; pieces are
 //! as long as the connection's window at most.
 
 use std::future::poll_fn;
@@ -19,7 +19,7 @@ use super::error::InformerError;
 use super::reflector::{ListAt, ListPlan, WatchPlan};
 use crate::{AnswerWithin, Share};
 
-/// Most that is read of an answer that says no.
+/// Limit of an error answer's body.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 /// The paths of a kind's objects, and the selected ones.
@@ -124,10 +124,10 @@ impl<B: http_body::Body<Data = Bytes, Error: std::error::Error + 'static>> Piece
     }
 }
 
-/// The longest wait for what an answer says that says no.
+/// The longest wait for the body of an error answer.
 const REFUSAL_MAX: Duration = Duration::from_secs(10);
 
-/// Asks for a list or a watch; an answer that says no is an error here as well. It has to begin
+/// Requests a list or a watch; an error answer is an error here as well. The answer has to begin
 /// within that time from the request's turn on.
 pub(super) async fn open(
     client: &Client,
@@ -168,7 +168,7 @@ where
             body.extend_from_slice(&bytes);
         }
     };
-    let _ = tokio::time::timeout(within, read).await; // what came is what it says
+    let _ = tokio::time::timeout(within, read).await; // the bytes so far are the message
     body
 }
 

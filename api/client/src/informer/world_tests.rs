@@ -1,5 +1,5 @@
 //! Reflector, store and subscriber against a server that forgets, lags behind, refuses and is
-//! restored from backups: whatever happens, they end with what it has.
+//! restored from backups: in every case they end with the server's state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ struct Client {
     subscription: Subscription<Thing>,
     mirror: BTreeMap<ObjectKey, Arc<Thing>>,
     listed: Listed<Thing>,
-    /// The version from which an open watch goes on.
+    /// The version from which an open watch continues.
     stream: Option<u64>,
     /// The version that is known is of a time before the server was restored.
     outdated: bool,
@@ -293,7 +293,7 @@ fn happen(op: &Op, server: &mut Server, client: &mut Client) {
         Op::Put(name) => server.change(*name, true),
         Op::Delete(name) => server.change(*name, false),
         Op::Bookmark => {
-            // A server that is not that far, or has more to say first, sends none.
+            // A server that is not that far, or has events to send first, sends none.
             let version = server.version.to_string();
             if client.stream.is_some_and(|from| from == server.version)
                 && !client.reflector.event(&version, EventKind::Bookmark)
@@ -382,8 +382,8 @@ proptest! {
                 client.listen();
             }
         }
-        // From now on the server works and nothing is written. A watch that says nothing although
-        // the store differs is ended by silence, or by its own time.
+        // From now on the server works and nothing is written. A silent watch with a differing
+        // store is ended by its silence, or by its own time.
         server.fail = None;
         let mut settled = false;
         for _ in 0..20 {

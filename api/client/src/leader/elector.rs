@@ -30,7 +30,7 @@ pub struct Elector {
 
 impl Elector {
     /// Takes part in the election on the lease `namespace/name` under this identity, which no other
-    /// process may have: upstream's is the host's name, `_`, and a random uuid. Nothing is sent yet.
+    /// process may have: upstream's is the host's name, `_`, and a random uuid. Sends nothing yet.
     pub fn new(
         client: kube::Client,
         (namespace, name): (&str, &str),

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 /// The first request of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ask {
-    /// We hold it: write this over what we wrote last.
+    /// We hold the lease: write this over our last write.
     Renew(Box<Lease>),
     /// Read the lease.
     Read,
@@ -105,7 +105,7 @@ impl Term {
         self.renewed = Some(now);
     }
 
-    /// The lease given up, on top of what was read; `None` when it is not ours.
+    /// The released lease, on top of the lease that was read; `None` when it is not ours.
     // k8s: leaderelection.go release
     pub(super) fn released(&self, found: &Lease, wall: Timestamp) -> Option<Lease> {
         if holder(found) != Some(self.identity.as_str()) {

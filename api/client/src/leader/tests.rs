@@ -126,7 +126,7 @@ enum Line {
     #[default]
     Works,
     Refuses,
-    /// Takes what is sent and says so after that time; whatever comes later has no answer.
+    /// Handles a request and answers it after that time; later requests have no answer.
     Breaks(Duration),
     /// The next write has no answer.
     LosesOne,

@@ -1,8 +1,8 @@
 //! A watch of the lease for a standby, so that a release is seen when it happens.
 //!
-//! Input: the lease's name. Output: when its holder gave it up or it was deleted. Effects: one watch.
-//! Where the watch is refused it is not asked for again, and attempts alone find a release. Bounds: a
-//! watch that ends or fails is asked for again at the next attempt, not before.
+//! Input: the lease's name. Output: when its holder gave it up or it was deleted. Effects: one
+//! watch. Where the watch is refused it is not repeated, and attempts alone find a release. Bounds:
+//! a watch that ends or fails is opened again at the next attempt, not before.
 
 use futures_util::StreamExt as _;
 use futures_util::TryStreamExt as _;

@@ -31,7 +31,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use objects::{Pods, Told};
 
-/// The packet filter's instruction that says how many bytes of a packet to keep.
+/// The packet filter's instruction that returns how many bytes of a packet to keep.
 const RETURN: u16 = 6;
 
 /// A certificate authority.
@@ -203,12 +203,12 @@ impl Server {
         self.state.line.send_replace(Line::Silent);
     }
 
-    /// Takes no more requests on the connections that there are.
+    /// Takes no more requests on the existing connections.
     pub(crate) fn leave(&self) {
         self.state.leaves.send_replace(());
     }
 
-    /// No packet of the connections that there are gets through.
+    /// No packet of the existing connections gets through.
     pub(crate) fn lose(&self) {
         self.state.line.send_replace(Line::Lost);
     }

@@ -1,4 +1,4 @@
-//! Pods that the server of the tests has: versions, lists in pages, watches, and what goes wrong.
+//! Pods of the tests' server: versions, lists in pages, watches, and faults.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -69,7 +69,7 @@ impl Pods {
         self.with(|state| state.watches.clear());
     }
 
-    /// Forgets what was before, and ends every watch.
+    /// Forgets all earlier versions, and ends every watch.
     pub(crate) fn compact(&self) {
         self.with(|state| {
             state.compacted = state.version;
@@ -77,7 +77,7 @@ impl Pods {
         });
     }
 
-    /// Becomes what it was at that version, as after a restore from a backup.
+    /// Returns to its state at that version, as after a restore from a backup.
     pub(crate) fn restore(&self, version: u64) {
         self.with(|state| {
             state.pods = state.history[&version].clone();

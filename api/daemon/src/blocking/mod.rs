@@ -38,8 +38,8 @@ pub enum Class {
     Own,
     /// Pod directories, their volumes of the agent's own kinds, logs, termination messages.
     Pod,
-    /// Paths that a pod names and that may lead anywhere, such as to a server that is dead; walks over
-    /// all files of a volume.
+    /// Paths that a pod names and that may lead anywhere, such as to a dead server; walks over all
+    /// files of a volume.
     Foreign,
     /// System calls that wait for a file server or a driver's volume, with a share for each.
     Remote,
@@ -180,7 +180,7 @@ impl Place {
         Self::of_pod(Class::Foreign, uid, Lane::Change, OWNERSHIP_PATIENCE)
     }
 
-    /// A file server is asked how full it is, beside what is taken away of it.
+    /// A statfs of a file server, besides the work on its mounts.
     pub fn remote_look(server: &str) -> Self {
         let owner = Owner::Server(server.to_owned());
         Self { class: Class::Remote, owner, lane: Lane::Look, patience: LOOK_PATIENCE }
@@ -237,7 +237,7 @@ impl Place {
 /// Reason why a job has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
-    /// It did not end in time. If it runs, it goes on, and what is ordered next waits for it.
+    /// It did not end in time. If it runs, it goes on, and the next job waits for it.
     #[error("timed out after {0:?} waiting for a file operation that blocks")]
     TimedOut(Duration),
     /// It panicked.
@@ -270,7 +270,7 @@ pub async fn run<T: Send + 'static>(
     Pool::of_process().run(place, job).await
 }
 
-/// As `run` for jobs that fail in a way that can also say `Blocked`.
+/// As `run` for jobs with an error type that can hold `Blocked`.
 pub async fn try_run<T: Send + 'static, E: From<Blocked> + Send + 'static>(
     place: Place,
     job: impl FnOnce() -> Result<T, E> + Send + 'static,
@@ -303,7 +303,7 @@ impl Pool {
                     self.gave_up();
                     return Err(Blocked::TimedOut(patience));
                 }
-                // What ran all that time is slow by now: a spare thread may be due.
+                // A job that ran all that time is slow now: a spare thread may be due.
                 Err(_) => self.rebalance(),
             }
         }

@@ -146,7 +146,7 @@ impl<J> Queue<J> {
         Some((id, job))
     }
 
-    /// A job ended, in whatever way.
+    /// A job ended, with or without success.
     pub fn ended(&mut self, class: Class, id: JobId) {
         let line = self.line(class);
         let Some(at) = line.running.iter().position(|running| running.id == id) else { return };

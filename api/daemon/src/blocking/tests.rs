@@ -180,7 +180,7 @@ fn a_spare_thread_is_for_owners_that_hold_none_up() {
 }
 
 proptest! {
-    /// Whatever is ordered, ended and withdrawn: shares hold and every job is accounted for.
+    /// In any order of new, ended and withdrawn jobs shares hold and every job is accounted for.
     #[test]
     fn shares_hold_in_any_order(steps in proptest::collection::vec((0_u8..4, 0_usize..5, any::<bool>()), 1..200)) {
         let mut queue = Queue::new(|_| Limits { threads: 3, spare: 2 });

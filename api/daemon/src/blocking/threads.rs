@@ -1,7 +1,7 @@
 //! The threads that run the jobs: made when there is work, ended when there is none.
 //!
-//! Input: jobs. Output: their effects. A job that panics ends alone: its thread goes on and its
-//! place is given back. The lock is held for moments only and never while a job runs. A thread is
+//! Input: jobs. Output: their effects. A job that panics ends alone: its thread continues and its
+//! place is free again. The lock is held for moments only and never while a job runs. A thread is
 //! woken when the lock is free again: one that is woken earlier goes to sleep a second time.
 
 use std::cell::OnceCell;
@@ -62,7 +62,7 @@ impl Withdraw {
 impl Drop for Withdraw {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
-        // Dropped after the lock is: what a job holds may take its time to go.
+        // Dropped after the lock is: dropping a job's captures may take time.
         let job = self.pool.shared.lock().queue.withdraw(&self.place, id);
         drop(job);
     }

@@ -1,4 +1,4 @@
-//! Families that say what a component of the control plane is, and whether it leads.
+//! Families about a component of the control plane: its version, its features, its leadership.
 //!
 //! Input: feature gates. Output: registered families. Owner: the start of the process.
 // k8s: staging/src/k8s.io/component-base/metrics/{version,prometheus/compatversion,prometheus/feature}
@@ -43,7 +43,7 @@ struct Lease {
     name: String,
 }
 
-/// True if the process leads, by lease.
+/// The gauge of leadership, by lease.
 #[derive(Clone, Debug)]
 pub struct Leading(Family<Lease, Gauge>);
 

@@ -1,4 +1,4 @@
-//! The `process_*` family: what the agent itself costs, read from `/proc/self` at each scrape.
+//! The `process_*` family: the agent's own usage, read from `/proc/self` at each scrape.
 //!
 //! Effects: three small reads of `/proc`. A value that cannot be read keeps its last reading.
 

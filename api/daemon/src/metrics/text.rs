@@ -46,8 +46,8 @@ fn plain_name<'a>(line: &'a str, plain: &[&str]) -> Cow<'a, str> {
     }
 }
 
-/// `le="1.0"` as Go writes it: `le="1"`, and fractions by their shortest text. Dashboards select buckets by
-/// that text.
+/// `le="1.0"` as Go writes it: `le="1"`, and fractions by their shortest text. Dashboards select
+/// buckets by that text.
 fn whole_bound(line: &str) -> Cow<'_, str> {
     // Other labels may end alike: `profile="1.0"` is a name.
     let begin = line.find("{le=\"").or_else(|| line.find(",le=\""));

@@ -1,4 +1,4 @@
-//! Settings of leader election, and what is wrong with them. Pure.
+//! Settings of leader election, and their faults. Pure.
 //!
 //! Input: flags, or fields of a file. Output: [`Election`], or one sentence for the first mistake.
 // k8s: component-base/config/validation/validation.go ValidateLeaderElectionConfiguration;
@@ -59,7 +59,7 @@ impl Election {
         Self { is_on: true, namespace, name, timing: Timing::default() }
     }
 
-    /// Puts the flags over what is there.
+    /// Overrides the settings by the flags.
     ///
     /// # Errors
     /// When the lock is not a lease. It is not checked where no election takes place.

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT, on a thread of their own, because a deciding thread that is stuck handles none.
+//! SIGTERM and SIGINT, on a thread of their own, because a stuck deciding thread handles none.
 //!
 //! ```text
 //!   first signal ── nothing begun: exit 0
@@ -44,8 +44,8 @@ struct Guarded {
 }
 
 impl Signals {
-    /// From now on there is something to be ended: the deciding thread is asked first. `writes` is
-    /// what may be under way.
+    /// From now on the process has work to end: the deciding thread is asked first. `writes` names
+    /// the writes that may be in flight.
     pub fn guard(&self, turns: Arc<Turns>, lease: Option<LeaseKeeper>, writes: &'static str) {
         // It is called once.
         let _ = self.guarded.set(Guarded { turns, lease, writes });
@@ -104,7 +104,7 @@ impl Ending {
         }
     }
 
-    /// Marks the deciding thread as not stuck: it ends what is under way.
+    /// Marks the deciding thread as not stuck: it ends its work.
     pub fn acknowledge(&self) {
         self.signals.is_acknowledged.store(true, Ordering::SeqCst);
     }

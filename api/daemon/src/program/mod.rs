@@ -1,5 +1,5 @@
-//! The process of a leader-elected component: what the scheduler and the controller manager share
-//! around their work.
+//! The process of a leader-elected component: the frame around the work of the scheduler and of the
+//! controller manager.
 //!
 //! ```text
 //!   flags ─> Serving ─> port (HTTPS: checks, metrics, configz, flagz, statusz, own pages)
@@ -61,7 +61,7 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// The kernel refuses what an event loop or a signal handler needs.
+    /// The kernel refuses a resource of an event loop or a signal handler.
     #[error("the event loop")]
     EventLoop(#[from] io::Error),
     /// With these timings of the lease two could lead, or none.

@@ -1,6 +1,6 @@
 //! Settings of the HTTPS port: address, certificate, authentication and authorization.
 //!
-//! Input: the flags that were given. Output: [`Serving`], or one sentence for the first mistake. Pure.
+//! Input: the given flags. Output: [`Serving`], or one sentence for the first mistake. Pure.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/{serving,authentication,authorization}.go
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,9 +1,9 @@
 //! Bodies of answers: whole, or a stream that its reader paces. One that is broken off ends in an
-//! error, so that its client does not take what was sent for all of it.
+//! error, so that its client does not take the part for the whole.
 //!
-//! Bounds: of a stream `PIECES_MAX` pieces of its writer's size are on their way, those that the
-//! HTTP library has taken included: it keeps sixteen of its own for a reader that stalls. The
-//! writer waits until one was sent, so a reader costs that much and no more.
+//! Bounds: of a stream `PIECES_MAX` pieces of its writer's size are in flight, those that the HTTP
+//! library has taken included: it keeps sixteen of its own for a reader that stalls. The writer
+//! waits until one was sent, so a reader costs that much and no more.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use futures_util::FutureExt as _;
 
-    /// The HTTP library takes pieces before they are sent: what it holds counts.
+    /// The HTTP library takes pieces before they are sent: pieces that it holds count.
     #[tokio::test]
     async fn a_stream_waits_for_what_was_taken_and_not_sent() {
         let (sink, mut body) = streamed();

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-/// Says that what follows is CBOR: the head of tag 55799.
+/// Marks the following bytes as CBOR: the head of tag 55799.
 const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
 /// The type of an item: the upper three bits of its first byte.

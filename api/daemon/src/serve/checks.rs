@@ -54,8 +54,8 @@ impl Checks {
         self.with_while(name, || true, test)
     }
 
-    /// The same and one more that exists only while `is_there` says so: part of a process that may
-    /// have not begun, or not run at all.
+    /// Adds a check that exists only while `is_there` returns true: for a part of the process that
+    /// may not have begun, or not run at all.
     #[must_use]
     pub fn with_while(
         mut self,
@@ -69,7 +69,7 @@ impl Checks {
         self
     }
 
-    /// The checks that there are now.
+    /// The checks that exist now.
     fn present(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| (check.is_there)())
     }

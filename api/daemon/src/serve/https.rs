@@ -1,4 +1,4 @@
-//! The HTTPS listener: handshakes, connections, and what each of them may cost.
+//! The HTTPS listener: handshakes, connections, and the bounds of each.
 //!
 //! Effects. Input: a bound listener, a TLS configuration, a `Handler`. HTTP/1.1 and h2. Accepting
 //! never waits: `connections` finds room for a newcomer at once, and unknown connections give it.
@@ -10,8 +10,8 @@
 //! those: `LIMITS`, `HANDSHAKE_WAIT` for TLS, `HEAD_BYTES_KNOWN` a request's head, `IDLE_WAIT`
 //! between two requests, `AGE_MAX` an answer and how long a connection takes requests,
 //! `H2_STREAMS_MAX` requests on one h2 connection, `SEND_BYTES_MAX` and `TLS_BYTES_MAX` waiting for
-//! a reader that stalls. Bodies of requests are not read. What is upgraded leaves here and has none
-//! of them. Knows nothing of what is served.
+//! a reader that stalls. Bodies of requests are not read. An upgraded stream leaves here and has
+//! none of these bounds. Knows nothing of the served routes.
 // k8s: pkg/kubelet/server/server.go ListenAndServeKubeletServer
 
 use std::convert::Infallible;
@@ -181,7 +181,7 @@ pub(super) async fn accept_within(
     loop {
         match listener.accept().await {
             Ok((socket, address)) => {
-                // A client of IPv4 is one, whatever the listener is.
+                // A client of IPv4 is one peer, also on a listener of IPv6.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 let place = connections.open(PeerKey::of(address.ip()));
                 let server = Arc::clone(&server);

@@ -233,7 +233,8 @@ fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     }
 }
 
-/// Binds a port of all addresses of IPv6 and, through it, of IPv4, whatever the host's default is.
+/// Binds a port of all addresses of IPv6 and, through it, of IPv4, also where the host's default
+/// differs.
 fn bind_both(port: u16) -> io::Result<std::net::TcpListener> {
     use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn6, sockopt};
     let address = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);

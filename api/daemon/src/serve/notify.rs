@@ -60,7 +60,7 @@ impl Notifier {
     }
 }
 
-/// Half of what the service manager allows, when it means this process.
+/// Half of the service manager's interval, when it means this process.
 fn watchdog_interval(usec: Option<&str>, pid: Option<&str>, own: u32) -> Option<Duration> {
     if pid.is_some_and(|pid| pid.parse() != Ok(own)) {
         return None;

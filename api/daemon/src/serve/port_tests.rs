@@ -157,7 +157,7 @@ impl Port {
         self.try_tls(from, None, protocol).await.expect("a handshake")
     }
 
-    /// An attacker that asked for what it will not take, and has the answer's head.
+    /// An attacker that requested an answer that it will not take, and has the answer's head.
     async fn without_window(
         &self,
         from: u8,
@@ -222,8 +222,7 @@ async fn clients_that_take_no_open_answer_leave_room_for_others() {
         let another = port.try_tls(1, Some(&port.trusted), "http/1.1").await;
         ask(&mut another.expect("a handshake"), "/secret", "\r\n\r\nsecret").await;
         ask(&mut known, "/secret", "\r\n\r\nsecret").await;
-        // The attackers replace what was displaced; a certificate that does not hold changes
-        // nothing.
+        // The attackers replace displaced connections; an invalid certificate changes nothing.
         let shown = (number % 2 == 0).then_some(&forged);
         attackers.push(port.without_window(2, shown).await);
     }
@@ -236,7 +235,7 @@ async fn an_open_answer_that_is_not_taken_ends_its_connection_and_a_known_client
     let mut known = port.without_window(1, Some(&port.trusted)).await;
     let mut stalled = port.without_window(2, None).await;
     until_cut(&mut stalled).await;
-    // The same over HTTP/1.1, where the kernel's buffers are what is full.
+    // The same over HTTP/1.1, where the kernel's buffers fill up.
     let mut reader = port.tls(2, "http/1.1").await;
     reader.write_all(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
     tokio::time::sleep(2 * SOON).await;

@@ -179,7 +179,7 @@ fn structured(mut answer: Answer, form: &str, kind: &str, version: &str) -> Answ
 /// The parameters of a media type.
 type Params<'a> = Vec<(&'a str, &'a str)>;
 
-/// The first form that the client takes and that there is.
+/// The first form that the client accepts and that is available.
 // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go
 fn negotiate(accept: &str, kind: &str, encodings: Encodings) -> Option<Form> {
     if accept.trim().is_empty() {
@@ -273,7 +273,7 @@ mod tests {
         (answer.status, answer.content_type.to_string(), body)
     }
 
-    // What a 1.36 kubelet answered to the same headers.
+    // The answers of a 1.36 kubelet to the same headers.
     #[test]
     fn the_header_decides_as_in_the_kubelet() {
         let text = "text/plain; charset=utf-8";

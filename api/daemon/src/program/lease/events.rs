@@ -36,7 +36,7 @@ impl LeaderEvents {
         Self { client, identity, reporter }
     }
 
-    /// The event for what happened to the lease just now.
+    /// The event for the last change of the lease.
     pub(super) fn event(&self, lease: Option<&Lease>, what: &str) -> Event {
         let of = lease.map(|lease| lease.metadata.clone()).unwrap_or_default();
         let now = Timestamp::now();

@@ -21,7 +21,7 @@ use super::StartError;
 use super::election::Election;
 use crate::tasks;
 
-/// For the thread that decides, to say how it ends, and for the last event.
+/// For the deciding thread, to report how it ends, and for the last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// For the lease to be given up.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
@@ -92,7 +92,7 @@ impl LeaseKeeper {
         self.wish.send_replace(Wish::Release);
         let (is_over, changes) = &*self.is_over;
         let is_over = is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        // The lease is over some time later, whatever becomes of the request.
+        // The lease is over some time later, whether the request succeeds or not.
         drop(changes.wait_timeout_while(is_over, most, |is_over| !*is_over));
     }
 
@@ -121,11 +121,11 @@ impl Drop for LeaderLease {
 }
 
 impl LeaderLease {
-    /// Starts the thread; it asks the API server for nothing yet. Not to be called by a task: what
-    /// it makes cannot be dropped there when something fails.
+    /// Starts the thread; it sends no request yet. Not to be called by a task, because a runtime
+    /// cannot be dropped there when something fails.
     ///
     /// # Errors
-    /// When the timings make no sense, or there is no thread to be had.
+    /// When the timings make no sense, or no thread can be started.
     pub fn begin(
         access: &Access,
         candidate: &Candidate,
@@ -309,7 +309,7 @@ mod tests {
         (server, kube::Client::new(service, "default"))
     }
 
-    /// Holds the lease until this is wished; what the server has then.
+    /// Holds the lease until `wish`; returns the server's state then.
     async fn held_until(wish: Wish) -> Arc<Mutex<Server>> {
         let (server, client) = served();
         let leader_events =

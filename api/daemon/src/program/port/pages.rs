@@ -204,7 +204,7 @@ pub fn denied(denial: Denial, wanted: &Wanted, path: &str) -> Answer {
     }
 }
 
-/// A Status, as Go writes it: it escapes what HTML reads.
+/// A Status, as Go writes it: with HTML's characters escaped.
 fn failure(code: u16, reason: &str, message: &str, details: &str) -> Answer {
     let message = Value::from(message).to_string().replace('&', "\\u0026");
     let text = format!(

@@ -92,7 +92,7 @@ pub struct Connection {
     opened: Instant,
     /// Bytes written to the client so far.
     written: AtomicU64,
-    /// The client is known, or was admitted: it may send what it likes.
+    /// The client is known, or was admitted: it may send any number of bytes.
     is_free: AtomicBool,
     /// The client has proved its name.
     is_proven: AtomicBool,
@@ -394,7 +394,7 @@ mod tests {
         let (first, second, third) = (slow.ask(), prompt.ask(), named.ask());
         [&first, &second].into_iter().for_each(Busy::open);
         third.admit(Some("admin"));
-        // A later one before it: the first is what counts.
+        // A later request before it: the first one counts.
         let later = slow.ask();
         later.end_by(soon + Duration::from_secs(60));
         [&first, &second, &third].into_iter().for_each(|busy| busy.end_by(soon));

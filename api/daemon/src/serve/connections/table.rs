@@ -55,7 +55,7 @@ struct Entry<M> {
     allowed: usize,
     asked_once: bool,
     idle_since: Instant,
-    /// Orders what happened in one instant.
+    /// Orders events of one instant.
     turn: u64,
     mark: M,
 }

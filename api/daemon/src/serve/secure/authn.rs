@@ -31,7 +31,7 @@ use super::user::User;
 use super::websocket;
 use super::{AccessError, Rules};
 
-/// Longest token that is looked at, in bytes.
+/// Longest token that is reviewed, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 * 1024;
 /// How long a refusal with a reason is cached.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
@@ -201,7 +201,7 @@ fn judge(
     Ok((Some(User { name, uid: String::new(), groups, extra }), until))
 }
 
-/// When the first of them ends, in seconds; at once for what cannot be read.
+/// When the first of them ends, in seconds; at once for an unreadable one.
 fn end_of(certificates: &[CertificateDer<'static>]) -> i64 {
     let ends = certificates.iter().map(|der| {
         let parsed = x509_parser::parse_x509_certificate(der);
@@ -242,8 +242,8 @@ impl Tokens {
             self.flights.prove(from);
         }
         let ttl = match answer {
-            // Upstream takes such an answer for an error and keeps it not at all: it may be one
-            // of an API server that has not heard of the token yet.
+            // Upstream takes such an answer for an error and does not cache it: the API server may
+            // not know the token yet.
             Reviewed { user: None, is_explained: true } => self.ttl.min(REFUSED_TTL),
             _ => self.ttl,
         };

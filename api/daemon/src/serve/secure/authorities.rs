@@ -1,9 +1,10 @@
-//! Authorities of client certificates: those of a bundle that hold at the moment.
+//! Authorities of client certificates: those of a bundle that are valid at the moment.
 //!
-//! Input: a bundle, a certificate chain. Output: whether the chain leads to one of them and is meant
-//! for clients, and until when that is so. The TLS library takes of an authority its name and key and
-//! never asks whether it has ended, so those that do not hold are kept from it. What it refuses for
-//! its form is looked at by `old_forms`. Pure but for the log: the time is given.
+//! Input: a bundle, a certificate chain. Output: whether the chain leads to one of them and is
+//! meant for clients, and until when that is so. The TLS library uses only an authority's name and
+//! key and never checks whether it has expired, so invalid ones are kept from it. `old_forms`
+//! verifies certificates with a form that the library refuses. Pure but for the log: the time is
+//! given.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!([-5400, 0, 5400].map(|at| holds(&of_ended, at)), [true, false, false]);
         assert_eq!([-5400, 0, 5400].map(|at| holds(&of_holding, at)), [false, true, true]);
         assert_eq!([-5400, 0, 5400].map(|at| holds(&of_later, at)), [false, false, true]);
-        // What was found out holds until the next one begins.
+        // The result holds until the next one begins.
         let until = all.verify(&of_holding, &[], now).expect("it holds") - now;
         assert!((3590..3610).contains(&until), "{until}");
     }

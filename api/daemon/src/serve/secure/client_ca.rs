@@ -101,7 +101,7 @@ impl ClientCa {
     }
 }
 
-/// Looks at the file, on a thread that may wait for its disk.
+/// Checks the file, on a thread that may wait for its disk.
 fn check((field, path): (&str, &Path), shared: &Mutex<Current>, known: Option<Stamp>) {
     let stamp = Stamp::of(path);
     let read = (stamp != known).then(|| read(path));

@@ -42,13 +42,13 @@ const LIMITS: TurnLimits = TurnLimits {
 pub(super) enum NoAnswer {
     /// Too much is asked; later there may be a turn.
     Busy,
-    /// The API server did not say.
+    /// The API server did not answer the question.
     Failed(String),
 }
 
 type Flight<V> = Shared<BoxFuture<'static, Result<V, NoAnswer>>>;
 
-/// Questions of one kind. A flood of tokens holds up no question about rights.
+/// Questions of one kind. A flood of tokens delays no question about rights.
 pub(super) struct Flights<K, V: Clone> {
     flights: Arc<Mutex<HashMap<K, Flight<V>>>>,
     turns: Turns,

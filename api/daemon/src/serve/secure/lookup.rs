@@ -56,7 +56,7 @@ impl ClusterAuthorities {
         }
     }
 
-    /// Takes what the map says, for as long as it runs.
+    /// Applies the config map's content, for as long as it runs.
     pub async fn follow(self: Arc<Self>, client: kube::Client) {
         let mut spec = FollowSpec::new(NAME, &format!("/api/v1/namespaces/{NAMESPACE}/configmaps"));
         spec.source.field_selector = format!("metadata.name={NAME}");

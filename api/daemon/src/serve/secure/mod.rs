@@ -124,7 +124,7 @@ pub enum Denial {
     Undecided {
         /// The user.
         user: String,
-        /// About what.
+        /// The object.
         object: Object,
     },
 }

@@ -1,10 +1,10 @@
-//! Client certificates that the TLS library refuses and Go takes: those of version 1, as OpenSSL makes
-//! them without an extension file, those that are marked as authorities, and those that are in the
-//! bundle themselves.
+//! Client certificates that the TLS library refuses and Go accepts: those of version 1, as OpenSSL
+//! makes them without an extension file, those that are marked as authorities, and those that are
+//! in the bundle themselves.
 //!
-//! Input: a certificate, authorities, or what a client signed in its handshake. Output: whether an
-//! authority signed the certificate itself, with nothing between, and whether the client has its key.
-//! Whatever has another form is left to the library. Pure: the time is given.
+//! Input: a certificate, authorities, or a client's signature in its handshake. Output: whether an
+//! authority signed the certificate itself, with nothing between, and whether the client has its
+//! key. Any other form is left to the library. Pure: the time is given.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go; Go's crypto/x509 verify.go
 
 use tokio_rustls::rustls::crypto::ring::default_provider;

@@ -1,9 +1,9 @@
-//! The pairs that a daemon makes for itself, and when they have to be made again.
+//! The pairs that a daemon makes for itself, and when they must be renewed.
 //!
 //! Input: the host's name. Output: a certificate of an authority of its own, as client-go makes it,
 //! in memory or in a folder. One that ends within `RENEW_BEFORE` is due: a process that runs for a
-//! year does not show one that has expired. Only pairs with the name that client-go and this file
-//! give their authority are renewed; a pair of the administrator's is left as it is.
+//! year does not show an expired one. Only pairs with the name that client-go and this file give
+//! their authority are renewed; a pair of the administrator's is left as it is.
 // k8s: staging/src/k8s.io/client-go/util/cert/cert.go GenerateSelfSignedCertKey
 
 use std::fs;
@@ -26,7 +26,7 @@ use crate::durable;
 
 /// Validity of a certificate.
 const YEARS: i32 = 1;
-/// So long before its end, in seconds, a pair is made again.
+/// Seconds before its end at which a pair is renewed.
 pub(super) const RENEW_BEFORE: i64 = 30 * 24 * 3600;
 /// Seconds until the next attempt to renew a pair that could not be renewed.
 pub(super) const RENEW_RETRY: i64 = 600;
@@ -101,8 +101,7 @@ fn signed(host: &str, last: Date) -> Result<Pair, rcgen::Error> {
     Ok(Pair { certificate: leaf_pem + &ca_pem, key: key.serialize_pem() })
 }
 
-/// When a pair has to be made again, in seconds since the epoch; never for one that was not made
-/// here.
+/// When a pair must be renewed, in seconds since the epoch; never for one that was not made here.
 pub(super) fn due_at(certified: &CertifiedKey) -> i64 {
     let leaf = certified.cert.first();
     let parsed = leaf.and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
@@ -154,7 +153,7 @@ impl Memory {
         Ok(Self(Arc::new(Kept { host, now: ArcSwap::from_pointee(Made::new(pair)?), is_making })))
     }
 
-    /// The pair in force. One that is due is made again; this handshake does not wait for it.
+    /// The pair in force. One that is due is renewed; this handshake does not wait for it.
     pub(super) fn current(&self) -> Arc<CertifiedKey> {
         let made = self.0.now.load();
         let is_due = jiff::Timestamp::now().as_second() >= made.due_at;

@@ -76,13 +76,13 @@ pub type ServingCert = Arc<ArcSwapOption<CertifiedKey>>;
 pub enum Serving {
     /// Two files.
     Files(Files),
-    /// Whatever the cell holds.
+    /// The pair in the cell.
     Rotated(ServingCert),
     /// One that is in no file.
     Memory(Memory),
 }
 
-/// A pair of files and what was last read from it.
+/// A pair of files and its last content.
 #[derive(Debug)]
 pub struct Files(Arc<Shared>);
 
@@ -108,7 +108,7 @@ struct Current {
     stamps: [Option<Stamp>; 2],
     checked: Instant,
     is_checking: bool,
-    /// When the pair is made again, in seconds since the epoch.
+    /// When the pair is renewed, in seconds since the epoch.
     due_at: i64,
 }
 
@@ -201,7 +201,7 @@ impl Files {
         Ok(Self(Arc::new(Shared { fields, certificate, key, made_for, now })))
     }
 
-    /// The pair in force. A look at the files that is due begins; this handshake does not wait
+    /// The pair in force. Starts a check of the files if one is due; this handshake does not wait
     /// for it.
     fn current(&self) -> Arc<CertifiedKey> {
         let mut now = self.0.now();
@@ -221,7 +221,7 @@ impl Shared {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the files, on a thread that may wait for their disk.
+    /// Checks the files, on a thread that may wait for their disk.
     fn check(&self) {
         let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
         let read = (stamps != self.now().stamps).then(|| self.read());
@@ -232,7 +232,7 @@ impl Shared {
                 now.due_at = self_signed::due_at(&certified);
                 (now.certified, now.stamps) = (certified, stamps);
             }
-            // Half of a pair may be written already: looked at again in a moment.
+            // Half of a pair may be written already: checked again in a moment.
             Some(Err(error)) => tracing::warn!(%error, "the earlier certificate stays in use"),
         }
         drop(now);
@@ -342,7 +342,7 @@ mod tests {
         files
     }
 
-    /// The certificate after a look at the files.
+    /// The certificate after a check of the files.
     fn shown(files: &Files) -> CertificateDer<'static> {
         files.0.now().checked = Instant::now() - 2 * CHECK_EVERY;
         files.current(); // begins to look, and without a runtime ends it

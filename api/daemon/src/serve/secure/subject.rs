@@ -24,7 +24,7 @@ pub(super) struct Subject {
     pub groups: Vec<String>,
 }
 
-/// The subject; `None` for what is no certificate or has no common name.
+/// The subject; `None` if the bytes are no certificate or it has no common name.
 pub(super) fn subject(certificate: &[u8]) -> Option<Subject> {
     let (_, certificate) = Value::expect(certificate, SEQUENCE)?;
     let (_, mut body) = Value::expect(certificate, SEQUENCE)?;
@@ -56,7 +56,7 @@ pub(super) fn subject(certificate: &[u8]) -> Option<Subject> {
     Some(Subject { name: name.filter(|name| !name.is_empty())?, groups })
 }
 
-/// Reads any bytes as a certificate, for fuzzing: what is found was in them.
+/// Reads any bytes as a certificate, for fuzzing: found values must be in them.
 pub fn fuzz(bytes: &[u8]) {
     if let Some(Subject { name, groups }) = subject(bytes) {
         assert!(!name.is_empty() && groups.len() <= GROUPS_MAX);
@@ -72,7 +72,7 @@ pub(super) struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The first value of `bytes` and what follows it.
+    /// The first value of `bytes` and the bytes after it.
     pub(super) fn read(bytes: &'a [u8]) -> Option<(&'a [u8], Self)> {
         let (&tag, rest) = bytes.split_first()?;
         let (&first, mut rest) = rest.split_first()?;

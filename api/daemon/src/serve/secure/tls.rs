@@ -45,7 +45,8 @@ const SUITES: [(&str, CipherSuite); 6] = [
         CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
     ),
 ];
-/// Go's other names: of suites that are too weak to be offered, and of TLS 1.3's, which cannot be chosen.
+/// Go's other names: of suites that are too weak to be offered, and of TLS 1.3's, which cannot be
+/// chosen.
 // k8s: staging/src/k8s.io/component-base/cli/flag/ciphersuites_flag.go allCiphers
 const NOT_OFFERED: [&str; 19] = [
     "TLS_AES_128_GCM_SHA256",

@@ -13,7 +13,7 @@ use std::path::Path;
 const WRITABLE: u32 = 0o022;
 /// All users may read.
 const READABLE: u32 = 0o004;
-/// Only its owner renames or removes what is in the folder.
+/// Only its owner renames or removes a file in the folder.
 const STICKY: u32 = 0o1000;
 /// The mode of folders that are made.
 const FOLDER_MODE: u32 = 0o755;

@@ -1,4 +1,4 @@
-//! Answers that are remembered for a while. Pure: the caller says what time it is.
+//! Answers that are cached for a while. Pure: the caller passes the time.
 //!
 //! Bounds: `ENTRIES_MAX` entries; the oldest goes first. An entry that is too old is no answer.
 

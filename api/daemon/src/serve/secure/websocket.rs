@@ -1,7 +1,7 @@
 //! A bearer token among the sub-protocols of a WebSocket: browsers cannot set headers of their own.
 //!
-//! Pure. Input: a request's headers. Output: the token, or why there is none to be taken; the headers
-//! without it. A token that is malformed, doubled or alone is refused, never overlooked.
+//! Pure. Input: a request's headers. Output: the token, or why there is none; the headers without
+//! it. A token that is malformed, doubled or alone is refused, never overlooked.
 // k8s: staging/src/k8s.io/apiserver/pkg/authentication/request/websocket/protocol.go
 
 use base64::Engine as _;
@@ -11,7 +11,7 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_PROTOCOL, 
 /// In front of a token.
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The token; `None` for what is no WebSocket or has no token.
+/// The token; `None` without a WebSocket or a token.
 pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, String> {
     if !is_websocket(headers) {
         return Ok(None);
@@ -50,7 +50,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     headers.extend(left.map(|value| (SEC_WEBSOCKET_PROTOCOL, value)));
 }
 
-/// Reads any bytes as a list of sub-protocols, for fuzzing: no token is left in it once it is taken.
+/// Reads any bytes as a list of sub-protocols, for fuzzing: none is left once the token is taken.
 pub fn fuzz(bytes: &[u8]) {
     let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
     let mut headers = HeaderMap::new();

@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_peer_with_a_proven_token_does_not_wait_for_those_with_random_ones() {
         for seed in 0..20 {
-            // Slow reviews: the turns under way are what there is too little of.
+            // Slow reviews: turns in flight are the bottleneck.
             let wait = wait_of_the_honest(seed, true, Duration::from_millis(900));
             assert!(wait < Duration::from_secs(1), "seed {seed}: {wait:?}");
         }
