@@ -32,7 +32,7 @@ use crate::node::own::OwnNode;
 pub struct Cluster {
     /// For everything but the heartbeat: limited by kubeAPIQPS and kubeAPIBurst.
     pub client: kube::Client,
-    /// The same for what single pods refer to: behind everything else, and in turn by pod.
+    /// The same for objects of single pods: behind everything else, and in turn by pod.
     pub objects: kube::Client,
     /// The same for the statuses of pods.
     pub writes: kube::Client,

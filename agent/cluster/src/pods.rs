@@ -1,12 +1,12 @@
 //! The API server as a source: a watch of the pods that are bound to this node.
 //!
-//! Input: a client. Output: `Delivery`s, the first of which is a complete list and makes the
-//! source ready; afterwards one for each change, and a complete list again when the watch lost
-//! its place. The first list is a consistent read and the others are at least as new as what is
-//! known, so that the pods never go back in time. Bounds: a full channel holds the watch back. A
-//! failed watch is repeated after `RETRY`, which grows. An outage changes nothing: what was
-//! delivered stays wanted until the API server says otherwise. A pod that cannot be read is named in
-//! the list, so that it is left as it is and no other pod has to wait for it.
+//! Input: a client. Output: `Delivery`s, the first of which is a complete list and makes the source
+//! ready; afterwards one for each change, and a complete list again when the watch lost its
+//! version. The first list is a consistent read and the others are at least as new as the known
+//! state, so that the pods never go back in time. Bounds: a full channel holds the watch back. A
+//! failed watch is repeated after `RETRY`, which grows. An outage changes nothing: delivered pods
+//! stay wanted until the API server reports a change. The list names pods that cannot be read, so
+//! that they are left as they are and no other pod waits for them.
 // k8s: pkg/kubelet/config/apiserver.go NewSourceApiserver
 
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ struct PodSink {
     list: Reading,
     /// The list has a pod of which not even the uid can be read.
     partial: bool,
-    /// Said to be unreadable.
+    /// Logged as unreadable.
     said: BTreeSet<PodUid>,
 }
 

@@ -154,7 +154,7 @@ impl Decisions {
     }
 }
 
-/// Reasons that have a series of their own, so that there is an end to them.
+/// Reasons with a series of their own, so that the number of series is bounded.
 // k8s: pkg/kubelet/kubelet.go admissionRejectionReasons, recordAdmissionRejection
 const REASONS: [&str; 14] = [
     "AppArmor",

@@ -1,4 +1,4 @@
-//! The flight recorder: what it wrote, how long a batch took to be durable, what it lost.
+//! The flight recorder: bytes written, time until a batch is durable, losses.
 
 use std::time::Duration;
 

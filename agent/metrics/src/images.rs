@@ -1,4 +1,4 @@
-//! Requests for images, and what is remembered of pulls.
+//! Requests for images, and records of pulls.
 //!
 //! Bounds: label values are of fixed sets.
 // k8s: pkg/kubelet/images/metrics.go, pkg/kubelet/images/pullmanager/metrics.go
@@ -64,7 +64,7 @@ impl Images {
         }
     }
 
-    /// A container wanted its image; `None` for what was not found out.
+    /// A container requested its image; `None` for an unknown fact.
     pub fn requested(&self, policy: &str, present: Option<bool>, pull: Option<bool>) {
         let word = |known: Option<bool>| known.map_or("unknown".to_owned(), |is| is.to_string());
         let labels = Request {

@@ -234,7 +234,7 @@ impl Lifecycle {
         begins_to_run.is_some()
     }
 
-    /// The API server shows a pod: the one way to say how long its users waited.
+    /// The API server shows a pod: the only measure of how long its users waited.
     // k8s: pkg/kubelet/util/pod_startup_latency_tracker.go ObservedPodOnWatch
     pub(super) fn shown(&self, copy: &Pod, now: UnixNanos) {
         let none = PodStatus::default();

@@ -1,6 +1,6 @@
-//! The node in numbers: its cgroups, sandboxes, hooks, what is switched on.
+//! The node in numbers: its cgroups, sandboxes, hooks, enabled features.
 //!
-//! Input: what the executor reports. Output: handles.
+//! Input: reports of the executor. Output: handles.
 // k8s: pkg/kubelet/metrics/metrics.go,
 //      staging/src/k8s.io/component-base/metrics/prometheus/feature/metrics.go
 
@@ -151,7 +151,7 @@ impl Node {
         }
     }
 
-    /// A pod with user ids of its own was begun, and what came of that is known.
+    /// A pod with user ids of its own was begun; `good` is the result.
     pub(super) fn user_namespaced_pod(&self, good: bool) {
         self.user_pods.inc();
         self.user_pod_errors.inc_by(u64::from(!good));

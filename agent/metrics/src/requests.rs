@@ -1,4 +1,4 @@
-//! Requests to the HTTPS server: how many, how long, of which kind.
+//! Requests to the HTTPS server: counts, durations, kinds.
 //!
 //! Bounds: methods and paths are of fixed sets, whatever clients send.
 // k8s: pkg/kubelet/server/metrics/metrics.go, server.go getMetricBucket

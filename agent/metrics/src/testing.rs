@@ -1,4 +1,4 @@
-//! For tests, also of other crates: what a scraper reads.
+//! For tests, also of other crates: the exposition as a scraper reads it.
 
 use pintle_agent_core::view::Snapshot;
 

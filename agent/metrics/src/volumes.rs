@@ -98,7 +98,7 @@ impl Volumes {
         self.calls.get_or_create(&by).observe(took.as_secs_f64());
     }
 
-    /// An operation on a driver's volume ended, with all that goes before and after its call.
+    /// An operation on a driver's volume ended, with all steps before and after its call.
     // k8s: pkg/volume/util/metrics.go OperationCompleteHook
     pub(super) fn operated(&self, driver: &str, name: &'static str, good: bool, took: Duration) {
         let by = Operation {

@@ -176,7 +176,7 @@ pub struct FileStat {
 /// The result of a step.
 #[derive(Debug)]
 pub enum Done {
-    /// It was done, and there is nothing else to say.
+    /// It was done, and has no result.
     Nothing,
     /// The bytes of a read.
     Bytes(Vec<u8>),
@@ -280,12 +280,12 @@ impl Chain {
         self.step(Step::Unlink { at, is_dir: true })
     }
 
-    /// Renames; what has the new name is replaced unless the flags say otherwise.
+    /// Renames; an existing file of the new name is replaced unless the flags forbid it.
     pub fn rename(&mut self, from: At, to: At, flags: RenameFlags) -> &mut Self {
         self.step(Step::Rename { from, to, flags })
     }
 
-    /// Makes a link at `at` that says `target`.
+    /// Makes a link at `at` to `target`.
     pub fn link(&mut self, target: impl AsRef<Path>, at: At) -> Result<&mut Self, Errno> {
         let target = text(target.as_ref())?;
         Ok(self.step(Step::SymLink { target, at }))
@@ -299,7 +299,7 @@ impl Chain {
         chain
     }
 
-    /// A file that is replaced in one step, once what is `beside` it is written and durable. The
+    /// A file that is replaced in one step, once the file at `beside` is written and durable. The
     /// folder is to be synced after it.
     pub fn replace(beside: At, at: At, bytes: Vec<u8>, mode: Mode) -> Self {
         let mut chain = Self::new();

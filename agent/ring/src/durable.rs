@@ -30,8 +30,8 @@ impl NewFile {
     }
 }
 
-/// Replaces or makes the files. What an interrupted call left beside them is removed, so that each
-/// has its mode from its first byte on. Some may be replaced where others fail.
+/// Replaces or makes the files. Removes the leftovers of an interrupted call, so that each file has
+/// its mode from its first byte on. Some may be replaced where others fail.
 pub async fn replace(place: Place, folder: &Path, files: &[NewFile]) -> Result<(), FileError> {
     let mut done = run_all(place.clone(), batch(folder, files)?).await;
     if let Err(FileError::Chain(error)) = &done

@@ -35,7 +35,7 @@ const ENTRIES: u32 = 256;
 /// Reason why a chain did not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// This step of it failed; what came before was done.
+    /// This step of it failed; the steps before were done.
     #[error("{operation}: {errno}")]
     Step {
         /// The step's number, from 0.
@@ -266,7 +266,7 @@ impl Files {
     }
 }
 
-/// Runs a batch on the process's ring for the place; what became of each chain.
+/// Runs a batch on the process's ring for the place; returns the result of each chain.
 pub async fn run(place: Place, batch: impl Into<Batch>) -> Result<Answers, Blocked> {
     Files::of_process(place.class()).run(place, batch).await
 }

@@ -264,7 +264,7 @@ mod tests {
     fn what_is_open_is_closed_once_whatever_failed() {
         let chain = replace();
         let cut = || failed(Errno::ECANCELED);
-        // What did not open is not closed.
+        // A file that did not open is not closed.
         let mut progress = Progress::default();
         let first = progress.next(&chain);
         let none = vec![failed(Errno::EEXIST), cut(), cut()];

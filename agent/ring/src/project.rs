@@ -105,7 +105,7 @@ struct Quota {
     valid: u32,
 }
 
-// What the kernel writes has to fit.
+// The kernel's structures must fit.
 const _: () = assert!(size_of::<Attributes>() == 28);
 const _: () = assert!(size_of::<State>() == 24);
 const _: () = assert!(size_of::<Quota>() == 72);
@@ -144,8 +144,7 @@ pub fn of_dir(dir: BorrowedFd<'_>) -> Result<Option<Project>, ProjectError> {
     Ok(found.map(project))
 }
 
-/// Gives the folder to a project, and with it what is made inside from now on; false where there
-/// are no projects.
+/// Gives the folder to a project, and with it new files inside; false where there are no projects.
 pub fn assign(dir: BorrowedFd<'_>, id: u32) -> Result<bool, ProjectError> {
     let set = attributes(dir).and_then(|mut wanted| {
         wanted.project = id;
@@ -161,7 +160,7 @@ pub fn assign(dir: BorrowedFd<'_>, id: u32) -> Result<bool, ProjectError> {
 /// Usage of a project of the folder's file system; `None` where it is not accounted.
 pub fn usage(dir: BorrowedFd<'_>, id: u32) -> Result<Option<ProjectUsage>, ProjectError> {
     let quota = match quota_call::<Quota>(dir, id) {
-        // XFS says so of a project that nothing belongs to.
+        // XFS returns this for a project without files.
         Err(Errno::ENOENT) => Ok(Some(Quota::default())),
         answer => known(answer),
     };

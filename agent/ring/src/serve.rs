@@ -107,7 +107,7 @@ impl Shared {
             self.changed(&mut state);
         }
         drop(state);
-        // What it holds may take its time to go.
+        // Dropping its buffers may take time.
         drop(withdrawn);
     }
 
@@ -260,7 +260,7 @@ impl Work<'_> {
         self.advance(id)
     }
 
-    /// Begins what of a batch may begin; ends it when nothing is left.
+    /// Begins the chains of a batch that may begin; ends the batch when none is left.
     fn advance(&mut self, id: JobId) -> io::Result<()> {
         loop {
             let Some(running) = self.running.get_mut(&id) else { return Ok(()) };
@@ -285,7 +285,7 @@ impl Work<'_> {
         self.go_on(flight, chain)
     }
 
-    /// Submits the next part of a chain, or takes down what became of it.
+    /// Submits the next part of a chain, or stores the chain's result.
     fn go_on(&mut self, flight: usize, chain: Chain) -> io::Result<()> {
         let flying = self.flying[flight].as_ref().expect("a chain is under way");
         let part = flying.progress.next(&chain);

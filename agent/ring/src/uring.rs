@@ -1,17 +1,18 @@
-//! Entries and completions of one io_uring: with `project`, the only files of the agent with `unsafe`.
+//! Entries and completions of one io_uring: with `project`, the only files of the agent with
+//! `unsafe`.
 //!
 //! Input: parts of chains, each for a place in a slab. Output: a part's chain and answers once the
 //! kernel has completed all of its entries. Owned by the thread that serves the ring.
 //!
-//! Why this is sound: whatever an entry points to (paths, buffers, descriptors) belongs to the
-//! chain and its `Memory`, which are in the slab before the entry is made, are not touched while it
-//! is under way, and leave the slab only after the last completion of their part. Where the ring
-//! ends before that, they are leaked: a file server that is dead is not waited for.
+//! Why this is sound: all memory that an entry points to (paths, buffers, descriptors) belongs to
+//! the chain and its `Memory`, which are in the slab before the entry is made, are not touched
+//! while it is in flight, and leave the slab only after the last completion of their part. Where
+//! the ring ends before that, they are leaked: a dead file server is not waited for.
 //!
 //! Bounds: one part for each place of the slab; the completion queue has room for every entry of
 //! all parts, a cancellation of each, and the wake-up, so that it cannot overflow. A submission
 //! that the kernel takes only in part would cut a chain in two: that is an error here, and the
-//! entries that were left are never submitted.
+//! remaining entries are never submitted.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -76,7 +77,7 @@ struct Flight {
 /// One ring, for the thread that made it.
 pub(crate) struct Uring {
     ring: IoUring,
-    /// Never grows, so that what is in it stays where it is.
+    /// Never grows, so that its elements do not move.
     flights: ManuallyDrop<Vec<Option<Flight>>>,
     is_async: bool,
     last: u32,
@@ -88,7 +89,7 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// Makes a ring, or says what the kernel lacks.
+    /// Makes a ring; the error names a missing feature of the kernel.
     pub(crate) fn new(sizes: Sizes, wake: Arc<EventFd>) -> io::Result<Self> {
         let completions = (2 * sizes.flights * ENTRIES_MAX + 2).next_power_of_two();
         let completions = u32::try_from(completions).map_err(io::Error::other)?;
@@ -157,7 +158,7 @@ impl Uring {
         self.push(&entries)
     }
 
-    /// Asks the kernel to break off what is left of a part.
+    /// Asks the kernel to cancel the rest of a part.
     pub(crate) fn cancel(&mut self, flight: usize) -> io::Result<()> {
         let Some(begun) = &self.flights[flight] else { return Ok(()) };
         let left = begun.results.iter().enumerate().filter(|(_, result)| result.is_none());
@@ -178,13 +179,13 @@ impl Uring {
         while room(&mut self.ring) < entries.len() {
             self.submit(None)?;
         }
-        // SAFETY: what the entries point to is in `flights` (or is `word`), is not touched before
-        // their completions have come, and is leaked if the ring ends before that.
+        // SAFETY: all memory that the entries point to is in `flights` (or is `word`), is not
+        // touched before their completions have come, and is leaked if the ring ends before that.
         let pushed = unsafe { self.ring.submission().push_multiple(entries) };
         pushed.map_err(io::Error::other)
     }
 
-    /// Submits what is queued and waits until something completes, or for so long.
+    /// Submits the queued entries and waits until one completes, or for so long.
     pub(crate) fn wait(&mut self, longest: Option<Duration>) -> io::Result<()> {
         if !self.is_armed {
             let wake = Fd(self.wake.as_raw_fd());
@@ -218,7 +219,7 @@ impl Uring {
         }
     }
 
-    /// Takes what has completed.
+    /// Takes the completed parts.
     pub(crate) fn reap(&mut self) -> Vec<Ended> {
         let mut completed = std::mem::take(&mut self.completed);
         completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
@@ -409,7 +410,7 @@ fn name_entry_of(step: &Step) -> Entry {
     }
 }
 
-/// Longest write of the kernel at a time; what is beyond it is a further part.
+/// Longest write of the kernel at a time; the rest is a further part.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(1 << 30)
 }

@@ -33,7 +33,7 @@ pub(crate) fn timeline(pod: &str, uid: &str, entries: &[TimelineEntry]) -> Value
     json!({"pod": pod, "uid": uid, "entries": entries})
 }
 
-/// Says which pod an answer is about.
+/// Adds the pod's name and uid to an answer.
 pub(crate) fn name_pod(answer: &mut Value, view: &PodView) {
     answer["pod"] = json!(full(view));
     answer["uid"] = json!(uid(view));

@@ -29,7 +29,7 @@ use super::stats::Stats;
 use super::{Parts, access, node_logs, pages, pod_list, routes, run, stream};
 use crate::Views;
 
-/// The server's connection to the runtime, and what is read through it.
+/// The server's connection to the runtime, and statistics that are read through it.
 pub(super) type Runtime = (Client, Arc<Stats>);
 
 impl Handler for Api {

@@ -16,7 +16,7 @@ pub(crate) struct Attributes {
     pub(crate) subresources: Vec<&'static str>,
 }
 
-/// Paths of more than one subresource: the fine-grained one, then what it was before.
+/// Paths of more than one subresource: the fine-grained one, then the older one.
 const FINE: [(&str, &str); 4] =
     [("/pods", "pods"), ("/healthz", "healthz"), ("/configz", "configz"), ("/runningpods", "pods")];
 /// Paths of one subresource; every other path is `proxy`.

@@ -62,7 +62,7 @@ impl Health {
         self.awaited.load_full()
     }
 
-    /// When this agent began, as the wall clock says.
+    /// The wall clock's time at which this agent began.
     pub fn born(&self) -> jiff::Timestamp {
         let age = jiff::SignedDuration::try_from(self.heart.born.elapsed()).unwrap_or_default();
         jiff::Timestamp::now().checked_sub(age).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
@@ -73,7 +73,7 @@ impl Health {
         self.heart.last_beat_ms.store(millis(self.heart.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// `Ok`, or what is wrong.
+    /// `Ok`, or the fault.
     pub fn check(&self) -> Result<(), String> {
         self.heart.check()
     }

@@ -34,7 +34,7 @@ const RUNS_MAX: usize = 4;
 const CHUNK_BYTES: usize = 16 * 1024;
 const PROGRAM: &str = "journalctl";
 
-/// Writes what is asked for into `sink`.
+/// Writes the requested logs into `sink`.
 pub(super) async fn copy(root: &Path, query: &NodeQuery, sink: &Sink) {
     static TURNS: Semaphore = Semaphore::const_new(RUNS_MAX);
     let copied = async {
@@ -146,7 +146,7 @@ pub(super) fn stat(root: &Path, name: &str) -> Result<(), String> {
     })
 }
 
-/// Whatever is below the folder by this name, opened.
+/// Opens the file or folder of this name below `root`.
 pub(super) fn find(root: &Path, name: &str) -> std::io::Result<File> {
     let dir = open_dir(root)?;
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;

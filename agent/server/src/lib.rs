@@ -184,7 +184,7 @@ pub struct Handle {
     pub https: Option<SocketAddr>,
 }
 
-/// Threads for what only blocks in libraries: the look-up of the runtime's host name.
+/// Threads for library calls that can only block: the look-up of the runtime's host name.
 const BLOCKING_THREADS_MAX: usize = 2;
 
 /// Reason why the server cannot start.

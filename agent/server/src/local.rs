@@ -1,10 +1,10 @@
-//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan|retry|pressure|dump`
-//! ask. All of them read but `/retry`, which is a POST.
+//! Routes of the command socket: those of `pintle-agent
+//! pods|explain|timeline|plan|retry|pressure|dump`. All of them read but `/retry`, which is a POST.
 //!
-//! Input: a path and `?pod=NAME`. Output: JSON; a refusal is `{"error", "more"}` with a status of 4xx
-//! or 5xx. Everything is answered from the latest snapshot but `/plan`, `/retry` and `/pressure`,
-//! which ask the main thread and give up after `MAIN_WAIT`, so that a hung main thread can still be
-//! looked at.
+//! Input: a path and `?pod=NAME`. Output: JSON; a refusal is `{"error", "more"}` with a status of
+//! 4xx or 5xx. Everything is answered from the latest snapshot but `/plan`, `/retry` and
+//! `/pressure`, which ask the main thread and give up after `MAIN_WAIT`, so that a hung main thread
+//! can still be examined.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -64,7 +64,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Logs of services, or the file or folder that is named as one; `None` when nothing is asked that way.
+/// Logs of services, or the file or folder that is named as one; `None` without such a query.
 async fn queried(
     root: &'static Path,
     rest: &str,
@@ -334,7 +334,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", root.path().join("zero")).expect("linked");
         for name in ["pipe", "zero"] {
             assert_eq!(get(root.path(), name).await.0, 404, "{name}");
-            // As if it were swapped after the look at it.
+            // As if it were swapped after the check.
             assert!(open_regular(&root.path().join(name)).is_err(), "{name}");
         }
     }

@@ -1,8 +1,8 @@
-//! `/logs/?query=`: what a query for logs of the node's services asks for. Pure.
+//! `/logs/?query=`: queries for logs of the node's services. Pure.
 //!
 //! Input: the parameters of a URL. Output: services or a file, and journalctl's arguments; or the
-//! kubelet's refusal. Nothing that a client sends becomes more than one argument of its own, behind
-//! a `--name=`. Bounds: `SERVICES_MAX`, `SERVICE_BYTES_MAX`, `LINES_MAX`, the URL's own.
+//! kubelet's refusal. No parameter of a client becomes more than one argument of its own, behind a
+//! `--name=`. Bounds: `SERVICES_MAX`, `SERVICE_BYTES_MAX`, `LINES_MAX`, the URL's own.
 // k8s: pkg/kubelet/kubelet_server_journal.go newNodeLogQuery, validate;
 //      kubelet_server_journal_linux.go getLoggingCmd
 
@@ -165,7 +165,7 @@ impl NodeQuery {
 }
 
 impl Time {
-    /// RFC 3339. The digits go on as they are, whatever the offset, as in the kubelet.
+    /// RFC 3339. The digits are kept as they are, whatever the offset, as in the kubelet.
     fn parse(given: &str) -> Option<Self> {
         let at = given.parse().ok()?;
         let (date, time) = given.split_once('T')?;

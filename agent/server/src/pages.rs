@@ -1,4 +1,4 @@
-//! Small pages about the agent itself: what goes into configz, statusz and flagz.
+//! Small pages about the agent itself: configz, statusz and flagz.
 //!
 //! Input: the configuration. Output: an `Answer`. Pure but for the clock.
 
@@ -14,7 +14,7 @@ use super::route::TABLE;
 
 /// The component that the agent replaces.
 const COMPONENT: &str = "kubelet";
-/// Instead of Go's profiles: what the kubelet answers when they are switched off.
+/// Instead of Go's profiles: the kubelet's answer when they are switched off.
 pub(super) const NO_PPROF: &str = "profiling endpoint is disabled.\n";
 /// Instead of klog's verbosity, in the same way.
 pub(super) const NO_DEBUG_FLAGS: &str = "flags endpoint is disabled.\n";

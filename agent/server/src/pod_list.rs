@@ -105,7 +105,7 @@ fn running_pod(observed: &ObservedPod) -> Value {
     })
 }
 
-/// Adds what Go prints of a spec although it is empty.
+/// Adds the empty fields of a spec that Go prints.
 fn spec_as_go_prints(spec: &mut Value) {
     if spec.is_null() {
         *spec = json!({"containers": null});

@@ -1,10 +1,10 @@
 //! The text of each pod on `/pods`, kept from one answer to the next.
 //!
-//! Input: a snapshot. Output: a `v1.PodList` as JSON. Effects: keeps what it wrote. Owner: the pages of
-//! one listener. A pod's metadata and spec are written again when its object is another one, its
-//! status when that is; all else is copied. Bounds: `BYTES_MAX` of texts; pods beyond are written for
-//! each answer. Why: on a node with 50 pods an answer took several milliseconds of processor, nearly all
-//! for texts that were the same as in the answer before.
+//! Input: a snapshot. Output: a `v1.PodList` as JSON. Effects: keeps the texts. Owner: the pages of
+//! one listener. A pod's metadata and spec are written again when its object has changed, its
+//! status when that has; all else is copied. Bounds: `BYTES_MAX` of texts; further pods are written
+//! for each answer. Why: on a node with 50 pods an answer took several milliseconds of processor,
+//! nearly all for texts that were the same as in the answer before.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,7 @@ impl PodText {
         }
     }
 
-    /// Writes again what is another object now.
+    /// Writes the texts of changed objects again.
     fn renew(&mut self, view: &PodView) {
         if !Arc::ptr_eq(&self.pod, &view.pod) {
             (self.pod, self.head) = (Arc::clone(&view.pod), pod_list::head(&view.pod).into());

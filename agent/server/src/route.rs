@@ -1,4 +1,4 @@
-//! From method and path to what is asked for. Pure.
+//! From method and path to a route. Pure.
 //!
 //! Every route of the HTTPS server and of the read-only port stands in `TABLE`, so that a test can
 //! walk all of them. Debugging routes exist only with `enableDebuggingHandlers`.
@@ -59,7 +59,7 @@ pub(super) enum NoRoute {
     NotFound,
     /// The path has other methods.
     Method,
-    /// The configuration switches it off; with what the kubelet says then.
+    /// The configuration switches it off; with the kubelet's text.
     Off(&'static str),
 }
 
@@ -78,7 +78,7 @@ enum Shape {
     PodUid,
 }
 
-/// One row: path, what it is, its shape, its methods, whether it is one of debugging.
+/// One row: path, kind, shape, methods, whether it is a debugging route.
 pub(super) struct Row {
     pub(super) root: &'static str,
     kind: Kind,
@@ -126,7 +126,7 @@ pub(super) const TABLE: &[Row] = &[
     row("/statusz", Kind::Statusz, Shape::Exact, GET, true),
     row("/flagz", Kind::Flagz, Shape::Exact, GET, true),
 ];
-/// Paths that say why they are missing without debugging; the other ones of debugging are unknown
+/// Paths with a message of their own when debugging is off; the other debugging routes are unknown
 /// then.
 // k8s: pkg/kubelet/server/server.go InstallDebuggingDisabledHandlers
 const SAID_DISABLED: [&str; 8] = [

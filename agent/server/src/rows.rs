@@ -1,7 +1,7 @@
 //! One row for each pod, as `pintle-agent pods` shows them. Pure.
 //!
 //! READY, STATUS and RESTARTS are those that people know from `kubectl get pods`; WHY is the
-//! sentence of `explain` for a pod that is not as it should be.
+//! sentence of `explain` for an unhealthy pod.
 // k8s: pkg/printers/internalversion/printers.go printPod
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec};

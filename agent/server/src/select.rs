@@ -1,9 +1,9 @@
 //! Finds the pod that a person means: by uid, `NAMESPACE/NAME`, name alone, or the beginning of one
 //! of these.
 //!
-//! Pure. What is the whole name of a pod is never the beginning of another's. A name that several
-//! pods have is refused with all of them, a name that none has with the
-//! names that are near, so that the next try succeeds.
+//! Pure. A pod's whole name never counts as the beginning of another's. A name that several pods
+//! have is refused with all of them; an unknown name is refused with similar names, so that the
+//! next try succeeds.
 
 use pintle_agent_config::did_you_mean;
 use pintle_agent_core::view::{PodView, Snapshot};

@@ -22,11 +22,11 @@ use super::select;
 
 /// Age of a call from which its processes are looked for.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
-/// Bundles and commands that are looked at for one call.
+/// Bundles and commands that are read for one call.
 const BUNDLES_MAX: usize = 4096;
 const COMMANDS_MAX: usize = 4;
 
-/// Something that the runtime was asked for and that goes on.
+/// A request to the runtime that is still in flight.
 pub(super) struct Asked {
     method: &'static str,
     subject: String,
@@ -45,8 +45,8 @@ impl Asked {
         Self { method: PULL_TURN, subject, started }
     }
 
-    /// A stream of the HTTPS port: what it is about is the newest container of that name, or the
-    /// pod's sandbox.
+    /// A stream of the HTTPS port: its subject is the newest container of that name, or the pod's
+    /// sandbox.
     pub(super) fn of_stream(stream: &Stream, snapshot: &Snapshot) -> Option<Self> {
         let view = select::by_name(snapshot, &stream.pod.0, &stream.pod.1)?;
         let subject = match stream.container.as_str() {

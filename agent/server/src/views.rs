@@ -1,6 +1,6 @@
 //! The latest snapshot of all pods, published by the driver after each turn.
 //!
-//! Read by other threads through an `arc-swap`: a reader never waits and never holds up the driver.
+//! Read by other threads through an `arc-swap`: a reader never waits and never delays the driver.
 
 use std::sync::Arc;
 

@@ -54,7 +54,7 @@ pub(crate) fn action(action: &Action) -> String {
     }
 }
 
-/// The name of an input and what it says.
+/// The name of an input and its content.
 pub(crate) fn input(input: &Input) -> (&'static str, String) {
     match input {
         Input::Desired { pod, .. } => ("Desired", wanted(pod)),
@@ -116,7 +116,7 @@ pub(crate) fn input(input: &Input) -> (&'static str, String) {
     }
 }
 
-/// The name of a command and what it says.
+/// The name of a command and its content.
 pub(crate) fn command(command: &Command) -> (&'static str, String) {
     match command {
         Command::Read { stamp, after, .. } if after.is_zero() => ("Read", format!("stamp {stamp}")),

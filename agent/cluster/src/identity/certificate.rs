@@ -78,7 +78,7 @@ impl Validity {
             && wanted.addresses.is_subset(&self.addresses)
     }
 
-    /// When to replace it: after 70 to 90 % of its life, as `part`, from 0 to 1, says.
+    /// When to replace it: after 70 to 90 % of its life, by `part` from 0 to 1.
     // k8s: certificate_manager.go jitteryDuration
     pub fn deadline(&self, part: f64) -> i64 {
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]

@@ -1,7 +1,7 @@
 //! Asks the cluster for a certificate: a CertificateSigningRequest and its answer.
 //!
-//! Input: what the certificate is to name, a key. Output: the certificate in PEM. The key never
-//! leaves the node. Bounds: the caller's time limit.
+//! Input: the names of the certificate, a key. Output: the certificate in PEM. The key never leaves
+//! the node. Bounds: the caller's time limit.
 // k8s: staging/src/k8s.io/client-go/util/certificate/csr/csr.go,
 //      pkg/kubelet/certificate/bootstrap/bootstrap.go requestNodeCertificate
 

@@ -1,8 +1,8 @@
 //! Replaces certificates before they end.
 //!
 //! Owner: one task for each certificate. It sleeps until 70 to 90 % of the certificate's life have
-//! passed, or what it must name changes, then requests a new one. `due` is pure. Bounds: one
-//! request at a time, waits of `PAUSES` after failures, `SIGN_MAX` for a signature.
+//! passed, or its names must change, then requests a new one. `due` is pure. Bounds: one request at
+//! a time, waits of `PAUSES` after failures, `SIGN_MAX` for a signature.
 // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go
 
 use std::collections::BTreeSet;
@@ -37,8 +37,8 @@ const SIGN_MAX: Duration = Duration::from_secs(15 * 60);
 const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(32));
 /// A wall clock may jump, so no sleep is longer.
 const SLEEP_MAX: Duration = Duration::from_secs(600);
-/// For this long the agent goes on without a client certificate that holds while the server refuses
-/// to give it one.
+/// How long the agent runs without a valid client certificate while the server refuses to give it
+/// one.
 // k8s: cmd/kubelet/app/server.go buildKubeletClientConfig
 const REFUSED_MAX: Duration = Duration::from_secs(300);
 
@@ -144,7 +144,7 @@ impl Rotation {
         Self { store, signer, client, first, in_force, counts, access, without, part, at_once }
     }
 
-    /// Rotates for ever. `wanted` says what the certificate is to name; `None` while that is not
+    /// Rotates for ever. `wanted` has the names of the certificate; `None` while they are not
     /// known.
     pub async fn run(mut self, mut wanted: watch::Receiver<Option<Wanted>>) {
         let mut pause = PAUSES.0;
@@ -153,7 +153,7 @@ impl Rotation {
             let sleep = match &now_wanted {
                 None => SLEEP_MAX,
                 Some(names) => match self.turn_unless_changed(names, &mut wanted).await {
-                    // A certificate that names what is not so any more is not waited for.
+                    // A certificate with outdated names is not waited for.
                     None => continue,
                     Some(Ok(sleep)) => {
                         pause = PAUSES.0;
@@ -198,7 +198,7 @@ impl Rotation {
     }
 
     async fn turn(&mut self, wanted: &Wanted) -> Result<Duration, RequestError> {
-        // Files that do not answer say nothing about what they hold.
+        // A disk that does not answer says nothing about the stored pair.
         let Ok(current) = self.stored().await else { return Ok(PAUSES.0) };
         let current = current.map(|(_, validity)| validity);
         let due = match self.at_once {

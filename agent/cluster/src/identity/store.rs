@@ -1,9 +1,9 @@
 //! The files of a certificate that is replaced: dated ones, and a link to the current one.
 //!
 //! `NAME-current.pem` is a link to `NAME-DATE.pem`, which holds certificate and key. The link is
-//! replaced as a whole and the folder synced, so that a crash or a power loss leaves the old pair or
-//! the new one. A file is never written twice: of two updates within one second the later one gets a
-//! number. Blocks.
+//! replaced as a whole and the folder synced, so that a crash or a power loss leaves the old pair
+//! or the new one. A file is never written twice: of two updates within one second the later one
+//! gets a number. Blocks.
 // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_store.go
 
 use std::fs::{self, OpenOptions};
@@ -24,7 +24,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// `name` is `kubelet-client` or `kubelet-server`. Ends what a crash left half done.
+    /// `name` is `kubelet-client` or `kubelet-server`. Completes an update that a crash
+    /// interrupted.
     pub fn open(dir: &Path, name: &'static str) -> Self {
         let store = Self { dir: dir.to_owned(), name };
         if !store.current().exists() && fs::symlink_metadata(store.updated()).is_ok() {
@@ -43,7 +44,7 @@ impl Store {
         self.dir.join(format!("{}-updated.pem", self.name))
     }
 
-    /// PEM of the pair in force, and what it says.
+    /// PEM of the pair in force, and its validity.
     pub fn read(&self) -> Option<(Vec<u8>, Validity)> {
         let pem = fs::read(self.current()).ok()?;
         let validity = Validity::of_pem(&pem)?;

@@ -223,7 +223,7 @@ async fn wait_for_change(shared: Weak<Shared>, uid: PodUid, pod: Pod, before: Ve
 /// Reason why a claim has no volume.
 struct Unresolved {
     error: ClaimError,
-    /// The API server did not answer: what was known before is as good.
+    /// The API server did not answer: the earlier resolution stays valid.
     is_unanswered: bool,
 }
 

@@ -30,7 +30,7 @@ pub(super) trait Kept: Default + 'static {
     fn put(&mut self, object: Self::Wire) -> bool;
     /// It was deleted.
     fn remove(&mut self, namespace: &str, name: &str);
-    /// Takes from an earlier record what `stays` and is not here.
+    /// Takes from an earlier record the objects that `stays` selects and that are not here.
     fn keep(&mut self, earlier: Self, stays: &dyn Fn(&str, &str) -> bool);
 }
 
@@ -100,7 +100,7 @@ impl<K: Kept> Collection<K> {
                 }
             }
         };
-        // Whatever is known then is the answer.
+        // The state after a timeout is the answer.
         let _ = tokio::time::timeout(patience, told).await;
         self.state.known.get()
     }
@@ -205,7 +205,7 @@ impl<K: Kept> ObjectSink<K::Wire> for RecordSink<K> {
 }
 
 impl<K: Kept> State<K> {
-    /// Says once that one was left out.
+    /// Logs once that an object was left out.
     fn has_room(&self, it_has: bool) {
         if !it_has && !self.told_full.replace(true) {
             tracing::warn!("there are more {} than the agent keeps; pods miss the others", K::NAME);

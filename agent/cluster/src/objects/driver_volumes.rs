@@ -24,7 +24,7 @@ use super::{Objects, Shared};
 
 /// Drivers that are remembered.
 const DRIVERS_MAX: usize = 256;
-/// Said where a node without an API server would need one.
+/// Error where a node without an API server would need one.
 const ALONE: &str = "it needs an API server, and this node has none";
 
 /// Specs of CSIDriver objects, by name.

@@ -29,7 +29,7 @@ pub struct ContainerObjects {
 }
 
 impl Objects {
-    /// Gathers what a container of a registered pod refers to.
+    /// Gathers the objects that a container of a registered pod refers to.
     pub async fn environment(
         &self,
         uid: &PodUid,

@@ -162,8 +162,8 @@ impl Objects {
         Self(Some(shared))
     }
 
-    /// Takes note of what a pod refers to; to be called before its volumes and containers are made
-    /// ready, and again whenever its definition may have changed.
+    /// Records the references of a pod; to be called before its volumes and containers are
+    /// prepared, and again whenever its definition may have changed.
     // k8s: pkg/kubelet/util/manager/cache_based_manager.go RegisterPod
     pub fn register(&self, uid: &PodUid, pod: &Pod) {
         let Some(shared) = &self.0 else { return };

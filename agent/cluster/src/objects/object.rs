@@ -107,7 +107,7 @@ impl Written for ConfigMapWire {
 impl Written for SecretWire {
     fn keep(self) -> Object {
         let version = version(&self.metadata);
-        // Records of images say which secret pulled them.
+        // Records of images name the secret that pulled them.
         let metadata = ObjectMeta {
             name: Some(self.metadata.name),
             namespace: Some(self.metadata.namespace),

@@ -474,7 +474,7 @@ mod tests {
         for (refresh_at, now, part, want) in [
             (10_000, 1_000, 0.0, 10_000),
             (10_000, 1_000, 0.5, 10_150),
-            // The node's clock is ahead: whatever comes is old already.
+            // The node's clock is ahead: every new certificate is old already.
             (10_000, 20_000, 0.5, 20_060),
             (10_000, 9_990, 0.0, 10_050),
         ] {

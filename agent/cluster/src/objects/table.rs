@@ -55,7 +55,7 @@ enum Known {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Pods that refer to it, and for what.
+    /// Pods that refer to it, and their use of it.
     referrers: BTreeMap<PodUid, Use>,
     known: Known,
     asked: u64,
@@ -68,7 +68,7 @@ struct Entry {
     let_down: BTreeSet<PodUid>,
 }
 
-/// A read that is due: what it answers, and what it may not be overtaken by.
+/// A read that is due: the ticket that it answers, and the changes that may not overtake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     ticket: u64,
@@ -88,7 +88,7 @@ impl Table {
         self.pods.is_empty()
     }
 
-    /// Takes note of what a pod refers to now.
+    /// Records the current references of a pod.
     pub(super) fn register(&mut self, uid: &PodUid, references: References) -> Orders {
         let mut orders = Orders::default();
         let before = self.pods.remove(uid).unwrap_or_default();
@@ -182,7 +182,7 @@ impl Table {
     pub(super) fn answered(&mut self, key: &Key, due: Due, found: Option<Object>) -> Vec<Told> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.error = None;
-        // That it is not there says nothing about when: the watch may have seen it come since.
+        // A missing object has no version: the watch may have seen it come since.
         if found.is_none() && entry.changes != due.changes {
             return Vec::new();
         }

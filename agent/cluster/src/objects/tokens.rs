@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::wire::{self, Pace, WireError};
 
-/// Longest use of a token, whatever its life.
+/// Longest use of a token, however long its life.
 // k8s: pkg/kubelet/token/token_manager.go maxTTL
 const USE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Life of a token when none is asked for.

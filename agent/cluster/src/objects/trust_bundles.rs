@@ -146,7 +146,7 @@ impl Bundles {
     }
 }
 
-/// Certificates as Go writes them, without what stands around them.
+/// Certificates as Go writes them, without text around them.
 // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go cleanCertificateChain
 pub(super) fn clean_pem(text: &str) -> String {
     let found = CertificateDer::pem_slice_iter(text.as_bytes()).flatten();

@@ -1,9 +1,10 @@
 //! Reads and creates at the API server, with bounded bodies that never get into a log.
 //!
-//! The client of `kube` prints what it cannot parse; a secret or a token must not end there. So
-//! requests go through its connection, but answers are read here, up to `BODY_BYTES_MAX`; watches
-//! are the informers'. Each request is made in the share of the pod that needs it, so that a pod that
-//! refers to thousands of objects holds up itself. Effects; no retries, which are the callers'.
+//! The client of `kube` prints an answer that it cannot parse; a secret or a token must not end
+//! there. So requests go through its connection, but answers are read here, up to `BODY_BYTES_MAX`;
+//! watches are the informers'. Each request is made in the share of the pod that needs it, so that
+//! a pod with thousands of references delays only itself. Effects; no retries, which are the
+//! callers'.
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Bytes;
@@ -63,7 +64,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     parse(&send(client, request.body(Body::empty())).await?)
 }
 
-/// Creates something and returns what came of it.
+/// Creates an object and returns the server's answer.
 pub(super) async fn create<T: DeserializeOwned>(
     client: &Client,
     share: &Share,
@@ -111,7 +112,7 @@ async fn collect(answer: Response<Body>) -> Result<Bytes, WireError> {
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     serde_json::from_slice(body).map_err(|error| {
-        // Where, but not what: serde's own text may quote a value.
+        // The position, but not the text: serde's own message may quote a value.
         let (line, column) = (error.line(), error.column());
         WireError::Failed(format!("the API server's answer breaks off at {line}:{column}"))
     })

@@ -1,8 +1,8 @@
-//! Events of pods: from what the stages say to an event of the API, about the right object.
+//! Events of pods: from a stage's report to an event of the API, about the right object.
 //!
-//! Input: uid, reason, sentence and container, as the timeline takes them, from any stage. Output:
-//! `pintle_api::events`. Owner of the pods that may be spoken about: the intake names them, the
-//! driver takes them away, so there is one for each worker at most. Never waits.
+//! Input: uid, reason, message and container, as the timeline takes them, from any stage. Output:
+//! `pintle_api::events`. Owner of the known pods: the intake adds them, the driver removes them, so
+//! there is one for each worker at most. Never waits.
 // k8s: pkg/kubelet/container/ref.go GenerateContainerRef
 
 use std::collections::BTreeMap;

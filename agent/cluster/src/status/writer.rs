@@ -35,7 +35,7 @@ use tokio::sync::Notify;
 
 /// Longest wait for an answer, from the moment at which the request's turn has come.
 pub const REQUEST_MAX: Duration = Duration::from_secs(10);
-/// Least wait when the API server says that it is busy and not for how long.
+/// Least wait when the API server is busy and sends no `Retry-After`.
 const BUSY: Duration = Duration::from_secs(1);
 /// The longest that one "later" of the API server is obeyed.
 const LATER_MAX: Duration = Duration::from_secs(600);
@@ -81,7 +81,7 @@ impl Writer {
         writer
     }
 
-    /// From now on writes and what the API server shows are counted.
+    /// From now on writes and copies from the API server are counted.
     pub fn count_in(&self, metrics: Arc<Metrics>) {
         let _ = self.metrics.set(metrics); // the first value stays
     }

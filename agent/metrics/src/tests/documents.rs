@@ -139,7 +139,7 @@ fn what_is_worth_watching_is_served_and_what_is_absent_is_not() {
             }
         }
     }
-    // What nothing has happened of yet is served as soon as it has.
+    // A family without an event yet is served after the first one.
     let registered = registered();
     assert!(registered.contains("kubelet_evictions") && !served.contains_key("kubelet_evictions"));
     let all: Vec<_> = served.keys().cloned().chain(registered).collect();
@@ -199,7 +199,7 @@ fn asked(expression: &str) -> Asked {
     asked
 }
 
-/// The labels of a selector, and what follows its bracket.
+/// The labels of a selector, and the text behind its bracket.
 fn selector(text: &str) -> (Vec<String>, &str) {
     let (mut labels, mut rest) = (Vec::new(), text);
     while let Some((label, value)) = rest.split_once(['=', '!']) {

@@ -11,7 +11,7 @@ use super::{own, runtime, uid};
 use crate::chain::{At, Batch, Chain, How};
 use crate::files::{Answers, Files};
 
-/// Long enough for whatever is not hung.
+/// Longer than any operation that is not hung.
 const LONG: Duration = Duration::from_secs(60);
 /// Certainly over before a dead server answers.
 const SHORT: Duration = Duration::from_millis(50);
@@ -155,7 +155,7 @@ fn the_last_handle_goes_while_the_kernel_works() {
                 assert_eq!(ended.expect_err("nobody answers"), Blocked::TimedOut(SHORT));
             }
         });
-        // What the kernel was to write to is still there when it does.
+        // The kernel's buffers still exist when it writes to them.
         drop(hung);
         let files = Files::ring(true).expect("this kernel has io_uring");
         let read = reads(Path::new("/nowhere"), 8);

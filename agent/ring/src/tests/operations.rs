@@ -194,7 +194,7 @@ fn a_full_and_a_read_only_disk_are_errors_of_their_step() {
         let write = |bytes: usize| {
             Chain::replace(at(folder.join(".f")), at(folder.join("f")), vec![1; bytes], mode(0o600))
         };
-        // What fits of it is written before the kernel says so.
+        // The part that fits is written before the kernel reports the error.
         assert_eq!(failure(files, write(128 << 10)).await, (1, Errno::ENOSPC));
         assert!(!folder.join("f").exists());
         let mut chain = Chain::new();

@@ -58,7 +58,7 @@ fn chain(folder: &Path, steps: &[Random]) -> Chain {
     chain
 }
 
-/// A folder's files with what is in them.
+/// A folder's files with their content.
 fn tree(folder: &Path) -> Tree {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,7 +1,7 @@
 //! One request without a body over a unix socket, blocking.
 //!
-//! HTTP/1.1 with `Connection: close`; the agent always says how long its answer is. Bounds:
-//! `ANSWER_WAIT` for each read, `ANSWER_BYTES_MAX` in all.
+//! HTTP/1.1 with `Connection: close`; the agent's answer always has a length. Bounds: `ANSWER_WAIT`
+//! for each read, `ANSWER_BYTES_MAX` in all.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,7 +34,7 @@ pub(super) enum HttpError {
         /// The socket.
         path: PathBuf,
     },
-    /// The agent said nothing in time.
+    /// The agent sent nothing in time.
     #[error("the agent has not answered for {} s; see its log", ANSWER_WAIT.as_secs())]
     Silent,
     /// The connection broke.

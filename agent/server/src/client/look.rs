@@ -67,7 +67,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// The form that the command asks for, and else what the terminal can do.
+    /// The form that the command asks for, and else the terminal's.
     pub(super) fn of(command: &ClientCommand) -> Self {
         let is_terminal = io::stdout().is_terminal();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -130,7 +130,7 @@ pub(super) fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// JSON in which what a terminal would obey is escaped; serde only does so for the first 32.
+/// JSON with control characters escaped; serde only does so for the first 32.
 pub(super) fn plain_json(json: &str) -> String {
     let escaped = |c: char| match c != '\n' && is_obeyed(c) {
         true => format!("\\u{:04x}", u32::from(c)),
@@ -147,7 +147,8 @@ fn shown(text: &str) -> impl Iterator<Item = char> {
     text.chars().map(spaced).filter(|c| !is_obeyed(*c))
 }
 
-/// Controls, and what turns the direction of writing or ends a line.
+/// True for control characters, and for characters that turn the direction of writing or end a
+/// line.
 fn is_obeyed(c: char) -> bool {
     let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}');
     c.is_control() || turns || matches!(c, '\u{2066}'..='\u{2069}')

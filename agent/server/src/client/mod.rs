@@ -24,7 +24,7 @@ use look::Look;
 
 /// Interval of `--watch`: people need no newer answer.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// Puts the cursor into the upper left corner and clears what is below.
+/// Puts the cursor into the upper left corner and clears the screen below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Reason why there is nothing to print.
@@ -45,7 +45,7 @@ enum ClientError {
     Refused { error: String, more: Vec<String> },
 }
 
-/// Asks, prints, and says how it went.
+/// Asks, prints, and returns the exit code.
 pub fn run(command: &ClientCommand) -> ExitCode {
     let result = match &command.question {
         Question::Replay(of) => recorded::replayed(of, command).and_then(|(text, is_equal)| {
@@ -61,7 +61,7 @@ pub fn run(command: &ClientCommand) -> ExitCode {
     result.unwrap_or_else(|error| failed(&error))
 }
 
-/// Prints what needs no agent: help, a version, a completion script.
+/// Prints a text that needs no agent: help, a version, a completion script.
 pub fn print(text: &str) -> ExitCode {
     match write(&mut io::stdout(), text) {
         Ok(_) => ExitCode::SUCCESS,
@@ -74,7 +74,8 @@ fn failed(error: &ClientError) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// False when the reader has seen enough, as `head`, which is no reason to fail; a full disk is one.
+/// False when the reader closed standard output, as `head`, which is no failure; a full disk is
+/// one.
 fn write(out: &mut impl Write, text: &str) -> Result<bool, ClientError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
@@ -188,7 +189,7 @@ fn ask(socket: &Path, question: &Question) -> Result<Value, ClientError> {
     Err(ClientError::Refused { error: text(&value["error"]), more })
 }
 
-/// Escapes what may not stand in a query.
+/// Escapes characters that may not stand in a query.
 fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let escape = |byte: u8| match plain(byte) {

@@ -95,7 +95,7 @@ pub(super) fn timeline(answer: &Value, look: &Look) -> String {
     format!("{} (uid {}){seen}\n{}", text(&answer["pod"]), text(&answer["uid"]), look.table(&rows))
 }
 
-/// Of which record an answer is, and of what moment.
+/// The record and the moment of an answer.
 pub(super) fn record(answer: &Value) -> String {
     let at = answer["unixNanos"].as_i64().unwrap_or_default();
     let at = jiff::Timestamp::from_nanosecond(at.into()).unwrap_or_default();

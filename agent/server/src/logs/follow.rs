@@ -28,14 +28,14 @@ use crate::Views;
 
 /// Text that is gathered before it is sent. A client that does not read has a few such pieces.
 const CHUNK_BYTES: usize = 4 * 1024;
-/// Bytes of a log that are looked at in one go, whether they are wanted or not.
+/// Bytes of a log that are read in one go, whether they are wanted or not.
 const LOOK_BYTES: u64 = 1 << 20;
 /// Pause while too many of a pod's readers wait.
 const FULL_PAUSE: Duration = Duration::from_millis(50);
-/// A log is looked at that often without any hint.
+/// Interval at which a log is checked without any hint.
 // k8s: the same file, logForceCheckPeriod
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After a new file appeared the runtime may still write what it had read into the old one.
+/// After a new file appeared the runtime may still write buffered lines into the old one.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// One reading of a log.
@@ -43,7 +43,7 @@ pub(super) struct Follow {
     pub(super) uid: PodUid,
     pub(super) path: PathBuf,
     pub(super) query: LogQuery,
-    /// The container to follow for as long as it runs; `None` reads what is there.
+    /// The container to follow for as long as it runs; `None` reads the existing lines.
     pub(super) container: Option<String>,
     pub(super) views: Views,
     pub(super) watches: Watches,
@@ -87,10 +87,10 @@ impl Follow {
         container: &str,
         reading: &mut Reading<'_>,
     ) -> Result<io::Result<()>, Gone> {
-        // Before the first read: what is written afterwards wakes this task.
+        // Before the first read: later writes wake this task.
         let mut watch = self.path.parent().and_then(|dir| self.watches.watch(dir));
         loop {
-            // Asked before reading: what an ended container wrote is all there by now.
+            // Asked before reading: all lines of an ended container are already in the file.
             let runs = self.runs(container);
             if let Err(error) = reading.drain().await? {
                 return Ok(Err(error));
@@ -133,7 +133,7 @@ async fn changed(watch: &mut Option<Watch>) {
     }
 }
 
-/// Runs `look` where it may wait for its disk, with the pod's share. Too many of the pod's readers
+/// Runs `look` where it may wait for its disk, with the pod's share. Too many readers of the pod
 /// wait for each other; a client that goes meanwhile is not waited for.
 async fn off<T: Send + 'static>(
     uid: &PodUid,
@@ -266,7 +266,7 @@ impl Reading<'_> {
     }
 }
 
-/// Text up to a chunk, or what one look at the file came to.
+/// Text up to a chunk, or the result of one read of the file.
 fn gather(reader: &mut LogReader) -> io::Result<(Vec<u8>, Step)> {
     let (mut text, begun) = (Vec::new(), reader.bytes_read());
     loop {

@@ -1,6 +1,6 @@
 //! The parameters of a request for a container's log. Pure.
 //!
-//! Input: a query. Output: what to read, or the refusal with the kubelet's status and text.
+//! Input: a query. Output: the options, or the refusal with the kubelet's status and text.
 // k8s: pkg/kubelet/server/server.go getContainerLogs,
 //      pkg/apis/core/v1/validation/validation.go ValidatePodLogOptions
 

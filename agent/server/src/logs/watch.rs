@@ -54,7 +54,7 @@ impl Watches {
         match inotify {
             Ok(inotify) => {
                 let shared = Arc::new(Shared { inotify, folders: Mutex::default() });
-                // Without it followed logs are looked at once a second.
+                // Without it followed logs are checked once a second.
                 pintle_daemon::tasks::serve("log watch", read(Arc::clone(&shared)));
                 Self(Some(shared))
             }

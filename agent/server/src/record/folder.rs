@@ -96,7 +96,7 @@ impl Folder {
             match numbers(&path) {
                 Ok(numbers) if numbers.is_empty() => {}
                 Ok(numbers) => return Ok(Self { path, numbers }),
-                // What was named has to be there; what may be below it need not.
+                // The named path must exist; folders below it need not.
                 Err(error) if path != dir && error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(RecordError::Unreadable { path, error }),
             }

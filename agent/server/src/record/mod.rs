@@ -1,10 +1,10 @@
-//! Reads what the flight recorder wrote, and runs the decisions again over it.
+//! Reads the flight recorder's files, and replays the decisions.
 //!
-//! Input: the folder of a record. Output: a `Report` that says of each run of the agent whether the
-//! same comes of it, and what of the record was lost; or what pods looked like at a moment of it.
-//! Effects: reads files. Blocking, for commands and tests; nothing of a running agent calls it. A
-//! panic of the decisions is caught and is the report's finding. Bounds: one segment at a time, and
-//! those of the decisions themselves.
+//! Input: the folder of a record. Output: a `Report` with, for each run of the agent, whether the
+//! decisions are equal, and the lost parts of the record; or the pods at a moment of it. Effects:
+//! reads files. Blocking, for commands and tests; nothing of a running agent calls it. A panic of
+//! the decisions is caught and is the report's finding. Bounds: one segment at a time, and those of
+//! the decisions themselves.
 
 mod folder;
 pub(crate) mod past;
@@ -37,14 +37,14 @@ pub enum Lost {
     Segments(RangeInclusive<u64>),
     /// A file has no byte of its segment.
     Segment(u64),
-    /// A file has another segment than its name says, and is passed over.
+    /// A file contains another segment than its name, and is skipped.
     Misnamed {
         /// The number in its name.
         name: u64,
         /// The number in its bytes.
         holds: u64,
     },
-    /// The head of a segment, which says when it began.
+    /// The head of a segment, with its time.
     Head(u64),
     /// Batches of a segment.
     Batches {
@@ -73,7 +73,7 @@ pub struct Report {
     pub bytes: u64,
     /// Each run of the agent, oldest first.
     pub runs: Vec<Outcome>,
-    /// Frames before the first start or state, or behind a gap: nothing can be said of them.
+    /// Frames before the first start or state, or behind a gap: they cannot be replayed.
     pub passed: u64,
     /// Frames that are whole and of another version, which this one cannot read.
     pub unknown: u64,

@@ -1,4 +1,4 @@
-//! A record of a few inputs of one pod, for the tests of what reads it.
+//! A record of a few inputs of one pod, for the tests of its readers.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -81,7 +81,7 @@ impl<'a> Agent<'a> {
         Self { dir, flight, pods: Pods::new(settings()), seconds, commands: VecDeque::new() }
     }
 
-    /// Takes an input a second after the one before, and records what comes of it.
+    /// Takes an input a second after the one before, and records its commands.
     pub(crate) fn takes(&mut self, input: Input) {
         self.takes_other(input.clone(), input);
     }
@@ -140,7 +140,8 @@ impl<'a> Agent<'a> {
     /// The pod is not wanted any more, and all that is asked for to end it is done.
     pub(crate) fn removes_all(&mut self) {
         self.takes(Input::Removed { uid: uid() });
-        // It goes after a handful; a bound, as the test would go on for ever otherwise.
+        // The pod is gone after a handful; a bound, because the test would go on for ever
+        // otherwise.
         for _ in 0..100 {
             match self.commands.pop_front() {
                 Some(Command::Gone { .. }) => return,

@@ -1,7 +1,7 @@
 //! `/metrics/cadvisor`: the families of cAdvisor that dashboards select. Pure.
 //!
-//! Input: a sweep with everything, the snapshot, the machine. Output: the exposition. One table
-//! says each family's name, type and figure; docs/COMPAT.md lists what is left out and why.
+//! Input: a sweep with everything, the snapshot, the machine. Output: the exposition. One table has
+//! each family's name, type and figure; docs/COMPAT.md lists the omitted ones with reasons.
 // k8s: github.com/google/cadvisor metrics/prometheus.go, prometheus_machine.go;
 //      pkg/kubelet/server/server.go containerPrometheusLabelsFunc
 
@@ -82,8 +82,9 @@ pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) 
     text.into_string()
 }
 
-/// Each cgroup once, whatever stands for it: all pods may be in the root, and the runtime with the agent.
-/// Those of pods that went since the sweep are left out, as without their names they would be others.
+/// Each cgroup once, also when several names share it: all pods may be in the root, and the runtime
+/// with the agent. Pods that went since the sweep are left out, as without their names they would
+/// be others.
 fn rows<'a>(sweep: &'a Sweep, named: &HashMap<Key, Names>) -> Vec<Row<'a>> {
     let mut paths = HashSet::new();
     let rows = sweep.cgroups.iter().filter_map(|(key, found)| {
@@ -420,7 +421,7 @@ mod tests {
     use super::*;
     use crate::stats::testing::{families, recorded, sweep, world};
 
-    /// Left out on purpose; docs/COMPAT.md says why.
+    /// Left out on purpose; docs/COMPAT.md has the reasons.
     const LEFT_OUT: [&str; 8] = [
         "container_cpu_load_average_10s",
         "container_cpu_load_d_average_10s",

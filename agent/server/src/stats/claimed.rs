@@ -50,7 +50,7 @@ struct LastFigures {
     counted: Option<Counted>,
 }
 
-/// Asks file systems how full they are. Clones share what they remember.
+/// Reads the usage of file systems. Clones share the cache.
 #[derive(Clone, Debug)]
 pub(super) struct FileSystems {
     claims: ClaimViews,

@@ -25,7 +25,7 @@ use pintle_agent_host::volume::dir_fd::{open_beneath, open_dir};
 
 use super::files::Usage;
 
-/// Folders inside each other that are open; of each there are two descriptors and a page of its list.
+/// Nested folders that are open; of each there are two descriptors and a page of its list.
 const OPEN_MAX: usize = 128;
 /// Folders inside each other: 32 times as many as a path can name, in 4 MiB.
 const DEPTH_MAX: usize = 1 << 16;
@@ -116,7 +116,7 @@ struct Walk {
 
 struct Level {
     inode: u64,
-    /// The same as the list of the folder above has it: not all file systems say it alike.
+    /// The same as the list of the folder above has it: file systems may differ in the two.
     listed: u64,
     /// Nothing once it is closed.
     open: Option<(OwnedFd, OwningIter)>,
@@ -137,7 +137,7 @@ impl Walk {
         level.open.as_mut().map(|(folder, list)| (&*folder, list))
     }
 
-    /// Goes into a folder.
+    /// Enters a folder.
     fn enter(&mut self, level: Level) -> nix::Result<()> {
         if self.levels.len() >= self.bounds.depth {
             self.is_whole = false;
@@ -154,7 +154,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Goes back to the folder above; false when that lies elsewhere by now, and with it all that is left.
+    /// Returns to the folder above; false when that was moved, and the rest of it cannot be read.
     fn leave(&mut self, device: u64) -> nix::Result<bool> {
         let Some(below) = self.levels.pop() else { return Ok(true) };
         if self.levels.len() > self.closed {

@@ -1,7 +1,7 @@
-//! `kubelet_container_log_filesystem_used_bytes`: what containers' logs take on disk.
+//! `kubelet_container_log_filesystem_used_bytes`: disk usage of containers' logs.
 //!
-//! `folders` and `exposition` are pure; what is between them reads the metadata of log files, at each
-//! scrape of `/metrics`. Bounds: those of `files::folder`.
+//! `folders` and `exposition` are pure; the code between them reads the metadata of log files, at
+//! each scrape of `/metrics`. Bounds: those of `files::folder`.
 // k8s: pkg/kubelet/metrics/collectors/log_metrics.go
 
 use std::collections::HashMap;

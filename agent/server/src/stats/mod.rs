@@ -59,7 +59,7 @@ use sweep::{Kind, RATE_MIN, Sweep, Sweeper};
 
 /// How long a reading is reused.
 const FRESH_FOR: Duration = Duration::from_secs(5);
-/// The same for what the runtime and the file systems say.
+/// The same for figures of the runtime and of file systems.
 const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
 
 /// The threads that read cgroups and count volumes, and the query for writable layers, for the
@@ -150,7 +150,7 @@ impl Stats {
     // k8s: pkg/kubelet/server/stats/handler.go handleSummary
     pub(super) async fn summary(&self, only_cpu_and_memory: bool) -> Answer {
         let kind = if only_cpu_and_memory { Kind::Shown } else { Kind::Processes };
-        // The runtime may take its time: what is in use now comes after it.
+        // The runtime may take its time: current usage is read after it.
         let storage = match only_cpu_and_memory {
             true => None,
             false => match self.storage(&self.views.load()).await {

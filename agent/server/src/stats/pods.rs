@@ -32,7 +32,7 @@ use super::{Gauges, files, logs, targets, volumes};
 /// Longest wait for cgroups; without them memory and processes are unknown.
 const SWEEP_WAIT: Duration = Duration::from_secs(10);
 
-/// Reads what pods take.
+/// Reads the usage of pods.
 #[derive(Debug)]
 pub struct PodGauge {
     gauges: Gauges,

@@ -1,4 +1,4 @@
-//! `/metrics/resource`: what metrics-server and so the HPA read. Pure.
+//! `/metrics/resource`: the metrics of metrics-server and so of the HPA. Pure.
 // k8s: pkg/kubelet/metrics/collectors/resource_metrics.go
 
 use std::borrow::Cow;
@@ -100,7 +100,7 @@ fn figures(text: &mut Text, what: &str, rows: &[Row<'_>]) {
     for row in rows {
         let at = row.found.sample.at.0 / 1_000_000;
         let sample = &row.found.sample;
-        // What is used and what is left.
+        // Used and available swap.
         let Some(limit) = sample.swap_limit_bytes else { continue };
         let limit = limit.max(sample.swap_bytes) as f64;
         text.sample("container_swap_limit_bytes", &row.labels, limit, Some(at));

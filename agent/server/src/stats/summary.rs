@@ -189,7 +189,7 @@ pub(super) struct NodeFigures {
 pub(super) struct Storage {
     /// The file system of `--root-dir`.
     pub(super) node: FileSystem,
-    /// That of images, if this node knows it, and what they use.
+    /// The file system of images, if this node knows it, and their usage.
     pub(super) images: (Option<FileSystem>, Usage),
     /// Writable layers.
     pub(super) layers: Arc<LayersTold>,
@@ -352,8 +352,8 @@ fn volume(counted: &Counted) -> VolumeStats {
     VolumeStats { fs, name: counted.name.clone(), claim: counted.claim.clone() }
 }
 
-/// Writable layers and logs of running containers, the agent's own files of a pod, and the volumes
-/// that lie on the node's disk; what is known of them.
+/// Usage of writable layers and logs of running containers, the agent's own files of a pod, and the
+/// volumes that lie on the node's disk, as far as it is known.
 // k8s: pkg/kubelet/stats/helper.go calcEphemeralStorage
 fn ephemeral(
     uid: &str,
@@ -409,7 +409,8 @@ fn pressure(sample: &Sample, which: usize) -> Psi {
     let Pressure { some, full } = pressure[which];
     let data = |stall: pintle_agent_host::cgroup::stats::Stall| PsiData {
         // Microseconds, though the API's comment says nanoseconds: upstream does not convert the
-        // kernel's. k8s: github.com/opencontainers/cgroups fs2/psi.go parsePSIData
+        // kernel's.
+        // k8s: github.com/opencontainers/cgroups fs2/psi.go parsePSIData
         total: stall.total_us,
         avg10: stall.avg10,
         avg60: stall.avg60,
@@ -448,7 +449,7 @@ fn network(time: &str, interfaces: &[Interface]) -> NetworkStats {
     }
 }
 
-/// A file system, with what all take of it.
+/// A file system, with the usage of all its users.
 fn whole_disk(fs: &FileSystem, at: UnixNanos) -> FsStats {
     let all = Usage {
         bytes: fs.capacity_bytes.saturating_sub(fs.free_bytes),

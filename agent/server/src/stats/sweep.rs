@@ -29,7 +29,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const WARM_FOR: Duration = Duration::from_secs(60);
 /// Shortest time over which the use per second is computed.
 pub(super) const RATE_MIN: Duration = Duration::from_secs(2);
-/// Longest time over which it is: what was used before that says little of now.
+/// Longest time between the two sweeps of a rate: older use says little of the present.
 const RATE_MAX: Duration = Duration::from_secs(30);
 
 /// All figures of one moment.
@@ -60,7 +60,7 @@ pub(super) enum Kind {
     Shown,
     /// Also the processes of containers, which the kernel lists at each reading.
     Processes,
-    /// Also what `/metrics/cadvisor` shows.
+    /// Also the readings of `/metrics/cadvisor`.
     More,
     /// The readings of eviction ranking, for some cgroups, now: processes, but no use per second,
     /// and nothing is kept for the next sweep.
@@ -68,7 +68,7 @@ pub(super) enum Kind {
 }
 
 impl Sweep {
-    /// The use per second is known, but of what is new.
+    /// True if the use per second is known, but for new cgroups.
     pub(super) fn has_rates(&self) -> bool {
         self.cgroups.get(&Key::Root).is_none_or(|root| root.nano_cores.is_some())
     }

@@ -49,7 +49,7 @@ pub(super) struct Target {
     uid: PodUid,
     name: String,
     path: PathBuf,
-    /// Lies on the node's disk and goes with the pod.
+    /// Lies on the node's disk and is deleted with the pod.
     is_ephemeral: bool,
     /// Only the agent writes it.
     is_ours: bool,
@@ -185,7 +185,7 @@ impl Counter {
     async fn ask(&self, targets: Vec<Target>, is_all: bool) {
         let (done, counted) = oneshot::channel();
         if self.requests.try_send(Request { targets, is_all, done }).is_ok() {
-            let _ = tokio::time::timeout(WAIT_MAX, counted).await; // what is known then
+            let _ = tokio::time::timeout(WAIT_MAX, counted).await; // the latest counts then
         }
     }
 }
@@ -226,7 +226,7 @@ enum Attempt {
     Counted(Counted),
     /// It is not there yet, or no more: it holds nothing.
     NotThere,
-    /// Nothing is known of what it holds.
+    /// Its usage is unknown.
     Failed,
 }
 
@@ -268,7 +268,7 @@ impl Thread {
         let mut volumes = Volumes::new();
         let may = self.by_project && targets.iter().any(|target| target.may_have_project);
         let projects = if may { project::Files::host().listed() } else { Listed::default() };
-        // Whatever is slow comes last.
+        // Slow volumes come last.
         let mut ordered: Vec<_> = targets.iter().collect();
         let takes = |known: Option<&Known>| known.map_or(FIRST_TAKES, |known| known.took);
         ordered.sort_by_key(|target| takes(before.get(&target.path)));
@@ -298,7 +298,7 @@ impl Thread {
         volumes
     }
 
-    /// A round has ended: what is gone is known no more.
+    /// Publishes the volumes of a finished round; volumes that are gone are dropped.
     fn publish(&self, volumes: Volumes) {
         let mut latest = locked(&self.latest);
         latest.volumes = Arc::new(volumes);
@@ -313,7 +313,7 @@ impl Thread {
         is_final || known.since.elapsed() < self.period + known.took
     }
 
-    /// Counts a volume, with what was known of it before.
+    /// Counts a volume; `known` is its last count.
     fn try_again(
         &self,
         target: &Target,

@@ -5,10 +5,9 @@
 //!   WebSocket v5.channel.k8s.io        streams translated    remote.rs   ──> SPDY/3.1 v4
 //!   WebSocket SPDY/3.1+portforward     SPDY bytes unwrapped  tunnel.rs   ──> SPDY/3.1
 //! ```
-//! `request` is pure: what the URL asks for; `handshake` answers it, `websocket` and `spdy` are the
-//! frames of either side.
-//! Nothing of a stream passes the main thread; every direction holds one buffer of
-//! `proxy::BUFFER_BYTES`, so a client that stalls holds up its stream and nothing else.
+//! `request` is pure: the parameters of the URL; `handshake` answers it, `websocket` and `spdy` are
+//! the frames of either side. Nothing of a stream passes the main thread; every direction holds one
+//! buffer of `proxy::BUFFER_BYTES`, so a client that stalls delays its own stream and nothing else.
 // k8s: pkg/kubelet/server/server.go getExec, getAttach, getPortForward
 
 mod handshake;

@@ -268,7 +268,7 @@ mod tests {
         let (_user, client) = tokio::io::duplex(64);
         let (runtime, mut container) = tokio::io::duplex(64);
         let joined = tokio::spawn(copy(client, runtime));
-        // What does not fit into the two pipes and the buffer is never taken.
+        // Bytes that do not fit into the two pipes and the buffer are never taken.
         let too_much = vec![0; 2 * 64 + BUFFER_BYTES + 1];
         let more = timeout(Duration::from_millis(50), container.write_all(&too_much)).await;
         assert!(more.is_err(), "the writer waits");

@@ -30,7 +30,7 @@ use super::{Wanted, handshake};
 const STATUS_BYTES_MAX: usize = 64 * 1024;
 /// The dialect of SPDY that the runtime speaks.
 const V4: HeaderValue = HeaderValue::from_static("v4.channel.k8s.io");
-/// The header that says what a stream is.
+/// The header with the type of a stream.
 const STREAM_TYPE: &str = "streamtype";
 
 /// Numbers of the streams in a WebSocket's messages.
@@ -41,7 +41,7 @@ const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
-/// Opens the WebSocket; the runtime is reached afterwards, and what fails then is its status.
+/// Opens the WebSocket; the runtime is dialed afterwards, and a failure then is its status.
 pub(super) async fn open(wanted: Wanted, streams: Streams) -> Reply {
     let Wanted { mut request, url, turn, .. } = wanted;
     let Some(reply) = handshake::accept(request.headers(), V5) else {
@@ -147,7 +147,7 @@ impl Numbers {
         frames
     }
 
-    /// The stream that a client's message goes to; `None` for what was not asked for.
+    /// The stream for a client's message; `None` if it was not requested.
     fn stream_of(&self, channel: u8) -> Option<u32> {
         let number = match channel {
             STDIN => self.stdin,
@@ -184,8 +184,8 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
         }
     }
 
-    /// From the client to the runtime, until the client closes the WebSocket. What a runtime that
-    /// has gone does not take is dropped: how it ended is still to be read.
+    /// From the client to the runtime, until the client closes the WebSocket. Bytes for a runtime
+    /// that has gone are dropped: its final status is still to be read.
     async fn up(&self, from: impl AsyncRead + Unpin, numbers: &Numbers) -> io::Result<()> {
         let mut reader = Reader::new(from);
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -255,7 +255,7 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
     }
 
     /// From the runtime to the client, until all outputs and the status have ended, or the runtime
-    /// has gone: one that could not start a command says so and ends nothing.
+    /// has gone: one that could not start a command sends an error and ends no stream.
     // k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/remotecommand/exec.go ServeExec
     async fn down(
         &self,
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(all.stream_of(STDOUT), None, "clients do not write outputs");
     }
 
-    /// A runtime that takes stdin to its end, answers with what it got, and says how it ended.
+    /// A runtime that takes stdin to its end, answers with it, and sends its status.
     async fn runtime(mut end: impl AsyncRead + AsyncWrite + Unpin, status: &[u8]) {
         let numbers = Numbers::new(ALL);
         let mut opening = vec![0; numbers.open().len()];

@@ -1,16 +1,16 @@
 //! SPDY/3.1, as much of it as a client of a runtime's exec and attach needs.
 //!
 //! Output: frames that open streams with one header, carry data and end. Input: frames of the
-//! runtime; their heads are parsed, their headers never looked at, so nothing is ever
-//! decompressed. Our own headers are "compressed" in stored blocks, which every zlib reads: the
-//! stream's state is then the position in it and nothing else. There is no flow control in this
-//! dialect; a side that does not read holds up the whole connection. Pure, and
-//! of nothing else of the agent: fuzzing links this file alone.
+//! runtime; their heads are parsed, their headers ignored, so nothing is ever decompressed. Our own
+//! headers are "compressed" in stored blocks, which every zlib reads: the stream's state is then
+//! the position in it and nothing else. There is no flow control in this dialect; a side that does
+//! not read blocks the whole connection. Pure, and independent of the rest of the agent: fuzzing
+//! links this file alone.
 // k8s: staging/src/k8s.io/streaming/pkg/httpstream/spdy/connection.go; github.com/moby/spdystream
 
 /// Bytes of every frame's head.
 pub(super) const HEAD_BYTES: usize = 8;
-/// Largest payload of a control frame that is looked at.
+/// Largest payload of a control frame that is read.
 const PING_BYTES: usize = 4;
 /// The first stream of a client; further ones are every second number.
 pub(super) const FIRST_STREAM: u32 = 1;
@@ -155,7 +155,7 @@ mod tests {
             deflated.extend_from_slice(&frame[start..]);
         }
         let mut out = Vec::new();
-        // The stream goes on for as long as the connection: its end is missing here.
+        // The stream continues for as long as the connection: its end is missing here.
         let _ = DeflateDecoder::new(deflated.as_slice()).read_to_end(&mut out);
         out
     }

@@ -1,7 +1,7 @@
 //! Port-forward through a WebSocket: its messages carry the bytes of a SPDY connection.
 //!
 //! Effects. Input: a WebSocket that offers `SPDY/3.1+…`. Output: the runtime's SPDY connection, its
-//! bytes wrapped into binary messages. Nothing of SPDY is looked at. Bounds: those of `proxy`.
+//! bytes wrapped into binary messages. SPDY itself is not parsed. Bounds: those of `proxy`.
 // k8s: staging/src/k8s.io/apiserver/pkg/util/proxy/streamtunnel.go
 
 use hyper::header::{

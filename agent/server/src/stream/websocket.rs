@@ -1,8 +1,8 @@
 //! Frames of WebSocket, the server's side (RFC 6455).
 //!
-//! `head` is pure; `Reader` and `write` move frames. A message is never gathered: its payload passes
-//! through the caller's buffer piece by piece, so a frame of any length costs nothing. Extensions
-//! are not offered. What breaks the protocol ends the stream. Uses nothing of the agent: fuzzing
+//! `head` is pure; `Reader` and `write` move frames. A message is never gathered: its payload
+//! passes through the caller's buffer piece by piece, so a frame of any length costs nothing.
+//! Extensions are not offered. A protocol error ends the stream. Uses nothing of the agent: fuzzing
 //! links this file alone.
 
 use std::io;
@@ -184,7 +184,7 @@ pub(super) async fn write(
     to.flush().await
 }
 
-/// Says that the stream has ended well, and closes.
+/// Sends the close of a stream that ended well, and closes.
 pub(super) async fn close(to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     write(to, Opcode::Close, None, &NORMAL_CLOSURE.to_be_bytes()).await?;
     to.shutdown().await

@@ -24,7 +24,7 @@ const ATTACKERS: usize = 700;
 const PROMPT: Duration = Duration::from_secs(5);
 /// Limit of an answer's time, as a multiple of the time of a server without an attack.
 const SLOWER: u32 = 20;
-/// Answers that are looked at.
+/// Number of measured answers.
 const ASKS: usize = 10;
 /// Bytes of a flood that is not stopped.
 const FLOOD_BYTES: usize = 256 << 20;
@@ -242,7 +242,7 @@ fn heads_without_end_are_cut() {
     attacked.is_served();
     for mut bomb in bombs {
         let mut answer = Vec::new();
-        let _ = bomb.read_to_end(&mut answer); // reset: what was sent is not read to its end
+        let _ = bomb.read_to_end(&mut answer); // reset: the sent bytes are not read to their end
         assert!(!answer.starts_with(b"HTTP/1.1 2"), "{}", String::from_utf8_lossy(&answer));
     }
 }

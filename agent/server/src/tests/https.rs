@@ -199,7 +199,7 @@ fn builder()
 -> tokio_rustls::rustls::ConfigBuilder<ClientConfig, tokio_rustls::rustls::client::WantsClientCert>
 {
     let provider = Arc::new(default_provider());
-    // The server's certificate is self-signed, and not what is tested.
+    // The server's certificate is self-signed, and not the subject of this test.
     let any_server = Arc::new(AnyServer::new(&provider));
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -425,7 +425,7 @@ fn a_log_that_makes_room_for_another_namespace_does_not_end_as_a_whole_one() {
         stream
     };
     let mut follows = [follow(), follow(), follow()];
-    // Other namespaces fill what is left to this client, as they would through the API server.
+    // Other namespaces fill the rest of this client's share, as they would through the API server.
     let peer = PeerKey::of([127, 0, 0, 1].into());
     let mut others = Vec::new();
     loop {
@@ -544,7 +544,7 @@ fn a_checkpoint_that_may_take_for_ever_is_no_panic() {
     with_log(&secured, Path::new("/none"));
     let huge = i64::MAX;
     let path = format!("POST /checkpoint/default/web/c?timeout={huge}");
-    // There is no runtime behind this server: what matters is that it says so.
+    // There is no runtime behind this server: it must answer with an error.
     assert_eq!(secured.ask(&path, "admin").status, 500);
 }
 

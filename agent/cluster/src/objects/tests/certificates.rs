@@ -1,4 +1,4 @@
-//! A pod's certificate that cannot be asked for: its volume says why.
+//! A pod's certificate that cannot be requested: its volume has the error.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,7 +19,7 @@ use tokio::task::LocalSet;
 use super::fake::Fake;
 use crate::objects::{Objects, Settings};
 
-/// Patience of a test for what has to come; only a failing one waits that long.
+/// Timeout of a test; only a failing one waits that long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server, the objects behind it, and the inputs of workers.
@@ -301,7 +301,7 @@ fn without_watches_objects_are_read_when_used() {
         assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
         scene.put("a", "two");
         assert_eq!(scene.map(&pod, "a").await, Ok("two".to_owned()));
-        // From time to time its volumes are looked at.
+        // Its volumes are refreshed periodically.
         assert_eq!(scene.told().await, ("p".to_owned(), true));
         assert_eq!(scene.fake.count("fieldSelector"), 0);
     });
@@ -344,7 +344,7 @@ fn services_are_known_before_a_container_starts_and_kept_up_to_date() {
             while addresses(&scene, &pod).await != ["10.0.0.2"] {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            // A gap in which the place is lost and a service goes.
+            // A gap in which the watch loses its version and a service is deleted.
             scene.fake.world().faults.push(("watch=true".to_owned(), 500));
             scene.fake.cut();
             scene.fake.until("cut", |world| world.open == 0).await;

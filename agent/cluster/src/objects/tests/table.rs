@@ -95,7 +95,7 @@ fn pods_are_told_of_what_their_volumes_show_and_of_what_they_wait_for() {
     assert_eq!(table.changed(&key("a"), object(7, "y")), []);
     assert_eq!(table.changed(&key("a"), object(6, "x")), []);
     assert_eq!(value(&mut table, "env", "a"), "y");
-    // Deleted, seen by a pod that starts a container, and made again.
+    // Deleted, seen by a pod that starts a container, and created again.
     assert_eq!(table.deleted(&key("a"), 8), told(&[("files", true)]));
     assert_eq!(value(&mut table, "env", "a"), "missing");
     let both = told(&[("env", false), ("files", true)]);
@@ -165,7 +165,7 @@ fn a_pod_that_refers_to_very_much_leaves_as_much_to_others() {
     let orders = table.register(&uid("p"), refers(&[("a", true), ("b", true)]));
     assert_eq!(orders.open.len(), 2);
     assert_eq!(table.payer(&key("a")), Some(&uid("p")));
-    // What both refer to is read at the expense of the one that asks for little.
+    // An object of both pods is read at the expense of the pod with fewer references.
     let name = table.register(&uid("q"), refers(&[(names[0].as_str(), true)]));
     assert_eq!(name.read.len() + name.open.len(), 1);
     assert_eq!(table.payer(&key(&names[0])), Some(&uid("q")));
