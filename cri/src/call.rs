@@ -1,12 +1,12 @@
 //! Every call of CRI v1 in one table: method, request, reply, deadline class, subject.
 //!
 //! The table makes three things: the `Method` enum, the `Call` or `StreamCall` trait of each
-//! request, and the client's methods. A call exists here or nowhere, so tests/surface.rs can hold
-//! this table against the protocol.
+//! request, and the client's methods. A call exists here or nowhere, so tests/surface.rs can
+//! compare this table with the protocol.
 //!
-//! A subject is what a person would call the thing a call is about: the id of a sandbox or
-//! container where the request carries one, else `namespace/pod`, `namespace/pod/container`, or an
-//! image. It is for `explain` and errors, never for decisions.
+//! A subject names the call's object for people: the id of a sandbox or container where the request
+//! carries one, else `namespace/pod`, `namespace/pod/container`, or an image. It is for `explain`
+//! and errors, never for decisions.
 
 use crate::{Client, Error, Replies, deadlines::Class, v1::*};
 

@@ -104,8 +104,8 @@ impl Client {
         self.channel.clone()
     }
 
-    /// Opens a stream. Nothing is sent before the first `next`, and an answer may be long in
-    /// coming: runtimes say nothing until there is a first item.
+    /// Opens a stream. Nothing is sent before the first `next`, and an answer may take long:
+    /// runtimes send nothing until there is a first item.
     pub fn stream<R: StreamCall>(&self, request: R) -> Result<Replies<R::Reply>, Error> {
         let ticket = self.admit(R::METHOD, "", None)?;
         let mut grpc = self.grpc();
@@ -118,8 +118,8 @@ impl Client {
         Ok(Replies { client: self.clone(), ticket, method: R::METHOD, state: Open(opening) })
     }
 
-    /// Returns once the runtime answers, with what it says about itself. Waits for ever: wrap it
-    /// in a timeout where that is wrong.
+    /// Returns once the runtime answers, with its version. Waits for ever: wrap it in a timeout
+    /// where that is wrong.
     pub async fn ready(&self) -> v1::VersionResponse {
         self.ready_telling(|_| ()).await
     }
@@ -176,7 +176,7 @@ impl Client {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Lets a call through, or says why not.
+    /// Admits a call, or returns why not.
     fn admit(
         &self,
         method: Method,

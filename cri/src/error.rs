@@ -19,7 +19,7 @@ pub struct Error {
     pub method: Method,
     /// Its subject; may be empty.
     pub subject: String,
-    /// The runtime's code, or ours for what happened on this side.
+    /// The runtime's code, or ours for a failure on this side.
     pub code: Code,
     /// The runtime's words, which Kubernetes shows in events and container statuses as they are.
     pub message: String,
@@ -95,7 +95,7 @@ impl std::fmt::Display for Subject<'_> {
     }
 }
 
-/// The code as gRPC and Go print it, which is what people search for.
+/// The code as gRPC and Go print it, for which people search.
 pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -122,7 +122,7 @@ fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
     chain(error).any(|error| error.is::<tonic::TimeoutExpired>())
 }
 
-/// The innermost error: the outer ones only say "transport error".
+/// The innermost error: the outer ones are only "transport error".
 fn root_cause(error: &(dyn StdError + 'static)) -> String {
     chain(error).last().map(ToString::to_string).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! The calls that are under way right now.
+//! The calls that are in flight now.
 //!
-//! Input: the client enters each call and drops its ticket when the call ends, also when the
-//! caller gives up. Output: `list` names the calls, oldest first, so that `explain` can say which
-//! call hangs on what and since when; an `Observer` gets the duration of each one for metrics.
+//! Input: the client enters each call and drops its ticket when the call ends, also when the caller
+//! gives up. Output: `list` names the calls, oldest first, so that `explain` can name the hung
+//! call, its subject and its duration; an `Observer` gets the duration of each one for metrics.
 //! Owner: one table per client, shared by its clones. Bound: `CALLS_MAX`; a call beyond it is
 //! refused, because so many open calls mean that the runtime no longer answers.
 

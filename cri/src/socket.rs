@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Watched for what comes in.
+    /// Watched for incoming bytes.
     input: AsyncFd<UnixStream>,
     /// The same socket, watched for room while a write waits.
     output: Option<AsyncFd<UnixStream>>,
@@ -73,7 +73,7 @@ impl AsyncRead for Socket {
             if let Ok(came) = arrival.try_io(|input| input.get_ref().read(room)) {
                 let came = came?;
                 if came > 0 && came < wanted {
-                    // It is drained: what comes from now on is an arrival of its own.
+                    // It is drained: later bytes are an arrival of their own.
                     arrival.clear_ready();
                 }
                 buffer.advance(came);

@@ -147,7 +147,7 @@ impl Link {
         Ok(socket)
     }
 
-    /// The runtime said something: the connection works.
+    /// The runtime has answered: the connection works.
     pub(crate) fn answered(&self) {
         self.lock().backoff.answered();
     }

@@ -1,4 +1,4 @@
-//! The client against the fake runtime: deadlines, reconnecting, what it remembers and reports.
+//! The client against the fake runtime: deadlines, reconnecting, its memory and its reports.
 
 mod common;
 

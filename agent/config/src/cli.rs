@@ -1,9 +1,8 @@
-//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `retry`, `dump`; and
-//! those that read what one has recorded: `replay`, and `explain` and `timeline` of a moment that is
-//! past.
+//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `retry`, `dump`;
+//! and those that read a recording: `replay`, and `explain` and `timeline` of a moment in the past.
 //!
-//! Input: arguments without the program's name. Output: a [`ClientCommand`], a text to print, or one
-//! error per argument that cannot be used. Flags may stand before or after the command's name.
+//! Input: arguments without the program's name. Output: a [`ClientCommand`], a text to print, or
+//! one error per argument that cannot be used. Flags may stand before or after the command's name.
 
 use std::path::PathBuf;
 
@@ -45,7 +44,7 @@ pub enum Question {
     Timeline(String),
     /// The commands that the agent would issue for this pod now.
     Plan(String),
-    /// End whatever this pod waits for.
+    /// End all waits of this pod.
     Retry(String),
     /// How close the node is to evicting a pod.
     Pressure,
@@ -62,7 +61,7 @@ pub enum Question {
 pub struct ReplayOf {
     /// The record's folder, or the root directory of its agent.
     pub dir: PathBuf,
-    /// Show what this pod's decisions took and gave.
+    /// Show inputs and commands of this pod's decisions.
     pub pod: Option<String>,
     /// End there.
     pub until: Option<Moment>,
@@ -119,7 +118,7 @@ pub struct ClientCommand {
     pub question: Question,
     /// Format of the answer.
     pub output: OutputFormat,
-    /// Ask again until interrupted, and show what has changed.
+    /// Ask again until interrupted, and show changes.
     pub watch: bool,
     /// Use of colours.
     pub color: Color,

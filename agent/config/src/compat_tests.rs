@@ -1,4 +1,4 @@
-//! docs/COMPAT.md says what the code does.
+//! docs/COMPAT.md agrees with the code.
 
 use std::fs;
 use std::path::PathBuf;

@@ -17,8 +17,8 @@ const RECORDED_CONFIGZ: &str = include_str!("../../../tests/recorded/configz.jso
 const RECORDED_FLAGS: &str = include_str!("../../../tests/recorded/flags.txt");
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-/// Set by hand for the recording: addresses, ports, paths, credentials, and what the recording
-/// host (cgroup v1, swap, `-v=1`, a cluster domain) needed.
+/// Set by hand for the recording: addresses, ports, paths, credentials, and settings for the
+/// recording host (cgroup v1, swap, `-v=1`, a cluster domain).
 const SET_BY_HAND: [&str; 20] = [
     "staticPodPath",
     "podLogsDir",

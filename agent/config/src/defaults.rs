@@ -229,8 +229,9 @@ pub fn complete(tree: &mut Map<String, Value>) {
     }
 }
 
-/// Makes of what is not set the defaults that drop-ins are merged into: they change what they name
-/// and nothing else. An empty list is lost on that way, as in the kubelet, and is the default again.
+/// Replaces unset fields by the defaults into which drop-ins are merged: a drop-in changes only the
+/// fields that it names. An empty list is lost on that way, as in the kubelet, and is the default
+/// again.
 // k8s: cmd/kubelet/app/server.go mergeKubeletConfigurations
 pub fn settle(tree: &mut Map<String, Value>) {
     let defaults = KubeletConfiguration::default();
@@ -259,9 +260,9 @@ pub fn complete_for_gates(tree: &mut Map<String, Value>, gates: &FeatureGates) {
     }
 }
 
-/// Adds hard eviction thresholds to the file of `--config`: all of them where it sets none, and those
-/// that it does not set where `mergeDefaultEvictionSettings` says so. What drop-ins and flags set comes
-/// later and is left as it is, and without that file there are none.
+/// Adds hard eviction thresholds to the file of `--config`: all of them where it sets none, and the
+/// missing ones with `mergeDefaultEvictionSettings`. Thresholds of drop-ins and flags come later
+/// and are left as they are, and without that file there are none.
 // k8s: cmd/kubelet/app/server.go loadConfigFile
 pub fn complete_file(tree: &mut Map<String, Value>) {
     let merges = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));

@@ -1,7 +1,7 @@
-//! The command line: every flag of a 1.36 kubelet, its type, what it sets, and its help line.
+//! The command line: every flag of a 1.36 kubelet, its type, its field, and its help line.
 //!
-//! Output: [`TABLE`], which the command line is read by. A test compares the names with those that
-//! a real kubelet listed. Own flags begin with `pintle-`.
+//! Output: [`TABLE`], with which the command line is read. A test compares the names with those
+//! that a real kubelet listed. Own flags begin with `pintle-`.
 
 use super::acted_on::Status::{self, Done as DONE};
 use super::flag_fields::FIELD_GROUPS;
@@ -18,8 +18,8 @@ pub fn flags() -> impl Iterator<Item = &'static Flag> {
     TABLE.flags()
 }
 
-/// Flags of older kubelets that files such as `kubeadm-flags.env` still have, and what took their
-/// place.
+/// Flags of older kubelets that files such as `kubeadm-flags.env` still have, and their
+/// replacements.
 const REMOVED: [(&str, &str); 12] = [
     ("pod-infra-container-image", "remove it; the runtime's configuration names the pause image"),
     ("container-runtime", "remove it; the runtime is always a remote one"),

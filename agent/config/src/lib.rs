@@ -6,7 +6,7 @@
 //!
 //! Here are the kubelet's tables, type, defaults and rules; `kubelet` puts them together.
 //! `flag_table` and `flag_fields` list the flags, `fields` all fields of [`KubeletConfiguration`]
-//! with what has an effect, `gate_table` the gates; `validate` checks ranges and combinations.
+//! with their effect, `gate_table` the gates; `validate` checks ranges and combinations.
 //!
 //! Owner of nothing: this runs once, before any thread is started. Reading files and the host's
 //! name are its only effects.

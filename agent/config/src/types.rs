@@ -33,7 +33,7 @@ pub type TextMap = BTreeMap<String, String>;
 /// The node's configuration. Field meanings are those of the Kubernetes reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs)] // the names are the API's; docs/COMPAT.md says what is done with each
+#[allow(missing_docs)] // the names are the API's; docs/COMPAT.md lists their support
 pub struct KubeletConfiguration {
     pub kind: String,
     pub api_version: String,
@@ -156,7 +156,8 @@ pub struct KubeletConfiguration {
     pub serialize_image_pulls: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_parallel_image_pulls: Option<i32>,
-    /// The defaults are those of a file; where drop-ins or the lack of a file leave none, none hold.
+    /// The defaults are those of a file; without a file, or where drop-ins remove them, there are
+    /// none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub eviction_hard: TextMap,
     #[serde(skip_serializing_if = "is_zero")]

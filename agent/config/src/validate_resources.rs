@@ -267,7 +267,7 @@ fn wrong_threshold(signal: &str, text: &str) -> Option<String> {
     }
 }
 
-/// The same of what is to be reclaimed at least.
+/// The same for a minimum reclaim.
 // k8s: pkg/kubelet/eviction/helpers.go parseMinimumReclaims
 fn wrong_reclaim(signal: &str, text: &str) -> Option<String> {
     match share(text).map(str::parse::<f32>) {

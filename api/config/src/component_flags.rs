@@ -47,8 +47,8 @@ pub const fn serving(port: &'static str) -> [Flag; 13] {
     ]
 }
 
-/// Delegated authentication and authorization of requests to the HTTPS port. `tolerates` says whether
-/// a start goes on without the cluster's authorities by default.
+/// Delegated authentication and authorization of requests to the HTTPS port. `tolerates` is the
+/// default for whether a start continues without the cluster's authorities.
 #[rustfmt::skip] // one flag a line, or two: a table to look things up in
 pub const fn delegated(tolerates: &'static str) -> [Flag; 15] {
     [

@@ -1,8 +1,8 @@
 //! The feature gates that every component of a 1.36 control plane accepts, with stage and default.
 //!
-//! Output: [`GATES`] and [`with`], of which a component makes its table: what it does with each gate.
-//! Components accept the gates of all components, because one list for a whole cluster must not stop
-//! one of them from starting.
+//! Output: [`GATES`] and [`with`], from which a component makes its table: its support of each
+//! gate. Components accept the gates of all components, because one list for a whole cluster must
+//! not stop one of them from starting.
 // k8s: test/compatibility_lifecycle/reference/versioned_feature_list.yaml
 
 use crate::gates::{Gate, Stage};

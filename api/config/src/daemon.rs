@@ -18,7 +18,7 @@ use crate::status;
 
 pub use crate::gates::FeatureGates;
 
-/// A daemon's tables, and what is its own.
+/// A daemon's tables and specifics.
 pub trait Daemon: Clone + std::fmt::Debug + Default + PartialEq + Eq + 'static {
     /// Its flags. The file is that of `--config`, drop-ins come from `--config-dir`.
     const FLAGS: FlagTable;
@@ -33,7 +33,7 @@ pub trait Daemon: Clone + std::fmt::Debug + Default + PartialEq + Eq + 'static {
     /// Fields that hold a path, relative to the file they stand in.
     const PATH_FIELDS: &'static [&'static str];
 
-    /// The configuration; its `Default` is what a file without a field gives.
+    /// The configuration; its `Default` is the value of a file without a field.
     type Configuration: Clone + Default + PartialEq + Serialize + DeserializeOwned;
 
     /// The settings to start from when there is no file.

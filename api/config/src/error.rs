@@ -1,4 +1,4 @@
-//! One thing that is wrong with the configuration, in one sentence that says how to put it right.
+//! A fault of the configuration, in one sentence with its remedy.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub struct ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
-    /// A setting, its value, what is wrong, what to do.
+    /// A setting, its value, the fault, the remedy.
     pub fn new(
         field: impl Into<String>,
         value: impl fmt::Display,

@@ -1,5 +1,5 @@
-//! The table of a configuration file's fields: type, whether the API has a pointer, and what the
-//! daemon does with each.
+//! The table of a configuration file's fields: type, whether the API has a pointer, and how far the
+//! daemon implements each.
 //!
 //! Output: [`FieldTable`]. Four things read it: the strict reading of files (unknown fields), the
 //! defaulting ("zero means not set" holds for non-pointers only), the warnings about settings that
@@ -99,7 +99,7 @@ impl Field {
                 text.parse::<GoDuration>().is_ok_and(GoDuration::is_zero)
             }
             (Kind::Text | Kind::Word, Value::String(text)) => text.is_empty(),
-            // An empty list or map is set, to nothing; only null is "not set". What is of another
+            // An empty list or map is set, to nothing; only null is "not set". A value of another
             // type is wrong.
             _ => false,
         }

@@ -102,7 +102,7 @@ pub fn parse<D: Daemon>(bytes: &[u8], shown: &str, folder: &Path) -> Result<Docu
     Ok(document)
 }
 
-/// File, line and what is wrong there.
+/// File, line and fault.
 fn syntax_error<D: Daemon>(error: SyntaxError, shown: &str) -> ConfigError {
     let remedy = format!("correct the file; `kind: {}` in YAML or JSON is expected", D::KIND);
     match error.line {

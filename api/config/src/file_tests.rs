@@ -1,4 +1,4 @@
-//! Drop-ins and merging, whatever the daemon.
+//! Drop-ins and merging, for any daemon.
 
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
-//! The table of a daemon's flags: names, forms of values, what each sets, and its help line.
+//! The table of a daemon's flags: names, forms of values, the field of each, and its help line.
 //!
-//! Output: [`FlagTable`], which `given.rs` reads a command line by and `help.rs` shows. The reader
-//! knows forms, never names; a flag exists exactly when it stands in the table.
+//! Output: [`FlagTable`], with which `given.rs` reads a command line and which `help.rs` shows. The
+//! reader knows forms, never names; a flag exists exactly when it stands in the table.
 
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ pub struct Form {
     pub name: &'static str,
     /// A value of this form.
     pub example: &'static str,
-    /// The value in the form its configuration field has in a file, or what is wrong with the text.
+    /// The value in the form its configuration field has in a file, or the fault of the text.
     pub read: fn(&str) -> Result<Value, String>,
 }
 
@@ -190,7 +190,7 @@ pub struct Group {
 pub struct FlagTable {
     /// Groups in the order of `--help`; in parts, as a long table has several files.
     pub parts: &'static [&'static [Group]],
-    /// Flags that older releases had, and what took their place.
+    /// Flags of older releases, and their replacements.
     pub removed: &'static [(&'static str, &'static str)],
 }
 

@@ -1,7 +1,6 @@
 //! Forms of a flag's value: text in, the JSON that its configuration field has in a file out.
 //!
-//! Each gives what is wrong with a text otherwise, without the text. Also the parts that forms of a
-//! single daemon are made of.
+//! The error of each names the fault without the text. Also parts for forms of a single daemon.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
-//! Feature gates: which are on, after the file and the flags have had their say.
+//! Feature gates: the enabled ones, from the file and the flags.
 //!
 //! Input: `name=bool` pairs merged key by key, flags over file. Output: [`FeatureGates`], or one
-//! error for each name that 1.36 does not know and each locked gate that was to be switched, or else
-//! for each gate that is on without one that it needs. `AllAlpha` and `AllBeta` switch their stage
-//! as a whole, before single gates do.
+//! error for each name that 1.36 does not know and each locked gate that was to be switched, or
+//! else for each gate that is on without one that it needs. `AllAlpha` and `AllBeta` switch their
+//! stage as a whole, before single gates do.
 //!
 //! // k8s: staging/src/k8s.io/component-base/featuregate/feature_gate.go SetFromMap
 
@@ -56,12 +56,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that is on when nothing is said.
+    /// A gate that is on by default.
     pub const fn on(name: &'static str, stage: Stage, status: Status) -> Self {
         Self { name, stage, default: true, locked: false, status }
     }
 
-    /// A gate that is off when nothing is said.
+    /// A gate that is off by default.
     pub const fn off(name: &'static str, stage: Stage, status: Status) -> Self {
         Self { name, stage, default: false, locked: false, status }
     }
@@ -78,7 +78,7 @@ impl Gate {
 pub struct GateState {
     /// Its name.
     pub name: &'static str,
-    /// Upstream's word for how far the feature is; none for what is part of the product.
+    /// Upstream's word for the stage; empty for a feature that is generally available.
     pub stage: &'static str,
     /// It is on.
     pub is_on: bool,
@@ -126,7 +126,7 @@ pub struct FeatureGates<D> {
 }
 
 impl<D: Daemon> FeatureGates<D> {
-    /// Checks and applies what was asked for.
+    /// Checks and applies the requested gates.
     pub fn new(asked: &BTreeMap<String, bool>) -> Result<Self, Vec<ConfigError>> {
         let mut gates = Self::default();
         let mut errors = Vec::new();

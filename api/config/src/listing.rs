@@ -1,7 +1,7 @@
-//! Every flag with the value that is in force, as `/flagz` lists them.
+//! Every flag with its value in force, as `/flagz` lists them.
 //!
-//! Input: the table, the flags that were given, the configuration. Output: texts by flag, written as
-//! Go's flags print theirs. Pure.
+//! Input: the table, the given flags, the configuration. Output: texts by flag, written as Go's
+//! flags print theirs. Pure.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/flagz
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::given::GivenFlags;
 /// Texts by flag.
 pub type Listed = BTreeMap<&'static str, String>;
 
-/// The flags without a field: what each was given, or its default.
+/// The flags without a field: each one's given value, or its default.
 pub fn of_own<D: Daemon>(given: &GivenFlags) -> Listed {
     let own = D::FLAGS.flags().filter(|flag| matches!(flag.target, Target::Own(_)));
     let value = |flag: &Flag| match (given.value(flag.name), flag.default) {

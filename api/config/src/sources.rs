@@ -81,7 +81,7 @@ impl<D: Daemon> Sources<D> {
         Ok(())
     }
 
-    /// Flags replace what files say; feature gates add up.
+    /// Flags replace settings of files; feature gates add up.
     fn add_flags(&mut self, given: &GivenFlags) {
         for (flag, value) in given.iter() {
             let Target::Field(path) = flag.target else { continue };
@@ -118,7 +118,7 @@ impl<D: Daemon> Sources<D> {
     }
 }
 
-/// Removes what counts as "not set" and adds the defaults that depend on other fields.
+/// Removes values that count as "not set" and adds the defaults that depend on other fields.
 fn complete<D: Daemon>(tree: &mut Map<String, Value>) {
     D::FIELDS.drop_unset(tree);
     D::complete(tree);

@@ -17,7 +17,7 @@ use crate::given::GivenFlags;
 /// The support of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It does what it does upstream.
+    /// It works as upstream.
     Done,
     /// It is read and checked, but has no effect so far, because …
     NotYet(&'static str),
@@ -68,7 +68,7 @@ pub fn flag_warnings(given: &GivenFlags) -> Vec<String> {
 
 /// One sentence for each field that was changed from its default without effect.
 ///
-/// `baseline` is what the defaults were for this way of starting (with or without a file).
+/// `baseline` has the defaults for this way of starting (with or without a file).
 pub fn field_warnings<D: Daemon>(
     config: &D::Configuration,
     baseline: &D::Configuration,

@@ -1,5 +1,5 @@
-//! A made-up daemon shows what any daemon gets from its tables: what is read, what is said of what
-//! cannot be read, what its users see.
+//! A made-up daemon shows the effects of a daemon's tables: parsing, errors of unreadable settings,
+//! and texts for users.
 
 #[path = "daemon/anchor.rs"]
 mod anchor;

@@ -26,7 +26,8 @@ pub fn forget() {
     }
 }
 
-/// Whole pages of the segments that the program and its libraries are loaded with and may not write.
+/// Whole pages of the segments that the program and its libraries are loaded with and may not
+/// write.
 #[allow(unsafe_code)]
 fn read_only_segments() -> Vec<Range<usize>> {
     let mut all: Vec<Range<usize>> = Vec::new();

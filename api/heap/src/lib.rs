@@ -36,8 +36,7 @@ pub fn give_back_soon() {
 mod tests {
     use super::*;
 
-    /// The option's number is the allocator's own: what it reads from the environment under the
-    /// option's name is found there.
+    /// The option's number is the allocator's own: its value from the environment is found there.
     #[test]
     #[allow(unsafe_code)]
     fn the_option_is_the_one_that_is_meant() {

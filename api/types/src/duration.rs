@@ -63,7 +63,7 @@ impl GoDuration {
         self.0 < 0
     }
 
-    /// A duration of the standard library; what is too long for Go is its longest.
+    /// A duration of the standard library; a too long one becomes Go's longest.
     pub fn from_std(duration: Duration) -> Self {
         Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
     }

@@ -1,8 +1,8 @@
 //! Names and quantities that every stage shares: ids, versions, instants.
 //!
-//! Newtypes keep a pod's uid from being taken for a container's id and a counter from being taken
-//! for a time. `UnixNanos` is wall-clock time as CRI reports it and people read it, `Mono` is
-//! what waits are measured on. Versions are counters, see `Version`.
+//! Newtypes prevent that a pod's uid is taken for a container's id, or a counter for a time.
+//! `UnixNanos` is wall-clock time as CRI reports it and people read it, `Mono` is the clock of
+//! waits. Versions are counters, see `Version`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -148,17 +148,17 @@ impl UnixNanos {
     }
 }
 
-/// Monotonic time in nanoseconds since this agent began; what happened before is negative. All
-/// waits, deadlines and schedules are on it, because the wall clock may be set at any moment.
+/// Monotonic time in nanoseconds since this agent began; earlier events are negative. All waits,
+/// deadlines and schedules are on it, because the wall clock may be set at any moment.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Mono(pub i64);
 
 impl Mono {
-    /// Before everything else: what is due since then is due now.
+    /// Before everything else: an event due at it is due now.
     pub const PAST: Self = Self(i64::MIN);
-    /// After everything else: what is due then never is.
+    /// After everything else: an event due at it never is.
     pub const NEVER: Self = Self(i64::MAX);
 
     /// Time from `earlier` to `self`; zero when `earlier` is later.
@@ -177,7 +177,7 @@ impl Mono {
     }
 }
 
-/// Both clocks, read together: one for what people read and the runtime stamps, one for waits.
+/// Both clocks, read together: one for people and the runtime's time stamps, one for waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
     /// Wall-clock time.

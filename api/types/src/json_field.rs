@@ -1,7 +1,7 @@
-//! The text of one field of an object, without a look at what comes after it.
+//! The text of one field of an object, without reading beyond it.
 //!
 //! Input: an object as JSON. Output: a part of that text. Kubernetes' objects begin with their
-//! metadata, which is all that many readers want of them. Pure.
+//! metadata, which is all that many readers need. Pure.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Kinds of objects: the resource's group, version and plural, and the kind's name.
 //!
-//! Input: constants, and what discovery reports. Output: [`Kind`], a reference that is compared by
+//! Input: constants, and kinds of discovery. Output: [`Kind`], a reference that is compared by
 //! address, so that tables and requests carry eight bytes. A kind that only discovery knows lives
 //! until the process ends. Bounds: as many kinds as administrators ever defined.
 

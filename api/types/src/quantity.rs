@@ -1,15 +1,15 @@
 //! Quantities of the API as exact integers: the one home of `100m`, `1.5Gi`, `2e3`.
 //!
 //! Input: the text of a pod, a node, a flag or a configuration file. Output: [`Amount`], a count of
-//! nano-units with the notation it was written in, and the canonical text that the API server
-//! would store for it; or [`Quantity`], the text as it was written, checked. Floats never take
-//! part: sums and comparisons are exact. What is finer than a nano-unit, and reading in whole units
-//! or thousandths, rounds away from zero, so that a request is never understated.
+//! nano-units with the notation it was written in, and the canonical text that the API server would
+//! store for it; or [`Quantity`], the text as it was written, checked. Floats never take part: sums
+//! and comparisons are exact. Fractions of a nano-unit, and readings in whole units or thousandths,
+//! round away from zero, so that a request is never understated.
 //!
 //! Bounds: a text has `TEXT_BYTES_MAX` bytes at most and an exponent `EXPONENT_MAX`. Binary
 //! notation is capped at 2^63-1 units as upstream caps it, everything else at 10^28; a number
-//! beyond 64 bits reads as the largest, where upstream's wraps around or reads as nothing. A text
-//! without a digit is refused, where upstream takes it for nothing.
+//! beyond 64 bits reads as the largest, where upstream's wraps around or reads as zero. A text
+//! without a digit is refused, where upstream takes it for zero.
 // k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go
 
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ impl Amount {
                 (decimal_nanos(whole, fraction, exponent), notation)
             }
             Scale::Binary(bits) => match binary_nanos(whole, fraction, bits) {
-                // What is below one unit is shown in powers of ten.
+                // Fractions of one unit are shown in powers of ten.
                 nanos if nanos < NANO => (nanos, Notation::Decimal),
                 nanos => (nanos, Notation::Binary),
             },
@@ -172,7 +172,7 @@ impl Amount {
         Self { nanos, notation: self.notation }
     }
 
-    /// The nearest float or one beside it: what upstream's metrics say.
+    /// The nearest float or one beside it: the value of upstream's metrics.
     // k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go AsApproximateFloat64
     pub fn approximate(self) -> f64 {
         let (count, steps) = strip_factors(self.nanos, 1000, 3);
@@ -222,8 +222,8 @@ impl Amount {
         }
     }
 
-    /// As many times this amount as that one is units, in this amount's notation. What of the product is
-    /// finer than a nano-unit counts as one more.
+    /// As many times this amount as that one is units, in this amount's notation. A fraction of a
+    /// nano-unit in the product counts as one more.
     pub fn times(self, factor: Self) -> Self {
         let (whole, part) = (self.nanos / NANO, self.nanos % NANO);
         let whole = whole.saturating_mul(factor.nanos);

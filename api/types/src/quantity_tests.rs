@@ -34,7 +34,7 @@ fn a_quantity_is_stored_as_the_api_server_stores_it() {
         (".5", "500m"),
         ("5.", "5"),
         ("9007199254740988Ki", "9007199254740988Ki"),
-        // What powers of 1024 cannot say is said in powers of 1000.
+        // Amounts that powers of 1024 cannot express are written in powers of 1000.
         ("7.7Gi", "8267812044800m"),
         ("1.0001Ki", "1024102400u"),
         ("0.0001Ki", "102400u"),

@@ -71,7 +71,7 @@ impl Bucket {
         is_there
     }
 
-    /// Takes a token, even one that is not there yet; says how long to wait for it.
+    /// Takes a token, even one that is not there yet; returns how long to wait for it.
     pub fn take(&mut self, now: Instant) -> Duration {
         self.fill(now);
         self.spend();

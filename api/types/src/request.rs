@@ -82,8 +82,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Only the metadata of the object in the answer is asked for. No controller reads more of these
-    /// answers, and the API server need not send the rest.
+    /// True if only the metadata of the object in the answer is requested. No controller reads more
+    /// of these answers, and the API server need not send the rest.
     pub fn wants_only_metadata(&self) -> bool {
         match self {
             Self::Create { kind, below, .. } => *kind == PODS && below.is_none(),

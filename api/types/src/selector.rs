@@ -79,9 +79,9 @@ impl<W: Ord + Clone> Requirement<W> {
 /// A selector: nothing, or all that satisfies every requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Selector<W> {
-    /// Selects nothing: what an absent selector means.
+    /// Selects nothing: the meaning of an absent selector.
     Nothing,
-    /// Selects what satisfies all of these; everything when there are none.
+    /// Selects objects that satisfy all of these; everything when there are none.
     All(Box<[Requirement<W>]>),
 }
 
@@ -115,7 +115,7 @@ impl<W: Ord + Clone> Selector<W> {
         Ok(Self::canonical(requirements))
     }
 
-    /// Selects what carries all these labels.
+    /// Selects objects with all these labels.
     pub fn from_labels(
         labels: Option<&BTreeMap<String, String>>,
         words: &mut impl Words<Word = W>,
@@ -168,8 +168,8 @@ impl<W: Ord + Clone> Selector<W> {
         }
     }
 
-    /// A label that everything selected carries, when the selector names one value of a key:
-    /// what matchers are indexed by.
+    /// A label of every selected object, when the selector names one value of a key: the index of
+    /// matchers.
     #[must_use]
     pub fn anchor(&self) -> Option<(W, W)> {
         let Self::All(requirements) = self else { return None };

@@ -22,7 +22,7 @@ use tonic::{Response, Status, Streaming};
 
 use super::{Containerd, ContainerdError};
 
-/// Something happened to a container or sandbox: look at it.
+/// An event of a container or sandbox: a hint to read its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// Id of the container or of the sandbox.
@@ -93,7 +93,7 @@ impl Hints {
     }
 
     /// The next hint; `None` after containerd ended the stream or after an error. Cancel safe.
-    /// containerd says nothing at all, not even that it subscribed us, before the first event.
+    /// containerd sends nothing at all, not even a confirmation, before the first event.
     pub async fn next(&mut self) -> Option<Result<Hint, ContainerdError>> {
         loop {
             let answer = match &mut self.state {

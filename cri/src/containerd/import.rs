@@ -1,10 +1,10 @@
 //! Import of an image archive (OCI layout or `docker save`, plain tar) through containerd's
-//! transfer service, for images that no registry has to serve.
+//! transfer service, for images that no registry serves.
 //!
-//! Input: the archive's bytes. Output: images under the names that the archive gives them,
-//! unpacked and visible to CRI. containerd asks for bytes (window updates) and we send no more
-//! than it asked for, so the archive is never in memory. containerd 1.6 has no transfer service:
-//! the error says so and how to import by hand.
+//! Input: the archive's bytes. Output: images under the names that the archive gives them, unpacked
+//! and visible to CRI. containerd asks for bytes (window updates) and we send no more than it asked
+//! for, so the archive is never in memory. containerd 1.6 has no transfer service: the error names
+//! that and how to import by hand.
 
 use containerd_client::{
     services::v1::{
@@ -61,7 +61,7 @@ impl Containerd {
         let (chunks, queue) = mpsc::channel(CHUNKS_QUEUED_MAX);
         // There is room: nothing was sent before.
         _ = chunks.try_send(to_any(&StreamInit { id: id.clone() }));
-        // Kept until containerd is done: dropping it would cut off what is still on its way.
+        // Kept until containerd is done: dropping it would cut off bytes in flight.
         let mut windows = self.open(queue).await?;
 
         let request = self.request(TransferRequest {
@@ -124,7 +124,7 @@ impl Containerd {
 }
 
 /// Sends the archive as fast as containerd asks for it. An end of the stream from its side is no
-/// error here: the transfer itself says why.
+/// error here: the transfer itself returns the reason.
 async fn feed(
     mut archive: impl AsyncRead + Unpin,
     windows: &mut Streaming<Any>,
@@ -151,7 +151,7 @@ async fn feed(
     }
 }
 
-/// Bytes that containerd is ready to take; 0 for anything else it may say.
+/// Bytes that containerd is ready to take; 0 for any other message.
 fn window_bytes(update: &Any) -> usize {
     let update = WindowUpdate::decode(update.value.as_slice()).map_or(0, |window| window.update);
     usize::try_from(update).unwrap_or(0)

@@ -128,7 +128,7 @@ impl Containerd {
         request
     }
 
-    /// Learns from an answer that the connection works, whatever the answer is.
+    /// Learns from an answer, also from an error, that the connection works.
     fn answer<T>(
         &self,
         operation: &'static str,

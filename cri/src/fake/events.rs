@@ -61,7 +61,7 @@ impl EventBus {
         self.held.get_or_insert_default();
     }
 
-    /// Delivers what was held, in the order that `arrange` makes of it.
+    /// Delivers held events, in the order that `arrange` makes of them.
     pub(super) fn release(&mut self, arrange: impl FnOnce(&mut Vec<ContainerEventResponse>)) {
         let mut events = self.held.take().unwrap_or_default();
         arrange(&mut events);

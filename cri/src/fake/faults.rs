@@ -1,9 +1,9 @@
-//! Faults: what goes wrong with which calls of the fake runtime.
+//! Faults of calls of the fake runtime.
 //!
 //! A rule names a method, optionally text that the subject must contain (`namespace/pod/container`,
-//! an id, an image) and a number of times, and what to do: delay, fail before or after the effect,
+//! an id, an image) and a number of times, and the fault: delay, fail before or after the effect,
 //! hang before or after it. The newest rule that matches wins. A hang lasts until its rule is
-//! lifted, then the call goes on: a frozen shim that thaws. Owner: `FakeRuntime`, behind a lock.
+//! lifted, then the call continues: a frozen shim that thaws. Owner: `FakeRuntime`, behind a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub(super) enum Fault {
     Delay(Duration),
     /// Fails and has no effect.
     Fail(Code, String),
-    /// Waits, then goes on as usual.
+    /// Waits, then continues as usual.
     Hang(Arc<Gate>),
     /// Takes effect, then fails: the answer is lost.
     FailAfter(Code, String),

@@ -1,8 +1,8 @@
 //! The fake runtime's images and the registry they come from.
 //!
 //! An image has an id, tags and digests, and is found by any of them. The registry serves every
-//! reference with an image made from its name, unless a test says that a reference does not exist
-//! or needs a password. Pure.
+//! reference with an image made from its name, unless a test makes a reference missing or
+//! password-protected. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::v1::{AuthConfig, Image, ImageSpec, Int64Value};
 
 const IMAGE_BYTES: u64 = 4 << 20;
 
-/// Images on the node, and what the registry would answer.
+/// Images on the node, and answers of the registry.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Images {
     present: BTreeMap<String, Image>, // by id
@@ -38,7 +38,7 @@ impl Images {
         self.find(filter).cloned().into_iter().collect()
     }
 
-    /// Puts an image on the node and returns what containers are made from.
+    /// Puts an image on the node and returns the image reference for containers.
     pub(super) fn add(&mut self, reference: &str) -> String {
         let name = normalise(reference);
         let digest = digest(&name);

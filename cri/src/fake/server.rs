@@ -1,9 +1,9 @@
 //! gRPC face of the fake runtime: records each call, applies its fault, changes the state.
 //!
-//! Every unary call goes through `Server::serve`: record, refuse what this flavor lacks, the
-//! fault's part before the effect, the effect itself (a pure function of state.rs or views.rs
-//! under the lock), the fault's part after it. Calls that wait for a container (stop, exec) wait
-//! outside the lock. Owner: the server thread of `FakeRuntime`.
+//! Every unary call goes through `Server::serve`: record, refuse calls that this flavor lacks, the
+//! fault's part before the effect, the effect itself (a pure function of state.rs or views.rs under
+//! the lock), the fault's part after it. Calls that wait for a container (stop, exec) wait outside
+//! the lock. Owner: the server thread of `FakeRuntime`.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 

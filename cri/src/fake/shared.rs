@@ -103,7 +103,7 @@ impl Shared {
         _ = changes.wait_for(|_| wanted(&lock(&self.state))).await;
     }
 
-    /// Makes containers exit when their scripts say so. Runs until it is dropped.
+    /// Makes containers exit at the times of their scripts. Runs until it is dropped.
     pub(super) async fn run_clock(&self) {
         let mut changes = self.changes.subscribe();
         loop {

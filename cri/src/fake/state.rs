@@ -1,10 +1,10 @@
-//! The fake runtime's sandboxes, containers and images: what is there and how calls change it.
+//! The fake runtime's sandboxes, containers and images, and the effects of calls on them.
 //!
 //! Input: requests, scripts and the time, all as arguments. Output: replies or refusals as
-//! containerd makes them, and lifecycle events in an outbox. Pure: no clock, no I/O, no async;
-//! ids, addresses and pids are counted, so equal inputs make equal worlds. A simulator can drive
-//! it with simulated time: `next_due` says when a container will do something by itself, `advance`
-//! makes it so.
+//! containerd makes them, and lifecycle events in an outbox. Pure: no clock, no I/O, no async; ids,
+//! addresses and pids are counted, so equal inputs make equal worlds. A simulator can drive it with
+//! simulated time: `next_due` is the time of the next exit of a container, `advance` makes it
+//! happen.
 //!
 //! Owner: `FakeRuntime`, behind a lock. Reads are in views.rs, images in images.rs.
 
@@ -111,7 +111,7 @@ impl State {
         Ok(RunPodSandboxResponse { pod_sandbox_id: id })
     }
 
-    /// Kills what runs in the sandbox and gives its address back. An unknown id is fine.
+    /// Kills the sandbox's containers and gives its address back. An unknown id is fine.
     pub fn stop_pod_sandbox(&mut self, id: &str, now: Nanos) {
         let running = self.containers_of(id);
         running.iter().for_each(|id| self.exit(id, EXIT_KILLED, now));
@@ -203,7 +203,7 @@ impl State {
         Ok(CreateContainerResponse { container_id: id })
     }
 
-    /// Starts a created container, or fails as its script says.
+    /// Starts a created container, or fails by its script.
     pub fn start_container(&mut self, id: &str, now: Nanos) -> Result<(), Status> {
         let number = self.number();
         let entry = self.container_mut(id)?;

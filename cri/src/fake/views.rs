@@ -151,7 +151,7 @@ impl State {
             .collect()
     }
 
-    /// Conditions of the runtime: ready unless a test says otherwise.
+    /// Conditions of the runtime: ready unless a test sets others.
     pub fn status(&self) -> StatusResponse {
         let condition = |kind: &str| {
             let (status, reason) =
@@ -281,7 +281,7 @@ fn has_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, Strin
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// As much of an OCI runtime spec as says where it lives.
+/// The part of an OCI runtime spec with cgroup path and namespace.
 fn runtime_spec(parent: &str, id: &str, (kind, path): (&str, &str)) -> String {
     let namespace = match path {
         "" => format!(r#"{{"type":"{kind}"}}"#),

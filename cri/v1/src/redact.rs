@@ -1,6 +1,6 @@
-//! Debug output of registry credentials: says which of them are set, never what they are.
-//! Generated code derives Debug for every message but this one (see build.rs), so a request that
-//! is logged or shown by `explain` cannot leak a password.
+//! Debug output of registry credentials: shows which secrets are set, never their values. Generated
+//! code derives Debug for every message but this one (see build.rs), so a request that is logged or
+//! shown by `explain` cannot leak a password.
 
 use std::fmt;
 

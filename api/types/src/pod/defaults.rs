@@ -204,7 +204,7 @@ fn requests_from_limits(resources: &mut ResourceRequirements) {
     }
 }
 
-/// Pod-level requests from what the containers ask for, else from pod-level limits; a limit of huge
+/// Pod-level requests from the containers' requests, else from pod-level limits; a limit of huge
 /// pages from those of the containers.
 // k8s: pkg/apis/core/v1/defaults.go defaultHugePagePodLimits, defaultPodRequests
 fn pod_level_requests(spec: &mut PodSpec) {
@@ -322,7 +322,7 @@ fn canonicalise(spec: &mut PodSpec) {
     }
 }
 
-/// Amounts are kept in thousandths, what is finer counts as one more; after sums were made.
+/// Rounds amounts up to thousandths, after sums were made.
 // k8s: pkg/apis/core/v1/defaults.go SetDefaults_ResourceList
 fn round_up(spec: &mut PodSpec) {
     for quantity in resource_lists(spec).flat_map(BTreeMap::values_mut) {

@@ -32,8 +32,8 @@ pub const ANNOTATION_MIRROR: &str = "kubernetes.io/config.mirror";
 const PRIORITY_SYSTEM_CRITICAL: i32 = 2_000_000_000;
 /// Grace period of a pod that names none, in seconds.
 const GRACE_SECONDS_DEFAULT: i64 = 30;
-/// Longest grace period in seconds, a year: the API sets no bound, and whatever is computed from
-/// it must not overflow.
+/// Longest grace period in seconds, a year: the API sets no bound, and computations with it must
+/// not overflow.
 pub const GRACE_SECONDS_MAX: i64 = 365 * 24 * 3600;
 /// A pod that had to go is overdue after half its grace period more, and not before this.
 const OVERDUE_SECONDS_MIN: u64 = 10;

@@ -22,12 +22,12 @@ pub enum Side {
     Limits,
 }
 
-/// The named half of a container's requirements; what is no quantity is left out.
+/// The named half of a container's requirements; invalid quantities are left out.
 pub fn of_container(container: &Container, side: Side) -> Amounts {
     of_requirements(container.resources.as_ref(), side)
 }
 
-/// The pod's requests: what the scheduler and the node account for it.
+/// The pod's requests, as the scheduler and the node account for them.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests
 pub fn pod_requests(pod: &Pod) -> Amounts {
     let spec = spec(pod);
@@ -117,7 +117,7 @@ fn of_requirements(requirements: Option<&ResourceRequirements>, side: Side) -> A
     }))
 }
 
-/// Amounts of a list; what is no quantity is left out.
+/// Amounts of a list; invalid quantities are left out.
 pub fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
     let pairs = list.into_iter().flatten();
     pairs.filter_map(|(name, q)| Some((name.clone(), Amount::parse(&q.0)?))).collect()

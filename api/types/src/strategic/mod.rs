@@ -1,7 +1,7 @@
 //! Strategic merge patches: applied as the API server applies them, made as clients make them.
 //!
-//! Input: objects as JSON and the [`Schema`] of their kind, which says what lists merge by which
-//! key. Output: the merged object of [`apply`], or the patch of [`two_way_patch`]; both equal to
+//! Input: objects as JSON and the [`Schema`] of their kind, with the merge keys of its lists.
+//! Output: the merged object of [`apply`], or the patch of [`two_way_patch`]; both equal to
 //! upstream's `strategicpatch`, directives and quirks included.
 //!
 //! ```text

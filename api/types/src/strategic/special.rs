@@ -1,7 +1,7 @@
 //! Items of a patch that are directives: `$patch: delete` and `$patch: replace` in a list.
 //!
-//! Input: the old items and those of the patch. Output: what is left of both, and the order that
-//! upstream takes for the old one. Go deletes and appends within the old list's memory, and looks at
+//! Input: the old items and those of the patch. Output: the rest of both, and the order that
+//! upstream takes for the old one. Go deletes and appends within the old list's memory, and reads
 //! that memory afterwards: new items can be in it, in the places of deleted ones.
 
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::PatchError;
 use super::items::{DIRECTIVE, key_of, position};
 
-/// Deletes and replaces items as the patch directs, and returns what is left of both lists.
+/// Deletes and replaces items as the patch directs, and returns the rest of both lists.
 // k8s: patch.go mergeSliceWithSpecialElements
 pub(super) fn without_special_items(
     mut original: Vec<Value>,
@@ -62,7 +62,7 @@ pub(super) fn order_after_merge(original: &[Value], patch: &[Value], key: &str) 
             added.push(item);
         }
     }
-    // What does not fit into the old list's length is not seen.
+    // Items beyond the old list's length are not seen.
     for (place, item) in memory[count..].iter_mut().zip(added) {
         place.clone_from(item);
     }

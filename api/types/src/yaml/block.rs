@@ -197,7 +197,7 @@ impl Space {
         self.is_folded
     }
 
-    /// Appends what it comes to, and is empty.
+    /// Appends its line breaks, and is empty.
     pub(super) fn join(&mut self, value: &mut String) {
         if !self.is_folded {
             value.push_str(&self.blanks);

@@ -12,7 +12,7 @@ use super::parser::{Node, NodeId, NodeKind, Tree, YAML_TAG};
 use super::resolve::{self, Scalar};
 use super::{Document, Limits, SyntaxError};
 
-/// Values that aliases may name, and values in all, before their share is looked at.
+/// Values that aliases may name, and values in all, before their share is checked.
 // k8s: decode.go decoder.unmarshal, allowedAliasRatio up to 400,000 values
 const ALIASES_FREE: usize = 100;
 const VALUES_FREE: usize = 1000;
@@ -37,7 +37,7 @@ pub(super) fn document(tree: &Tree, limits: &Limits) -> Result<Document, SyntaxE
         Some(root) => composer.value(root)?,
         None => Json::Null,
     };
-    // Only of what is left: a number may have been replaced by another value for its key.
+    // Only for the final value: a number may have been replaced by another value for its key.
     if !is_finite(&value) {
         return Err(SyntaxError::new("a number has to be finite"));
     }

@@ -94,7 +94,7 @@ impl Json {
         let text = match self {
             Self::Null => "0",
             Self::Number(text) => text,
-            // As JSON text, where what is escaped is no space.
+            // As JSON text, where an escaped character is no space.
             Self::String(text) => text.trim_matches(|it: char| it.is_whitespace() && it >= ' '),
             other => return Err(DecodeError::invalid_type(other.unexpected(), &"a quantity")),
         };

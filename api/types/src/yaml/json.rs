@@ -1,8 +1,8 @@
 //! A JSON value with its numbers as they are written, and JSON text as Go's decoder reads it.
 //!
-//! Numbers stay text, since a quantity is what was written and not the float next to it. Repeated
-//! keys are merged as Go's decoder does into one struct: maps and lists into each other, anything
-//! else over what was there.
+//! Numbers stay text, because a quantity is the written text and not the float next to it. Repeated
+//! keys are merged as Go's decoder does into one struct: maps and lists into each other, any other
+//! value over the earlier one.
 // k8s: vendor/sigs.k8s.io/json, encoding/json
 
 use std::collections::BTreeMap;

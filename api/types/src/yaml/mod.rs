@@ -102,8 +102,8 @@ fn is_json(bytes: &[u8]) -> bool {
     valid.trim_start_matches(char::is_whitespace).starts_with('{')
 }
 
-/// Any bytes as YAML, as JSON and as an outline; for fuzzing. What is read is read again from the
-/// JSON that is written of it.
+/// Any bytes as YAML, as JSON and as an outline; for fuzzing. A document that was read must be
+/// equal when it is read again from its JSON.
 pub fn fuzz_yaml(bytes: &[u8]) {
     let limits = Limits { depth_max: 64, nodes_max: 20_000, replayed_max: 20_000 };
     let _ = (parse_json(bytes, &limits), Outline::of(bytes, &limits)); // any answer is fine

@@ -1,6 +1,6 @@
 //! Numbers as Go's strconv reads and writes them.
 
-/// An integer of 64 bits, with a sign or without, in the base that its prefix says.
+/// An integer of 64 bits, with a sign or without, in the base of its prefix.
 // k8s: strconv.ParseInt and strconv.ParseUint with base 0
 pub(super) fn parse_int(text: &str) -> Option<i128> {
     let (is_negative, is_signed, digits) = match text.as_bytes().first()? {

@@ -92,7 +92,7 @@ impl Walk<'_> {
         if key != "<<" {
             return self.add(&child(path, key), value);
         }
-        // What is merged is part of the map itself.
+        // A merged map is part of the map itself.
         let merged = match &self.tree.nodes[value].kind {
             NodeKind::Sequence(items) => items.clone(),
             _ => vec![value],

@@ -1,7 +1,7 @@
 //! Tokens to the tree of the first document.
 //!
-//! Nodes lie in one vector and name each other by place, so that a tree of any shape is dropped
-//! without recursion and an alias may name what it stands in.
+//! Nodes lie in one vector and name each other by index, so that a tree of any shape is dropped
+//! without recursion and an alias may name a node that contains it.
 // k8s: vendor/go.yaml.in/yaml/v2/parserc.go, decode.go parser
 
 use std::collections::{BTreeMap, HashMap};
@@ -33,7 +33,7 @@ pub(super) enum NodeKind {
         value: String,
         /// Empty if there is none.
         tag: String,
-        /// Plain and without a tag, so that it is what it looks like.
+        /// Plain and without a tag, so that its text decides its type.
         is_implicit: bool,
     },
     Sequence(Vec<NodeId>),
@@ -78,7 +78,7 @@ struct Parser<'t> {
 }
 
 impl Parser<'_> {
-    /// The node of the document; what follows is looked at as far as it takes to see the end.
+    /// The node of the document; the text behind it is read as far as it takes to see the end.
     fn document(&mut self) -> Scanned<Option<NodeId>> {
         use TokenKind::{DocumentEnd, DocumentStart, StreamEnd, TagDirective, VersionDirective};
         let first = self.scanner.peek()?.kind.clone();

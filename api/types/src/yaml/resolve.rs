@@ -28,7 +28,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Resolves a scalar, or says why its tag does not fit.
+/// Resolves a scalar; the error is why its tag does not fit.
 pub(super) fn scalar(value: &str, tag: &str, is_implicit: bool) -> Result<Scalar, String> {
     if tag.is_empty() && !is_implicit {
         return Ok(Scalar::Text(value.to_owned()));

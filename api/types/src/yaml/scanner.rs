@@ -1,6 +1,6 @@
 //! Text to tokens: indentation, simple keys, indicators.
 //!
-//! Input: the text. Output: one token at a time, as late as go-yaml makes them, since what follows
+//! Input: the text. Output: one token at a time, as late as go-yaml makes them, because text behind
 //! the first document is not read. Bounds: `Limits::depth_max` of flow collections and of
 //! indentation. Scalars, tags and directives are in files of their own.
 // k8s: vendor/go.yaml.in/yaml/v2/scannerc.go
@@ -334,7 +334,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// Ends all blocks, and what might have been a key.
+    /// Ends all blocks, and a possible key.
     fn close_block(&mut self) -> Scanned<()> {
         self.unroll(-1);
         self.remove_key()?;
@@ -413,7 +413,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// May what began there still be a key? It ends with its line, and is not endless.
+    /// True if a key may still have begun there: it ends on its line and has a maximum length.
     fn is_key_valid(&mut self, key: usize) -> Scanned<bool> {
         let SimpleKey { is_possible, is_required, mark, .. } = self.keys[key];
         if !is_possible {

@@ -1,4 +1,4 @@
-//! Texts as go-yaml and Go's json read them: scalars, keys, aliases, encodings, and what is refused.
+//! Texts as go-yaml and Go's json read them: scalars, keys, aliases, encodings, and refused texts.
 
 use serde_json::{Value, json};
 
@@ -137,7 +137,7 @@ fn every_encoding_that_has_a_mark_is_read() {
     for bytes in [&b"a: \xff"[..], b"a: \x01", b"\xff\xfea", b"a: \xc3"] {
         read(bytes, &LIMITS).expect_err("it is no text");
     }
-    // What stands behind the part that is read does not spoil it.
+    // Text behind the part that is read does not spoil it.
     let mut late = b"a: 1\n---\n".to_vec();
     late.extend([b'#'; 600]);
     late.push(0);

@@ -11,7 +11,7 @@ use super::SyntaxError;
 /// Bytes that go-yaml reads at a time; a wrong one spoils those before it.
 const CHUNK_BYTES: usize = 512;
 
-/// The text of a file up to what cannot be read.
+/// The text of a file up to the first unreadable byte.
 pub(super) struct Text<'b> {
     pub text: Cow<'b, str>,
     /// The error at the end of the text, unless the file ends there.
@@ -86,7 +86,7 @@ fn is_allowed(character: char) -> bool {
     )
 }
 
-/// The first character and its bytes, or what is wrong with it.
+/// The first character and its bytes, or its fault.
 fn utf8(bytes: &[u8]) -> Result<(char, usize), (&'static str, usize)> {
     let width = match bytes[0] {
         0..0x80 => 1,

@@ -16,7 +16,7 @@ pub(super) fn is_timestamp(text: &str) -> bool {
     }
 }
 
-/// `2006-1-2`; whether the day exists, and what follows.
+/// `2006-1-2`; whether the day exists, and the rest of the text.
 fn take_date(text: &str) -> Option<(bool, &str)> {
     let (year, rest) = text.split_at_checked(4)?;
     let year: u32 = year.bytes().all(|it| it.is_ascii_digit()).then(|| year.parse().ok())??;

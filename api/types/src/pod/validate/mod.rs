@@ -22,7 +22,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 use thiserror::Error;
 
-/// A violation: where and what.
+/// A violation: field and fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{path}: {detail}")]
 pub struct FieldError {
