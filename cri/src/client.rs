@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// The calls under way, oldest first.
+    /// The calls in flight, oldest first.
     pub fn in_flight(&self) -> Vec<InFlight> {
         self.calls.list()
     }

@@ -15,10 +15,10 @@ use std::{
 
 use crate::{Code, Method};
 
-/// Calls under way at the same time: several for each of 1,000 pods.
+/// Calls in flight at the same time: several for each of 1,000 pods.
 pub const CALLS_MAX: usize = 4096;
 
-/// A call under way.
+/// A call in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlight {
     /// The call.
@@ -50,7 +50,7 @@ struct Table {
     calls: BTreeMap<u64, InFlight>, // by order of entry, hence oldest first
 }
 
-/// Held by a call for as long as it is under way.
+/// Held by a call for as long as it is in flight.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     calls: Calls,
@@ -84,7 +84,7 @@ impl Calls {
         Some(Ticket { calls: self.clone(), key, method, started, outcome: None })
     }
 
-    /// All calls under way, oldest first.
+    /// All calls in flight, oldest first.
     pub(crate) fn list(&self) -> Vec<InFlight> {
         self.lock().calls.values().cloned().collect()
     }

@@ -4,7 +4,7 @@
 //!   v1          services, generated at build time from our own api.proto, and their messages
 //!   call        one table: method, request, reply, deadline class, subject
 //!   deadlines   how long each class of call may take
-//!   in_flight   which calls are under way right now, for `explain` and metrics
+//!   in_flight   the calls in flight, for `explain` and metrics
 //!   transport   unix socket, reconnecting with backoff; `socket` is the socket itself
 //!   client      `Client`: typed methods over all of the above
 //!   error       `Error`: method, subject, code and origin of a failed call

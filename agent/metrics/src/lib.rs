@@ -75,7 +75,7 @@ pub struct Scrape<'a> {
     pub events_dropped: u64,
     /// Timeline entries dropped since the start.
     pub timeline_dropped: u64,
-    /// Runtime calls under way.
+    /// Runtime calls in flight.
     pub calls_in_flight: usize,
 }
 

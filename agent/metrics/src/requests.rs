@@ -61,7 +61,7 @@ pub(super) struct Requests {
     in_flight: Family<Request, Gauge>,
 }
 
-/// A request under way; dropping it ends it.
+/// A request in flight; dropping it ends it.
 #[derive(Debug)]
 pub struct UnderWay {
     labels: Request,

@@ -21,7 +21,7 @@ use crate::files::{Answers, ChainError};
 use crate::progress::{Failure, Progress};
 use crate::uring::{Ended, Uring};
 
-/// Chains of a batch that are under way at a time.
+/// Chains of a batch that are in flight at a time.
 pub(crate) const CHAINS_PER_BATCH: usize = 8;
 
 /// A batch, and the sender of its answer.
@@ -51,7 +51,7 @@ struct State {
 struct Found {
     begun: Vec<(Class, JobId, Job)>,
     given_up: Vec<JobId>,
-    /// A batch waits that may get a place when those under way become slow.
+    /// A batch waits that may get a place when those in flight become slow.
     waits: bool,
     is_closed: bool,
 }
@@ -177,7 +177,7 @@ struct Running {
     class: Class,
     answer: Option<oneshot::Sender<Answers>>,
     groups: std::vec::IntoIter<Vec<Chain>>,
-    /// Chains of the group that is under way, by their numbers in the batch.
+    /// Chains of the group that is in flight, by their numbers in the batch.
     waiting: VecDeque<(usize, Chain)>,
     answers: Vec<Option<Result<Vec<Done>, ChainError>>>,
     /// Chains that have been taken from `groups`.
@@ -195,7 +195,7 @@ struct Over {
     answers: Answers,
 }
 
-/// A chain that is under way.
+/// A chain that is in flight.
 struct Flying {
     job: JobId,
     number: usize,

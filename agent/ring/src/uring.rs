@@ -40,7 +40,7 @@ const CANCEL: u64 = u64::MAX - 1;
 /// Sizes of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Places of the slab; as many chains are under way at most, each on a worker of the kernel.
+    /// Places of the slab; as many chains are in flight at most, each on a worker of the kernel.
     pub(crate) flights: usize,
     /// Entries of the submission queue.
     pub(crate) entries: u32,
@@ -260,7 +260,7 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.flights.iter().all(Option::is_none) {
-            // SAFETY: dropped once, here; no entry is under way that points into it.
+            // SAFETY: dropped once, here; no entry in flight points into it.
             unsafe { ManuallyDrop::drop(&mut self.flights) };
         }
     }

@@ -28,7 +28,7 @@ use super::node_query::NodeQuery;
 
 /// Timeout of an answer.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Answers under way at a time, each with a journalctl of its own.
+/// Answers in flight at a time, each with a journalctl of its own.
 const RUNS_MAX: usize = 4;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 16 * 1024;

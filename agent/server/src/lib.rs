@@ -135,7 +135,7 @@ pub struct Parts {
     pub views: Views,
     /// Timeline.
     pub recorder: Recorder,
-    /// Lists the runtime calls under way: `Client::in_flight` of every client.
+    /// Lists the runtime calls in flight: `Client::in_flight` of every client.
     pub calls: Arc<dyn Fn() -> Vec<InFlight> + Send + Sync>,
     /// Pulls that wait for their turn.
     pub pull_queue: PullQueue,

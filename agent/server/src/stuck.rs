@@ -57,7 +57,7 @@ impl Asked {
     }
 }
 
-/// The runtime calls under way, with the processes behind those that take long.
+/// The runtime calls in flight, with the processes behind those that take long.
 pub(super) fn calls(asked: &[Asked], snapshot: &Snapshot, now: Instant) -> Vec<RuntimeCall> {
     let mut shims = None;
     let known = || snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);

@@ -370,7 +370,7 @@ impl Clients {
     }
 
     /// A client for urgent writes. Each waits up to `timeout` for its answer once its turn has
-    /// come. A response that asks to retry later is returned to the caller, with `retry_after` in
+    /// come. A response that asks to retry later is returned to the caller, with `Retry-After` in
     /// its headers.
     pub fn writes(&self, timeout: Duration) -> kube::Client {
         self.with(|manner| {

@@ -41,7 +41,7 @@ const STREAMS_MAX: usize = 100;
 const CONNECTIONS_MAX: usize = 64;
 /// Connections to a server that takes one request on each at a time.
 const ALONE_MAX: usize = 1_024;
-/// Bytes of one answer, and of all, that may be under way before they are read.
+/// Bytes of one answer, and of all, that may be in flight before they are read.
 const WINDOWS: (u32, u32) = (512 << 10, 4 << 20);
 
 /// The connections of one client.
@@ -133,7 +133,7 @@ impl Pool {
         Self { identity, shared: Mutex::new(shared), places }
     }
 
-    /// Waits until one more request may be under way.
+    /// Waits until one more request may be in flight.
     pub(crate) async fn room(&self, lane: Lane, share: &Share) -> Room {
         self.places.room(lane, share).await
     }

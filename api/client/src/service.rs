@@ -233,7 +233,7 @@ impl Parts {
     }
 }
 
-/// True if a read that got no answer is to be sent again; it must be over by `by`.
+/// True if a read that got no answer is to be sent again; it must begin before `until`.
 // k8s: client-go/rest/request.go request isErrRetryableFunc
 fn is_repeated(error: &io::Error, until: Option<Instant>) -> bool {
     let in_time = until.is_none_or(|until| Instant::now() + BROKEN_WAIT < until);

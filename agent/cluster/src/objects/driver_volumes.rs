@@ -22,7 +22,7 @@ use super::tokens::TokenKey;
 use super::wire::{self, WireError};
 use super::{Objects, Shared};
 
-/// Drivers that are remembered.
+/// Number of cached drivers.
 const DRIVERS_MAX: usize = 256;
 /// Error where a node without an API server would need one.
 const ALONE: &str = "it needs an API server, and this node has none";

@@ -163,7 +163,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Reading<'a> {
     reader: Shared,
-    /// Files that were set aside before the one at hand.
+    /// Files that were set aside before the current one.
     aside: BTreeSet<PathBuf>,
     uid: PodUid,
     sink: &'a Sink,
@@ -187,7 +187,7 @@ impl Reading<'_> {
         off(&self.uid, self.sink, move || look(&mut lock(&reader))).await
     }
 
-    /// Sends everything up to the end of the file at hand.
+    /// Sends everything up to the end of the current file.
     async fn drain(&mut self) -> Result<io::Result<()>, Gone> {
         loop {
             let (text, last) = match self.look(gather).await? {
@@ -232,7 +232,7 @@ impl Reading<'_> {
         self.look(look).await
     }
 
-    /// Finishes the file at hand and all that were set aside after it, and opens the live one.
+    /// Finishes the current file and all that were set aside after it, and opens the live one.
     async fn advance(&mut self, log: &Path) -> Result<io::Result<()>, Gone> {
         if let Err(error) = self.drain().await? {
             return Ok(Err(error));
@@ -244,7 +244,7 @@ impl Reading<'_> {
             Err(error) => return Ok(Err(error)),
         };
         for (index, path) in missed.into_iter().enumerate() {
-            // The first one may be the file at hand, compressed meanwhile.
+            // The first one may be the current file, compressed meanwhile.
             let skip_known = index == 0 && !ours_seen;
             let opened = self.look(move |reader| reader.go_on(&path, skip_known)).await?;
             if opened.is_ok()

@@ -49,7 +49,7 @@ pub(super) struct Layers {
 /// The answer to a question, and when it came.
 type AnswerAt = (Option<Arc<LayersTold>>, Instant);
 
-/// The question under way, or the last one.
+/// The question in flight, or the last one.
 #[derive(Debug)]
 struct Question {
     /// Closed without an answer when the task panicked.

@@ -81,9 +81,9 @@ pub(super) struct PvcRef {
 /// Counted volumes by pod: those that go with the pod's disk space first.
 pub(super) type Volumes = HashMap<PodUid, Vec<Counted>>;
 
-/// Everything there is to be counted.
+/// The volumes to count.
 pub(super) fn targets(snapshot: &Snapshot, root: &Path) -> Vec<Target> {
-    // Before there is a sandbox, volumes may be under way.
+    // Before there is a sandbox, volumes may be in preparation.
     let is_set_up = |view: &PodView| view.observed.sandboxes.iter().any(|sandbox| sandbox.ready);
     let pods = snapshot.pods.iter().filter(|(_, view)| is_set_up(view)).flat_map(|(uid, view)| {
         let dirs = PodDirs::new(root, uid);
@@ -195,12 +195,12 @@ fn locked(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
 }
 
 impl Latest {
-    /// So long ago a count is worth nothing. While all others are counted it may well get old.
+    /// Age at which a count expires. It may get old while all other volumes are counted.
     fn old(&self, period: Duration) -> Duration {
         KEPT_PERIODS * period + self.all_take
     }
 
-    /// There is no count of it that is worth something.
+    /// True if it has no usable count.
     fn lacks(&self, target: &Target, period: Duration) -> bool {
         let old = self.old(period);
         let is_known = |tried: &Instant| target.is_ours || tried.elapsed() < old;
@@ -313,7 +313,7 @@ impl Thread {
         is_final || known.since.elapsed() < self.period + known.took
     }
 
-    /// Counts a volume; `known` is its last count.
+    /// Counts a volume; `before` is its last count.
     fn try_again(
         &self,
         target: &Target,

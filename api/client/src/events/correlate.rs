@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::Happened;
 use super::recent::{Key, Recent};
 
-/// Objects and events remembered.
+/// Objects and events in the cache.
 // k8s: maxLruCacheEntries
 const REMEMBERED_MAX: usize = 4096;
 /// So many different sentences of one reason within `SIMILAR_WITHIN` become one event.

@@ -40,7 +40,7 @@ impl ReflectorBackoff {
         wait
     }
 
-    /// The server is well again: the next wait is the first one.
+    /// The server works again: the next wait is the first one.
     pub(super) fn well(&mut self) {
         self.next = self.first;
     }

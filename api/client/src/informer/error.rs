@@ -12,7 +12,7 @@ const TOO_LARGE: &str = "Too large resource version";
 /// Error of a list or a watch. Display is the server's message, or why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InformerError {
-    /// 410: the version, or the place in a list, is not remembered any more.
+    /// 410: the server no longer has the version, or the place in a list.
     #[error("{0}")]
     Expired(String),
     /// The server is not as far as the version: its cache is behind, or its store was restored.

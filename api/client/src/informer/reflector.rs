@@ -31,9 +31,9 @@ const ONE_WATCH_SECONDS: (u32, u32) = (1800, 3600);
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// Silence after which a server that sends bookmarks is asked for a list.
 const IDLE_MAX: Duration = Duration::from_secs(180);
-/// A watch that ends within this time and did not get on costs a wait.
+/// A watch that ends within this time and made no progress costs a wait.
 const SHORT: Duration = Duration::from_secs(1);
-/// A watch that got on and lasted so long has shown that the server is well.
+/// A watch that made progress and lasted so long has shown that the server works.
 const WELL: Duration = Duration::from_secs(10);
 /// The pause before a watch whose connection broke is requested again.
 // k8s: staging/src/k8s.io/client-go/rest/with_retry.go retryAfterResponse
@@ -44,7 +44,7 @@ const LOST_WAIT: Duration = Duration::from_secs(1);
 pub enum FirstList {
     /// Any state that the server has at hand; it may be older than the state before a restart.
     Any,
-    /// The newest: nothing is taken for the whole that others have changed already.
+    /// The newest: a stale list is never taken for the whole.
     #[default]
     Newest,
     /// There are no lists: one object is followed, which the follower reads itself before it begins
@@ -118,7 +118,7 @@ pub(super) struct Reflector {
     backoff: ReflectorBackoff,
     /// The server sends bookmarks.
     bookmarks: bool,
-    /// Versions of this watch's events can be gone on from.
+    /// The next watch can continue from the versions of this watch's events.
     ordered: bool,
     /// Events of this watch.
     events: u64,
@@ -232,7 +232,7 @@ impl Reflector {
         true
     }
 
-    /// A page did not come; false when that can be helped at once.
+    /// A page did not come; false when another request may succeed at once.
     pub(super) fn list_failed(&mut self, error: &InformerError) -> bool {
         let Next::List { token, whole } = &self.next else { return true };
         let newest = self.list_at() == ListAt::Newest;
@@ -253,7 +253,7 @@ impl Reflector {
         self.wait
     }
 
-    /// The kind is looked for under its next path, at once unless all have been tried.
+    /// Tries the kind's next path, at once unless all have been tried.
     fn next_path(&mut self) {
         self.path = (self.path + 1) % self.paths;
         self.wait = self.path == 0;

@@ -42,7 +42,7 @@ impl Turns {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many writes are under way: the API server may know of them only in part.
+    /// Number of writes in flight: the API server may have seen only some of them.
     pub fn set_ahead(&self, ahead: usize) {
         self.ahead.store(ahead, Ordering::SeqCst);
     }
@@ -65,7 +65,7 @@ impl Turns {
     }
 
     /// Ends the lease because the thread may be stuck for ever. It is released only if no write is
-    /// under way: one without an answer may still take effect. Otherwise it expires.
+    /// in flight: one without an answer may still take effect. Otherwise it expires.
     pub fn give_up(&self, lease: Option<&LeaseKeeper>) {
         self.is_given_up.store(true, Ordering::SeqCst);
         let Some(lease) = lease else { return };

@@ -50,7 +50,7 @@ const BACKLOG: i32 = 1024;
 const HEAD_BYTES_MAX: usize = 8192;
 /// Timeout of a request's head, and of silence between two requests.
 const HEAD_WAIT: Duration = Duration::from_secs(30);
-/// Age at which a connection is closed after the answer under way.
+/// Age at which a connection is closed after the answer in flight.
 const CONNECTION_AGE: Duration = Duration::from_secs(300);
 /// Timeout of an answer from then on.
 const CLOSE_WAIT: Duration = Duration::from_secs(30);

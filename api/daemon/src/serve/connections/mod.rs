@@ -116,7 +116,7 @@ pub enum Over {
     Overdue,
 }
 
-/// A request under way on a connection; dropping it ends it.
+/// A request in flight on a connection; dropping it ends it.
 pub struct Busy {
     connection: Arc<Connection>,
     number: u64,

@@ -184,7 +184,7 @@ impl Authenticator {
     }
 }
 
-/// The user, and until when the authorities vouch for it.
+/// The user, and until when its certificate is valid.
 fn judge(
     ca: &ClientCa,
     certificates: &[CertificateDer<'static>],

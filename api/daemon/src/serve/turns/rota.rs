@@ -61,7 +61,7 @@ struct Account {
     waiting: usize,
 }
 
-/// Turns that wait and turns that are under way.
+/// Turns that wait and turns in flight.
 pub(super) struct Rota {
     limits: TurnLimits,
     all: Bucket,
