@@ -51,8 +51,8 @@ impl Client {
         Ok(Self { channel, link, deadlines: Arc::new(deadlines), calls })
     }
 
-    /// The same connection, with calls counted and timed by `observer`. Its table of calls under
-    /// way is a new one, so this belongs right after `connect`.
+    /// The same connection, with calls counted and timed by `observer`. Its table of calls in
+    /// flight is a new one, so this belongs right after `connect`.
     pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
         Self { calls: Calls::with_observer(observer), ..self }
     }

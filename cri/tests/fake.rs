@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::*;
 use pintle_cri::{Code, Method, Replies, fake::*, v1::*};
 
-/// In the words of the runtime about a name that exists already.
+/// The runtime's words about a name that exists already.
 const TAKEN: &str = "is reserved for";
 
 async fn next(events: &mut Replies<ContainerEventResponse>) -> (ContainerEventType, String) {

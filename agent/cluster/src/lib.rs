@@ -30,14 +30,14 @@ use crate::node::own::OwnNode;
 /// The cluster that this node is part of. Cheap to clone; the clients share their connections.
 #[derive(Clone)]
 pub struct Cluster {
-    /// For everything but the heartbeat: limited by kubeAPIQPS and kubeAPIBurst.
+    /// A client for everything but the heartbeat: limited by kubeAPIQPS and kubeAPIBurst.
     pub client: kube::Client,
-    /// The same for objects of single pods: behind everything else, and in turn by pod.
+    /// A client for objects of single pods: behind everything else, and in turn by pod.
     pub objects: kube::Client,
-    /// The same for the statuses of pods.
+    /// A client for the statuses of pods.
     pub writes: kube::Client,
-    /// For the lease and the node's status only: a connection of its own, so that nothing else
-    /// can delay it.
+    /// A client for the lease and the node's status only: a connection of its own, so that nothing
+    /// else can delay it.
     pub heartbeat: kube::Client,
     /// Name of the Node object.
     pub node_name: Arc<str>,

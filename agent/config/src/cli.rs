@@ -274,7 +274,7 @@ fn options(args: &[String]) -> Result<Options, Vec<ConfigError>> {
 }
 
 impl Options {
-    /// The same question, to the record where that is asked for.
+    /// The question, asked of the record if the options name one.
     fn then(&self, question: Question) -> Question {
         if self.at.is_none() && self.from_record.is_none() {
             return question;

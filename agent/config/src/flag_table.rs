@@ -103,7 +103,7 @@ const START_GROUPS: &[Group] = &[
     },
 ];
 
-/// Those that come after the flags of fields.
+/// Groups that come after the flags of fields.
 #[rustfmt::skip] // as above
 const LAST_GROUPS: &[Group] = &[
     Group {

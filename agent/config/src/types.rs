@@ -343,9 +343,9 @@ pub struct VmoduleItem {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoggingOptions {
-    /// For `text`.
+    /// Options of `text`.
     pub text: LogStreamOptions,
-    /// For `json`.
+    /// Options of `json`.
     pub json: LogStreamOptions,
 }
 

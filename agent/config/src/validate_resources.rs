@@ -27,7 +27,7 @@ const SIGNALS: [&str; 9] = [
     "containerfs.inodesFree",
     "pid.available",
 ];
-/// Of a text that is no threshold.
+/// The fault of a text that is no threshold.
 const NOT_A_LEVEL: &str = "it is neither a positive quantity nor a percentage";
 /// The kernel's period of CPU limits.
 const CFS_PERIOD_DEFAULT: GoDuration = GoDuration::from_millis(100);
@@ -267,7 +267,7 @@ fn wrong_threshold(signal: &str, text: &str) -> Option<String> {
     }
 }
 
-/// The same for a minimum reclaim.
+/// The kubelet's message about an invalid minimum reclaim.
 // k8s: pkg/kubelet/eviction/helpers.go parseMinimumReclaims
 fn wrong_reclaim(signal: &str, text: &str) -> Option<String> {
     match share(text).map(str::parse::<f32>) {

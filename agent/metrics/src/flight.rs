@@ -44,7 +44,7 @@ impl FlightCounts {
         self.seconds.observe(took.as_secs_f64());
     }
 
-    /// There was no room for something.
+    /// Data was dropped for lack of room.
     pub fn lost(&self) {
         self.lost.inc();
     }

@@ -85,7 +85,7 @@ impl Images {
         self.checks.get_or_create(&Check { result: result.to_owned() }).inc();
     }
 
-    /// So many files are on disk.
+    /// Sets the numbers of files on disk.
     pub fn on_disk(&self, intents: usize, records: usize) {
         self.intents.set(i64::try_from(intents).unwrap_or(i64::MAX));
         self.records.set(i64::try_from(records).unwrap_or(i64::MAX));

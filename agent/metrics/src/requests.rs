@@ -36,7 +36,7 @@ const PATHS: [&str; 18] = [
     "debug",
     "statusz",
 ];
-/// Those that last for as long as their client likes.
+/// Requests that last for as long as their client likes.
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -5,7 +5,7 @@ use pintle_agent_core::view::Snapshot;
 use crate::{Metrics, Scrape};
 
 impl Metrics {
-    /// As a scraper of an agent without pods reads them.
+    /// The exposition of an agent without pods, as a scraper reads it.
     pub fn scraped(&self) -> String {
         let snapshot = Snapshot::default();
         self.render(&Scrape {

@@ -117,7 +117,7 @@ fn what_others_count_is_shown_as_it_stands() {
     }
 }
 
-/// Of families that others write.
+/// Families that other code writes.
 const ELSEWHERE: [&str; 1] = ["kubelet_container_log_filesystem_used_bytes"];
 
 /// Metrics in which everything has happened once.

@@ -68,12 +68,12 @@ pub struct How {
 }
 
 impl How {
-    /// With these flags of open(2).
+    /// Opens with these flags of open(2).
     pub fn flags(flags: OFlag) -> Self {
         Self { flags: flags - OFlag::O_CLOEXEC, mode: Mode::empty(), resolve: ResolveFlag::empty() }
     }
 
-    /// For reading; opening a FIFO without a writer does not block.
+    /// Opens for reading; a FIFO without a writer does not block.
     pub fn read() -> Self {
         Self::flags(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
     }
@@ -105,7 +105,7 @@ pub struct Opened(pub(crate) usize);
 /// A file to be read, written or synced.
 #[derive(Clone, Debug)]
 pub enum Open {
-    /// By this chain.
+    /// A file that this chain opens.
     Here(Opened),
     /// Before, by the caller.
     Held(Arc<OwnedFd>),
@@ -214,7 +214,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// One without steps.
+    /// A chain without steps.
     pub fn new() -> Self {
         Self::default()
     }
@@ -332,19 +332,19 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// One without chains.
+    /// A batch without chains.
     pub fn new() -> Self {
         Self { groups: vec![Vec::new()] }
     }
 
-    /// One more chain beside the last ones.
+    /// Adds a chain beside the last ones.
     #[must_use]
     pub fn with(mut self, chain: Chain) -> Self {
         self.push(chain);
         self
     }
 
-    /// One more chain beside the last ones.
+    /// Adds a chain beside the last ones.
     pub fn push(&mut self, chain: Chain) {
         self.groups.last_mut().expect("a batch has a group").push(chain);
     }

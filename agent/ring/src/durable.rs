@@ -84,7 +84,7 @@ mod tests {
         ["a", "b"].map(file).into()
     }
 
-    /// On a file system in memory of 64 KiB, through a ring and by plain calls.
+    /// Runs `test` on a file system in memory of 64 KiB, through a ring and by plain calls.
     fn on_each(test: impl AsyncFn(&Path) + Copy + Send + 'static) {
         for is_ring in [true, false] {
             xtask::disk::with_private_mounts(move || {

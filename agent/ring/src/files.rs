@@ -271,13 +271,13 @@ pub async fn run(place: Place, batch: impl Into<Batch>) -> Result<Answers, Block
     Files::of_process(place.class()).run(place, batch).await
 }
 
-/// As `run`, where one chain that fails is the failure of all: the first one that did.
+/// As `run`, but the first chain that failed is the failure of all.
 pub async fn run_all(place: Place, batch: impl Into<Batch>) -> Result<Vec<Vec<Done>>, FileError> {
     let answers = run(place, batch).await?;
     Ok(answers.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// As `run`, of one chain.
+/// As `run`, for one chain.
 pub async fn run_one(place: Place, chain: Chain) -> Result<Vec<Done>, FileError> {
     let mut answers = run(place, chain).await?;
     Ok(answers.pop().unwrap_or(Ok(Vec::new()))?)

@@ -32,7 +32,7 @@ pub(crate) enum Link {
     Success,
     /// Its end.
     End,
-    /// There is none.
+    /// There is no entry behind it.
     Last,
 }
 

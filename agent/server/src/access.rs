@@ -20,14 +20,14 @@ const SELF_SIGNED: &str = "kubelet";
 /// A configuration whose rules need an API server, where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeedsCluster {
-    /// To review tokens.
+    /// Token reviews need an API server.
     // k8s: cmd/kubelet/app/auth.go BuildAuthn
     #[error(
         "authentication.webhook.enabled: no client provided, cannot use webhook authentication; \
          give --kubeconfig or set it to false"
     )]
     TokenReviews,
-    /// To review rights.
+    /// Access reviews need an API server.
     // k8s: cmd/kubelet/app/auth.go BuildAuthz
     #[error(
         "authorization.mode: no client provided, cannot use webhook authorization; \

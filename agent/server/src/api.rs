@@ -61,9 +61,9 @@ pub(super) struct Turn {
 /// The end of a stream that held a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// By itself.
+    /// It ended by itself.
     ToItsEnd,
-    /// It made room for another namespace's.
+    /// It was displaced by another namespace's stream.
     Displaced,
 }
 

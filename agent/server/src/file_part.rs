@@ -17,7 +17,7 @@ pub(super) enum FilePart {
     Whole,
     /// These bytes.
     Bytes(Range<u64>),
-    /// It was not changed since the client read it.
+    /// The file was not changed since the client read it.
     Known,
     /// No such range, or none of this file, in Go's words.
     Refused(&'static str),

@@ -20,13 +20,13 @@ use tokio::sync::Notify;
 
 /// Streams open at the same time.
 pub(super) const STREAMS_MAX: usize = 512;
-/// Those of one pod.
+/// Streams of one pod.
 const STREAMS_PER_POD: usize = 128;
-/// Those of one peer. The API server's are all users' streams, so it may have most of them.
+/// Streams of one peer. The API server's are all users' streams, so it may have most of them.
 const STREAMS_PER_PEER: usize = 384;
 /// Commands that are answered in one piece, until their answers are taken.
 const RUNS_MAX: usize = 8;
-/// Those of one pod.
+/// Such commands of one pod.
 const RUNS_PER_POD: usize = 2;
 /// Their name.
 pub(super) const RUN: &str = "RunStream";
@@ -75,16 +75,16 @@ pub(super) struct Turn {
 /// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Full {
-    /// In all.
+    /// The limit of all streams.
     #[error("{STREAMS_MAX} streams are open already")]
     Node,
-    /// Of the pod.
+    /// The limit of the pod.
     #[error("{STREAMS_PER_POD} streams of this pod are open already")]
     Pod,
-    /// Of the requesting peer.
+    /// The limit of the requesting peer.
     #[error("{STREAMS_PER_PEER} streams from this address are open already")]
     Peer,
-    /// Of commands that are answered in one piece.
+    /// The limit of commands that are answered in one piece.
     #[error(
         "{RUNS_MAX} commands run already whose output is one answer, or {RUNS_PER_POD} of this pod"
     )]
@@ -107,7 +107,7 @@ impl Streams {
         Ok((Turn { streams: self.clone(), key, displaced }, gone.is_some()))
     }
 
-    /// Those that are open, oldest first.
+    /// The open streams, oldest first.
     pub(super) fn open(&self) -> Vec<Stream> {
         self.table().open.values().map(|open| open.stream.clone()).collect()
     }

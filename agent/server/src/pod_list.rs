@@ -124,7 +124,7 @@ fn spec_as_go_prints(spec: &mut Value) {
     }
 }
 
-/// The same of a status.
+/// Adds the empty fields of a status that Go prints.
 fn status_as_go_prints(status: &mut Value) {
     for condition in objects(status, "conditions") {
         default(condition, "lastProbeTime", Value::Null);

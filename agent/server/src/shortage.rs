@@ -82,7 +82,7 @@ fn shown(report: &Report, images: Option<&images::Report>) -> Value {
     })
 }
 
-/// Those that would go first come first.
+/// The images in the order of their deletion.
 fn of_images(report: &images::Report) -> Value {
     let (go, stay): (Vec<_>, Vec<_>) = report.images.iter().partition(|(_, j)| j.verdict.goes());
     let image = |(name, judged): &(String, images::Judged)| {

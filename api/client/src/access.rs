@@ -114,7 +114,7 @@ impl Access {
         Some(Self::of_account(Path::new(ACCOUNT), &host, &port))
     }
 
-    /// The same with the account's folder and the address given.
+    /// `of_pod` with the account's folder and the server's address.
     pub(crate) fn of_account(dir: &Path, host: &str, port: &str) -> Result<Self, ConnectError> {
         let file = |name: &str| dir.join(name).display().to_string();
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
@@ -200,7 +200,8 @@ impl Access {
         self.certificate = Some(Certificate::Rotated { pem, given });
     }
 
-    /// Without a certificate, token or plugin: for a server's public answers.
+    /// False without a certificate, token or plugin: only a server's public answers are available
+    /// then.
     pub fn has_identity(&self) -> bool {
         self.certificate.is_some() || !matches!(self.secret, Secret::None)
     }
@@ -359,12 +360,12 @@ impl Clients {
         self.with(|manner| manner.lane = Lane::Bulk)
     }
 
-    /// As urgent, but no answer is waited for longer than this once the request's turn has come.
+    /// An urgent client with this timeout for an answer once the request's turn has come.
     pub fn within(&self, timeout: Duration) -> kube::Client {
         self.with(|manner| manner.timeout = Some(timeout))
     }
 
-    /// As bulk, with the same limit.
+    /// A bulk client with this timeout.
     pub fn bulk_within(&self, timeout: Duration) -> kube::Client {
         self.with(|manner| (manner.lane, manner.timeout) = (Lane::Bulk, Some(timeout)))
     }

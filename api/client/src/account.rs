@@ -60,7 +60,7 @@ enum Need {
     Use(Token),
     /// This token holds, and its renewal is due.
     Renew(Token),
-    /// There is none that holds.
+    /// There is no valid token.
     Ask,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Credential {
     /// PEM of certificate and key.
     pub(crate) pair: Option<(Vec<u8>, Vec<u8>)>,
     expires_at: Option<jiff::Timestamp>,
-    /// By the server.
+    /// The server refused it.
     refused: bool,
 }
 
@@ -79,7 +79,7 @@ struct ExecCredentialStatus {
 }
 
 impl Plugin {
-    /// Of a section that is valid; nothing is run yet.
+    /// A plugin of a valid section; nothing is run yet.
     pub(crate) fn new(path: &Path, exec: &Exec, cluster: &Cluster) -> Result<Self, ConnectError> {
         let version = exec.api_version.clone();
         if !VERSIONS.contains(&version.as_str()) {

@@ -60,7 +60,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Of a file, or of a link's target.
+    /// The stamp of a file, or of a link's target.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
         let changed = (meta.ctime(), meta.ctime_nsec());
@@ -79,7 +79,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Of files as they are now.
+    /// Watches files from their present state on.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let stamps = paths.iter().map(|path| Stamp::of(path)).collect();
         Self { paths, stamps, looked_at: Instant::now(), unused: false }

@@ -24,7 +24,7 @@ use crate::tls::{self, Trust};
 pub(crate) enum Certificate {
     /// The kubeconfig's pair.
     Given { cert: Source, key: Source },
-    /// In one file that rotation replaces; before that file exists, the kubeconfig's pair.
+    /// A pair in one file that rotation replaces; before that file exists, the kubeconfig's pair.
     Rotated { pem: PathBuf, given: Option<Box<Certificate>> },
 }
 

@@ -64,7 +64,7 @@ pub struct Cluster {
     pub insecure_skip_tls_verify: bool,
     /// File with the certificates of its authorities.
     pub certificate_authority: String,
-    /// The same in PEM; wins over the file.
+    /// The authorities in PEM; wins over the file.
     pub certificate_authority_data: Data,
     /// The proxy between.
     pub proxy_url: String,
@@ -79,11 +79,11 @@ pub struct Cluster {
 pub struct User {
     /// File with a certificate in PEM.
     pub client_certificate: String,
-    /// The same in PEM.
+    /// The certificate in PEM.
     pub client_certificate_data: Data,
     /// File with the certificate's key in PEM.
     pub client_key: String,
-    /// The same in PEM.
+    /// The key in PEM.
     pub client_key_data: Data,
     pub(crate) token: Hidden,
     #[serde(rename = "tokenFile")]
@@ -217,7 +217,7 @@ pub(crate) enum DecodeError {
         /// The field.
         path: String,
     },
-    /// It is another object.
+    /// The object is of another kind.
     #[error("it is a {kind:?} of version {version:?}, not a Config of v1")]
     Kind {
         /// The kind that it names.

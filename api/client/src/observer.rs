@@ -15,7 +15,7 @@ pub struct Sent<'a> {
     pub took: Duration,
     /// Bytes of its body; `None` for a watch, and where they are not known before they are sent.
     pub bytes: Option<u64>,
-    /// It was sent before, to no avail.
+    /// It was sent before, without success.
     pub again: bool,
 }
 
@@ -25,11 +25,11 @@ pub struct Sent<'a> {
 pub enum PluginRun {
     /// Exit status 0; the output may still be unusable.
     Well,
-    /// With this code, or -1 by a signal.
+    /// It exited with this code, or was ended by a signal (-1).
     Exited(i32),
     /// There is no such program, or it cannot be started.
     NotFound,
-    /// It did not end in time, or could not be listened to.
+    /// It did not end in time, or its output could not be read.
     Failed,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct OwnRoot {
 }
 
 impl OwnRoot {
-    /// With these authorities, which are those of the verifier.
+    /// A verifier that also trusts these certificates, which are the authorities of `vouched`.
     pub(crate) fn new(
         vouched: Arc<WebPkiServerVerifier>,
         trusted: Vec<CertificateDer<'static>>,

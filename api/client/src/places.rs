@@ -13,7 +13,7 @@ use crate::turns::{Lane, Share, Turns};
 
 /// Places that one share of the bulk holds at most.
 const SHARE_MAX: usize = 512;
-/// Of so many places one is kept for urgent requests.
+/// One of so many places is kept for urgent requests.
 const RESERVED_PART: usize = 16;
 
 #[derive(Debug)]

@@ -77,7 +77,7 @@ impl Carrier {
         Self::on(pool, server, identity, options)
     }
 
-    /// One that shares connections and identity with this one, and has a limit of its own.
+    /// A service that shares connections and identity with this one, and has a limit of its own.
     pub(crate) fn beside(&self, options: ClientOptions) -> Self {
         let Parts { server, identity, pool, .. } = &*self.parts;
         Self::on(Arc::clone(pool), server.clone(), Arc::clone(identity), options)
@@ -105,7 +105,7 @@ impl Carrier {
         &self.parts.identity
     }
 
-    /// One that shares connections and limits with this one.
+    /// A service that shares connections and limits with this one.
     pub(crate) fn with(&self, change: impl FnOnce(&mut Manner)) -> Self {
         let mut other = self.clone();
         change(&mut other.manner);
@@ -205,7 +205,7 @@ impl Parts {
         Some(Measure::new(observer, method.clone(), Arc::clone(&self.host)))
     }
 
-    /// One try, within the time limit.
+    /// Sends the request once, within the time limit.
     async fn attempt(
         &self,
         request: Request<Body>,

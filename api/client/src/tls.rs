@@ -188,7 +188,7 @@ fn pair(
 pub(crate) enum Refusal {
     /// X.509 before version 3.
     Version,
-    /// One of an authority, where one of a server is wanted.
+    /// A certificate of an authority, where one of a server is required.
     Authority,
     /// A key or a signature of another kind.
     Kind,
@@ -235,7 +235,7 @@ fn explained(error: &Error) -> String {
     }
 }
 
-/// The same of a handshake.
+/// Finds the refusal in the error of a handshake.
 pub(crate) fn of_handshake(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner.filter(|inner| Refusal::of(inner).is_some()) {
@@ -267,7 +267,7 @@ fn named(source: &Source, problem: &dyn fmt::Display) -> String {
 mod tests {
     use super::*;
 
-    /// As `openssl x509 -req` makes it without extensions; good until 2126.
+    /// A certificate as `openssl x509 -req` makes it without extensions; good until 2126.
     const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
 MIIBFDCBuwIUYWydexMmODiH5m13qfKY4XW47m8wCgYIKoZIzj0EAwIwDDEKMAgG
 A1UEAwwBbjAgFw0yNjExMjYxNDU4MTdaGA8yMTI2MTEwMjE0NTgxN1owDDEKMAgG
@@ -276,7 +276,7 @@ pO9v3jUa6US2PskCPp+sEO94iyQB8dENLvDzhn18g9pIxVWcqqn0zx8t9m7sn1uf
 x2UwCgYIKoZIzj0EAwIDSAAwRQIhAMUM6TKi6qfEjTHv/SPxQWyNdPPLWZeNBH84
 Qy13qcjYAiAtY01holjs8iWWp8O5IoCoyG/yPGUjmCRKkMel/l7RoQ==
 -----END CERTIFICATE-----";
-    /// On P-521, and in no use.
+    /// A key on P-521, and in no use.
     const P521: &str = "-----BEGIN PRIVATE KEY-----
 MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIAxuyvOMByZ7tkGiqy
 nIsqRLL1nsMQQSt70qyTHbUWy+QhtwwTFaxYVPMiB7E572aY4HgXxqRFdq8i5fhJ

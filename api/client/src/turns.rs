@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Of so many turns at least one is for the bulk, if some of it waits.
+/// At least one turn of so many is for the bulk, if some of it waits.
 const BULK_EVERY: u32 = 8;
 
-/// In which order requests of one client are sent.
+/// The lane of a request: the order in which requests of one client are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Requests of the whole node: statuses, the node's object, watches of pods.
@@ -57,7 +57,7 @@ impl<W> Turns<W> {
         self.urgent.is_empty() && self.ring.is_empty()
     }
 
-    /// One more waits.
+    /// Adds a waiting request.
     pub(crate) fn push(&mut self, lane: Lane, share: &Share, waiter: W) {
         if lane == Lane::Urgent {
             return self.urgent.push_back(waiter);

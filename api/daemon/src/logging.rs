@@ -247,7 +247,8 @@ impl Line<'_> {
         cut(text)
     }
 
-    /// One object with the keys of component-base: `ts` (milliseconds), `caller`, `msg`, `v`.
+    /// The line as one object with the keys of component-base: `ts` (milliseconds), `caller`,
+    /// `msg`, `v`.
     fn json(&self) -> String {
         let mut object = format!("{{\"ts\":{}", self.millis());
         if let Some((file, line)) = self.place {
@@ -279,7 +280,7 @@ impl Line<'_> {
     }
 }
 
-/// At most [`LINE_BYTES_MAX`] bytes, cut between characters.
+/// Cuts a text to [`LINE_BYTES_MAX`] bytes, between characters.
 fn cut(mut text: String) -> String {
     if text.len() > LINE_BYTES_MAX {
         let end = (0..=LINE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));

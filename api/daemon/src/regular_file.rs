@@ -48,7 +48,7 @@ pub fn beside_log<T>(log: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> i
     work(&Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
 }
 
-/// At most the last `bytes_max` of a file.
+/// Reads at most the last `bytes_max` of a file.
 pub fn read_end(file: &mut File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let size = file.metadata()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(bytes_max)))?;
@@ -68,7 +68,7 @@ pub fn create_in(base: &Path, path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// As `create_in` in a trusted folder.
+/// Makes a file that must not exist in a trusted folder, as `create_in`.
 pub fn create_at(path: &Path, mode: u32) -> io::Result<File> {
     let (base, name) = split(path, 1)?;
     create_in(base, name, mode)

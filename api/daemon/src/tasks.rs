@@ -109,7 +109,7 @@ where
     tokio::task::spawn_local(Named { name, work: Box::pin(work) })
 }
 
-/// The same on a thread that has no local tasks: one connection, one request.
+/// Starts such work on a thread without local tasks: one connection, one request.
 pub fn serve<F>(name: &'static str, work: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -144,7 +144,7 @@ pub async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
     .await
 }
 
-/// The same for code that does not wait.
+/// Catches a panic of code that does not wait.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     CATCHING.set(CATCHING.get() + 1);
     // Half-done state of the panic is dropped with the task, or the process ends.

@@ -17,9 +17,9 @@ pub struct Told(Option<(String, Instant)>);
 /// A line to log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// It is so.
+    /// The problem is there.
     So(String),
-    /// It was so.
+    /// The problem is over.
     Over(String),
 }
 
@@ -48,7 +48,7 @@ impl Line {
     }
 }
 
-/// One sentence about things of one kind that could not be removed, each with its reason.
+/// One sentence about objects of one kind that could not be removed, each with its reason.
 pub fn stays<N: Display + Ord>(kind: &str, kept: &[(N, String)]) -> Option<String> {
     // The choice must be the same the next time, or it looks like another sentence.
     let (name, reason) = kept.iter().min()?;

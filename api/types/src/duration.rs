@@ -68,7 +68,7 @@ impl GoDuration {
         Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
     }
 
-    /// The same span for timers; negative becomes zero.
+    /// The span for timers; negative becomes zero.
     pub fn to_std(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))
     }

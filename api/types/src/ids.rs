@@ -136,13 +136,13 @@ impl UnixNanos {
         Self(self.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
     }
 
-    /// As a timestamp of the API, cut to whole seconds as RFC 3339 on the wire has none below.
+    /// The timestamp of the API, cut to whole seconds, because RFC 3339 on the wire has none below.
     pub fn to_seconds(self) -> jiff::Timestamp {
         jiff::Timestamp::from_second(self.0.div_euclid(1_000_000_000))
             .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
     }
 
-    /// As a timestamp with all its nanoseconds.
+    /// The timestamp with all its nanoseconds.
     pub fn to_timestamp(self) -> jiff::Timestamp {
         jiff::Timestamp::from_nanosecond(self.0.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
     }
@@ -215,7 +215,7 @@ pub struct Version(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
-/// In which of a pod's lists a container stands.
+/// The list of a pod's spec that contains a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ContainerKind {
     /// An init container that runs to completion.

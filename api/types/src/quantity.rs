@@ -165,7 +165,7 @@ impl Amount {
         clamp_i64(div_away(self.nanos, NANO))
     }
 
-    /// The same in whole thousandths, rounded away from zero.
+    /// The amount in whole thousandths, rounded away from zero.
     // k8s: quantity.go RoundUp
     pub fn rounded_to_millis(self) -> Self {
         let nanos = cap(div_away(self.nanos, NANO_PER_MILLI) * NANO_PER_MILLI);

@@ -14,7 +14,7 @@ const WAIT_MIN: Duration = Duration::from_micros(1);
 pub struct Rate {
     /// Each second in the long run; no limit at all when it is not above zero.
     pub per_second: f64,
-    /// At once; at least one.
+    /// Events at once; at least one.
     pub burst: u32,
 }
 

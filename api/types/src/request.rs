@@ -199,7 +199,7 @@ pub struct DeleteOptions {
     pub version: Option<String>,
     /// The treatment of dependents.
     pub propagation: Option<Propagation>,
-    /// In seconds.
+    /// The grace period in seconds.
     pub grace_seconds: Option<i64>,
 }
 

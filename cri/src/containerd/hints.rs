@@ -52,9 +52,9 @@ pub enum HintKind {
     OomKilled,
     /// Its task is gone from containerd.
     Deleted,
-    /// It was frozen.
+    /// The container was frozen.
     Paused,
-    /// It was thawed.
+    /// The container was thawed.
     Resumed,
 }
 

@@ -16,9 +16,9 @@ use super::request::Wanted;
 /// The fields that decide when a certificate must be replaced. Times are Unix seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validity {
-    /// It holds from here.
+    /// Begin of its validity.
     pub not_before: i64,
-    /// It holds until here.
+    /// End of its validity.
     pub not_after: i64,
     common_name: String,
     organizations: BTreeSet<String>,
@@ -27,7 +27,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Of the first certificate in a PEM text.
+    /// The validity of the first certificate in a PEM text.
     pub fn of_pem(pem: &[u8]) -> Option<Self> {
         let first = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
         Self::of_der(&first)

@@ -91,7 +91,7 @@ pub struct Rotation {
     store: Store,
     signer: &'static str,
     client: kube::Client,
-    /// For the first request, before there is a certificate.
+    /// The client for the first request, before there is a certificate.
     first: Option<kube::Client>,
     /// Receives each pair in force.
     in_force: Taker,

@@ -64,11 +64,11 @@ pub struct RefusedVolume {
 /// The claims of a pod.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedClaims {
-    /// Those that are resolved.
+    /// Resolved claims.
     pub claims: Arc<Claims>,
-    /// Those that are not.
+    /// Claims without a usable volume.
     pub unusable: Vec<UnusableClaim>,
-    /// Those among the resolved ones that this node or another pod stands in the way of.
+    /// Resolved claims that cannot be used because of this node or another pod.
     pub refused: Vec<RefusedVolume>,
 }
 

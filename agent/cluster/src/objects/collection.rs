@@ -23,12 +23,12 @@ pub(super) trait Kept: Default + 'static {
     type Wire: informer::Object;
     /// Paths of the objects; more than one where a kind changed its version.
     const PATHS: &'static [&'static str];
-    /// For messages.
+    /// Name of the kind in messages.
     const NAME: &'static str;
 
-    /// It was added or changed; false when there is no room for it.
+    /// An object was added or changed; returns false when there is no room for it.
     fn put(&mut self, object: Self::Wire) -> bool;
-    /// It was deleted.
+    /// An object was deleted.
     fn remove(&mut self, namespace: &str, name: &str);
     /// Takes from an earlier record the objects that `stays` selects and that are not here.
     fn keep(&mut self, earlier: Self, stays: &dyn Fn(&str, &str) -> bool);

@@ -127,7 +127,7 @@ struct Shared {
 }
 
 impl Objects {
-    /// Without an API server: nothing that a pod could refer to exists.
+    /// Objects without an API server: a pod can refer to none.
     pub fn none() -> Self {
         Self(None)
     }

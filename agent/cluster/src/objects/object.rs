@@ -151,7 +151,7 @@ impl Object {
         }
     }
 
-    /// As a config map; `None` for a secret.
+    /// The object as a config map; `None` for a secret.
     pub(super) fn config_map(&self) -> Option<&ConfigMap> {
         match &self.content {
             Content::ConfigMap(map) => Some(map),
@@ -159,7 +159,7 @@ impl Object {
         }
     }
 
-    /// As a secret; `None` for a config map.
+    /// The object as a secret; `None` for a config map.
     pub(super) fn secret(&self) -> Option<&Secret> {
         match &self.content {
             Content::Secret(secret) => Some(secret),

@@ -50,7 +50,7 @@ const SPREAD_MAX: Duration = Duration::from_secs(5 * 60);
 /// more than a certificate's life, each is due as soon as it is there.
 // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go Run
 const RENEW_AFTER: Duration = Duration::from_secs(60);
-/// So long after its time a renewal is called overdue.
+/// Delay after which a renewal is reported as overdue.
 // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go refreshOverdueDuration
 const OVERDUE_AFTER: Duration = Duration::from_secs(10 * 60);
 /// Longest sleep; a changed wall clock is noticed after it at the latest.

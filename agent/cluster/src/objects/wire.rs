@@ -132,7 +132,7 @@ impl Pace {
         Self { next: first, first, longest }
     }
 
-    /// It went well: the next wait is short again.
+    /// A request succeeded: the next wait is short again.
     pub(super) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -23,7 +23,7 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// One that knows no pod.
+    /// A recorder that knows no pod.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, pods: Mutex::default() }
     }

@@ -125,7 +125,7 @@ pub(super) fn plain(text: &str) -> String {
     shown(text).collect()
 }
 
-/// The same for a text of several lines.
+/// A foreign text of several lines, without control characters.
 pub(super) fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }

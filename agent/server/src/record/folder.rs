@@ -104,7 +104,7 @@ impl Folder {
         Err(RecordError::Empty { path: dir.to_owned() })
     }
 
-    /// One segment, and how long its file is; `None` when the agent has removed it meanwhile.
+    /// One segment, and the length of its file; `None` when the agent has removed it meanwhile.
     pub(super) fn segment(&self, number: u64) -> Result<Option<(Segment, u64)>, RecordError> {
         let path = self.path.join(segment_name(number));
         let bytes = match bytes(&path) {

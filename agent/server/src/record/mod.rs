@@ -98,7 +98,7 @@ pub fn replay_folder(dir: &Path) -> Result<Report, RecordError> {
     replay(dir, None, &mut |_, _| {})
 }
 
-/// The same up to a moment; `seen` is called after each frame that was taken.
+/// Replays up to a moment; `seen` is called after each frame that was taken.
 pub(crate) fn replay(
     dir: &Path,
     until: Option<UnixNanos>,

@@ -22,7 +22,7 @@ use crate::select::{Miss, full, select, uid};
 /// A question about one pod.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
-    /// As people name it.
+    /// The pod as people name it.
     pub(crate) pod: &'a str,
     /// Explain why it was not running; else its history.
     pub(crate) explain: bool,

@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) what: &'static str,
     /// A command, not an input.
     pub(crate) is_command: bool,
-    /// In words.
+    /// The input or command in words.
     pub(crate) text: String,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct PodInputs {
 }
 
 impl PodInputs {
-    /// Of this pod, by uid, name, or namespace and name.
+    /// Collects inputs of this pod, named by uid, name, or namespace and name.
     pub(crate) fn new(asked: &str, is_json: bool) -> Self {
         let (rows, json) = (Vec::new(), Vec::new());
         Self { asked: asked.to_owned(), meant: BTreeSet::new(), rows, json, is_json }

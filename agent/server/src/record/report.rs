@@ -43,7 +43,7 @@ impl Display for Lost {
 }
 
 impl Report {
-    /// For people.
+    /// The report for people.
     pub fn text(&self, version: &str) -> String {
         let (first, last) = (self.segments.first(), self.segments.last());
         let segments = match (first, last) {
@@ -177,7 +177,7 @@ impl Report {
         format!("{what}{name}: {text}")
     }
 
-    /// For programs.
+    /// The report for programs.
     pub fn json(&self) -> Value {
         json!({
             "folder": self.folder.display().to_string(),

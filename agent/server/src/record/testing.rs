@@ -86,7 +86,7 @@ impl<'a> Agent<'a> {
         self.takes_other(input.clone(), input);
     }
 
-    /// The same, of an agent that decides upon another input than it records.
+    /// Takes an input, as `takes`, of an agent that decides upon another input than it records.
     pub(crate) fn takes_other(&mut self, recorded: Input, decided: Input) {
         self.seconds += 1;
         self.flight.input(now(self.seconds), &recorded);

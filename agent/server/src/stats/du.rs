@@ -109,14 +109,14 @@ struct Bounds {
 struct Walk {
     bounds: Bounds,
     levels: Vec<Level>,
-    /// So many of them, from the root on, are closed.
+    /// This many of them, from the root on, are closed.
     closed: usize,
     is_whole: bool,
 }
 
 struct Level {
     inode: u64,
-    /// The same as the list of the folder above has it: file systems may differ in the two.
+    /// The inode as the list of the folder above has it: file systems may differ in the two.
     listed: u64,
     /// Nothing once it is closed.
     open: Option<(OwnedFd, OwningIter)>,
@@ -277,7 +277,7 @@ mod tests {
         walked.usage
     }
 
-    /// The same by paths.
+    /// Counts the same folder by paths.
     fn by_paths(path: &Path) -> Usage {
         let meta = fs::symlink_metadata(path).expect("there");
         let own = Usage { bytes: meta.blocks() * BLOCK_BYTES, inodes: 1 };

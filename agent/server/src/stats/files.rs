@@ -27,7 +27,7 @@ pub(super) fn folder(path: &Path) -> Usage {
     entries.fold(Usage::default(), |sum, entry| add(sum, &entry.path()))
 }
 
-/// The same with one file more.
+/// Adds one file to a sum.
 pub(super) fn add(sum: Usage, file: &Path) -> Usage {
     match fs::symlink_metadata(file) {
         Ok(meta) if meta.is_file() => {

@@ -123,7 +123,8 @@ async fn layers(runtime: &Client) -> Option<Sizes> {
     Some(layers.collect())
 }
 
-/// Of all containers; one by one where their labels and annotations are too long for an answer.
+/// Figures of all containers; one by one where their labels and annotations are too long for an
+/// answer.
 async fn stats(runtime: &Client) -> Result<Vec<v1::ContainerStats>, Error> {
     let ask = async |filter| {
         let request = v1::ListContainerStatsRequest { filter };

@@ -59,7 +59,7 @@ use sweep::{Kind, RATE_MIN, Sweep, Sweeper};
 
 /// How long a reading is reused.
 const FRESH_FOR: Duration = Duration::from_secs(5);
-/// The same for figures of the runtime and of file systems.
+/// How long figures of the runtime and of file systems are reused.
 const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
 
 /// The threads that read cgroups and count volumes, and the query for writable layers, for the
@@ -96,9 +96,9 @@ pub(super) struct Stats {
     gauges: Gauges,
     setup: OnceCell<CgroupSetup>,
     swept: Mutex<Option<Cached<Sweep>>>,
-    /// With processes.
+    /// Sweeps with processes.
     swept_processes: Mutex<Option<Cached<Sweep>>>,
-    /// With everything that `/metrics/cadvisor` shows.
+    /// Sweeps with all readings of `/metrics/cadvisor`.
     swept_more: Mutex<Option<Cached<Sweep>>>,
     stored: Mutex<Option<Cached<Storage>>>,
     disks: Known<Disks>,

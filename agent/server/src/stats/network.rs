@@ -14,7 +14,7 @@ pub(super) struct Interface {
     pub(super) sent: Traffic,
 }
 
-/// One direction.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Traffic {
     pub(super) bytes: u64,

@@ -65,7 +65,7 @@ pub(super) struct Counted {
     pub(super) usage: Usage,
     pub(super) fs: FileSystem,
     pub(super) at: UnixNanos,
-    /// It holds no more than that.
+    /// The count is complete.
     pub(super) is_whole: bool,
     /// The claim that it comes from.
     pub(super) claim: Option<PvcRef>,
@@ -139,7 +139,7 @@ pub(super) struct Counts {
 
 struct Request {
     targets: Vec<Target>,
-    /// There are no others.
+    /// The targets are all volumes.
     is_all: bool,
     done: oneshot::Sender<()>,
 }
@@ -224,7 +224,7 @@ impl Latest {
 #[derive(Debug)]
 enum Attempt {
     Counted(Counted),
-    /// It is not there yet, or no more: it holds nothing.
+    /// The volume does not exist yet, or no more: it holds nothing.
     NotThere,
     /// Its usage is unknown.
     Failed,

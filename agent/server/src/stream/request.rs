@@ -6,7 +6,7 @@ use pintle_daemon::serve::query::Query;
 /// WebSocket protocol of streams that can be closed one by one.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/remotecommand/constants.go
 pub(super) const V5: &str = "v5.channel.k8s.io";
-/// In front of the SPDY protocol that a WebSocket carries.
+/// Prefix of the SPDY protocol that a WebSocket carries.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/portforward/constants.go
 pub(super) const TUNNEL_PREFIX: &str = "SPDY/3.1+";
 const TUNNEL_SUFFIX: &str = ".k8s.io";

@@ -36,7 +36,7 @@ pub(super) enum Head {
     Data { stream: u32, last: bool, bytes: u32 },
     /// The runtime resets a stream.
     Reset { bytes: u32 },
-    /// To be sent back as it is.
+    /// To be sent back unchanged.
     Ping { bytes: u32 },
     /// No more streams; the connection is about to end.
     GoAway { bytes: u32 },

@@ -185,7 +185,7 @@ impl Secured {
         Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 
-    /// With that token, or without any.
+    /// Sends a request with that token, or without any.
     pub(super) fn ask(&self, request: &str, token: &str) -> Answer {
         let header = match token {
             "" => String::new(),

@@ -20,7 +20,7 @@ use super::recent::{Key, Recent};
 /// Objects and events in the cache.
 // k8s: maxLruCacheEntries
 const REMEMBERED_MAX: usize = 4096;
-/// So many different sentences of one reason within `SIMILAR_WITHIN` become one event.
+/// This many different messages of one reason within `SIMILAR_WITHIN` become one event.
 // k8s: defaultAggregateMaxEvents, defaultAggregateIntervalInSeconds
 const SIMILAR_MAX: usize = 10;
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
@@ -67,7 +67,7 @@ pub struct Correlator {
 }
 
 impl Correlator {
-    /// One that remembers nothing.
+    /// A correlator with an empty cache.
     pub fn new(source: EventSource) -> Self {
         Self {
             source,

@@ -107,7 +107,7 @@ impl Recorder {
         self.annotated(about, kind, reason, message, BTreeMap::new());
     }
 
-    /// The same with annotations of the event itself.
+    /// Emits an event with annotations of its own.
     pub fn annotated(
         &self,
         about: ObjectReference,

@@ -82,12 +82,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Of an event.
+    /// The head of an event.
     pub(super) fn of_event(text: &[u8]) -> Self {
         Self::read(text, Level::Event)
     }
 
-    /// Of an object.
+    /// The head of an object.
     pub(super) fn of_object(text: &[u8]) -> Self {
         Self::read(text, Level::Object)
     }

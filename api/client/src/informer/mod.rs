@@ -62,7 +62,7 @@ use task::FollowTask;
 /// The kind to list and watch, and how.
 #[derive(Clone)]
 pub struct FollowSpec {
-    /// For messages and metrics: `pods`.
+    /// Its name in messages and metrics: `pods`.
     pub name: String,
     /// The paths of the objects.
     pub source: ObjectSource,
@@ -72,7 +72,7 @@ pub struct FollowSpec {
     pub retry: (Duration, Duration),
     /// Receives lists, watches and failures.
     pub observer: Arc<dyn InformerObserver>,
-    /// One of very many: outages are no warnings.
+    /// True for one of very many informers: its outages are no warnings.
     pub quiet: bool,
 }
 

@@ -19,25 +19,25 @@ pub(super) const PASSED_MAX: usize = 10_000;
 /// A change of an object, for a subscriber.
 #[derive(Debug, PartialEq)]
 pub enum ObjectChange<T> {
-    /// It is there; `initial` when it was before the subscriber, or in the first list.
+    /// The object exists; `initial` if it did before the subscription, or in the first list.
     Added {
         /// The object.
         object: Arc<T>,
-        /// It is no news to the API server.
+        /// The object is not new at the API server.
         initial: bool,
     },
-    /// It changed, or is delivered again (`resync`): then both are the same.
+    /// The object changed, or is delivered again (`resync`): then both are the same.
     Updated {
         /// The state that the subscriber received last.
         old: Arc<T>,
         /// The current state.
         new: Arc<T>,
     },
-    /// It is gone.
+    /// The object is gone.
     Deleted {
         /// Its last state, as far as it is known.
         object: Arc<T>,
-        /// It had this state when it was deleted; false when the deletion itself was missed.
+        /// `object` is the state at the deletion; false when the deletion itself was missed.
         is_final: bool,
     },
 }
@@ -73,7 +73,7 @@ struct Waiting<T> {
     /// The state that the subscriber received last.
     told: Option<Arc<T>>,
     now: Option<Arc<T>>,
-    /// It was deleted; a subscriber that received it must receive the deletion.
+    /// The deleted object; a subscriber that received it must receive the deletion.
     gone: Option<(Arc<T>, bool)>,
     initial: bool,
 }

@@ -24,7 +24,7 @@ use super::error::InformerError;
 const PAGE: u32 = 500;
 /// Duration that a watch requests, in seconds: random between these.
 const WATCH_SECONDS: (u32, u32) = (300, 600);
-/// The same of a watch of one object, of which there are many.
+/// Duration of a watch of one object, in seconds; there are many such watches.
 // k8s: pkg/kubelet/util/manager/watch_based_manager.go MinWatchTimeout
 const ONE_WATCH_SECONDS: (u32, u32) = (1800, 3600);
 /// A watch that lasts so much longer than it was asked to is ended here.
@@ -109,7 +109,7 @@ pub(super) struct Reflector {
     version: Option<String>,
     /// The server does not have that version.
     unavailable: bool,
-    /// It divides a list of any state: it has none in memory.
+    /// The server divides a list of any state: its watch cache is off.
     divides: bool,
     next: Next,
     wait: bool,
@@ -122,7 +122,7 @@ pub(super) struct Reflector {
     ordered: bool,
     /// Events of this watch.
     events: u64,
-    /// One of them was newer than the known version.
+    /// An event of this watch was newer than the known version.
     got_on: bool,
 }
 
@@ -131,8 +131,8 @@ const LIST: Next = Next::List { whole: false, token: None };
 const ANY_VERSION: &str = "0";
 
 impl Reflector {
-    /// One that has listed nothing yet, of a kind with so many paths; waits are from the first to
-    /// the longest.
+    /// A reflector that has listed nothing yet, of a kind with so many paths; waits are from the
+    /// first to the longest.
     pub(super) fn new(first: FirstList, paths: usize, retry: (Duration, Duration)) -> Self {
         assert!(paths > 0, "a kind has a path");
         let one = first == FirstList::Never;

@@ -11,7 +11,7 @@ use crate::Share;
 pub trait ObjectSink<T> {
     /// A list begins; an earlier one that was not completed does not count.
     fn begin(&mut self);
-    /// One of the list.
+    /// An object of the list.
     fn listed(&mut self, object: T);
     /// An object of the list that cannot be read: its last good state stays. `None` when not even
     /// its name can be read; then the list does not show which objects are gone.
@@ -22,11 +22,11 @@ pub trait ObjectSink<T> {
     }
     /// The list is complete, and nothing else is there.
     fn complete(&mut self) -> impl Future<Output = ()>;
-    /// It was added or modified.
+    /// An object was added or modified.
     fn applied(&mut self, object: T) -> impl Future<Output = ()>;
-    /// It was deleted, in this state.
+    /// An object was deleted, in this state.
     fn deleted(&mut self, object: T) -> impl Future<Output = ()>;
-    /// It was deleted, in a state that cannot be read.
+    /// An object was deleted, in a state that cannot be read.
     fn deleted_unreadable(&mut self, lost: UnreadableObject) -> impl Future<Output = ()>;
     /// Every change up to this version was reported; after a list, and at bookmarks.
     fn at_version(&mut self, _version: &str) -> impl Future<Output = ()> {

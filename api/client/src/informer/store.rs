@@ -83,7 +83,7 @@ pub(super) struct Listed<T> {
     pub(super) objects: Vec<T>,
     /// Objects that are there and cannot be read: their last good state stays.
     pub(super) unreadable: HashSet<ObjectKey>,
-    /// There are objects whose names cannot be read: none of those that are known is gone for sure.
+    /// True if an object's name cannot be read: then no known object is certainly gone.
     pub(super) nameless: bool,
 }
 
@@ -170,23 +170,23 @@ impl<T: Object> ObjectStore<T> {
         made
     }
 
-    /// It was added or modified; false when it was known as it is.
+    /// An object was added or modified; returns false when it was known in this state.
     pub(super) fn apply(&self, object: T) -> bool {
         self.change(|objects, changes| put(objects, changes, object))
     }
 
-    /// It was deleted in this state.
+    /// An object was deleted in this state.
     pub(super) fn delete(&self, object: T) -> bool {
         let key = key_of(&object);
         self.change(|objects, changes| remove(objects, changes, &key, Some(object)))
     }
 
-    /// It was deleted in a state that cannot be read.
+    /// An object was deleted in a state that cannot be read.
     pub(super) fn delete_key(&self, key: &ObjectKey) -> bool {
         self.change(|objects, changes| remove(objects, changes, key, None))
     }
 
-    /// These are all objects.
+    /// Replaces all objects by a list.
     pub(super) fn replace(&self, listed: Listed<T>) {
         self.change(|objects, changes| {
             let mut left = listed.unreadable;

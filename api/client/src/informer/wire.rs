@@ -31,7 +31,7 @@ pub struct ObjectSource {
     pub field_selector: String,
     /// Such as `app=a,b!=c`; empty for all.
     pub label_selector: String,
-    /// Of each object only the metadata is wanted.
+    /// Only the metadata of each object is requested.
     pub only_metadata: bool,
 }
 

@@ -49,7 +49,7 @@ enum Op {
     Restore(u64, bool),
     /// The watch cache is so many versions behind.
     Lag(u64),
-    /// It has nothing in memory: lists come in pages.
+    /// The watch cache is off: lists come in pages.
     NoCache(bool),
     Close,
     Silence,

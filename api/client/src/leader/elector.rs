@@ -107,7 +107,7 @@ impl Elector {
         }
     }
 
-    /// One attempt to acquire or renew; whether this process leads now.
+    /// One attempt to acquire or renew; returns whether this process leads now.
     // k8s: leaderelection.go tryAcquireOrRenew
     async fn attempt(&mut self) -> bool {
         let begun = Instant::now();
@@ -149,7 +149,7 @@ impl Elector {
         Ok(())
     }
 
-    /// One request that is never answered must not cost the lease.
+    /// Waits for an answer within a limit: a request without an answer must not cost the lease.
     async fn answer<A>(
         &self,
         request: impl Future<Output = kube::Result<A>>,

@@ -27,7 +27,7 @@ pub use elector::Elector;
 const JITTER: f64 = 1.2;
 /// The least that a request is waited for.
 const REQUEST_LEAST: Duration = Duration::from_secs(1);
-/// For the work to stop, before others begin.
+/// Time for the work to stop, before another process begins.
 const STOP: Duration = Duration::from_secs(1);
 
 /// Duration of a lease, how long its holder tries to renew it, how often a candidate tries.
@@ -42,7 +42,7 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// Those of Kubernetes' components.
+    /// The timings of Kubernetes' components.
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(15),

@@ -20,7 +20,7 @@ pub(super) enum Ask {
 /// The step after a read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
-    /// There is none: make this one.
+    /// There is no lease: create this one.
     Create(Box<Lease>),
     /// The lease is ours, free or expired: write this one.
     Write(Box<Lease>),

@@ -22,7 +22,7 @@ enum State {
     Closed,
     /// A watch is open, or being opened.
     Open(BoxStream<'static, kube::Result<WatchEvent<Lease>>>),
-    /// It may not be watched.
+    /// The lease may not be watched.
     Refused,
 }
 
@@ -35,7 +35,7 @@ enum Seen {
     Held,
     /// The watch is of no use any more.
     Broken,
-    /// It may not be watched.
+    /// The lease may not be watched.
     Refused,
 }
 

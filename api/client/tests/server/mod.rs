@@ -114,7 +114,7 @@ impl Server {
         Self::start_with(authority, [false, false]).await
     }
 
-    /// One that speaks HTTP/2 from its second connection on.
+    /// Starts a server that speaks HTTP/2 from its second connection on.
     #[allow(dead_code)] // not every test looks at connections
     pub(crate) async fn start_http1_first(authority: Authority) -> Self {
         Self::start_with(authority, [false, true]).await

@@ -163,7 +163,7 @@ impl Place {
         Self::of_pod(Class::Pod, uid, Lane::Change, CHANGE_PATIENCE)
     }
 
-    /// As `change`, where the work touches paths that the pod named.
+    /// Place of a change that touches paths that the pod named.
     pub fn foreign(uid: &PodUid) -> Self {
         Self::of_pod(Class::Foreign, uid, Lane::Change, CHANGE_PATIENCE)
     }
@@ -186,7 +186,7 @@ impl Place {
         Self { class: Class::Remote, owner, lane: Lane::Look, patience: LOOK_PATIENCE }
     }
 
-    /// As `change`, where trees of any size are removed.
+    /// Place of a change that removes trees of any size.
     pub fn removal(uid: &PodUid) -> Self {
         Self::of_pod(Class::Removal, uid, Lane::Change, CHANGE_PATIENCE)
     }
@@ -227,7 +227,7 @@ impl Place {
         self.patience
     }
 
-    /// With another patience, from the order until the answer.
+    /// The place with another timeout, from the order until the answer.
     #[must_use]
     pub fn within(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -237,10 +237,10 @@ impl Place {
 /// Reason why a job has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
-    /// It did not end in time. If it runs, it goes on, and the next job waits for it.
+    /// The job did not end in time. If it runs, it goes on, and the next job waits for it.
     #[error("timed out after {0:?} waiting for a file operation that blocks")]
     TimedOut(Duration),
-    /// It panicked.
+    /// The job panicked.
     #[error("a file operation panicked")]
     Panicked,
     /// Too many jobs of the same owner wait.
@@ -279,7 +279,7 @@ pub async fn try_run<T: Send + 'static, E: From<Blocked> + Send + 'static>(
 }
 
 impl Pool {
-    /// As the function of this name, on this pool.
+    /// Runs a job on this pool.
     pub async fn run<T: Send + 'static>(
         &self,
         place: Place,

@@ -14,7 +14,7 @@ use super::{Class, Lane, Limits, Owner, Place};
 pub const SLOW_AFTER: Duration = Duration::from_secs(2);
 /// Waiting jobs of one owner in one class and lane.
 pub(super) const WAITING_PER_OWNER_MAX: usize = 64;
-/// The same of a part of the agent, which works for all pods.
+/// Waiting jobs of a part of the agent, which works for all pods.
 const WAITING_PER_PART_MAX: usize = 4096;
 
 /// Names one job.
@@ -25,7 +25,7 @@ pub type JobId = u64;
 pub struct Counts {
     /// Jobs that run.
     pub running: usize,
-    /// Of these, those that run for longer than `SLOW_AFTER`.
+    /// Jobs that have run for longer than `SLOW_AFTER`.
     pub slow: usize,
     /// Jobs that wait.
     pub waiting: usize,

@@ -27,7 +27,7 @@ pub struct Pool {
 
 struct Shared {
     state: Mutex<State>,
-    /// One for each class, so that a job wakes a thread that can run it.
+    /// A condition for each class, so that a job wakes a thread that can run it.
     work: HashMap<Class, Condvar>,
     gave_up: AtomicU64,
 }

@@ -64,7 +64,7 @@ pub enum StartError {
     /// The kernel refuses a resource of an event loop or a signal handler.
     #[error("the event loop")]
     EventLoop(#[from] io::Error),
-    /// With these timings of the lease two could lead, or none.
+    /// With these timings of the lease two processes could lead, or none.
     #[error(transparent)]
     Timing(#[from] TimingError),
     /// The port cannot be bound.

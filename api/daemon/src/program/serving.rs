@@ -18,9 +18,9 @@ use crate::serve::zpages::Encodings;
 /// How a start continues when the cluster's authorities cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tolerates {
-    /// It goes on, and uses them as soon as they can be read.
+    /// The start continues, and uses them as soon as they can be read.
     Failure,
-    /// It ends.
+    /// The start fails.
     Nothing,
 }
 
@@ -61,7 +61,7 @@ pub struct Serving {
     pub ttls: [Duration; 3],
     /// Paths that are served without credentials.
     pub open_paths: Vec<String>,
-    /// In which forms `/statusz` and `/flagz` answer.
+    /// Encodings of `/statusz` and `/flagz`.
     pub encodings: Encodings,
 }
 

@@ -25,7 +25,7 @@ pub struct Checks {
 
 struct Check {
     name: &'static str,
-    /// Without an answer of true there is no such check at this moment.
+    /// The check exists only while this returns true.
     is_there: Box<dyn Fn() -> bool + Send + Sync>,
     test: Test,
     good: AtomicU64,
@@ -44,7 +44,7 @@ impl Checks {
         Self { kind, checks: Vec::new() }
     }
 
-    /// The same and one more, which is run after the others.
+    /// Adds a check, which is run after the others.
     #[must_use]
     pub fn with(
         self,

@@ -69,7 +69,7 @@ const HANDSHAKES: TurnLimits = TurnLimits {
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(32);
 /// Largest head of a request, with the commands of an exec, from a client with a valid certificate.
 const HEAD_BYTES_KNOWN: usize = 256 * 1024;
-/// The same for any other client: room for a large bearer token.
+/// Largest head of a request from any other client: room for a large bearer token.
 const HEAD_BYTES_UNKNOWN: usize = 32 * 1024;
 /// Bytes that a client may send before a request of its is allowed, with those of TLS.
 const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
@@ -102,7 +102,7 @@ const PATIENCE: Patience =
 /// Timeouts of an answer; a connection takes no more requests at the age of `admitted`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerTimes {
-    /// Of a request that was admitted, and any of a client that proved its name.
+    /// For a request that was admitted, and any of a client that proved its name.
     pub(super) admitted: Duration,
     /// Any other, from when it is there on.
     pub(super) open: Duration,
@@ -119,7 +119,7 @@ pub(super) struct Bounds {
     pub(super) handshake: Duration,
 }
 
-/// Those of the daemons.
+/// The bounds of the daemons.
 pub(super) const BOUNDS: Bounds = Bounds {
     limits: LIMITS,
     patience: PATIENCE,
@@ -163,7 +163,7 @@ pub async fn accept(listener: std::net::TcpListener, tls: ServerConfig, handler:
     accept_within(listener, tls, handler, BOUNDS).await;
 }
 
-/// The same with bounds of the caller's.
+/// Accepts connections with bounds of the caller's.
 pub(super) async fn accept_within(
     listener: std::net::TcpListener,
     tls: ServerConfig,

@@ -123,7 +123,7 @@ pub enum ServeError {
         what: &'static str,
         /// The address.
         address: SocketAddr,
-        /// In words.
+        /// The reason in words.
         reason: String,
         /// The remedy.
         remedy: String,
@@ -133,7 +133,7 @@ pub enum ServeError {
     Socket {
         /// The socket's path.
         path: PathBuf,
-        /// In words.
+        /// The reason in words.
         reason: String,
         /// The remedy.
         remedy: String,

@@ -44,7 +44,7 @@ pub enum Encodings {
 pub struct Statusz {
     /// When the process began, RFC 3339.
     pub start_time: String,
-    /// For how long it has run.
+    /// Seconds since its start.
     pub uptime_seconds: i64,
     /// Its compiler's version.
     pub go_version: String,

@@ -357,7 +357,8 @@ fn canonicalise_one(quantity: &mut Quantity) {
     }
 }
 
-/// One that is not rounded stays as it was written, unless upstream reads it as a large number.
+/// A quantity that is not rounded stays as it was written, unless upstream reads it as a large
+/// number.
 fn canonicalise_large(quantity: &mut Quantity) {
     if !quantity::is_stored_as_written(&quantity.0) {
         canonicalise_one(quantity);

@@ -65,7 +65,7 @@ impl SyntaxError {
         Self { line: None, message: message.into() }
     }
 
-    /// The same, at a line from 0.
+    /// An error at a line, counted from 0.
     fn at(line: usize, message: impl Into<String>) -> Self {
         Self { line: Some(line as u64 + 1), message: message.into() }
     }

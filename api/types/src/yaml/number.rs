@@ -34,7 +34,7 @@ pub(super) fn parse_signed_binary(text: &str) -> Option<i128> {
     is_binary.then_some(number)
 }
 
-/// The same without underscores, if each stands between two digits.
+/// The text without underscores, if each stands between two digits.
 pub(super) fn without_underscores(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let is_digit =

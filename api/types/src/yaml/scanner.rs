@@ -49,7 +49,7 @@ pub(super) struct Token {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     pub byte: usize,
-    /// In characters.
+    /// Offset in characters.
     pub index: usize,
     pub line: usize,
     pub column: usize,

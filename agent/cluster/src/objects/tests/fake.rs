@@ -35,7 +35,7 @@ pub(super) struct World {
     pub(super) token_seconds: i64,
     /// Watches opened so far that are still open.
     pub(super) open: usize,
-    /// It has lists in memory; those are never cut into pages.
+    /// Lists come from the watch cache, in one page.
     pub(super) cached: bool,
 }
 
@@ -158,7 +158,7 @@ async fn serve(State(fake): State<Fake>, request: Request<Body>) -> Response {
     }
 }
 
-/// As the API server: a list from memory, which any that may be old is, is never cut into pages.
+/// A list as the API server sends it: one from the watch cache is never cut into pages.
 fn page(world: &World, path: &str, query: &str) -> Value {
     let parameter = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));

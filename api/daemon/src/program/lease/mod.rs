@@ -21,9 +21,9 @@ use super::StartError;
 use super::election::Election;
 use crate::tasks;
 
-/// For the deciding thread, to report how it ends, and for the last event.
+/// Time for the deciding thread to report how it ends, and for the last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// For the lease to be given up.
+/// Time for the release of the lease.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 /// A component that takes part in an election.
@@ -70,7 +70,7 @@ enum Wish {
     Hold,
     /// Others begin at once.
     Release,
-    /// It is not renewed any more: others begin when it expires.
+    /// The lease is not renewed any more: another process begins when it expires.
     Abandon,
 }
 

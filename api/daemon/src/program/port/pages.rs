@@ -46,7 +46,7 @@ pub struct Pages {
     pub configuration: (&'static str, Value),
     /// The flags as `/flagz` shows them.
     pub flags: BTreeMap<&'static str, String>,
-    /// In which forms `/statusz` and `/flagz` answer.
+    /// Encodings of `/statusz` and `/flagz`.
     pub encodings: Encodings,
     /// When the process started.
     pub started: Timestamp,

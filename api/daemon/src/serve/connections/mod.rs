@@ -83,7 +83,7 @@ pub struct Connections {
     full: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// One connection's place.
+/// One connection, with its place in the table.
 pub struct Connection {
     all: Connections,
     id: u64,
@@ -100,7 +100,7 @@ pub struct Connection {
     is_renewed: AtomicBool,
     /// When answers have to be taken, with the number of their requests.
     deadlines: Mutex<BTreeSet<(Instant, u64)>>,
-    /// There is a deadline before all others.
+    /// A deadline moved to the front.
     deadline_moved: Notify,
     requests: AtomicU64,
 }
@@ -110,9 +110,9 @@ pub struct Connection {
 pub enum Over {
     /// Its room is needed.
     Displaced,
-    /// It did nothing for too long.
+    /// The connection was idle for too long.
     Idle,
-    /// It has not taken an answer in time.
+    /// The client has not taken an answer in time.
     Overdue,
 }
 

@@ -24,9 +24,9 @@ const SHAKE_TIME: Duration = Duration::from_secs(1);
 /// Limits of the connections of one class.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Of all peers.
+    /// Limit of all peers.
     pub total: usize,
-    /// Of one peer.
+    /// Limit of one peer.
     pub per_peer: usize,
 }
 

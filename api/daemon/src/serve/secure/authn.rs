@@ -49,7 +49,8 @@ pub struct Verdict(Mutex<Option<Judged>>);
 struct Judged {
     /// The authorities that it was held against.
     generation: u64,
-    /// In seconds: when it has to be held against them again, because one of them ends.
+    /// Unix time at which one of the authorities ends, so that the certificate must be verified
+    /// again.
     until: i64,
     user: Result<Option<User>, String>,
 }
@@ -98,7 +99,7 @@ impl From<NoAnswer> for AuthnError {
 }
 
 impl Authenticator {
-    /// As the rules ask for.
+    /// An authenticator with these rules.
     pub(super) fn new(rules: &Rules, reviews: Arc<dyn Reviews>) -> Result<Self, AccessError> {
         let tokens = rules.tokens.map(|ttl| Tokens {
             reviews,

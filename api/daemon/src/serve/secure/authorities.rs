@@ -25,18 +25,18 @@ pub(super) struct Authorities {
     in_force: Mutex<InForce>,
 }
 
-/// One of them. Times are seconds since 1970; at both of them it still holds.
+/// An authority. Times are seconds since 1970; at both of them it is still valid.
 struct Root {
     certificate: CertificateDer<'static>,
-    /// In DER.
+    /// The subject in DER.
     subject: Vec<u8>,
-    /// One that may not sign others vouches for itself alone.
+    /// False for a certificate that is trusted itself, but may not sign others.
     may_sign: bool,
     from: i64,
     to: i64,
 }
 
-/// Those that hold, as long as they are the same ones.
+/// The valid authorities, until one begins or ends.
 #[derive(Clone)]
 struct InForce {
     from: i64,

@@ -61,7 +61,7 @@ impl From<NoAnswer> for AuthzError {
 }
 
 impl Authorizer {
-    /// As the rules ask for.
+    /// An authorizer with these rules.
     pub(super) fn new(rules: &Rules, reviews: Arc<dyn Reviews>) -> Self {
         let webhook = rules.rights.map(|(allowed_ttl, denied_ttl)| Webhook {
             reviews,

@@ -57,7 +57,7 @@ impl ClientCa {
         Self { file: None, now: Arc::new(Mutex::new(now)) }
     }
 
-    /// These are the authorities from now on.
+    /// Replaces the authorities.
     pub(super) fn put(&self, pem: &[u8]) -> Result<(), String> {
         let authorities = parsed(pem)?;
         let mut now = lock(&self.now);

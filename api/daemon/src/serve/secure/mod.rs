@@ -98,7 +98,7 @@ pub enum Object {
 pub struct Wanted {
     /// `get`, `create`, ...; empty for methods without a verb, which no rule allows.
     pub verb: &'static str,
-    /// One that is allowed is enough; they are asked about in this order.
+    /// One allowed object is enough; they are reviewed in this order.
     pub objects: Vec<Object>,
 }
 

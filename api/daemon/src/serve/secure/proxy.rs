@@ -22,11 +22,11 @@ use super::user::User;
 pub struct Headers {
     /// Names of proxies; none for all that have a certificate.
     pub allowed_names: Vec<String>,
-    /// Of the user's name: the first that is there.
+    /// Headers with the user's name: the first that is there counts.
     pub usernames: Vec<String>,
-    /// Of the user's uid: the first that is there.
+    /// Headers with the user's uid: the first that is there counts.
     pub uids: Vec<String>,
-    /// Of groups: all.
+    /// Headers with groups: all count.
     pub groups: Vec<String>,
     /// Prefixes of headers with extra fields.
     pub extra_prefixes: Vec<String>,

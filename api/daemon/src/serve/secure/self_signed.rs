@@ -131,7 +131,7 @@ struct Kept {
 #[derive(Debug)]
 struct Made {
     certified: Arc<CertifiedKey>,
-    /// In seconds since the epoch.
+    /// When the pair must be renewed, in seconds since the epoch.
     due_at: i64,
 }
 

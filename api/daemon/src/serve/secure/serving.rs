@@ -54,7 +54,7 @@ pub enum ServingCertError {
         /// The fault.
         reason: String,
     },
-    /// There is no pair in memory.
+    /// No pair could be made in memory.
     #[error("a self-signed certificate cannot be made: {0}")]
     Memory(String),
     /// The self-signed pair cannot be made.
@@ -78,7 +78,7 @@ pub enum Serving {
     Files(Files),
     /// The pair in the cell.
     Rotated(ServingCert),
-    /// One that is in no file.
+    /// A pair in memory.
     Memory(Memory),
 }
 
@@ -91,7 +91,7 @@ struct Shared {
     fields: Fields,
     certificate: PathBuf,
     key: PathBuf,
-    /// Of a pair that is made: where, and for which host.
+    /// For a pair that is made: its folder and host.
     made_for: Option<MadeFor>,
     now: Mutex<Current>,
 }
@@ -121,7 +121,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Of the file that is there now.
+    /// The stamp of the present file.
     pub fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
         let changed = (meta.ctime(), meta.ctime_nsec());

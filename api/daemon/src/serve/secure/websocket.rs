@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 
-/// In front of a token.
+/// Prefix of a token.
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The token; `None` without a WebSocket or a token.

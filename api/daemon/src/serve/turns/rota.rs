@@ -114,7 +114,7 @@ impl Rota {
         Some(self.next)
     }
 
-    /// One that waits gives up.
+    /// Removes a waiting turn.
     pub(super) fn leave(&mut self, peer: PeerKey, ticket: Ticket) {
         let mut lines = self.lines.iter_mut();
         if lines.any(|line| line.remove(&peer, |waits| *waits == ticket).is_some())
