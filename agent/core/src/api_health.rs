@@ -1,9 +1,10 @@
-//! The connection to the API server as people should know it: what does not work, since when, in whose
-//! words; and what of which pod it has not taken yet.
+//! Health of the connection to the API server for users: the failing task, since when, and the
+//! error text; and for each pod what is not yet written.
 //!
-//! Input: those who ask the API server for something say how that went. Output: sentences for
-//! `pods` and `explain`, read by the server's thread. Clones share one board. Bounds: one entry for
-//! each `Task`, one for each pod with something unwritten; `WORDS_BYTES_MAX` of foreign words.
+//! Input: clients of the API server report the result of each request. Output: sentences for `pods`
+//! and `explain`, read by the server's thread. Clones share one board. Bounds: one entry for each
+//! `Task`, one for each pod with something unwritten; `WORDS_BYTES_MAX` of text from the API
+//! server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use pintle_api_types::ids::{PodUid, UnixNanos};
 /// Longest words of the API server that are kept.
 const WORDS_BYTES_MAX: usize = 512;
 
-/// What the API server is asked for on behalf of the whole node.
+/// A kind of request to the API server on behalf of the whole node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Task {
     /// The Node object is created or found.
@@ -31,7 +32,7 @@ pub struct Trouble {
     pub since: UnixNanos,
     /// How often it was tried.
     pub tries: u32,
-    /// What came of it last: the API server's words, or why there is no answer.
+    /// The last error: the API server's message, or the reason for no answer.
     pub words: String,
 }
 
@@ -44,7 +45,7 @@ impl Trouble {
     }
 }
 
-/// What of a pod the API server has not taken.
+/// A write for a pod that the API server has not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unwritten {
     /// `its status`, `its deletion`, `its mirror pod`.
@@ -76,7 +77,7 @@ impl ApiHealth {
         self.board().tasks.remove(&task);
     }
 
-    /// What of these pods is not written now; the others are as they were.
+    /// Records the pending write of each of these pods; other pods keep theirs.
     pub fn unwritten(&self, news: BTreeMap<PodUid, Option<Unwritten>>) {
         if news.is_empty() {
             return;
@@ -90,12 +91,12 @@ impl ApiHealth {
         }
     }
 
-    /// What of this pod is not written.
+    /// The pending write of this pod.
     pub fn of_pod(&self, uid: &PodUid) -> Option<Unwritten> {
         self.board().pods.get(uid).cloned()
     }
 
-    /// What does not work for the whole node.
+    /// The failing tasks of the whole node.
     pub fn troubles(&self) -> Vec<(Task, Trouble)> {
         let board = self.board();
         board.tasks.iter().map(|(task, trouble)| (*task, trouble.clone())).collect()

@@ -61,7 +61,7 @@ pub(crate) mod first {
     }
 }
 
-/// What names a pod and its version, for a digest: the pod itself came with an input.
+/// A pod's identity and version, for a digest: the pod itself came with an input.
 pub(crate) mod metadata {
     use k8s_openapi::api::core::v1::Pod;
 

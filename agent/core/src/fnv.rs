@@ -1,13 +1,13 @@
 //! FNV-1a of 64 bits: equal bytes have equal numbers, in each build and in each record.
 //!
 //! Pure. The standard library's hashers may differ from one release of the compiler to the next,
-//! and a record of the decisions outlives the build that wrote it. It keeps nobody from finding two
-//! texts of one number, and is for what only the owner of a pod can choose.
+//! and a record of the decisions outlives the build that wrote it. It does not resist collisions,
+//! so it is only for values that the owner of a pod chooses.
 
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// What was taken so far.
+/// The hash so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fnv(u64);
 

@@ -11,7 +11,7 @@ use crate::source::{SourceKind, SourceUpdate};
 use crate::status_queue;
 use crate::worker::Input;
 
-/// What a change needs that the node does not declare. The pod is changed all the same.
+/// The feature that a change needs and the node does not declare. The pod is changed all the same.
 // k8s: pkg/kubelet/kubelet.go HandlePodUpdates
 pub fn lacking(desired: &DesiredPods, features: Features, update: &SourceUpdate) -> Option<String> {
     let (SourceUpdate::Update(new) | SourceUpdate::Delete(new)) = update else { return None };
@@ -19,7 +19,7 @@ pub fn lacking(desired: &DesiredPods, features: Features, update: &SourceUpdate)
     admit::lacking(features, &old.pod, new)
 }
 
-/// What is told of a pod whose name another one has.
+/// The message about a pod with the name of another pod.
 // k8s: pkg/kubelet/config/config.go filterInvalidPods
 pub fn duplicate_text(kind: SourceKind, pod: &Pod) -> String {
     let (described, name) = (pod::described(pod), pod::name(pod));
@@ -28,7 +28,7 @@ pub fn duplicate_text(kind: SourceKind, pod: &Pod) -> String {
     )
 }
 
-/// A change of a pod as the timeline tells it.
+/// A change of a pod, as the timeline shows it.
 pub fn change(update: &SourceUpdate) -> &'static str {
     match update {
         SourceUpdate::Update(_) => "Changed",
@@ -37,7 +37,7 @@ pub fn change(update: &SourceUpdate) -> &'static str {
     }
 }
 
-/// A pod as the timeline tells that it came.
+/// A new pod, as the timeline shows it.
 pub fn shown(kind: SourceKind, pod: &Pod) -> String {
     let meta = &pod.metadata;
     let mut text = pod::described(pod);
@@ -52,7 +52,7 @@ pub fn shown(kind: SourceKind, pod: &Pod) -> String {
     text
 }
 
-/// What the workers learn from an update; nothing of a mirror pod.
+/// The workers' input for an update; none for a mirror pod.
 pub fn input_of(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> Option<Input> {
     if kind == SourceKind::Api && pod::is_mirror(pod) {
         return None;
@@ -65,7 +65,7 @@ pub fn input_of(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> Opti
     })
 }
 
-/// What the status writer learns from an update.
+/// The status queue's input for an update.
 pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> status_queue::Input {
     let pod = Arc::clone(pod);
     match (kind, update) {

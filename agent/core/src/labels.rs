@@ -40,7 +40,7 @@ pub const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
 /// Annotation: the pod's `terminationGracePeriodSeconds`.
 pub const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
 
-/// Labels of a sandbox: the pod's own, and who it is.
+/// Labels of a sandbox: the pod's own, and its identity.
 // k8s: pkg/kubelet/kuberuntime/labels.go newPodLabels
 pub fn sandbox_labels(pod: &Pod) -> BTreeMap<String, String> {
     let mut labels = pod.metadata.labels.clone().unwrap_or_default();
@@ -102,7 +102,7 @@ pub fn container_annotations(
     annotations
 }
 
-/// Whose a sandbox or container is.
+/// The pod of a sandbox or container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
     /// Uid.
@@ -151,16 +151,16 @@ fn strange(what: &str) {
     });
 }
 
-/// What a container's annotations say.
+/// The content of a container's annotations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerNotes {
     /// Hash of name and image.
     pub hash: Option<u32>,
     /// Restarts before this attempt; 0 when unreadable.
     pub restart_count: u32,
-    /// Where the container writes its last words; empty for nowhere.
+    /// Path of the container's termination message; empty for none.
     pub termination_path: String,
-    /// Whether the log may stand in for them.
+    /// The termination message policy: with fallback to the log or not.
     pub termination_policy: String,
     /// The hook to run before a stop.
     pub pre_stop: Option<LifecycleHandler>,

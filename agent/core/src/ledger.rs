@@ -18,10 +18,10 @@ use pintle_api_types::pod::hash;
 /// Records by pod.
 pub type Entries = BTreeMap<PodUid, LedgerEntry>;
 
-/// What is kept of a pod.
+/// The kept record of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LedgerEntry {
-    /// What it was given, or has.
+    /// Its allocated or actuated resources.
     #[serde(flatten)]
     pub resources: PodResources,
     /// It was ended with this, and what could tell it is gone before its source knows.
@@ -63,8 +63,8 @@ struct DataIn {
     entries: BTreeMap<String, LedgerEntry>,
 }
 
-/// A checkpoint with the text of each pod. Clones share them, so whoever writes the file puts it
-/// together where that costs nobody anything.
+/// A checkpoint with the text of each pod. Clones share the texts, so the thread that writes the
+/// file joins them outside the decision loop.
 #[derive(Clone, Debug, Default)]
 pub struct Draft(PodMap<String>);
 

@@ -27,7 +27,7 @@ pub mod source;
 pub mod labels;
 pub mod observed;
 
-// What the node has, whom it lets in, what it gave.
+// Resources of the node, admission, allocations.
 pub mod admit;
 pub mod ledger;
 pub mod node;
@@ -49,7 +49,7 @@ pub mod volume;
 pub mod status;
 pub mod worker;
 
-// What is written and told.
+// Writes and reports.
 pub mod api_health;
 pub mod eviction;
 pub mod explain;

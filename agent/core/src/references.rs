@@ -1,9 +1,8 @@
 //! Which config maps and secrets a pod refers to: pure.
 //!
 //! Input: a pod. Output: each object once, and whether files of the pod show its content, which
-//! then have to be written again when it changes. What a variable took stays as it is until the
-//! container starts anew. References by way of other objects (claims, storage classes) are not
-//! among them.
+//! then have to be written again when it changes. A variable keeps its value until the container
+//! restarts. References by way of other objects (claims, storage classes) are not among them.
 // k8s: pkg/api/v1/pod/util.go VisitPodSecretNames, VisitPodConfigmapNames
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 
 use pintle_cri_v1::Signal;
 
-/// What the API writes as a sign, the CRI writes as a word.
+/// Signs of the API that are words in the CRI.
 const WORDS: [(&str, &str); 2] = [("+", "PLUS"), ("-", "MINUS")];
 
 /// The signal of a name: `SIGTERM`, `SIGRTMIN+1`.

@@ -64,7 +64,7 @@ struct Pods {
     overflowed: u64,
 }
 
-/// Tells events of pods elsewhere too: at the API server. Never waits.
+/// Emits pod events at the API server. Never waits.
 pub trait EventSink: std::fmt::Debug + Send + Sync {
     /// From now on events may be about this pod.
     fn know(&self, pod: &Arc<Pod>);
@@ -72,7 +72,7 @@ pub trait EventSink: std::fmt::Debug + Send + Sync {
     /// Nothing is left of the pod.
     fn forget(&self, uid: &PodUid);
 
-    /// Tells an event; silent about pods that no source has named.
+    /// Emits an event; drops events of pods that no source has named.
     fn tell(
         &self,
         uid: &PodUid,
@@ -83,11 +83,11 @@ pub trait EventSink: std::fmt::Debug + Send + Sync {
         annotations: &BTreeMap<String, String>,
     );
 
-    /// Warns of a pod that is not taken, and so is known to nobody.
+    /// Emits a warning about a pod that is rejected, and so is not registered.
     fn warn_of(&self, pod: &Pod, reason: &str, message: &str);
 }
 
-/// Where entries have their time from.
+/// The source of an entry's time.
 #[derive(Clone, Debug)]
 enum Clock {
     Runs(fn() -> UnixNanos),
@@ -116,12 +116,12 @@ impl Recorder {
         Self { pods: Arc::default(), clock: Clock::Runs(clock), sink: None }
     }
 
-    /// A recorder whose clock stands, in nanoseconds since the epoch, where it was set to.
+    /// A recorder with a clock that stands where it was set, in nanoseconds since the epoch.
     pub fn at(clock: Arc<AtomicI64>) -> Self {
         Self { pods: Arc::default(), clock: Clock::Set(clock), sink: None }
     }
 
-    /// The same, which also tells events to the API server.
+    /// The same, with a sink that emits events at the API server.
     #[must_use]
     pub fn announcing(self, sink: impl EventSink + 'static) -> Self {
         Self { sink: Some(Arc::new(sink)), ..self }
@@ -196,7 +196,8 @@ impl Recorder {
         self.add(uid, reason, container, message, (true, warning));
     }
 
-    /// Tells a warning about a pod that is not taken; its timeline would be that of a namesake.
+    /// Emits a warning about a rejected pod, without a timeline entry, which would be that of a
+    /// namesake.
     pub fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
         tracing::info!(pod = pod.metadata.uid, reason, "{message}");
         if let Some(sink) = &self.sink {

@@ -17,7 +17,7 @@ pub struct PodCgroups {
     pub cpu_period_us: i64,
 }
 
-/// What the pod and status functions need to know of the node; changes rarely.
+/// The facts about the node that the pod and status functions need; they change rarely.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// The node's name, lower-cased.
@@ -92,7 +92,8 @@ pub struct RuntimeHandler {
 // k8s: pkg/kubelet/prober/prober_manager.go kubeletRestartGracePeriod
 const RESTART_MARGIN: Duration = Duration::from_secs(10);
 
-/// Whether a container began so long before the agent that it keeps what an earlier agent saw.
+/// True if a container began so long before the agent that it keeps the state that an earlier agent
+/// observed.
 pub fn is_from_before(started_at: UnixNanos, agent_started_at: UnixNanos) -> bool {
     started_at.is_set() && started_at.plus(RESTART_MARGIN) < agent_started_at
 }

@@ -25,7 +25,7 @@ pub struct PodView {
     pub status: Arc<PodStatus>,
     /// As observed.
     pub observed: Arc<ObservedPod>,
-    /// Where its worker stands.
+    /// The stage of its worker.
     pub stage: Stage,
     /// No source wants it any more.
     pub removed: bool,
@@ -74,7 +74,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether this pod is wanted, or is being stopped because it is not.
+    /// True if this pod is wanted, or is being stopped because it is not.
     pub fn knows(&self, uid: &PodUid) -> bool {
         let is_wanted = self.pods.contains_key(uid) || self.unreadable.contains(uid);
         is_wanted || self.orphans.iter().any(|orphan| orphan.uid == *uid)

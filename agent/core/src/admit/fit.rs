@@ -36,7 +36,7 @@ impl Shortage {
     }
 }
 
-/// What the candidate asks for and does not get, in the kubelet's order.
+/// The resources that the candidate requests and the node lacks, in the kubelet's order.
 pub(super) fn shortages(
     node: &Node,
     others: &Others<'_>,

@@ -51,7 +51,7 @@ pub struct Admitted<'a> {
     pub uid: &'a PodUid,
     /// The pod.
     pub pod: &'a Arc<Pod>,
-    /// What it requests: the larger of what it was given and what it still has in force.
+    /// Its requests: the larger of the granted amounts and the amounts still in force.
     pub requests: &'a Amounts,
 }
 
@@ -137,7 +137,7 @@ pub fn admit(
     Ok(grant)
 }
 
-/// Nobody is let in while the node is being shut down.
+/// Refuses every pod while the node is being shut down.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go Admit
 pub fn node_shutdown() -> Refusal {
     Refusal::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
@@ -187,7 +187,7 @@ fn supplemental_groups(node: &Node, pod: &Pod) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What the pod needs the agent to be able to do.
+/// Features of the agent that the pod needs.
 // k8s: pkg/kubelet/lifecycle/features_linux.go isPodLevelResourcesSupported
 // k8s: pkg/kubelet/lifecycle/handlers.go declaredFeaturesAdmitHandler
 fn features(node: &Node, pod: &Pod) -> Result<(), Refusal> {

@@ -20,7 +20,7 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     /// Taints of the node object.
     pub taints: Vec<Taint>,
-    /// What pods may request together.
+    /// The total that pods may request.
     pub allocatable: Allocatable,
     /// Resources of device plugins that registered with a kubelet of this node; none has devices.
     #[serde(default)]
@@ -29,7 +29,7 @@ pub struct Node {
     pub sysctls: AllowList,
     /// AppArmor is enabled in the kernel.
     pub apparmor: bool,
-    /// What agent and runtime can do.
+    /// Features of agent and runtime.
     pub features: Features,
     /// Conditions under which pods are turned away (`MemoryPressure`, …), in the kubelet's order.
     pub pressures: Vec<String>,

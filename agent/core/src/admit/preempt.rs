@@ -15,7 +15,7 @@ use pintle_api_types::pod::qos::{self, QosClass};
 /// Message of a victim's status and event.
 pub const EVENT_MESSAGE: &str = "Preempted in order to admit critical pod";
 
-/// What is missing of one resource.
+/// The shortage of one resource.
 #[derive(Clone, Debug, PartialEq)]
 struct Missing {
     resource: String,

@@ -21,11 +21,11 @@ use pintle_api_types::pod::resources::Amounts;
 pub struct Taken {
     shares: BTreeMap<PodUid, Share>,
     sums: BTreeMap<String, i128>,
-    /// Who has a host port, whatever its protocol and address.
+    /// Container ports by host port and pod, whatever their protocol and address.
     ports: BTreeMap<i32, BTreeMap<PodUid, Vec<ContainerPort>>>,
 }
 
-/// What was counted for a pod.
+/// The amounts counted for one pod.
 #[derive(Debug)]
 struct Share {
     pod: Arc<Pod>,
@@ -33,7 +33,7 @@ struct Share {
 }
 
 impl Taken {
-    /// What these pods hold.
+    /// The sums of these admitted pods.
     pub fn of<'a>(admitted: impl IntoIterator<Item = Admitted<'a>>) -> Self {
         let mut taken = Self::default();
         for pod in admitted {
@@ -126,14 +126,15 @@ impl<'a> Others<'a> {
         i64::try_from(used).unwrap_or(if used > 0 { i64::MAX } else { i64::MIN })
     }
 
-    /// Who has this host port of which protocol and address.
+    /// Container ports of admitted pods with this host port, of any protocol and address.
     pub(super) fn on_port(&self, port: i32) -> impl Iterator<Item = &'a ContainerPort> {
         let but = self.but;
         let pods = self.taken.ports.get(&port).into_iter().flatten();
         pods.filter(move |(uid, _)| Some(*uid) != but).flat_map(|(_, ports)| ports)
     }
 
-    /// Each of them, by uid. For what a sum does not tell: whose end would make room.
+    /// Each admitted pod, by uid, for choosing victims: a sum does not show which pod's end would
+    /// make room.
     pub(super) fn each(&self) -> Vec<Admitted<'a>> {
         let others = self.taken.shares.iter().filter(|(uid, _)| Some(*uid) != self.but);
         others
@@ -158,7 +159,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever came, changed and went: the sums are those of who is there.
+        /// After any sequence of admissions, changes and removals the sums are those of the pods
+        /// present.
         #[test]
         fn sums_are_those_of_the_pods_that_are_there(
             steps in prop::collection::vec((0..4_usize, prop::option::of((1..500_i64, 1..4_i32))), 0..30),

@@ -1,5 +1,5 @@
-//! Each refusal by its reason and text, whom a critical pod costs its place, and what holds of
-//! every choice.
+//! Each refusal by its reason and text, the victims of a critical pod, and properties of every
+//! choice of victims.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ use pintle_api_types::pod::resources::amounts;
 // k8s: pkg/kubelet/events/event.go FailedNodeDeclaredFeaturesCheck
 pub const LACKING: &str = "FailedNodeDeclaredFeaturesCheck";
 
-/// What the change needs that the node does not declare; `None` when nothing is missing.
+/// The feature that the change needs and the node does not declare; `None` when none is missing.
 pub fn lacking(features: Features, old: &Pod, new: &Pod) -> Option<String> {
     if !features.declared {
         return None;

@@ -25,7 +25,7 @@ pub const QUOTA_MIN_US: i64 = 1000;
 pub const PERIOD_DEFAULT_US: i64 = 100_000;
 /// "No limit" of a CFS quota.
 pub const QUOTA_UNLIMITED_US: i64 = -1;
-/// What QoS cgroups get for every huge page size: as good as unlimited.
+/// Limit of QoS cgroups for every huge page size: as good as unlimited.
 pub const HUGEPAGES_UNBOUNDED_BYTES: u64 = 1 << 62;
 /// `oom_score_adj` of Guaranteed and node-critical pods.
 pub const OOM_GUARANTEED: i64 = -997;
@@ -97,7 +97,7 @@ pub fn hugepage_size_name(bytes: u64) -> String {
     format!("{size}{}", UNITS[unit])
 }
 
-/// What `oom_score_adj` depends on.
+/// The facts from which `oom_score_adj` is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct OomInput {
     /// The pod's class.

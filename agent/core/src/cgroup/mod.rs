@@ -1,5 +1,5 @@
-//! Cgroups of pods, as numbers and names: `formulas` turns amounts into limits, `names` a pod into a
-//! path for either driver, `reserve` tells what the node keeps for itself.
+//! Cgroups of pods, as numbers and names: `formulas` turns amounts into limits, `names` a pod into
+//! a path for either driver, `reserve` computes what the node reserves for itself.
 
 pub mod formulas;
 pub mod limits;

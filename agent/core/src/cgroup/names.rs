@@ -102,7 +102,7 @@ impl CgroupSetup {
         path.strip_prefix(root).unwrap_or(path).trim_start_matches('/')
     }
 
-    /// The uid of the pod whose cgroup has this last path component; `None` for other cgroups.
+    /// The uid of the pod with a cgroup of this last path component; `None` for other cgroups.
     // k8s: pkg/kubelet/cm/pod_container_manager_linux.go GetAllPodsFromCgroups
     pub fn uid_of_leaf(&self, leaf: &str) -> Option<PodUid> {
         let name = match self.driver {

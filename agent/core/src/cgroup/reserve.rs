@@ -31,7 +31,7 @@ pub fn of_pods(config: &Config, machine: &Machine, setup: &CgroupSetup) -> Cgrou
         let (size, count) = (u64::try_from(*size).ok()?, u64::try_from(*count).ok()?);
         Some((size, size.saturating_mul(count)))
     });
-    // systemd takes a controller away that it was not told to use.
+    // systemd disables a controller that the unit does not request.
     let by_systemd = setup.driver == CgroupDriver::Systemd && setup.version == CgroupVersion::V2;
     CgroupLimits {
         cpus: Some(machine.cpu_list.clone()).filter(|cpus| by_systemd && !cpus.is_empty()),
@@ -51,7 +51,7 @@ pub struct Reserved {
     pub what: &'static str,
     /// Its name as configured.
     pub cgroup: String,
-    /// What it gets.
+    /// Its limits.
     pub limits: CgroupLimits,
 }
 
@@ -94,7 +94,7 @@ pub fn of_host(config: &Config, machine: &Machine) -> Vec<Reserved> {
 fn limits(amounts: &TextMap, only_cpu: bool, machine: &Machine) -> CgroupLimits {
     let amount = |name: &str| amounts.get(name).and_then(|text| Amount::parse(text));
     let units = |name: &str| amount(name).filter(|_| !only_cpu).map(|amount| amount.units());
-    // Sizes that nobody named are closed, there as here.
+    // Huge page sizes without a reservation get the limit 0, as in the kubelet.
     // k8s: pkg/kubelet/cm/cgroup_manager_linux.go maybeSetHugetlb
     let sizes = machine.hugepages.iter().filter_map(|(size, _)| u64::try_from(*size).ok());
     CgroupLimits {

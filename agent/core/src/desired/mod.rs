@@ -13,7 +13,7 @@ use crate::source::SourceUpdate;
 use pintle_api_types::ids::{Generation, PodUid};
 use pintle_api_types::pod;
 
-/// What is wanted of a pod.
+/// The desired state of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// It is to run.
@@ -31,7 +31,7 @@ pub struct DesiredPod {
     pub pod: Arc<Pod>,
     /// Counts the changes of this record.
     pub generation: Generation,
-    /// What is wanted of it.
+    /// Its desired state.
     pub wanted: Wanted,
 }
 
@@ -58,7 +58,7 @@ impl DesiredPods {
         let deleted = wanted == Wanted::Running && pod::is_deleted(pod);
         let wanted = if deleted { Wanted::Deleted } else { wanted };
         let uid = pod::uid(pod);
-        // A removal of what was never wanted has nobody to tell.
+        // The removal of a pod that was never wanted changes nothing for a worker.
         if wanted == Wanted::Gone && !self.pods.contains_key(&uid) {
             return None;
         }
@@ -68,8 +68,8 @@ impl DesiredPods {
         Some(uid)
     }
 
-    /// Forgets a pod that is gone and of which nothing runs any more. A pod that is wanted again
-    /// meanwhile stays; tells whether it was forgotten.
+    /// Forgets a pod that is gone and of which nothing runs any more; returns true if it was
+    /// forgotten. A pod that is wanted again meanwhile stays.
     pub fn forget(&mut self, uid: &PodUid) -> bool {
         let gone = self.pods.get(uid).is_some_and(|pod| pod.wanted == Wanted::Gone);
         gone && self.pods.remove(uid).is_some()

@@ -15,7 +15,7 @@ use pintle_api_types::pod::resources::{
 };
 use pintle_api_types::quantity::Amount;
 
-/// Resources whose unset limits stand for what the node offers.
+/// Resources for which an unset limit stands for the node's allocatable amount.
 const DEFAULTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Why a reference has no value.
@@ -82,7 +82,7 @@ pub fn field(
     })
 }
 
-/// A pod's addresses as it and others are told them: one of each family, that of the first
+/// A pod's addresses as its status and environment show them: one of each family, that of the first
 /// `--node-ip` first.
 // k8s: pkg/kubelet/kubelet_pods.go sortPodIPs
 pub fn ordered_ips(pod_ips: &[IpAddr], node: &NodeFacts) -> Vec<IpAddr> {

@@ -3,10 +3,10 @@
 //! `$(NAME)` is replaced by what the look-up gives, `$$` by one `$`, and everything else stays as
 //! written, an unknown or unclosed reference included. One pass: what was put in is never expanded
 //! again, and what cannot be closed is not searched for its end: it takes as long as the text is.
-//! The result may be many times longer, as each of many short references may stand for a long value,
-//! which was made in this way itself: whoever asks says how long it may be at most.
+//! The result may be many times longer, as each of many short references may stand for a long
+//! value, which was made in this way itself: the caller sets the maximum length.
 
-/// The result would be longer than whoever asked can use.
+/// The result would be longer than the caller's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 

@@ -16,12 +16,12 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 pub struct EnvFileError {
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The error in that line.
     pub problem: &'static str,
 }
 
-/// What a file says of the names that were asked for: `None`, it has no such variable. A name that
-/// is not there could not be looked for, because a line before it is wrong or cannot be read.
+/// The values that a file has for the requested names; `None` if the file has no such variable. A
+/// name is absent if a line before it is wrong or cannot be read.
 pub type Values = BTreeMap<String, Option<String>>;
 
 /// The values of `keys` in one pass from the top; what stands below the last of them is not read.

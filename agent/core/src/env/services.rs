@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-/// Variables of all services that a pod of `namespace` is told about.
+/// Variables of all services visible to a pod of `namespace`.
 // k8s: pkg/kubelet/kubelet_pods.go getServiceEnvVarMap
 pub fn variables(services: &[Service], namespace: &str, links: bool) -> Vec<(String, String)> {
     let mut told: BTreeMap<&str, &Service> = BTreeMap::new();

@@ -25,7 +25,7 @@ use pintle_api_types::pod;
 /// Most bytes of a container's variables, command, arguments and sub-paths, with what their
 /// references stand for. A request to the runtime has no more, and Linux takes 6 MiB at most.
 pub const ENVIRONMENT_BYTES_MAX: usize = 16 << 20;
-/// What a variable takes beside its name and value, counted with it.
+/// Overhead of a variable besides its name and value, counted with it.
 const VARIABLE_BYTES: usize = 64;
 
 /// Why an object could not be had.
@@ -39,7 +39,7 @@ pub enum LookupError {
     Failed(String),
 }
 
-/// What a file within a volume says of the variables that the container takes from it.
+/// The values that a file within a volume has for the variables of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvFile {
     /// Path on the node, for messages.
@@ -48,7 +48,7 @@ pub struct EnvFile {
     pub values: env_file::Values,
 }
 
-/// What a container's environment may refer to. Implementations answer from memory.
+/// The objects that a container's environment may refer to. Implementations answer from memory.
 pub trait EnvSources {
     /// A config map.
     fn config_map(&self, namespace: &str, name: &str) -> Result<&ConfigMap, LookupError>;
@@ -153,7 +153,7 @@ impl From<TooLong> for EnvError {
     }
 }
 
-/// What the environment depends on beside the container.
+/// The inputs of the environment besides the container.
 #[derive(Clone, Copy)]
 pub struct EnvContext<'a> {
     /// The pod.
@@ -175,7 +175,7 @@ pub struct Environment {
     places: HashMap<String, usize>,
     /// Values that are no text, by their place: a secret may hold any bytes.
     bytes: BTreeMap<usize, Vec<u8>>,
-    /// What was put in, also where something later took its place.
+    /// Bytes added so far, overwritten values included.
     taken: usize,
 }
 

@@ -1,5 +1,5 @@
-//! What is done about a shortage, step by step: look, free what nobody needs, look again, end one pod,
-//! wait until it is gone, look again.
+//! The steps of handling a shortage: observe, reclaim unused data, observe again, evict one pod,
+//! wait until it is gone, observe again.
 //!
 //! Input: observations and what came of reclaims, with the time. Output: `Step`s for `worker::Pods`.
 //! Pure. Nothing is decided upon an observation that was asked for before the last step ended, so the
@@ -50,7 +50,7 @@ const SEEN_TENTHS: u64 = 9;
 /// Evictions that are remembered.
 pub const EVICTIONS_MAX: usize = 32;
 
-/// What is being done.
+/// The step in progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 enum Doing {
     /// Nothing but looks.
@@ -65,11 +65,11 @@ enum Doing {
         emergency: u64,
         #[serde(default)]
         freed: u64,
-        /// What there can be with all of it, where it is known how much that is.
+        /// Upper bound of what can be available once all of it shows, where the total is known.
         #[serde(default)]
         most: Option<u64>,
     },
-    /// Somebody has to go: what pods use is being asked for.
+    /// A pod must be evicted: usage of pods is being collected.
     Weighing { signal: Signal },
     /// These have to go.
     Evicting { victims: Vec<PodUid>, starved: Option<Starved>, soft: bool },
@@ -82,13 +82,13 @@ struct Asked {
     at: Mono,
     pods: Scope,
     disks: bool,
-    /// Where all pods are asked for: those that there were. Who comes later does not go for having no
-    /// figures.
+    /// The pods present when usage of all pods was requested. A pod that starts later is not
+    /// evicted for missing usage.
     #[serde(default)]
     known: BTreeSet<PodUid>,
 }
 
-/// A pod that has to go.
+/// A pod to evict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Victim {
     /// Its uid.
@@ -99,14 +99,14 @@ pub struct Victim {
     pub message: String,
     /// Annotations of the event.
     pub notes: Notes,
-    /// What it is given, in seconds.
+    /// Its grace period, in seconds.
     pub grace_seconds: i64,
 }
 
-/// What is to be done next.
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// People are told that this is short.
+    /// Emit an event that this is short.
     Tell(Starved),
     /// These are to be freed.
     Reclaim {
@@ -121,22 +121,22 @@ pub enum Step {
     },
     /// Pods were weighed by figures of this age.
     Age(Signal, Duration),
-    /// This pod has to go.
+    /// Evict this pod.
     Evict(Victim),
     /// These are given no more time.
     Hurry(Vec<PodUid>),
 }
 
-/// What a decision is made of.
+/// The inputs of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
     /// The configuration.
     pub settings: &'a Settings,
-    /// What was seen.
+    /// The latest observation.
     pub observation: &'a Observation,
     /// Pods that may be ended: none that is critical, none that was evicted before.
     pub pods: &'a [Evictable<'a>],
-    /// Not all pods of the node are known yet: nobody is weighed.
+    /// Not all pods of the node are known yet: no pod is ranked.
     pub is_early: bool,
     /// When.
     pub now: Now,
@@ -158,7 +158,7 @@ pub struct Evictor {
     /// Until then stall is what the last victim left behind.
     #[serde(default)]
     stall_counts_at: Option<Mono>,
-    /// What people were told of last, and when; nothing once a victim has gone since.
+    /// The shortage last reported in an event, and when; nothing once a victim has gone since.
     #[serde(default)]
     told: Option<(Starved, Mono)>,
     /// When disks of pods that may use so much of one were asked for last.
@@ -173,12 +173,12 @@ pub struct Evictor {
 }
 
 impl Evictor {
-    /// What the node is short of, as it is told.
+    /// The node's shortages, as reported.
     pub fn pressure(&self) -> Pressure {
         self.pressure
     }
 
-    /// Pods that were told to go and are waited for.
+    /// Pods that were evicted and have not ended yet.
     pub fn victims(&self) -> &[PodUid] {
         match &self.doing {
             Doing::Evicting { victims, .. } => victims,
@@ -201,7 +201,7 @@ impl Evictor {
         self.evictions.iter()
     }
 
-    /// What was seen last, and how it moves.
+    /// The last observations, and how they move.
     pub fn trends(&self) -> &Trends {
         &self.trends
     }
@@ -295,7 +295,7 @@ impl Evictor {
         if ticket != of {
             return;
         }
-        // Of inodes nobody tells how many there were: some more have to be seen.
+        // For inodes the number freed is unknown: any increase counts.
         let containers = freed.containers;
         let some = containers > 0 || freed.images > 0;
         let (more, freed) = match signal.starved() {
@@ -304,7 +304,7 @@ impl Evictor {
             _ => (freed.bytes / 10 * SEEN_TENTHS, freed.bytes),
         };
         let (expected, emergency) = (before.saturating_add(more), before / 2);
-        // Nobody tells what dead containers had.
+        // The size of dead containers is not reported.
         let most = (some && containers == 0).then(|| before.saturating_add(freed));
         self.now_does(Doing::Settling { signal, expected, emergency, freed, most }, now);
     }
@@ -315,8 +315,8 @@ impl Evictor {
         let (now, observation) = (scene.now.mono, scene.observation);
         self.look_at = self.next_look(now);
         if observation.readings.is_empty() {
-            // Nothing could be read, so nothing follows: neither that there is enough of anything, nor
-            // that a soft threshold is met anew.
+            // Nothing could be read, so nothing follows: neither that there is enough of anything,
+            // nor that a soft threshold is newly met.
             return Vec::new();
         }
         self.trends.add(observation, now);
@@ -328,7 +328,7 @@ impl Evictor {
             self.look_at = now;
             return Vec::new();
         }
-        // Whoever uses more than he may goes first, whatever is short, and may be what makes it short.
+        // A pod above a limit of its own goes first, whatever is short: it may be the cause.
         let may_go = !matches!(self.doing, Doing::Reclaiming { .. } | Doing::Evicting { .. });
         let uses = observation.pods.as_ref().filter(|_| asked.disks && may_go);
         let exceeding = uses.map(|uses| self.limit(scene, uses)).unwrap_or_default();
@@ -399,14 +399,15 @@ impl Evictor {
             self.look_at = now.plus(PERIOD);
             steps.push(Step::Reclaim { ticket, signal, containers, images });
         } else if !scene.pods.is_empty() || scene.is_early {
-            // With nobody who may go, what pods use makes no difference.
+            // Without a candidate, usage makes no difference.
             self.now_does(Doing::Weighing { signal }, now);
         }
         steps
     }
 
-    /// Whether what was freed can be seen, and whether it was enough. Pods go only for thresholds that
-    /// are still met: a soft one whose grace period is not over does not make them go for another.
+    /// Checks that the freed amount shows, and whether it suffices. Pods are evicted only for
+    /// thresholds that are still met: a soft threshold within its grace period does not cause
+    /// evictions for another.
     fn settle(&mut self, scene: &Scene<'_>, signal: Signal, bounds: (u64, u64, u64, Option<u64>)) {
         let (now, (expected, emergency, freed, most)) = (scene.now.mono, bounds);
         if !met::is_short(scene.settings, scene.observation) {
@@ -416,8 +417,8 @@ impl Evictor {
         let fresh = self.fresh(scene);
         let reading = scene.observation.readings.get(&signal).copied().unwrap_or_default();
         let available = reading.available;
-        // Who writes meanwhile hides what was freed; where not even all of that would do, nobody waits.
-        // Some of it may be shown already.
+        // Concurrent writes hide what was freed. Part of it may already show. If even all of it
+        // would not suffice, there is no wait.
         let best = available.saturating_add(freed).min(most.unwrap_or(u64::MAX));
         let best = Reading { available: best, ..reading };
         let is_lacking =
@@ -445,7 +446,7 @@ impl Evictor {
         limits.map_or(usual, |at| at.plus(PERIOD).clamp(now, usual))
     }
 
-    /// Ends the pod that has to go first.
+    /// Evicts the first-ranked pod.
     fn weigh(&mut self, scene: &Scene<'_>, asked: &Asked) -> Vec<Step> {
         let (now, observation) = (scene.now, scene.observation);
         let fresh = self.fresh(scene);
@@ -510,8 +511,9 @@ impl Evictor {
         ages.chain([Step::Evict(victim)]).collect()
     }
 
-    /// It is not known who has to go. After a while there may be something to free again, but what is being
-    /// counted is not given up just before somebody would go without it.
+    /// Waits for the usage that ranking needs. After `COUNT_MAX` it returns to watching, because
+    /// there may be something to free again; but not while a count is under way, just before an
+    /// eviction without it.
     fn wait_to_see(&mut self, again: Duration, now: Mono) {
         if now.since(self.since) >= COUNT_MAX && !self.sight.is_counting(now) {
             self.now_does(Doing::Watching, now);
@@ -549,8 +551,8 @@ impl Evictor {
         steps.into_iter().map(Step::Evict).collect()
     }
 
-    /// A pod that was given time has to go at once when a hard threshold of the same kind is met: a
-    /// second victim beside it might be one too many.
+    /// Ends the grace period of a victim when a hard threshold of the same kind is met, because a
+    /// second victim might be one too many.
     fn hurry(&mut self, scene: &Scene<'_>, victims: Vec<PodUid>, starved: Starved) -> Vec<Step> {
         let fresh = self.fresh(scene);
         if !fresh.iter().any(|t| t.is_hard() && t.signal.starved() == starved) {
@@ -578,15 +580,15 @@ impl Evictor {
     }
 }
 
-/// What is done every `PERIOD` at most is due.
+/// True when a step that is limited to one each `PERIOD` is due.
 fn is_due(last: Option<Mono>, now: Mono) -> bool {
     last.is_none_or(|last| now.since(last) >= PERIOD)
 }
 
-/// Whether people are told once more that this is short, with what they were `told` last. The kubelet
-/// tells it at each of its looks, one in `PERIOD`, and at the one after a victim. Ours looks when the
-/// kernel says so as well: all it saw would use up what may be said of a node (`events::Correlator`),
-/// and the next thing that happens to the node would not be told.
+/// True when an event about this shortage is due, given the one reported last. The kubelet emits it
+/// at each synchronization, one in `PERIOD`, and at the one after a victim. This agent also
+/// observes when the kernel notifies it: an event each time would use up the rate limit of the node
+/// (`events::Correlator`), and the node's next event would be dropped.
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
 fn tells(told: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
     told.is_none_or(|(of, at)| of != starved || is_due(Some(at), now))

@@ -1,4 +1,4 @@
-//! How often people are told and pods are measured, and what is made of looks that saw nothing.
+//! The rate of events and of usage collection, and the effect of observations without readings.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Node {
     /// Nothing can be read of the node; nothing of pods.
     is_unread: bool,
     is_blind: bool,
-    /// What of this pod cannot be read.
+    /// Parts of this pod's usage that cannot be read.
     unread: Unread,
     unread_of: &'static str,
     now: Now,

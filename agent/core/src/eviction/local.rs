@@ -23,14 +23,15 @@ pub struct Excess {
     pub message: String,
 }
 
-/// True for a pod whose use of disks has to be looked at although nothing is scarce.
+/// True for a pod with a limit on its disk usage, which has to be measured although nothing is
+/// scarce.
 pub fn is_limited(pod: &Pod) -> bool {
     let mut volumes = pod::spec(pod).volumes.iter().flatten();
     volumes.any(|volume| volume.empty_dir.as_ref().is_some_and(|dir| limit_of(dir).is_some()))
         || resources::pod_limits(pod).contains_key(STORAGE)
 }
 
-/// What the pod exceeds first: a volume, all it may have, or what one container may have.
+/// The limit that the pod exceeds first: of a volume, of the pod, or of one container.
 pub fn excess(pod: &Pod, used: &PodUse, layout: Layout) -> Option<Excess> {
     of_volumes(pod, used).or_else(|| of_pod(pod, used)).or_else(|| of_container(pod, used, layout))
 }

@@ -1,4 +1,4 @@
-//! What is told of a pod that has to go: message of its status and event, and the event's annotations.
+//! The text for an evicted pod: message of its status and event, and the event's annotations.
 //!
 //! Pure, in the kubelet's words.
 // k8s: pkg/kubelet/eviction/helpers.go evictionMessage, getThresholdMetInfo
@@ -15,8 +15,8 @@ use super::observed::{ContainerUse, PodUse, Reading};
 use super::signal::{Signal, Starved};
 use super::threshold::{Threshold, signed};
 
-/// What messages of evictions for a shortage of the node begin with; those of a pod's own limit do
-/// not, and their pods are no targets of a disruption.
+/// Prefix of the messages of evictions for a shortage of the node; messages for a pod's own limit
+/// have another, and their pods are no targets of a disruption.
 pub const OF_NODE: &str = "The node was low on resource: ";
 
 /// Names and values.

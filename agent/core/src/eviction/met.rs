@@ -22,7 +22,7 @@ const NEAR_PARTS: u64 = 50;
 pub struct Met {
     /// Thresholds that are met, or were and are not resolved, and since when.
     since: Vec<(Threshold, Mono)>,
-    /// Those of them whose grace period is over.
+    /// Those with an elapsed grace period.
     acting: Vec<Threshold>,
     /// When something was last seen of each pressure.
     seen: BTreeMap<Condition, Mono>,
@@ -61,8 +61,8 @@ impl Met {
         self.seen.keys().copied().collect()
     }
 
-    /// The thresholds to act upon, memory first, whose readings are newer than those that were last
-    /// acted upon. A clock that was set back makes a reading no older.
+    /// The thresholds to act upon, memory first, with readings newer than those last acted upon. A
+    /// clock that was set back makes a reading no older.
     // k8s: pkg/kubelet/eviction/helpers.go thresholdsUpdatedStats, byEvictionPriority
     pub fn fresh(&self, observation: &Observation) -> Vec<Threshold> {
         let is_new = |threshold: &&Threshold| {
@@ -112,7 +112,7 @@ pub fn nears_disk(settings: &Settings, observation: &Observation) -> bool {
     settings.on(observation.layout).iter().filter(|of| has_volumes(of)).any(is_near)
 }
 
-/// What can be freed for a signal without ending a pod: dead containers, unused images.
+/// True for dead containers and for unused images, if removing them frees what the signal measures.
 // k8s: pkg/kubelet/eviction/helpers.go buildSignalToNodeReclaimFuncs
 pub fn reclaims(signal: Signal, layout: Layout) -> (bool, bool) {
     let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);

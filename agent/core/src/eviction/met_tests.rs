@@ -56,7 +56,8 @@ fn a_soft_threshold_is_told_at_once_and_acted_upon_after_its_grace_period() {
     assert_eq!(see(150, 10), (true, vec![]));
     assert_eq!(see(150, 39), (true, vec![]));
     assert_eq!(see(150, 40), (true, vec!["200Mi".to_owned()]));
-    // Above it for a moment: the grace period begins anew, the pressure is told for some time.
+    // Above it for a moment: the grace period starts over, and the pressure is still reported for
+    // some time.
     assert_eq!(see(201, 50), (true, vec![]));
     assert_eq!(see(150, 60), (true, vec![]));
     assert_eq!(see(201, 89), (true, vec![]));
@@ -83,7 +84,7 @@ fn memory_comes_first_and_the_same_reading_is_acted_upon_once() {
     assert_eq!(levels(&met.fresh(&first)), ["100Mi", "nodefs.available"]);
     met.weigh(&first);
     assert!(met.fresh(&first).is_empty());
-    // The disk has not been read anew since.
+    // The disk has not been read since.
     let mut second = look(90, 5, 10);
     let old = first.readings[&Signal::NodeFsAvailable];
     second.readings.insert(Signal::NodeFsAvailable, old);

@@ -1,4 +1,4 @@
-//! Who has to go when the node runs out of something.
+//! Node-pressure eviction: thresholds, reclaiming, ranking, victims.
 //!
 //! ```text
 //!   threshold ─> met ────────────┐
@@ -12,10 +12,10 @@
 //! | `observed` | how much of it there is, and what pods take |
 //! | `threshold` | how much there has to be |
 //! | `met` | whether there is less, since when, and what the node says of it |
-//! | `rank`, `local` | who has to go first; who has to go because of a limit of its own |
+//! | `rank`, `local` | the order of eviction; pods above a limit of their own|
 //! | `sight` | whether enough is known of what pods take |
 //! | `evictor` | what is done next: look, reclaim, weigh, evict, wait |
-//! | `message` | what is told of it |
+//! | `message` | texts of its event and status |
 //! | `report` | what people read of it later |
 
 pub mod evictor;

@@ -15,7 +15,7 @@ use super::signal::Signal;
 pub struct Observation {
     /// When it was begun.
     pub at: UnixNanos,
-    /// What there is of each scarce thing.
+    /// The reading of each signal.
     pub readings: BTreeMap<Signal, Reading>,
     /// Which file systems are one.
     pub layout: Layout,
@@ -26,7 +26,7 @@ pub struct Observation {
     /// Bytes of page cache that count as used in the readings of memory, and could be had back.
     #[serde(default)]
     pub cache: BTreeMap<Signal, u64>,
-    /// What pods take; `None` when it was not asked for.
+    /// Usage of pods; `None` when it was not collected.
     pub pods: Option<BTreeMap<PodUid, PodUse>>,
 }
 
@@ -50,7 +50,7 @@ pub struct Layout {
     pub layers_apart: bool,
 }
 
-/// What a pod takes.
+/// Usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodUse {
     /// Bytes of memory that cannot be had back at once.
@@ -63,7 +63,7 @@ pub struct PodUse {
     pub volumes: BTreeMap<String, VolumeUse>,
     /// The agent's own files of the pod.
     pub own_files: DiskUse,
-    /// What of its disks is missing above; nothing where disks were not asked for.
+    /// Parts of its disk usage that are missing above; none where disks were not requested.
     #[serde(default, skip_serializing_if = "Unread::is_none")]
     pub unread: Unread,
 }
@@ -89,7 +89,7 @@ impl Unread {
     }
 }
 
-/// What a container takes.
+/// Usage of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerUse {
     /// Bytes of memory that cannot be had back at once.
@@ -100,10 +100,10 @@ pub struct ContainerUse {
     pub logs: Option<DiskUse>,
 }
 
-/// What a volume takes.
+/// Usage of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeUse {
-    /// What is in it.
+    /// The disk usage of its content.
     pub disk: DiskUse,
     /// It is not on a disk, but in memory.
     pub in_memory: bool,
@@ -129,15 +129,15 @@ pub enum Scope {
     All,
 }
 
-/// What came of an attempt to free something without ending a pod.
+/// The result of an attempt to free something without evicting a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freed {
-    /// What the removed ones held, in bytes, as far as it was known; the disk may show it later.
+    /// Bytes held by the removed ones, as far as known; the disk may show it later.
     pub bytes: u64,
     /// Dead containers that were removed.
     pub containers: u32,
     /// Unused images that were removed.
     pub images: u32,
-    /// What went wrong, if something did.
+    /// The error, if there was one.
     pub error: Option<String>,
 }

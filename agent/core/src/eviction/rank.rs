@@ -31,7 +31,7 @@ pub struct Evictable<'a> {
     pub pod: &'a Pod,
 }
 
-/// What a pod's place follows from.
+/// The facts that decide a pod's rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Weight {
     /// There are figures of it.
@@ -55,7 +55,7 @@ pub enum EvictionRule {
     Priority,
     /// It uses more over its request, or more process numbers.
     Usage,
-    /// Nothing tells them apart.
+    /// The two are equal.
     Tie,
     /// There is no other one.
     Alone,
@@ -72,7 +72,7 @@ struct Parts {
 }
 
 impl EvictionRule {
-    /// As people read it, of what was short. Nobody requests process numbers.
+    /// As users read it, for this shortage. Pods do not request process numbers.
     pub fn words(self, starved: Option<Starved>) -> &'static str {
         match self {
             Self::Usage if starved == Some(Starved::Pids) => "it has most processes",
@@ -114,7 +114,7 @@ pub fn tells_of(uses: &Uses, signal: Signal) -> bool {
     })
 }
 
-/// What counts for this signal and could not be read of some of these pods.
+/// The usage that counts for this signal and could not be read of some of these pods.
 pub fn unread(pods: &[Evictable<'_>], uses: &Uses, signal: Signal, layout: Layout) -> Unread {
     if !signal.is_of_disk() {
         return Unread::default();
@@ -148,7 +148,7 @@ pub fn rule(starved: Starved, first: &Weight, second: Option<&Weight>) -> Evicti
     if first.over == second.over { EvictionRule::Tie } else { EvictionRule::Usage }
 }
 
-/// What is compared first, second and last; the least goes first.
+/// The sort key; the least is evicted first.
 fn key(starved: Starved, of: &Weight) -> (i64, i64, Reverse<Amount>) {
     let (unknown, within) = (i64::from(of.known), i64::from(!of.exceeds));
     match starved {
@@ -187,8 +187,8 @@ fn weight(pod: &Pod, used: Option<&PodUse>, signal: Signal, layout: Layout) -> W
     }
 }
 
-/// What a pod requests; overhead counts where it requests anything. Of one that requests something as a
-/// whole, or is limited as a whole, nothing counts that only containers request.
+/// The pod's request, plus overhead where it requests anything. With a pod-level request or limit,
+/// the requests of its containers do not count.
 // k8s: pkg/api/v1/resource/helpers.go GetResourceRequestQuantity
 fn request(pod: &Pod, resource: &str) -> Amount {
     let spec = pod::spec(pod);
@@ -201,7 +201,7 @@ fn request(pod: &Pod, resource: &str) -> Amount {
     if all.minus(overhead).is_zero() { Amount::ZERO } else { all }
 }
 
-/// What volumes hold makes a difference to this signal.
+/// True when the content of volumes counts for this signal.
 pub(super) fn counts_volumes(signal: Signal, layout: Layout) -> bool {
     signal.is_of_disk() && parts(signal, layout).volumes
 }
@@ -227,7 +227,7 @@ fn disk_use(pod: &Pod, used: &PodUse, parts: Parts) -> DiskUse {
     sum(containers.chain(volumes))
 }
 
-/// What its volumes hold that are folders of the node.
+/// The volumes of a pod that are directories of the node.
 // k8s: pkg/kubelet/eviction/helpers.go localVolumeNames
 pub(super) fn local_volumes<'a>(
     pod: &'a Pod,

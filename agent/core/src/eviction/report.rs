@@ -1,6 +1,7 @@
-//! What people are told of shortages: what is left, how fast it goes, who is next, who went and why.
+//! The report on shortages: what is left, how fast it falls, the next victim, past victims and
+//! reasons.
 //!
-//! Pure. Input: what the evictor remembers, and what pods use when somebody asked for it. Bounds:
+//! Pure. Input: what the evictor remembers, and the usage of pods when it was collected. Bounds:
 //! `SAMPLES_MAX` samples of each signal, `RUNNERS_MAX` pods of each decision.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +23,7 @@ pub const SAMPLES_MAX: usize = 12;
 /// Pods of a decision that are kept, the first ones.
 pub const RUNNERS_MAX: usize = 5;
 
-/// What was seen of each signal, the last samples.
+/// The last samples of each signal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trends {
     samples: BTreeMap<Signal, VecDeque<(Mono, u64)>>,
@@ -30,7 +31,7 @@ pub struct Trends {
     #[serde(default)]
     with_cache: BTreeMap<Signal, VecDeque<(Mono, u64)>>,
     last: BTreeMap<Signal, Reading>,
-    /// What the last look told of stall and page cache, as `Observation` has it.
+    /// Stall and page cache of the last observation, as `Observation` has them.
     #[serde(default)]
     stall: Option<u16>,
     #[serde(default)]
@@ -43,7 +44,7 @@ pub struct Trends {
 pub struct Runner {
     /// Namespace and name.
     pub pod: String,
-    /// What its place follows from.
+    /// The facts that decide its rank.
     pub weight: Weight,
 }
 
@@ -60,15 +61,15 @@ pub struct Eviction {
     pub signal: String,
     /// Why it and no other one.
     pub rule: EvictionRule,
-    /// What it was given, in seconds.
+    /// Its grace period, in seconds.
     pub grace_seconds: i64,
-    /// What it was told.
+    /// The message of its status and event.
     pub message: String,
     /// Those that came into question, the first to go first; not all of them.
     pub runners: Vec<Runner>,
     /// How many came into question.
     pub of: usize,
-    /// What decided beside what was left, if something did.
+    /// The stall reading that contributed to the decision, if one did.
     #[serde(default)]
     pub stall: Option<Stall>,
 }
@@ -78,7 +79,7 @@ pub struct Eviction {
 pub struct Gauge {
     /// Of what.
     pub signal: Signal,
-    /// What is left.
+    /// The amount left.
     pub available: u64,
     /// All there is.
     pub capacity: u64,
@@ -92,9 +93,9 @@ pub struct Gauge {
     pub per_second: Option<f64>,
     /// When the threshold is met if it goes on like this.
     pub met_in: Option<Duration>,
-    /// What decides beside what is left, for memory with `--pintle-psi-eviction`.
+    /// The stall reading that contributes to the decision, for memory with `--pintle-psi-eviction`.
     pub stall: Option<Stall>,
-    /// Who would have to go, when somebody asked what pods use and all that counts could be read.
+    /// The first-ranked pod, when usage was collected and all that counts could be read.
     pub next: Option<Next>,
     /// Something that counts could not be read, or is being counted.
     pub is_blind: bool,
@@ -116,7 +117,7 @@ pub struct Stall {
 pub struct Next {
     /// Namespace and name.
     pub pod: String,
-    /// What its place follows from.
+    /// The facts that decide its rank.
     pub weight: Weight,
     /// Why it and no other one.
     pub rule: EvictionRule,
@@ -178,7 +179,7 @@ impl Eviction {
         format!("{}: {rule}{among}{stall}", self.signal)
     }
 
-    /// What was short; nothing where it exceeded a limit of its own.
+    /// The shortage; nothing where the pod exceeded a limit of its own.
     fn starved(&self) -> Option<Starved> {
         Signal::parse(&self.signal).map(Signal::starved)
     }
@@ -220,7 +221,7 @@ impl Trends {
         self.with_cache.retain(|signal, _| observation.cache.contains_key(signal));
     }
 
-    /// What decides beside what is left, if something does.
+    /// The stall reading that contributes to a decision, if one does.
     pub(super) fn stall(&self, signal: Signal, settings: &Settings) -> Option<Stall> {
         let least = settings.stall_min.filter(|_| signal.starved() == Starved::Memory)?;
         let cache = self.cache.get(&signal).copied().unwrap_or(0);
@@ -251,7 +252,7 @@ impl Stall {
         self.now.is_some_and(|now| now < self.least)
     }
 
-    /// What it makes of page cache.
+    /// The effect of stall on how page cache counts.
     pub fn words(&self) -> String {
         let percent = |hundredths: u16| format!("{}.{:02}%", hundredths / 100, hundredths % 100);
         let cache = Amount::from_bytes(signed(self.cache)).canonical();

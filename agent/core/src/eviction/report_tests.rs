@@ -1,4 +1,4 @@
-//! What people are told of shortages: tables.
+//! The report on shortages: tables.
 
 use super::super::evictor::Scene;
 use super::super::observed::PodUse;

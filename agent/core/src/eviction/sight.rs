@@ -1,11 +1,12 @@
-//! Whether it is known who has to go: what pods take is measured while a node gets short of something,
+//! Decides when the figures suffice to rank pods: usage is collected as the node nears a shortage,
 //! and not all of it at once.
 //!
-//! Input: what looks saw, the thresholds to act upon. Output: the first of them for which the figures
-//! are there, or when to look again; whether to count in advance. Pure. Memory waits for no disk.
-//! Whoever is named by figures that are missing may use least of all, so volumes and logs are waited for
-//! `COUNT_MAX`, as are the layers of containers made since the runtime was asked, and writable layers at
-//! all until the runtime tells them: upstream evicts nobody meanwhile.
+//! Input: observations, the thresholds to act upon. Output: the first threshold for which the
+//! figures are there, or when to look again; whether to count in advance. Pure. Memory waits for no
+//! disk. A pod ranked on missing figures may use the least of all, so volumes and logs are waited
+//! for `COUNT_MAX`, as are the layers of containers made since the runtime was asked. Writable
+//! layers are waited for without a limit until the runtime reports them: upstream evicts no pod
+//! meanwhile.
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
 
 use std::time::Duration;
@@ -21,9 +22,9 @@ use super::threshold::{Settings, Threshold};
 
 /// How long figures of pods are waited for, where there are none at all.
 const BLIND_MAX: Duration = Duration::from_secs(30);
-/// How long volumes are waited for that are being counted, logs whose disk does not answer, and layers of
-/// new containers; then pods are weighed by what is known of them, as by a kubelet whose first count has
-/// not ended.
+/// Longest wait for volumes that are being counted, for logs on a disk that does not answer, and
+/// for layers of new containers; then pods are ranked by the known figures, as by a kubelet before
+/// the end of its first count.
 pub const COUNT_MAX: Duration = Duration::from_secs(120);
 /// How often what pods hold of disks is counted in advance while a disk nears a threshold.
 // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go VolumeStatsAggPeriod
@@ -40,7 +41,7 @@ pub(super) struct Sight {
     uncounted_since: Option<Mono>,
 }
 
-/// What pods take, and whether disks were asked for.
+/// Usage of the pods, and whether disks were requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told<'a> {
     pub(super) pods: &'a [Evictable<'a>],
@@ -55,7 +56,8 @@ impl Sight {
         self.nears_disk = met::nears_disk(settings, observation);
     }
 
-    /// All pods' disks are to be looked at before somebody has to go: counting takes its time.
+    /// True when the disks of all pods are to be measured ahead of an eviction, because counting
+    /// takes time.
     pub(super) fn counts(&mut self, now: Mono) -> bool {
         let is_due = self.counted_at.is_none_or(|at| now.since(at) >= COUNT_EVERY);
         let counts = self.nears_disk && is_due;
@@ -70,13 +72,13 @@ impl Sight {
         self.uncounted_since.is_some_and(|since| now.since(since) < COUNT_MAX)
     }
 
-    /// There is enough of everything: who is short again waits again.
+    /// Ends a shortage: the next one starts a new wait.
     pub(super) fn rest(&mut self) {
         self.uncounted_since = None;
     }
 
-    /// The first threshold for which it is known who has to go, or when to look again. Pods have been
-    /// weighed since `since`.
+    /// The first threshold with complete figures, or when to look again. Pods have been ranked
+    /// since `since`.
     pub(super) fn first<'a>(
         &mut self,
         fresh: &'a [Threshold],
@@ -125,7 +127,7 @@ mod tests {
         Mono::default().plus(Duration::from_secs(seconds))
     }
 
-    /// Which of these thresholds pods go for, of a pod whose figures lack this.
+    /// The threshold that `first` returns for a pod without these figures.
     fn first(
         sight: &mut Sight,
         (signals, layout): (&[Signal], Layout),

@@ -38,7 +38,7 @@ pub enum Signal {
     PidAvailable,
 }
 
-/// What is scarce, as messages and events name it.
+/// A scarce resource, as messages and events name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Starved {
     /// Bytes of memory.
@@ -55,7 +55,7 @@ pub enum Starved {
     Pids,
 }
 
-/// What the Node object says of a shortage, in the order in which messages name them.
+/// The pressure conditions of the Node object, in the order in which messages name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Condition {
     /// `MemoryPressure`
@@ -67,7 +67,7 @@ pub enum Condition {
     PidPressure,
 }
 
-/// What the node is short of.
+/// The node's pressure conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     /// Memory.
@@ -124,7 +124,7 @@ impl Signal {
         Self::ALL.into_iter().find(|signal| signal.as_str() == name)
     }
 
-    /// What is scarce when it is met.
+    /// The resource that is scarce when it is met.
     // k8s: pkg/kubelet/eviction/helpers.go signalToResource
     pub fn starved(self) -> Starved {
         match self {
@@ -144,7 +144,7 @@ impl Signal {
         matches!(self.starved(), Starved::EphemeralStorage | Starved::Inodes)
     }
 
-    /// What the Node object says when it is met.
+    /// The condition of the Node object when it is met.
     // k8s: pkg/kubelet/eviction/helpers.go signalToNodeCondition
     pub fn condition(self) -> Condition {
         match self.starved() {

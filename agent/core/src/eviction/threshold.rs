@@ -33,7 +33,7 @@ const PODS: &str = "pods";
 pub struct Settings {
     /// As configured, without those that follow from the layout of disks.
     pub thresholds: Vec<Threshold>,
-    /// How long a pressure is told after it was seen last.
+    /// How long a pressure stays reported after its last observation.
     pub transition: Duration,
     /// Most seconds that a pod is given when a soft threshold is met.
     pub grace_seconds_max: i64,
@@ -110,8 +110,8 @@ impl Settings {
         }
     }
 
-    /// What a pod is given that goes for this, in seconds: a hard threshold gives one, a soft one what
-    /// the pod asks for, up to what is configured.
+    /// The grace period of a pod evicted for this, in seconds: one for a hard threshold; for a soft
+    /// one the pod's own, at most the configured one.
     pub(super) fn grace_seconds(&self, of: &Threshold, pod: &Pod) -> i64 {
         if of.is_hard() {
             return IMMEDIATE_SECONDS;
@@ -125,9 +125,9 @@ impl Settings {
         self.counted(of.signal, seen).is_some_and(|reading| of.is_met(&reading, resolving))
     }
 
-    /// What was read, as thresholds are held against it. Page cache is memory that can be had back at
-    /// once: where stall decides, it counts as available unless the node stalls. A kernel that does
-    /// not count stall leaves it to what is left.
+    /// The reading to compare with the threshold. Page cache is memory that can be had back at
+    /// once: where stall decides, it counts as available unless the node stalls. With a kernel that
+    /// does not count stall, only the available amount decides.
     pub fn counted(&self, signal: Signal, seen: &Observation) -> Option<Reading> {
         let reading = *seen.readings.get(&signal)?;
         let is_memory = signal.starved() == Starved::Memory;
@@ -242,7 +242,8 @@ impl Threshold {
         self.least(reading) + more > Amount::from_bytes(signed(reading.available))
     }
 
-    /// What is left, as messages write it: bytes in powers of two, everything else in powers of ten.
+    /// The amount left, as messages write it: bytes in powers of two, everything else in powers of
+    /// ten.
     pub fn shown(&self, available: u64) -> Amount {
         shown(self.signal.starved(), signed(available))
     }

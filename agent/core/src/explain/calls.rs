@@ -2,7 +2,8 @@
 //!
 //! A call hangs when it has taken longer than its kind ever should, or when a process that it waits
 //! for is known to be stopped or to sleep in the kernel. A stop has the pod's grace period first; a
-//! command (hook, probe) has as long as it needs; a pull is told as a pull, also one that waits for others.
+//! command (hook, probe) has as long as it needs; a pull is reported as a pull, also one that waits
+//! for other pulls.
 
 use std::time::Duration;
 
@@ -41,13 +42,13 @@ pub struct RuntimeCall {
 /// A process behind a runtime call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// What it is to the pod: `the shim`, `the container's first process`.
+    /// Its role for the pod: `the shim`, `the container's first process`.
     pub role: &'static str,
     /// Pid on the node.
     pub pid: u32,
     /// State letter of `/proc/PID/stat`: R, S, D, T, Z, …
     pub state: char,
-    /// The kernel function in which it waits, when the kernel tells.
+    /// The kernel function in which it waits, when the kernel reports it.
     pub wait_channel: Option<String>,
 }
 
@@ -108,7 +109,7 @@ fn hangs(view: &PodView, call: &RuntimeCall) -> bool {
     let limit = match call.method {
         "StopContainer" => grace(view) + HANGING_AFTER,
         "ExecSync" | "PullImage" => Duration::MAX,
-        // Open for as long as somebody looks at it.
+        // Open for as long as a client reads it.
         method if method.ends_with("Stream") => Duration::MAX,
         _ => HANGING_AFTER,
     };
@@ -190,7 +191,7 @@ fn same_image(asked: &str, named: &str) -> bool {
     asked == named || asked.strip_prefix(named).is_some_and(|rest| rest == ":latest")
 }
 
-/// The runtime answers nobody.
+/// The runtime does not answer at all.
 pub(super) fn silent_runtime(subject: &Subject<'_>) -> Option<Explanation> {
     let node_wide = |call: &&RuntimeCall| {
         call.subject.is_empty() && !call.method.starts_with("GetContainerEvents")
@@ -253,7 +254,7 @@ pub(crate) fn lines(subject: &Subject<'_>) -> impl Iterator<Item = String> {
     })
 }
 
-/// What of the pod a call is about; `None` for a call of another pod.
+/// The part of the pod that a call is about; `None` for a call of another pod.
 pub(crate) fn target(view: &PodView, call: &RuntimeCall) -> Option<String> {
     if call.subject.is_empty() {
         return None;

@@ -187,7 +187,7 @@ fn probe_fails(subject: &Subject<'_>, name: &str, probe: &str, what: String) -> 
     }
 }
 
-/// Where the time went of the attempt that the event is about, if it ran out of it.
+/// The phase in which the probe attempt behind this event spent its time, if it timed out.
 fn time_spent(subject: &Subject<'_>, name: &str, probe: &str, event: &TimelineEntry) -> String {
     let mut noted = subject.timeline.iter().rev().filter(|entry| {
         entry.what == PROBE_TIMED_OUT
@@ -217,7 +217,7 @@ fn on_its_way(subject: &Subject<'_>, name: &str) -> Explanation {
     Explanation::trouble("Starting", format!("Is starting: {what}"))
 }
 
-/// Everything is as it should be; what happened on the way is told.
+/// The explanation of a healthy pod, with a summary of past events.
 pub(crate) fn healthy(subject: &Subject<'_>) -> Explanation {
     let view = subject.view;
     if view.status.phase.is_none() {
@@ -305,7 +305,7 @@ pub(super) fn end_told(
     }
 }
 
-/// What can be done about the way in which a container ended.
+/// The remedy for the way in which a container ended.
 pub(super) fn end_remedy(
     subject: &Subject<'_>,
     name: &str,

@@ -58,7 +58,7 @@ pub(crate) fn terminating(subject: &Subject<'_>) -> Explanation {
     )
 }
 
-/// When the pod's containers were first told to stop.
+/// When the pod's containers were first asked to stop.
 fn stopping_since(timeline: &[TimelineEntry]) -> Option<UnixNanos> {
     let told = |e: &&TimelineEntry| e.what == "Killing" && e.text.starts_with("Stopping container");
     timeline.iter().find(told).map(|entry| UnixNanos(entry.at))

@@ -47,16 +47,16 @@ const RECENT_MAX: usize = 5;
 /// Most details.
 const DETAILS_MAX: usize = 40;
 
-/// What is known about a pod.
+/// The facts known about a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The pod as the driver published it.
     pub view: &'a PodView,
     /// Runtime calls under way, also those of other pods.
     pub calls: &'a [RuntimeCall],
-    /// What happened to it, oldest first.
+    /// Its timeline, oldest first.
     pub timeline: &'a [TimelineEntry],
-    /// What of it the API server has not taken.
+    /// The pending write that the API server has not accepted.
     pub unwritten: Option<&'a Unwritten>,
     /// Another pod of the same namespace and name that has not ended.
     pub ahead: Option<&'a ObservedPod>,
@@ -73,7 +73,7 @@ pub struct Explanation {
     pub sentence: String,
     /// Stable PascalCase word for programs.
     pub reason: String,
-    /// What can be done; absent when waiting is right.
+    /// The remedy; absent when waiting is right.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
     /// More, one line each.
@@ -147,7 +147,7 @@ fn waiting_for_name(subject: &Subject<'_>) -> Explanation {
     .with_remedy(format!("wait, or see what holds it up: explain {}", ahead.uid))
 }
 
-/// What failed before any container had its turn.
+/// A failure that precedes the start of any container.
 fn pod_failure(subject: &Subject<'_>) -> Option<Explanation> {
     let failure = subject.view.failure.as_ref()?;
     let (what, remedy) = match failure.reason.as_str() {
@@ -177,7 +177,7 @@ fn pod_failure(subject: &Subject<'_>) -> Option<Explanation> {
     Some(Explanation::trouble(&failure.reason, sentence).with_remedy(remedy))
 }
 
-/// The event that tells of a failure.
+/// The reason of the event emitted for a failure.
 fn event_of(reason: &str) -> &str {
     match reason {
         "CreatePodSandboxError" => "FailedCreatePodSandBox",
@@ -220,7 +220,7 @@ fn unusable_claim(message: &str) -> Option<(&str, &str)> {
     rest.split_once(": ")
 }
 
-/// `, for 2 min`: how long ago an event was told first.
+/// `, for 2 min`: the time since the first such event.
 fn since(subject: &Subject<'_>, event: &str) -> String {
     let told = subject.timeline.iter().find(|entry| entry.event && entry.what == event);
     let age = told.map(|entry| subject.now.since(UnixNanos(entry.at)));
@@ -234,7 +234,7 @@ fn tried_again(subject: &Subject<'_>) -> String {
     again.map(|at| format!("; tried again {at}")).unwrap_or_default()
 }
 
-/// What does not work for the whole node, one sentence each.
+/// The failing tasks of the whole node, one sentence each.
 pub fn node_troubles(troubles: &[(Task, Trouble)], now: UnixNanos) -> Vec<String> {
     let told = |(task, trouble): &(Task, Trouble)| {
         let what = match task {
@@ -285,7 +285,7 @@ fn details(subject: &Subject<'_>) -> Vec<String> {
     out
 }
 
-/// Where a pod lives that was there before this agent, which may have put it elsewhere.
+/// The cgroup of an adopted pod, which this agent might have put elsewhere.
 fn place(observed: &ObservedPod) -> Option<String> {
     let newest = observed.specs.get(observed.newest_sandbox()?.id.as_str())?;
     let path = newest.parent_cgroup()?;

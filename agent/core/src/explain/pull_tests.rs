@@ -50,7 +50,7 @@ fn pods_whose_image_is_missing_or_on_its_way() {
         ),
         // One pull has ended, the next one is about to begin.
         (queued(), "PullQueued", "Image x:latest of container c waits for its turn, for 2 min."),
-        // Somebody else has it pulled with credentials of his own.
+        // Another pod has it pulled with other credentials.
         (
             queued().call("PullImage", "x:latest", 4),
             "Pulling",

@@ -3,7 +3,7 @@
 
 use crate::eviction::rank::EvictionRule;
 
-/// What may help with words that hold one of these.
+/// Remedies for messages that contain one of these.
 type Advice = (&'static [&'static str], &'static str);
 
 const REGISTRY: [Advice; 6] = [
@@ -110,7 +110,7 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
     }
 }
 
-/// About a pod that has ended and whose volumes or cgroup cannot be removed.
+/// The remedy for an ended pod with volumes or a cgroup that cannot be removed.
 pub(super) fn of_remains(words: &str) -> &'static str {
     const REMAINS: [Advice; 2] = [
         (
@@ -127,7 +127,7 @@ pub(super) fn of_remains(words: &str) -> &'static str {
         .unwrap_or("see what still uses the pod's volumes or cgroup; it is tried again by itself")
 }
 
-/// What would keep a pod from being evicted by this rule the next time.
+/// A change that would keep a pod from being evicted by this rule the next time.
 pub(super) fn of_eviction(rule: EvictionRule) -> &'static str {
     match rule {
         EvictionRule::Limit => {
@@ -148,7 +148,7 @@ pub(super) fn of_eviction(rule: EvictionRule) -> &'static str {
     }
 }
 
-/// What may help a claim or a volume of one, by the kubelet's words.
+/// Remedies for a claim or one of its volumes, by the kubelet's message.
 const CLAIMS: [Advice; 9] = [
     (
         &["is not bound", "not yet bound to the claim", "empty pvc.spec.volumename"],

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::observed::{ObservedPod, OomKill, RunState};
 use pintle_api_types::ids::UnixNanos;
 
-/// Longest message of others within a sentence, in characters: so many of its beginning, and so
-/// many of its end, where causes stand.
+/// Longest quoted message within a sentence, in characters: so many from its beginning, and so many
+/// from its end, where causes stand.
 const HEAD_CHARS: usize = 160;
 const TAIL_CHARS: usize = 140;
 /// Characters of an id that people need to tell two apart, as `crictl` shows them.
@@ -56,7 +56,7 @@ pub(crate) fn short(id: &str) -> &str {
     id.get(..ID_CHARS).unwrap_or(id)
 }
 
-/// Somebody else's message within a sentence: one line, bounded, without its full stop.
+/// A quoted message within a sentence: one line, bounded, without its full stop.
 pub(crate) fn one_line(message: &str) -> String {
     let words: Vec<&str> = message.split_whitespace().collect();
     let line = words.join(" ");

@@ -39,17 +39,17 @@ pub enum Frame {
     Input {
         /// When.
         now: Now,
-        /// What.
+        /// The input.
         input: Box<Input>,
     },
-    /// What came of the input before: a digest of each command, in order.
+    /// The result of the input before: a digest of each command, in order.
     Commands(Vec<Digest>),
     /// A pod of the `State` that follows.
     Worker(PodUid, Box<Worker>),
-    /// What the decisions know after all frames before, at the beginning of a segment; its pods come
-    /// before it, each in a frame of its own.
+    /// The state of the decisions after all frames before, at the beginning of a segment; its pods
+    /// come before it, each in a frame of its own.
     State(Box<State>),
-    /// A frame, packed. Whoever reads gets what is in it.
+    /// A compressed frame. Readers get the frame within.
     Packed(Packed),
     /// A frame that is whole and that this program does not know: another version wrote it. Only ever
     /// read.

@@ -7,8 +7,8 @@
 //!   Command ┘     (digest)                                          │
 //!                                                                   └─> losses
 //! ```
-//! Pure: no files, no clock. Whoever has a folder writes the bytes and drops the oldest segments.
-//! [ADR 0006](../../../../docs/adr/0006-flight-recorder.md) says why it is so.
+//! Pure: no files, no clock. The owner of the folder writes the bytes and drops the oldest
+//! segments. [ADR 0006](../../../../docs/adr/0006-flight-recorder.md) says why it is so.
 //!
 //! # All that reaches the decisions
 //!
@@ -27,9 +27,9 @@
 //! the uid. Maps that are walked are ordered; the one that is not (`index`: owners) is only asked.
 //! `Arc::ptr_eq` saves work and decides nothing: after a replay values are equal and not the same.
 //!
-//! What JSON does not carry: fractions of a second in times of the API, which the API does not send
-//! either. A static pod's manifest might have some; they are cut in the replay as they are cut in
-//! everything that is told to the API server.
+//! JSON does not carry fractions of a second in times of the API, which the API does not send
+//! either. A static pod's manifest might have some; the replay cuts them, as every write to the API
+//! server does.
 //!
 //! # What is kept from the record
 //!
@@ -38,7 +38,7 @@
 //! what a replay checks. Hashes of containers are made of name and image, which are not redacted;
 //! those that were observed come in their own field of `ObservedContainer`.
 //!
-//! Of an agent whose start is no longer kept, a replay begins at the `State` with which a segment
+//! If the start of an agent is no longer kept, a replay begins at the `State` with which a segment
 //! begins: all of `Pods` but what follows from the rest.
 //!
 //! Bounds: `segment::SEGMENT_BYTES` for each segment, `segment::BATCH_BYTES_MAX`

@@ -25,7 +25,8 @@ impl Packed {
         Self(STANDARD_NO_PAD.encode(packer.finish().expect("memory takes all")))
     }
 
-    /// What was packed; `None` of what nobody packed, and of what is too long.
+    /// The decompressed JSON; `None` if the bytes are not a valid packed frame, or if it is too
+    /// long.
     pub(super) fn json(&self) -> Option<Vec<u8>> {
         let packed = STANDARD_NO_PAD.decode(&self.0).ok()?;
         let mut json = Vec::new();

@@ -1,4 +1,4 @@
-//! What pods looked like at a moment of a record, and what had happened to them by then.
+//! Pods as they were at a moment of a record, and their events until then.
 //!
 //! Input: the frames of a replay, each after it was taken. Output: what a running agent publishes
 //! and keeps: a snapshot and timelines; and pods that have left it, as they were last. Timelines
@@ -33,7 +33,7 @@ const LEFT_MAX: usize = 1024;
 pub enum Why {
     /// Nothing was left of it.
     Gone,
-    /// The agent began anew, and has not heard of it since.
+    /// The agent restarted, and has not read the pod since.
     Restart,
 }
 
@@ -111,7 +111,7 @@ impl Past {
         self.now.wall
     }
 
-    /// What was published last.
+    /// The last published snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }

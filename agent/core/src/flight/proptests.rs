@@ -1,5 +1,5 @@
-//! What holds of every recording: it is what was decided, it tells no secret, and whatever becomes
-//! of its bytes, no more than what was hit is lost and all of that is said.
+//! Properties of every recording: it is what was decided, it contains no secret, and damage to its
+//! bytes loses no more than the damaged part and is reported completely.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -326,7 +326,7 @@ fn numbers(segment: &Segment) -> Vec<u64> {
 }
 
 impl Stream {
-    /// Where the batch's sectors end.
+    /// The end of the batch's sectors.
     fn end(&self, batch: usize) -> usize {
         self.batches[batch].end.next_multiple_of(SECTOR_BYTES)
     }

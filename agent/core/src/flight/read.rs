@@ -36,10 +36,10 @@ pub struct Batch {
     pub frames: Vec<Frame>,
 }
 
-/// What was written and is not there any more.
+/// A part of the record that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Where.
+    /// Its byte range.
     pub bytes: Range<usize>,
     /// Which batches; to an unknown number (`None`) at the end of the segment.
     pub batches: (u64, Option<u64>),
@@ -87,7 +87,8 @@ pub fn read(bytes: &[u8]) -> Result<Segment, ReadError> {
         if Some(found.segment) != number || found.batch.number < next {
             continue;
         }
-        // Without a header nobody knows which one came first, but there it stands.
+        // Without a header the number of the first batch is unknown; the batch in this place is the
+        // first.
         if segment.header.is_none() && found.bytes.start == SECTOR_BYTES {
             next = found.batch.number;
         }

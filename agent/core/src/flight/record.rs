@@ -1,8 +1,8 @@
 //! The recorder: makes frames of what the decisions take and give, and batches for their writer.
 //!
-//! Owner: the driver's loop, which gives the time, asks before each decision (`input`) and after
-//! it (`commands`), and hands what `take` gives to a thread that writes. Pure. Bounds: a batch that
-//! waits has `BATCH_BYTES_MAX` and one frame; when it is not taken by then, `is_due` says so.
+//! Owner: the driver's loop, which gives the time, asks before each decision (`input`) and after it
+//! (`commands`), and hands the result of `take` to a writer thread. Pure. Bounds: a waiting batch
+//! holds `BATCH_BYTES_MAX` and one frame; `is_due` is true once it is full.
 
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub struct Flight {
     redactor: Redactor,
     number: u64,
     encoder: Encoder,
-    /// What the segment under way begins with, until it is taken.
+    /// The beginning of the segment under way, until it is taken.
     opening: Vec<u8>,
     /// See the method.
     needs_state: bool,
@@ -78,7 +78,7 @@ impl Flight {
         self.needs_state
     }
 
-    /// What the decisions know. To be given when it is needed.
+    /// Records the state of the decisions when a segment needs it.
     pub fn state(&mut self, mut state: State) {
         self.needs_state = false;
         let (mut frames, mut bytes) = (Vec::new(), 0);
@@ -102,8 +102,8 @@ impl Flight {
         self.encoder.waiting() >= BATCH_BYTES_MAX
     }
 
-    /// What was recorded since the last time; `None` when there is nothing. `at` is when the next
-    /// segment begins, if this fills the one under way.
+    /// The record since the last call; `None` when there is none. `at` is the start of the next
+    /// segment, if this batch fills the current one.
     pub fn take(&mut self, at: UnixNanos) -> Option<Written> {
         let batch = self.encoder.take()?;
         let mut bytes = std::mem::take(&mut self.opening);

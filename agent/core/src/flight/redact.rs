@@ -6,9 +6,9 @@
 //! ask of them: whether one changed. Where a decision looks for a value that it knows, that value
 //! is no secret and is not redacted (`PLAIN`).
 //!
-//! A digest is 128 bits of HMAC-SHA-256. Without the key nobody can try which password it stands
-//! for. The key is the node's own and stays on it; a record that was carried away is as good for a
-//! replay and tells nothing more.
+//! A digest is 128 bits of HMAC-SHA-256. Without the key a password cannot be guessed by trying.
+//! The key is the node's own and stays on it; a copied record can be replayed as well, and reveals
+//! nothing more.
 //!
 //! Pure: values in, JSON out. It works on JSON as it is written and not on types, so that a pod
 //! within whatever frame is redacted, and a field that a later version of the API has below a known
@@ -24,11 +24,12 @@ use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 use crate::labels;
 use pintle_api_types::pod;
 
-/// What a redacted value begins with.
+/// Prefix of a redacted value.
 pub const MARK: &str = "redacted:";
 /// Bytes of the HMAC that are kept.
 const DIGEST_BYTES: usize = 16;
-/// Annotations whose values decisions look for, or that only number or name things of ours.
+/// Annotations that decisions read, or that only number or name objects of this agent; their values
+/// stay.
 const PLAIN: [&str; 6] = [
     pod::ANNOTATION_SOURCE,
     pod::ANNOTATION_SEEN,
@@ -104,7 +105,7 @@ impl Seal for Redactor {
     }
 }
 
-/// What a value is, by where it stands.
+/// The kind of a value, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Nothing that is redacted by itself.
@@ -121,12 +122,12 @@ enum Place {
     Secret,
 }
 
-/// Redacts as it writes, so that nobody ever has the whole as a tree.
+/// Redacts while it serializes, so that the whole never exists as a tree.
 struct Redacting<'a> {
     redactor: &'a Redactor,
     /// Lists and objects around what comes next.
     open: Vec<Place>,
-    /// What comes next.
+    /// The place of the next value.
     next: Place,
     /// A name of a field is being written.
     is_key: bool,

@@ -3,7 +3,7 @@
 //! Input: frames in order. A replay begins at the start of an agent or at the state with which a
 //! segment begins; frames before the first one are passed over, and what is behind a gap waits for
 //! the next one. A state on the way is compared with the one that the replay came to. An input of
-//! which the agent panicked panics here as well: whoever replays catches that, and has its cause.
+//! which the agent panicked panics here as well: the caller catches the panic and has its cause.
 //! Pure; bounds: those of `Pods`, and one input.
 
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ pub struct Difference {
     pub index: u64,
     /// When.
     pub now: Now,
-    /// What; values in it are redacted.
+    /// The input; its values are redacted.
     pub input: Input,
-    /// What came of it then.
+    /// The recorded result.
     pub recorded: Vec<Digest>,
-    /// What comes of it now.
+    /// The result of the replay.
     pub replayed: Vec<(Digest, Command)>,
 }
 
@@ -37,9 +37,9 @@ pub struct Difference {
 pub struct Panicked {
     /// When.
     pub now: Now,
-    /// What; values in it are redacted.
+    /// The input; its values are redacted.
     pub input: Input,
-    /// What the panic said.
+    /// The panic's message.
     pub message: String,
 }
 
@@ -80,11 +80,11 @@ impl Outcome {
 struct Run {
     pods: Pods,
     outcome: Outcome,
-    /// What came of the last input, until its record is compared.
+    /// The result of the last input, until its record is compared.
     open: Option<Open>,
 }
 
-/// An input whose recorded answer has not been seen yet.
+/// An input before its recorded answer.
 #[derive(Debug)]
 struct Open {
     now: Now,
@@ -97,7 +97,7 @@ struct Open {
 pub struct Replay {
     run: Option<Run>,
     done: Vec<Outcome>,
-    /// Frames that belong to no run whose start is there.
+    /// Frames of runs without a recorded start.
     passed: u64,
     next_batch: u64,
     /// Of the state that follows.
@@ -181,13 +181,13 @@ impl Replay {
         self.run.as_mut().map(|run| &mut run.pods)
     }
 
-    /// What came of the last input, until the frame is taken with what came of it then.
+    /// The commands of the last input, until the frame with the recorded commands is taken.
     pub fn commands(&self) -> &[Command] {
         let open = self.run.as_ref().and_then(|run| run.open.as_ref());
         open.map_or(&[], |open| &open.commands)
     }
 
-    /// Taking this input panicked, which whoever replays has caught: the run ends with it.
+    /// Ends the run at this input, of which the replay panicked; the caller has caught the panic.
     pub fn panicked(&mut self, now: Now, input: Input, message: String) {
         if let Some(mut run) = self.run.take() {
             run.outcome.panicked = Some(Box::new(Panicked { now, input, message }));
@@ -200,7 +200,7 @@ impl Replay {
         self.done.extend(self.run.take().map(Run::end));
     }
 
-    /// What came of each run of the agent, and how many frames no run is there for.
+    /// The outcome of each run of the agent, and the number of frames without a run.
     pub fn finish(mut self) -> (Vec<Outcome>, u64) {
         self.end();
         (self.done, self.passed)

@@ -7,10 +7,10 @@
 //!   …      batch
 //! ```
 //! Numbers are little-endian. Each batch begins at a sector of its own. A sector is what a disk
-//! writes whole: what a crash tears is of the batch that was being written, and the one before it
-//! is not touched again. Whoever reads finds the next batch behind a broken one without following
-//! its length. Each batch names its segment, so what the disk held there before is not taken for a
-//! part of it; numbers of segments only grow.
+//! writes whole: a crash tears only the batch that was being written, because the one before it is
+//! not touched again. A reader finds the next batch behind a broken one without following its
+//! length. Each batch names its segment, so what the disk held there before is not taken for a part
+//! of it; numbers of segments only grow.
 //!
 //! Pure: gives bytes to be appended, and says when the segment is full. Bounds: below.
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::crc32c::crc32c;
 use pintle_api_types::ids::UnixNanos;
 
-/// Where batches may begin.
+/// Alignment of batches.
 pub const SECTOR_BYTES: usize = 512;
 /// A segment is full when it has as much; one batch may be beyond it.
 pub const SEGMENT_BYTES: u64 = 8 << 20;
@@ -39,7 +39,7 @@ pub(super) const BATCH_HEADER_BYTES: usize = 36;
 /// Length and CRC.
 pub(super) const FRAME_HEADER_BYTES: usize = 8;
 
-/// What a segment says of itself. It fits into a sector.
+/// The description of a segment at its beginning. It fits into a sector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Counts the segments of this node; only grows.
@@ -145,7 +145,7 @@ impl Encoder {
     }
 }
 
-/// Of a header with its JSON, whose own CRC does not count.
+/// Of a header with its JSON, without the header's own CRC.
 pub(super) fn header_crc(bytes: &[u8]) -> u32 {
     let (before, after) = (&bytes[..HEADER_BYTES - 4], &bytes[HEADER_BYTES..]);
     crc32c(&[before, after].concat())

@@ -1,12 +1,12 @@
 //! Which dead containers and sandboxes of pods that are still wanted go.
 //!
-//! Input: the limits, what the runtime has of each pod, what is still needed of it, the time. Output:
-//! the containers that go. Pods that nobody wants are not judged here: their workers remove all of
+//! Input: the limits, what the runtime has of each pod, what is still needed of it, the time.
+//! Output: the containers that go. Unwanted pods are not judged here: their workers remove all of
 //! them. Pure; bounds: an entry for each dead container of the node.
 //!
 //! Unlike the kubelet, the last end of a container stays as long as its pod may run again, whatever
 //! the limits say: without it the container would be started once more, out of its crash loop, with
-//! its count of restarts begun anew.
+//! a restart count of zero.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictContainers, evictSandboxes
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ impl Limits {
     }
 }
 
-/// What of a pod is still needed.
+/// The containers of a pod that are still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The last end of each container: the pod may run, or it is not known everywhere that it is over.
@@ -57,9 +57,9 @@ pub enum Need {
 /// A pod and what of it is needed.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
-    /// What the runtime has of it.
+    /// Its record from the runtime.
     pub pod: &'a ObservedPod,
-    /// What is needed.
+    /// Its need.
     pub need: Need,
 }
 

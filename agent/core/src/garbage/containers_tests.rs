@@ -215,7 +215,7 @@ proptest! {
         }
     }
 
-    /// What has gone once does not make anything else go.
+    /// One removal does not cause another.
     #[test]
     fn a_second_look_finds_nothing_more(
         pods in any_pods(),

@@ -1,4 +1,5 @@
-//! Which images of a node go: when its disk is too full, or when nobody used them for too long.
+//! Selection of the images to remove: when their disk is too full, or when they are unused for too
+//! long.
 //!
 //! Input: the images, when each was first seen and last used, and how full their disk is. Output:
 //! the images in the order in which they go, each with why it goes or stays. Bounds: one `Use` for
@@ -21,12 +22,12 @@ pub struct Policy {
     pub low_percent: u8,
     /// One that was first seen later than this ago stays.
     pub min_age: Duration,
-    /// One that nobody used for longer than this goes; zero for never.
+    /// An image that is unused for longer than this is removed; zero for never.
     pub max_age: Duration,
 }
 
 impl Policy {
-    /// Whether anything is ever removed without being asked for.
+    /// True if garbage collection of images is on.
     // k8s: pkg/kubelet/kubelet.go StartGarbageCollection
     pub fn is_on(&self) -> bool {
         self.high_percent < 100 || !self.max_age.is_zero()
@@ -46,7 +47,7 @@ pub struct Image {
     pub in_use: bool,
 }
 
-/// What is known of an image's past.
+/// The known past of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// When it was first seen.
@@ -83,7 +84,7 @@ impl Uses {
     }
 }
 
-/// What becomes of an image.
+/// The decision about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// It goes whatever the disk has: unused for longer than the maximum age.
@@ -105,13 +106,13 @@ pub struct Judged {
     pub id: String,
     /// Its size.
     pub bytes: u64,
-    /// What becomes of it.
+    /// The decision.
     pub verdict: Verdict,
-    /// How long nobody has used it, as far as is known.
+    /// How long it has been unused, as far as is known.
     pub unused_for: Duration,
 }
 
-/// What people are told of the images.
+/// The report on images for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// How full their disk is, in percent; `None` when that could not be read.
@@ -123,7 +124,7 @@ pub struct Report {
 }
 
 impl Verdict {
-    /// Whether the image goes, at once or when room is needed.
+    /// True if the image is removed, at once or when room is needed.
     pub fn goes(self) -> bool {
         matches!(self, Self::TooOld | Self::Spare)
     }
@@ -140,9 +141,9 @@ impl Verdict {
     }
 }
 
-/// All images in the order in which they would go: least recently used first, of those the one that
-/// was seen first. `running` is how long the agent has been running: before the maximum age has
-/// passed it cannot know that nobody used an image for so long.
+/// All images in the order of removal: least recently used first, of those the one seen first.
+/// `running` is the uptime of the agent: before the maximum age has passed, an image cannot be
+/// known to be unused for so long.
 ///
 /// An image that was never used is as old as it has been seen, not infinitely old as for the
 /// kubelet: it would go right after it was pulled.
@@ -191,7 +192,7 @@ pub fn bytes_to_free(policy: &Policy, capacity: u64, available: u64) -> Option<u
     Some(u64::try_from(free).unwrap_or(u64::MAX).saturating_sub(available))
 }
 
-/// What users are told when images alone do not make room, in upstream's words.
+/// The message for users when images alone do not make room, in upstream's words.
 pub fn not_enough(capacity: u64, available: u64, freed: u64) -> String {
     format!(
         "Insufficient free disk space on the node's image filesystem ({}% of {} used). Failed to \

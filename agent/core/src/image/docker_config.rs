@@ -59,7 +59,7 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::E
     serde_json::from_str(&text)
 }
 
-/// What takes its fields one after the other.
+/// A receiver of fields, one after the other.
 trait Fields: Default {
     /// Takes the value of a field.
     fn field<'de, A: MapAccess<'de>>(&mut self, key: String, from: &mut A) -> Result<(), A::Error>;

@@ -99,7 +99,7 @@ impl Keyring {
         }
     }
 
-    /// What to try for an image, in order.
+    /// The credentials to try for an image, in order.
     pub fn of(&self, image: &str) -> Vec<Credential> {
         let image = repository(image);
         let found: Vec<_> =
@@ -111,7 +111,7 @@ impl Keyring {
     }
 }
 
-/// Where, but not what: serde's own text may quote a value.
+/// The place of the error, but not its text: serde's own text may quote a value.
 fn unreadable(error: &serde_json::Error) -> String {
     format!("registry credentials cannot be read at {}:{}", error.line(), error.column())
 }
@@ -129,7 +129,7 @@ fn place(registry: &str) -> String {
     }
 }
 
-/// What a file says of one registry.
+/// A file's entry for one registry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Login {
     /// User, password and token.
@@ -141,7 +141,7 @@ pub struct Login {
 /// The logins of a `config.json`, by registry as they are written.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// An error says where the file is invalid.
 pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
     let config: DockerConfig = docker_config::read(text).map_err(|error| unreadable(&error))?;
     logins(config.auths)
@@ -150,7 +150,7 @@ pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, Str
 /// The logins of a `.dockercfg`.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// An error says where the file is invalid.
 pub fn logins_of_dockercfg(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
     logins(docker_config::read(text).map_err(|error| unreadable(&error))?)
 }

@@ -1,4 +1,4 @@
-//! What a pull is tried with, how often, and who may use what was pulled.
+//! Credentials and retries of pulls, and access of pods to pulled images.
 
 mod docker_config;
 pub mod keyring;

@@ -21,12 +21,12 @@ pub struct Coordinates {
     pub uid: String,
 }
 
-/// Whose a credential is.
+/// The owner of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Every pod of the node may use it.
     Node,
-    /// Who may read this secret.
+    /// Pods that may read this secret.
     Secret(Coordinates),
     /// Pods of this service account.
     ServiceAccount(Coordinates),
@@ -35,16 +35,16 @@ pub enum Source {
 /// A user with a password.
 #[derive(Clone, PartialEq)]
 pub struct Credential {
-    /// What the runtime is given.
+    /// The credential as the runtime receives it.
     pub auth: v1::AuthConfig,
     /// Goes into the hash only.
     pub email: String,
-    /// Where it came from.
+    /// Its source.
     pub source: Source,
 }
 
 impl fmt::Debug for Credential {
-    /// Where it is from only.
+    /// Shows only the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.source.fmt(f)
     }

@@ -1,7 +1,8 @@
 //! What is remembered of an image that was pulled, in the kubelet's own form: pure.
 //!
-//! An intent says that a pull began; a record says with whose credentials an image came. Either
-//! agent reads what the other wrote. A record holds hashes of credentials, never what they are of.
+//! An intent says that a pull began; a record names the owners of the credentials that pulled it.
+//! Either agent reads what the other wrote. A record holds hashes of credentials, never the
+//! credentials.
 // k8s: staging/src/k8s.io/kubelet/config/v1beta1/types.go ImagePullIntent, ImagePulledRecord
 
 use std::collections::BTreeMap;
@@ -46,13 +47,14 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it was last changed before this second, which is written as its own time is.
+    /// True if it was last changed before this second, which is written in the format of its own
+    /// time.
     pub fn is_older_than(&self, second: &str) -> bool {
         self.last_updated_time.as_deref().is_none_or(|at| at < second)
     }
 }
 
-/// With whose credentials an image was pulled.
+/// The owners of the credentials that pulled an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Known {
@@ -82,7 +84,7 @@ struct KnownAccount {
     name: String,
 }
 
-/// What the credentials of a pod are worth for an image that is there.
+/// The value of a pod's credentials for an image that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
     /// Nothing: the registry has to be asked.
@@ -116,7 +118,7 @@ impl Intent {
         Some((Self::new(&intent.image), current))
     }
 
-    /// What its file holds.
+    /// The content of its file.
     pub fn text(&self) -> Vec<u8> {
         line(self)
     }
@@ -153,12 +155,12 @@ impl Record {
         Some((record, current))
     }
 
-    /// What its file holds.
+    /// The content of its file.
     pub fn text(&self) -> Vec<u8> {
         line(self)
     }
 
-    /// What is known for an image of this name.
+    /// The owners known for an image of this name.
     pub fn known(&self, image: &str) -> Option<&Known> {
         self.credential_mapping.get(without_tag(image))
     }
@@ -183,7 +185,7 @@ impl Record {
 }
 
 impl Known {
-    /// What a pull with these credentials tells; `None` for one without any.
+    /// The record of a pull with this credential; `None` stands for a pull without one.
     // k8s: pkg/kubelet/images/image_manager.go trackedToImagePullCreds
     pub fn of_pull(credential: Option<&Credential>) -> Self {
         let mut known = Self::default();

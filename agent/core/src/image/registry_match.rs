@@ -53,9 +53,9 @@ fn split(text: &str) -> (&str, &str, &str) {
     (name, port, path)
 }
 
-/// `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a set, `\` the next one itself. What is
-/// no pattern matches nothing. Patterns come from pull secrets, whose authors may mean harm: time
-/// grows with the product of both lengths, whatever stands there, and the stack does not grow.
+/// `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a set, `\` the next one itself. An
+/// invalid pattern matches nothing. Patterns come from pull secrets, which may be malicious: time
+/// grows with the product of both lengths, whatever the text, and the stack does not grow.
 // Go: path/filepath Match
 fn label_matches<'a>(mut pattern: &'a str, mut label: &'a str) -> bool {
     // What follows the last `*`, and the part of the label that it was tried on. An earlier `*`
@@ -84,7 +84,7 @@ fn label_matches<'a>(mut pattern: &'a str, mut label: &'a str) -> bool {
     }
 }
 
-/// What is left of both when the label's first character is what the pattern begins with.
+/// The rest of both when the label's first character matches the first element of the pattern.
 fn character<'a>(pattern: &'a str, label: &'a str) -> Option<(&'a str, &'a str)> {
     let (mut rest, mut chars) = (pattern.chars(), label.chars());
     let (first, c) = (rest.next()?, chars.next()?);
@@ -97,7 +97,7 @@ fn character<'a>(pattern: &'a str, label: &'a str) -> Option<(&'a str, &'a str)>
     Some((after, chars.as_str()))
 }
 
-/// What follows the set that `pattern` begins with, when the character is one of it.
+/// The rest after the set at the start of `pattern`, when the character is one of it.
 fn set_matches(pattern: &str, c: char) -> Option<&str> {
     let (negated, mut rest) = match pattern.strip_prefix('^') {
         Some(rest) => (true, rest),
@@ -133,7 +133,7 @@ fn take(rest: &mut &str) -> Option<char> {
     Some(c)
 }
 
-/// What is wrong with a pattern, in the words of Go's URL parser; `None` when it is one.
+/// The error of a pattern, in the words of Go's URL parser; `None` when it is valid.
 // Go: net/url Parse, parseHost, validOptionalPort, shouldEscape
 pub fn pattern_error(pattern: &str) -> Option<String> {
     let why = url_error(pattern)?;
@@ -172,7 +172,7 @@ fn url_error(pattern: &str) -> Option<String> {
     broken.map(|(at, _)| format!("invalid URL escape {:?}", escape_at(path, at)))
 }
 
-/// What Go lets stand in a host besides letters and digits.
+/// Characters that Go allows in a host besides letters and digits.
 const HOST: &str = "-_.~$&+,/:;=@!'()*[]<>\"";
 
 fn escape_at(text: &str, at: usize) -> String {

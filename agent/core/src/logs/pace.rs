@@ -21,7 +21,7 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 /// A log that did not grow for that long is waited for instead of looked at.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 
-/// What to do next about a log.
+/// The next step for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// It is at its limit.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use super::machine::HostAddresses;
 use super::settings::NodeSettings;
 
-/// Annotation that tells an external cloud provider which address was given by hand.
+/// Annotation with the address given by hand, for an external cloud provider.
 pub const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
 /// The addresses that the Node object is to have; `None` leaves those that it has.
@@ -60,7 +60,7 @@ fn found(settings: &NodeSettings, host: &HostAddresses) -> Option<IpAddr> {
     preferred.or_else(|| named().next()).or(host.outgoing)
 }
 
-/// Whether others can reach this host by that address.
+/// Checks that other hosts can reach this host by that address.
 // k8s: pkg/kubelet/kubelet_node_status.go validateNodeIP
 fn usable(ip: IpAddr, host: &HostAddresses) -> Result<(), String> {
     let link_local = match ip {

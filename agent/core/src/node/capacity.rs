@@ -1,8 +1,8 @@
 //! Capacity and allocatable of the node.
 //!
 //! Input: settings, the machine, and what the Node object says. Output: both lists, written as the
-//! API server writes quantities. Pure. Resources that are not ours are left as they are: somebody
-//! advertises them by hand.
+//! API server writes quantities. Pure. Resources of other owners stay unchanged, because users
+//! advertise them by hand.
 // k8s: pkg/kubelet/nodestatus/setters.go MachineInfo
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub type Resources = BTreeMap<String, Quantity>;
 
 const HUGE: &str = "hugepages-";
 
-/// What the machine has.
+/// The capacity of the machine.
 pub fn capacity(settings: &NodeSettings, machine: &Machine) -> BTreeMap<String, Amount> {
     let pods = match settings.pods_per_core {
         per @ 1.. => settings.pods_max.min(machine.cpus.saturating_mul(per)),
@@ -45,7 +45,8 @@ pub fn capacity(settings: &NodeSettings, machine: &Machine) -> BTreeMap<String, 
     all
 }
 
-/// What pods may request: the capacity without reservations, eviction thresholds and huge pages.
+/// The amounts that pods may request: the capacity without reservations, eviction thresholds and
+/// huge pages.
 pub fn allocatable(
     settings: &NodeSettings,
     capacity: &BTreeMap<String, Amount>,
@@ -89,7 +90,7 @@ impl Allocatable {
     }
 }
 
-/// What all pods together may use: as allocatable, but eviction thresholds are for them.
+/// The amounts that all pods together may use: as allocatable, but including eviction thresholds.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableInternalAbsolute
 pub fn enforced(settings: &NodeSettings, machine: &Machine) -> Allocatable {
     let settings = NodeSettings { eviction: BTreeMap::new(), ..settings.clone() };
@@ -97,7 +98,7 @@ pub fn enforced(settings: &NodeSettings, machine: &Machine) -> Allocatable {
     Allocatable::of(&settings, &machine)
 }
 
-/// What is kept from pods of one resource.
+/// The amount of one resource that is reserved from pods.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go GetNodeAllocatableReservation
 fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
     let reserved = settings.reserved.get(resource).copied().unwrap_or(Amount::ZERO);
@@ -144,7 +145,7 @@ pub fn merged(present: Option<Resources>, ours: &BTreeMap<String, Amount>) -> Re
     all
 }
 
-/// Whether a resource is neither Kubernetes' own nor a quota's.
+/// True for a resource that is neither Kubernetes' own nor a quota's.
 // k8s: pkg/apis/core/v1/helper/helpers.go IsExtendedResourceName
 pub fn is_extended(resource: &str) -> bool {
     resource.contains('/')

@@ -20,7 +20,7 @@ pub struct NodeEvent {
     pub message: String,
 }
 
-/// Tells an event about the node.
+/// Emits an event about the node.
 pub type NodeEvents = std::rc::Rc<dyn Fn(NodeEvent)>;
 
 impl NodeEvent {
@@ -157,7 +157,7 @@ fn position(conditions: &[NodeCondition], kind: &str) -> Option<usize> {
     conditions.iter().position(|condition| condition.type_ == kind)
 }
 
-/// Whether the condition Ready is True.
+/// True if the condition Ready is True.
 pub fn is_ready(conditions: &[NodeCondition]) -> bool {
     conditions.iter().any(|condition| condition.type_ == READY && condition.status == "True")
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// What the machine is and has.
+/// The facts and resources of the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
     /// Id that the operating system's installation got.
@@ -35,12 +35,12 @@ pub struct Machine {
     pub plugin_resources: Vec<String>,
 }
 
-/// What the host says about its addresses.
+/// The host's addresses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostAddresses {
     /// Addresses of all interfaces.
     pub interfaces: Vec<IpAddr>,
-    /// What the name service says to the node's name.
+    /// The name service's answer for the node's name.
     pub named: Vec<IpAddr>,
     /// The address that packets to elsewhere carry.
     pub outgoing: Option<IpAddr>,

@@ -1,4 +1,4 @@
-//! The node: what it is and has, and what the cluster is told of it.
+//! The node: its facts and resources, and the Node object that reports them.
 //!
 //! ```text
 //!   settings, machine, runtime_state, addresses, images ─> status::Facts ─> status::update ─> patch

@@ -47,7 +47,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// What to say to turn `old` into `new`; `None` when they are equal.
+/// The patch that turns `old` into `new`; `None` when they are equal.
 fn diff(old: &Value, new: &Value, path: &str) -> Option<Value> {
     match (old, new) {
         _ if old == new => None,

@@ -27,7 +27,7 @@ pub struct RuntimeState {
     pub lists: Option<String>,
     /// Its handlers, by name.
     pub handlers: Vec<NodeRuntimeHandler>,
-    /// Its features, if it tells any.
+    /// Its features, if it reports any.
     pub features: Option<NodeFeatures>,
 }
 
@@ -157,7 +157,7 @@ fn number_of(version: &str) -> Option<String> {
     Some(parts?.join("."))
 }
 
-/// Whether this is what a semantic version may have after its numbers.
+/// True for a valid suffix after the numbers of a semantic version.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/version/version.go ParseSemantic
 fn is_extra(text: &str) -> bool {
     let (release, build) = match text.split_once('+') {

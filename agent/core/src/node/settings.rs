@@ -14,10 +14,10 @@ use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KUBERNETES_VERSION};
 use pintle_api_types::quantity::Amount;
 
-/// Tells schedulers that the external cloud provider has not yet seen the node.
+/// Taint for schedulers until the external cloud provider has seen the node.
 // k8s: staging/src/k8s.io/cloud-provider/api/well_known_taints.go
 const CLOUD_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Features that a node tells the scheduler about, by their gates' names, sorted.
+/// Features that a node declares to the scheduler, by their gates' names, sorted.
 // k8s: staging/src/k8s.io/component-helpers/nodedeclaredfeatures/features/registry.go
 const DECLARED: [&str; 4] = [
     "ExtendWebSocketsToKubelet",
@@ -49,7 +49,7 @@ pub struct NodeSettings {
     pub pods_per_core: i64,
     /// Ephemeral storage is a resource.
     pub storage_isolation: bool,
-    /// What is kept from pods, by resource.
+    /// The amounts reserved from pods, by resource.
     pub reserved: BTreeMap<String, Amount>,
     /// Free memory and disk that is kept from pods by eviction.
     pub eviction: BTreeMap<&'static str, Level>,
@@ -57,7 +57,7 @@ pub struct NodeSettings {
     pub images_max: Option<usize>,
     /// Port of the HTTPS server.
     pub port: i32,
-    /// What `kubeletVersion` says.
+    /// The value of `kubeletVersion`.
     pub version: String,
     /// Features for `declaredFeatures`.
     pub declared_features: Vec<String>,
@@ -69,7 +69,7 @@ pub struct NodeSettings {
     pub report_every: Duration,
     /// Create the Node object when there is none.
     pub register: bool,
-    /// Create it again, cordoned, when somebody deletes it.
+    /// Create it again, cordoned, after a deletion.
     pub recreate: bool,
 }
 

@@ -22,7 +22,7 @@ use super::settings::NodeSettings;
 use pintle_api_types::ids::Now;
 use serde::{Deserialize, Serialize};
 
-/// Tells that the attach-detach controller works for this node.
+/// Annotation of a node for which the attach-detach controller works.
 pub const CONTROLLER_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Names of one image in the status.
 const NAMES_PER_IMAGE_MAX: usize = 5;
@@ -41,7 +41,7 @@ pub struct Image {
     pub bytes: i64,
 }
 
-/// What `volumesInUse` of the Node is to be.
+/// The intended `volumesInUse` of the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InUse {
     /// Counts the reports. The use of a volume is reported once a report is written that came
@@ -61,13 +61,13 @@ pub struct Facts {
     pub machine: Machine,
     /// `containerd://2.1.9`.
     pub runtime_version: String,
-    /// What the runtime last said.
+    /// The last state that the runtime reported.
     pub runtime: RuntimeState,
-    /// What the host knows of its addresses.
+    /// The host's addresses.
     pub host: HostAddresses,
     /// Images, largest first.
     pub images: Vec<Image>,
-    /// What the node is short of.
+    /// The node's pressure conditions.
     pub pressure: Pressure,
     /// Why no volume can be mounted yet.
     pub storage_error: Option<String>,
@@ -164,7 +164,8 @@ fn set(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
     events
 }
 
-/// Addresses that cannot be found out are left as they are; whoever looked for them says so.
+/// Sets the addresses. Unknown addresses leave those of the object; the reader of the addresses
+/// reports the failure.
 fn set_addresses(facts: &Facts, node: &mut Node, status: &mut NodeStatus) {
     let present = status.addresses.clone().unwrap_or_default();
     let Ok(decided) = addresses::decide(&facts.settings, &facts.host, &present) else { return };
@@ -242,7 +243,7 @@ pub fn sort_images(images: &mut [Image]) {
     images.sort_by(|a, b| (b.bytes, &b.id).cmp(&(a.bytes, &a.id)));
 }
 
-/// Whether two objects differ in what this agent writes, times of heartbeats apart.
+/// True if two objects differ in a field that this agent writes, heartbeat times apart.
 // k8s: pkg/kubelet/kubelet_node_status.go nodeStatusHasChanged
 pub fn differs(old: &Node, new: &Node) -> bool {
     let quiet = |node: &Node| {

@@ -1,11 +1,11 @@
 //! Whether what runs already is laid out as this agent would lay it out: its cgroup, its namespaces.
 //!
-//! Input: the pod, its record with the runtime specs of what was there before this agent, the layout
-//! of cgroups. Output: where the pod's cgroup is, which cgroups of it lie elsewhere, and sentences
-//! about what differs. A kubelet or agent of before may have had another `cgroupDriver`,
+//! Input: the pod, its record with the runtime specs of what was there before this agent, the
+//! layout of cgroups. Output: the place of the pod's cgroup, which cgroups of it lie elsewhere, and
+//! sentences about what differs. A kubelet or agent of before may have had another `cgroupDriver`,
 //! `cgroupRoot` or `cgroupsPerQOS`. Nothing is ended because of that: the pod stays, and what reads
-//! or changes its cgroup uses the one that it has. (The kubelet kills a pod whose cgroup it does not
-//! find where it would have made it.) Pure.
+//! or changes its cgroup uses the one that it has. (The kubelet kills a pod if it does not find the
+//! cgroup in the place where it would have made it.) Pure.
 // k8s: pkg/kubelet/kubelet.go SyncPod
 
 use std::collections::BTreeSet;
@@ -20,10 +20,10 @@ use super::runtime_spec::{NamespaceUse, SpecFacts, SpecNamespaces};
 use super::types::{ObservedPod, RunState};
 use crate::cgroup::names::{CgroupDriver, CgroupSetup};
 
-/// Where a pod's cgroup is.
+/// The place of a pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CgroupHome {
-    /// Where this agent puts it; also when nobody tells.
+    /// The place that this agent uses; also when the runtime reports none.
     Usual,
     /// The pod's own, in this place.
     Elsewhere(String),
@@ -66,7 +66,8 @@ pub fn own_elsewhere(layout: &CgroupSetup, observed: &ObservedPod) -> BTreeSet<S
     own.filter(|path| usual.iter().all(|u| u != path)).map(str::to_owned).collect()
 }
 
-/// Running containers whose cgroups are not right below this one, which the kernel source follows.
+/// Running containers with cgroups that are not children of this one, which the kernel source
+/// follows.
 pub fn outside<'a>(observed: &'a ObservedPod, followed: &str) -> BTreeSet<&'a str> {
     let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
     let ids = running.map(|container| container.id.as_str());
@@ -77,7 +78,7 @@ pub fn outside<'a>(observed: &'a ObservedPod, followed: &str) -> BTreeSet<&'a st
     .collect()
 }
 
-/// Whether the last component is a pod's with this uid, by either driver.
+/// True if the last component is the cgroup of the pod with this uid, by either driver.
 fn is_own(path: &str, uid: &PodUid) -> bool {
     let leaf = path.rsplit('/').next().unwrap_or_default();
     let of = |driver| CgroupSetup { driver, ..CgroupSetup::default() }.uid_of_leaf(leaf);
@@ -87,7 +88,7 @@ fn is_own(path: &str, uid: &PodUid) -> bool {
         || of(CgroupDriver::Systemd).is_some_and(|found| plain(&found) == plain(uid))
 }
 
-/// What differs from what this agent would have made, one sentence each.
+/// The differences from what this agent would have made, one sentence each.
 pub fn differences(layout: &CgroupSetup, pod: &Pod, observed: &ObservedPod) -> Vec<String> {
     let usual = || layout.pod(class_of(pod), &observed.uid);
     let mut all = Vec::new();
@@ -171,7 +172,8 @@ mod tests {
         SpecFacts { cgroup: Some(cgroup.to_owned()), namespaces }
     }
 
-    /// A pod in a sandbox `s` with a running container `1`, by what the runtime tells of these.
+    /// A pod in a sandbox `s` with a running container `1`, with the facts that the runtime reports
+    /// of these.
     fn observed(specs: Vec<(&str, SpecFacts)>) -> ObservedPod {
         let mut observed = ObservedPod::empty("u-1".into(), "ns", "p");
         observed.sandboxes.push(sandbox());
@@ -203,7 +205,7 @@ mod tests {
                 elsewhere("/old/kubepods/podu-1"),
                 Some("/old/kubepods/podu-1"),
             ),
-            // The other driver's place cannot be told to the runtime.
+            // A runtime with one driver cannot be given a path of the other.
             (fs("/"), scope.as_str(), elsewhere(slice), None),
             (systemd.clone(), scope.as_str(), CgroupHome::Usual, None),
             (systemd, "/kubepods/besteffort/podu-1/s", elsewhere(USUAL), None),

@@ -1,8 +1,8 @@
 //! CRI's answers as observed records.
 //!
-//! Input: what ListPodSandbox, ListContainers and their Status calls answer. Output: whose it is
-//! and the record of `observed::types`. Sandboxes and containers without our labels belong to
-//! nobody here and give `None`. Pure; tolerant of every field being absent.
+//! Input: what ListPodSandbox, ListContainers and their Status calls answer. Output: the pod and
+//! the record of `observed::types`. Sandboxes and containers without our labels belong to no pod
+//! and give `None`. Pure; tolerant of every field being absent.
 
 use std::net::IpAddr;
 
@@ -80,8 +80,8 @@ pub fn container(
     Some((owner, record))
 }
 
-/// Whether the caller of the start went away before anything ran, as an agent does that is killed:
-/// containerd gives up and calls the container ended. It is as good as never started.
+/// True if the caller of the start went away before anything ran, for example because the agent was
+/// killed: containerd gives up and lists the container as ended. It is as good as never started.
 fn is_cancelled(status: &v1::ContainerStatus) -> bool {
     status.state() == v1::ContainerState::ContainerExited
         && status.reason == "StartError"

@@ -20,16 +20,16 @@ const PATH_BYTES_MAX: usize = 4096;
 /// The kernel knows eight kinds.
 const NAMESPACES_MAX: usize = 64;
 
-/// What a verbose answer tells.
+/// The content of a verbose answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerboseStatus {
     /// The first process, in the node's namespace; 0 once it has ended.
     pub pid: Option<u32>,
-    /// What it was made with.
+    /// The runtime spec that it was made with.
     pub spec: Option<SpecFacts>,
 }
 
-/// What of a runtime spec the agent looks at.
+/// The parts of a runtime spec that the agent uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecFacts {
     /// Its cgroup as a path from the top of the hierarchy; `None` for one that only the runtime can
@@ -135,9 +135,9 @@ impl SpecNamespaces {
     }
 }
 
-/// `/a/b/ID` of the cgroupfs driver as it is, `a-b.slice:prefix:ID` of the systemd driver as systemd
-/// nests it. A path that is not absolute lies below the runtime's own cgroup, and an empty slice is
-/// the default of its user's systemd: nobody here can tell which.
+/// `/a/b/ID` of the cgroupfs driver as it is, `a-b.slice:prefix:ID` of the systemd driver as
+/// systemd nests it. A path that is not absolute lies below the runtime's own cgroup, and an empty
+/// slice is the default of its user's systemd: the agent cannot know which.
 // k8s: vendor/github.com/opencontainers/cgroups/utils.go CleanPath, systemd/common.go ExpandSlice
 fn absolute(path: &str) -> Option<String> {
     if path.len() > PATH_BYTES_MAX || path.contains('\0') {

@@ -1,8 +1,8 @@
 //! A container's last words: where they are and what becomes of them.
 //!
 //! Input: the annotations, mounts and exit of a container. Output: which file to read, whether the
-//! log may stand in, and the message for the status. Pure: the reader is told what to read, how
-//! much of it, and hands the bytes back.
+//! log may stand in, and the message for the status. Pure: the output names the file and the number
+//! of bytes, and the reader hands the bytes back.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,17 @@ pub const LOG_LINES_MAX: usize = 80;
 const POLICY_LOGS_ON_ERROR: &str = "FallbackToLogsOnError";
 const REASON_CANNOT_RUN: &str = "ContainerCannotRun";
 
-/// What to read for an exited container.
+/// The source of an exited container's termination message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminationMessage {
     /// The file on the node; `None` when the container has none.
     pub file: Option<String>,
-    /// Whether the log is read when the file is empty, absent or none.
+    /// True if the log is read when the file is empty, absent or none.
     pub log_if_empty: bool,
 }
 
-/// Where the last words of an exited container are; `mounts` are pairs of container and host path.
+/// The source of an exited container's termination message; `mounts` are pairs of container and
+/// host path.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTerminationMessage
 pub fn termination_message<'a>(
     annotations: &BTreeMap<String, String>,

@@ -28,8 +28,8 @@ pub struct ObservedPod {
     pub sandboxes: Vec<ObservedSandbox>,
     /// Containers of all sandboxes and attempts, newest first.
     pub containers: Vec<ObservedContainer>,
-    /// What the runtime made of those sandboxes and containers that were there before this agent, by
-    /// their ids, when it tells.
+    /// Runtime specs of the sandboxes and containers that were there before this agent, by their
+    /// ids, when the runtime reports them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub specs: BTreeMap<String, SpecFacts>,
 }
@@ -107,13 +107,13 @@ pub struct ObservedContainer {
     pub annotations: BTreeMap<String, String>,
     /// Mounts as created: (container path, host path, read-only, recursive read-only).
     pub mounts: Vec<ObservedMount>,
-    /// Resources in force, when the runtime tells.
+    /// Resources in force, when the runtime reports them.
     pub resources: Option<ObservedResources>,
-    /// User in force, when the runtime tells.
+    /// User in force, when the runtime reports it.
     pub user: Option<ObservedUser>,
-    /// The signal that stops it, as the API names it, when the runtime tells.
+    /// The signal that stops it, as the API names it, when the runtime reports it.
     pub stop_signal: Option<String>,
-    /// What only the kernel knew.
+    /// Facts that only the kernel reported.
     pub evidence: Evidence,
 }
 
@@ -154,13 +154,14 @@ pub struct ObservedUser {
     pub supplemental_groups: Vec<i64>,
 }
 
-/// What the kernel saw of a container and CRI may have lost. Kept beside the CRI answer for good:
-/// a recorded exit code never changes afterwards.
+/// Kernel facts of a container that CRI may have lost. Kept beside the CRI answer for good: a
+/// recorded exit code never changes afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// End of the container's first process.
     pub exit: Option<KernelExit>,
-    /// The same as the runtime tells it, before it has cleaned up and shows it in its lists.
+    /// The same from the runtime's event, before the runtime has cleaned up and shows it in its
+    /// lists.
     pub told: Option<TaskExit>,
     /// Processes that the OOM killer took: how many, and whether the first process was one.
     pub oom: Option<OomKill>,
@@ -175,14 +176,14 @@ pub struct KernelExit {
     pub at: UnixNanos,
 }
 
-/// An end that the runtime told in an event of its own.
+/// A container's end as an event of the runtime reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskExit {
     /// Exit code as a shell shows it.
     pub code: i32,
     /// When, as its lists are going to say.
     pub at: UnixNanos,
-    /// The container's last words; `None` while nobody can know them.
+    /// The container's termination message; `None` until it can be read.
     pub words: Option<String>,
 }
 
@@ -195,14 +196,14 @@ pub struct OomKill {
     pub count: u32,
     /// The last victim's pid in the node's namespace.
     pub pid: u32,
-    /// The last victim's command name, when the kernel told; empty otherwise.
+    /// The last victim's command name, when the kernel reported it; empty otherwise.
     pub comm: String,
     /// When the last one was marked.
     pub at: UnixNanos,
 }
 
 impl Evidence {
-    /// The end by whoever saw it, the kernel first.
+    /// The end, by the kernel if it reported one, else by the runtime.
     pub fn end(&self) -> Option<KernelExit> {
         let told = || self.told.as_ref().map(|told| KernelExit { code: told.code, at: told.at });
         self.exit.or_else(told)
@@ -211,7 +212,7 @@ impl Evidence {
 
 impl ObservedContainer {
     /// The end of a container that runs by the last list, once kernel and runtime agree about it
-    /// and nothing of it is missing. People are told of it; `status::ending` has the rules.
+    /// and nothing of it is missing. The status shows it; `status::ending` has the rules.
     pub fn certain_end(&self) -> Option<&TaskExit> {
         let (seen, told) = (self.evidence.exit.as_ref()?, self.evidence.told.as_ref()?);
         let whole = told.words.is_some() && self.evidence.oom.is_none() && seen.code == told.code;

@@ -45,7 +45,7 @@ fn must_have_started(container: &Container, age: Duration) -> bool {
     age > startup_time_max(container)
 }
 
-/// What the pod's status says about the start of this very container.
+/// The value of `started` in the pod's status for this very container.
 fn has_started(pod: &Pod, seen: &ObservedContainer) -> Option<bool> {
     let status = pod.status.as_ref()?;
     let mains = status.container_statuses.iter().flatten();
@@ -56,7 +56,7 @@ fn has_started(pod: &Pod, seen: &ObservedContainer) -> Option<bool> {
     mains.chain(status.init_container_statuses.iter().flatten()).find(id)?.started
 }
 
-/// What the pod's status says about its readiness.
+/// The readiness in the pod's status.
 fn was_ready(pod: &Pod) -> Option<bool> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
     conditions.find(|c| c.type_ == "Ready").map(|c| c.status == "True")

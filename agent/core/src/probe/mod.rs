@@ -1,4 +1,4 @@
-//! Probes: whom to ask, when, and what an answer means.
+//! Probes: targets, schedule, and the meaning of results.
 
 pub mod adopt;
 pub mod plan;

@@ -1,18 +1,17 @@
 //! What the results of one container's probes mean, and when each is due next.
 //!
 //! Pure. One `Machine` per container id. Times are durations since the prober began (monotonic),
-//! given by the caller. Output: due times and `Change`s, a `Change` only when a result that others
-//! were told is no longer true.
-//! Rules: a failure counts after `failureThreshold` in a row, a success after `successThreshold`;
-//! an attempt that ended in an internal error counts as neither. Liveness and readiness wait until
-//! the container has started. A failed liveness probe and a decided startup probe are not run
-//! again: the container is about to be replaced, or has started for good. While the pod ends,
-//! only readiness goes on.
+//! given by the caller. Output: due times and `Change`s, a `Change` only when a published result is
+//! no longer true. Rules: a failure counts after `failureThreshold` in a row, a success after
+//! `successThreshold`; an attempt that ended in an internal error counts as neither. Liveness and
+//! readiness wait until the container has started. A failed liveness probe and a decided startup
+//! probe are not run again: the container is about to be replaced, or has started for good. While
+//! the pod ends, only readiness goes on.
 //!
 //! Liveness and startup run at the ticks of a clock that began with the pod, as the kubelet's
 //! workers do, so that a container has as long to come up as it has there. A readiness probe that
-//! does not succeed also runs at once when something about its pod changes, and its clock begins
-//! anew then. What a probe counted goes over to the next attempt of its container.
+//! does not succeed also runs at once when something about its pod changes, which restarts its
+//! clock. What a probe counted goes over to the next attempt of its container.
 // k8s: pkg/kubelet/prober/worker.go run, doProbe; prober_manager.go UpdatePodStatus
 
 use std::time::Duration;
@@ -24,14 +23,14 @@ use super::ProbeKind;
 /// All kinds, in the order in which a container's probes are kept.
 pub const KINDS: [ProbeKind; 3] = [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness];
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The container is well.
     Success,
     /// It is not.
     Failure,
-    /// Nobody knows: the attempt itself failed. Counts as neither.
+    /// Unknown: the attempt itself failed. Counts as neither.
     Unknown,
 }
 
@@ -61,8 +60,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The numbers of a probe whose defaults were applied; nonsense becomes the least sensible
-    /// value, since a period of zero would never let anything else run.
+    /// The numbers of a probe with applied defaults. Invalid numbers become the smallest sensible
+    /// value, since a period of zero would starve everything else.
     pub fn of(probe: &Probe) -> Self {
         let seconds = |value: Option<i32>, least: u64, default: u64| {
             let value = value.map_or(default, |v| u64::try_from(v).unwrap_or(0));
@@ -114,7 +113,7 @@ impl Ticker {
     }
 }
 
-/// Where a probe stands.
+/// The state of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Duty {
     /// Waits for the container to have started.
@@ -144,7 +143,7 @@ struct Schedule {
     duty: Duty,
     /// To be run again as soon as the attempt under way is over.
     again: bool,
-    /// What others believe; `None` only for a startup probe that has not been decided.
+    /// The published result; `None` only for a startup probe that has not been decided.
     told: Option<bool>,
     run: Run,
 }
@@ -168,8 +167,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine of a container that is seen running for the first time, and what is to be told
-    /// of it at once. `worker` gives when a probe's clock began, and what it has counted.
+    /// The machine of a container that is seen running for the first time, and the changes to
+    /// publish at once. `worker` gives the time at which a probe's clock began, and its counts.
     pub fn new(
         container: &Container,
         beginning: Beginning,
@@ -232,7 +231,7 @@ impl Machine {
         }
     }
 
-    /// What the probes have counted, for the next attempt of the container.
+    /// The counts of the probes, for the next attempt of the container.
     pub fn runs(&self) -> impl Iterator<Item = (ProbeKind, Run)> {
         self.schedules.iter().map(|schedule| (schedule.kind, schedule.run))
     }
@@ -315,7 +314,7 @@ impl Machine {
 }
 
 impl Schedule {
-    /// Due as soon as it may be; the clock begins anew then.
+    /// Makes the probe due as soon as allowed, and restarts its clock.
     fn restart(&mut self, now: Duration) {
         self.ticker.base = now.max(self.not_before);
         self.duty = Duty::Due(self.ticker.base);

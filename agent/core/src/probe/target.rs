@@ -1,4 +1,4 @@
-//! Whom a probe asks: a container of a pod, its address and ports.
+//! The target of a probe: a container of a pod, its address and ports.
 //!
 //! Made once when the container is first seen and shared by all attempts; the address is that of
 //! the pod's status, and an attempt asks at the one that holds when it begins. Pure.

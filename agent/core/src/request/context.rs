@@ -28,7 +28,7 @@ pub struct NodeContext {
     pub root_dir: PathBuf,
     /// `podLogsDir`, without a slash at the end.
     pub pod_logs_dir: String,
-    /// DNS settings; the text of resolv.conf is read anew for every pod.
+    /// DNS settings; the text of resolv.conf is read again for every pod.
     pub dns: NodeDns,
     /// Cgroup root, driver and version.
     pub cgroup: CgroupSetup,
@@ -101,7 +101,7 @@ impl PodContext<'_> {
         PodDirs::new(&self.node.root_dir, &pintle_api_types::pod::uid(self.pod))
     }
 
-    /// Addresses that containers are told.
+    /// Addresses that containers receive.
     pub fn ips(&self) -> &[IpAddr] {
         if pintle_api_types::pod::uses_host_network(self.pod) {
             &self.node.facts.host_ips

@@ -2,8 +2,8 @@
 //!
 //! Input: the pod's policy and own settings, the cluster's servers and domain, the text of the
 //! node's resolv.conf. Output: servers, searches and options within the limits of resolvers, and
-//! the warnings to record as events. Pure: who reads resolv.conf reads it anew for every pod, as
-//! the kubelet does, so that a changed file is seen.
+//! the warnings to record as events. Pure: the caller reads resolv.conf again for every pod, as the
+//! kubelet does, so that a changed file is seen.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub const RESOLV_CONF_BYTES_MAX: usize = 10 << 20;
 
 const CLUSTER_OPTIONS: [&str; 1] = ["ndots:5"];
 
-/// What a resolver is told.
+/// The resolver configuration of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodDns {
     /// Name servers.
@@ -47,7 +47,7 @@ pub struct NodeDns {
     pub resolv_conf: Option<String>,
 }
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     /// The pod.
@@ -59,7 +59,7 @@ pub enum About {
 /// A warning to tell as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsWarning {
-    /// What the event is about.
+    /// The subject of the event.
     pub about: About,
     /// The event's reason.
     pub reason: &'static str,
@@ -143,7 +143,7 @@ fn cluster_dns(pod: &Pod, node: &NodeDns, host_searches: Vec<String>) -> PodDns 
     }
 }
 
-/// With an empty `resolvConf` a pod asks nobody: its own loopback, no search.
+/// With an empty `resolvConf` a pod has no resolver: its own loopback, no search.
 fn loopback_dns(node_ips: &[IpAddr]) -> PodDns {
     let mut servers: Vec<String> = node_ips
         .iter()
@@ -223,7 +223,7 @@ pub fn parse_resolv_conf(text: &str) -> Result<PodDns, DnsError> {
 #[derive(Default)]
 struct Options {
     list: Vec<String>,
-    /// Where each name stands.
+    /// The index of each name.
     places: HashMap<String, usize>,
 }
 

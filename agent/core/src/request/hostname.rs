@@ -1,7 +1,7 @@
 //! The pod's host name, its domain and the name that the kernel shows.
 //!
 //! Input: the spec and the cluster's domain. Output: names within the kernel's limit of 64 bytes,
-//! or an error whose text is the kubelet's. Pure.
+//! or an error with the kubelet's text. Pure.
 
 use k8s_openapi::api::core::v1::Pod;
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::hostname::PodHostname;
 
-/// Where containers see the file.
+/// The path of the file in containers.
 pub const HOSTS_PATH: &str = "/etc/hosts";
 /// Mode of the file on the node.
 pub const HOSTS_MODE: u32 = 0o644;

@@ -87,7 +87,7 @@ fn volume_mount(
     }
 }
 
-/// The handler is not told: its gate, RuntimeClassInImageCriApi, is off.
+/// The handler is not sent: its gate, RuntimeClassInImageCriApi, is off.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go getImageVolumes
 fn image_spec(
     ctx: &PodContext<'_>,

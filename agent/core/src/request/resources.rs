@@ -34,7 +34,7 @@ pub fn pod_amounts(pod: &Pod) -> PodAmounts {
     }
 }
 
-/// What the sandbox is told of its pod: the sums without overhead.
+/// The pod's resources in the sandbox config: the sums without overhead.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_sandbox_linux.go calculateSandboxResources
 pub fn sandbox_resources(ctx: &PodContext<'_>) -> v1::LinuxContainerResources {
     let mut pod = Cow::Borrowed(ctx.pod);
@@ -130,7 +130,7 @@ fn oom_score_adj(node: &NodeContext, pod: &Pod, container: &Container) -> i64 {
     })
 }
 
-/// What the pod as a whole requests beyond its containers, divided among them.
+/// Each container's share of the pod-level request beyond the containers' own.
 // k8s: pkg/kubelet/qos/helpers.go remainingPodMemReqPerContainer
 fn pod_request_share(pod: &Pod) -> i64 {
     let of_pod = amount(&pod_level(pod::spec(pod), Side::Requests), "memory").units();

@@ -5,7 +5,7 @@ use pintle_cri_v1 as v1;
 use crate::cgroup::names::CgroupDriver;
 use crate::types::RuntimeHandler;
 
-/// What the runtime says about itself.
+/// The runtime's facts about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Runtime {
     /// Name: `containerd`.
@@ -16,7 +16,7 @@ pub struct Runtime {
     pub handlers: Vec<RuntimeHandler>,
     /// It follows `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
-    /// The cgroup driver that it uses, if it tells.
+    /// The cgroup driver that it uses, if it reports it.
     pub cgroup_driver: Option<CgroupDriver>,
 }
 

@@ -75,7 +75,7 @@ pub enum SysctlError {
     NotNamespaced(String),
 }
 
-/// What this node lets pods set.
+/// The sysctls that this node lets pods set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowList {
     /// Whole names, and prefixes of entries that end in `*`.

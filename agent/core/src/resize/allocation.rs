@@ -36,7 +36,7 @@ fn or_empty<'de, D: Deserializer<'de>>(
 }
 
 impl PodResources {
-    /// What the pod's spec says.
+    /// The resources in the pod's spec.
     pub fn of(pod: &Pod) -> Self {
         let spec = pod::spec(pod);
         let own = |container: &Container| container.resources.clone().unwrap_or_default();
@@ -89,8 +89,8 @@ impl PodResources {
     }
 }
 
-/// What a pod takes of the node: the larger of what it was given and what it still has in force,
-/// container by container, so that room counts as free only once it is.
+/// The node resources that a pod holds: the larger of what was allocated and what is still in
+/// force, container by container, so that room counts as free only once it is.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests, UseStatusResources
 pub fn held_requests(pod: &Pod, actuated: &PodResources) -> Amounts {
     let larger = |container: &Container| {

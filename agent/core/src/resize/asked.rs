@@ -23,7 +23,7 @@ pub struct Asked {
     pub operation: &'static str,
 }
 
-/// What differs between two versions of a pod.
+/// The differences between two versions of a pod.
 pub fn asked(before: &Pod, now: &Pod) -> Vec<Asked> {
     let is_resizable = |kind| matches!(kind, ContainerKind::Main | ContainerKind::Sidecar);
     let mut all = Vec::new();

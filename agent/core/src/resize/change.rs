@@ -58,22 +58,22 @@ impl Figures {
     }
 }
 
-/// A container whose resources are to be changed while it runs.
+/// A container to be resized while it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContainerUpdate {
     /// Its id.
     pub id: ContainerId,
     /// Its name.
     pub name: String,
-    /// What it has.
+    /// The numbers in force.
     pub from: Figures,
-    /// What it gets.
+    /// The new numbers.
     pub to: Figures,
-    /// What is in force afterwards.
+    /// The resources in force afterwards.
     pub resources: ResourceRequirements,
 }
 
-/// What a container needs.
+/// The action that a container needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// Nothing.
@@ -84,7 +84,7 @@ pub enum Change {
     Restart,
 }
 
-/// What the running container `id` needs.
+/// The action that the running container `id` needs.
 pub fn of_container(
     pod: &Pod,
     container: &Container,
@@ -109,7 +109,7 @@ pub fn of_container(
     };
     let memory = (from.memory_limit, from.memory_request) != (to.memory_limit, to.memory_request);
     let cpu = (from.cpu_limit, from.cpu_request) != (to.cpu_limit, to.cpu_request);
-    // Without a record nobody knows what it has: an update is harmless then, a restart is not.
+    // Without a record its numbers are unknown: an update is harmless then, a restart is not.
     if known.is_some() && (memory && restarts("memory") || cpu && restarts("cpu")) {
         return Change::Restart;
     }
@@ -144,7 +144,7 @@ fn reads_the_same(pod: &Pod, container: &Container, known: Option<&ResourceRequi
     pod::spec(pod).resources.is_none() && known.is_some() && container.resources.as_ref() == known
 }
 
-/// What a container is created or updated with.
+/// The resources with which a container is created or updated.
 pub fn allocated(pod: &Pod, container: &Container) -> ResourceRequirements {
     let none = ResourceRequirements::default();
     let own = container.resources.as_ref().unwrap_or(&none);

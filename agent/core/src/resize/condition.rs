@@ -90,7 +90,7 @@ impl ResizeConditions {
         pending.into_iter().chain(progress)
     }
 
-    /// Notes why the resize is not granted; true when users have to be told.
+    /// Records why the resize is not granted; returns true when users must be notified.
     pub fn set_pending(
         &mut self,
         reason: &str,

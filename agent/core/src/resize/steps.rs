@@ -29,7 +29,8 @@ pub struct PodFigures {
 }
 
 impl PodFigures {
-    /// The memory limit as the runtime is told it: -1 for none, which is how the kubelet reads `max`.
+    /// The memory limit in the form that the runtime receives: -1 for none, which is how the
+    /// kubelet reads `max`.
     // k8s: pkg/kubelet/cm/cgroup_manager_linux.go readCgroupMemoryConfig
     pub fn memory_limit_told(&self) -> i64 {
         if self.memory_limit == i64::MAX { -1 } else { self.memory_limit }
@@ -49,7 +50,7 @@ pub enum Step {
     Container(usize, Resource),
 }
 
-/// What is to be resized.
+/// The resize to order.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
     /// Containers that are updated while they run.
@@ -79,7 +80,7 @@ pub fn steps(order: &Order<'_>, now: &PodFigures, then: &PodFigures) -> Vec<Step
     steps
 }
 
-/// Containers whose numbers of that resource change: each decrease goes to the front, each
+/// Steps for containers with a change of that resource: each decrease goes to the front, each
 /// increase to the end.
 fn containers(updates: &[ContainerUpdate], resource: Resource) -> Vec<Step> {
     let (mut less, mut more) = (Vec::new(), Vec::new());
@@ -105,7 +106,8 @@ fn numbers(figures: &Figures, resource: Resource) -> (i64, i64) {
     }
 }
 
-/// The containers whose memory limit shrinks, with the new limit: they must not use more.
+/// The containers with a decreasing memory limit, with the new limit: their usage must not exceed
+/// it.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go validateMemoryResizeAction
 pub fn shrinking(updates: &[ContainerUpdate]) -> impl Iterator<Item = (&ContainerUpdate, i64)> {
     updates.iter().filter_map(|update| {

@@ -1,4 +1,4 @@
-//! Graceful shutdown of the node: which pods are told to end when, and with how much time.
+//! Graceful shutdown of the node: when each pod ends, and with which grace period.
 //!
 //! ```text
 //!   Config ─> windows ─> Notice ─Input::Shutdown─> order ─Command::Shutdown─> Record (a file,
@@ -29,10 +29,10 @@ pub const REASON: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// Why the node is not ready meanwhile.
 pub const NOT_READY: &str = "node is shutting down";
-/// Told of the node when it begins, and when it is given up.
+/// Reason of the node's events when it begins, and when it is given up.
 pub const EVENT: &str = "Shutdown";
 
-/// What the machine says.
+/// A notice of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// It is about to shut down.
@@ -46,7 +46,7 @@ pub enum Notice {
     Cancelled,
 }
 
-/// What the status of a pod says that ended because of it.
+/// The status of a pod that ended because of it.
 pub fn verdict() -> Verdict {
     Verdict {
         phase: status::FAILED.to_owned(),

@@ -10,7 +10,7 @@ use super::record::Record;
 use super::windows::{Window, group_of};
 use pintle_api_types::ids::{Mono, Now, UnixNanos};
 
-/// What a pod gets whose group is over, in seconds.
+/// Grace period of a pod of a group that is over, in seconds.
 const LATE_GRACE_SECONDS: i64 = 1;
 
 /// See the module's header.
@@ -20,7 +20,7 @@ pub struct Shutdown {
     started_at: UnixNanos,
     /// The group under way; as many as there are once all are over.
     group: usize,
-    /// Where it began: pods of groups before that are taken along.
+    /// The group at which it began: pods of earlier groups end with it.
     first: usize,
     /// When the group's time is up.
     until: Mono,
@@ -50,7 +50,7 @@ impl Shutdown {
             }
             (None, Some((priority, until))) => {
                 this.enter(group_of(&this.windows, priority), now);
-                // What a clock says that was set meanwhile gives nobody more time than the group's.
+                // A clock that was set meanwhile gives no pod more time than the group has.
                 this.until = this.until.min(now.mono.plus(until.since(now.wall)));
             }
             (None, None) => this.enter(0, now),
@@ -67,7 +67,7 @@ impl Shutdown {
         }
     }
 
-    /// When it began, also when an earlier agent was told.
+    /// When it began, also if an earlier agent received the notice.
     pub fn began_at(&self) -> UnixNanos {
         self.started_at
     }
@@ -115,7 +115,7 @@ impl Shutdown {
         is_over
     }
 
-    /// What the outside has to know of it.
+    /// Its record, for the owner of the file and for users.
     pub fn record(&self, now: Now) -> Record {
         let window = self.windows.get(self.group);
         Record {

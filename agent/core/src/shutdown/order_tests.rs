@@ -1,4 +1,5 @@
-//! A shutdown on its own: it goes forward, group by group, and gives nobody more than there is.
+//! A shutdown on its own: it goes forward, group by group, and gives no pod more time than there
+//! is.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ fn a_group_is_over_when_all_have_ended_or_when_its_time_is_up() {
     assert!(!shutdown.advance(false, at(4_999)));
     assert!(shutdown.advance(true, at(2_000)), "nothing is left of it");
     assert_eq!(shutdown.until(), Some(at(5_000).mono));
-    // Who comes late is taken along, and gets nothing.
+    // A pod of a group that is over ends with this one, with the least grace period.
     assert_eq!(shutdown.ends(0, at(2_000).mono).map(|(_, grace)| grace), Some(1));
     assert_eq!(shutdown.ends(10, at(2_500).mono).map(|(_, grace)| grace), Some(3));
     assert_eq!(shutdown.ends(10, at(3_500).mono).map(|(_, grace)| grace), Some(2));
@@ -66,11 +67,11 @@ fn a_new_agent_goes_on_in_the_group_of_the_old_one_with_what_is_left_of_its_time
         let new = Shutdown::begin(windows(&[5, 8, 3]), Some(&record), now);
         assert_eq!(new.until(), until, "{name}");
         assert_eq!(new.record(now).started_at, at(0).wall, "{name}");
-        // Whoever is left of the first group is waited for together with the second.
+        // Pods left of the first group are waited for together with the second.
         assert_eq!(new.is_waited_for(0), waits_for_first, "{name}");
         assert!(new.ends(0, now.mono).is_some(), "{name}");
     }
-    // A clock that was set back meanwhile gives nobody more time than the group has.
+    // A clock that was set back meanwhile gives no pod more time than the group has.
     let set_back = Now { wall: UnixNanos(at(0).wall.0 - 3_600_000_000_000), ..at(2_000) };
     let new = Shutdown::begin(windows(&[5, 8, 3]), Some(&record), set_back);
     assert_eq!(new.until(), Some(at(10_000).mono));

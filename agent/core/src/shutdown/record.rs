@@ -40,7 +40,7 @@ pub enum RecordError {
     Time {
         /// Which.
         field: &'static str,
-        /// What it says.
+        /// Its text.
         text: String,
     },
 }
@@ -72,7 +72,7 @@ impl Record {
         serde_json::to_string(&file).expect("plain data serialises")
     }
 
-    /// What a file says; `None` when no shutdown has begun.
+    /// The record in a file; `None` when no shutdown has begun.
     pub fn of_text(text: &str) -> Result<Option<Self>, RecordError> {
         let file: File = serde_json::from_str(text)?;
         let Some(started_at) = time("startTime", &file.start_time)? else { return Ok(None) };
@@ -85,7 +85,7 @@ impl Record {
         }))
     }
 
-    /// Whether a machine that is up for so long, and about to shut down, still does so for this.
+    /// True if a machine that is up for so long, and about to shut down, still does so for this.
     pub fn is_of_this_boot(&self, now: UnixNanos, up_for: Duration) -> bool {
         !self.cancelled && now.since(self.started_at) <= up_for
     }

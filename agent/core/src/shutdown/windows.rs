@@ -91,7 +91,7 @@ mod tests {
             (30, 0, vec![(0, 30), (CRITICAL, 0)]),
             (30, 30, vec![(0, 0), (CRITICAL, 30)]),
             (0, 0, vec![]),
-            // Never valid: whoever gets past validation gets nothing instead of a wrong order.
+            // Never valid: if it passes validation, the result is empty instead of a wrong order.
             (10, 30, vec![]),
         ] {
             let got = of_periods(Duration::from_secs(all), Duration::from_secs(critical));

@@ -39,13 +39,13 @@ pub enum ManifestError {
         line: Option<u64>,
         /// Field, when the text itself could be read.
         field: String,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
     /// Another kind of object, or none.
     #[error("{found} is no v1 Pod")]
     Kind {
-        /// What it says it is.
+        /// The kind that it names.
         found: String,
     },
     /// A pod that the API would refuse.

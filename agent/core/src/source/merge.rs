@@ -51,7 +51,7 @@ impl Sources {
         self.expected.is_subset(&self.complete)
     }
 
-    /// Pods that cannot be read. They are no orphans, but nobody knows what is wanted of them.
+    /// Pods that cannot be read. They are no orphans, but their desired state is unknown.
     pub fn unreadable(&self) -> BTreeSet<PodUid> {
         self.unreadable.values().flatten().cloned().collect()
     }
@@ -62,7 +62,7 @@ impl Sources {
         &self.all_problems
     }
 
-    /// Takes all that a source has now; tells what changed.
+    /// Takes all pods that a source has now; returns the changes.
     // k8s: pkg/kubelet/config/config.go merge
     pub fn set(
         &mut self,
@@ -149,7 +149,7 @@ impl Sources {
         Some(SourceUpdate::Remove(gone.pod))
     }
 
-    /// What is wanted of the pod is known again.
+    /// The desired state of the pod is known again.
     fn readable(&mut self, kind: SourceKind, uid: &PodUid) {
         if let Some(unreadable) = self.unreadable.get_mut(&kind) {
             unreadable.remove(uid);
@@ -172,13 +172,13 @@ impl Sources {
 /// A pod of a source.
 #[derive(Clone, Debug)]
 struct Taken {
-    /// As the source told it last, if it may tell the same object again.
+    /// The pod as last read, if the source may deliver the same object again.
     read: Option<Arc<Pod>>,
     /// As it is wanted: with our annotations, and under the uid under which it runs.
     pod: Arc<Pod>,
 }
 
-/// What is known, by its place: a reading is held against it place by place, not all against all.
+/// Known objects by their place: a reading is compared place by place, not all with all.
 struct ByPlace<'a, T>(BTreeMap<&'a str, Vec<&'a T>>);
 
 impl<'a, T: PartialEq> ByPlace<'a, T> {
@@ -207,7 +207,7 @@ fn duplicate(pod: &Pod, kind: SourceKind) -> Problem {
     }
 }
 
-/// What to keep of a pod that was read, and what changed.
+/// The record to keep of a pod that was read, and the change.
 fn take(
     old: Option<&Taken>,
     read: Arc<Pod>,
@@ -219,7 +219,7 @@ fn take(
     {
         return (old.clone(), None);
     }
-    // The API server's objects are told once each: nobody else has them.
+    // The API server delivers each object once, so no second reference to it is kept.
     let again = (kind != SourceKind::Api).then(|| Arc::clone(&read));
     let mut new = Arc::unwrap_or_clone(read);
     if new.metadata.uid.as_deref().unwrap_or_default() != uid {

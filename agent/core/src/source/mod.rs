@@ -6,10 +6,10 @@
 //!   apiserver     ─┘
 //! ```
 //! Files and HTTP deliver all their pods at a time (`Reading`), the API server a list and then one
-//! change after the other; `merge` compares with what was there and tells the difference. A broken
-//! manifest is a `Problem` of that file alone: the version of its pod that was read before stays,
-//! and so do all others. `file`, `http` and `apiserver` are the only parts with effects; everything
-//! else is pure.
+//! change after the other; `merge` compares with the last reading and returns the difference. A
+//! broken manifest is a `Problem` of that file alone: the version of its pod that was read before
+//! stays, and so do all others. `file`, `http` and `apiserver` are the only parts with effects;
+//! everything else is pure.
 
 pub mod manifest;
 pub mod merge;
@@ -71,7 +71,7 @@ impl fmt::Display for SourceKind {
 pub struct Problem {
     /// File or URL.
     pub place: String,
-    /// What is wrong, with line and field.
+    /// The error, with line and field.
     pub error: ProblemCause,
     /// True when an earlier version of the manifest keeps being used.
     pub keeps_previous: bool,
@@ -106,7 +106,7 @@ pub struct Reading {
 /// The broken manifests of all sources.
 pub type Problems = Arc<Vec<Arc<Problem>>>;
 
-/// What a source has to say.
+/// The news of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delivery {
     /// All that it has.

@@ -1,8 +1,8 @@
 //! Identity of static pods: name, uid, annotations, and taking over those that already run.
 //!
 //! A static pod's uid is a hash of its manifest, so a changed manifest is another pod. The Go
-//! kubelet hashes its own memory layout, which nobody else can compute; when a pod of that name
-//! from the same kind of source runs under such a foreign uid and its manifest has not changed
+//! kubelet hashes its own memory layout, which no other program can compute; when a pod of that
+//! name from the same kind of source runs under such a foreign uid and its manifest has not changed
 //! since, that uid is adopted, and no container restarts. Our own uids carry a check sum, so that
 //! an older version of a manifest that we started ourselves is never taken for a foreign one.
 
@@ -18,7 +18,7 @@ use pintle_api_types::pod::{self, containers, hash};
 /// Hex digits of our own uids that are a check sum of the others.
 const CHECK_DIGITS: usize = 4;
 
-/// Where a static pod was read.
+/// The place where a static pod was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// File or URL.
@@ -108,10 +108,10 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
 
 /// The uid of a running pod that is this static pod under another agent's uid.
 ///
-/// All must hold: same namespace and name; a ready sandbox whose annotations name the same kind of
-/// source; its uid is not one of ours; the manifest is not newer than the pod's first sight; every
-/// main container and sidecar exists with our hash, at least one of them runs, and nothing runs
-/// that the manifest does not know.
+/// All must hold: same namespace and name; a ready sandbox with annotations that name the same kind
+/// of source; its uid is not one of ours; the manifest is not newer than the pod's first sight;
+/// every main container and sidecar exists with our hash, at least one of them runs, and nothing
+/// runs that the manifest does not know.
 pub fn adoptable(pod: &Pod, changed_at: UnixNanos, running: &ObservedPod) -> Option<PodUid> {
     let same_name = running.name == pod::name(pod) && running.namespace == pod::namespace(pod);
     let sandbox = running.newest_sandbox().filter(|sandbox| sandbox.ready && same_name)?;
@@ -126,7 +126,7 @@ pub fn adoptable(pod: &Pod, changed_at: UnixNanos, running: &ObservedPod) -> Opt
     Some(running.uid.clone())
 }
 
-/// True when the manifest was last written before the pod was first seen, or nobody knows.
+/// True when the manifest was last written before the pod was first seen, or when that is unknown.
 fn unchanged_since(changed_at: UnixNanos, annotations: &BTreeMap<String, String>) -> bool {
     let seen = annotations.get(pod::ANNOTATION_SEEN);
     let seen = seen.and_then(|seen| seen.parse::<jiff::Timestamp>().ok());

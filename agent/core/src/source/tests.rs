@@ -372,7 +372,7 @@ fn values_are_bounded_and_anchors_are_not() {
     assert!(message.contains("more than 100000 values"), "{message}");
 }
 
-/// What templates and tools write, and what the kubelet makes of it.
+/// Manifests as templates and tools write them, and the kubelet's result.
 #[test]
 fn manifests_that_the_kubelet_takes_are_taken_as_it_takes_them() {
     let with = |fields: &str| decode(&format!("{GOOD}{fields}")).expect(fields);

@@ -1,4 +1,4 @@
-//! Conditions of a pod: those that the node agent owns, and those of others that it keeps.
+//! Conditions of a pod: those that the node agent owns, and those of other writers, which it keeps.
 //!
 //! Input: derived container statuses, the settled phase and the last status. Output: conditions in
 //! the order in which upstream writes them. A condition's transition time moves only with its
@@ -27,10 +27,10 @@ pub(crate) const OWNED: [&str; 8] = [
     "PodResizeInProgress",
     "AllContainersRestarting",
 ];
-/// Condition that tells that the node ended the pod.
+/// Condition of a pod that the node ended.
 pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// What a condition says, before times and generation are added.
+/// The content of a condition, before times and generation are added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Finding {
     holds: bool,
@@ -123,7 +123,7 @@ pub(super) fn of_others(mut conditions: Vec<PodCondition>) -> Vec<PodCondition> 
     conditions
 }
 
-/// The condition that tells that the node ended the pod.
+/// The condition of a pod that the node ended.
 pub(super) fn disrupted(input: &DeriveInput, message: &str) -> PodCondition {
     let finding =
         Finding { holds: true, reason: "TerminationByKubelet", message: message.to_owned() };

@@ -22,9 +22,9 @@ use crate::types::is_from_before;
 use pintle_api_types::ids::{ContainerId, ContainerKind, UnixNanos};
 use pintle_api_types::pod::{self, containers, restart};
 
-/// Reason of an end that nobody saw.
+/// Reason of an end that was not observed.
 const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
-/// Exit code of an end that nobody saw.
+/// Exit code of an end that was not observed.
 const EXIT_UNKNOWN: i32 = 137;
 /// Why a finished pod's container has no other status.
 const MESSAGE_LOST: &str = "The container could not be located when the pod was terminated";
@@ -38,7 +38,7 @@ const MESSAGE_INIT_DONE: &str = "Unable to get init container status from contai
 // k8s: pkg/kubelet/container/runtime.go MaxPodTerminationMessageLogLength
 const MESSAGES_BYTES_MAX: usize = 12 * 1024;
 
-/// The container whose status is made.
+/// The subject container of a status.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub container: &'a Container,
@@ -47,7 +47,7 @@ pub(crate) struct Subject<'a> {
     pub record: &'a Record<'a>,
 }
 
-/// What all containers of a pod have in common.
+/// The facts that all containers of a pod share.
 pub(crate) struct Record<'a> {
     /// The newest two attempts of each name.
     attempts: HashMap<&'a str, [Option<&'a ObservedContainer>; 2]>,
@@ -87,8 +87,8 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
     };
     let older =
         older.and_then(|older| seen(input, &Subject { old: None, ..*subject }, older).state);
-    // An end of the newest attempt itself, of which nobody knows more now, or which nobody saw, is
-    // later than that of the one before.
+    // An end of the newest attempt itself, if it is lost or no longer known, is later than the end
+    // of the attempt before.
     let is_its = |last: &ContainerState| {
         let end = last.terminated.as_ref();
         is_lost(last) || end.is_some_and(|end| end.container_id == status.container_id)
@@ -107,7 +107,7 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
     status
 }
 
-/// The terminated state of a container whose end nobody saw.
+/// The terminated state of a container with an unobserved end.
 pub(crate) fn lost() -> ContainerState {
     unknown_end(REASON_UNKNOWN, MESSAGE_LOST)
 }
@@ -180,7 +180,7 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
             status.restart_count = status.restart_count.max(next);
             unknown_end(unknown_reason(subject), MESSAGE_LOST)
         }
-        // What was said of it stands: nobody knows more about this container now.
+        // The reported end stays, because nothing newer is known about this container.
         (RunState::Unknown, None) => same_end(old, &id).unwrap_or_else(|| waiting(None, None)),
         (RunState::Created, None) => not_started(input, subject, instance),
         (RunState::Exited, None) => waiting(None, None),
@@ -196,8 +196,8 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
     status
 }
 
-/// State of a container on its way from its creation to its start: what was said before the runtime
-/// had it. The kubelet derives nothing between the two, so nobody expects a wait without a reason.
+/// State of a container between its creation and its start: the state from before its creation. The
+/// kubelet derives nothing between the two, so clients expect no wait without a reason.
 fn not_started(
     input: &DeriveInput,
     subject: &Subject,

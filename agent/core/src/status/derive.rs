@@ -47,7 +47,8 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
     let statuses = lists.by_name();
     if forbidden(input, previous, &statuses) {
         let mut status = previous.clone();
-        // Whatever was to come of it, it is over: nobody may wait for the end of it.
+        // Whatever the verdict, the pod has ended: clients must not wait for the end of a
+        // container.
         if input.lifecycle == Lifecycle::Terminated {
             finish(input, &mut status);
         }
@@ -202,8 +203,8 @@ fn settle(input: &DeriveInput, previous: &PodStatus, statuses: &Statuses) -> &'s
     let Some(verdict) = input.verdict else {
         return phase::of(input, statuses, stopped(input));
     };
-    // Who made room for a critical pod and ended well while it did has succeeded: upstream's own tests
-    // ask for that. Whoever has to go for anything else was not done.
+    // A pod that was preempted for a critical pod and ended well has succeeded: upstream's own
+    // tests ask for that. A pod that ends for any other reason was not done.
     let has_made_room = verdict.reason == phase::PREEMPTING && stopped(input);
     match phase::of(input, statuses, true) {
         phase::SUCCEEDED if has_made_room => phase::SUCCEEDED,
@@ -265,7 +266,7 @@ fn is_disruptive(verdict: &Verdict) -> bool {
     DISRUPTIVE.contains(&reason) && by_node
 }
 
-/// What the condition says of a verdict.
+/// The condition's message for a verdict.
 fn disruption(verdict: &Verdict) -> &str {
     match verdict.reason.as_str() {
         // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests
@@ -318,7 +319,8 @@ fn host_network_ips(known: Vec<String>, hosts: &[String]) -> Vec<String> {
     ips
 }
 
-/// What is not known to have ended has ended: the pod is gone, and nobody will look again.
+/// Reports every container without a known end as ended: the pod is gone, and there is no later
+/// read.
 // k8s: pkg/kubelet/status/status_manager.go TerminatePod
 fn finish(input: &DeriveInput, status: &mut PodStatus) {
     if was_initialized(input, status) {

@@ -5,8 +5,8 @@
 //! - When it lost them (exit 255 with reason `Unknown`, or no state at all) the kernel's stand.
 //! - `OOMKilled` needs the first process to be a victim, or the runtime to say so itself. A plain
 //!   SIGKILL in a container that once lost a child to the OOM killer stays `Error`.
-//! - A child taken by the OOM killer never changes code or reason; it is told in the message when
-//!   the container left none, so that the user sees it whatever the first process returned.
+//! - A child taken by the OOM killer never changes code or reason; the message names it when the
+//!   container left none, so that the user sees it whatever the first process returned.
 
 use crate::observed::{Evidence, ObservedContainer, OomKill, RunState};
 use pintle_api_types::ids::UnixNanos;
@@ -17,7 +17,7 @@ const EXIT_SIGKILL: i32 = 137;
 const EXIT_LOST: i32 = 255;
 /// Reason with which a runtime reports that it does not know.
 const REASON_LOST: &str = "Unknown";
-/// Reason of a container whose first process the OOM killer took.
+/// Reason of a container with a first process killed by the OOM killer.
 const REASON_OOM: &str = "OOMKilled";
 
 /// The end of a container.

@@ -38,7 +38,7 @@ pub use phase::{FAILED, PENDING, PREEMPTING, RUNNING, SUCCEEDED, is_terminal};
 pub use restarting::is_restarting;
 pub use task_exit::ending;
 
-/// Where the pod's worker stands; decides how far the status may go.
+/// The phase of the pod's worker; decides how far the status may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// Containers may be started.
@@ -58,7 +58,7 @@ pub struct Waiting {
     pub message: String,
 }
 
-/// What the probes say, by container id, so that a result never leaks into the next attempt.
+/// The probe results, by container id, so that a result never leaks into the next attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeView {
     /// Readiness; a container without an entry and without a readiness probe is ready while it
@@ -97,11 +97,11 @@ impl Verdict {
 pub struct DeriveInput<'a> {
     /// The pod as desired (defaults applied).
     pub pod: &'a Pod,
-    /// What the runtime has of it; `None` before the first read.
+    /// Its record from the runtime; `None` before the first read.
     pub observed: Option<&'a ObservedPod>,
     /// The last status that was derived or read back; source of sticky facts and times.
     pub previous: Option<&'a PodStatus>,
-    /// Where the worker stands.
+    /// The phase of the worker.
     pub lifecycle: Lifecycle,
     /// Waiting reasons by container name.
     pub waiting: &'a BTreeMap<String, Waiting>,
@@ -109,9 +109,9 @@ pub struct DeriveInput<'a> {
     pub probes: &'a ProbeView,
     /// Verdict over the pod, if any.
     pub verdict: Option<&'a Verdict>,
-    /// Where its resize stands.
+    /// The state of its resize.
     pub resize: &'a ResizeConditions,
-    /// What its containers were last told to have.
+    /// The resources that its containers were last given.
     pub actuated: &'a PodResources,
     /// Facts of the node.
     pub node: &'a NodeFacts,

@@ -27,7 +27,7 @@ pub fn is_terminal(phase: Option<&str>) -> bool {
     matches!(phase, Some(SUCCEEDED | FAILED))
 }
 
-/// Where a container stands, as far as the phase asks.
+/// The state of a container, as far as the phase needs it.
 enum Standing<'a> {
     Running {
         started: bool,

@@ -15,7 +15,7 @@ const CHUNK_MAX: usize = 32;
 
 type Chunk<V> = Vec<(PodUid, Arc<V>)>;
 
-/// A sorted map whose clones share what has not changed since.
+/// A sorted map; clones share the parts that have not changed since.
 #[derive(Clone, Debug)]
 pub struct PodMap<V> {
     /// None of them is empty.
@@ -50,7 +50,7 @@ impl<V> PodMap<V> {
         Some(&chunk[at].1)
     }
 
-    /// Whether it is there.
+    /// True if it is there.
     pub fn contains_key(&self, uid: &PodUid) -> bool {
         self.get(uid).is_some()
     }

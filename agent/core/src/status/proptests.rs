@@ -156,8 +156,8 @@ proptest! {
             let mut status = world.pass(moment);
             let told = vanished(&before, &world) || (restarting(&before) && !restarting(&status));
             if told || world.lifecycle == Lifecycle::Terminated {
-                // What became of a container that is gone is told once, before the next start;
-                // and what a finished pod's containers are said to be counts from the next time.
+                // The end of a removed container is reported once, before the next start; the
+                // derived statuses of a finished pod's containers count from the next derivation.
                 status = world.derive();
             }
             world.now = UnixNanos(world.now.0 + SECOND);

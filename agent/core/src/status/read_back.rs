@@ -15,7 +15,7 @@ const UNLIMITED_V1_BYTES: i64 = i64::MAX / PAGE_BYTES * PAGE_BYTES;
 const PAGE_BYTES: i64 = 4096;
 
 impl PodCgroups {
-    /// What the files of a pod's cgroup say; 0 for no limit.
+    /// The values in the files of a pod's cgroup; 0 for no limit.
     pub fn read_back(&self, amounts: &PodAmounts) -> ObservedResources {
         let policy = LimitPolicy {
             enforce_cpu_quota: self.enforce_cpu_quota,

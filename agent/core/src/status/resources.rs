@@ -58,7 +58,7 @@ pub(crate) fn of_container(
     if let Some(requests) = shown.requests.as_mut() {
         let old = old.and_then(|old| old.requests.as_ref());
         put(requests, old, "cpu", cpu_request(&actual), SHARES_MIN);
-        // The runtime does not know of it; what it was last told is what counts.
+        // The runtime does not know of it, so the amount that was last applied counts.
         let told = actuated.containers.get(&subject.container.name);
         let told = told.and_then(|own| own.requests.as_ref()?.get("memory"));
         let told = told.and_then(|quantity| Amount::parse(&quantity.0));
@@ -113,7 +113,7 @@ pub(crate) fn of_pod(input: &DeriveInput, previous: &PodStatus) -> ResourceRequi
     }
 }
 
-/// What a status takes of the pod's cgroup.
+/// The part of the pod's cgroup that a status shows.
 enum PodCgroup {
     /// Nothing: the pod is not known to run.
     Unread,
@@ -172,7 +172,7 @@ fn read_of_pod(
     shown
 }
 
-/// What the pod was given, as sums.
+/// The allocated resources of the pod, as sums.
 // k8s: pkg/kubelet/kubelet_pods.go getEffectiveAllocatedResources
 fn given_to_pod(pod: &Pod) -> ResourceRequirements {
     ResourceRequirements {

@@ -1,9 +1,9 @@
-//! A restart of the whole pod in place, as its status tells it.
+//! A restart of the whole pod in place, as its status shows it.
 //!
-//! A container whose end matches a rule with `RestartAllContainers` asks for it; the condition
+//! A container end that matches a rule with `RestartAllContainers` requests it; the condition
 //! `AllContainersRestarting` keeps the request once the record of that end is removed, until no
 //! container of the pod is left in the runtime. The worker acts on the condition, so a restart of
-//! the agent half-way through goes on where it stopped: the one that asked is removed last.
+//! the agent half-way through goes on where it stopped: the requesting container is removed last.
 // k8s: pkg/kubelet/container/helpers.go ShouldAllContainersRestart, AllContainersRestartCleanedUp
 
 use k8s_openapi::api::core::v1::{
@@ -53,8 +53,8 @@ pub(super) fn cleaned_up(input: &DeriveInput) -> bool {
     left.into_iter().all(|container| !wanted.contains_key(&*container.name))
 }
 
-/// What a container shows that the restart has removed: it waits, and its last attempt is said to
-/// have been taken away, whatever it was doing.
+/// The status of a container that the restart has removed: it waits, and its last attempt is
+/// reported as removed, whatever its state was.
 pub(crate) fn removed(status: &mut ContainerStatus, old: &ContainerStatus) {
     let text = |text: &str| Some(text.to_owned());
     let waiting = ContainerStateWaiting { reason: text(REASON), message: text(MESSAGE) };
@@ -78,7 +78,7 @@ fn mains_and_init<'a>(input: &DeriveInput<'a>) -> impl Iterator<Item = &'a Conta
     spec.init_containers.iter().flatten().chain(&spec.containers)
 }
 
-/// True when the end of some container, as it was last told, asks for it.
+/// True when the end of some container, as last reported, requests it.
 fn asked(input: &DeriveInput, previous: &PodStatus) -> bool {
     let init = previous.init_container_statuses.iter().flatten();
     let olds =

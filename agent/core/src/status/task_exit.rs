@@ -1,14 +1,14 @@
 //! An end that is shown before the runtime's lists show it.
 //!
 //! Input: an `ObservedContainer` that runs by the last list. Output: the same as it is going to be
-//! listed, or `None` while that is not certain. containerd tells an end by an event of its own and
-//! then cleans up, which takes it 30 to 45 ms on an idle machine, before its lists know; code and
-//! time of the event are what they are going to say. Only what people see is made of this: what is
-//! done next is planned on a list. Rules:
+//! listed, or `None` while that is not certain. containerd reports an end by an event and then
+//! cleans up, which takes it 30 to 45 ms on an idle machine, before its lists show the end; they
+//! will have the event's code and time. Only the status is made of this: actions are planned on a
+//! list. Rules:
 //! - The kernel has to have seen the end as well, with the same code: then whatever the OOM killer
 //!   did before is known, too.
 //! - A victim of the OOM killer waits for the list: the runtime finds its own reason.
-//! - So does a container whose last words may still be on their way.
+//! - So does a container with a termination message that may still be on its way.
 
 use crate::observed::{ObservedContainer, RunState};
 use crate::status::ended::reason_of;

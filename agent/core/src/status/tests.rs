@@ -37,7 +37,7 @@ fn verdict(reason: &str) -> Verdict {
     Verdict { phase: "Failed".into(), reason: reason.into(), message: "why".into() }
 }
 
-/// What admission says.
+/// The verdict of admission.
 fn rejection(reason: &str) -> Verdict {
     Verdict { message: format!("{REJECTED}why"), ..verdict(reason) }
 }

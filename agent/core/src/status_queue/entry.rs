@@ -28,7 +28,7 @@ struct Local {
     stage: Stage,
 }
 
-/// What is to be done for a entry.
+/// The work due for an entry.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Work {
     Patch { body: Value, urgent: bool },
@@ -41,7 +41,7 @@ pub(crate) enum Work {
 pub(crate) struct PodEntry {
     locals: BTreeMap<PodUid, Local>,
     copy: Option<Arc<Pod>>,
-    /// Uid of the copy whose deletion the API server has accepted.
+    /// Uid of the copy that the API server has agreed to delete.
     deleted: Option<PodUid>,
     /// The copy may be out of date: ask for it before anything else.
     doubt: bool,
@@ -51,10 +51,10 @@ pub(crate) struct PodEntry {
     written: Option<(Value, Mono)>,
     /// The body under way.
     writing: Option<Value>,
-    /// What is under way is the creation of a mirror pod.
+    /// The request under way creates a mirror pod.
     creating: bool,
     failures: u32,
-    /// What is asked for, in words, and why that was not done so far.
+    /// The requested change, in words, and why it has not been made so far.
     asked: &'static str,
     pub trouble: Option<Trouble>,
     /// Since when the API server has another status than we have.
@@ -133,8 +133,8 @@ impl PodEntry {
         !self.locals.is_empty() && self.locals.values().all(stopping)
     }
 
-    /// True when every pod of the entry waits for its first container, and none for a reason that
-    /// somebody might want to read.
+    /// True when every pod of the entry waits for its first container, and none has a waiting
+    /// reason that a user might want to read.
     pub(super) fn is_starting(&self) -> bool {
         let starting = |local: &Local| {
             let status = local.status.as_deref();
@@ -143,8 +143,8 @@ impl PodEntry {
         !self.locals.is_empty() && self.locals.values().all(starting)
     }
 
-    /// True for a pod that is over and is being deleted without grace: the API server needs nobody
-    /// for that, unless it stops half-way.
+    /// True for a pod that is over and is being deleted without grace: the API server completes
+    /// that by itself, unless it stops half-way.
     pub(super) fn goes_by_itself(&self) -> bool {
         let grace = self.present().and_then(|copy| copy.metadata.deletion_grace_period_seconds);
         grace == Some(0) && self.locals.values().all(|local| local.stage == Stage::Finished)
@@ -154,7 +154,7 @@ impl PodEntry {
         self.locals.is_empty() && self.copy.is_none() && self.flight.is_none()
     }
 
-    /// What the API server has, but for a copy that is on its way out.
+    /// The API server's copy, unless it is being deleted.
     fn present(&self) -> Option<&Arc<Pod>> {
         self.copy.as_ref().filter(|copy| self.deleted.as_ref() != Some(&pod::uid(copy)))
     }
@@ -209,7 +209,7 @@ impl PodEntry {
         matches!(work, Work::Patch { body: now, .. } if now == body).then(|| at.plus(REPEAT))
     }
 
-    /// Notes that the work is under way; tells what to ask.
+    /// Records that the work is under way; returns the request.
     pub(crate) fn begin(
         &mut self,
         key: &Key,
@@ -248,7 +248,7 @@ impl PodEntry {
         Some((name, ask))
     }
 
-    /// Takes the answer; tells how long the status that was written had differed.
+    /// Takes the answer; returns how long the written status had differed.
     pub(crate) fn answered(&mut self, key: &Key, answer: Answer, now: Now) -> Option<Duration> {
         let is_written = self.writing.is_some() && matches!(&answer, Answer::Copy(_));
         let since = if is_written { self.differs_since.take() } else { None };
@@ -271,7 +271,7 @@ impl PodEntry {
                 self.deleted = self.copy.as_deref().map(pod::uid);
                 self.calm();
             }
-            // No namespace, or a pod of somebody else stands where the mirror pod should.
+            // No namespace, or another pod has the mirror pod's name.
             Answer::Missing if creating => self.wait(now, Duration::ZERO),
             Answer::Copy(_) if matches!(key, Key::Mirror(_)) => {
                 self.copy = None;
@@ -305,7 +305,7 @@ impl PodEntry {
         self.trouble = Some(Trouble::again(self.trouble.take(), words, now));
     }
 
-    /// What is not written of its pods.
+    /// The pending writes of its pods.
     pub(crate) fn unwritten(&self) -> impl Iterator<Item = (PodUid, Option<Unwritten>)> {
         let unwritten = self.trouble.clone().map(|trouble| Unwritten { what: self.asked, trouble });
         self.locals.keys().map(move |uid| (uid.clone(), unwritten.clone()))
@@ -339,8 +339,8 @@ fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
         false => merge::merged(theirs, ours),
     };
     let body = patch::patch(pod::uid(copy).as_str(), theirs, &status)?;
-    // A pod that is over by itself is news before its sandbox is gone; of one that is stopped on
-    // demand the containers' ends are told together.
+    // A pod that is over by itself is news before its sandbox is gone; the ends of a pod that is
+    // stopped on demand are reported together.
     // k8s: pkg/kubelet/kubelet.go SyncPod writes the status before it returns isTerminal
     let over = !pod::is_deleted(&local.pod) && !pod::is_deleted(copy) && !any_running(ours);
     let stopping = local.stage >= Stage::Terminating && !over;
@@ -352,8 +352,8 @@ fn version(pod: &Pod) -> Option<u64> {
     pod.metadata.resource_version.as_ref()?.parse().ok()
 }
 
-/// True when services, controllers or people wait for just this change.
-/// While a pod is stopped its containers end one after the other: they are told together.
+/// True when services, controllers or users wait for just this change. While a pod is stopped its
+/// containers end one after the other: their ends are reported together.
 fn somebody_waits(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool {
     let ready = |status: &PodStatus| {
         let mut all = status.conditions.iter().flatten();

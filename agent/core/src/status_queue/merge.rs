@@ -1,9 +1,9 @@
 //! `merged`: what the API server's copy of a status should become, given ours.
 //!
-//! Pure. Most of a status is ours alone. Others own the conditions that we do not know, the claims
-//! and the nomination, and those stay as they are. Two things never go back, whoever wrote them: a
-//! terminal phase and the start time. A mirror pod's phase does: the static pod behind it runs again
-//! after a boot of the node, which the mirror pod outlives.
+//! Pure. Most of a status is ours alone. Other writers own the conditions that we do not know, the
+//! claims and the nomination, and those stay as they are. Two fields never go back, whichever
+//! writer set them: a terminal phase and the start time. A mirror pod's phase does: the static pod
+//! behind it runs again after a boot of the node, which the mirror pod outlives.
 // k8s: pkg/kubelet/status/status_manager.go mergePodStatus
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
@@ -16,7 +16,7 @@ use crate::status::phase::is_terminal;
 pub fn merged(api: &PodStatus, ours: &PodStatus) -> PodStatus {
     let mut status = mirrored(api, ours);
     if is_terminal(api.phase.as_deref()) {
-        // Somebody else may have ended the pod; the worker learns it by the same watch.
+        // Another writer may have ended the pod; the worker learns it by the same watch.
         status.phase.clone_from(&api.phase);
         if ours.phase != api.phase {
             status.reason.clone_from(&api.reason);

@@ -2,8 +2,8 @@
 //!
 //! Pure. Input: statuses of the workers, the API server's copies of the pods as the watch shows
 //! them, and answers to earlier requests. Output: `Request`s. What is written is always the
-//! difference between our status and the newest copy, so a status that is overtaken by the next
-//! one is never sent, and a copy that somebody else has changed is put right. Nothing is dropped
+//! difference between our status and the newest copy, so a status that is overtaken by the next one
+//! is never sent, and a copy that another writer has changed is put right. Nothing is dropped
 //! before the API server has it or says that the pod is gone: an outage only delays. Bounds: one
 //! request under way for each pod, `FLIGHTS_MAX` in all; retries wait up to `RETRY.1`.
 // k8s: pkg/kubelet/status/status_manager.go
@@ -31,8 +31,8 @@ use pintle_api_types::pod;
 const FLIGHTS_MAX: usize = 32;
 /// First and longest wait before a failed request is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// How long a change that nobody waits for may gather others. So long an API server may take as
-/// well that takes a pod without grace away itself.
+/// How long a change may gather others if no client waits for it. The API server is given as long
+/// to remove a pod without grace by itself.
 const GATHER: Duration = Duration::from_millis(100);
 const GATHER_GOING: Duration = Duration::from_secs(1);
 /// The same until a container has been started, and while the pod is stopped: what is said of an
@@ -49,7 +49,7 @@ const REPEAT: Duration = Duration::from_secs(10);
 /// Namespace and name of a pod.
 pub type FullName = (String, String);
 
-/// What the status queue is told.
+/// An input of the status queue.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A source wants this pod; its status may follow later.
@@ -60,7 +60,7 @@ pub enum Input {
         pod: Arc<Pod>,
         /// Its status.
         status: Arc<PodStatus>,
-        /// Where its worker stands.
+        /// The stage of its worker.
         stage: Stage,
     },
     /// Nothing is left of the pod on this node.
@@ -77,25 +77,25 @@ pub enum Input {
     Answered {
         /// The request's.
         ticket: u64,
-        /// What came of it.
+        /// The answer.
         answer: Answer,
     },
     /// Time has passed.
     Tick,
 }
 
-/// What is to be asked of the API server.
+/// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// To be returned with the answer.
     pub ticket: u64,
     /// The object.
     pub name: FullName,
-    /// What to do with it.
+    /// The operation.
     pub ask: Ask,
 }
 
-/// What to do with an object.
+/// An operation on an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
     /// PATCH its status with this strategic merge patch.
@@ -108,7 +108,7 @@ pub enum Ask {
     Refetch,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// The object as it is now; its spec may be missing.
@@ -132,8 +132,8 @@ pub enum Answer {
     Unreachable(String),
 }
 
-/// Whose place in the status queue it is: a pod of the API by uid, a mirror pod by name, because its
-/// uid changes whenever it is created again.
+/// The key of an entry of the status queue: a pod of the API by uid, a mirror pod by name, because
+/// its uid changes whenever it is created again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Pod(PodUid),
@@ -180,12 +180,12 @@ pub struct StatusQueue {
     out: Vec<Request>,
     /// How long each status that was written since the last question had differed.
     written: Vec<Duration>,
-    /// What is not written of pods of which that changed since the last question.
+    /// Pending writes that changed since they were last taken.
     unwritten: BTreeMap<PodUid, Option<Unwritten>>,
 }
 
 impl StatusQueue {
-    /// Takes one input; tells what to ask of the API server.
+    /// Takes one input; returns the requests for the API server.
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Request> {
         match input {
             Input::Wanted(pod) => self.wanted(pod, now.mono),
@@ -248,8 +248,8 @@ impl StatusQueue {
         )
     }
 
-    /// What the API server has not taken although it was asked, of each pod of which that changed
-    /// since the last question.
+    /// Writes that the API server has not accepted although they were sent, of each pod for which
+    /// that changed since the last call.
     pub fn take_unwritten(&mut self) -> BTreeMap<PodUid, Option<Unwritten>> {
         std::mem::take(&mut self.unwritten)
     }
@@ -263,7 +263,7 @@ impl StatusQueue {
         key
     }
 
-    /// Where something of this pod may be.
+    /// The keys of entries that may concern this pod.
     fn keys_of(&self, uid: &PodUid) -> Vec<Key> {
         let names = self.mirrors.get(uid).into_iter().flatten();
         let mirrors = names.map(|name| Key::Mirror(name.clone()));
@@ -390,7 +390,7 @@ fn gather_among(others: usize) -> Duration {
     GATHER_CHANGING_EACH.saturating_mul(others).clamp(least, most)
 }
 
-/// True for a request whose delay somebody would notice.
+/// True for a request with a delay that users would notice.
 fn is_urgent(work: &Work) -> bool {
     !matches!(work, Work::Patch { urgent: false, .. })
 }

@@ -9,7 +9,7 @@
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Map, Value, json};
 
-/// Lists of a status that are merged, with the field by which their items are told apart.
+/// Lists of a status that are merged, with the field that identifies their items.
 // k8s: staging/src/k8s.io/api/core/v1/types.go PodStatus, the patchMergeKey tags
 const MERGED: [(&str, &str); 4] = [
     ("conditions", "type"),
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(patched(old, new), Some(want));
     }
 
-    /// What the API server makes of a patch.
+    /// The API server's result of applying a patch.
     fn applied(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
         for (key, value) in patch.iter().filter(|(key, _)| !key.starts_with('$')) {
             let by = MERGED.iter().find(|(list, _)| list == key).map(|(_, by)| *by);

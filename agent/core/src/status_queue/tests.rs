@@ -13,7 +13,7 @@ use super::{
 use crate::worker::Stage;
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 
-/// What people's clock shows first; far from the agent's own.
+/// The initial wall clock; far from the agent's own.
 const WALL: UnixNanos = UnixNanos(1_700_000_000_000_000_000);
 
 /// An status queue with its clock.
@@ -118,7 +118,7 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
     assert_eq!(body["status"], ready(true));
     assert_eq!(world.took(&request, api("1", ready(true))), []);
     assert!(world.queue.is_settled(&"1".into()));
-    // What nobody waits for goes when its time has come.
+    // A change without a waiting client is sent after its delay.
     let mut slow = ready(true);
     slow["hostIP"] = json!("10.0.0.1");
     assert_eq!(world.give(derived(&object, slow, Stage::Syncing)), []);
@@ -133,7 +133,8 @@ fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
     };
     let runs = |name: &str| json!({"name": name, "containerID": name, "state": {"running": {}}});
     let status = |all: Value| json!({"phase": "Running", "containerStatuses": all});
-    // Deleted or not, what runs, what has ended since: whether that is told at once.
+    // Deleted or not, statuses that run, statuses that have ended since: true if that is sent at
+    // once.
     let table = [
         (false, json!([ended("a"), ended("b")]), true),
         (false, json!([ended("a"), runs("b")]), false),
@@ -169,7 +170,7 @@ fn what_is_said_of_a_pod_that_starts_comes_together() {
         assert_eq!(world.give(derived(&object, status(container), Stage::Syncing)), []);
         assert_eq!(world.queue.next_wake(), Some(world.now.mono.plus(gathers)), "{container}");
     }
-    // A pod that runs before that time is told of once, and no later than any other.
+    // A pod that runs before that time is reported once, and no later than any other.
     let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
     world.seen(object.clone());
@@ -207,7 +208,7 @@ fn an_older_copy_never_hides_what_was_written() {
     let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
     assert_eq!(world.took(&write, api("1", ready(true))), []);
     assert_eq!(world.give(Input::Seen(old)), [], "the watch is behind");
-    // A newer copy that differs was changed by somebody: it is put right.
+    // A newer copy that differs was changed by another writer: it is put right.
     assert!(matches!(only(world.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
 }
 
@@ -392,7 +393,7 @@ fn a_static_pod_gets_a_mirror_and_its_status_goes_there() {
     let Ask::Patch(body) = &write.ask else { panic!("{write:?}") };
     assert_eq!(body["metadata"]["uid"], "m1");
     assert_eq!(world.took(&write, mirror("m1", "h1", ready(true))), []);
-    // Somebody deletes the mirror pod: it is taken away and made again.
+    // The mirror pod is deleted by another client: it is removed and created again.
     let mut dying = mirror("m1", "h1", ready(true));
     dying["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
     let delete = only(world.seen(dying));
@@ -467,7 +468,7 @@ fn a_pods_address_is_told_at_once_and_the_rest_gathers() {
         json!({"phase": "Pending", "containerStatuses": [waits], "podIP": ip,
             "conditions": [{"type": "PodReadyToStartContainers", "status": ready}]})
     };
-    // What the API server has, what we have, stage, whether it is told at once.
+    // The API server's status, ours, the stage; true if it is sent at once.
     let table = [
         (status(None, false), status(Some("10.0.0.1"), true), Stage::Syncing, true),
         (status(Some("10.0.0.1"), true), status(Some("10.0.0.2"), true), Stage::Syncing, true),

@@ -16,8 +16,8 @@ use pintle_api_types::ids::Mono;
 /// A container that ended this long after its last start is no longer in a crash loop.
 // k8s: pkg/kubelet/kubelet.go crashLoopBackOff.HasExpiredFunc
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// What a start may take beyond its wait, with a pull. A longer gap than that and the longest wait
-/// has another cause: the agent was away.
+/// The longest time that a start may take after its wait, with a pull. A gap longer than that plus
+/// the longest wait has another cause: the agent was away.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// A failed attempt waits before the next one; what does not depend on it goes on.
@@ -100,7 +100,7 @@ impl CrashLoop {
         Self { curve, entries: BTreeMap::new() }
     }
 
-    /// Notes a start of a container whose previous attempt ended at `ended_at`.
+    /// Records a start of a container with the previous attempt's end at `ended_at`.
     pub fn started(&mut self, key: Key<'_>, ended_at: Mono, now: Mono) {
         let wait = match self.live(key, ended_at) {
             Some(entry) => (entry.wait * 2).min(self.curve.max),
@@ -124,7 +124,8 @@ impl CrashLoop {
         self.entries.insert(key.name.to_owned(), Entry::new(key, wait, started_at));
     }
 
-    /// Ends the waits under way. They count as if they had passed: who crashes again waits longer.
+    /// Ends the waits under way. They count as if they had passed: a container that crashes again
+    /// waits longer.
     pub fn forgive(&mut self, now: Mono) {
         self.entries.values_mut().for_each(|entry| entry.forgiven = Some(now));
     }

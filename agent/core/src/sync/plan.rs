@@ -60,7 +60,7 @@ pub struct PodResize {
 pub enum Action {
     /// Make cgroup, directories and volumes ready. Idempotent.
     Prepare,
-    /// Write files in volumes again whose content has changed.
+    /// Write changed files in volumes again.
     Refresh,
     /// Stop every container of the pod in its stop order, then every sandbox.
     KillPod {
@@ -176,7 +176,7 @@ pub struct ProbeVerdicts {
 pub struct PlanInput<'a> {
     /// The pod as desired.
     pub pod: &'a Pod,
-    /// What the runtime has of it.
+    /// Its record from the runtime.
     pub observed: &'a ObservedPod,
     /// Probe results by container id.
     pub probes: &'a BTreeMap<ContainerId, ProbeVerdicts>,
@@ -186,7 +186,7 @@ pub struct PlanInput<'a> {
     pub ends: &'a BTreeMap<ContainerId, Mono>,
     /// Containers that could not be started and wait before the next attempt.
     pub pauses: &'a Pauses,
-    /// What its containers have in force.
+    /// The resources in force of its containers.
     pub actuated: &'a PodResources,
     /// How many ends of each container stay in the runtime, one at least.
     pub ends_kept: usize,
@@ -204,11 +204,11 @@ pub struct Held {
     /// Until when.
     pub until: Mono,
     /// The whole wait in its crash loop, for the message; `None` when it could not be started,
-    /// which its status tells.
+    /// which its status shows.
     pub wait: Option<Duration>,
 }
 
-/// What to do now and what has to wait.
+/// The actions to start now and the waits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// In order.
@@ -224,7 +224,7 @@ impl Plan {
     }
 }
 
-/// What the container lists of a pod should become; filled by the functions below and turned into
+/// The target state of a pod's container lists; filled by the functions below and turned into
 /// actions at the end.
 #[derive(Debug, Default)]
 pub struct Wanted<'a> {
@@ -562,7 +562,7 @@ pub(crate) fn kill_unknown(container: &ObservedContainer, subject: &str) -> Acti
 }
 
 /// Removal of a dead attempt, or of one that was created and never started: its start may still be
-/// under way in the runtime, so it has to go before the next attempt is made.
+/// under way in the runtime, so it is removed before the next attempt is created.
 pub fn remove(container: &ObservedContainer, keep_logs: bool) -> Action {
     let (id, name) = (container.id.clone(), container.name.clone());
     Action::RemoveContainer { id, name, keep_logs }

@@ -1,4 +1,4 @@
-//! The desk at the door: who is let in, and who has to go for it.
+//! Admission: which pods may start, and which victims are preempted for a critical one.
 //!
 //! Pure, part of `Pods`. A pod that is new is held against the node and the pods that were
 //! admitted before it; a refused one gets its terminal status and never starts. A critical pod
@@ -38,7 +38,7 @@ impl Pods {
     pub(super) fn decide(&mut self, uid: PodUid, request: AdmissionRequest, fresh: bool, now: Now) {
         let waited_for = self.lobby.leave(&uid);
         let outcome = match request.is_asked() {
-            // Nobody knows the node's labels yet, and nobody needs to.
+            // The node's labels are not known yet, and are not needed.
             true if self.is_closed() && self.lobby.must_wait(&request.pod) => {
                 Err(admit::node_shutdown())
             }
@@ -116,7 +116,7 @@ impl Pods {
         }
     }
 
-    /// Holds a pod against the node and everybody else who is in.
+    /// Checks a pod against the node and all other admitted pods.
     pub fn admit(&self, uid: &PodUid, pod: &Pod, requests: &Amounts) -> Result<Grant, Refusal> {
         let others = self.taken.but(uid);
         admit::admit(&self.settings.admission, &others, &Candidate { pod, requests })
@@ -163,8 +163,8 @@ impl Pods {
 }
 
 impl Worker {
-    /// The pod's share of the node, while it holds one. It is free by the time that the pod's end
-    /// can be read in its status: whoever reads that may send another pod at once.
+    /// The pod's share of the node, while it holds one. It is free before the pod's end can be read
+    /// in its status, because a scheduler that reads the end may bind another pod at once.
     // k8s: pkg/kubelet/kubelet_pods.go filterOutInactivePods
     pub fn admitted(&self) -> Option<Admitted<'_>> {
         #[cfg(test)]
@@ -175,8 +175,8 @@ impl Worker {
             status::is_terminal(of_source) || status::is_terminal(self.status.phase.as_deref());
         let holds = match self.stage {
             Stage::Waiting | Stage::Syncing => !over,
-            // Whoever was over before this agent came was told to be when all of it had stopped.
-            // The first read says whether it is so.
+            // A pod that was over before this agent started was reported as over only when all of
+            // it had stopped. The first read shows if that holds.
             // k8s: pkg/kubelet/pod_workers.go UpdatePod isPodStatusCacheTerminal
             Stage::Terminating if self.observed_stamp == 0 => !status::is_terminal(of_source),
             Stage::Terminating => {

@@ -43,7 +43,7 @@ fn a_critical_pod_starts_when_those_in_its_way_have_ended() {
     host.want(pod("x", "300m", 1, json!({"priority": 2_000_000_000})));
     assert_eq!(host.take(), "Preempting a, KillPod a, StartContainer x");
     let status = host.status("a");
-    // It ended well when it was told to, which is all that its phase says.
+    // It ended well when it was stopped, which is all that its phase says.
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Succeeded"), &json!(null)));
     let target = &status["conditions"][0];
     assert_eq!(target["type"], "DisruptionTarget");
@@ -383,7 +383,7 @@ fn the_place_of_a_pod_is_free_when_its_end_is_told() {
     host.want(plain("old", "800m"));
     host.lingers = true;
     host.remove("old");
-    // The runtime tells that all has stopped before its call returns.
+    // The runtime's event for the end of all containers comes before its call returns.
     host.tell(Input::Hint { uid: "old".into(), hint: Hint::Changed });
     assert_eq!(host.stage("old"), Some(Stage::Terminating));
     assert_eq!(host.status("old")["phase"], "Succeeded");

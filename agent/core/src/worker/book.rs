@@ -1,8 +1,8 @@
 //! The book: the text of each pod's records that have to survive a restart of the agent.
 //!
-//! Pure, part of `Pods`. A checkpoint has all pods of the node in one file. The text of each is made
-//! anew only when the pod changed, and what is handed out shares the rest with the book. Bounds: two
-//! texts for each pod.
+//! Pure, part of `Pods`. A checkpoint has all pods of the node in one file. The text of each is
+//! rebuilt only when the pod changed, and a copy that is handed out shares the rest with the book.
+//! Bounds: two texts for each pod.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use pintle_api_types::ids::PodUid;
 /// See the module's header.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    /// What pods were given.
+    /// The allocated resources of pods.
     allocated: Draft,
-    /// What they have in force.
+    /// Their resources in force.
     actuated: Draft,
-    /// Pods whose text may be out of date.
+    /// Pods with a possibly outdated text.
     stale: BTreeSet<PodUid>,
 }
 
@@ -51,7 +51,7 @@ impl Pods {
         (self.book.allocated.clone(), self.book.actuated.clone())
     }
 
-    /// What is to be kept of a pod: what its worker has, or what an earlier run knew.
+    /// The entries to keep for a pod: its worker's, or those of an earlier run.
     fn recorded(&self, uid: &PodUid) -> (Option<LedgerEntry>, Option<LedgerEntry>) {
         let worker = self.workers.get(uid).filter(|worker| worker.requests.is_some());
         // One that waits for others to make room was given nothing yet: the next run asks again, and

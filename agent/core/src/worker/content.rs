@@ -1,9 +1,9 @@
 //! What a worker does when something changed that its pod refers to.
 //!
 //! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
-//! up nothing; a pod that failed for want of an object goes on when that appears. One whose image
-//! cannot be pulled looks again, as a pull secret may have come: whether that ends the wait is known
-//! where the image is pulled.
+//! up nothing; a pod that failed for want of an object goes on when that appears. A pod with an
+//! image that cannot be pulled syncs again, because a pull secret may have come: the image puller
+//! decides if that ends the wait.
 
 use crate::worker::step::Worker;
 use crate::worker::syncs::VOLUME_RETRY;

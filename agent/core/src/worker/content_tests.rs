@@ -138,7 +138,7 @@ fn changed_files_are_written_once_and_nothing_else_is_done() {
     assert_eq!(context.take(), ["Refresh"]);
     context.tell(Input::Tick);
     assert_eq!(context.take(), [""; 0]);
-    // A variable keeps its value until the container starts anew.
+    // A variable keeps its value until the container restarts.
     context.content(false);
     assert_eq!(context.take(), [""; 0]);
 }
@@ -170,7 +170,7 @@ fn a_refresh_that_fails_is_repeated_ever_more_seldom_and_holds_up_nothing() {
     context.failing.clear();
     context.tell(Input::Tick);
     assert_eq!(context.take(), [""; 0]);
-    // What is told anew is done at once, whatever failed before.
+    // A new report is acted upon at once, whatever failed before.
     context.content(true);
     assert_eq!(context.take(), ["Refresh"]);
 }
@@ -255,7 +255,7 @@ fn a_prepare_that_fails_is_made_again_before_anything_else() {
     let hint = crate::worker::Hint::Changed;
     context.tell(Input::Hint { uid: uid(), hint });
     assert_eq!(context.take(), ["Prepare"]);
-    // Somebody else has started it: its volumes are still to be made ready.
+    // An earlier agent has started it: its volumes still have to be prepared.
     context.record.containers = vec![testing::container("c", "id")];
     context.failing.clear();
     context.tell(Input::Hint { uid: uid(), hint: crate::worker::Hint::Changed });

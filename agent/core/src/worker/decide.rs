@@ -33,9 +33,9 @@ impl Worker {
         self.judge(context);
         self.follow_resize(context);
         self.derive(context);
-        // The first status after a restart of the agent tells since when the pod runs: whoever
-        // looked before that would start what has been over for long. How its containers have
-        // ended since changes nothing.
+        // The first status after a restart of the agent shows since when the pod runs: a check
+        // before that would start a pod that has been over for long. The ends of its containers
+        // since then change nothing.
         if self.exceeds_deadline(context) {
             self.derive(context);
         }
@@ -56,7 +56,7 @@ impl Worker {
         self.schedule(context);
     }
 
-    /// Tells the prober which containers run, and where, whenever that changes. As in the status,
+    /// Updates the prober's containers and their addresses whenever these change. As in the status,
     /// a container runs once its postStart hook is done.
     fn probe(&mut self, context: &mut Context<'_>) {
         let Some(pod) = &self.pod else { return };
@@ -343,7 +343,7 @@ impl Worker {
 
     fn derive(&mut self, context: &mut Context<'_>) {
         let Some(pod) = self.pod.clone() else { return };
-        // Before the first read nobody knows whether the pod runs or is over already.
+        // Before the first read it is unknown if the pod runs or is already over.
         if self.observed_stamp == 0 {
             return;
         }
@@ -360,7 +360,7 @@ impl Worker {
         self.status = Arc::new(derived);
     }
 
-    /// Tells the status that this turn ended with; what was true only within it is never seen.
+    /// Publishes the status at the end of this turn; states within the turn are never published.
     fn publish(&mut self, context: &mut Context<'_>) {
         let Some(pod) = &self.pod else { return };
         let stage = self.stage;

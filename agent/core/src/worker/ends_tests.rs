@@ -1,5 +1,5 @@
-//! What a worker makes of an end that the runtime tells before it lists it, and of what happens
-//! while a pod is being stopped, through the whole core.
+//! A worker's handling of an end that the runtime reports before it lists it, and of events while a
+//! pod is being stopped, through the whole core.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
                 false => node.told_by_runtime(),
             }
             assert_eq!(node.shown(), None, "one of them alone is not enough");
-            // The runtime needs as long for its clean-up, and tells when that is done.
+            // The runtime needs as long for its clean-up, and reports when that is done.
             assert_eq!(node.reads.last().map(|(_, after)| after.as_millis()), Some(20));
             match kernel_first {
                 true => node.told_by_runtime(),

@@ -1,9 +1,9 @@
-//! Pods that have to go when the node runs out of something, as any pod that is told to end.
+//! Node-pressure eviction of pods: a victim ends like any other stopped pod.
 //!
-//! Pure, part of `Pods`. `eviction::Evictor` decides; here it is asked after each input, and what it
-//! wants becomes commands. Critical pods are never told to go, nor those of which nothing runs, as
-//! their end would free nothing. One that ends already for anything else is: what is short may be what
-//! it holds, and then it ends sooner and nobody else has to.
+//! Pure, part of `Pods`. `eviction::Evictor` decides; this module runs it after each input and
+//! turns its steps into commands. Critical pods are never evicted, nor pods without running
+//! containers, because their end would free nothing. A pod that already ends for another reason may
+//! be chosen: it may hold the scarce resource, and then it ends sooner and no other pod is evicted.
 // k8s: pkg/kubelet/eviction/eviction_manager.go evictPod
 
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::worker::{Command, Count};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
 
-/// Until all pods of the node are known somebody might be weighed who is not the right one; longer than
-/// this nobody waits for that.
+/// Longest wait for the first complete list of pods, without which ranking might choose the wrong
+/// pod.
 const EARLY_MAX: Duration = Duration::from_secs(30);
 
 impl Pods {
-    /// What is due after each input.
+    /// Carries out the evictor's due steps after each input.
     pub(super) fn evict_due(&mut self, now: Now) {
         if !self.settings.eviction.is_on() {
             return;
@@ -63,7 +63,7 @@ impl Pods {
         self.settings.eviction.is_on().then(|| self.evictor.next_wake())
     }
 
-    /// What the node has left.
+    /// Takes an observation of the node's resources.
     pub(super) fn measured(&mut self, ticket: u64, observation: &Observation, now: Now) {
         let workers: Vec<_> = self.workers.values().filter(|w| w.may_be_evicted()).collect();
         let pods: Vec<_> = workers.iter().filter_map(|worker| worker.evictable()).collect();
@@ -104,7 +104,7 @@ impl Pods {
         }
     }
 
-    /// What people ask for; `uses` is what pods use now, if that was asked for as well.
+    /// The report for users; `uses` is the current usage of pods, if it was collected as well.
     pub fn pressure_report(&self, uses: Option<&Uses>, now: Now) -> Report {
         let workers = self.workers.values().filter(|worker| worker.may_be_evicted());
         let pods: Vec<_> = workers.filter_map(Worker::evictable).collect();

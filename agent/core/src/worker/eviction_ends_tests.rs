@@ -8,7 +8,8 @@ use crate::sync::plan::Action;
 use crate::worker::eviction_tests::{MI, Scarce, grace, hard, pod, settings};
 use crate::worker::{Input, Stage};
 
-/// Its log is gone when its containers are. Nobody else goes meanwhile, and the API server need not know.
+/// Its log is removed with its containers. No other pod is evicted meanwhile, and the API server
+/// need not know.
 #[test]
 fn what_the_victim_wrote_goes_with_it_whether_its_source_can_be_told_or_not() {
     let mut node = Scarce::with(hard());

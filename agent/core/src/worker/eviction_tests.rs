@@ -1,4 +1,5 @@
-//! Shortages of the node, over the whole core: a node whose memory and disk are what its pods leave.
+//! Shortages of the node, over the whole core: the memory and disk that a node has left depend on
+//! its pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,26 +44,26 @@ pub(super) fn settings(thresholds: Vec<Threshold>) -> Settings {
     Settings { eviction, ..small_settings() }
 }
 
-/// A node whose pods use what they are said to while they run.
+/// A node with pods of given usage while they run.
 pub(super) struct Scarce {
     pub(super) host: Host,
     pub(super) uses: BTreeMap<PodUid, (u64, u64)>,
     /// Dead containers and unused images hold this, in bytes.
     garbage: u64,
-    /// What was freed is seen so long after.
+    /// The delay until freed resources show.
     shows_after: Duration,
-    /// What was freed and is not seen yet, and when it will be.
+    /// The freed amount that does not show yet, and when it will.
     unseen: (u64, UnixNanos),
     /// Stall in hundredths of a percent, and page cache that counts as used.
     stall: Option<u16>,
     cache: u64,
-    /// What each pod writes between two looks.
+    /// Bytes that each pod writes between two observations.
     writes: u64,
     /// Readings are those of this time and no newer.
     stale: Option<UnixNanos>,
     /// Disks have what a pod wrote as long as its containers are there, dead or not.
     pub(super) logs_stay: bool,
-    /// What was told and done about it.
+    /// The steps taken about the shortage, as text.
     evicted: Vec<String>,
     /// How much memory there was whenever a pod had to go.
     free_at: Vec<u64>,
@@ -337,7 +338,7 @@ fn the_stall_that_a_victim_leaves_behind_takes_nobody_else() {
     (node.stall, node.cache) = (Some(6_000), 900 * MI);
     node.pass(12);
     assert_eq!(node.victims(), ["a"]);
-    // The kernel's average falls slowly, and the cache is there until somebody needs the room.
+    // The kernel's average falls slowly, and the cache stays until its memory is needed.
     node.pass(10);
     assert_eq!(node.victims(), ["a"]);
     node.pass(30);
@@ -481,7 +482,7 @@ fn without_settings_nothing_is_asked() {
     assert!(host.looks.is_empty() && host.pods.evict_wake().is_none());
 }
 
-/// What a pod is given to end.
+/// The grace period of a pod that ends.
 pub(super) fn grace(node: &Scarce, uid: &str) -> Option<i64> {
     node.host.pods.worker(&uid.into()).and_then(|worker| worker.grace_seconds)
 }
@@ -489,8 +490,9 @@ pub(super) fn grace(node: &Scarce, uid: &str) -> Option<i64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever pods use and however it changes: nobody who is to be spared goes, nobody goes while
-    /// there is enough, no more than have to, and in the end there is enough or nobody is left.
+    /// For any usage of pods, however it changes: spared pods stay, no pod is evicted while there
+    /// is enough, no more are evicted than necessary, and in the end there is enough or no
+    /// candidate is left.
     #[test]
     fn never_more_than_have_to_go_and_never_the_wrong_ones(
         pods in prop::collection::vec((0..400_u64, 0..4_i32), 1..7),

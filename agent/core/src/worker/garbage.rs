@@ -1,13 +1,13 @@
 //! What of wanted pods is thrown away: dead containers beyond the limits, sandboxes that nothing is in.
 //!
-//! Pure, part of `Pods`. Once in `EVERY`, with a list of the runtime, `garbage::containers` chooses;
-//! each worker removes what was chosen of it in a sync of its own, when it has nothing else to do, and
-//! looks once more at what there is before. Eviction has all of that done at once, and of pods that
-//! are over nothing stays. Of one that was evicted itself nothing does as soon as it has ended, whether
-//! its source knows or not: a node that reaches no API server would be as short as before, and the next
-//! pod would go for it. What ended it is then kept on disk (`ledger`), so that no agent begins it again.
-//! Nothing goes before every pod is known. Pods that nobody wants are not chosen from: their workers
-//! remove all of them (`Action::Cleanup`).
+//! Pure, part of `Pods`. Once in `EVERY`, with a list of the runtime, `garbage::containers`
+//! chooses; each worker removes its chosen containers in a sync of its own, when it has nothing
+//! else to do, after a check that they still exist. Eviction does all of that at once, and removes
+//! all containers of pods that are over. An evicted pod loses its containers as soon as it has
+//! ended, even if its source does not know of the end: a node that cannot reach the API server
+//! would be as short as before, and the next pod would be evicted. Its verdict is then kept on disk
+//! (`ledger`), so that no agent starts it again. No container is removed before every pod is known.
+//! Unwanted pods are not chosen from: their workers remove all of them (`Action::Cleanup`).
 //!
 //! Bounds: an id for each container that is to go; `RECLAIM_MAX` for those before images go.
 // k8s: pkg/kubelet/kubelet.go StartGarbageCollection, pkg/kubelet/container/container_gc.go
@@ -41,7 +41,7 @@ const RECLAIM_MAX: Duration = Duration::from_secs(60);
 // k8s: pkg/kubelet/pod_workers.go ShouldPodContentBeRemoved
 const PUSHED_OUT: [&str; 2] = [eviction::REASON, "Preempting"];
 
-/// What is known of all pods together.
+/// The state of garbage collection over all pods.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Garbage {
     due_at: Mono,
@@ -54,14 +54,14 @@ struct Reclaim {
     ticket: u64,
     signal: Signal,
     images: bool,
-    /// What was to go and what of it is still there.
+    /// The chosen containers, and those of them that still exist.
     chosen: Discarded,
     until: Mono,
     /// Containers that are gone, once the rest is asked for.
     removed: Option<u32>,
 }
 
-/// What of a pod is to go.
+/// The containers of a pod to remove.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Discards {
     containers: BTreeSet<ContainerId>,
@@ -72,7 +72,7 @@ pub(super) struct Discards {
 }
 
 impl Pods {
-    /// The runtime has told its pods: whatever is too much goes.
+    /// Removes surplus containers once the runtime has listed its pods.
     pub(super) fn collect_garbage(&mut self, now: Now) {
         if now.mono >= self.garbage.due_at && self.knows_all() {
             self.garbage.due_at = now.mono.plus(EVERY);
@@ -89,7 +89,7 @@ impl Pods {
         }
     }
 
-    /// Chooses what goes and tells the workers; the containers among it.
+    /// Chooses the surplus and informs the workers; returns the chosen containers.
     fn discard(&mut self, of_ended: bool, now: Now) -> Discarded {
         let need = |worker: &Worker| {
             let need = worker.need()?;
@@ -157,7 +157,7 @@ impl Pods {
         self.out.push(Command::Reclaim { ticket, signal, containers: removed, images });
     }
 
-    /// What was freed besides containers, with those that went before.
+    /// The freed amount, plus the containers removed before.
     pub(super) fn with_containers(&mut self, ticket: u64, freed: &Freed) -> Freed {
         let own = self.garbage.reclaim.take_if(|reclaim| reclaim.ticket == ticket);
         let removed = own.and_then(|reclaim| reclaim.removed).unwrap_or_default();
@@ -172,7 +172,8 @@ impl Pods {
 }
 
 impl Worker {
-    /// What of it is needed; `None` for one that removes all of itself, or is being stopped.
+    /// The containers of it that are still needed; `None` for a pod that removes all of itself, or
+    /// is being stopped.
     fn need(&self) -> Option<Need> {
         let is_wanted = self.pod.is_some() && !self.removed;
         let is_settled = matches!(self.stage, Stage::Syncing | Stage::Finished);
@@ -180,8 +181,8 @@ impl Worker {
         (is_wanted && is_settled).then_some(need)
     }
 
-    /// It has ended for good and its source knows: no restart of the agent begins it again. A static
-    /// pod has nobody else who could know.
+    /// It has ended for good and its source knows: no restart of the agent starts it again. The
+    /// source of a static pod records no end.
     fn is_over(&self) -> bool {
         let known = self.pod.as_ref().filter(|pod| !pod::is_static(pod));
         let status = known.and_then(|pod| pod.status.as_ref());
@@ -206,7 +207,8 @@ impl Worker {
         is_own && is_kept && self.stage == Stage::Finished && is_pushed_out(Some(&self.status))
     }
 
-    /// What could tell the end of a pod is about to go. Noted before, as what a resize does.
+    /// Keeps the verdict before the last record of a pod's end is removed, like the results of a
+    /// resize.
     pub(super) fn note_verdict(&mut self, actions: &[Action], context: &mut Context<'_>) {
         let tells = !self.keeps_verdict && !self.removed && actions.contains(&Action::Cleanup);
         if tells && self.was_pushed_out() && !self.is_over() {
@@ -221,7 +223,7 @@ impl Worker {
         self.kill(verdict, None);
     }
 
-    /// What ended it, as long as nobody else could tell another agent.
+    /// The verdict of its end, as long as no other record of it would reach a later agent.
     pub fn kept_verdict(&self) -> Option<&Verdict> {
         let status = self.pod.as_ref().and_then(|pod| pod.status.as_ref());
         let is_known = status.is_some_and(|s| status::is_terminal(s.phase.as_deref()));
@@ -237,8 +239,8 @@ impl Worker {
         containers::sandboxes(&self.observed, !all).next().is_some()
     }
 
-    /// What is to be done about it now; nothing once all of it is gone. What has come to run since it
-    /// was chosen stays.
+    /// The removals that are due now; none once all of it is gone. Containers that have come to run
+    /// since they were chosen stay.
     pub(super) fn discarding(&mut self, now: Mono) -> Vec<Action> {
         if self.leaves_everything() {
             // At once: its logs may be what the node is short of.

@@ -50,7 +50,7 @@ fn crashed(per_container: Option<usize>, pod: Pod, times: u32) -> Host {
     host
 }
 
-/// What the API server has of the pod.
+/// The API server's copy of the pod.
 fn ended(phase: &str, reason: &str) -> Pod {
     let mut pod = plain("p", "100m");
     let status = json!({"phase": phase, "reason": reason});

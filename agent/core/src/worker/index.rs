@@ -1,5 +1,5 @@
-//! What would otherwise be searched for among all pods, at every input: which pod wants to be
-//! looked at next, whose a container is, which pods were touched.
+//! Indices that replace a search among all pods at every input: the next pod to wake, the owner of
+//! a container, the touched pods.
 //!
 //! Pure. Kept up to date by `Pods::with`, through which every change of a worker goes. A search
 //! touches the memory of each worker, which on a node of 500 pods costs more than the input itself.
@@ -16,12 +16,12 @@ use pintle_api_types::ids::{ContainerId, Mono, PodUid, Version};
 pub(crate) struct Index {
     wakes: BTreeSet<(Mono, PodUid)>,
     owners: HashMap<ContainerId, PodUid>,
-    /// What of each pod is in `owners`.
+    /// The containers of each pod in `owners`.
     owned: BTreeMap<PodUid, Vec<ContainerId>>,
     touched: BTreeSet<PodUid>,
 }
 
-/// What of a worker is in the indices.
+/// The values of a worker in the indices.
 pub(super) type Indexed = (Option<Mono>, Version);
 
 impl Index {
@@ -71,13 +71,13 @@ impl Index {
         due.map(|(_, uid)| uid.clone()).collect()
     }
 
-    /// Whose container or sandbox this is.
+    /// The pod of this container or sandbox.
     pub(crate) fn owner(&self, id: &ContainerId) -> Option<&PodUid> {
         self.owners.get(id)
     }
 
-    /// Containers that two pods have had, and whose they are: that depends on which of the two was
-    /// read last, so an index that is made anew of all workers would have it otherwise.
+    /// Containers that two pods have had, and their owner: the owner depends on which of the two
+    /// was read last, so an index rebuilt from all workers would differ.
     pub(super) fn contested(&self) -> Vec<(ContainerId, Option<PodUid>)> {
         let ids = self.owned.iter().flat_map(|(uid, ids)| ids.iter().map(move |id| (id, uid)));
         let anew: BTreeMap<_, _> = ids.collect();

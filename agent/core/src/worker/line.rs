@@ -1,4 +1,4 @@
-//! Pods that were let in and have not begun: who waits for a name, and who for others to make room.
+//! Admitted pods that have not started: some wait for a name, some for victims to make room.
 //!
 //! Pure, part of `Pods`. Kept by what is waited for, so that the end of a pod costs what waits for
 //! it and not all that waits. Bounds: an entry per pod that has not begun, and per pod that one of
@@ -60,7 +60,7 @@ impl Line {
         }
     }
 
-    /// Those that were waited for until now are no longer; tells who waited for them.
+    /// Ends the waits that are over by now; returns the pods that waited.
     pub(super) fn give_up(&mut self, now: Mono) -> Vec<PodUid> {
         let over = self.blocked.iter().filter(|(_, blocked)| blocked.until <= now);
         let over: Vec<_> = over.map(|(uid, _)| uid.clone()).collect();
@@ -68,7 +68,7 @@ impl Line {
         over
     }
 
-    /// Whom a pod waits for.
+    /// The victims that a pod waits for.
     pub(super) fn blocked(&self, uid: &PodUid) -> Option<&Blocked> {
         self.blocked.get(uid)
     }
@@ -78,7 +78,7 @@ impl Line {
         self.blocked.values().map(|blocked| blocked.until).min()
     }
 
-    /// Who waits, and for whom: what is left out can be told from it.
+    /// The waiting pods and their victims, from which the omitted fields follow.
     pub(super) fn parts(&self) -> (&BTreeMap<PodUid, FullName>, &BTreeMap<PodUid, Blocked>) {
         (&self.waiting, &self.blocked)
     }

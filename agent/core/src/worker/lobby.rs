@@ -1,11 +1,11 @@
 //! New pods before they are admitted: they wait for the node's object, or for a fresh copy of it.
 //!
-//! Pure, part of `Pods`. A pod of the API server is not held against labels that nobody has seen:
-//! until the watch of the Node object has told something, new ones wait. A pod that only its node
-//! affinity keeps out is looked at once more with labels that were read after it came, because
-//! whoever labelled the node may have been faster than the watch. Static pods wait for neither an
-//! API server nor its answer, unless their affinity fails. Bounds: one entry for each new pod, one
-//! read of the node under way.
+//! Pure, part of `Pods`. A pod of the API server is not checked against unknown labels: new pods
+//! wait for the first event of the watch of the Node object. A pod that fails only its node
+//! affinity is checked once more with labels that were read after it came, because the client that
+//! labelled the node may have been faster than the watch. Static pods wait for neither an API
+//! server nor its answer, unless their affinity fails. Bounds: one entry for each new pod, one read
+//! of the node under way.
 // k8s: pkg/kubelet/config/apiserver.go NewSourceApiserver nodeHasSynced
 // k8s: pkg/kubelet/lifecycle/predicate.go generalFilter
 
@@ -36,7 +36,7 @@ pub(super) struct Lobby {
     guests: BTreeMap<PodUid, Guest>,
     /// There is a Node object to look at.
     has_object: bool,
-    /// The watch of it has told something.
+    /// The watch of it has delivered an event.
     node_seen: bool,
     /// Number of the last read of it that was asked for.
     reads: u64,
@@ -58,7 +58,8 @@ impl Lobby {
         self.guests.is_empty()
     }
 
-    /// The pod is no longer wanted, or it is decided now. Tells which read it waited for.
+    /// Removes a pod that is no longer wanted, or is decided now. Returns the number of the read it
+    /// waited for.
     pub(super) fn leave(&mut self, uid: &PodUid) -> Option<u64> {
         self.guests.remove(uid)?.read
     }
@@ -103,7 +104,7 @@ impl Pods {
         self.read_node();
     }
 
-    /// Nobody waits any longer for what is to be known of the node.
+    /// Ends all waits for facts about the node.
     pub(super) fn clear_lobby(&mut self, now: Now) {
         for (uid, request) in self.lobby.take(|_| true) {
             self.decide(uid, request, true, now);
@@ -120,7 +121,7 @@ impl Pods {
         self.out.push(Command::FetchNode { ticket: lobby.reads });
     }
 
-    /// The watch of the node has told something.
+    /// Handles an event of the node's watch.
     pub(super) fn node_seen(&mut self, now: Now) {
         self.lobby.node_seen = true;
         for (uid, request) in self.lobby.take(|guest| guest.read.is_none()) {

@@ -1,5 +1,5 @@
-//! Who waits for what before it begins, through the whole core: the node's object, the name of
-//! another pod, the place of one that leaves.
+//! Pods that wait before they start, through the whole core: for the node's object, for the name of
+//! another pod, for the room of a pod that ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::admit;
 use crate::worker::testing::{Host, of_folder, plain, small_settings};
 use crate::worker::{Command, Input, Settings, Stage};
 
-/// A node whose object nobody has seen yet.
+/// A node with an object that the agent has not seen yet.
 fn unseen() -> Host {
     Host::with(Settings { has_node_object: true, ..small_settings() })
 }

@@ -85,7 +85,7 @@ pub use state::State;
 pub use step::{Stage, Worker};
 pub use waits::{RETRY_TOLD, Wait};
 
-/// What may happen to the set of pods.
+/// An input for the set of pods.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Input {
     /// A source wants this pod, or wants it differently.
@@ -109,7 +109,7 @@ pub enum Input {
         /// The pod's uid.
         uid: PodUid,
     },
-    /// These pods are wanted, but nobody can read how: what runs of them is no orphan.
+    /// These pods are wanted, but cannot be read: their containers are no orphans.
     Unreadable(BTreeSet<PodUid>),
     /// Every source has reported once: what is not desired by now may be removed.
     SourcesReady,
@@ -117,7 +117,7 @@ pub enum Input {
     Kill {
         /// The pod's uid.
         uid: PodUid,
-        /// What its status will say.
+        /// The verdict for its status.
         verdict: Verdict,
         /// Grace period in seconds, if shorter than the pod's own.
         grace_seconds: Option<i64>,
@@ -142,14 +142,14 @@ pub enum Input {
     Hint {
         /// The pod's uid.
         uid: PodUid,
-        /// What.
+        /// The hint.
         hint: Hint,
     },
     /// Something may have happened to a container, by a source that does not know its pod.
     ContainerHint {
         /// The container, or a sandbox.
         container: ContainerId,
-        /// What.
+        /// The hint.
         hint: Hint,
     },
     /// Action `index` of a sync ended.
@@ -188,15 +188,15 @@ pub enum Input {
         /// Its volumes show it, and have to be written again.
         files: bool,
     },
-    /// Somebody asks that the pod's waits end now.
+    /// A user requests that the pod's waits end now.
     Retry {
         /// The pod's uid.
         uid: PodUid,
     },
     /// Facts of the node changed.
     Node(NodeFacts),
-    /// What the node offers to pods, as its object has it now or as it is known without one:
-    /// labels, taints, allocatable amounts, pressure.
+    /// The node's offer to pods, from its object or as known without one: labels, taints,
+    /// allocatable amounts, pressure.
     Admission(#[serde(with = "crate::arc")] Arc<admit::Node>),
     /// Answer to `Command::FetchNode`.
     NodeFetched {
@@ -212,10 +212,10 @@ pub enum Input {
     Pressure {
         /// The command's.
         ticket: u64,
-        /// What the node has left.
+        /// The node's resources left.
         observation: Box<Observation>,
     },
-    /// What a `Command::Reclaim` asked for goes on: a part of it has been done.
+    /// A `Command::Reclaim` makes progress: a part of it is done.
     Reclaiming {
         /// The command's.
         ticket: u64,
@@ -224,7 +224,7 @@ pub enum Input {
     Reclaimed {
         /// The command's.
         ticket: u64,
-        /// What came of it.
+        /// The result.
         freed: Freed,
     },
     /// The kernel says that memory gets short: it is to be measured now.
@@ -262,7 +262,7 @@ pub enum Hint {
         /// When.
         at: UnixNanos,
     },
-    /// The runtime told a container's end, before it has cleaned up and shows it in its lists.
+    /// The runtime reported a container's end, before it has cleaned up and shows it in its lists.
     TaskExit {
         /// The container.
         container: ContainerId,
@@ -314,7 +314,7 @@ impl Failure {
     }
 }
 
-/// What `Pods` asks of the outside.
+/// A request of `Pods` to the code around it.
 #[derive(Clone, Debug, Serialize)]
 pub enum Command {
     /// Read the pod from the runtime, beginning not before now and `after`.
@@ -345,7 +345,7 @@ pub enum Command {
         /// The pod; `None` for one that only the runtime knows.
         #[serde(serialize_with = "crate::arc::option::serialize")]
         pod: Option<Arc<Pod>>,
-        /// What was observed when the sync was planned.
+        /// The record on which the sync was planned.
         #[serde(serialize_with = "crate::arc::serialize")]
         observed: Arc<ObservedPod>,
         /// The actions.
@@ -383,7 +383,7 @@ pub enum Command {
         /// Its status.
         #[serde(serialize_with = "crate::arc::serialize")]
         status: Arc<PodStatus>,
-        /// Where its worker stands; once it is `Finished` the pod may be deleted.
+        /// The stage of its worker; once it is `Finished` the pod may be deleted.
         stage: Stage,
     },
     /// Tell users.
@@ -412,23 +412,24 @@ pub enum Command {
     Measure {
         /// To be returned with the answer.
         ticket: u64,
-        /// Pods whose use is to be told.
+        /// The pods to measure.
         pods: Scope,
-        /// What they use of disks as well, which takes longer.
+        /// Measure their disk usage as well, which takes longer.
         disks: bool,
     },
-    /// Free something without ending a pod. Dead containers that nobody needs have gone before.
+    /// Free something without evicting a pod. Dead containers that are not needed are removed
+    /// before.
     Reclaim {
         /// To be returned with the answer.
         ticket: u64,
-        /// What is short.
+        /// The scarce signal.
         signal: Signal,
         /// How many of them.
         containers: u32,
-        /// Remove all images that nobody uses.
+        /// Remove all unused images.
         images: bool,
     },
-    /// What the node is short of changed: for its object's conditions, now.
+    /// The node's pressure conditions changed: for its object, now.
     Pressure(Pressure),
     /// Tell users that a pod is evicted: an event with annotations.
     Evicted {
@@ -443,7 +444,7 @@ pub enum Command {
     NodeEvent(NodeEvent),
 }
 
-/// What metrics count of the decisions.
+/// The decisions that metrics count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Count {
     /// A pod was refused for this reason.
@@ -456,7 +457,7 @@ pub enum Count {
     Accepted(&'static str),
     /// A pod's spec asks for a resize.
     Asked(crate::resize::Asked),
-    /// The runtime had a pod that nobody knew.
+    /// The runtime had a pod that no source knew.
     Orphan,
     /// A pod is begun again under its uid; whether it is a static one.
     Restarted(bool),
@@ -466,7 +467,7 @@ pub enum Count {
     EvictionAge(Signal, Duration),
 }
 
-/// What the workers need of the configuration.
+/// The part of the configuration that the workers need.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// How often a pod is looked at without a reason (`syncFrequency`).
@@ -477,7 +478,7 @@ pub struct Settings {
     pub crash_loop: Curve,
     /// Name of the runtime, the prefix of container ids in the status.
     pub node: NodeFacts,
-    /// What the node offers to pods, as far as is known without its object.
+    /// The node's offer to pods, as far as is known without its object.
     #[serde(with = "crate::arc")]
     pub admission: Arc<admit::Node>,
     /// The node has an object at an API server: pods from there wait until it was looked at.

@@ -1,7 +1,8 @@
 //! What a worker makes of a read: when it believes the runtime, when the kernel, when to look again.
 //!
-//! Pure. The kernel is ahead of the runtime: after an end that it told, the pod is read again until
-//! the runtime agrees, a bounded number of times. What only the kernel knows is kept as evidence.
+//! Pure. The kernel is ahead of the runtime: after an exit event the pod is read again until the
+//! runtime agrees, a bounded number of times. Facts that only the kernel knows are kept as
+//! evidence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use crate::sync::plan;
 use crate::worker::step::{Context, Stage, Worker};
 use pintle_api_types::ids::{ContainerId, Mono, Now};
 
-/// First wait before a read that has to show an end which kernel or task events told. containerd
-/// needs 30 to 45 ms until it does and then says so itself: each read before is in competition with
-/// that. There were ten for every end when this was 5 ms after a first one at once.
+/// Delay before the first re-read after an exit event of the kernel or of the task. containerd
+/// needs 30 to 45 ms to list the end and then says so itself: each read before that competes with
+/// it. With 5 ms, after an immediate first read, there were ten reads for every end.
 const REREAD_FIRST: Duration = Duration::from_millis(20);
 /// Longest such wait.
 const REREAD_MAX: Duration = Duration::from_millis(160);
@@ -22,7 +23,7 @@ const REREAD_MAX: Duration = Duration::from_millis(160);
 const READ_RETRY_MAX: Duration = Duration::from_secs(10);
 /// Reads in a row that may disagree with the kernel before the relist is left to settle it.
 const REREADS_MAX: u32 = 40;
-/// The same for a container of which the kernel has told an end before that was none.
+/// The same for a container for which the kernel reported a false exit before.
 const REREADS_DOUBTED_MAX: u32 = 6;
 
 impl Worker {
@@ -31,7 +32,7 @@ impl Worker {
         self.stage >= Stage::Terminating && self.sync_run.is_some()
     }
 
-    /// Has the pod read until the runtime shows this end; tells when to begin with that.
+    /// Has the pod read until the runtime shows this end; returns the delay before the first read.
     pub(super) fn expect_exit(&mut self, id: ContainerId) -> Duration {
         let known = self.observed.containers.iter().find(|c| c.id == id);
         if known.is_none_or(|c| c.state == RunState::Exited) {
@@ -93,7 +94,7 @@ impl Worker {
         !self.expected_exits.is_empty()
     }
 
-    /// The kernel has told ends of one of these containers that were none.
+    /// The kernel has reported false exits of one of these containers.
     fn was_wrong(&self) -> bool {
         self.expected_exits.iter().any(|id| self.doubted.contains(id))
     }
@@ -139,7 +140,7 @@ impl Worker {
         for container in dead {
             let earliest = if ran.contains(&container.id) { self.observed_at } else { Mono::PAST };
             let end = self.ends.entry(container.id.clone()).or_insert(Mono::PAST);
-            // A runtime that was down tells of the end first and learns later when it was.
+            // A runtime that was down reports the end first and its time later.
             if *end == Mono::PAST {
                 *end = now.mono_of(container.finished_at).max(earliest);
             }

@@ -1,4 +1,4 @@
-//! All workers: who may begin, who is an orphan, when to list everything, when to wake.
+//! All workers: admission, orphans, the next list, the next wake-up.
 //!
 //! Pure, see the module's header. Static pods of one name run one after the other: a newcomer waits
 //! until the earlier one has ended. What the runtime knows and no source wants is stopped, but only
@@ -39,7 +39,7 @@ pub struct Pods {
     pub(crate) settings: Settings,
     pub(crate) workers: BTreeMap<PodUid, Worker>,
     pub(crate) index: Index,
-    /// What the admitted pods hold together.
+    /// The sum of the admitted pods.
     pub(super) taken: Taken,
     /// Workers that have not begun.
     pub(super) line: Line,
@@ -59,22 +59,22 @@ pub struct Pods {
     pub(super) listing: bool,
     /// Something was lost since the list under way began: another one follows it at once.
     pub(super) list_again: bool,
-    /// The first list that tells all pods since every source has reported.
+    /// The first complete list of pods since every source has reported.
     pub(super) ready_stamp: u64,
     pub(crate) out: Vec<Command>,
     /// Records of an earlier run, for pods that have not come yet.
     pub records: BTreeMap<PodUid, Record>,
-    /// What has to survive a restart.
+    /// The records that survive a restart.
     pub(super) book: Book,
-    /// Pods whose resize is looked at again, in the order in which that is done.
+    /// Pods with a pending resize, in the order in which it is tried again.
     pub pending: Vec<PodUid>,
     pub(super) resize_at: Mono,
     pub(super) notes: Notes,
     /// The node is being shut down.
     pub(super) shutdown: Option<Shutdown>,
-    /// Who has to go when the node runs out of something.
+    /// Node-pressure eviction.
     pub(super) evictor: Evictor,
-    /// What is thrown away, and when.
+    /// The state of garbage collection.
     pub(super) garbage: Garbage,
 }
 
@@ -122,7 +122,7 @@ impl Pods {
                 self.with(&uid, now, |w, _| w.remove());
             }
             Input::Unreadable(uids) => {
-                // Whoever is not among them any more may be left over.
+                // A pod that is no longer among them may be an orphan.
                 self.unreadable = uids;
                 self.list_soon(now);
             }
@@ -259,7 +259,7 @@ impl Pods {
                 self.freed.push(name.clone());
             }
         }
-        // Before the first list nobody knows whether an earlier pod of this name still runs.
+        // Before the first list it is unknown if an earlier pod of this name still runs.
         let begins = self.may_begin(&uid, worker.is_serial(), name.clone()) && self.listed_once;
         if begins && !self.is_blocked(&uid) {
             worker.begin();
@@ -354,7 +354,7 @@ impl Pods {
         owned
     }
 
-    /// Lets pods begin whose name is free now and that need not wait for room.
+    /// Starts pods with a name that is free now, unless they wait for room.
     fn begin_waiting(&mut self, now: Now) {
         for uid in self.line.all() {
             self.begin_one(&uid, now);
@@ -419,8 +419,8 @@ impl Pods {
         self.out.push(Command::List { stamp: self.counter });
     }
 
-    /// A list that is under way may have missed what is to be seen.
-    /// Nobody is known to be left over before a list that begins from now on.
+    /// Starts a new list, because the one under way may have missed the change. No pod is known to
+    /// be an orphan before a list that begins from now on.
     fn list_anew(&mut self, now: Now) {
         self.listed_since_ready = false;
         self.ready_stamp = self.counter + 1;

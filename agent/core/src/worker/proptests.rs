@@ -46,7 +46,7 @@ pub(crate) enum Step {
     Tick { after_ms: u64 },
 }
 
-/// What the runtime shows of a pod: sandboxes' readiness, containers' name, attempt, state, code.
+/// The runtime's record of a pod: sandboxes' readiness, containers' name, attempt, state, code.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     sandboxes: Vec<bool>,

@@ -16,7 +16,7 @@ use pintle_api_types::ids::PodUid;
 struct Slot {
     /// The read under way.
     running: Option<u64>,
-    /// What the read after it has to answer.
+    /// The stamp that the read after it has to reach.
     next: Option<u64>,
     /// The newest read that has ended.
     done: u64,
@@ -67,8 +67,8 @@ impl Reads {
         slot.running
     }
 
-    /// The read under way ends without an answer, and none follows it: whoever asked is told that
-    /// it failed and asks again.
+    /// The read under way ends without an answer, and none follows it: the caller is notified of
+    /// the failure and asks again.
     pub fn given_up(&mut self, uid: &PodUid) {
         if let Some(slot) = self.slots.get_mut(uid) {
             (slot.running, slot.next) = (None, None);
@@ -119,8 +119,8 @@ mod tests {
         assert!(reads.due(&uid(), 4));
     }
 
-    /// The answer is on its way to the worker, who waits in a full queue: what is asked now must
-    /// be read, although nobody has taken the answer yet.
+    /// The answer is on its way to a worker with a full queue: a new request must cause a read,
+    /// although the answer has not been taken yet.
     #[test]
     fn a_question_between_the_end_of_a_read_and_its_answer_is_read() {
         let mut reads = asked();
@@ -138,7 +138,7 @@ mod tests {
         assert!(reads.is_empty());
         assert!(!reads.due(&uid(), 2), "a delayed read of a pod that is gone");
         assert!(reads.is_empty());
-        // The pod is begun anew while the old read is still under way.
+        // The pod is restarted while the old read is still under way.
         reads.asked(&uid());
         assert!(reads.due(&uid(), 2));
         assert_eq!(reads.ended(&uid(), 1), None);
@@ -174,7 +174,7 @@ mod tests {
                             running = Some((asked, asked));
                         }
                     }
-                    // A question whose read begins later.
+                    // A request with a read that begins later.
                     1 => {
                         asked += 1;
                         delayed.push(asked);

@@ -10,7 +10,7 @@ use crate::worker::{Failure, Hint, Input};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::hash;
 
-/// A pod of this policy whose container runs, and the same pod with another image.
+/// A pod of this policy with a running container, and the same pod with another image.
 fn with_new_image(policy: &str) -> (Host, Pod) {
     let mut pod = plain("p", "100m");
     let spec = pod.spec.as_mut().expect("a spec");
@@ -30,7 +30,7 @@ fn container(host: &Host) -> Value {
     host.status("p")["containerStatuses"][0].clone()
 }
 
-/// The sync kills the container with this code and goes no further; tells what it is to do.
+/// The sync kills the container with this code and goes no further; returns the planned actions.
 fn kill_only(host: &mut Host, pod: Pod, code: i32) -> Vec<Action> {
     host.lingers = true;
     host.want(pod);

@@ -37,7 +37,7 @@ const RETRY: Duration = Duration::from_secs(180);
 /// Why room may have become free: a pod ended, or takes less.
 pub(super) const FREED: [&str; 2] = ["pod_terminated", "pod_resized"];
 
-/// What an earlier run of the agent knew of a pod.
+/// A pod's record from an earlier run of the agent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     pub(super) allocated: Option<PodResources>,
@@ -134,7 +134,7 @@ impl Pods {
         }
     }
 
-    /// Puts a pod among those whose resize is to be looked at.
+    /// Adds a pod to those with a pending resize.
     // k8s: pkg/kubelet/allocation/allocation_manager.go sortPendingResizes
     pub(super) fn put_off(&mut self, uid: PodUid) {
         if !self.pending.contains(&uid) {
@@ -229,8 +229,8 @@ impl Worker {
         }
     }
 
-    /// Where a resize stands among others: what asks for no more comes first, then by priority,
-    /// class, and how long it has waited.
+    /// The position of a resize among others: one that requests no more comes first, then by
+    /// priority, class, and waiting time.
     fn resize_order(&self) -> (bool, Reverse<i32>, bool, UnixNanos) {
         let (Some(wanted), Some(given)) = (self.wanted.as_deref(), self.pod.as_deref()) else {
             return (false, Reverse(0), false, UnixNanos::NEVER);
@@ -291,9 +291,9 @@ impl Worker {
         }
     }
 
-    /// What the containers that a sync starts will have. Noted before they start, so that no
-    /// crash leaves one without a record. Returned of those that the sync kills first: until that
-    /// is done they have what they had.
+    /// The resources that the containers of a sync will start with. Recorded before they start, so
+    /// that no crash leaves one without a record. Returns those of the containers that the sync
+    /// kills first: until that is done they keep their old resources.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go startContainer
     pub(super) fn note_actuated(
         &mut self,

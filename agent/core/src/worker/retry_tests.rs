@@ -1,4 +1,5 @@
-//! Somebody ends a pod's waits: what waited is tried at once, and what fails again waits longer.
+//! A user ends a pod's waits: its waiting actions are tried at once, and an action that fails again
+//! waits longer.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ impl Host {
     }
 }
 
-/// A pod whose container has crashed so often that it waits as long as this.
+/// A pod with a container in a crash loop of this wait.
 fn in_crash_loop(seconds: u64) -> Host {
     let mut host = Host::new();
     host.want(plain("p", "100m"));

@@ -1,9 +1,9 @@
 //! The record of a pod as people and its prober see it.
 //!
-//! Pure, part of the worker. What is planned is planned on the record itself; what is shown differs
-//! from it in three ways: an end that the runtime has told and does not list yet is shown already, a
-//! container whose postStart hook still runs is shown as not started yet, and one that a sync kills
-//! to start it again is shown as it was until the sync is over.
+//! Pure, part of the worker. Plans use the record itself; the status differs from it in three ways:
+//! an end that the runtime has reported and does not list yet is shown already, a container with a
+//! running postStart hook is shown as not started yet, and one that a sync kills to start it again
+//! is shown as it was until the sync is over.
 // k8s: pkg/kubelet/kubelet.go SyncPod: a status is made before a sync, never within it
 
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::restart;
 
 impl Worker {
-    /// The record as it is shown, `None` when that is as it is: with ends that the runtime tells
-    /// and does not list yet, and with containers whose postStart hook still runs as not started
-    /// yet, because the kubelet tells of them only when the hook is done.
+    /// The record for the status, `None` when it equals the real one: with ends that the runtime
+    /// has reported and does not list yet, and with containers in a postStart hook as not started
+    /// yet, because the kubelet reports them only when the hook is done.
     pub(super) fn shown(&self) -> Option<ObservedPod> {
         let hooked = self.hooked();
         let shown = |container: &ObservedContainer| {

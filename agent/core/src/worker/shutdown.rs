@@ -1,9 +1,9 @@
-//! The node is being shut down: pods end group by group, and nobody is let in.
+//! Node shutdown: pods end group by group, and new pods are refused.
 //!
-//! Pure, part of `Pods`. Whoever belongs to a group whose turn has come is told to end, once. After
-//! each input it is asked whether the group is over, so that the next one begins without a wait.
-//! Before all pods are known no group is over but by its time: an agent that starts in the middle
-//! hears of its pods one by one. A pod that has ended for the shutdown stays so when it is given up.
+//! Pure, part of `Pods`. Pods of the current group are stopped, once. After each input it is
+//! checked if the group is over, so that the next one begins without a wait. Before all pods are
+//! known no group is over but by its time: an agent that starts in the middle learns of its pods
+//! one by one. A pod that has ended for the shutdown stays so when it is given up.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go killPods
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 
 impl Pods {
-    /// What the node offers, with what only the decisions know of it.
+    /// Sets the node's offer, with the facts that only the decisions know.
     pub(super) fn offered(&mut self, node: Arc<admit::Node>) {
         self.settings.admission = node;
         self.close(self.shutdown.is_some());
@@ -37,7 +37,7 @@ impl Pods {
         self.settings.node = node;
     }
 
-    /// Nobody is let in.
+    /// True while every new pod is refused.
     pub(super) fn is_closed(&self) -> bool {
         self.shutdown.is_some()
     }
@@ -68,7 +68,7 @@ impl Pods {
         }
     }
 
-    /// Ends the pods whose turn has come, and begins the next group's when this one is over.
+    /// Ends the pods of the current group, and moves on to the next group when this one is over.
     pub(super) fn shut_down(&mut self, now: Now) {
         let Some(mut shutdown) = self.shutdown.take() else { return };
         let mut moved = false;
@@ -110,7 +110,7 @@ impl Worker {
         self.pod.as_ref().and_then(|pod| pod::spec(pod).priority).unwrap_or(0)
     }
 
-    /// It has not been told yet, and there is something to end.
+    /// True if it has not been stopped for the shutdown yet, and has something to end.
     fn may_be_shut_down(&self) -> bool {
         let is_over = self.stage >= Stage::Terminated
             || status::is_terminal(self.status.phase.as_deref()) && !self.needs_kill();
@@ -125,13 +125,13 @@ impl Worker {
         if self.observed_stamp > 0 {
             return self.evict(shutdown::verdict(), grace, now);
         }
-        // Nobody knows whether it is over already. Nothing of it may begin until that is known.
+        // It is unknown if the pod is over already, so nothing of it may start until that is known.
         self.unjudged = Some(began_at);
         self.terminate(grace);
     }
 
-    /// A new agent sees for the first time what it was told to end. What was over before the
-    /// shutdown began has ended by itself, whatever an earlier agent could tell of it.
+    /// Judges a pod that a new agent has to stop, at its first read. A pod that was over before the
+    /// shutdown began has ended by itself, whatever an earlier agent could report of it.
     pub(super) fn judge(&mut self, context: &Context<'_>) {
         if self.observed_stamp == 0 {
             return;

@@ -153,7 +153,7 @@ fn what_has_not_had_its_turn_goes_on_when_it_is_given_up() {
     for uid in ["middle", "critical"] {
         assert_eq!(host.stage(uid), Some(Stage::Syncing));
     }
-    // And the next one begins anew.
+    // And the next one starts over.
     host.tell(begins());
     assert_eq!(host.stage("critical"), Some(Stage::Finished));
 }
@@ -184,7 +184,7 @@ fn pods_that_wait_for_the_node_object_are_refused_at_once() {
     assert_eq!(host.status("later")["reason"], "NodeShutdown");
 }
 
-/// What the last command of the kind says.
+/// The content of the last command of the kind.
 fn records(host: &mut Host, input: Input) -> Vec<Record> {
     let commands = host.pods.handle(host.now, input).into_iter();
     let told = commands.filter_map(|command| match command {

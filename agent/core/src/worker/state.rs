@@ -1,7 +1,7 @@
 //! All that `Pods` knows, as plain data: from there a replay goes on as the agent did.
 //!
-//! Pure. What follows from the rest is not in it and is made anew: indices, sums of what pods hold,
-//! texts of checkpoints. Everything else has to be here; a field that is forgotten shows as a
+//! Pure. Values that follow from the rest are not in it and are rebuilt: indices, sums of admitted
+//! pods, texts of checkpoints. Everything else has to be here; a field that is forgotten shows as a
 //! difference of a replay (`flight::proptests`). Only between two inputs, when no command waits.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +67,7 @@ impl State {
 }
 
 impl Pods {
-    /// What it knows now.
+    /// The current state.
     pub fn state(&self) -> State {
         assert!(self.out.is_empty(), "only between two inputs");
         let (waiting, blocked) = self.line.parts();

@@ -37,7 +37,7 @@ const READ_STOPPING: Duration = Duration::from_secs(1);
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
 const ORPHAN_GRACE_SECONDS: i64 = 1;
 
-/// Where a worker stands.
+/// The stage of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Stage {
     /// An earlier pod of the same name has not ended yet.
@@ -52,7 +52,7 @@ pub enum Stage {
     Finished,
 }
 
-/// What a sync is for.
+/// A sync under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SyncRun {
     pub ticket: u64,
@@ -61,12 +61,12 @@ pub(crate) struct SyncRun {
     pub done: usize,
     pub cancelled: bool,
     pub failed: bool,
-    /// What containers get that it kills and starts again, until they are killed.
+    /// New resources of containers that it kills and starts again, until they are killed.
     #[serde(default)]
     pub of_killed: BTreeMap<String, ResourceRequirements>,
 }
 
-/// What a worker sees of the world at one call.
+/// The inputs of a worker at one call.
 pub struct Context<'a> {
     pub now: Now,
     pub node: &'a NodeFacts,
@@ -77,7 +77,7 @@ pub struct Context<'a> {
     pub out: &'a mut Vec<Command>,
 }
 
-/// What a worker leaves for the others to know.
+/// The effects of a worker's turn on the rest of the core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
     /// Records changed that have to survive a restart of the agent.
@@ -104,7 +104,7 @@ pub struct Worker {
     /// Effective grace period in seconds once terminating; only shrinks.
     pub grace_seconds: Option<i64>,
     pub(crate) verdict: Option<Verdict>,
-    /// By then everything of a pod that had to go should have ended.
+    /// The time at which all stopped containers of a pod should have ended.
     pub(super) overdue_at: Option<Mono>,
     /// No source wants it any more.
     pub removed: bool,
@@ -114,11 +114,11 @@ pub struct Worker {
     #[serde(with = "crate::arc")]
     pub(crate) observed: Arc<ObservedPod>,
     pub(super) observed_stamp: u64,
-    /// A plan needs a record whose read began after this stamp.
+    /// A plan needs a record from a read that began after this stamp.
     pub(super) need_stamp: u64,
     pub(crate) reading: Option<u64>,
     pub(super) expected_exits: BTreeSet<ContainerId>,
-    /// Containers of which the kernel has told ends that were none.
+    /// Containers for which the kernel reported a false exit.
     pub(super) doubted: BTreeSet<ContainerId>,
     pub(super) rereads: u32,
     pub(super) read_failures: u32,
@@ -138,7 +138,7 @@ pub struct Worker {
     pub(crate) probes: ProbeView,
     #[serde(with = "crate::arc")]
     pub(crate) status: Arc<PodStatus>,
-    /// The status and the stage that were told last.
+    /// The last published status and stage.
     #[serde(with = "crate::arc::first")]
     pub(crate) published: (Arc<PodStatus>, Stage),
     pub(crate) failures: u32,
@@ -158,29 +158,29 @@ pub struct Worker {
     pub refresh_at: Option<Mono>,
     pub(super) refresh_failures: u32,
     pub(crate) last_failure: Option<Failure>,
-    /// What the pod takes of the node since it was admitted.
+    /// The node resources that the pod holds since it was admitted.
     pub requests: Option<Amounts>,
     /// The pod as its source has it, while it asks for resources that it was not given.
     #[serde(with = "crate::arc::option")]
     pub wanted: Option<Arc<Pod>>,
-    /// What its containers were last told to have.
+    /// The resources that its containers were last given.
     pub actuated: PodResources,
     pub(crate) resize: ResizeConditions,
-    /// What `Command::Probe` was last given.
+    /// The last content of `Command::Probe`.
     pub(super) probing: Option<(Vec<ContainerId>, Option<String>, bool)>,
     /// It ends because the node is being shut down, in this group.
     #[serde(default)]
     pub(crate) ends_with: Option<Window>,
-    /// When that shutdown began, until the first read tells whether the pod was over by then.
+    /// When that shutdown began, until the first read shows if the pod was over before.
     #[serde(default)]
     pub(super) unjudged: Option<UnixNanos>,
     /// How many ends of a container stay when it is started again.
     #[serde(default)]
     pub(super) ends_kept: usize,
-    /// What of it is to go.
+    /// The containers of it to remove.
     #[serde(default)]
     pub(super) discards: Option<Discards>,
-    /// What ended it is kept for an agent that comes after this one.
+    /// Its verdict is kept for a later agent.
     #[serde(default)]
     pub(super) keeps_verdict: bool,
 }
@@ -261,7 +261,7 @@ impl Worker {
         self.pod.as_ref()
     }
 
-    /// Where it stands.
+    /// Its stage.
     pub fn stage(&self) -> Stage {
         self.stage
     }
@@ -281,7 +281,7 @@ impl Worker {
         &self.observed
     }
 
-    /// What it would do now, for the dry run; empty while a sync is under way.
+    /// The plan it would make now, for the dry run; empty while a sync is under way.
     pub fn dry_run(&self, now: Mono) -> plan::Plan {
         match &self.pod {
             Some(pod) if self.stage <= Stage::Syncing => self.plan(pod, now),
@@ -289,7 +289,7 @@ impl Worker {
         }
     }
 
-    /// What is left of the sync under way, the action that is being carried out first.
+    /// The remaining actions of the sync under way, the current one first.
     pub fn current_actions(&self) -> &[Action] {
         self.sync_run.as_ref().map_or(&[], |p| p.actions.get(p.done..).unwrap_or_default())
     }
@@ -304,13 +304,13 @@ impl Worker {
         self.wake_at
     }
 
-    /// What of it is in the indices over all workers.
+    /// Its values in the indices over all workers.
     pub(super) fn indexed(&self) -> Indexed {
         (self.wake_at, self.observed.version)
     }
 
-    /// True for a pod that may not run beside another one of its name: a static one, whose files
-    /// and mirror pod go by name, and one that only the runtime knows.
+    /// True for a pod that may not run beside another one of its name: a static pod, because its
+    /// files and mirror pod go by name, and a pod that only the runtime knows.
     // k8s: pkg/kubelet/pod_workers.go allowStaticPodStart
     pub(super) fn is_serial(&self) -> bool {
         self.pod.as_ref().is_none_or(|pod| pod::is_static(pod))
@@ -323,10 +323,10 @@ impl Worker {
         is_over && (self.cleaned() || self.goes_on())
     }
 
-    /// The pod was removed and is wanted again under its uid, as one whose manifest is put back
-    /// into its folder. What has ended of it stays in the runtime, and starts of its containers are
-    /// counted on. If it does not restart what has ended, it begins with nothing instead: it would
-    /// be over at once.
+    /// The pod was removed and is wanted again under its uid, for example because its manifest is
+    /// put back into its folder. Its ended containers stay in the runtime, and their restart counts
+    /// go on. If it does not restart what has ended, it begins with nothing instead: it would be
+    /// over at once.
     // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups (restartable static pods)
     pub(super) fn goes_on(&self) -> bool {
         let restarts = |pod: &Arc<Pod>| {
@@ -383,11 +383,11 @@ impl Worker {
         }
     }
 
-    /// Others have written the pod's status. What waits goes on waiting: a write of our own comes
-    /// back this way, and must not start anything anew.
+    /// Takes a pod with a status written by others. Waits go on: the agent's own write comes back
+    /// this way, and must not restart anything.
     pub fn reconcile(&mut self, pod: Arc<Pod>) {
         if let Some(again) = &mut self.again {
-            // What begins after this one begins with what people know of it by then: it may be over.
+            // The next start of the pod begins with the newest known object: the pod may be over.
             *again = pod;
             return;
         }
@@ -417,7 +417,7 @@ impl Worker {
         self.terminate(grace_seconds);
     }
 
-    /// As `kill`, and people are told when it takes much longer than it may.
+    /// As `kill`, with an event when it takes much longer than its grace period.
     // k8s: pkg/kubelet/pod_workers.go killPodNow
     pub fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: Mono) {
         let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
@@ -450,8 +450,8 @@ impl Worker {
         }
         self.retry_at = None;
         if let Some(run) = &mut self.sync_run {
-            // Given up below, in `advance`: a sync that starts must not start anything more, one that
-            // stops has to go on with less time.
+            // Given up below, in `advance`: a sync that starts must not start anything more, one
+            // that stops goes on with less time.
             run.cancelled = run.cancelled || self.stage == Stage::Terminating;
         }
     }

@@ -16,8 +16,8 @@ use crate::worker::step::{Context, Stage, Worker};
 use pintle_api_types::ids::Mono;
 use pintle_api_types::pod;
 
-/// A pod that is being brought up is looked at for its new sandbox after this at the earliest: that
-/// is not written sooner, and mostly its containers run by then, which is a read of its own.
+/// The least delay before the read for a new sandbox of a pod that is starting: its status is not
+/// written sooner, and mostly its containers run before that, which causes a read of its own.
 const READ_STARTING: Duration = Duration::from_secs(1);
 /// Wait after a failed sync.
 // k8s: pkg/kubelet/kubelet.go backOffPeriod
@@ -122,7 +122,7 @@ impl Worker {
         self.waiting.insert(name.to_owned(), Waiting { reason, message });
     }
 
-    /// What the whole pod needs failed: volumes, sandbox, a stop.
+    /// An action for the whole pod failed: volumes, sandbox, a stop.
     fn pod_failed(&mut self, action: &Action, failure: &Failure, now: Mono) {
         self.failures += 1;
         let bounds = match action {

@@ -1,5 +1,5 @@
-//! What tests of the whole core share: its settings, pods, and a host whose runtime of a few lines
-//! answers the core's commands at once.
+//! The shared setup of tests of the whole core: its settings, pods, and a host with a runtime of a
+//! few lines that answers the core's commands at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,13 +63,13 @@ pub(super) struct Host {
     pub(super) breaks: bool,
     /// Nothing can be stopped.
     pub(super) stubborn: bool,
-    /// What is dead cannot be removed.
+    /// Dead containers cannot be removed.
     pub(super) keeps_dead: bool,
     /// Containers that fail to start with this.
     pub(super) failing: BTreeMap<String, Failure>,
     /// Names of the containers that were started since the last look.
     pub(super) starts: Vec<String>,
-    /// What the prober was told: the pod's address, and how many of its containers run.
+    /// The prober's last input: the pod's address, and how many of its containers run.
     pub(super) probed: Vec<(Option<String>, usize)>,
     /// Reads of the node's object that wait for their answer.
     pub(super) node_reads: Vec<u64>,
@@ -125,7 +125,7 @@ impl Host {
         host
     }
 
-    /// The agent starts anew, with what it left on disk.
+    /// Restarts the agent, with the records it left on disk.
     pub(super) fn restart(&mut self, pods: Vec<Pod>) {
         self.restart_with(small_settings(), pods);
     }
@@ -145,7 +145,7 @@ impl Host {
         self.tell(Input::SourcesReady);
     }
 
-    /// What was begun while it lingered comes to its end.
+    /// Completes the sync that began while it lingered.
     pub(super) fn finish(&mut self, uid: &str) {
         self.lingers = false;
         let ticket = self.ticket(uid);
@@ -182,7 +182,7 @@ impl Host {
         }
     }
 
-    /// Whoever reads that a pod has ended may send another one for its place at once.
+    /// A client that reads that a pod has ended may send another one for its place at once.
     pub(super) fn check_places(&self) {
         for worker in self.pods.workers() {
             let phase = worker.status().phase.as_deref();

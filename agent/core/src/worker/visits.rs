@@ -11,7 +11,7 @@ pub(super) fn count() {
     VISITS.set(VISITS.get() + 1);
 }
 
-/// What a test looks at itself does not count.
+/// Runs a test's own look without counting it.
 pub(super) fn uncounted(look: impl FnOnce()) {
     let before = VISITS.get();
     look();

@@ -1,8 +1,8 @@
 //! What a pod waits for before it is tried again, and the end of all these waits at once.
 //!
-//! Pure. Whoever has mended the cause of a crash, a pull or a mount need not wait for the agent to
-//! look again, nor make the pod anew. Only waits of the agent's own end: what is under way goes on,
-//! and what fails again waits longer than before, as if nobody had asked.
+//! Pure. After a user has fixed the cause of a failed start, pull or mount, the pod need neither
+//! wait for the next try nor be recreated. Only the agent's own waits end: an action under way goes
+//! on, and an action that fails again waits longer than before, as without the request.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::sync::backoff::Pause;
 use crate::worker::step::{Stage, Worker};
 use pintle_api_types::ids::Mono;
 
-/// What a timeline and a replay say of it.
+/// The text of timeline and replay for it.
 pub const RETRY_TOLD: &str = "somebody asked that nothing of it waits any longer";
 
 /// A wait of a pod.
@@ -20,13 +20,13 @@ pub struct Wait {
     pub what: String,
     /// Why it waits, as its status or its last failure says.
     pub reason: String,
-    /// What is left of it.
+    /// The remaining wait.
     pub left: Duration,
 }
 
 impl Worker {
-    /// What the pod waits for and for how long, what holds up all of it first; nothing for one that
-    /// has not begun or is being ended.
+    /// The waits of the pod and their remaining time, with the wait that holds up all of it first;
+    /// none for a pod that has not started or is ending.
     pub fn waits(&self, now: Mono) -> Vec<Wait> {
         let Some(pod) = self.pod.as_ref().filter(|_| self.stage == Stage::Syncing) else {
             return Vec::new();
@@ -53,7 +53,7 @@ impl Worker {
             .collect()
     }
 
-    /// Somebody asks that the pod is tried again now.
+    /// Handles a user's request to try the pod again now.
     pub(super) fn retry(&mut self, now: Mono) {
         if self.stage != Stage::Syncing {
             return;

@@ -15,13 +15,13 @@ use pintle_api_types::ids::{ContainerId, UnixNanos};
 const HOUR: i64 = 3600 * 1_000_000_000;
 
 impl Host {
-    /// Somebody sets the wall clock.
+    /// A user sets the wall clock.
     fn set_clock(&mut self, by: i64) {
         self.now.wall = UnixNanos(self.now.wall.0 + by);
     }
 }
 
-/// Where the wall clock is set before and after the end of a container.
+/// The wall clock's steps before and after the end of a container.
 const STEPS: [(i64, i64); 5] = [(0, 0), (8, 0), (-8, 0), (0, 8), (0, -8)];
 
 #[test]
@@ -217,7 +217,7 @@ fn an_end_that_the_runtime_goes_on_denying_was_none() {
         let shown = host.pods.worker(&"p".into()).expect("a worker").observed().clone();
         assert_eq!(shown.containers[0].evidence.exit, None, "it is kept as evidence");
     }
-    // Its real end, which the runtime loses, is told by the kernel again.
+    // The kernel reports its real end, which the runtime loses, again.
     let (container, at) = (Some(id.clone()), host.now.plus(Duration::from_secs(1)).wall);
     let record = host.records.get_mut("p").expect("a pod");
     record.containers[0].state = crate::observed::RunState::Exited;

@@ -1,4 +1,4 @@
-//! Records: their form, what is added to them, whose credentials count.
+//! Records: their form, additions to them, and matching credentials.
 
 use crate::image::pull_credential::{Coordinates, Credential, Source};
 use crate::image::pull_record::{Intent, Known, Match, Record, file_name};

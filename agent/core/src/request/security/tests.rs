@@ -1,4 +1,4 @@
-//! Tables of rights: who wins, what is refused, and in which words.
+//! Tables of security settings: precedence, refusals, and their messages.
 
 use super::profiles::APPARMOR_ANNOTATION;
 use super::*;

@@ -143,7 +143,7 @@ fn any_world() -> impl Strategy<Value = World> {
         })
 }
 
-/// What of the pod runs and belongs there: everything as it should be.
+/// The part of the pod that runs as planned: everything is healthy.
 fn running_world() -> impl Strategy<Value = World> {
     any_world().prop_map(|mut world| {
         world.restart_all = false;

@@ -407,6 +407,6 @@ fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
     };
     let plan = of(&pod(side("2")), &PodResources::of(&pod(side("1"))));
     assert_eq!(shown(&plan), "prepare, kill s0, resizepod, start s 1");
-    // Nobody knows what they have: an update is harmless, a restart is not.
+    // Their numbers in force are unknown: an update is harmless, a restart is not.
     assert_eq!(shown(&of(&new, &PodResources::default())), "resizepod");
 }
