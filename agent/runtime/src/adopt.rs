@@ -1,10 +1,10 @@
-//! Pods that ran before this agent and live in another cgroup than it would have made: where that is,
-//! what works on it, what is told of it.
+//! Adopted pods in another cgroup than this agent would have made: the place of the cgroup,
+//! operations on it, and the log of the differences.
 //!
-//! Effects of `observed::adopted`, which decides. Input: a sync's order, whose record has the runtime
-//! specs of what was found running. A pod that lives elsewhere is followed, resized and in the end
-//! removed there. What is removed elsewhere has the pod's uid in its name. Bounds: one record per pod
-//! of what was told.
+//! Effects of `observed::adopted`, which decides. Input: a sync's order; its record has the runtime
+//! specs of the adopted containers. A pod that lives elsewhere is followed, resized and in the end
+//! removed there. A cgroup is removed elsewhere only if it has the pod's uid in its name. Bounds:
+//! one record per pod of the logged differences.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,13 +22,13 @@ use crate::start::Start;
 /// In the timeline: what differs.
 const ADOPTED: &str = "AdoptedAsItIs";
 
-/// Whether this sync gives the pod a new sandbox, and with it the usual cgroup.
+/// True if this sync gives the pod a new sandbox, and with it the usual cgroup.
 pub(super) fn makes_sandbox(order: &SyncOrder) -> bool {
     order.actions.iter().any(|action| matches!(action, Action::CreateSandbox { .. }))
 }
 
 impl Executor {
-    /// Where the pod is during this sync.
+    /// The pod's cgroup during this sync.
     fn home(&self, order: &SyncOrder, pod: &Pod) -> CgroupHome {
         match makes_sandbox(order) {
             true => CgroupHome::Usual,
@@ -49,7 +49,7 @@ impl Executor {
         Some((path, dir.await.ok()??))
     }
 
-    /// Whether nothing of the pod is going to be in the usual cgroup.
+    /// True if no container of the pod will be in the usual cgroup.
     pub(super) fn stays_together(&self, order: &SyncOrder, pod: &Pod) -> bool {
         let starts = |action: &Action| matches!(action, Action::StartContainer { .. });
         let home = self.home(order, pod);
@@ -57,13 +57,13 @@ impl Executor {
             || !order.actions.iter().any(starts)
     }
 
-    /// The cgroup in which a container is made whose sandbox lives elsewhere.
+    /// The cgroup of a new container when its sandbox lives elsewhere.
     pub(super) fn parent_of_new(&self, start: &Start<'_>) -> Option<String> {
         let home = self.home(start.order, start.pod);
         adopted::parent_of_new(&self.node.cgroup, &home)
     }
 
-    /// Whether a new container is not below the cgroup that is followed, which is the sandbox's.
+    /// True if a new container is not below the cgroup that is followed, which is the sandbox's.
     pub(super) fn starts_outside(&self, start: &Start<'_>) -> bool {
         let home = self.home(start.order, start.pod);
         matches!(home, CgroupHome::Elsewhere(_)) && self.parent_of_new(start).is_none()
@@ -96,7 +96,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Tells once for each sandbox that was there before this agent what differs.
+    /// Logs the differences once for each sandbox that was there before this agent.
     pub(super) fn tell_differences(&self, order: &SyncOrder, pod: &Pod) {
         let observed = &order.observed;
         let Some(sandbox) = observed.newest_sandbox().filter(|_| !makes_sandbox(order)) else {

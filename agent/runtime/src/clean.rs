@@ -25,7 +25,7 @@ use crate::execute::{Executor, SyncOrder};
 use crate::log_files;
 use crate::storage;
 
-/// A younger link may belong to a container of which nobody knows yet.
+/// A younger link may belong to a container that is not known yet.
 const LINK_AGE_MIN: Duration = Duration::from_secs(60);
 /// containerd's words for a container that still has a task.
 const TASK_RUNS: &str = "cannot delete running task";
@@ -62,7 +62,7 @@ impl Executor {
         let links = Path::new(paths::LOG_LINKS_DIR);
         let link = log_files::link_path(links, &full, &container.name, container.id.as_str());
         let log = PathBuf::from(&container.log_path);
-        // The runtime repeats what it was told, by whomever.
+        // The runtime repeats the path that it was given, by any client.
         if !log_files::is_below(&log, Path::new(&self.node.pod_logs_dir)) {
             tracing::warn!(container = %container.id, path = %log.display(),
                 "a container's log lies elsewhere and is left there");
@@ -75,8 +75,8 @@ impl Executor {
         removed.map_err(|failure| failed(failure.to_string()))
     }
 
-    /// Ends what keeps containerd from removing a container whose end CRI has told; the next try
-    /// removes it.
+    /// Ends the task that keeps containerd from removing a container that CRI has reported as
+    /// ended; the next try removes it.
     async fn end_forgotten_task(&self, id: &ContainerId, refusal: &pintle_cri::Error) {
         let Some((containerd, _)) = &self.containerd else { return };
         if refusal.code != Code::FailedPrecondition || !refusal.message.contains(TASK_RUNS) {
@@ -164,9 +164,9 @@ impl Executor {
         self.remove_folders(order).await
     }
 
-    /// Frees what it can of a pod whose end cannot be recorded: all but its sandboxes and one container,
-    /// whose log goes as well. They tell another agent that the pod has run, so that one that runs only
-    /// once does not begin again. What fails is left to `clean_up`.
+    /// Frees the disk space of a pod with an end that cannot be recorded: all but its sandboxes and
+    /// one container, which loses its log. The rest shows another agent that the pod has run, so
+    /// that a pod that runs only once does not start again. `clean_up` retries what fails here.
     pub async fn make_room(&self, order: &SyncOrder) {
         let observed = &order.observed;
         let witness = witness(observed);
@@ -200,7 +200,7 @@ impl Executor {
         removed.map_err(|text| Failure::new("CleanupError", text))
     }
 
-    /// Removes cgroups of pods that nobody knows.
+    /// Removes cgroups of unknown pods.
     pub async fn sweep_cgroups(&self, is_known: impl Fn(&PodUid) -> bool) {
         use pintle_api_types::pod::qos::QosClass::{BestEffort, Burstable, Guaranteed};
         let Some(cgroups) = &self.cgroups else { return };
@@ -210,9 +210,9 @@ impl Executor {
         cgroups.sweep(&classes, |leaf| names.uid_of_leaf(leaf), &self.strangers, is_known).await;
     }
 
-    /// Removes log folders of pods that nobody knows: what a crash between making the folder and
-    /// making the sandbox left. Folders made since then, of which nobody may know yet, stay. Returns
-    /// those that could not be removed, with the reason.
+    /// Removes log folders of unknown pods: a crash between making the folder and making the
+    /// sandbox leaves them. Folders made since then stay, because their pods may not be known yet.
+    /// Returns those that could not be removed, with the reason.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
     pub fn sweep_logs(
         logs: &Path,
@@ -303,7 +303,7 @@ impl Executor {
         }
     }
 
-    /// Counts all pods anew: those that ran before this agent, too.
+    /// Counts all pods again, including those that ran before this agent.
     // k8s: pkg/kubelet/cm/qos_container_manager_linux.go UpdateCgroups
     pub async fn count_all(&self, snapshot: &Snapshot) {
         use pintle_api_types::pod::qos::{QosClass, class_of};

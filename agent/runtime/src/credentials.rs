@@ -59,7 +59,7 @@ impl NodeCredentials {
         Ok(Keyring::default())
     }
 
-    /// What to try for this image, in order.
+    /// The credentials to try for this image, in order.
     pub async fn of(&self, image: &str) -> Result<Vec<Credential>, FileError> {
         Ok(self.keyring().await?.of(image))
     }

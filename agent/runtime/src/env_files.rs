@@ -1,9 +1,9 @@
 //! Reads files of variables, which a pod's containers have written into its volumes.
 //!
-//! Input: volumes' directories, paths in them, and the names that are wanted of each. Output: what the
-//! files say of these. What their lines mean is `pintle_agent_core::env::file`. A container may take a
-//! thousand variables from one file, and who wrote it is not trusted: each is read once, line by
-//! line, and all of a container's files together up to `FILES_BYTES_MAX`.
+//! Input: volumes' directories, paths in them, and the names that are wanted of each. Output: the
+//! values of these in the files. `pintle_agent_core::env::file` parses the lines. A container may
+//! take a thousand variables from one file, and the file's author is not trusted: each file is read
+//! once, line by line, and all of a container's files together up to `FILES_BYTES_MAX`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,8 +14,8 @@ use pintle_agent_core::env::file::{LINE_BYTES_MAX, Values, values_of};
 use pintle_agent_core::env::variables::EnvFile;
 use pintle_agent_host::volume::dir_fd::open_file_beneath;
 
-/// What is read of all files of a container; what stands behind it could not be read. The kubelet has
-/// no limit here, so this one is far above what anybody writes.
+/// Limit of the bytes read of all files of a container; variables behind it could not be read. The
+/// kubelet has no limit here, so this one is far above real files.
 const FILES_BYTES_MAX: u64 = 16 << 20;
 
 /// A file that a container takes variables from.
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
     pub keys: BTreeSet<String>,
 }
 
-/// What the files say, in the order of `wanted`. Blocks for as long as the volumes' file systems do.
+/// Reads the files, in the order of `wanted`. Blocks for as long as the volumes' file systems do.
 pub(super) fn read_all(wanted: &[Wanted]) -> Vec<EnvFile> {
     let mut left = FILES_BYTES_MAX;
     let files = wanted.iter().map(|wanted| EnvFile {

@@ -83,13 +83,13 @@ pub struct SyncOrder {
     pub ticket: u64,
     /// The pod; `None` for one that only the runtime knows.
     pub pod: Option<Arc<Pod>>,
-    /// What was observed when it was planned.
+    /// The record on which it was planned.
     pub observed: Arc<ObservedPod>,
-    /// What to do.
+    /// The actions.
     pub actions: Vec<Action>,
 }
 
-/// What earlier actions of a sync made.
+/// The results of earlier actions of a sync.
 #[derive(Debug)]
 pub(super) struct SyncState {
     /// Its turn among those that bring pods up.
@@ -115,11 +115,11 @@ pub(super) struct NewSandbox {
 pub struct Executor {
     /// The runtime.
     pub client: Client,
-    /// Reads pods; told when it has to look at running containers anew.
+    /// Reads pods; receives requests to look at running containers again.
     pub reader: Reader,
     /// Images.
     pub images: Images,
-    /// What pods refer to by name.
+    /// Objects that pods refer to by name.
     pub objects: Objects,
     /// Volumes of CSI drivers.
     pub volumes: Volumes,
@@ -151,7 +151,7 @@ pub struct Executor {
     pub starts: StartPermits,
     /// Pods removed from the runtime at the same time.
     pub cleanups: StartPermits,
-    /// Syncs for which somebody waits: nobody does for the removal of what is left of a pod.
+    /// Syncs with a waiter: the removal of a pod's remains has none.
     pub starts_under_way: StartsUnderWay,
     /// CPU that running pods of class Burstable request, by pod.
     pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
@@ -159,9 +159,9 @@ pub struct Executor {
     pub containerd: Option<(Containerd, String)>,
     /// Shims that nothing belongs to.
     pub shims: std::cell::RefCell<crate::shims::Watch>,
-    /// Cgroups with processes, of pods that nobody knows.
+    /// Cgroups with processes, of unknown pods.
     pub strangers: pintle_agent_host::cgroup::sweep::Strangers,
-    /// Pods of which was told what differs from what this agent would have made, by their sandbox.
+    /// The sandbox of each pod with logged differences from what this agent would have made.
     pub differing: std::cell::RefCell<std::collections::BTreeMap<PodUid, SandboxId>>,
     /// The turn to write the limits of the classes.
     pub classes: tokio::sync::Mutex<()>,
@@ -217,7 +217,7 @@ impl Executor {
         self.metrics.action_ended(action, Some(&failure));
         let (uid, ticket) = (order.uid.clone(), order.ticket);
         let progress = Input::Progress { uid, ticket, index: 0, outcome: Err(failure) };
-        let _ = back.send(progress).await; // the driver has ended: nobody waits
+        let _ = back.send(progress).await; // the driver has ended
     }
 
     /// A panic fails the action, which is tried again as after any failure.
@@ -326,13 +326,13 @@ impl Executor {
         }
     }
 
-    /// What is started from now on is told these facts.
+    /// Sets the node facts for containers started from now on.
     pub fn know_node(&self, facts: &NodeFacts) {
         self.facts.replace(facts.clone());
     }
 }
 
-/// Why the last that tells a pod's end is not removed.
+/// The failure that keeps the last record of a pod's end from being removed.
 pub fn unrecorded() -> Failure {
     let message = "the end of the pod cannot be recorded, and nothing else would tell it";
     Failure::new("CleanupError", message)

@@ -1,4 +1,4 @@
-//! Syncs on a runtime in memory: what containers are told of a node that has changed meanwhile.
+//! Syncs on a runtime in memory: node facts in new containers after the node has changed.
 
 use std::path::Path;
 
@@ -95,7 +95,7 @@ fn executor(root: &Path, client: &Client, inputs: mpsc::Sender<Input>) -> Execut
 /// Syncs that are not optimized need more than a test's thread has.
 const STACK_BYTES: usize = 64 << 20;
 
-/// A scene with an executor whose facts are those of a node without anything.
+/// A scene with an executor that has the facts of an empty node.
 fn run(
     test: impl AsyncFnOnce(FakeRuntime, Executor, mpsc::Receiver<Input>, mpsc::Sender<Input>)
     + Send

@@ -1,7 +1,7 @@
 //! Names first processes of containers to the kernel source, where it cannot find them by itself.
 //!
-//! Effects. Input: a container that was started, or those that a pod's record shows running. The pid
-//! is asked for right before it is used: one that was told earlier may be another process by now.
+//! Effects. Input: a container that was started, or those that a pod's record shows running. The
+//! pid is read right before it is used: an older one may belong to another process now.
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::{RunState, VerboseStatus, adopted};

@@ -30,7 +30,7 @@ const BODY_BYTES_MAX: usize = 10 * 1024;
 /// takes of a whole pod.
 const MESSAGE_BYTES_MAX: usize = 10 * 1024;
 
-/// Whom a hook is run for.
+/// The container for which a hook is run.
 #[derive(Clone, Copy, Debug)]
 pub struct HookTarget<'a> {
     /// The pod.
@@ -56,7 +56,7 @@ pub struct Hooks {
     resolver: Resolver,
 }
 
-/// Counts a sleep that ends before its time, because nobody waits for it any more.
+/// Counts a sleep that ends before its time, because its waiter is gone.
 struct Sleep<'a>(Option<&'a Metrics>);
 
 impl Drop for Sleep<'_> {
@@ -137,7 +137,7 @@ impl Hooks {
         match http::get(&request).await {
             Ok(_) => Ok(()),
             Err(error) if error.is_plain_text_answer() => {
-                // If that fails as well, the first error is told.
+                // If that fails as well, the first error is reported.
                 let first = http::words::failed(&request, &error);
                 let host = http::authority(&request.host, request.port);
                 http::get(&request.in_clear_text()).await.map_err(|_| first)?;
@@ -156,7 +156,7 @@ impl Hooks {
     }
 }
 
-/// What a container's status says of a hook that failed.
+/// The message of a container's status about a failed hook.
 fn failed(what: &str, target: &HookTarget<'_>, error: &str) -> String {
     let (name, pod) = (go_quote(target.name), go_quote(target.pod));
     let mut text = format!("{what} for Container {name} in Pod {pod} failed - error: {error}");

@@ -37,7 +37,7 @@ const REQUESTS_MAX: usize = 10;
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Most headers of an answer.
 const HEADERS_MAX: usize = 256;
-/// Statuses whose `Location` is followed.
+/// Statuses with a `Location` that is followed.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 /// An answer.
@@ -74,7 +74,7 @@ pub enum Error {
     /// No connection.
     #[error("dial tcp {address}")]
     Connect {
-        /// Where to.
+        /// The peer's address.
         address: String,
         /// Cause.
         #[source]
@@ -83,7 +83,7 @@ pub enum Error {
     /// No TLS session.
     #[error("TLS handshake with {address}")]
     Tls {
-        /// Where to.
+        /// The peer's address.
         address: String,
         /// The peer answered in plain HTTP.
         plain: bool,

@@ -39,10 +39,10 @@ use crate::puller::{Pull, PullResult, Puller};
 // k8s: pkg/kubelet/kubelet.go imageBackOffPeriod, MaxImageBackOff
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
-/// The wait of a pod whose pull secrets are other ones than when the pull failed.
+/// The wait of a pod with other pull secrets than when the pull failed.
 const BACK_OFF_OTHER_KEYS: Duration = Duration::from_secs(1);
 
-/// So long after a failed pull the pod is looked at again, which tells users that it backs off.
+/// Delay after a failed pull before the pod syncs again, which reports the back-off to users.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// Credentials that are not a pod's own, tried after those of its secrets.
@@ -53,12 +53,12 @@ pub struct NodeKeys {
     pub providers: Providers,
 }
 
-/// What a container wants.
+/// The image request of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The pod.
     pub uid: &'a PodUid,
-    /// Its definition, for plugins that ask whose pod it is.
+    /// Its definition, for plugins that need the pod's identity.
     pub pod: &'a Pod,
     /// The container, for events; `None` for an image volume, which is the pod's.
     pub container: Option<&'a str>,
@@ -89,7 +89,7 @@ struct BackOff {
     reason: String,
     /// Stands for the pod's own credentials, `Images::fingerprint`.
     keys: u64,
-    /// Somebody has ended the wait.
+    /// A user has ended the wait.
     is_over: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct Images {
     seed: RandomState,
 }
 
-/// What a pod may try for an image: looked up once, and only if somebody asks.
+/// The credentials of a pod for an image: looked up once, and only if needed.
 struct Lookup<'a> {
     images: &'a Images,
     wanted: &'a Wanted<'a>,
@@ -114,7 +114,7 @@ struct Lookup<'a> {
     found: OnceCell<Result<Vec<Credential>, String>>,
 }
 
-/// What was found out about a request.
+/// The facts found for a request.
 #[derive(Default)]
 struct Seen {
     present: Option<bool>,
@@ -143,7 +143,7 @@ impl Images {
         found
     }
 
-    /// An image that was removed between its being found and being held is found anew.
+    /// Finds the image and holds it; if it was removed in between, it is looked up again.
     async fn find_and_hold(
         &self,
         wanted: &Wanted<'_>,
@@ -161,7 +161,7 @@ impl Images {
         }
     }
 
-    /// What the collector of unused images shares with those who use them.
+    /// The state that the collector of unused images shares with the users of images.
     pub(crate) fn for_collector(&self) -> (Holds, Rc<Puller>) {
         (self.holds.clone(), Rc::clone(&self.puller))
     }
@@ -195,7 +195,7 @@ impl Images {
                 }
                 seen.pull = Some(true);
             }
-            // That it is there is not to be seen by those who may not use it.
+            // A pod without access must not learn that the image is present.
             if wanted.policy == "Never" {
                 return Err(self.not_there(wanted));
             }
@@ -262,7 +262,8 @@ impl Images {
             failure.retry_after = Some(left);
             return Err(failure);
         }
-        // Nothing is pulled without them: no event of a pull, and they are looked up anew next time.
+        // Nothing is pulled without them: no event of a pull, and they are looked up again next
+        // time.
         // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists
         let credentials = lookup.credentials().await;
         let credentials = credentials.map_err(|error| Failure::new("ErrImagePull", error))?;
@@ -349,7 +350,7 @@ impl Images {
 }
 
 impl Lookup<'_> {
-    /// What the pod may try for its image, in order.
+    /// The credentials that the pod may try for its image, in order.
     // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
     async fn credentials(&self) -> Result<Vec<Credential>, String> {
         let found = self.found.get_or_init(async || {

@@ -1,4 +1,4 @@
-//! Images of a runtime in memory whose registry wants a password: who may use what is there.
+//! Images of a runtime in memory with a registry that needs a password: access to present images.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl Scene {
         Images::new(client, Recorder::default(), keys, puller, metrics)
     }
 
-    /// What pulls one image at a time, and its queue.
+    /// A puller of one image at a time, and its queue.
     fn puller(&self, rate: Rate) -> (Rc<Puller>, PullQueue) {
         let client = Client::connect(&self.runtime.endpoint(), Deadlines::default());
         let (client, queue) = (client.expect("a path"), PullQueue::default());

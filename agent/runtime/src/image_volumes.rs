@@ -1,7 +1,7 @@
 //! Images that containers mount as volumes: pulled once for a sync, before its first container.
 //!
 //! An effect of `StartContainer`. All image volumes of the pod are pulled when the first container
-//! of a sync starts; one that fails holds up who mounts it. The runtime mounts them.
+//! of a sync starts; a failed one holds up the containers that mount it. The runtime mounts them.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go getImageVolumes, toKubeContainerImageVolumes
 
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Executor {
                 let found = self.images.ensure(&wanted).await;
                 pulled.insert(volume.name.clone(), found);
             }
-            // One container of a sync starts after the other: nobody else has set it.
+            // One container of a sync starts after the other: it is set only here.
             let _ = start.image_volumes.set(pulled);
         }
         let (mut images, mut failure) = (BTreeMap::new(), None);

@@ -3,10 +3,10 @@
 //! Effects only; what is stopped, in which order and with how much time is decided in `stop`. All
 //! containers of a pod are stopped in parallel. A hook that outlives the grace period goes on until
 //! its container has stopped. Sandboxes that were stopped are remembered until they are removed: a
-//! repeated stop has the runtime take down the network once more. Dropping the future gives up waits
-//! and cancels calls, but for the hook: it belongs to the container's next stop as well, which is
-//! told as one with the first and has no more time than that had left. So a shorter grace period is
-//! a drop and a retry.
+//! repeated stop has the runtime take down the network once more. Dropping the future gives up
+//! waits and cancels calls, but for the hook: it belongs to the container's next stop as well,
+//! which is reported as one with the first and has no more time than that had left. So a shorter
+//! grace period is a drop and a retry.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go killContainer
 
 use std::cell::RefCell;
@@ -71,7 +71,7 @@ impl Killer {
             let (mut turns, ended) = (turns.clone(), &ended);
             async move {
                 let result = self.stop(observed, stop, "", Some(&mut turns)).await;
-                // Who waits for one that could not be stopped waits its whole time.
+                // A container that depends on one that could not be stopped waits its whole time.
                 ended.send_modify(|all| all[index] = result.is_ok());
                 result.map_err(|failure| ("KillContainer", stop.name.clone(), failure))
             }
@@ -123,7 +123,7 @@ impl Killer {
         }
     }
 
-    /// Stops one container; `turns` tells which of the pod's other stops are over.
+    /// Stops one container; `turns` shows which of the pod's other stops are over.
     pub async fn stop(
         &self,
         observed: &ObservedPod,
@@ -237,7 +237,7 @@ impl Killer {
     }
 }
 
-/// What went wrong, as the kubelet puts it together.
+/// The errors of the stops, joined as the kubelet does.
 // k8s: pkg/kubelet/container/sync_result.go PodSyncResult.Error
 fn told(failed: &[(&str, String, Failure)]) -> String {
     let one = |(action, target, failure): &(&str, String, Failure)| {
@@ -311,7 +311,7 @@ mod tests {
         calls.iter().filter_map(request).map(|request| request.timeout).collect()
     }
 
-    /// The kubelet lets a kill go on with the time that it was given, and tries one that failed anew.
+    /// The kubelet lets a kill run to the end of its grace period, and retries one that failed.
     #[tokio::test]
     async fn a_stop_that_is_given_up_goes_on_within_its_time_and_one_that_failed_begins_anew() {
         let runtime = Runtime::start().await;
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(killer.begun.borrow().len(), 0);
     }
 
-    /// What no stop is known of was perhaps stopped by nobody, and its network is still there.
+    /// A sandbox without a known stop may never have been stopped, and its network is still there.
     #[tokio::test]
     async fn a_sandbox_is_stopped_once_before_it_is_removed_and_again_when_that_fails() {
         let runtime = Runtime::start().await;
@@ -404,7 +404,8 @@ mod tests {
         let (pod, observed) = runtime.pod(&container);
         let recorder = Recorder::default();
         let killer = killer(&runtime, &recorder);
-        // What is given up once is not cut either, told again or begun again.
+        // A hook of a stop that was given up is neither cut short, nor reported again, nor run
+        // again.
         let given_up = killer.kill_pod(Some(&pod), &observed, Some(600));
         give_up(&runtime, Method::ExecSync, given_up).await;
         let killed = killer.kill_pod(Some(&pod), &observed, Some(1));

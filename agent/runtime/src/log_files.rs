@@ -103,7 +103,7 @@ pub fn rotated(log: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Whether a log's path names something below the folder of all logs, and nothing else.
+/// True if a log's path names something below the folder of all logs, and nothing else.
 pub fn is_below(log: &Path, logs: &Path) -> bool {
     use std::path::Component;
     let below = log.strip_prefix(logs).ok();
@@ -155,9 +155,8 @@ pub fn remove_pod_dir(pod_dir: &Path, links: &Path) -> Result<(), IoFailure> {
     Ok(())
 }
 
-/// Removes links to logs that are gone, but for those that were made after `before` and those to the
-/// logs of `live` containers, whose log is missing for a moment while it is rotated. What else
-/// somebody put there stays.
+/// Removes dangling links to logs, except links made after `before` and links to logs of `live`
+/// containers, because a log is missing for a moment while it is rotated. Other files stay.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
 pub fn remove_dangling(links: &Path, logs: &Path, live: &BTreeSet<PathBuf>, before: SystemTime) {
     for entry in fs::read_dir(links).into_iter().flatten().flatten() {

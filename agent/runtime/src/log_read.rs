@@ -3,8 +3,8 @@
 //! Input: paths on the node. Output: text, as `kubectl logs` and `state.terminated.message` show
 //! it. Bounds: `LINE_BYTES_MAX` per line (the rest of a longer one is skipped), one buffer, and the
 //! caller's own limits; a tail is found from the end, so a huge file costs only its tail, and in a
-//! file without lines as much of it as so many of the longest lines are.
-//! Follows nothing and waits for nothing; whoever streams calls `LogReader::next` again.
+//! file without lines as much of it as so many of the longest lines are. Follows nothing and waits
+//! for nothing; a caller that streams calls `LogReader::next` again.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -20,7 +20,7 @@ use pintle_daemon::regular_file;
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes read at once when searching for the start of a tail.
 const TAIL_BLOCK_BYTES: u64 = 64 * 1024;
-/// What to read.
+/// The part of a log to read.
 #[derive(Clone, Debug, Default)]
 pub struct LogQuery {
     /// Only that many last lines of the file.
@@ -54,7 +54,7 @@ pub struct LogReader {
     lines: u64,
 }
 
-/// What one look at a log came to.
+/// The result of one step through a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// There was something wanted.
@@ -65,7 +65,7 @@ pub enum Step {
     End,
 }
 
-/// Tells a file from another one of the same name.
+/// Identifies a file among others of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -147,8 +147,8 @@ impl LogReader {
         }
     }
 
-    /// Appends the unfinished last line, for who waits for no more of it. A tail whose lines are all
-    /// there does without.
+    /// Appends the unfinished last line, for a caller that does not wait for the rest of it. A
+    /// complete tail leaves it out.
     // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         let is_whole = self.query.tail_lines.is_some_and(|wanted| self.lines >= wanted);
@@ -159,8 +159,8 @@ impl LogReader {
         self.append(&line, out);
     }
 
-    /// Looks at one more line, or at `LINE_BYTES_MAX` of it, and appends what is wanted of it: who
-    /// filters a large file may do so in pieces.
+    /// Looks at one more line, or at `LINE_BYTES_MAX` of it, and appends its wanted part, so that a
+    /// large file can be filtered in pieces.
     pub fn step(&mut self, out: &mut Vec<u8>) -> io::Result<Step> {
         if self.remaining == Some(0) {
             return Ok(Step::End);
@@ -244,8 +244,9 @@ impl LogReader {
     }
 }
 
-/// Opens a regular file that somebody else may replace by anything at any time: a pipe or a device
-/// is never waited for, and never read. A link is followed, as upstream does, to a file that is one.
+/// Opens a regular file that another process may replace by anything at any time: a pipe or a
+/// device is never waited for, and never read. A link is followed, as upstream does, to a file that
+/// is one.
 // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs (EvalSymlinks)
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
@@ -337,7 +338,7 @@ fn end_of_log(log: &Path) -> String {
         let query = LogQuery { tail_lines: Some(LOG_LINES_MAX as u64), ..LogQuery::default() };
         let mut reader = LogReader::open(log, query)?;
         let mut text = Vec::new();
-        // The container has ended; should anybody else go on writing, that is not waited for.
+        // The container has ended; a process that still writes is not waited for.
         for _ in 0..LOG_LINES_MAX {
             let is_end = !reader.next(&mut text)?;
             if is_end {

@@ -86,7 +86,7 @@ pub struct Rotator<R> {
     reopen: Rc<R>,
     policy: RotatePolicy,
     logs: BTreeMap<ContainerId, Log>,
-    /// What is to be looked at next; as `Log::due` says.
+    /// The logs in the order of their next check; as `Log::due` says.
     due: BTreeSet<(Instant, ContainerId)>,
     inotify: Option<AsyncFd<Watches>>,
     watched: HashMap<WatchDescriptor, ContainerId>,
@@ -102,7 +102,7 @@ struct Log {
     pace: Pace,
     /// When to look; `None` while it is being opened or rotated.
     due: Option<Instant>,
-    /// What tells of the next write.
+    /// The watch for the next write.
     watch: Option<WatchDescriptor>,
     /// It is being opened or rotated.
     busy: bool,
@@ -112,13 +112,13 @@ struct Log {
     failures: u32,
 }
 
-/// What is to be done about a log that was looked at.
+/// The action for a log after a check.
 enum Wanted {
     Open,
     Rotate,
 }
 
-/// What came of it.
+/// The result of the action.
 enum Outcome {
     Opened(Option<File>),
     Rotated(Result<(), String>),
@@ -420,7 +420,7 @@ fn owner(log: &Path) -> PodUid {
     PodUid::from(log_files::uid_of_pod_dir(&folder))
 }
 
-/// `None` when there is no regular file by that name, or it cannot be told.
+/// `None` when there is no regular file by that name, or it is unknown.
 async fn open(log: PathBuf) -> Option<File> {
     let place = Place::logs(&owner(&log));
     blocking::run(place, move || regular_file::open_log(&log).ok()).await.ok().flatten()

@@ -1,8 +1,8 @@
 //! The pulls that wait for their turn, for `explain`: a pod cannot see that it waits for others.
 //!
 //! Input: the puller enters an image and holds its place until the pull begins or is given up.
-//! Output: images and since when they wait, in their order, for whoever asks on any thread. Bound:
-//! one place a pull, and a pod pulls one image at a time. Nothing is decided here; the turns are the
+//! Output: images and since when they wait, in their order, for readers on any thread. Bound: one
+//! place a pull, and a pod pulls one image at a time. Nothing is decided here; the turns are the
 //! puller's.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! Pulls: one per image and credentials at a time, shared by all who want it, and remembered.
+//! Pulls: one per image and credentials at a time, shared by all waiters, with records.
 //!
-//! Input: an image and the credentials to try. Output: what was pulled, or the errors of all tries.
-//! A pull is driven by a task of its own, with its intent and record: whoever asked first may give
-//! up, and a pull that the runtime ends is always written down. At most `parallel` run at once,
+//! Input: an image and the credentials to try. Output: the pulled image, or the errors of all
+//! tries. A pull runs in a task of its own, with its intent and record: the first waiter may give
+//! up, and a pull that the runtime completes is always recorded. At most `parallel` run at once,
 //! first come first served; starts are limited as configured, and those that wait for their turn
 //! have not started.
 // k8s: pkg/kubelet/images/image_manager.go pullImage, puller.go,
@@ -43,7 +43,7 @@ pub(super) struct Pull {
 }
 
 pub(super) type PullResult = Result<Pulled, String>;
-/// Image and credentials: whoever has others does not share the pull.
+/// Image and credentials: requests with other credentials do not share the pull.
 type PullKey = (String, Vec<(String, String)>, Vec<v1::AuthConfig>);
 type SharedPull = Shared<LocalBoxFuture<'static, PullResult>>;
 
@@ -67,7 +67,8 @@ pub struct Puller {
 }
 
 impl Puller {
-    /// Pulls by the runtime behind `client`; `records` unless nobody asks who pulled an image.
+    /// Pulls by the runtime behind `client`; `records` is `None` if access to images is not
+    /// checked.
     pub fn new(client: Client, limits: PullLimits, records: Option<PullRecords>) -> Self {
         Self {
             client,
@@ -79,12 +80,12 @@ impl Puller {
         }
     }
 
-    /// Pulls that wait for their turn are told by this queue.
+    /// Reports waiting pulls in this queue.
     pub fn queued_in(self, queue: PullQueue) -> Self {
         Self { queue, ..self }
     }
 
-    /// What is remembered of pulls.
+    /// The records of pulls.
     pub(super) fn records(&self) -> Option<&PullRecords> {
         self.records.as_ref()
     }
@@ -144,7 +145,7 @@ impl Puller {
         let (pulls, own_key) = (Rc::clone(&self.pulls), key.clone());
         let once = async move {
             let pulled = pintle_daemon::tasks::caught(once).await;
-            // Whatever came of it: the next one who asks begins anew.
+            // Whatever the result, the next request starts a new pull.
             pulls.borrow_mut().retain(|(key, _)| *key != own_key);
             pulled.unwrap_or_else(|panic| {
                 pintle_daemon::tasks::counted("pull");

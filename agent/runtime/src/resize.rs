@@ -147,7 +147,7 @@ impl Executor {
         answer.map(drop).map_err(|error| fail(error.rpc_text()))
     }
 
-    /// The runtime is told first: it may refuse. Then the kernel.
+    /// The runtime comes first, because it may refuse; the kernel second.
     async fn update_pod(
         &self,
         order: &SyncOrder,

@@ -2,12 +2,11 @@
 //!
 //! Effects. Input: a name. Output: a connection. Neither the system's resolver nor a thread is
 //! involved: a question is a datagram and a wait, which end with the probe that asked, so a name
-//! server that hangs costs nobody else anything. Questions for one name that come together are one
-//! question. Answers are not kept: a name that moves is followed at once.
-//! As with the kubelet's resolver, `/etc/hosts` comes before the servers of `/etc/resolv.conf`;
-//! other sources of names are not asked.
-//! Bounds: `LOOKUPS_MAX` names at a time, `ADDRESSES_MAX` addresses of one, `FILE_BYTES_MAX` of
-//! either file; a question ends after the servers' time-outs.
+//! server that hangs costs no other probe anything. Questions for one name that come together are
+//! one question. Answers are not kept: a name that moves is followed at once. As with the kubelet's
+//! resolver, `/etc/hosts` comes before the servers of `/etc/resolv.conf`; other sources of names
+//! are not asked. Bounds: `LOOKUPS_MAX` names at a time, `ADDRESSES_MAX` addresses of one,
+//! `FILE_BYTES_MAX` of either file; a question ends after the servers' time-outs.
 // Go: net/dnsclient_unix.go, net/dial.go
 
 mod files;
@@ -50,12 +49,12 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// Why a name has no address; in the words of Go's resolver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nobody knows the name.
+    /// The name does not exist.
     #[error("lookup {name} on {server}: no such host")]
     NoSuchHost {
         /// The name.
         name: String,
-        /// Who said so.
+        /// The server that said so.
         server: SocketAddr,
     },
     /// No server answered in time.
@@ -63,7 +62,7 @@ pub enum Error {
     TimedOut {
         /// The name.
         name: String,
-        /// Who was asked last.
+        /// The last server asked.
         server: SocketAddr,
     },
     /// A server could not answer.
@@ -71,15 +70,15 @@ pub enum Error {
     Failed {
         /// The name.
         name: String,
-        /// Who was asked last.
+        /// The last server asked.
         server: SocketAddr,
-        /// What it said.
+        /// Its answer.
         what: String,
     },
     /// Not a name that can be asked for.
     #[error("lookup {name}: no such host")]
     NoName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
     /// Too many other names are being looked up.
@@ -180,7 +179,7 @@ impl Resolver {
         Some(lookup)
     }
 
-    /// What the files say, no older than `FILES_EVERY`.
+    /// The content of the files, no older than `FILES_EVERY`.
     fn files(&self) -> Arc<Files> {
         let mut files = self.0.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read_at, files)) = &*files

@@ -9,7 +9,7 @@ use super::*;
 /// Far beyond anything a test waits for; only there so that a broken one ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a name server does with a question for a name.
+/// A name server's reaction to a question for a name.
 #[derive(Clone, Copy)]
 enum Server {
     Says(&'static str, [u8; 4]),

@@ -1,13 +1,12 @@
 //! Shims of containerd: which processes they are, and those that nothing belongs to any more.
 //!
 //! When an agent dies in the middle of RunPodSandbox, containerd gives the sandbox up and may leave
-//! its shim behind: no list shows it, nobody ends it. Input: `/proc`, the sandboxes that are known,
-//! and whether containerd has a record of an id. Output: shims to be told of, each once. Never ends
-//! one: a person may want to look at it first. A shim counts as left over when it speaks to our
-//! runtime's socket, is in CRI's namespace, is of no sandbox that is known, has no record in
-//! containerd, and all that was so in two looks, `driver::SWEEP_EVERY` apart: a record is made
-//! before its shim and goes before it. Bounds: `PROCESSES_MAX` processes looked at,
-//! `CMDLINE_BYTES_MAX` of each command line.
+//! its shim behind: no list shows it, and it never ends. Input: `/proc`, the known sandboxes, and
+//! containerd's records by id. Output: shims to log, each once. Never ends one: a person may want
+//! to look at it first. A shim counts as left over when it speaks to our runtime's socket, is in
+//! CRI's namespace, is of no sandbox that is known, has no record in containerd, and all that was
+//! so in two looks, `driver::SWEEP_EVERY` apart: a record is made before its shim and goes before
+//! it. Bounds: `PROCESSES_MAX` processes looked at, `CMDLINE_BYTES_MAX` of each command line.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -36,14 +35,14 @@ pub struct Shim {
     pub id: String,
     /// Its process.
     pub pid: u32,
-    /// containerd's socket, as it was told.
+    /// containerd's socket, from its command line.
     pub socket: String,
     /// containerd's namespace: what is not CRI's belongs to others, such as Docker.
     pub namespace: String,
 }
 
 impl Shim {
-    /// Whether the runtime behind this socket started it for CRI.
+    /// True if the runtime behind this socket started it for CRI.
     fn is_of(&self, socket: &str) -> bool {
         self.socket == socket && self.namespace == NAMESPACE
     }
@@ -92,14 +91,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether this sweep is one to look in.
+    /// True if this sweep looks for shims.
     fn is_due(&mut self) -> bool {
         let now = self.sweeps;
         self.sweeps = (now + 1) % SWEEPS_PER_PAIR;
         now < 2
     }
 
-    /// Takes what a look found; gives what the look before found too and nobody was told of.
+    /// Takes the shims of a look; returns those that the look before found too and that were not
+    /// logged.
     fn take(&mut self, found: BTreeSet<Shim>) -> Vec<Shim> {
         self.told.retain(|shim| found.contains(shim));
         let again = self.suspects.take(found);
@@ -110,7 +110,7 @@ impl Watch {
 }
 
 impl Executor {
-    /// Tells of shims that nothing belongs to.
+    /// Logs shims without an owner.
     pub async fn look_for_shims(&self, snapshot: &Snapshot) {
         let Some((containerd, socket)) = &self.containerd else { return };
         if !self.shims.borrow_mut().is_due() {

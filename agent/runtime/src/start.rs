@@ -41,7 +41,7 @@ use crate::{env_files, log_files};
 /// Longest `/etc/hosts` of the node that is copied into pods on its network, in bytes.
 const NODE_HOSTS_BYTES_MAX: usize = 1 << 20;
 
-/// What runtimes say of an image volume that they cannot mount.
+/// The runtime's error for an image volume that it cannot mount.
 // k8s: pkg/kubelet/errors ErrImageVolumeMountFailed
 const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 

@@ -1,15 +1,15 @@
-//! Start permits: how many pods are being started on the node at once, and who is next.
+//! Start permits: how many pods are being started on the node at once, and which is next.
 //!
 //! A sync keeps its permit from its first call to its last: of a hundred pods that arrive together,
 //! the median starts in half the time and the last no later than if each call had a permit of its
 //! own; then all of them would get their token and their sandbox before the first one runs. A sync
-//! that lost its permit because it waited for something else, and one of a pod that has its sandbox,
-//! come before new pods; else the order is that of arrival. Those are few, so new ones do not starve.
-//! Bounds: `count` permits; one waiter per sync; a permit is kept for `CALL_MAX` in a call and for
-//! `PAUSE_MAX` between two, so that whoever hangs or pulls an image holds up nobody for longer.
-//! `StartsUnderWay` lets what nobody waits for come last. Who waits for its end waits for the starts
-//! that were there before, while some of them get done: not for newcomers, which may come for ever,
-//! and not for what hangs in a hook or in a long grace period.
+//! that lost its permit because it waited for something else, and one of a pod that has its
+//! sandbox, come before new pods; else the order is that of arrival. Those are few, so new ones do
+//! not starve. Bounds: `count` permits; one waiter per sync; a permit is kept for `CALL_MAX` in a
+//! call and for `PAUSE_MAX` between two, so that a sync that hangs or pulls an image holds up
+//! others for no longer. `StartsUnderWay` lets work without a waiter come last. A wait for its end
+//! covers the starts that were there before, while some of them complete: not newcomers, which may
+//! come for ever, and not a start that hangs in a hook or in a long grace period.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -25,7 +25,7 @@ const CALL_MAX: Duration = Duration::from_secs(2);
 /// image is pulled, or the API server does not answer.
 pub const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFor {
     /// A pod that has its sandbox.
@@ -108,7 +108,7 @@ pub struct StartPermit {
 }
 
 impl StartPermit {
-    /// No permit yet, for a sync whose first call is this.
+    /// No permit yet, for a sync with this first call.
     pub fn new(permits: &StartPermits, first: CallFor) -> Self {
         let (held, timer) = (Rc::default(), RefCell::default());
         Self { permits: permits.clone(), next: Cell::new(first), held, timer }
@@ -159,7 +159,7 @@ impl Drop for StartPermit {
     }
 }
 
-/// What is under way for which somebody waits; clones share it.
+/// The syncs under way with a waiter; clones share them.
 #[derive(Clone, Debug)]
 pub struct StartsUnderWay(watch::Sender<Crowd>);
 
@@ -180,7 +180,7 @@ impl Default for StartsUnderWay {
 }
 
 impl StartsUnderWay {
-    /// Something begins for which somebody waits.
+    /// Adds a sync with a waiter.
     pub fn join(&self) -> StartGuard {
         let mut number = 0;
         self.0.send_modify(|crowd| {

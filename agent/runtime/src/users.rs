@@ -33,7 +33,7 @@ const FILE: &str = "userns";
 const FILE_MODE: u32 = 0o600;
 /// Longest such file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// User whose subordinate ids are given to pods.
+/// The user with the subordinate ids for pods.
 const USER: &str = "kubelet";
 
 /// The ids that pods may get.
@@ -80,7 +80,7 @@ struct Mapping {
     length: u32,
 }
 
-/// Ranges of ids, and who has which.
+/// Ranges of ids, and the pods that hold them.
 #[derive(Debug)]
 pub struct Users {
     pods_dir: PathBuf,
@@ -141,8 +141,7 @@ impl Users {
         }
     }
 
-    /// Directories of pods that nobody knew are gone: their ids are for others, but of those that
-    /// are known again by now.
+    /// Frees the ids of pods with removed directories, unless the pod is known again.
     // k8s: pkg/kubelet/userns/userns_manager.go CleanupOrphanedPodUsernsAllocations
     pub fn swept(&self, removed: &[PodUid], is_known: impl Fn(&PodUid) -> bool) {
         let mut used = self.used.borrow_mut();
@@ -369,7 +368,7 @@ mod tests {
         assert_eq!(read, json!({"uidMappings": want, "gidMappings": want}));
         let meta = fs::metadata(users.file(&"b".into())).expect("a file");
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777, 0o600);
-        // Another run of the agent: the file tells, whoever asks first.
+        // Another run of the agent: the file decides, whichever pod asks first.
         let again = open(root.path());
         assert_eq!(first("b", &again), Some(131_072));
         assert_eq!(first("c", &again), Some(65_536));

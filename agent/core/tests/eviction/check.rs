@@ -13,11 +13,12 @@ use crate::world::SimPod;
 /// How long the next victim waits for one that does not go: what a pod with a grace period of a
 /// second may take, and the time for what is cleaned up after it.
 const STUCK_MIN: Duration = Duration::from_secs(30);
-/// A hard threshold that is met for so long while somebody could go is one that nobody acts upon:
-/// a lost look, a reclaim without an answer, a disk that does not show it, two pods that do not go.
+/// Longest time that a hard threshold may be met while a pod could be evicted. Beyond it the agent
+/// is stuck: a lost observation, a reclaim without an answer, a disk that does not show it, two
+/// pods that do not end.
 const IDLE_MAX: Duration = Duration::from_secs(500);
 
-/// What an agent has seen so far.
+/// The agent's decisions so far.
 #[derive(Debug, Default)]
 pub struct Check {
     pub seed: u64,
@@ -25,9 +26,9 @@ pub struct Check {
     low_since: Vec<(Threshold, Mono)>,
     /// When a look last saw less than resolves a threshold of this condition.
     low_at: BTreeMap<Condition, Mono>,
-    /// The victim that was told to go last: when, and when it was gone.
+    /// The last victim: when it was evicted, and when it was gone.
     last: Option<(PodUid, Mono, Option<Mono>)>,
-    /// Since when a hard threshold is met in truth and nobody was told to go.
+    /// Since when a hard threshold is met in truth without an eviction.
     idle_since: Option<Mono>,
 }
 
@@ -41,7 +42,8 @@ fn is_under(threshold: &Threshold, reading: &Reading, resolving: bool) -> bool {
     pintle_api_types::quantity::Amount::from_bytes(left) < least
 }
 
-/// What is left: with the page cache where stall decides and nobody waits for memory.
+/// The reading that counts: page cache is included where stall decides and no task waits for
+/// memory.
 fn left(settings: &Settings, seen: &Observation, threshold: &Threshold) -> Option<Reading> {
     let reading = *seen.readings.get(&threshold.signal)?;
     let is_idle = seen.stall.zip(settings.stall_min).is_some_and(|(stall, min)| stall < min);
@@ -74,7 +76,7 @@ impl Check {
         }
     }
 
-    /// What the node says agrees with what was seen.
+    /// Checks that the node's pressure agrees with the observations.
     pub fn says(&self, told: Pressure, settings: &Settings, seen: &Observation, now: Mono) {
         let all = [
             (Condition::MemoryPressure, told.memory),
@@ -94,7 +96,7 @@ impl Check {
         }
     }
 
-    /// A pod is told to go upon a look that was asked for then.
+    /// Checks the eviction of a pod upon an observation that was requested at `asked`.
     pub fn evicts(
         &mut self,
         pods: &[SimPod],
@@ -109,7 +111,8 @@ impl Check {
         assert!(of.is_evictable(), "seed {seed}: {victim} goes twice");
         if let Some((last, told, gone)) = &self.last {
             match gone {
-                // Nobody waits any more for one that is stuck; it may go between a look and its answer.
+                // The agent no longer waits for a stuck victim; it may end between an observation
+                // and its answer.
                 Some(gone) => {
                     let was_stuck = gone.since(*told) > STUCK_MIN;
                     assert!(
@@ -143,7 +146,7 @@ impl Check {
         }
     }
 
-    /// The truth at this moment: whether a hard threshold is met, and somebody could go.
+    /// The truth at this moment: if a hard threshold is met, and if a pod could be evicted.
     pub fn truth(&mut self, is_met: bool, could_go: bool, now: Mono) {
         if !is_met || !could_go {
             self.idle_since = None;

@@ -6,7 +6,7 @@
 //! no memory is left. Which pods are spared is decided by `worker::Pods` and not a part of these
 //! worlds.
 //!
-//! In some, `--pintle-psi-eviction` is on: page cache counts as used, and stall tells what is short.
+//! In some, `--pintle-psi-eviction` is on: page cache counts as used, and stall shows the shortage.
 //!
 //! A failure prints its seed; `PINTLE_SEED=N` repeats it, `PINTLE_SEEDS=N` runs more worlds.
 

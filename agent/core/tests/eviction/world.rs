@@ -28,7 +28,7 @@ const CALM: u64 = 600 * SECOND;
 /// A disk that shows what was some time ago, at most.
 const LAG_SECONDS_MAX: u64 = 20;
 
-/// What a pod takes.
+/// Usage of a pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
     pub memory: u64,
@@ -50,13 +50,13 @@ pub struct SimPod {
 }
 
 impl SimPod {
-    /// It runs, and was not told to go.
+    /// It runs, and was not evicted.
     pub fn is_evictable(&self) -> bool {
         !self.is_gone && self.goes_at.is_none()
     }
 }
 
-/// What happened in worlds.
+/// Counts over worlds.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     pub evicted: u64,
@@ -68,9 +68,9 @@ pub struct Stats {
     pub lost: u64,
     /// Victims of memory where stall decides.
     pub stalled: u64,
-    /// Victims of memory before anybody stalled: there was not even cache left.
+    /// Victims of memory before any stall: there was not even cache left.
     pub hogs: u64,
-    /// Looks at page cache alone, which made nobody go.
+    /// Observations with page cache alone, which caused no eviction.
     pub cached: u64,
 }
 
@@ -113,7 +113,7 @@ pub struct World {
     /// Processes stall for memory when less is left than this, the cache aside.
     stalls_below: u64,
     lag: u64,
-    /// What of the disk was left, the newest first.
+    /// The amounts left of the disk, the newest first.
     disk_before: VecDeque<u64>,
     looks: Vec<Look>,
     reclaims: Vec<(u64, u64)>,
@@ -205,7 +205,7 @@ impl World {
         while self.tick < EATING {
             self.step();
         }
-        // Everybody gives back what was taken: nobody has to go any more.
+        // All usage is given back, so no pod has to be evicted any more.
         self.is_calm = true;
         for pod in &mut self.pods {
             (pod.taken, pod.eats) = (Taken::default(), Taken::default());
@@ -240,7 +240,7 @@ impl World {
         Taken { memory: CAPACITY.saturating_sub(memory), disk: CAPACITY.saturating_sub(disk) }
     }
 
-    /// What of memory looks left, the cache of files being taken for used.
+    /// The memory left when the cache of files counts as used.
     fn memory_told(&self) -> u64 {
         self.left().memory - self.cache()
     }
@@ -323,7 +323,7 @@ impl World {
     }
 
     fn begin_look(&mut self, ticket: u64, pods: Scope) {
-        // Two in a row would take a node more time than anybody has.
+        // Two in a row would exceed the time that the checks allow.
         let may_be_lost = !self.is_calm && !std::mem::take(&mut self.lost_last);
         if may_be_lost && self.rng.chance(10) {
             self.lost_last = true;
@@ -464,8 +464,8 @@ fn amount(of: u64) -> Amount {
     Amount::from_bytes(i64::try_from(of).expect("small"))
 }
 
-/// What running pods take at this moment. Now and then the runtime does not tell it of disks, or what
-/// some pod has there is still being counted: then it looks like nothing.
+/// Usage of running pods at this moment. Sometimes the runtime reports no disk usage, or the disk
+/// of a pod is still being counted: then its usage looks like zero.
 fn uses(pods: &mut [SimPod], rng: &mut Rng) -> BTreeMap<PodUid, PodUse> {
     let is_down = rng.chance(5);
     let mut unread = || Unread { layers: is_down, volumes: rng.chance(5), ..Unread::default() };

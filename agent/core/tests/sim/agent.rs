@@ -33,7 +33,7 @@ pub struct SyncRun {
     sandbox: Option<String>,
 }
 
-/// Where the current action stands.
+/// The progress of the current action.
 enum Step {
     Begin,
     /// Containers being stopped, and which have been asked.
@@ -273,7 +273,7 @@ impl World {
         self.runtime.remove_container(id);
     }
 
-    /// Why the image is not there, and for how long nobody asks for it again.
+    /// Fails with the reason why the image is missing, and with the wait before the next pull.
     fn pull(&mut self, uid: &PodUid, name: &str) -> Result<(), Failure> {
         let from_s = self.check.known[uid].get(name).image_from_s;
         let key = (uid.clone(), name.to_owned());
@@ -379,7 +379,7 @@ impl World {
     }
 }
 
-/// What the runtime is told of a container.
+/// The runtime's parameters for a container.
 pub fn making(pod: Option<&Pod>, name: &str) -> Making {
     let spec = pod.and_then(|pod| pod.spec.as_ref()).expect("a pod that starts has a spec");
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(containers::from_ephemeral);

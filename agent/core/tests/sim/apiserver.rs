@@ -20,14 +20,14 @@ use crate::faults::Fault;
 use crate::pods::Manifest;
 use crate::world::{Event, MS, World};
 
-/// What goes over the wire, or happens to it.
+/// A message on the wire, or an event of the connection.
 #[derive(Debug)]
 pub enum Wire {
     /// A list arrives.
     Listed { run: u64, epoch: u64, pods: Vec<Pod> },
     /// A watch event arrives.
     Watched { run: u64, epoch: u64, gone: bool, pod: Box<Pod> },
-    /// The watch begins, or begins anew.
+    /// The watch begins, or begins again.
     List { run: u64 },
     /// A request reaches the API server.
     Asked { run: u64, request: Request },
@@ -72,7 +72,7 @@ pub struct ApiServer {
     backup: Option<Backup>,
     /// Its store is an older one: a request under way may be about what is no longer so.
     restored: bool,
-    /// What the older store said of its pods.
+    /// The statuses of the pods in the older store.
     said_before: BTreeMap<PodUid, Value>,
 }
 
@@ -163,7 +163,7 @@ impl World {
         self.at(MS, Event::Wire(Wire::List { run }));
     }
 
-    /// Somebody creates a pod.
+    /// A client creates a pod.
     pub fn api_create(&mut self, manifest: &Manifest, name: &str) {
         let mut object = serde_json::to_value(&*manifest.pod).expect("JSON");
         object["metadata"]["generation"] = json!(1);
@@ -172,7 +172,7 @@ impl World {
         self.api_changed(name);
     }
 
-    /// Somebody changes a pod's spec.
+    /// A client changes a pod's spec.
     pub fn api_update(&mut self, manifest: &Manifest, name: &str) {
         let new = serde_json::to_value(&*manifest.pod).expect("JSON");
         let object = self.api().objects.get_mut(name).expect("an object");
@@ -182,7 +182,7 @@ impl World {
         self.api_changed(name);
     }
 
-    /// Somebody deletes a pod: with its own grace, with less, or without.
+    /// A client deletes a pod: with its own grace, with less, or without.
     pub fn api_delete(&mut self, name: &str, grace: i64) {
         let object = self.api().objects.get_mut(name).expect("an object");
         let graceless = grace == 0 || is_over(object);
@@ -301,8 +301,7 @@ impl World {
         api.backup = Some(Backup { objects, version, manifests });
     }
 
-    /// What was created since is gone, what was deleted since is back, and versions are given
-    /// once more.
+    /// Objects created since are gone, objects deleted since are back, and versions repeat.
     fn api_restore(&mut self) {
         let run = self.run;
         let Some(backup) = self.api().backup.take() else { return };
@@ -318,7 +317,8 @@ impl World {
         self.at(50 * MS, Event::Wire(Wire::List { run }));
     }
 
-    /// What was told to a store that is no more is forgotten with the agent that told it.
+    /// Forgets an end that was written only to the replaced store, once the agent that wrote it is
+    /// gone.
     pub fn forget_undone(&mut self) {
         let Some(api) = self.api.as_ref().filter(|api| api.restored) else { return };
         let agent = self.agent.as_ref();

@@ -21,7 +21,7 @@ const SLACK: Duration = Duration::from_secs(40);
 /// Why nothing more is started of a pod.
 const PHASE_IS_TERMINAL: &str = "its phase is terminal";
 
-/// What the checker remembers of the world.
+/// The checker's memory of the world.
 #[derive(Debug, Default)]
 pub struct Checker {
     /// Of every pod there ever was the last version, with the containers that only others had.
@@ -32,13 +32,13 @@ pub struct Checker {
     passed: BTreeSet<(String, String)>,
     /// Pods that the agent knows to be over: nothing of them may be started.
     ended: BTreeMap<PodUid, &'static str>,
-    /// Pods whose manifests have gone, of which something is left.
+    /// Pods with a removed manifest, of which something is left.
     away: BTreeSet<PodUid>,
-    /// Pods whose manifests went and came back before nothing was left of them.
+    /// Pods with a manifest that was removed and came back before nothing was left of them.
     again: BTreeSet<PodUid>,
     /// Terminal phases that were published.
     terminal: BTreeMap<PodUid, String>,
-    /// Pods with a deadline of whose end nobody but a dead agent was told.
+    /// Pods with a deadline and an end that only a dead agent has reported.
     untold: BTreeSet<PodUid>,
     /// When a stop of the container was first asked for, and with how much time.
     pub stops: BTreeMap<String, (Mono, i64)>,
@@ -136,24 +136,24 @@ impl Checker {
         stop.1 = stop.1.min(timeout);
     }
 
-    /// The agent was told that no manifest wants the pod.
+    /// The agent learned that no manifest wants the pod.
     pub fn removed(&mut self, uid: &PodUid) {
         self.ended.insert(uid.clone(), "its manifest is gone");
         self.away.insert(uid.clone());
     }
 
-    /// The agent was told that the pod is wanted, perhaps again.
+    /// The agent learned that the pod is wanted, perhaps again.
     pub fn wanted(&mut self, uid: &PodUid) {
         if self.ended.get(uid) == Some(&"its manifest is gone") {
             self.ended.remove(uid);
         }
-        // Its end may have been told in between, which goes before.
+        // Its end may have been reported in between, which comes first.
         if self.away.remove(uid) {
             self.again.insert(uid.clone());
         }
     }
 
-    /// The agent has nothing left of the pod: the same uid may begin anew.
+    /// The agent has nothing left of the pod: the same uid may start over.
     pub fn gone(&mut self, uid: &PodUid) {
         self.terminal.remove(uid);
         self.ended.remove(uid);
@@ -162,9 +162,9 @@ impl Checker {
         self.untold.remove(uid);
     }
 
-    /// The agent died. It may not know any more why a pod was over that has no trace of that: its
-    /// deadline, when nobody else knows the start or the wall clock `steps` back behind it; its place;
-    /// an earlier life of one whose manifest went and came back.
+    /// The agent died. It may no longer know why a pod was over if the cause leaves no trace: a
+    /// deadline, when the API server does not know the start or the wall clock `steps` back behind
+    /// it; node affinity; an earlier life of a pod with a manifest that was removed and came back.
     pub fn crashed(&mut self, api: Option<&ApiServer>, steps: bool) {
         let (statuses, again) = (&self.statuses, &self.again);
         let is_forgotten = |uid: &PodUid| {
@@ -173,7 +173,7 @@ impl Checker {
                 "DeadlineExceeded" => steps || !api.is_some_and(|api| api.knows_start(uid)),
                 "Evicted" => !api.is_some_and(|api| api.knows_end(uid)),
                 "NodeAffinity" => true,
-                // Whichever agent told of its end.
+                // Whichever agent reported its end.
                 _ => again.contains(uid),
             }
         };
@@ -188,9 +188,9 @@ impl Checker {
         self.untold.extend(self.terminal.keys().filter(timed).cloned());
     }
 
-    /// An agent knows of a shutdown that was given up what it has told itself; a new agent knows
-    /// nothing: a pod that the API server does not know to be over begins anew, as a folder's pods
-    /// do after each restart of their agent.
+    /// An agent keeps the ends that it reported for a shutdown that was given up. A new agent knows
+    /// none of them: a pod that the API server does not know to be over starts over, as a folder's
+    /// pods do after each restart of their agent.
     pub fn forgets_shutdown(&mut self, api: Option<&ApiServer>) {
         for uid in std::mem::take(&mut self.shut_down) {
             let is_told = self.statuses.contains_key(&uid);
@@ -204,7 +204,7 @@ impl Checker {
     }
 
     /// The API server's store is an older one: a pod that neither it nor the agent knows to be over
-    /// may be begun anew, because the runtime has nothing left of it.
+    /// may be started again, because the runtime has nothing left of it.
     pub fn undone(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.terminal.retain(|uid, _| is_known(uid));
         let terminal = &self.terminal;
@@ -215,8 +215,9 @@ impl Checker {
     pub fn published(&mut self, uid: &PodUid, status: &Arc<PodStatus>) {
         let phase = status.phase.as_deref().unwrap_or_default();
         self.statuses.insert(uid.clone(), Arc::clone(status));
-        // The next agent finds a pod whose deadline has passed meanwhile, and that goes before the
-        // ends of its containers, as upstream: kubelet_pods.go generateAPIPodStatus.
+        // The next agent finds a pod with a deadline that has passed meanwhile. The deadline takes
+        // precedence over the ends of its containers, as upstream: kubelet_pods.go
+        // generateAPIPodStatus.
         let untold = self.untold.remove(uid);
         let late =
             untold && (phase, status.reason.as_deref()) == ("Failed", Some("DeadlineExceeded"));
@@ -358,10 +359,11 @@ impl Checker {
     }
 
     /// How long a container may wait after an end, by its starts: in a new sandbox its attempts
-    /// begin anew, its waits do not.
+    /// start over, its waits do not.
     fn longest_wait(&self, manifest: &Manifest, me: &Box, faults: Faults) -> Duration {
         let longest = Duration::from_secs(300);
-        // Failed calls count as well, and an agent that starts anew takes over what it sees.
+        // Failed calls count as well, and a restarted agent adopts the running containers that it
+        // finds.
         let counts = [Fault::Calls, Fault::Crashes, Fault::Hooks, Fault::Images, Fault::Volumes];
         let exact = !counts.into_iter().any(|fault| faults.has(fault));
         let key = (manifest.uid.clone(), me.name.clone());
@@ -453,7 +455,7 @@ fn an_agent_that_dies_forgets_an_end_only_of_what_went_and_came_back() {
         check.crashed(None, false);
         let row = format!("{told} {goes} {comes_back}");
         assert_eq!(said(&mut check, "Pending"), is_fine, "{row}");
-        // The life that the next agent tells of ends once.
+        // The life that the next agent reports ends once.
         if is_fine {
             assert!(said(&mut check, "Succeeded"), "{row}");
             check.crashed(None, false);

@@ -44,7 +44,7 @@ pub enum Fault {
     Shutdown,
     /// Pods take more memory than there is.
     Memory,
-    /// Somebody ends the waits of pods.
+    /// A user ends the waits of pods.
     Retries,
 }
 

@@ -84,7 +84,7 @@ fn check(run: &Outcome) {
     assert!(!run.torn && run.unanswered.is_none(), "{run:?}");
 }
 
-/// Of a run whose start is gone its states are left.
+/// A run without its start has only its states left.
 fn from_the_middle(segments: &[Segment]) {
     let batches = segments.iter().flat_map(|segment| &segment.batches);
     let frames: Vec<_> = batches.flat_map(|batch| &batch.frames).collect();

@@ -16,7 +16,7 @@ pub const PRIORITIES: [i32; 5] = [-1, 0, 1_000, 5_000, 2_000_001_000];
 /// From the last group's end on: least time of a stop, twice for a sidecar, and an agent that dies
 /// at the worst moment and takes its time to come back.
 const LAST_STOPS: u64 = 30 * S;
-/// What happens to it.
+/// An event of the machine.
 #[derive(Clone, Copy, Debug)]
 pub enum MachineNews {
     /// It is about to shut down.
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// What runs of pods of these groups, as far as their manifests are still there.
+    /// The running containers of pods of these groups, as far as their manifests are still there.
     fn running_of(&self, groups: impl Fn(usize) -> bool) -> Vec<String> {
         let wanted = |uid: &_| self.manifests.values().find(|manifest| manifest.uid == *uid);
         let containers = self.runtime.containers.iter();

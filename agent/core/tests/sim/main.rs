@@ -6,7 +6,7 @@
 //! stop the node must become what the manifests say, with nothing left over.
 //!
 //! A failure prints its seed and how to repeat it. `PINTLE_SEEDS=N` runs more worlds than usual,
-//! `PINTLE_FRESH=FIRST` chooses those that nobody has seen before, `PINTLE_TRACE=1` prints every step.
+//! `PINTLE_FRESH=FIRST` chooses new ones from that seed on, `PINTLE_TRACE=1` prints every step.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
@@ -34,15 +34,15 @@ use world::{Stats, World};
 
 /// Worlds of a run with the same seeds each time, for each of the two kinds of sources.
 const SEEDS: u64 = 500;
-/// Worlds of a run whose seeds and faults nobody has seen before, when it is told where they begin:
-/// `cargo xtask test` does that, and optimises the decisions. Else it is a tenth of them.
+/// Worlds of a run with new seeds and faults, if the first seed is given: `cargo xtask test` does
+/// that, and optimises the decisions. Else it is a tenth of them.
 const FRESH: u64 = 2_000;
 /// Fresh worlds that failed once: a container that waits longer and longer got a new sandbox; a
 /// restored store took away a container that was about to start; the wall clock stepped back behind
 /// a deadline before the agent died; a manifest went and came back; a sidecar that never starts; a
-/// pod was deleted while its containers, some of which were over, were made again in a new sandbox; a
-/// deadline passed before a new agent saw what had ended in time; a restored store told of an end of
-/// what was begun anew; a pod came back and was over before it could begin; one
+/// pod was deleted while its containers, some of which were over, were made again in a new sandbox;
+/// a deadline passed before a new agent saw what had ended in time; a restored store reported an
+/// end of a pod that was started again; a pod came back and was over before it could begin; one
 /// went that ran and waited to be admitted by a new agent; a container ended by itself between two
 /// attempts to kill it for its probe.
 const SEEN: [u64; 14] = [
@@ -61,13 +61,13 @@ const SEEN: [u64; 14] = [
     8_001_001_398,
     378_000_963_290,
 ];
-/// Worlds with everything at once that failed once: a manifest went while its source began to tell,
-/// twice; one went and came back, and its end was told in between.
+/// Worlds with everything at once that failed once: a manifest was removed while its source began
+/// to report, twice; one was removed and came back, and its end was reported in between.
 const SEEN_WITH_EVERYTHING: [u64; 3] = [30_512, 30_899, 30_770];
 /// A world of an API server and of agents that die that failed once: a pod was refused for what one
 /// held that was over and deleted, and that the new agent had not read yet.
 const SEEN_WITH_DEATHS: [u64; 1] = [52_359];
-/// Worlds of each kind whose decisions are recorded and made again.
+/// Worlds of each kind in which the decisions are recorded and replayed.
 const RECORDED: u64 = 20;
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;
@@ -136,7 +136,7 @@ fn run_preset(seeds: &[u64], faults: Faults) {
     assert!(!dies || stats.crashes_in_sync > stats.worlds / 4, "{stats:?}");
 }
 
-/// Seeds of worlds that nobody has seen before, if the first one is given; else the same ones.
+/// Seeds of new worlds, if the first one is given; else the same ones.
 fn fresh_seeds() -> Vec<u64> {
     if let Some(seed) = number("PINTLE_SEED") {
         return vec![seed];

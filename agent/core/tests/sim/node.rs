@@ -16,10 +16,10 @@ use crate::world::{Event, MS, S, World};
 /// Allocatable CPU in millicores.
 pub const CPU_MILLIS: i64 = 1_000;
 
-/// What the agent learns of the node's object.
+/// The agent's news of the node's object.
 #[derive(Debug)]
 pub enum NodeNews {
-    /// Somebody labels it.
+    /// A client labels it.
     Label,
     /// The watch delivers.
     Watched { run: u64 },
@@ -32,14 +32,15 @@ pub enum NodeNews {
 pub struct Node {
     /// It has the label that some pods ask for.
     pub labelled: bool,
-    /// Some read of it has failed: what was decided then is nobody's fault.
+    /// A read of it has failed: decisions made without it are not checked.
     pub unread: bool,
-    /// It has room for everything: with resizes under way nobody outside knows what is free.
+    /// It has room for everything: with resizes under way the free amount cannot be checked from
+    /// outside.
     pub roomy: bool,
 }
 
 impl Node {
-    /// What the agent knows by itself.
+    /// The agent's own knowledge of the node.
     pub fn unseen(&self) -> admit::Node {
         let mut node = admit::Node::roomy("node");
         if !self.roomy {
@@ -59,7 +60,7 @@ impl Node {
 
 impl World {
     pub fn plan_node(&mut self) {
-        // What comes back with an older store asks nobody for room.
+        // A pod that comes back with an older store needs no room to be admitted.
         let crowded = self.faults.has(Fault::Edits) || self.faults.has(Fault::Restored);
         self.node.roomy = self.api.is_none() || crowded;
         if self.faults.has(Fault::Node) {

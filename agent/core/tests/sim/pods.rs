@@ -16,7 +16,7 @@ pub const CPU_MILLIS: u64 = 100;
 /// How a container behaves once started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Runs until it is told to stop.
+    /// Runs until it is stopped.
     Forever,
     /// Ends by itself after that many milliseconds with that code.
     Ends { after_ms: u64, code: i32 },
@@ -74,7 +74,8 @@ impl Box {
         }
     }
 
-    /// What waits for it to start may wait in vain: it ends sooner than its startup probe says so.
+    /// Containers that wait for it to start may wait in vain: it ends before its startup probe can
+    /// succeed.
     pub fn ends_before_it_starts(&self) -> bool {
         let Behaviour::Ends { after_ms, .. } = self.behaviour else { return false };
         self.started_after_ms.is_some_and(|started_ms| started_ms + 500 > after_ms)
@@ -194,7 +195,7 @@ impl Manifest {
         manifest
     }
 
-    /// Writes the pod anew from what is known of it.
+    /// Rebuilds the pod from its known parts.
     pub fn write(&mut self) {
         let of = |init: bool| -> Vec<Value> {
             let of_list = |b: &&Box| b.init == init && !b.ephemeral;

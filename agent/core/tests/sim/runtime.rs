@@ -22,7 +22,7 @@ pub struct Sandbox {
     pub created: UnixNanos,
 }
 
-/// What the runtime was told of a container when it was made.
+/// The runtime's parameters for a container when it was created.
 #[derive(Clone, Copy, Debug)]
 pub struct Making {
     pub hash: u32,

@@ -1,8 +1,8 @@
 //! The memory of a world: now and then a pod takes nearly all of it, until nothing of it runs.
 //!
-//! Rules: nobody goes but who takes too much, as far as a look can know, one at a time, and nobody
-//! who is spared; soon after, the node has enough again and says so. Looks take their time, and some
-//! are lost.
+//! Rules: only pods that take too much are evicted, as far as an observation can show, one at a
+//! time, and no spared pod; soon after, the node has enough again and reports it. Observations take
+//! time, and some are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,9 +23,10 @@ use crate::world::{BUSY, Event, MS, S, World};
 const CAPACITY: u64 = 1_000;
 const LEAST: i64 = 100;
 const TAKEN: u64 = 950;
-/// How long pressure is told after it was seen last.
+/// How long pressure stays reported after its last observation.
 const TRANSITION: Duration = Duration::from_secs(30);
-/// How long a greedy pod may run: looks by the clock, the ends of others that go before it, its own.
+/// How long a greedy pod may run: periodic observations, the ends of pods evicted before it, its
+/// own end.
 const SOON: Duration = Duration::from_secs(120);
 
 /// See the module's header.
@@ -33,11 +34,11 @@ const SOON: Duration = Duration::from_secs(120);
 pub struct Shortage {
     /// Pods that take too much whenever they run.
     greedy: BTreeSet<PodUid>,
-    /// Of whom the last look told that was to tell of pods, and who took too much.
+    /// The pods in the last observation with usage; true for those that took too much.
     weighed: BTreeMap<PodUid, bool>,
-    /// Whom this run of the agent told to go last.
+    /// The last victim of this run of the agent.
     victim: Option<PodUid>,
-    /// What the agent says of the node.
+    /// The agent's report of the node's memory pressure.
     is_told: bool,
 }
 
@@ -101,12 +102,12 @@ impl World {
         self.tell(Input::Pressure { ticket, observation: Box::new(observation) });
     }
 
-    /// The agent tells a pod to go: one that takes too much, while somebody does.
+    /// Checks the eviction of a pod: it takes too much, and some pod does.
     pub fn told_to_go(&mut self, uid: &PodUid) {
         let (known, shortage) = (&self.check.known[uid], &self.shortage);
         assert!(!known.of_folder, "{uid} is evicted, and it is a static pod");
         assert!(self.memory_left() < CAPACITY, "{uid} is evicted, and nobody takes too much");
-        // Whoever took too much when pods were weighed has ended, and now somebody else does.
+        // Every pod that took too much at ranking has ended, and now another one does.
         let runs = |of: &PodUid| self.running().any(|(running, _)| running == of);
         let is_overtaken = !shortage.weighed.iter().any(|(of, takes)| *takes && runs(of));
         let is_greedy = shortage.greedy.contains(uid);
@@ -129,7 +130,7 @@ impl World {
         (self.shortage.victim, self.shortage.is_told) = (None, false);
     }
 
-    /// Nobody who may be evicted takes too much for long, and the node says what is true.
+    /// No evictable pod takes too much for long, and the node's pressure is true.
     pub fn enough_is_left(&self) {
         let greedy = self.running().filter(|(uid, _)| self.shortage.greedy.contains(*uid));
         let (mut spared, mut fresh) = (false, false);

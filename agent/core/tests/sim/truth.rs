@@ -1,4 +1,4 @@
-//! What people are told in the end against what is true.
+//! The final reports, compared with the truth.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::pods::{Box, Manifest};
 use crate::runtime::Container;
 use crate::world::World;
 
-/// What has just happened may not have been told yet.
+/// A change may take so long to be reported.
 const FRESH: Duration = Duration::from_secs(25);
 
 impl World {
@@ -49,9 +49,10 @@ impl World {
         assert!(!(runs && over), "{} runs and is {phase}", manifest.uid);
     }
 
-    /// An older store brought a pod back that had been deleted: the runtime has nothing of it, so it
-    /// is begun anew, while the store tells of an end that its policy does not let it leave. As
-    /// upstream nothing of its status changes then: status_manager.go checkContainerStateTransition.
+    /// An older store brought a deleted pod back: the runtime has nothing of it, so it is started
+    /// again, while the store has a terminal state that its policy does not allow to change. As
+    /// upstream nothing of its status changes then: status_manager.go
+    /// checkContainerStateTransition.
     fn keeps_an_end(&self, manifest: &Manifest, told: &Value) -> bool {
         let before = self.api.as_ref().and_then(|api| api.said_before(&manifest.uid));
         before.is_some_and(|before| {

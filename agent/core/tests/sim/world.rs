@@ -1,7 +1,7 @@
 //! One world: a queue of events in simulated time, chance from one seed.
 //!
-//! The world itself is on the monotonic clock; the wall clock is a number beside it that somebody
-//! may set. What happens is decided by the seed and the set of faults alone.
+//! The world itself is on the monotonic clock; the wall clock is a number beside it that a user may
+//! set. Events are decided by the seed and the set of faults alone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -41,7 +41,7 @@ pub const START: UnixNanos = UnixNanos(1_800_000_000_000_000_000);
 /// Steps of a world; more means that something spins.
 const STEPS_MAX: u64 = 400_000;
 
-/// What happened, summed up.
+/// Counts of events.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     pub worlds: u64,
@@ -56,7 +56,7 @@ pub struct Stats {
     pub shutdowns: u64,
     pub given_up: u64,
     pub crashed_in_shutdown: u64,
-    /// Pods that were told to go for want of memory.
+    /// Pods that were evicted for want of memory.
     pub evicted: u64,
     /// Those of them that took nothing, because the look was overtaken.
     pub evicted_late: u64,
@@ -85,7 +85,7 @@ impl Stats {
 pub enum Event {
     /// To this run of the agent, if it still lives.
     ToAgent(u64, Input),
-    /// The source of manifests tells of this one as it starts.
+    /// The source of manifests reports this one as it starts.
     Source { run: u64, uid: PodUid },
     /// A read is due.
     TakeRead { run: u64, uid: PodUid, pod: String, stamp: u64 },
@@ -103,25 +103,25 @@ pub enum Event {
     Edit,
     /// The agent starts.
     Boot,
-    /// Somebody sets the wall clock.
+    /// A user sets the wall clock.
     SetClock { by_ns: i64 },
     /// Hints are lost until the stream is opened again.
     Deaf { on: bool },
     /// Files that a pod refers to change.
     Content,
-    /// Somebody asks that a pod's waits end.
+    /// A user requests that a pod's waits end.
     Retry,
     /// The prober looks at a container.
     Probe { run: u64, uid: PodUid, id: String },
-    /// What the agent learns of the node.
+    /// The agent's news of the node.
     Node(NodeNews),
-    /// The driver's sweep for what nobody knows.
+    /// The driver's sweep for unknown volumes and cgroups.
     Sweep,
     /// Every container of a sandbox dies with it.
     SandboxDies,
     /// Between the agent and the API server.
     Wire(Wire),
-    /// What the machine is about to do.
+    /// The machine's notice.
     Machine(MachineNews),
     /// A pod begins to take too much memory.
     Greed,
@@ -227,7 +227,7 @@ impl World {
         self
     }
 
-    /// What is sure to happen, and when.
+    /// Plans the certain events.
     fn plan_events(&mut self) {
         let faults = self.faults;
         self.plan_node();
@@ -529,7 +529,7 @@ impl World {
         self.tell(Input::Content { uid, files });
     }
 
-    /// Somebody has mended what some pod waits for, or believes so.
+    /// A user has fixed the cause of some pod's wait, or believes so.
     fn retry(&mut self) {
         if let Some(uid) = self.any_wanted() {
             self.tell(Input::Retry { uid });
@@ -574,7 +574,8 @@ impl World {
         self.hints(id, code, lag);
     }
 
-    /// The kernel tells at once, the runtime a little later; both may be lost or told twice.
+    /// The kernel reports an exit at once, the runtime a little later; both may be lost or
+    /// repeated.
     fn hints(&mut self, id: &str, code: i32, lag: u64) {
         let uid = self.runtime.containers[id].uid.clone();
         let at = self.clocks().wall;
@@ -743,7 +744,7 @@ impl World {
         self.at(last + MS, Event::ToAgent(self.run, Input::SourcesReady));
     }
 
-    /// A source tells what it has now: never of a manifest after it has told that it is gone.
+    /// A source reports its current manifests: never one that it has reported as removed.
     fn tell_wanted(&mut self, uid: &PodUid) {
         let wanted = self.manifests.values().find(|manifest| manifest.uid == *uid);
         if let Some(pod) = wanted.map(|manifest| manifest.pod.clone()) {

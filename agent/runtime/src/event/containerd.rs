@@ -3,9 +3,9 @@
 //! Owner: one task for the life of the agent; it asks again when the stream ends, after which
 //! everything is listed, and gives up on a runtime that is not containerd. An exit's code and time
 //! are evidence beside the CRI answer, as from the kernel; an event's container is found among the
-//! observed ones, and one that nobody knows yet is left to the relist. With it come the container's
-//! last words, which are complete once its process is gone: `status::told` shows such an end before
-//! the runtime lists it.
+//! observed ones, and an unknown one is left to the relist. The hint carries the container's
+//! termination message, which is complete once its process is gone: `status::ending` shows such an
+//! end before the runtime lists it.
 
 use std::time::{Duration, SystemTime};
 
@@ -73,8 +73,8 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
     }
 }
 
-/// In a task of its own: the last words of one container may take long to read, and the ends of
-/// others must not wait for them. Bounded by the patience of such a read.
+/// Runs in a task of its own: the termination message of one container may take long to read, and
+/// the ends of others must not wait for it. Bounded by the time limit of such a read.
 async fn tell_end(
     reader: Reader,
     inputs: mpsc::Sender<Input>,
@@ -82,7 +82,7 @@ async fn tell_end(
 ) {
     let words = reader.termination_message(&container, code).await;
     let hint = Hint::TaskExit { container: container.clone(), end: TaskExit { code, at, words } };
-    // Nobody takes hints any more while the agent ends.
+    // Fails only while the agent ends, when hints are not received any more.
     let _ = inputs.send(Input::ContainerHint { container, hint }).await;
 }
 

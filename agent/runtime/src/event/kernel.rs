@@ -1,10 +1,10 @@
 //! The kernel event source: follows pod cgroups and turns kernel events into hints.
 //!
-//! Owner of `pintle_ebpf::Source`: one task, fed through a bounded channel of requests, so that
-//! nobody else waits for a map operation. A kernel event names a cgroup by its id; the directory
+//! Owner of `pintle_ebpf::Source`: one task, fed through a bounded channel of requests, so that no
+//! other task waits for a map operation. A kernel event names a cgroup by its id; the directory
 //! name beneath the pod's cgroup is the container's id (cgroupfs) or ends with it (systemd), found
-//! by listing the pod's directory when an unknown id turns up. An event whose cgroup is gone
-//! already still says which pod to read.
+//! by listing the pod's directory when an unknown id turns up. An event with a cgroup that is
+//! already gone still names the pod to read.
 //!
 //! Behind it stands the relist: each `RELIST.0` while every pod is followed, each `RELIST.1` while
 //! one is not, or once the source has ended.
@@ -109,7 +109,7 @@ impl Tracker {
         let _ = self.requests.send(Request::Untrack { uid: uid.clone() }).await;
     }
 
-    /// Names a container's first process; `None` when nobody could tell it.
+    /// Names a container's first process; `None` when it is unknown.
     pub async fn watch_init(&self, uid: &PodUid, container: &ContainerId, pid: Option<u32>) {
         let (uid, container) = (uid.clone(), container.clone());
         let _ = self.requests.send(Request::WatchInit { uid, container, pid }).await;
@@ -121,7 +121,7 @@ struct Task {
     inputs: mpsc::Sender<Input>,
     ended: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
-    /// How often everything is listed, as last told.
+    /// How often everything is listed, as last reported.
     relist: Duration,
     /// Pods of which not everything can be followed.
     blind: BTreeSet<PodUid>,
@@ -172,7 +172,7 @@ impl Task {
         }
     }
 
-    /// Tells when the relist has to come more or less often than before.
+    /// Reports when the relist must come more or less often than before.
     async fn tell_relist(&mut self) -> Result<(), mpsc::error::SendError<Input>> {
         let mode = self.source.mode();
         if mode == Mode::Relist {

@@ -11,7 +11,7 @@ mod oom_pace;
 
 use std::time::Duration;
 
-/// A stream that was opened anew and has said nothing for so long is open: runtimes answer nothing
+/// A reopened stream without an event counts as open after this time: runtimes answer nothing
 /// before the first event.
 const OPEN_AFTER: Duration = Duration::from_secs(1);
 

@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 pub(super) struct OomPace(HashMap<Slot, (Mono, u32)>);
 
 impl OomPace {
-    /// Whether this kill becomes a hint.
+    /// True if this kill becomes a hint.
     pub(super) fn passes(&mut self, slot: Slot, is_init: bool, now: Mono) -> bool {
         let (since, count) = self.0.entry(slot).or_insert((now, 0));
         if now.since(*since) >= PERIOD {

@@ -8,7 +8,7 @@
 //! Between the runtime's word that an image is there and the container that keeps it, nothing in
 //! the runtime says that it is needed. One thread has all of this, so each step above is whole.
 //! Bounds: one removal at a time; ids of images that are held or were since the last look, and of
-//! those removed since the oldest who is resolving began.
+//! those removed since the oldest resolution in progress began.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// Who holds what. Clones are the same.
+/// The holds on images. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds(Rc<Shared>);
 
@@ -37,13 +37,13 @@ struct State {
     removals: u64,
     /// How many are resolving, by the number of removals that had ended when they began.
     resolving: BTreeMap<u64, u32>,
-    /// Removed while somebody was resolving: the number of the last removal of each.
+    /// Images removed during a resolution: the number of the last removal of each.
     removed: BTreeMap<String, u64>,
     changed: bool,
 }
 
 impl Holds {
-    /// Somebody is about to find out which image it needs.
+    /// Begins a resolution: the caller is about to find out which image it needs.
     pub(crate) fn resolving(&self) -> Resolving {
         let mut state = self.0.state.borrow_mut();
         let began = state.removals;
@@ -65,7 +65,7 @@ impl Holds {
         self.0.state.borrow_mut().changed = true;
     }
 
-    /// Whether something changed since the last look.
+    /// True if something changed since the last look.
     pub(super) fn has_changed(&self) -> bool {
         self.0.state.borrow().changed
     }
@@ -77,8 +77,8 @@ impl Holds {
         state.changed = false;
     }
 
-    /// Begins the removal of the image with these names; `None` when somebody needs it, or another
-    /// one is being removed.
+    /// Begins the removal of the image with these names; `None` when it is held or being resolved,
+    /// or when another one is being removed.
     pub(super) fn remove(&self, names: Vec<String>) -> Option<Removal> {
         let mut state = self.0.state.borrow_mut();
         let needed = names.iter().any(|name| state.held_since.contains(name));
@@ -90,15 +90,16 @@ impl Holds {
     }
 }
 
-/// Somebody finds out which image it needs.
+/// A resolution in progress: its owner finds out which image it needs.
 pub(crate) struct Resolving {
     of: Holds,
-    /// Removals that had ended by then: what they removed was not there to be found.
+    /// The number of removals that had ended at the start: their images could not be found any
+    /// more.
     began: u64,
 }
 
 impl Resolving {
-    /// Whether the image may have been removed since; returns once no removal of it is under way.
+    /// True if the image may have been removed since; returns once no removal of it is under way.
     pub(crate) async fn lost(&self, id: &str) -> bool {
         let shared = &self.of.0;
         while shared.state.borrow().removing.iter().any(|name| name == id) {

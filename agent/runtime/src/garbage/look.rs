@@ -1,9 +1,9 @@
 //! What images the runtime has, and which of them containers use, running or not.
 //!
-//! Effects: lists of images and containers, and the status of each container, which alone tells of
-//! mounted images. Each of these calls has the time that the runtime is given for any, and each
-//! answer is told to whoever waits: on a slow disk all of them together take long. An error is the
-//! whole look's: half a look would take images from their users.
+//! Effects: lists of images and containers, and the status of each container, which alone shows
+//! mounted images. Each of these calls has the runtime's usual time limit, and each answer advances
+//! the step counter for waiting callers: on a slow disk all of them together take long. An error is
+//! the whole look's: half a look would take images from their users.
 // k8s: pkg/kubelet/images/image_gc_manager.go detectImages, handleImageVolumes
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub(super) struct Found {
     pub(super) image: Image,
     /// Its id and digests: what a start may know it by.
     pub(super) names: Vec<String>,
-    /// What people call it.
+    /// Its name for users.
     pub(super) shown: String,
 }
 

@@ -1,15 +1,15 @@
-//! Removes images that nobody uses: when their disk is too full, when they are too old, on request.
+//! Removes unused images: when their disk is too full, when they are too old, on request.
 //!
 //! Owner: one task, `Collector::run`. Input: the clock, and `Request`s on a channel, each with the
-//! place for its answer: `Request::Images(answer)` removes every unused image that is older than the
-//! minimum age and answers with a `Freed`, `Request::Report(answer)` tells what would become of each
-//! image. Output: events about the node, metrics, the answer; `steps`, so that who waits hears that
-//! something is done, be it for himself or for who came before.
+//! place for its answer: `Request::Images(answer)` removes every unused image that is older than
+//! the minimum age and answers with a `Freed`, `Request::Report(answer)` answers with the decision
+//! about each image. Output: events about the node, metrics, the answer; `steps`, so that a waiting
+//! caller sees progress, for its own request or an earlier one.
 //!
-//! Every `EVERY` the disk is looked at; the runtime is asked for images and containers only when
-//! the disk is too full, a maximum age is set, something was started or removed since, or for
-//! `LOOK_AFTER` nobody has asked. When each image was first seen and last used is kept in a file, so
-//! the order survives a restart of the agent. `holds` keeps what is about to be used.
+//! Every `EVERY` the disk is read. The runtime is asked for images and containers only when the
+//! disk is too full, a maximum age is set, something was started or removed since, or the last such
+//! call is `LOOK_AFTER` ago. When each image was first seen and last used is kept in a file, so the
+//! order survives a restart of the agent. `holds` keeps images that are about to be used.
 //!
 //! Bounds: one removal at a time, each for `REMOVE_MAX`; `FILE_BYTES_MAX` read of the file;
 //! `REQUESTS_MAX` requests wait.
@@ -60,16 +60,16 @@ pub const REQUESTS_MAX: usize = 4;
 /// Something to do now.
 #[derive(Debug)]
 pub enum Request {
-    /// Remove all images that nobody uses, whatever the disk has.
+    /// Remove all unused images, however full the disk is.
     Images(oneshot::Sender<Freed>),
     /// Tell what would become of each image.
     Report(oneshot::Sender<Report>),
 }
 
-/// Where a collector is asked, and where it is heard that it comes further.
+/// The channel to a collector, and its progress.
 #[derive(Clone, Debug)]
 pub struct Requests {
-    /// What is to be done.
+    /// The requests.
     pub queue: mpsc::Sender<Request>,
     /// Changes with each answer of a look and each image that goes.
     pub steps: watch::Receiver<u64>,
@@ -130,12 +130,12 @@ impl Collector {
         }
     }
 
-    /// Its step counter, for whoever waits.
+    /// Its step counter, for waiting callers.
     pub fn steps(&self) -> watch::Receiver<u64> {
         self.steps.0.subscribe()
     }
 
-    /// Collects until nobody asks any more.
+    /// Collects until the request channel closes.
     pub async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         self.past.load().await;
         let mut tick = tokio::time::interval(EVERY);
@@ -148,7 +148,7 @@ impl Collector {
                 }
                 request = requests.recv() => match request {
                     Some(Request::Images(answer)) => {
-                        // Who asked may have given up; the room is there all the same.
+                        // The caller may have given up; the room is freed all the same.
                         let _ = answer.send(self.free_unused_images().await);
                     }
                     Some(Request::Report(answer)) => {
@@ -226,7 +226,7 @@ impl Collector {
         Err(message)
     }
 
-    /// Removes every image that nobody uses and that is not too young.
+    /// Removes every unused image that is not too young.
     // k8s: pkg/kubelet/images/image_gc_manager.go DeleteUnusedImages
     async fn free_unused_images(&mut self) -> Freed {
         if let Err(error) = self.look().await {
@@ -253,7 +253,7 @@ impl Collector {
         images::judge(&images, self.past.uses(), &self.policy, now)
     }
 
-    /// Asks the runtime what there is and who uses it.
+    /// Reads images and their users from the runtime.
     async fn look(&mut self) -> Result<(), String> {
         self.holds.look();
         // Until the end of this look nothing is known to be seen.
@@ -268,7 +268,7 @@ impl Collector {
         Ok(())
     }
 
-    /// What would become of each image; what was seen last when the runtime does not answer now.
+    /// The decision about each image; from the last look when the runtime does not answer now.
     async fn report(&mut self) -> Report {
         if let Err(error) = self.look().await {
             tracing::debug!(error, "images cannot be looked at: they are told as they were");
@@ -285,7 +285,7 @@ impl Collector {
         }
     }
 
-    /// Records of pulls go with images that somebody else removed.
+    /// Removes records of pulls of images that another client removed.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go PruneUnknownRecords
     async fn forget_removed(&self, listed: jiff::Timestamp) {
         let Some(records) = self.puller.records() else { return };
@@ -298,7 +298,7 @@ impl Collector {
             }
         };
         for image in unknown {
-            // Whoever pulls it just now relies on its record.
+            // A pull under way relies on its record.
             let Some(_removal) = self.holds.remove(vec![image.clone()]) else { continue };
             records.removed(&image, listed).await;
         }
@@ -365,8 +365,8 @@ impl Collector {
         tracing::info!(image = image.id, bytes = image.bytes, ?reason, "removed an unused image");
         let label = if reason == Reason::Age { "age" } else { "space" };
         self.metrics.images().collected(label);
-        // The runtime may have forgotten it long before it answers: a pull since then has a record of
-        // its own, without which the image would count as put there for everybody.
+        // The runtime may have removed it long before it answers: a pull since then has a record of
+        // its own, without which every pod could use the image.
         if let Some(records) = self.puller.records() {
             records.removed(&image.id, began).await;
         }
@@ -382,7 +382,7 @@ struct Full {
     to_free: u64,
 }
 
-/// What came of removals.
+/// The result of removals.
 #[derive(Debug, Default)]
 struct Removed {
     bytes: u64,

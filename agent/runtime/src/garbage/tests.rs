@@ -1,4 +1,4 @@
-//! A collector beside a runtime in memory, on a disk whose size the test tells.
+//! A collector with a runtime in memory, on a disk of a size that the test sets.
 
 use std::cell::RefCell;
 

@@ -19,7 +19,7 @@ use super::{Get, HEAD_BYTES_MAX, HEADERS_MAX, HttpAnswer, Watch, words};
 /// Longest line that begins a chunk, in bytes.
 // Go: net/http/internal maxLineLength
 const CHUNK_LINE_BYTES_MAX: usize = 4096;
-/// What a chunked body may hold besides data, in bytes.
+/// Bytes that a chunked body may hold besides data.
 // Go: net/http/internal chunkedReader.beginChunk
 const CHUNK_EXCESS_BYTES_MAX: i64 = 16 * 1024;
 
@@ -32,7 +32,7 @@ pub enum Broken {
     /// The connection failed.
     #[error("read")]
     Read(#[source] io::Error),
-    /// What came is no HTTP.
+    /// The answer is not HTTP.
     #[error("net/http: HTTP/1.x transport connection broken: {0}")]
     Malformed(String),
     /// A header cannot be sent.
@@ -142,7 +142,7 @@ struct Head {
     headers: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Where a body ends.
+/// The end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Bytes(u64),
@@ -206,7 +206,7 @@ struct Input<S> {
 }
 
 impl<S: AsyncRead + Unpin> Input<S> {
-    /// What is buffered; empty at the end of the stream.
+    /// The buffered bytes; empty at the end of the stream.
     async fn buffered(&mut self) -> io::Result<&[u8]> {
         match self.stream.fill_buf().await {
             // A peer that closes without TLS' farewell has ended all the same.
@@ -417,7 +417,7 @@ impl<S: AsyncRead + Unpin> Input<S> {
         }
     }
 
-    /// What follows the last chunk.
+    /// Reads the trailer after the last chunk.
     // Go: net/http body.readTrailer
     async fn trailer(&mut self) -> Result<(), Broken> {
         if self.peek().await.map_err(Broken::Read)?.is_none() {

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::{HEAD_BYTES_MAX, HttpAnswer, Watch, talk};
 
-/// What the peer may send of a body before it is read, in bytes.
+/// Bytes of a body that the peer may send before it is read.
 const WINDOW_BYTES: u32 = 64 * 1024;
 
 /// Runs what belongs to a connection, until that is over.

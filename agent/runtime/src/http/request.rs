@@ -1,6 +1,6 @@
 //! A request of a probe or hook: what an `HTTPGetAction` asks for, and where a redirect leads.
 //!
-//! Pure. Headers, escapes and redirects are those of the kubelet, whose client is Go's.
+//! Pure. Headers, escapes and redirects are those of the kubelet with its Go client.
 // k8s: pkg/probe/http/request.go, pkg/probe/http/http.go RedirectChecker
 
 use k8s_openapi::api::core::v1::HTTPGetAction;
@@ -33,7 +33,7 @@ pub struct Get {
 }
 
 impl Get {
-    /// What the action asks for, of this host and port.
+    /// The request of the action, for this host and port.
     // k8s: pkg/probe/http/request.go NewRequestForHTTPGetAction
     pub fn of(action: &HTTPGetAction, host: String, port: u16, user_agent: &str) -> Self {
         Self {
@@ -117,7 +117,7 @@ fn canonical(name: &str) -> String {
     letters.collect()
 }
 
-/// Where a redirect leads.
+/// The target of a redirect.
 #[derive(Debug)]
 pub(super) enum Redirect {
     /// To the same host.
@@ -213,7 +213,7 @@ fn split(url: &str) -> (&str, &str) {
     url.split_at(url.find('?').unwrap_or(url.len()))
 }
 
-/// A path whose dot segments have been followed.
+/// A path after resolution of its dot segments.
 // Go: net/url resolvePath
 fn without_dots(full: &str) -> String {
     if full.is_empty() {

@@ -13,7 +13,7 @@ pub(super) struct Url {
     pub(super) scheme: String,
     /// Host and port; `None` where the URL names none.
     pub(super) host: Option<String>,
-    /// What follows the scheme of a URL without slashes, such as `mailto:x`.
+    /// The part after the scheme of a URL without slashes, such as `mailto:x`.
     pub(super) opaque: bool,
     /// Escaped.
     pub(super) path: String,
@@ -82,7 +82,7 @@ fn split_scheme(text: &str) -> Result<(&str, &str), String> {
     }
 }
 
-/// Host and port of an authority, whose user is left out.
+/// Host and port of an authority, without its user.
 // Go: net/url parseAuthority, parseHost
 fn host_of(scheme: &str, authority: &str) -> Result<String, String> {
     let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));

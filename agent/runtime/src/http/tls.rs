@@ -1,7 +1,8 @@
 //! TLS that accepts any certificate, and knows a peer that answers in plain HTTP.
 //!
-//! What a pod serves is self-signed as a rule, and the kubelet does not verify it either. A peer
-//! without TLS is told from a broken one by the first bytes of its answer, as Go's client does.
+//! The certificate of a pod is self-signed as a rule, and the kubelet does not verify it either. A
+//! peer without TLS is distinguished from a broken one by the first bytes of its answer, as in Go's
+//! client.
 
 use std::io;
 use std::pin::Pin;
@@ -42,7 +43,7 @@ pub(super) fn is_http2(stream: &TlsStream<Opening>) -> bool {
     stream.get_ref().1.alpn_protocol() == Some(b"h2")
 }
 
-/// A socket whose first bytes are remembered.
+/// A socket that remembers its first bytes.
 #[derive(Debug)]
 pub(super) struct Opening {
     socket: TcpStream,

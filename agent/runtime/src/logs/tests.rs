@@ -11,7 +11,7 @@ use crate::log_files::rotated;
 
 const MIB: u64 = 1 << 20;
 
-/// Writes logs the way a runtime does: to an open file, until it is told to open the name again.
+/// Writes logs as a runtime does: to an open file, until it is asked to open the name again.
 struct Writer {
     path: PathBuf,
     file: RefCell<File>,

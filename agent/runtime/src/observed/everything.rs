@@ -1,13 +1,13 @@
 //! All sandboxes and containers that the runtime has: in one list, or by pods where that is longer
 //! than an answer may be.
 //!
-//! Lists carry every label and annotation, and answers end at 16 MiB: a few pods that have much of
-//! both must not make that nobody's pods can be listed any more. So sandboxes are listed by the uid
-//! of each pod that is known: from the last list, from its containers, from its directory, which is
-//! there before its first sandbox. Containers are listed by sandbox, and what is too long even so
-//! by state as well. A pod whose own list is still too long is named and left as it was. Only a
-//! sandbox without containers of a pod of which nobody knows shows no earlier than when the list is
-//! short again. Bounds: one call after the other; the log names the longest pods when they change.
+//! Lists carry every label and annotation, and answers end at 16 MiB: a few pods with much of both
+//! must not make the list of all pods fail. So sandboxes are listed by the uid of each pod that is
+//! known: from the last list, from its containers, from its directory, which is there before its
+//! first sandbox. Containers are listed by sandbox, and if that is still too long, by state as
+//! well. A pod with a list that is still too long is named and left as it was. Only a sandbox
+//! without containers of an unknown pod stays hidden until the list is short again. Bounds: one
+//! call after the other; the log names the longest pods when they change.
 // k8s: pkg/kubelet/pleg/generic.go Relist, which fails there
 
 use std::cell::RefCell;
@@ -36,11 +36,11 @@ pub(super) struct Everything {
     said: Rc<RefCell<Option<String>>>,
 }
 
-/// What the runtime has.
+/// All sandboxes and containers of the runtime.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) lists: Lists,
-    /// Pods whose own list is too long.
+    /// Pods with a list of their own that is too long.
     pub(super) unlisted: BTreeSet<PodUid>,
 }
 

@@ -7,8 +7,8 @@
 //! of it, and the runtime goes through all its containers for a filtered list anyway. A few among
 //! many pods are asked for one by one: to take in a list of all of them costs more than their own,
 //! and a pod's start must not cost more on a fuller node. Bounds: one shared list at a time; a
-//! question given up gives up its place. A failed shared list is asked again by each, so that
-//! everybody has an error of its own call.
+//! question given up gives up its place. A failed shared list is asked again by each, so that each
+//! caller has the error of its own call.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::everything;
 
-/// What the runtime lists for one pod.
+/// The runtime's lists for one pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     pub(super) sandboxes: Vec<v1::PodSandbox>,
@@ -70,7 +70,7 @@ impl Listing {
         self.line.borrow_mut().pods = pods;
     }
 
-    /// What the runtime has of this pod, now or later.
+    /// The sandboxes and containers of this pod, now or later.
     pub(super) async fn of(&self, uid: &PodUid) -> Result<Lists, Error> {
         let next = {
             let mut line = self.line.borrow_mut();
@@ -94,13 +94,13 @@ impl Listing {
         }
     }
 
-    /// One list for everybody who waits by now.
+    /// One list for all current waiters.
     async fn shared(&self, uid: &PodUid) -> Result<Lists, Error> {
         let group = std::mem::take(&mut self.line.borrow_mut().waiting);
         let worth_it = (group.len() + 1) * PODS_PER_QUESTION >= self.line.borrow().pods;
         if group.is_empty() || !worth_it {
             for (_, answer) in group {
-                let _ = answer.send(Message::Alone); // or nobody waits there any more
+                let _ = answer.send(Message::Alone); // or the waiter is gone
             }
             return self.filtered(uid).await;
         }
@@ -113,10 +113,10 @@ impl Listing {
                 Ok(()) => Message::Lists(wanted.get(&uid).cloned().unwrap_or_default()),
                 Err(_) => Message::Alone,
             };
-            let _ = answer.send(message); // or nobody waits there any more
+            let _ = answer.send(message); // or the waiter is gone
         }
         match listed {
-            // It is the size of others' pods that stands in the way.
+            // The lists of other pods are too long.
             Err(error) if error.is_too_long() => self.filtered(uid).await,
             listed => listed.map(|()| wanted.remove(uid).unwrap_or_default()),
         }

@@ -1,8 +1,8 @@
 //! Observed state: what the runtime and the kernel say is, one record per pod, one writer.
 //!
 //! `types` is the record, `read` makes it from CRI answers, `listing` shares the lists that reads
-//! begin with, `everything` lists all pods, `termination_message` adds what a container left behind.
-//! The record of a pod is owned by its worker; nobody else changes it.
+//! begin with, `everything` lists all pods, `termination_message` adds a container's message. The
+//! record of a pod is owned by its worker; only the worker changes it.
 
 mod everything;
 mod listing;

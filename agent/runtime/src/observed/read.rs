@@ -37,7 +37,8 @@ pub struct Reader {
     cache: Rc<RefCell<HashMap<PodUid, Rc<ObservedPod>>>>,
     /// Counts the changes of resources, of any pod.
     epoch: Rc<Cell<u64>>,
-    /// By id, of what was asked for it; nothing of what this agent made or nobody tells.
+    /// Runtime specs by the id for which they were requested; `None` for objects of this agent and
+    /// for those without a reported spec.
     specs: Rc<RefCell<HashMap<String, Option<SpecFacts>>>>,
 }
 
@@ -164,8 +165,8 @@ impl Reader {
         Ok(pod)
     }
 
-    /// Has the pod's running containers asked for in full at the next read after this guard is
-    /// gone, whatever ends it: their resources change meanwhile, which no state tells.
+    /// Has the pod's running containers inspected in full at the next read after this guard is
+    /// dropped, because their resources change meanwhile, which no state shows.
     pub fn reinspect_after(&self, uid: &PodUid) -> Reinspect {
         Reinspect { reader: self.clone(), uid: uid.clone() }
     }
@@ -179,7 +180,8 @@ impl Reader {
         }
     }
 
-    /// What a container said that ran when it was last read and ended with this code since then.
+    /// The termination message of a container that ran at the last read and ended with this code
+    /// since.
     pub async fn termination_message(&self, id: &ContainerId, code: i32) -> Option<String> {
         let (uid, container) = {
             let cache = self.cache.borrow();
@@ -192,7 +194,7 @@ impl Reader {
         termination_message::at_end(&uid, &container, code).await
     }
 
-    /// Keeps what the first answer tells; one that was not verbose tells nothing.
+    /// Keeps the spec from the first verbose answer; other answers have none.
     fn learn(&self, id: &str, info: &BTreeMap<String, String>) {
         let mut specs = self.specs.borrow_mut();
         if !specs.contains_key(id) {
@@ -200,7 +202,7 @@ impl Reader {
         }
     }
 
-    /// What is known of the pod's sandboxes and containers.
+    /// The known specs of the pod's sandboxes and containers.
     fn specs_of(&self, pod: &ObservedPod) -> BTreeMap<String, SpecFacts> {
         let known = self.specs.borrow();
         let sandboxes = pod.sandboxes.iter().map(|sandbox| sandbox.id.as_str());

@@ -16,8 +16,9 @@ use pintle_daemon::blocking::Place;
 
 use crate::log_read;
 
-/// What a container has said that ended with this code, before the runtime shows its end; `None`
-/// when its log would have to be asked, which the runtime may not have written to the end yet.
+/// The termination message of a container that ended with this code, before the runtime shows its
+/// end; `None` if it would come from the log, which the runtime may not have written to the end
+/// yet.
 pub(super) async fn at_end(
     uid: &PodUid,
     container: &ObservedContainer,
@@ -37,7 +38,7 @@ pub(super) async fn append(uid: &PodUid, container: &mut ObservedContainer) {
     container.message = termination::joined(&container.message, &said);
 }
 
-/// Where the words of a container with such an end are.
+/// The source of the termination message of a container with such an end.
 fn asked(container: &ObservedContainer, code: i32, reason: &str) -> TerminationMessage {
     let mounts = container.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str()));
     termination::termination_message(&container.annotations, mounts, code, reason)

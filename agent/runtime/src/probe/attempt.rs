@@ -21,7 +21,7 @@ use crate::resolver::Resolver;
 // k8s: pkg/kubelet/prober/prober.go maxProbeRetries
 const TRIES_MAX: u32 = 3;
 
-/// What one try came to.
+/// The result of one try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Well.
@@ -48,7 +48,7 @@ impl Verdict {
     }
 }
 
-/// What attempts need besides their target.
+/// The clients that attempts need besides their target.
 #[derive(Clone, Debug)]
 pub(super) struct Tools {
     /// Runs commands in containers.

@@ -20,8 +20,8 @@ const LONG: Duration = Duration::from_secs(30);
 /// For attempts that are to be given up.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// What an HTTP server writes to each request in turn; it holds the connection after the last
-/// byte when `holds`. Returns its port and what it was asked.
+/// An HTTP server with one answer for each request in turn; it holds the connection after the last
+/// byte when `holds`. Returns its port and the received requests.
 async fn server(answers: Vec<String>, holds: bool) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
@@ -56,7 +56,7 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{headers}\r\n{body}")
 }
 
-/// A port at which nobody listens.
+/// A port without a listener.
 async fn closed_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     listener.local_addr().expect("it has an address").port()
@@ -150,7 +150,7 @@ async fn a_server_that_does_not_speak_http_is_a_failure() {
     assert!(text.contains(": net/http: HTTP/1.x transport connection broken: "), "{text}");
 }
 
-/// A key and a certificate of nobody for "test", made for these tests; DER in base64.
+/// A self-made key and certificate for "test", for these tests only; DER in base64.
 const KEY: &str = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg/TvcnMhIJizuxhSu9mQfj2/l+rTX\
 g3S77hVdhcdEPwmhRANCAATUlwg42l2z2FP6ohCSmPc4pw06MUaX9SYsKzSfuyhHenAFZuvwBLFN7F2HBlpG+ts7DDXhQfWi\
 h6rbFZL24bsi";
@@ -193,7 +193,7 @@ async fn an_https_probe_takes_any_certificate() {
     assert_eq!(failure(asks(probe, LONG).await), "HTTP probe failed with statuscode: 418");
 }
 
-/// A key of a curve that ring lacks; what it signs nobody verifies.
+/// A key of a curve that ring lacks; its signatures are not verified.
 #[derive(Clone, Debug)]
 struct P521;
 
@@ -439,7 +439,7 @@ async fn a_grpc_probe_dials_again_until_its_server_speaks() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
     let served = tokio::spawn(async move {
-        // As a proxy does whose server has not begun yet.
+        // As a proxy with a server that has not started yet.
         drop(listener.accept().await.expect("a connection comes"));
         let (mut client, _) = listener.accept().await.expect("another one comes");
         let mut server = TcpStream::connect(("127.0.0.1", health)).await.expect("it listens");

@@ -20,10 +20,10 @@ use super::words;
 
 /// Longest output that goes into an event, in bytes.
 const OUTPUT_BYTES_MAX: usize = 10 * 1024;
-/// Longest command, in bytes, with what its references stand for: what Linux takes with the usual
-/// stack. It is made anew at each attempt.
+/// Longest command, in bytes, with expanded references: Linux accepts as much with the usual stack.
+/// It is expanded again at each attempt.
 const COMMAND_BYTES_MAX: usize = 2 << 20;
-/// What the runtime gets beyond the timeout to kill the command and answer.
+/// Time that the runtime gets beyond the timeout to kill the command and answer.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Runs the command once.

@@ -2,10 +2,10 @@
 //!
 //! Effects, on the agent's main thread. Orders change the `Schedule` at once; one task sleeps until
 //! the earliest due time, begins what is due and passes results on. A waiting probe is an entry of
-//! a heap and nothing else; an attempt is a task of its own while it lasts. An attempt whose
-//! container is no longer to be probed is given up, which also ends its command at the runtime.
+//! a heap and nothing else; an attempt is a task of its own while it lasts. An attempt at a
+//! container that is no longer probed is given up, which also ends its command at the runtime.
 //! Bounds: one attempt per probe, `ATTEMPTS_MAX` of them at a time, shared fairly between pods
-//! (`shares`); what is due beyond that waits, and no limit of time runs while it waits. Under
+//! (`shares`); due attempts beyond that wait, and their time limit does not run meanwhile. Under
 //! pressure an attempt of a pod that holds more than its share is given up and counts as neither
 //! success nor failure. When the worker is slow to take results, no new attempts begin.
 
@@ -36,8 +36,8 @@ pub(super) const ATTEMPTS_MAX: usize = 1024;
 const FILES_PART: u64 = 4;
 /// Attempts begun in one go; then the rest of the agent has its turn.
 const BEGINS_MAX: usize = 32;
-/// What falls due within so much is begun together: each wake-up costs, more than what is done in
-/// it, and no probe has a period below twenty times as much.
+/// Attempts due within this time start together: each wake-up costs more than the work in it, and
+/// no probe has a period below twenty times as much.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Longest sleep of the task.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -124,7 +124,7 @@ impl Prober {
         }
     }
 
-    /// When the task has to look again if nobody tells it to.
+    /// When the task next wakes without an order.
     fn next_wake(&self) -> Duration {
         let mut schedule = self.schedule.borrow_mut();
         let longest = if schedule.is_waiting() { SLEEP_WAITING } else { SLEEP_MAX };

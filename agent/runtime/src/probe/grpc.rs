@@ -40,10 +40,10 @@ const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 /// The method.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
-/// What a server answers when all is well.
+/// The status of a healthy server.
 pub(super) const SERVING: i32 = 1;
 
-/// What is asked.
+/// The request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct CheckRequest {
     /// Name of the service; empty for the whole server.
@@ -51,7 +51,7 @@ pub(super) struct CheckRequest {
     pub(super) service: String,
 }
 
-/// What is answered.
+/// The answer.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct CheckResponse {
     /// A `ServingStatus`.
@@ -128,7 +128,7 @@ async fn ask(
     }
 }
 
-/// Makes connections whose beginning is watched.
+/// Makes connections and records when they start.
 #[derive(Clone, Debug)]
 struct Dial {
     address: String,

@@ -1,8 +1,8 @@
 //! A time limit that only counts what the agent waited for in earnest.
 //!
 //! On a busy node the agent itself may not run for seconds. A plain timeout would then end an
-//! attempt whose answer lies in the socket unread, and healthy pods would be restarted because of
-//! a busy node. So the limit is waited for in `SLICES` steps, each of which counts as no more than
+//! attempt with an unread answer in the socket, and healthy pods would be restarted because of a
+//! busy node. So the limit is waited for in `SLICES` steps, each of which counts as no more than
 //! its own length however late it ends, and the work is looked at again after each of them. The
 //! limit begins with the attempt, not with the time at which it was due.
 
@@ -16,9 +16,9 @@ const SLICES: u32 = 10;
 /// How work within a limit went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waited<T> {
-    /// What came of it; `None` when the limit was over first.
+    /// The result; `None` when the limit was over first.
     pub(super) done: Option<T>,
-    /// What the agent was late by.
+    /// The agent's own delay.
     pub(super) delay: Duration,
 }
 

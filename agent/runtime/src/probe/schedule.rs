@@ -1,10 +1,11 @@
-//! The schedule: which containers are probed, what is due when, what runs, what is to be told.
+//! The schedule: which containers are probed, which attempts are due, which run, which results to
+//! report.
 //!
 //! Pure but for the handles by which attempts are given up. Owner: the prober. Due times are kept
-//! in a heap whose entries are not taken back: one that no longer agrees with its machine is
-//! dropped when it comes up. What is due waits with its pod for one of the node's places, which
-//! are shared between pods (`shares`). An attempt is named by its container, its kind and a number,
-//! so that the end of one that was given up is not taken for the end of its successor.
+//! in a heap without removal: an entry that no longer agrees with its machine is dropped when it
+//! comes up. A due attempt waits with its pod for one of the node's places, which are shared
+//! between pods (`shares`). An attempt is named by its container, its kind and a number, so that
+//! the end of one that was given up is not taken for the end of its successor.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -64,7 +65,7 @@ struct Probed {
     /// The agent's age at that time.
     agent_age: Duration,
     containers: BTreeMap<ContainerId, Watched>,
-    /// What was counted for containers that are gone, by name.
+    /// The counts of containers that are gone, by name.
     runs: BTreeMap<(String, ProbeKind), Run>,
 }
 
@@ -282,12 +283,12 @@ impl Schedule {
         self.pods.get_mut(&key.uid)?.containers.get_mut(&key.id)
     }
 
-    /// The oldest result that has not been told.
+    /// The oldest result that has not been reported.
     pub(super) fn take_result(&mut self) -> Option<Input> {
         self.results.pop_front()
     }
 
-    /// Whether there are results that have not been told.
+    /// True if there are results that have not been reported.
     pub(super) fn has_results(&self) -> bool {
         !self.results.is_empty()
     }
@@ -357,12 +358,12 @@ impl Watched {
         }
     }
 
-    /// Ends all attempts; nobody waits for them any more.
+    /// Ends all attempts; their results are not needed any more.
     fn give_up(self) {
         self.running.into_values().filter_map(|(_, handle)| handle).for_each(|h| h.abort());
     }
 
-    /// Ends attempts whose outcome no longer matters.
+    /// Ends attempts with an outcome that no longer matters.
     fn give_up_stopped(&mut self) {
         let machine = &self.machine;
         self.running.retain(|kind, (_, handle)| {

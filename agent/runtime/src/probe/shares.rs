@@ -1,11 +1,11 @@
-//! Who gets the node's places: a bounded number of them, shared fairly between pods.
+//! Fair shares: a bounded number of the node's places, divided between pods.
 //!
-//! Pure. Input: what waits, what began, what ended, by pod. Output: what may begin next, and what
-//! has to give its place back. While there are places, everybody gets one, however many he has.
-//! Once all are taken, a pod's share is an equal part of them: places go round between the pods
-//! that wait, those below their share first, and for each of these the pod that holds the most
-//! gives up its oldest. So one pod can fill an idle node and cannot keep another one waiting.
-//! Bounds: `max` places; what waits is bounded by its owners, each of which waits once.
+//! Pure. Input: waiting, started and ended attempts, by pod. Output: the attempt that may start
+//! next, and the attempt that gives up its place. While there are places, every pod gets one,
+//! however many it has. Once all are taken, a pod's share is an equal part of them: places go round
+//! between the pods that wait, those below their share first, and for each of these the pod that
+//! holds the most gives up its oldest. So one pod can fill an idle node and cannot keep another one
+//! waiting. Bounds: `max` places; what waits is bounded by its owners, each of which waits once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Between pods that hold equally much, only what is older than this makes room.
 const OLD: Duration = Duration::from_secs(10);
 
-/// Places, who holds them and who waits.
+/// Places, their holders and the waiting attempts.
 #[derive(Debug)]
 pub(super) struct Shares<K, T> {
     max: usize,
@@ -72,7 +72,8 @@ impl<K: Ord + Clone, T> Shares<K, T> {
         }
     }
 
-    /// What may begin next, if there is a place. Its owner says `take`, unless it is over.
+    /// The next attempt that may start, if there is a place. Its owner calls `take`, unless it is
+    /// over.
     pub(super) fn next(&mut self) -> Option<(K, T)> {
         if self.taken >= self.max {
             return None;
@@ -182,7 +183,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Places with an owner who does as he is told.
+    /// Places with an owner that follows every order.
     struct World {
         shares: Shares<usize, usize>,
         number: u64,

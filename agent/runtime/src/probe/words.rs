@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Agent's own delay from which on it is told.
+/// The agent's own delay is shown from this length on.
 const DELAY_SHOWN_MIN: Duration = Duration::from_millis(50);
 
 /// `host:port`, with brackets around an IPv6 address.
@@ -28,14 +28,15 @@ pub(super) fn seconds(duration: Duration) -> String {
     text
 }
 
-/// Where an attempt's time went; for the pod's timeline and `explain`, not for events.
+/// The time that an attempt spent in each phase; for the pod's timeline and `explain`, not for
+/// events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     /// Until there was a connection; `None` when there was none.
     pub(super) connect: Option<Duration>,
     /// From then on, without an answer.
     pub(super) answer: Duration,
-    /// What the agent itself was late by; not part of the probe's limit.
+    /// The agent's own delay; not part of the probe's limit.
     pub(super) delay: Duration,
 }
 

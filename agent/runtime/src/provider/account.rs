@@ -1,4 +1,4 @@
-//! Service accounts for which plugins are asked, and what of them tells answers apart.
+//! Service accounts of plugin requests, and the fields of them that distinguish answers.
 // k8s: pkg/credentialprovider/plugin/plugin.go serviceAccountProvider
 
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use pintle_agent_core::image::pull_credential::Coordinates;
 
 use super::config::TokenSettings;
 
-/// For whom an answer is good; empty for plugins that are asked without an account.
+/// The account for which an answer is valid; empty for plugins that are called without an account.
 // k8s: pkg/credentialprovider/plugin/plugin.go generateServiceAccountCacheKey
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AccountKey {
     pub(super) account: Option<Coordinates>,
-    /// Those that the plugin was told.
+    /// The annotations that the plugin received.
     pub(super) annotations: BTreeMap<String, String>,
     /// With cache type `Token` only.
     pub(super) token_hash: Option<String>,
 }
 
 impl TokenSettings {
-    /// The annotations that the plugin is told; `None` when a required one is missing.
+    /// The annotations for the plugin; `None` when a required one is missing.
     // k8s: pkg/credentialprovider/plugin/plugin.go getServiceAccountData
     pub(super) fn annotations(&self, account: &Account) -> Option<BTreeMap<String, String>> {
         let find = |key: &String| {

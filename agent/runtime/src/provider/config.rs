@@ -235,7 +235,7 @@ fn decode(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
 /// The plugins of one file's bytes as they are written, once they are valid.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Checks one file alone; an error describes it.
 pub fn read_alone(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
     let providers = decode(bytes)?;
     let names: BTreeSet<_> = providers.iter().map(|provider| &provider.name).collect();

@@ -4,10 +4,10 @@
 //!   config ─> validate ─> Settings          once, at the start
 //!   image, pod ─> Provider ─> account ─> cache ─> exec ─> wire ─> Keyring     for each pull
 //! ```
-//! Input: an image that has to be pulled or verified, and the pod that wants it. Output: what the
-//! plugins that are meant for the image say, as a keyring, which is tried after the pod's secrets
-//! and the node's files. A plugin that fails says nothing; the log tells why. One run of a program
-//! for an image and account is under way at a time, shared by all who wait.
+//! Input: an image that has to be pulled or verified, and the pod that wants it. Output: the
+//! answers of the plugins configured for the image, as a keyring, which is tried after the pod's
+//! secrets and the node's files. A plugin that fails adds nothing; the log has the reason. One run
+//! of a program for an image and account is under way at a time, shared by all waiters.
 //!
 //! Effects: runs programs, asks for service accounts and their tokens. Owner: `Images`. Bounds:
 //! `exec::TIMEOUT` and `exec::OUTPUT_BYTES_MAX` a run, `cache::ENTRIES_MAX` answers a plugin.
@@ -50,7 +50,7 @@ use pintle_daemon::tasks;
 /// User and password by registry, as a plugin said.
 type Logins = BTreeMap<String, (String, String)>;
 type RunResult = Result<Rc<Response>, String>;
-/// Image, hash of the token, annotations: whoever asks the same shares the run.
+/// Image, hash of the token, annotations: equal requests share the run.
 type RunKey = (String, String, BTreeMap<String, String>);
 
 /// All plugins of this node, in the order of their configuration.
@@ -70,7 +70,7 @@ impl Providers {
         Self { all, accounts }
     }
 
-    /// What the plugins know for an image, which `of` of the keyring finds again.
+    /// The plugins' credentials for an image, which `of` of the keyring finds again.
     // k8s: pkg/credentialprovider/plugin/plugins.go Lookup
     pub async fn keyring(&self, image: &str, pod: &Pod) -> Keyring {
         let image = registry_match::repository(image);
@@ -203,7 +203,7 @@ impl Provider {
         let (runs, own) = (Rc::clone(&self.runs), key.clone());
         let run = async move {
             let answer = tasks::caught(exec::run(&settings, &request, &metrics)).await;
-            // Whatever came of it: the next one who asks begins anew.
+            // Whatever the result, the next request starts a new run.
             runs.borrow_mut().remove(&own);
             match answer {
                 Ok(answer) => answer.map(Rc::new),
@@ -215,7 +215,7 @@ impl Provider {
         };
         let run = run.boxed_local().shared();
         self.runs.borrow_mut().insert(key, run.clone());
-        // Driven by a task of its own: whoever asked first may give up, the others not.
+        // Runs in a task of its own, so that the first waiter may give up without the others.
         tasks::spawn("credential provider", run.clone());
         run.await
     }

@@ -26,7 +26,7 @@ struct Scene {
     metrics: Arc<Metrics>,
 }
 
-/// Accounts whose token changes with each `issue`.
+/// Accounts with a token that changes with each `issue`.
 #[derive(Clone, Default)]
 struct FakeAccounts(Rc<RefCell<(u32, Option<String>)>>);
 
@@ -191,7 +191,7 @@ fn an_answer_is_remembered_for_the_time_it_says_or_the_configuration() {
             }
             assert_eq!(scene.asked(name).len(), asked, "{name}");
         }
-        // One run for all who ask at once.
+        // One run for all simultaneous requests.
         scene.answering("at-once", &json!({"auth": {"reg.example": login("a")}}));
         let providers = scene.providers(&json!([{"name": "at-once"}]), &FakeAccounts::default());
         let (p, q) = (pod("p", ""), pod("q", ""));

@@ -11,7 +11,7 @@ use pintle_api_types::pod::validate::{FieldError, names};
 use super::config::{ProviderWire, TokenWire};
 use super::wire;
 
-/// Cache type of plugins whose answers end with the token.
+/// Cache type of plugins with answers that expire with the token.
 pub(super) const PER_TOKEN: &str = "Token";
 const CACHE_TYPES: [&str; 2] = ["ServiceAccount", PER_TOKEN];
 

@@ -18,7 +18,7 @@ pub(super) const VERSIONS: [&str; 3] =
 /// The version of plugins that take tokens.
 pub(super) const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
-/// What a plugin is asked.
+/// A request to a plugin.
 #[derive(Clone)]
 pub(super) struct Request {
     /// A repository with its registry.
@@ -27,7 +27,7 @@ pub(super) struct Request {
     pub(super) annotations: BTreeMap<String, String>,
 }
 
-/// What a plugin said.
+/// A plugin's answer.
 #[derive(Clone)]
 pub(super) struct Response {
     pub(super) cache_key_type: String,
@@ -36,7 +36,7 @@ pub(super) struct Response {
     pub(super) logins: Logins,
 }
 
-/// What an answer is good for.
+/// The scope of an answer in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheKeyType {
     Image,

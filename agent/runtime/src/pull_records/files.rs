@@ -1,8 +1,8 @@
 //! The folders of intents and records.
 //!
 //! Effects that block. A file is replaced in one step and its name is synced with its folder: an
-//! image whose intent was lost would look as if somebody had put it there for everybody. Files of
-//! others are left alone. Bounds: `FILE_BYTES_MAX` a file, `FILES_MAX` looked at in a folder.
+//! image without its intent would look preloaded, and every pod could use it. Other files stay.
+//! Bounds: `FILE_BYTES_MAX` a file, `FILES_MAX` looked at in a folder.
 // k8s: pkg/kubelet/images/pullmanager/fs_pullrecords.go
 
 use std::fs::{self, DirBuilder, File};
@@ -20,7 +20,7 @@ const FILES_MAX: usize = 65_536;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 
-/// Where intents and records are.
+/// The directories of intents and records.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pulling: PathBuf,
@@ -73,8 +73,8 @@ impl Files {
         }
     }
 
-    /// Names of all images whose pull began and did not end; files of an earlier version are
-    /// written anew on the way.
+    /// Names of all images with a pull that began and did not end; files of an earlier version are
+    /// rewritten on the way.
     pub(super) fn take_over(&self) -> Vec<String> {
         let mut intents = Vec::new();
         for text in texts(&self.pulling) {
@@ -94,7 +94,7 @@ impl Files {
         intents
     }
 
-    /// Images whose records were last changed before this second.
+    /// Images with records that were last changed before this second.
     pub(super) fn recorded_before(&self, second: &str) -> Vec<String> {
         let records = texts(&self.pulled).filter_map(|text| Some(Record::read(&text)?.0));
         let old = records.filter(|record| record.is_older_than(second));

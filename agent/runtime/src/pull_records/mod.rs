@@ -1,14 +1,14 @@
-//! Who pulled an image, so that a pod without the password cannot use it because it is there.
+//! Records of pulls, so that a pod without the password cannot use an image because it is present.
 //!
 //! ```text
 //!   pull:  intent on disk ─> runtime ─> record on disk ─> intent removed
 //!   image is there:  record, policy ─> credentials of the pod (only where they count) ─> may it?
 //! ```
-//! Input: pulls as they begin and end, and pods that want an image that is there. Output: whether
-//! the registry has to be asked. The files are the kubelet's, read at each question: either agent
-//! continues where the other stopped. An intent without a pull under way is from a crash; if its
-//! image is there after all, it gets a record that names nobody, so the next pod has to prove
-//! itself.
+//! Input: pulls as they begin and end, and pods that want an image that is there. Output: the
+//! decision if the registry has to be asked. The files are the kubelet's, read at each question:
+//! either agent continues where the other stopped. An intent without a pull under way is from a
+//! crash; if its image is there after all, it gets a record without credentials, so the next pod
+//! has to prove its access.
 //!
 //! Effects: files, on the blocking pool. Owner: `Images`. What cannot be read counts as "ask the
 //! registry". A record goes with its image.
@@ -41,12 +41,12 @@ pub struct PullRecords {
     metrics: Arc<Metrics>,
     /// Pulls under way by the image's name in the pod.
     under_way: RefCell<BTreeMap<String, u32>>,
-    /// One who reads and writes files at a time: a record is changed by what was read.
+    /// Held by the only reader and writer of files: a change of a record depends on what was read.
     turn: Mutex<()>,
     taken_over: OnceCell<()>,
 }
 
-/// Whether an image that is there may be used.
+/// Access of a pod to an image that is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It may.
@@ -101,8 +101,8 @@ impl PullRecords {
         self.end(image).await;
     }
 
-    /// An image was removed: whoever pulls it again proves itself anew. What was recorded since the
-    /// removal `began` is of a pull that came after it, and stays.
+    /// Handles the removal of an image: the next pull proves access again. A record written since
+    /// the removal `began` belongs to a later pull, and stays.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go PruneUnknownRecords
     pub async fn removed(&self, image_ref: &str, began: jiff::Timestamp) {
         let _turn = self.turn.lock().await;
@@ -116,8 +116,8 @@ impl PullRecords {
         }
     }
 
-    /// Images that have a record and are none of these, which were listed after `listed`: somebody
-    /// else removed them. One that was pulled since is not told.
+    /// Images with a record that are none of these, which were listed after `listed`: another
+    /// client removed them. An image pulled since then is not returned.
     pub async fn unknown(
         &self,
         images: BTreeSet<String>,
@@ -133,8 +133,8 @@ impl PullRecords {
         .await
     }
 
-    /// Whether a pod may use an image that is there, by its name in the pod and the runtime's id.
-    /// `credentials` are asked for only where they count; their error is returned.
+    /// Decides if a pod may use an image that is present, by its name in the pod and the runtime's
+    /// id. `credentials` are asked for only where they count; their error is returned.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go MustAttemptImagePull
     pub async fn access(
         &self,
@@ -206,7 +206,7 @@ impl PullRecords {
         let (name, id) = (image.to_owned(), image_ref.to_owned());
         let now = second(jiff::Timestamp::now());
         self.change(move |files| {
-            // One that cannot be read is as good as none: it is written anew.
+            // An unreadable record is as good as none: it is written again.
             let old = files.record(&id).ok().flatten();
             let new = old.clone().unwrap_or_else(|| Record::new(&id, &now));
             let more = known.and_then(|known| new.with(&name, &known, &now));
@@ -239,7 +239,7 @@ impl PullRecords {
         self.under_way.borrow_mut().remove(image);
     }
 
-    /// Once, before anything else: intents whose image is there become records.
+    /// Turns the intents of present images into records, once, before anything else.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go initialize
     async fn take_over(&self) {
         self.taken_over
@@ -290,7 +290,7 @@ impl PullRecords {
         .await
     }
 
-    /// Works with the files without holding up anybody else.
+    /// Works with the files on a blocking thread, without holding up other tasks.
     async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files) -> io::Result<T> + Send + 'static,
@@ -300,7 +300,7 @@ impl PullRecords {
     }
 }
 
-/// As a record tells it.
+/// The time in the format of a record.
 fn second(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

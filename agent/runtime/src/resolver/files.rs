@@ -14,7 +14,7 @@ const PORT: u16 = 53;
 /// Longest name, in bytes, with its last dot.
 const NAME_BYTES_MAX: usize = 254;
 
-/// What `/etc/resolv.conf` says.
+/// The content of `/etc/resolv.conf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) servers: Vec<SocketAddr>,
@@ -90,7 +90,7 @@ fn rooted(name: &str) -> String {
     if name.ends_with('.') { name.to_owned() } else { format!("{name}.") }
 }
 
-/// What `/etc/hosts` says: addresses by name in lower case.
+/// The content of `/etc/hosts`: addresses by name in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hosts(BTreeMap<String, Vec<IpAddr>>);
 

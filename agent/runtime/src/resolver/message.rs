@@ -15,7 +15,7 @@ const LABEL_BYTES_MAX: usize = 63;
 const HEAD_BYTES: usize = 12;
 const CLASS_INTERNET: u16 = 1;
 
-/// What is asked for.
+/// The address family of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -31,7 +31,7 @@ impl Family {
     }
 }
 
-/// What is answered.
+/// The content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// These addresses; none when the name has none of that family.
@@ -64,7 +64,7 @@ pub(super) fn question(id: u16, name: &str, family: Family) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// What a message says to the question; `None` when it is no answer to it.
+/// The answer of a message to the question; `None` when it is no answer to it.
 pub(super) fn reply(message: &[u8], question: &[u8], family: Family) -> Option<Reply> {
     let word = |at: usize| Some(u16::from_be_bytes([*message.get(at)?, *message.get(at + 1)?]));
     let asked = question.get(HEAD_BYTES..)?;
@@ -103,7 +103,7 @@ fn record(message: &[u8], at: usize) -> Option<(u16, &[u8], usize)> {
     Some((word(at)?, message.get(data..data + length)?, data + length))
 }
 
-/// Where a name ends. Whose records they are is not looked at: a chain of aliases is answered with
+/// The end of a name. The owner of the records is not checked: a chain of aliases is answered with
 /// the addresses at its end.
 fn past_name(message: &[u8], mut at: usize) -> Option<usize> {
     loop {

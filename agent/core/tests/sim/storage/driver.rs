@@ -42,7 +42,7 @@ impl Driver {
         self.published.iter().any(|(at, name, _)| !seen.insert((at, name)))
     }
 
-    /// What is staged or published anywhere.
+    /// Everything that is staged or published.
     pub fn left(&self) -> BTreeSet<String> {
         let staged = self.staged.iter().map(|(at, name)| format!("staged {at} {name}"));
         let published =

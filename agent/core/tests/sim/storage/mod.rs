@@ -26,7 +26,7 @@ const STEPS: u32 = 400;
 /// Steps after which a world without faults must be at rest.
 const SETTLE_MAX: u32 = 4_000;
 
-/// What happened in worlds.
+/// Counts over worlds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub worlds: u64,

@@ -126,7 +126,7 @@ pub fn is_for_one_pod(wanted: &Wanted) -> bool {
 pub struct Disk(BTreeMap<(String, Option<PodUid>), Known>);
 
 impl Disk {
-    /// What the disk has after a call, by the rules of its caller.
+    /// The disk after a call, by the rules of its caller.
     pub fn called(&mut self, call: &Call, outcome: &Outcome) {
         let problem = outcome.as_ref().err().map(|failure| failure.problem);
         if problem == Some(Problem::NotAsked) {
@@ -217,7 +217,7 @@ pub struct Node {
     now: Mono,
     pub disk: Disk,
     pub object: Object,
-    /// What the object is to say.
+    /// The intended content of the object.
     report: Option<InUse>,
     calls: Vec<OnItsWay>,
     pub answers: Vec<(OnItsWay, Outcome)>,

@@ -1,4 +1,4 @@
-//! A runtime whose lists are longer than its answers may be.
+//! A runtime with lists that are longer than its answers may be.
 
 use pintle_agent_core::types::{ContainerId, PodUid};
 use pintle_cri::fake::FakeRuntime;
@@ -97,7 +97,7 @@ async fn containers_that_are_too_long_for_one_list_are_listed_by_sandbox() {
     let reader = Reader::new(scene.client.clone());
     assert_eq!(listed(&reader).await, each(&["a", "b", "c"], 2));
     assert_eq!(all_containers(&scene.client).await.expect("listed").len(), 3);
-    // Who asks for others as well is not told that these are too long.
+    // A read in a group does not fail because the other pods' lists are too long.
     let read = ["a", "b", "c"].map(PodUid::from);
     let read = read.iter().map(|uid| reader.read(uid, ("ns", "p")));
     for pod in futures_util::future::join_all(read).await {
