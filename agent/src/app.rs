@@ -1,4 +1,4 @@
-//! Wiring only: every part, every channel with its bound, and who owns it.
+//! Wiring only: every part, every channel with its bound, and its owner.
 //!
 //! ```text
 //!   file, http, api ─Delivery(16)> intake ─┐
@@ -89,7 +89,8 @@ const STARTS_PER_CPU: usize = 4;
 /// the runtime's database; one at a time takes 1.7 times as long as the runtime needs.
 const CLEANUPS_PER_CPU: usize = 4;
 
-/// What every stage is given: the configuration, the connections, and where results go.
+/// The shared inputs of every stage: the configuration, the connections, and the channel for
+/// results.
 pub struct Parts {
     /// The configuration.
     pub config: Arc<Config>,
@@ -107,7 +108,7 @@ pub struct Parts {
     pub recorder: Recorder,
     /// Snapshots of all pods.
     pub views: Views,
-    /// What reads cgroups and counts volumes.
+    /// Readers of cgroups and counters of volumes.
     pub gauges: server::Gauges,
     /// Resolved claims of pods.
     pub claims: ClaimViews,
@@ -121,7 +122,7 @@ pub struct Parts {
     pub serving_cert: ServingCell,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
-    /// What the node is short of, as the driver says.
+    /// The node's pressure conditions, from the driver.
     pub pressure: watch::Sender<Pressure>,
     /// Pulls that wait for their turn.
     pub pull_queue: PullQueue,
@@ -131,7 +132,7 @@ pub struct Parts {
     pub shutdown: Progress,
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it is stopped.
 pub async fn run(config: Config) -> Result<()> {
     let config = Arc::new(config);
     let mut stop = stop_signals()?;
@@ -209,7 +210,7 @@ impl Parts {
         })
     }
 
-    /// What the server's thread shares with this one.
+    /// The parts that the server's thread shares with this one.
     fn server(&self, queries: mpsc::Sender<Query>) -> server::Parts {
         server::Parts {
             config: Arc::clone(&self.config),
@@ -306,7 +307,8 @@ impl Parts {
         })
     }
 
-    /// What tells the workers of the node, and the cluster if there is one; takes questions for its object.
+    /// Starts the task that reports the node to the workers, and to the cluster if there is one;
+    /// returns the channel for reads of the Node object.
     fn start_node(
         &self,
         runtime: &Runtime,
@@ -323,7 +325,7 @@ impl Parts {
         None
     }
 
-    /// What looks at how much the node has left.
+    /// Starts the lookout, which reads the node's resources left.
     fn start_lookout(&self, setup: &CgroupSetup) -> Option<mpsc::Sender<Order>> {
         let (config, runtime) = (&self.config, &self.runtime);
         let pods = PodGauge::new(self.gauges.clone(), config, setup.clone(), runtime.clone());
@@ -336,7 +338,7 @@ impl Parts {
         Some(looks)
     }
 
-    /// What writes to the API server, if there is one.
+    /// The writer of statuses to the API server, if there is one.
     fn writer(&self) -> Option<Rc<Writer>> {
         let cluster = self.cluster.as_ref()?;
         let (client, recorder) = (cluster.writes.clone(), self.recorder.clone());
@@ -374,7 +376,7 @@ impl Parts {
         })
     }
 
-    /// What carries out the workers' syncs, with the kernel's events that it follows pods in.
+    /// The executor of the workers' syncs, with the kernel's events of the pods that it follows.
     fn executor(&self, runtime: &Runtime, node: NodeContext, reader: Reader) -> Result<Executor> {
         let (config, client, recorder) = (&self.config, &self.runtime, &self.recorder);
         let cgroups = host::cgroups(config, &node.cgroup)?;
@@ -445,7 +447,7 @@ impl Parts {
         }))
     }
 
-    /// What pods refer to by name.
+    /// The objects that pods refer to by name.
     fn objects(&self) -> Objects {
         let Some(cluster) = &self.cluster else { return Objects::none() };
         let kubelet = &self.config.kubelet;
@@ -499,7 +501,7 @@ fn events_of(
     })
 }
 
-/// SIGTERM and SIGINT, and who comes for the lock.
+/// SIGTERM and SIGINT, and contenders for the lock.
 struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -521,7 +523,7 @@ impl Stop {
         }
     }
 
-    /// `None` when the agent was told to stop before `work` ended.
+    /// `None` when the agent was stopped before `work` ended.
     async fn unless<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),

@@ -1,12 +1,12 @@
 //! From what the sources deliver to inputs of the workers.
 //!
 //! Owner: one task. The first thing it does is to look at what runs already, so that a static pod
-//! that another agent started is continued under its uid; it goes on looking until the runtime has
-//! told it, because the pods of manifests that came under our uids instead would be taken for
-//! orphans and stopped. Then every delivery is merged with the
-//! last one and the differences go to the workers, and what the API server has of each pod to the
-//! status writer. Mirror pods go to the writer only: nothing is ever run because of one. Broken
-//! manifests are said once in the log, and their list is there for `explain`, which makes the text.
+//! that another agent started is continued under its uid; it retries until the runtime has listed
+//! it, because the pods of manifests that came under our uids instead would be taken for orphans
+//! and stopped. Then every delivery is merged with the last one and the differences go to the
+//! workers, and what the API server has of each pod to the status writer. Mirror pods go to the
+//! writer only and never run. Broken manifests are logged once, and their list is there for
+//! `explain`, which makes the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -38,7 +38,7 @@ use tokio_stream::{Stream, StreamExt, StreamMap};
 /// Wait before the runtime is asked again what runs already.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What a source delivers.
+/// The deliveries of a source.
 type Deliveries = Pin<Box<dyn Stream<Item = Delivery>>>;
 
 /// Merges what the sources deliver and feeds the workers.
@@ -73,7 +73,7 @@ impl Intake {
         }
     }
 
-    /// What changed pods may need.
+    /// Sets the node's features, which a changed pod may need.
     pub(crate) fn on_a_node_with(self, features: Features) -> Self {
         Self { features, ..self }
     }
@@ -88,7 +88,7 @@ impl Intake {
         self.deliveries.insert(kind, Box::pin(deliveries));
     }
 
-    /// Tells this writer what the API server has.
+    /// Sends the API server's objects to this writer.
     pub(crate) fn report_to(&mut self, writer: Rc<Writer>) {
         self.writer = Some(writer);
     }
@@ -156,7 +156,7 @@ impl Intake {
         }
     }
 
-    /// Pods that the runtime has, by namespace and name, once it tells them all.
+    /// Pods of the runtime, by namespace and name, once it lists them all.
     async fn running(&self) -> BTreeMap<(String, String), ObservedPod> {
         let mut said = false;
         loop {
@@ -182,7 +182,7 @@ impl Intake {
         for listed in self.reader.list().await? {
             let names = (listed.namespace.as_str(), listed.name.as_str());
             let pod = match self.reader.read(&listed.uid, names).await {
-                // It will not get shorter, and holds up nobody else.
+                // It will not get shorter, and must not hold up other pods.
                 Err(error) if error.is_too_long() => {
                     let (namespace, name) = names;
                     tracing::warn!(namespace, name, %error, "a pod of the runtime cannot be read");
@@ -208,7 +208,8 @@ impl Intake {
                 false => "",
             };
             tracing::warn!("broken manifest: {problem}{kept}");
-            // There may be thousands, and a line each keeps whoever shares the thread waiting.
+            // There may be thousands, and logging a line for each would block other tasks of the
+            // thread.
             tokio::task::coop::consume_budget().await;
         }
         if let SourceUpdate::Duplicate(pod) = update {

@@ -53,7 +53,7 @@ fn run(config: Config) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Before there is a logger; a closed standard error is nobody's problem.
+/// Prints an error before there is a logger; a closed standard error is ignored.
 fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "error: {text}");
 }

@@ -1,6 +1,6 @@
-//! Looks at what the node has left when it is told to, and says when that would be worth it: the
-//! kernel says that memory gets short, or page cache keeps it from saying so and memory alone was
-//! read, or something goes so fast that the next look would be late.
+//! Observes the node's resources on order, and hints when an early observation is worth it: the
+//! kernel reports that memory gets short, or page cache hides that and memory alone was read, or
+//! something falls so fast that the next observation would be late.
 //!
 //! Owner: one task. Input: `Order`, one at a time. Output: `Input::Pressure` to each,
 //! `Input::MemoryLow`. Effects: one job of the pool for each look and each peek at memory, and
@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 const READ_MAX: Duration = Duration::from_secs(10);
 /// Time between two hints, however fast something goes.
 const SOONEST: Duration = Duration::from_millis(250);
-/// Who looks by the clock looks so often.
+/// The kubelet's period of observation.
 // k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod
 const USUAL: Duration = Duration::from_secs(10);
 /// Looks until a threshold would be met, or nothing left, at the rate at which something goes.
@@ -46,9 +46,9 @@ const DISKS_EVERY: Duration = Duration::from_secs(300);
 pub(crate) struct Order {
     /// To be returned with the answer.
     pub(crate) ticket: u64,
-    /// Pods whose use is to be told.
+    /// Pods to measure.
     pub(crate) pods: Scope,
-    /// What they use of disks as well.
+    /// Measure their disk usage as well.
     pub(crate) disks: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Lookout {
 }
 
 impl Lookout {
-    /// A lookout of this node; `None`, told, where there are no cgroups.
+    /// A lookout of this node; `None`, with a log line, where there are no cgroups.
     pub(crate) fn new(
         (root_dir, settings): (PathBuf, Settings),
         setup: &CgroupSetup,
@@ -89,7 +89,7 @@ impl Lookout {
         Some(Self { readers, settings, pods, runtime, views, watch, disks: None, last, lines })
     }
 
-    /// Looks until nobody asks or hears any more.
+    /// Observes until the channel of orders or of results closes.
     pub(crate) async fn run(mut self, mut orders: mpsc::Receiver<Order>, to: mpsc::Sender<Input>) {
         let (mut hint_at, mut peek_at) = (None, None);
         loop {
@@ -123,10 +123,12 @@ impl Lookout {
         }
     }
 
-    /// What there is, when to look again if not by the clock, and when to peek at memory until then.
+    /// The observation, when to look again if not by the clock, and when to peek at memory until
+    /// then.
     async fn look(&mut self, order: &Order) -> (Observation, Option<Duration>, Option<Duration>) {
         let disks = self.runtime_disks().await;
-        // What is left comes last: whoever ended while pods were read has made room for all of them.
+        // The node is read last: a pod that ended while pods were read has made room for all of
+        // them.
         let pods = self.pods.read(&self.views.load(), &order.pods, order.disks).await;
         let reading = self.readers.everything(disks).await;
         let seen = observation(&reading);
@@ -141,7 +143,7 @@ impl Lookout {
         (Observation { pods, ..seen }, soonest, peek)
     }
 
-    /// Whether memory alone is at a line, or when to peek again.
+    /// Checks if memory alone has reached a line; else returns when to peek again.
     async fn peek(&mut self) -> Result<Option<Duration>, IsLow> {
         let Ok(reading) = self.readers.memory().await else { return Ok(None) };
         let seen = observation(&reading);
@@ -174,7 +176,8 @@ impl Lookout {
         peek
     }
 
-    /// Where images and writable layers lie; as it was told last while the runtime does not answer.
+    /// The disks of images and writable layers; the last known ones while the runtime does not
+    /// answer.
     async fn runtime_disks(&mut self) -> RuntimeDisks {
         if let Some((asked, disks)) = &self.disks
             && asked.elapsed() < DISKS_EVERY
@@ -195,8 +198,8 @@ impl Lookout {
     }
 }
 
-/// Reads the node. A disk that hangs holds up a whole reading, so memory has a reader of its own: who
-/// takes all of it would not wait for the disk.
+/// Reads the node. A disk that hangs holds up a whole reading, so memory has a reader of its own:
+/// memory may run out before the disk answers.
 struct Readers {
     all: Arc<Mutex<NodeReader>>,
     memory: Arc<Mutex<NodeReader>>,
@@ -241,7 +244,7 @@ impl Readers {
 /// No more is left of some memory than its line says.
 struct IsLow;
 
-/// What was read, without pods.
+/// The observation of a reading, without pods.
 fn observation(of: &node::Reading) -> Observation {
     let cache = MEMORY.into_iter().zip([of.memory, of.pods_memory]);
     let cache = cache.filter_map(|(signal, memory)| Some((signal, memory?.active_cache)));
@@ -255,7 +258,7 @@ fn observation(of: &node::Reading) -> Observation {
     }
 }
 
-/// What was read, by signal.
+/// The readings by signal.
 // k8s: pkg/kubelet/eviction/helpers.go makeSignalObservations
 fn readings(of: &node::Reading) -> BTreeMap<Signal, Reading> {
     let at = of.at;

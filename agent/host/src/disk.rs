@@ -9,7 +9,7 @@ use nix::sys::statvfs::statvfs;
 pub struct FileSystem {
     /// All bytes.
     pub capacity_bytes: u64,
-    /// Bytes to everybody but root.
+    /// Bytes available without root privileges.
     pub available_bytes: u64,
     /// Bytes to root.
     pub free_bytes: u64,

@@ -52,7 +52,7 @@ struct Log {
     length: u64,
 }
 
-/// What was found when the folder was opened.
+/// The state of the folder when it was opened.
 #[derive(Debug)]
 pub struct Found {
     /// The node's key.
@@ -82,7 +82,7 @@ impl Folder {
         Ok((Self { dir, segments_max, numbers, open: None }, Found { key, next }))
     }
 
-    /// Where it is.
+    /// Its directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -113,7 +113,7 @@ impl Folder {
         if length == 0 {
             self.numbers.retain(|other| *other != number);
         }
-        // A disk that fails this as well is told of by the next attempt.
+        // A disk that fails this as well is reported by the next attempt.
         let tidy = move || match length {
             0 => fs::remove_file(path),
             _ => File::from(file.try_clone()?).set_len(length),
@@ -152,19 +152,19 @@ impl Folder {
             unlink.unlink(At::path(self.dir.join(segment_name(number)))?);
             batch.push(unlink);
         }
-        // One that somebody else removed is gone as well.
+        // A file removed by another process is gone as well.
         run(place(), batch).await.map(drop).map_err(FileError::from)
     }
 }
 
-/// Where the folder is worked on: one operation at a time, and a disk that has not answered within
-/// `ANSWER_MAX` is one that hangs.
+/// The blocking place for the folder: one operation at a time, and a disk without an answer within
+/// `ANSWER_MAX` counts as hanging.
 pub fn place() -> Place {
     Place::own("flight recorder").within(ANSWER_MAX)
 }
 
-/// Appends a batch with plain calls, for an agent whose tasks no longer run. The batch that was
-/// being written may stand there twice then; a reader passes over the second one.
+/// Appends a batch with plain calls, for an agent without running tasks. The batch being written
+/// may appear twice then; a reader skips the second one.
 pub fn append_last(dir: &Path, written: &Written) -> io::Result<()> {
     let path = dir.join(segment_name(written.segment));
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;

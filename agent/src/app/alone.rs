@@ -1,4 +1,5 @@
-//! Without an API server: tells the workers what the Node object would, and what the runtime can do.
+//! Without an API server: reports to the workers the node facts that the Node object would have,
+//! and the features of the runtime.
 //!
 //! Input: the runtime's Status and the host's addresses, every `nodeStatusUpdateFrequency`. Output:
 //! `Input::Node` whenever that is something new. Bound: one call at a time.
@@ -17,7 +18,8 @@ use pintle_daemon::blocking::Place;
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
 
-/// Tells changes for ever; `known` is what the workers began with, `given` are those of `--node-ip`.
+/// Reports changes for ever; `known` is the workers' initial state, `given` are those of
+/// `--node-ip`.
 pub(super) async fn follow(
     client: Client,
     mut known: NodeFacts,

@@ -132,8 +132,8 @@ fn about_node(name: &str) -> ObjectReference {
     }
 }
 
-/// Who the node is. With rotation the second client requests the first certificate while there is
-/// none; without, this waits for it.
+/// The node's identity. With rotation the second client requests the first certificate while there
+/// is none; without, this waits for it.
 // k8s: cmd/kubelet/app/server.go buildKubeletClientConfig
 async fn identity(
     config: &Config,
@@ -180,11 +180,11 @@ pub(super) fn teller(cluster: Option<&Cluster>) -> NodeEvents {
     })
 }
 
-/// What is known of the node before its object is.
+/// The facts about the node before its object is known.
 pub(super) struct NodeKnown {
-    /// What the workers began with.
+    /// The workers' initial facts.
     pub(super) facts: NodeFacts,
-    /// What the node offers to pods.
+    /// The node's offer to pods.
     pub(super) offered: Arc<admit::Node>,
     /// Volumes of drivers, for `volumesInUse` of the Node's status.
     pub(super) volumes: Volumes,
@@ -224,8 +224,8 @@ pub(super) fn start(
     asks
 }
 
-/// Tells admission what the Node object says whenever that changes: labels, taints, allocatable;
-/// and what it says now whenever somebody asks.
+/// Sends the Node object's labels, taints and allocatable amounts to admission whenever they
+/// change, and the current object upon each request.
 async fn offer(
     client: kube::Client,
     name: Arc<str>,
@@ -266,7 +266,7 @@ async fn offer(
     }
 }
 
-/// A server only says that it does not know who asks.
+/// Warns of an expired certificate, because a server only answers that the client is unknown.
 fn warn_of_expiry(access: &Access) {
     let Some(validity) = access.certificate_pem().and_then(|pem| Validity::of_pem(&pem)) else {
         return;

@@ -1,10 +1,10 @@
 //! An event for a process that the kernel killed for a memory limit while its container goes on.
 //!
 //! Input: kills from the kernel's log, snapshots of the pods. Output: the event `ProcessOOMKilled`
-//! of the pod. A container that ends with the kill has it in its status, as with the kubelet, and no
-//! event: hence the look at it after `SETTLE`. Owner: its task. Bounds: `KILLS_MAX` wait, one of a
-//! cgroup, so that who is killed all the time takes nobody's place; one event a container in `EVERY`,
-//! so that they never take the room of the pod's other events.
+//! of the pod. A container that ends with the kill has it in its status, as with the kubelet, and
+//! no event: hence the look at it after `SETTLE`. Owner: its task. Bounds: `KILLS_MAX` wait, one of
+//! a cgroup, so that a cgroup with constant kills does not displace others; one event a container
+//! in `EVERY`, so that they never take the room of the pod's other events.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use tokio::time::{Instant, sleep_until};
 use super::Parts;
 
 const REASON: &str = "ProcessOOMKilled";
-/// Kills that may wait; what is more is not told.
+/// Kills that may wait; further ones are not reported.
 const KILLS_MAX: usize = 64;
-/// The end of a container is known by then.
+/// The end of a container is known after this time.
 const SETTLE: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -50,8 +50,8 @@ pub(super) fn start(parts: &Parts) -> impl FnMut(ContainerKill) + use<> {
     }
 }
 
-/// The container that lost a process and runs all the same: that of the outermost cgroup which a
-/// container has. Those below are named by whoever is in it.
+/// The container that lost a process and runs all the same, found by the outermost cgroup that a
+/// container has. Cgroups below have names chosen by the container's processes.
 fn survivor<'a>(
     snapshot: &'a Snapshot,
     kill: &ContainerKill,
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// The name of the container that is told of.
+    /// The name of the reported container.
     fn told(change: impl FnOnce(&mut ObservedContainer)) -> Option<String> {
         let mut pod = view(serde_json::json!({"metadata": {"uid": "u", "name": "p"}}));
         let mut observed = (*pod.observed).clone();

@@ -56,7 +56,7 @@ const ASK_PAUSE: Duration = Duration::from_secs(2);
 /// How long the start waits for what the runtime can do; that is asked again later.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
-/// What the host has to give, best effort: limits of this process, the root directory.
+/// Prepares the host, best effort: limits of this process, the root directory.
 pub(super) fn prepare(config: &Config) -> Result<()> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     if config.kubelet.fail_swap_on && is_swap_on(&swaps) {
@@ -160,7 +160,7 @@ async fn runtime_version(
     }
 }
 
-/// What a runtime that has not answered is to those who ask the agent.
+/// The answer to clients of the agent while the runtime has not answered.
 fn awaited(endpoint: &str, why: &str) -> String {
     format!(
         "the container runtime has not answered yet: {why}; start it, or correct \
@@ -190,7 +190,7 @@ pub(super) async fn runtime_info(
     Ok(runtime)
 }
 
-/// What the runtime can do. It is asked again later, also where it does not say so now.
+/// The runtime's status. It is read again later, also if there is none now.
 async fn told_status(client: &Client) -> Option<v1::StatusResponse> {
     let mut tries = 1;
     loop {
@@ -208,7 +208,7 @@ async fn told_status(client: &Client) -> Option<v1::StatusResponse> {
     }
 }
 
-/// What the runtime says about its cgroups; `None` when it knows no such question.
+/// The runtime's cgroup configuration; `None` when it lacks this call.
 // k8s: cmd/kubelet/app/server.go getCgroupDriverFromCRI
 async fn told_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse>> {
     let mut tries = 1;
@@ -284,7 +284,7 @@ pub(super) fn dead_containers(config: &Config) -> Limits {
     }
 }
 
-/// What removes images that nobody uses.
+/// Starts the collector of unused images.
 pub(super) fn start_collector(config: &Config, executor: &Executor) -> garbage::Requests {
     let kubelet = &config.kubelet;
     let percent = |percent: i32| u8::try_from(percent.clamp(0, 100)).unwrap_or(100);
@@ -377,7 +377,7 @@ pub(super) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What the node offers to pods, as far as the host tells.
+/// The node's offer to pods, as far as the host shows it.
 pub(super) fn offer(config: &Config, facts: &NodeFacts) -> Result<admit::Node> {
     let release = nix::sys::utsname::uname().context("uname")?.release().to_owned();
     let release = release.to_string_lossy();

@@ -1,10 +1,10 @@
 //! Cgroups of the host's processes: `kubeletCgroups` holds the agent, `systemCgroups` what else
 //! runs outside of any cgroup.
 //!
-//! Owner: one task, at the start and each minute, because others move processes, too; the files
-//! are the pool's (`blocking`), as there may be thousands of processes. Effects: makes
-//! the cgroups, moves processes, keeps the agent's `oom_score_adj`. In a process namespace of its
-//! own the agent leaves its place alone: somebody else has put it there.
+//! Owner: one task, at the start and each minute, because others move processes, too; the files are
+//! the pool's (`blocking`), as there may be thousands of processes. Effects: makes the cgroups,
+//! moves processes, keeps the agent's `oom_score_adj`. In a process namespace of its own the agent
+//! leaves its place alone, because another program has put it there.
 // k8s: pkg/kubelet/cm/container_manager_linux.go setupNode, ensureSystemCgroups,
 //      ensureProcessInContainerWithOOMScore
 
@@ -40,7 +40,7 @@ pub(super) async fn start(config: &Config, setup: &CgroupSetup) -> Result<()> {
     let cgroups = match own.is_empty() && others.is_empty() {
         true => None,
         false => {
-            // The names are paths, whoever else makes cgroups.
+            // The names are paths, whatever program makes the cgroups.
             let driver = CgroupDriver::Cgroupfs;
             let top = CgroupSetup { root: "/".to_owned(), driver, ..setup.clone() };
             Some(Cgroups::of(&top).context("kubeletCgroups or systemCgroups")?)

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-/// Where the kernel has its settings.
+/// The directory of the kernel's settings.
 pub(super) const SETTINGS: &str = "/proc/sys";
 /// Out of memory and a bug of the kernel are survived; keys suffice for a container each.
 const WANTED: [(&str, i64); 6] = [
@@ -22,8 +22,8 @@ const WANTED: [(&str, i64); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
-/// Sees to the settings. What must not be changed and differs is an error; what cannot be changed
-/// is told, and the node goes on: a container may have no right to.
+/// Applies the settings. A setting that differs and must not be changed is an error; a setting that
+/// cannot be changed is logged, and the node goes on, because a container may lack the right.
 pub(super) fn settle(dir: &Path, protect: bool) -> Result<()> {
     let mut wrong = Vec::new();
     for (name, wanted) in WANTED {

@@ -1,6 +1,6 @@
 //! The file of `--lock-file`: of all agents that are given the same one, one runs and the others
-//! wait for it. With `--exit-on-lock-contention` the one that runs ends when somebody else comes,
-//! so that an agent of an installer makes way for the one that the node is to keep.
+//! wait for it. With `--exit-on-lock-contention` the running one ends when another one comes, so
+//! that an agent of an installer makes way for the one that the node is to keep.
 //!
 //! Effects: makes the file; the lock is held until the process ends. Two threads, each blocked in
 //! one call of the kernel: one until the lock is free, one until the file is opened or removed.
@@ -18,18 +18,19 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pintle_agent_config::NodeFlags;
 use tokio::sync::oneshot;
 
-/// Who else comes for the lock.
+/// The lock, with the notice of contention.
 pub(super) struct Lock {
-    /// Told, or closed, when somebody else came; none if that does not matter.
+    /// Receives a message, or closes, when another process opened the lock; none if that does not
+    /// matter.
     contention: Option<oneshot::Receiver<()>>,
 }
 
 impl Lock {
-    /// Takes the lock that the flags name, however long somebody else has it.
+    /// Takes the lock that the flags name, however long another process holds it.
     pub(super) async fn take(flags: &NodeFlags) -> Result<Option<Self>> {
         let Some(path) = &flags.lock_file else { return Ok(None) };
         let failed = || format!("--lock-file: cannot lock {}", path.display());
-        // Nobody lets go of it before the process has ended and with it all that it does.
+        // It is held until the process has ended, and with it all its work.
         std::mem::forget(lock(path).await.with_context(failed)?);
         let watched = flags.exit_on_lock_contention.then(|| watch(path));
         let contention = watched.transpose().with_context(|| {
@@ -38,7 +39,7 @@ impl Lock {
         Ok(Some(Self { contention }))
     }
 
-    /// Ends when somebody else came.
+    /// Ends when another process came for the lock.
     pub(super) async fn contended(lock: &mut Option<Self>) {
         let Some(contention) = lock.as_mut().and_then(|lock| lock.contention.as_mut()) else {
             return std::future::pending().await;

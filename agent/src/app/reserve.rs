@@ -1,9 +1,9 @@
 //! Node allocatable: limits all pods together, and the host's own cgroups, once at the start.
 //!
-//! Effects of `cgroup::reserve`. What all pods may use is tried again each minute until the kernel
-//! takes it, because pods that run may use more than that; a cgroup of the host that cannot be
-//! limited ends the agent, as it ends the kubelet: the machine was promised something else. So does a
-//! reservation of more than the machine has, and a `cgroupRoot` that nobody made.
+//! Effects of `cgroup::reserve`. The limit of all pods is retried each minute until the kernel
+//! accepts it, because running pods may use more than that. A cgroup of the host that cannot be
+//! limited ends the agent, as it ends the kubelet, because the reservation would not hold. So does
+//! a reservation of more than the machine has, and a `cgroupRoot` that does not exist.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
 
 use std::rc::Rc;

@@ -20,7 +20,7 @@ use crate::source;
 
 /// Changes from the API server that may wait.
 const DELIVERIES_MAX: usize = 16;
-/// Readings that may wait: each tells all there is, broken files by the thousand included.
+/// Readings that may wait: each has the full content, broken files by the thousand included.
 const READINGS_MAX: usize = 1;
 
 /// Starts every configured source and the intake behind them.

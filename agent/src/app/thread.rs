@@ -2,7 +2,7 @@
 //!
 //! With io_uring it runs on tokio-uring, a current-thread tokio with a ring beside it; where the
 //! kernel refuses a ring (seccomp, `io_uring_disabled`, older than 5.1), on plain tokio, and says
-//! so once. All tasks of the thread run in one `LocalSet`, whose rounds are measured.
+//! so once. All tasks of the thread run in one `LocalSet`, and its rounds are measured.
 
 use std::io;
 

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 
 /// How long what is noted waits for more.
 const GROUP: Duration = Duration::from_millis(80);
-/// What notes may have that wait to be encoded, in bytes as `weight_of` guesses them.
+/// Bytes of notes that may wait for encoding, as `weight_of` estimates them.
 const NOTES_BYTES_MAX: usize = 1 << 20;
 /// With so many they are not waited for any longer.
 const NOTES_BYTES_MANY: usize = 64 << 10;
@@ -43,7 +43,7 @@ const OPEN_MAX: Duration = Duration::from_millis(250);
 /// How long the end of the agent waits for the last batch.
 const LAST_MAX: Duration = Duration::from_secs(1);
 
-/// What has to be recorded of one decision.
+/// A part of the record of one decision.
 enum Note {
     Input(Now, Box<Input>),
     Commands(Vec<Command>),
@@ -59,7 +59,7 @@ struct Notes {
     lost: bool,
 }
 
-/// What the tasks and the driver share.
+/// The state that the tasks and the driver share.
 struct Shared {
     notes: Mutex<Notes>,
     noted: Notify,
@@ -71,7 +71,7 @@ struct Shared {
     opened: Notify,
     encoded: Notify,
     written: Notify,
-    /// Where segments are.
+    /// The directory of segments.
     dir: PathBuf,
     /// The driver is to note a state.
     needs_state: AtomicBool,
@@ -230,7 +230,7 @@ fn put(flight: &mut Flight, note: Note) {
     }
 }
 
-/// About how many bytes a note keeps that nobody else does.
+/// About how many bytes a note alone keeps in memory.
 fn weight_of(note: &Note) -> usize {
     const RECORD: usize = 1 << 10;
     match note {
@@ -345,7 +345,8 @@ impl Shared {
         tokio::time::sleep(wait).await;
     }
 
-    /// What waits could only follow what was not written.
+    /// Drops the waiting notes and batches, because they could only follow a part that was not
+    /// written.
     fn pause(&self) {
         self.paused.store(true, Ordering::Relaxed);
         *lock(&self.notes) = Notes::default();

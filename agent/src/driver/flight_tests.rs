@@ -46,7 +46,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// What was left out is over, a state is written, and what follows it is recorded to the end.
+    /// Waits until the gap is over and a state is written, then records to the end.
     async fn goes_on(&mut self) {
         self.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
         self.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
@@ -111,7 +111,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     LocalSet::new().block_on(&runtime.expect("a runtime"), work)
 }
 
-/// What was recorded before the gap and after it is decided again.
+/// Replays the recording before the gap and after it.
 fn is_equal_around_a_gap(root: &Path) {
     let outcomes = replayed(root);
     let [before, after] = outcomes.as_slice() else { panic!("{outcomes:?}") };
@@ -206,7 +206,7 @@ fn a_disk_that_does_not_keep_up_costs_a_part_of_the_record() {
         let mut agent = Recorded::below(root.path()).await;
         inputs(1).into_iter().for_each(|input| agent.decide(input));
         agent.until(|shared| shared.is_idle()).await;
-        // As much as may wait, of which the writer has not been told.
+        // As much as may wait, without a notice to the writer.
         let waiting = Written { segment: 0, bytes: vec![0; BATCHES_BYTES_MAX] };
         lock(&agent.shared().batches).push_back(waiting);
         inputs(2).into_iter().for_each(|input| agent.decide(input));
@@ -257,7 +257,7 @@ fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
         run(async {
             let mut agent = Recorded::below(root.path()).await;
             inputs(1).into_iter().for_each(|input| agent.decide(input));
-            // The folder does not open; whoever stops the agent then does not wait for it.
+            // The folder does not open; the end of the agent then does not wait for it.
             assert!(lock(&agent.shared().flight).is_none());
             agent.tape.end().await;
             agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;

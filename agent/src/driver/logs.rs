@@ -1,4 +1,4 @@
-//! Has the logs of running containers kept at their limit: tells the rotator which to watch.
+//! Keeps the logs of running containers at their limit: gives the rotator the containers to watch.
 //!
 //! Owner: the driver. Input: each read of a pod, and that a pod is gone. What is followed is kept
 //! by pod, so that a container that the runtime removed without a look at its end is forgotten with
@@ -12,13 +12,13 @@ use pintle_agent_core::types::{ContainerId, PodUid};
 use pintle_agent_runtime::logs::LogCommand;
 use tokio::sync::mpsc;
 
-/// The containers whose logs the rotator watches.
+/// The containers with logs that the rotator watches.
 #[derive(Debug)]
 pub(super) struct FollowedLogs {
     /// `None` when rotation is off.
     rotator: Option<mpsc::Sender<LogCommand>>,
     pods: BTreeMap<PodUid, BTreeSet<ContainerId>>,
-    /// Containers of pods that are gone, of which the rotator could not be told.
+    /// Containers of pods that are gone, which the rotator could not be given yet.
     left: BTreeSet<ContainerId>,
 }
 
@@ -92,7 +92,7 @@ mod tests {
         logs.follow(&pod("p", &[("a", runs), ("b", runs), ("c", runs)]));
         logs.follow(&pod("p", &[("a", runs), ("b", runs), ("c", runs)]));
         assert_eq!(told(&mut queue), ["watch a", "watch b", "watch c"]);
-        // `b` has ended, and `c` was removed before anybody saw its end.
+        // `b` has ended, and `c` was removed before its end was observed.
         logs.follow(&pod("p", &[("a", runs), ("b", over)]));
         assert_eq!(told(&mut queue), ["forget b", "forget c"]);
         logs.forget(&PodUid::from("p"));

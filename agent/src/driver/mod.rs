@@ -67,7 +67,7 @@ pub(crate) struct Driver {
     pub pods: Pods,
     /// Inputs from everywhere.
     pub inputs: mpsc::Receiver<Input>,
-    /// Where effects send what came of them.
+    /// The channel for results of effects.
     pub back: mpsc::Sender<Input>,
     /// Questions from the server.
     pub queries: mpsc::Receiver<Query>,
@@ -91,15 +91,15 @@ pub(crate) struct Driver {
     pub lists: ListsSeen,
     /// Has the node looked at; `None` where that cannot be.
     pub looks: Option<mpsc::Sender<Order>>,
-    /// Removes what nobody uses.
+    /// Removes unused images.
     pub garbage: garbage::Requests,
-    /// What the node is short of, for its object.
+    /// The node's pressure conditions, for its object.
     pub pressure: watch::Sender<Pressure>,
     /// The loop's pulse.
     pub health: Arc<Health>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Where the pods' directories are.
+    /// The root of the pods' directories.
     pub root_dir: PathBuf,
     /// The flight recorder.
     pub tape: Tape,
@@ -107,7 +107,7 @@ pub(crate) struct Driver {
     pub shutdown: Progress,
 }
 
-/// What the loop keeps between its turns.
+/// The state that the loop keeps between its turns.
 struct Turns {
     saver: Saver,
     reads: Rc<RefCell<Reads>>,
@@ -198,7 +198,7 @@ impl Driver {
         }
     }
 
-    /// Ends all waits of a pod, and tells what they were; `None` for a pod that is gone.
+    /// Ends all waits of a pod, and returns them; `None` for a pod that is gone.
     fn retry(&mut self, uid: PodUid, turns: &mut Turns) -> Option<Vec<Wait>> {
         let waits = self.pods.worker(&uid)?.waits(clock::clocks().mono);
         self.recorder.stage(&uid, "Retry", None, RETRY_TOLD);
@@ -267,7 +267,7 @@ impl Driver {
         self.tell(status_queue::Input::Gone(uid.clone()));
         self.recorder.stage(&uid, "Gone", None, "");
         self.recorder.forget(&uid);
-        // A pod that was wanted again meanwhile has been begun anew.
+        // A pod that was wanted again meanwhile has been started again.
         if let Some(pod) = self.pods.worker(&uid).and_then(Worker::pod) {
             self.recorder.know(pod);
         }
@@ -275,7 +275,7 @@ impl Driver {
         turns.followed.forget(&uid);
     }
 
-    /// Has the Node object read; the answer is an input, also when nobody is there to read it.
+    /// Has the Node object read; the answer is an input, also when there is no reader.
     fn fetch_node(&self, ticket: u64) {
         if self.node_reads.as_ref().is_none_or(|reads| reads.try_send(ticket).is_err()) {
             let back = self.back.clone();
@@ -285,7 +285,7 @@ impl Driver {
         }
     }
 
-    /// Where nobody can look, nothing is known.
+    /// Orders an observation. Without a lookout the answer is empty.
     fn measure(&self, order: Order) {
         let ticket = order.ticket;
         if self.looks.as_ref().is_none_or(|looks| looks.try_send(order).is_err()) {
@@ -309,7 +309,8 @@ impl Driver {
             let freed = loop {
                 tokio::select! {
                     freed = &mut answered => break freed.unwrap_or_default(),
-                    // Nobody may take inputs any more; then the answer is not taken either.
+                    // Fails only when the driver no longer takes inputs; then the answer is not
+                    // taken either.
                     Ok(()) = steps.changed() => drop(back.send(Input::Reclaiming { ticket }).await),
                 }
             };
@@ -351,8 +352,8 @@ impl Driver {
 
     fn run_sync(&self, order: SyncOrder, cancel: Cancel, saver: &mut Saver) {
         let (uid, ticket) = (order.uid.clone(), order.ticket);
-        // What a resize did cannot be told from the runtime, nor that a pod has ended of which nothing is
-        // left: its record comes first.
+        // The runtime does not show the effect of a resize, nor the end of a pod without remains:
+        // the record comes first.
         let resizes = order.actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
         let of_pod = self.pods.worker(&uid);
         let keeps = of_pod.is_some_and(|w| w.kept_verdict().is_some());

@@ -1,8 +1,8 @@
 //! An answer that a task owes the core, however the task ends.
 //!
-//! A worker whose read, list or pass is never answered waits for it for ever. So the task holds its
+//! A worker with a read, list or sync that is never answered waits for ever. So the task holds its
 //! debt: `settle` pays it, and a task that panics or is dropped before pays with the answer that
-//! was agreed on at the start. Bound: what waits because the queue is full is a task of its own.
+//! was agreed on at the start. Bound: an answer that waits for a full queue is a task of its own.
 
 use pintle_agent_core::worker::Input;
 use tokio::sync::mpsc;
@@ -16,12 +16,12 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// What is sent if nothing else is.
+    /// Creates a debt; `otherwise` is sent if nothing else is.
     pub(super) fn new(back: mpsc::Sender<Input>, otherwise: Input) -> Self {
         Self { back, answer: Some(otherwise) }
     }
 
-    /// Sends the answer; false when nobody takes answers any more.
+    /// Sends the answer; false when the receiver is gone.
     pub(super) async fn settle(mut self, answer: Input) -> bool {
         self.answer = Some(answer);
         let back = self.back.clone();

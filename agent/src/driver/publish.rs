@@ -1,8 +1,8 @@
 //! Keeps the snapshot that other threads read up to date with the workers.
 //!
-//! After each batch of inputs only the views of the pods that were touched are made anew; the
-//! snapshot shares the rest with the one before. A pod is in the snapshot before anything is done
-//! for it: the sweeps of what is left over rely on that.
+//! After each batch of inputs only the views of the touched pods are rebuilt; the snapshot shares
+//! the rest with the one before. A pod is in the snapshot before anything is done for it: the
+//! sweeps of what is left over rely on that.
 
 use std::sync::Arc;
 

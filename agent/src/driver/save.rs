@@ -4,8 +4,8 @@
 //! a hundred pods that are admitted cost a few files and not one each. A sync that waits for its
 //! record waits no longer than for the turn's end.
 //!
-//! On a disk that is full nothing can be recorded. What frees it may be the pod whose end it is: all of
-//! that pod goes that is not needed to tell its end, and then the record is written at once.
+//! A full disk takes no record. The pod with the end to record may hold the space: all of that pod
+//! is removed that is not needed to show its end, and then the record is written at once.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::ledger::writer::Writing;
 use tokio::time::Instant;
 
-/// Least time between two encodings that nobody waits for: at least so long, and so long for each
-/// pod, because each goes through all of them.
+/// Least time between two encodings without a waiting sync: a base, plus a time for each pod,
+/// because each encoding goes through all of them.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
 const SAVE_EVERY_PER_POD: Duration = Duration::from_millis(2);
 /// Pods for which it grows.
@@ -62,7 +62,7 @@ impl Saver {
     }
 }
 
-/// Whether something is durable for which room may have to be made first.
+/// True once the record is durable; makes room and retries after a failure.
 pub(super) async fn is_recorded(mut record: Writing, make_room: impl Future<Output = ()>) -> bool {
     if record.ended().await {
         return true;

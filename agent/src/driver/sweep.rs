@@ -1,10 +1,10 @@
-//! Looks now and then for what a crash left of pods that nobody wants: directories, mounts, log
-//! folders, links to logs, cgroups, shims.
+//! Sweeps regularly for remains of unwanted pods after a crash: directories, mounts, log folders,
+//! links to logs, cgroups, shims.
 //!
 //! One sweep at a time, however long it takes: a volume of a dead NFS server holds up the removal
 //! of directories and nothing else, and never a second thread. A sweep that is still under way when
-//! the next one is due is counted, and said once. What cannot be removed is told by `told`. Whether
-//! a pod is wanted is asked of the live snapshot right before each removal.
+//! the next one is due is counted, and logged once. Failed removals are logged through `told`.
+//! Right before each removal the live snapshot is checked for the pod.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 struct Single(Rc<Cell<bool>>);
 
 impl Single {
-    /// The place, unless somebody has it. It is free again when `Held` is dropped.
+    /// The place, unless it is taken. It is free again when `Held` is dropped.
     fn take(&self) -> Option<Held> {
         (!self.0.replace(true)).then(|| Held(self.clone()))
     }
@@ -49,7 +49,7 @@ impl Drop for Held {
     }
 }
 
-/// What was told of what cannot be removed.
+/// The failed removals that were logged.
 #[derive(Debug, Default)]
 struct Leftovers {
     dirs: Told,

@@ -42,7 +42,7 @@ pub(crate) struct Folder {
     path: PathBuf,
     node_name: String,
     files: BTreeMap<PathBuf, Manifest>,
-    /// Files beyond `FILES_MAX`, as they were last told.
+    /// Number of files beyond `FILES_MAX`, as last reported.
     ignored: usize,
     scanned: bool,
     /// The last scan of everything found a folder, and not one file or nothing.
@@ -51,10 +51,10 @@ pub(crate) struct Folder {
     unsaid: bool,
 }
 
-/// What may have changed in the folder.
+/// The files that may have changed in the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Touched {
-    /// Nobody knows.
+    /// Unknown.
     Anything,
     /// Files of these names, and whether one was removed meanwhile, even if it is back.
     Names(BTreeMap<OsString, bool>),
@@ -126,7 +126,7 @@ impl Folder {
             is_all = self.look_at(names.keys());
         }
         let now = if is_all { Ok(self.news()) } else { self.scan() };
-        // What is not told now is told with the next look.
+        // A reading that is not delivered now is delivered with the next look.
         self.unsaid |= now.is_err() && !readings.is_empty();
         readings.extend(now?);
         Ok(readings)
@@ -162,7 +162,7 @@ impl Folder {
         self.ignored == 0 && !names.into_iter().any(|name| leads_elsewhere(name))
     }
 
-    /// All there is, if something changed since it was told last.
+    /// The whole reading, if something changed since the last one.
     fn news(&mut self) -> Option<Reading> {
         std::mem::take(&mut self.unsaid).then(|| self.reading())
     }
@@ -192,7 +192,7 @@ impl Folder {
         Ok(self.news())
     }
 
-    /// What a file is now, and whether that is something else than what is known of it.
+    /// The manifest of a file now; true if it differs from the known one.
     fn now(&self, path: &Path, metadata: &Metadata, known: Option<Manifest>) -> (Manifest, bool) {
         let stamp = Stamp::of(metadata);
         let known = match known {
@@ -293,7 +293,7 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
     else {
         return too_large();
     };
-    // It may grow meanwhile: one byte more than allowed tells.
+    // It may grow meanwhile: one byte more than allowed shows that.
     let mut bytes = Vec::with_capacity(size + 1);
     file.take(MANIFEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(said)?;
     if bytes.len() > MANIFEST_BYTES_MAX { too_large() } else { Ok(bytes) }
@@ -494,7 +494,8 @@ mod tests {
         assert_eq!(names(&look(&["b.yaml"]).expect("b is gone")), ["a-n"]);
         fs::write(&b, manifest("b", "i:1")).expect("written");
         assert_eq!(look(&["a.yaml"]), None);
-        // What may lead to others has all of them looked at, and what was seen before is told.
+        // A name that may lead to other files causes a read of all of them, and an earlier change
+        // is reported too.
         fs::create_dir(dir.path().join("folder")).expect("made");
         for elsewhere in ["..data", "folder"] {
             fs::write(&a, manifest("a", &format!("i:{elsewhere}"))).expect("written");

@@ -41,7 +41,7 @@ pub(crate) enum HttpError {
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// The error in it.
         reason: &'static str,
     },
     /// A header that HTTP does not allow.
@@ -56,7 +56,7 @@ pub(crate) enum HttpError {
         #[source]
         source: std::io::Error,
     },
-    /// No TLS: as a rule a certificate that nobody vouches for.
+    /// No TLS: as a rule an untrusted certificate.
     #[error("{url}: TLS failed: {source}")]
     Tls {
         /// The URL.

@@ -1,9 +1,10 @@
-//! What the agent must know after a restart and nobody else keeps.
+//! State that the agent needs after a restart and that no other component keeps.
 //!
 //! Two files below `--root-dir`, with the kubelet's names and format, so that either agent
-//! continues where the other stopped: `allocated_pods_state`, what pods were given, and what ended
-//! those that nothing is left of; `actuated_pods_state`, what the runtime was told. `checkpoint` is
-//! their format, pure; `writer` makes them durable, many changes with one pair of files.
+//! continues where the other stopped: `allocated_pods_state` has the allocated resources of pods,
+//! and the verdicts of ended pods without remains; `actuated_pods_state` has the resources applied
+//! at the runtime. `checkpoint` is their format, pure; `writer` makes them durable, many changes
+//! with one pair of files.
 
 pub mod writer;
 

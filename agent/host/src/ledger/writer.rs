@@ -1,11 +1,11 @@
 //! Makes the checkpoints durable, off the main thread.
 //!
-//! One task writes. What changed while a write was under way goes out with the next one, so a
-//! burst of pods costs two or three writes and not one for each (group commit). A sync whose effect
-//! could not be told from the runtime waits for its record (`wait`). A file is replaced in one
-//! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once
-//! and is tried again until it succeeds, or until there is a newer state: after a while, or at once for
-//! who has made room on the disk (`Writing::again`). Who waits is told of it and may go on.
+//! One task writes. Changes during a write go out with the next one, so a burst of pods costs two
+//! or three writes and not one for each (group commit). A sync with an effect that the runtime does
+//! not show waits for its record (`wait`). A file is replaced in one step: written beside, synced,
+//! renamed, folder synced. A write that fails is logged once and retried until it succeeds, or
+//! until there is a newer state: after a while, or at once for a caller that has made room on the
+//! disk (`Writing::again`). Waiting callers learn of the failure and may go on.
 //!
 //! Both files go to the kernel together, through the ring of the agent's own files
 //! (docs/adr/0003-io-uring.md); their texts are put together in the pool. Bounds: one state that
@@ -26,9 +26,9 @@ use tokio::sync::{Notify, watch};
 
 use super::checkpoint::{self, Draft, Entries};
 
-/// What pods were given.
+/// File of the allocated resources of pods.
 pub const ALLOCATED: &str = "allocated_pods_state";
-/// What the runtime was told.
+/// File of the resources applied at the runtime.
 pub const ACTUATED: &str = "actuated_pods_state";
 /// Longest checkpoint that is read, in bytes.
 const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
@@ -55,10 +55,10 @@ struct Saved {
     attempts: u64,
 }
 
-/// What both files hold.
+/// The content of both files.
 type Texts = (String, String);
 
-/// Orders writes and tells when they are done.
+/// Orders writes and reports when they are done.
 #[derive(Debug)]
 pub struct Ledger {
     jobs: watch::Sender<Option<Arc<Job>>>,
@@ -67,7 +67,7 @@ pub struct Ledger {
     last: u64,
 }
 
-/// A state whose write is waited for.
+/// A state with a caller that waits for the write.
 #[derive(Debug)]
 pub struct Writing {
     due: u64,
@@ -75,12 +75,12 @@ pub struct Writing {
     again: Arc<Notify>,
 }
 
-/// What an earlier run of an agent left.
+/// The records of an earlier run of an agent.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// What pods were given.
+    /// The allocated resources of pods.
     pub allocated: Entries,
-    /// What the runtime was told.
+    /// The resources applied at the runtime.
     pub actuated: Entries,
 }
 
@@ -174,7 +174,7 @@ async fn write_all(
         let changed = tokio::select! {
             changed = queue.changed() => changed,
             () = again.notified() => match &mut retry {
-                // There may be room now, so the waits begin anew.
+                // There may be room now, so the waits start over.
                 Some(wait) => {
                     *wait = RETRY.0 / 2;
                     Ok(())

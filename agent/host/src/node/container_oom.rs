@@ -1,8 +1,8 @@
 //! What the kernel's log says of a process that it killed for the memory limit of a container or pod.
 //!
-//! Input: the log's lines, in order. Output: a kill with all that people ask of it: who, how much of
-//! its memory was resident, which limit was met. Pure; `oom` reads the log. Bounds: one kill at a
-//! time. Under load the kernel leaves out all but the last line of a kill: then there is none here.
+//! Input: the log's lines, in order. Output: a kill with the facts that users need: the victim, its
+//! resident memory, the limit. Pure; `oom` reads the log. Bounds: one kill at a time. Under load
+//! the kernel leaves out all but the last line of a kill: then there is none here.
 
 use super::oom::{Verdict, killed};
 
@@ -15,7 +15,7 @@ pub struct ContainerKill {
     pub process: String,
     /// On the node.
     pub pid: i64,
-    /// What it had in memory, in bytes.
+    /// Its resident memory, in bytes.
     pub resident: u64,
     /// The limit that was met, in bytes: the container's, or its pod's.
     pub limit: Option<u64>,
@@ -98,7 +98,7 @@ mod tests {
         };
         let lines = [FIRST, LIMIT, swap, "Tasks state:", &verdict, LAST];
         assert_eq!(told(&lines), from_ref(&kill));
-        // Those that go with it are told of by nobody.
+        // Other processes killed with it are not reported.
         assert_eq!(told(&[&lines[..], &[LAST]].concat()), from_ref(&kill));
         let unlimited = ContainerKill { limit: None, ..kill };
         assert_eq!(told(&[&lines[..], &[FIRST, &verdict, LAST]].concat())[1..], [unlimited]);

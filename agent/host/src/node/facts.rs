@@ -56,7 +56,7 @@ pub fn addresses(name: &str, given: &[IpAddr]) -> Vec<IpAddr> {
     found.or_else(|| outgoing(prefers_v6)).into_iter().collect()
 }
 
-/// What the name service says to a name, loopback left out. Blocks.
+/// The name service's addresses for a name, loopback left out. Blocks.
 pub fn named(name: &str) -> Vec<IpAddr> {
     let found = (name, 0_u16).to_socket_addrs().into_iter().flatten();
     found.map(|socket| socket.ip()).filter(|ip| !ip.is_loopback()).collect()
@@ -97,8 +97,8 @@ fn hugepage_sizes(dir: &Path) -> Vec<u64> {
     sizes
 }
 
-/// What the host says about its addresses, as far as the settings make it necessary: asks its
-/// interfaces, the name service, the routing table. Blocks.
+/// The host's addresses, as far as the settings need them: from its interfaces, the name service,
+/// the routing table. Blocks.
 pub fn addresses_of_host(settings: &NodeSettings) -> HostAddresses {
     let interfaces = interfaces();
     if settings.node_ip().is_some() || settings.name.parse::<IpAddr>().is_ok() {

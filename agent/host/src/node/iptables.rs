@@ -2,9 +2,9 @@
 //!
 //! Input: the programs `iptables` and `ip6tables`. Output: `KUBE-IPTABLES-HINT`, by which images
 //! with an iptables of their own find out which of the two kinds the node uses; for IPv4
-//! `KUBE-FIREWALL`, which drops what comes from elsewhere for 127.0.0.0/8; and canaries, whose loss
-//! tells that somebody has flushed the tables, so that all is made again. A node without iptables
-//! needs none of it. Owner: one task. Bounds: one program at a time, `CALL_MAX` each.
+//! `KUBE-FIREWALL`, which drops packets from elsewhere to 127.0.0.0/8; and canaries: a missing
+//! canary shows that the tables were flushed, so all is made again. A node without iptables needs
+//! none of it. Owner: one task. Bounds: one program at a time, `CALL_MAX` each.
 // k8s: pkg/kubelet/kubelet_network_linux.go, pkg/util/iptables/iptables.go
 
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use tokio::process::Command;
 const HINT: &str = "KUBE-IPTABLES-HINT";
 const FIREWALL: &str = "KUBE-FIREWALL";
 const CANARY: &str = "KUBE-KUBELET-CANARY";
-/// Where canaries sit; the first one is looked at.
+/// Tables with a canary; the first one is checked.
 const CANARY_TABLES: [&str; 3] = ["mangle", "nat", "filter"];
 /// How often the canary is looked at.
 const EVERY: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ enum TablesError {
     Failed { program: &'static str, arguments: String, status: ExitStatus, words: String },
 }
 
-/// What is to hold.
+/// A wanted chain or rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wanted {
     Chain { table: &'static str, name: &'static str },
@@ -67,7 +67,7 @@ enum Wanted {
     Last { table: &'static str, chain: &'static str, rule: &'static [&'static str] },
 }
 
-/// What the chains and rules are, in the order in which they are made.
+/// The chains and rules, in the order of their creation.
 fn wanted(is_v4: bool) -> Vec<Wanted> {
     const JUMP: &[&str] = &["-j", FIREWALL];
     // As kube-proxy writes it, so that there is one of it.
@@ -121,7 +121,7 @@ impl Tables {
         Self { before, ..self }
     }
 
-    /// Whether the program works here.
+    /// True if the program works here.
     pub async fn is_there(&self) -> bool {
         self.has_chain("nat", "POSTROUTING").await.is_ok_and(|has| has)
     }
@@ -173,7 +173,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Whoever flushes does so table by table: made too early, chains would go again.
+    /// Waits for the end of a flush, which goes table by table: chains made too early would be
+    /// flushed again.
     async fn wait_for_flush(&self) {
         let flushed = async {
             for table in &CANARY_TABLES[1..] {
@@ -220,7 +221,7 @@ impl Tables {
         }
     }
 
-    /// Whether there is such a chain; an error when that cannot be told.
+    /// True if there is such a chain; an error when that is unknown.
     async fn has_chain(&self, table: &str, name: &str) -> Result<bool, TablesError> {
         let arguments = ["-S", name, "1", "-t", table];
         let output = self.run(&arguments).await?;

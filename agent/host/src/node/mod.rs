@@ -1,9 +1,9 @@
 //! The machine and what the node's settings make of it.
 //!
-//! `facts`, `host`, `oom` and `container_oom` read the machine, `iptables` keeps the chains that others look for,
-//! `plugins` reads which device plugins a kubelet knew,
-//! `context` puts configuration and machine together for the core. What is told of it to the
-//! cluster: the crate `pintle-agent-cluster`.
+//! `facts`, `host`, `oom` and `container_oom` read the machine, `iptables` keeps the chains that
+//! other programs look for, `plugins` reads which device plugins a kubelet knew, `context` puts
+//! configuration and machine together for the core. The crate `pintle-agent-cluster` reports it to
+//! the cluster.
 
 pub mod container_oom;
 pub mod context;

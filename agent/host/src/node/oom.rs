@@ -1,15 +1,15 @@
-//! `SystemOOM`: the node as a whole had no memory left, and the kernel killed somebody for it; and
-//! beside it, whom the kernel killed for a container's limit (`container_oom`).
+//! `SystemOOM`: the node as a whole had no memory left, and the kernel killed a process for it; and
+//! victims of a container's limit (`container_oom`).
 //!
-//! Input: the kernel's log, a record at a time, from its oldest one on: what it still holds at the
-//! start of the agent is told again, as by a kubelet. Output: an event about the node for each kill
-//! that no limit of a cgroup asked for; of the others those that come, not those of the past. `Log`
-//! is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`, and `RECORDS_MAX`
-//! records before others have their turn.
+//! Input: the kernel's log, a record at a time, from its oldest one on: records that it still holds
+//! at the start of the agent are reported again, as by a kubelet. Output: an event about the node
+//! for each kill that no limit of a cgroup asked for; of other kills only new ones, not those of
+//! the past. `Log` is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`, and
+//! `RECORDS_MAX` records before other tasks run.
 //!
-//! The log, because nothing else says whose memory was short: the kernel's tracepoint has the
-//! victim alone, counters of cgroups have no names. It costs nothing while nobody writes into it.
-//! Who may not read it has no such event; nothing else depends on it.
+//! The log, because no other source names the scope that ran out of memory: the kernel's tracepoint
+//! has the victim alone, counters of cgroups have no names. It costs nothing while no records
+//! arrive. An agent without permission to read it has no such event; nothing else depends on it.
 // k8s: pkg/kubelet/oom/oom_watcher_linux.go Start
 // k8s: github.com/google/cadvisor/utils/oomparser/oomparser.go StreamOoms
 
@@ -30,7 +30,7 @@ const RECORD_BYTES_MAX: usize = 8192;
 /// Records read at a time: at the start there may be thousands.
 const RECORDS_MAX: usize = 256;
 
-/// Tells of every kill in the kernel's log, those of the past first. Ends where the log cannot be
+/// Reports every kill in the kernel's log, those of the past first. Ends where the log cannot be
 /// read.
 pub async fn run(tell: NodeEvents, mut of_container: impl FnMut(ContainerKill)) {
     let tell = |told| match told {
@@ -93,14 +93,14 @@ async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Told)) -> io::Error {
     }
 }
 
-/// What a line of the log completes.
+/// The kill that a line of the log completes.
 #[derive(Debug)]
 enum Told {
     Node(Kill),
     Container(ContainerKill),
 }
 
-/// Somebody was killed because the node had no memory left.
+/// A process was killed because the node had no memory left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kill {
     pub(super) pid: i64,
@@ -117,7 +117,7 @@ impl Kill {
     }
 }
 
-/// What the kernel says of a kill, from its first line to the one that names the victim.
+/// The kernel's lines about a kill, from its first line to the one that names the victim.
 #[derive(Debug, Default)]
 struct Log {
     /// The kill that it is speaking of.
@@ -132,8 +132,8 @@ struct Report {
 }
 
 impl Log {
-    /// Takes a record, `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE` and lines with more; a kill once it
-    /// is told completely, unless it is a cgroup's own.
+    /// Takes a record, `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE` and lines with more; returns a kill
+    /// once its report is complete, unless it is a cgroup's own.
     fn take(&mut self, record: &[u8]) -> Option<Kill> {
         let line = &*line(record)?;
         let Some(report) = &mut self.open else {

@@ -1,4 +1,4 @@
-//! What kernels of three ages say of a kill, and what is told of it.
+//! Reports of kernels of three ages about a kill, and the resulting events.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ fn record(message: &str) -> String {
     format!("4,1201,98765432,-;{message}\n SUBSYSTEM=memory\n DEVICE=+memory:x\n")
 }
 
-/// The line of the verdict, with the constraint and who the limit belongs to.
+/// The line of the verdict, with the constraint and the owner of the limit.
 fn verdict(constraint: &str, owner: &str) -> String {
     format!(
         "oom-kill:constraint={constraint},nodemask=(null),cpuset=c1,mems_allowed=0-1,{owner},\
@@ -64,7 +64,7 @@ fn a_kill_for_the_node_is_told_and_one_for_a_cgroup_is_not() {
 fn each_kill_is_told_once_whatever_stands_between() {
     let of_cgroup = verdict("CONSTRAINT_MEMCG", "oom_memcg=/kubepods/podu");
     let log = [
-        // The end of a kill whose beginning the log has lost.
+        // The end of a kill without its beginning, which the log has lost.
         LAST,
         FIRST,
         &of_cgroup,
@@ -139,6 +139,6 @@ async fn the_past_is_read_first_and_then_what_comes() {
         error = read => panic!("{error}"),
         () = speak => {}
     }
-    // The containers of the past are not told of again.
+    // Container kills of the past are not reported again.
     assert_eq!(*pids.borrow(), [(4242, false), (4242, true), (8, false)]);
 }

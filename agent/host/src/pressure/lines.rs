@@ -1,8 +1,9 @@
-//! When memory is worth a look: how little has to be left, and who says that it is.
+//! Lines of memory: how little has to be left for an observation, and which source reports it.
 //!
-//! Pure. The kernel tells when a cgroup uses so much, page cache included. Where cache is dropped for
-//! what grows, the use stays where it is and the kernel says nothing: there memory alone is read, the
-//! more often the less has to go. `pressure::memory_watch` listens; the lookout of the agent reads.
+//! Pure. The kernel notifies when a cgroup's usage crosses a line, page cache included. Where cache
+//! is dropped for growing memory, usage stays the same and the kernel sends nothing: there memory
+//! alone is read, the more often the less has to go. `pressure::memory_watch` listens; the lookout
+//! of the agent reads.
 // k8s: pkg/kubelet/eviction/memory_threshold_notifier.go UpdateThreshold (a line at the threshold alone)
 
 use std::time::Duration;

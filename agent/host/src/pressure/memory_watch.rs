@@ -1,11 +1,11 @@
-//! The kernel's word that memory gets short, so that nobody has to look for it all the time.
+//! The kernel's notice that memory gets short, so that memory need not be read all the time.
 //!
-//! Input: cgroups, and how much memory each may use before somebody is to look. Output: `fired`,
-//! which returns when one of them crossed that line (cgroup v1, `cgroup.event_control`), or when its
-//! processes stalled for memory (v2, a trigger of `memory.pressure`). On v2 nothing tells of a use
-//! that nobody limits, and who is fast takes gigabytes before anybody stalls: there the use itself
-//! is read each `PEEK`. All are hints: what is true is read afterwards. Effects: files of cgroups.
-//! Bounds: one watch for each cgroup, and one hint in `PAUSE` from all of them.
+//! Input: cgroups, and how much memory each may use before an observation is due. Output: `fired`,
+//! which returns when one of them crossed that line (cgroup v1, `cgroup.event_control`), or when
+//! its processes stalled for memory (v2, a trigger of `memory.pressure`). On v2 no notice covers
+//! unlimited usage, and a fast process takes gigabytes before any process stalls: there usage
+//! itself is read each `PEEK`. All are hints: the truth is read afterwards. Effects: files of
+//! cgroups. Bounds: one watch for each cgroup, and one hint in `PAUSE` from all of them.
 // k8s: pkg/kubelet/eviction/threshold_notifier_linux.go NewCgroupNotifier (v1 only)
 
 use std::fs::{File, OpenOptions};
@@ -29,7 +29,8 @@ const STALL: &str = "some 100000 1000000";
 const MOVED_MIN: u64 = 4 << 20;
 /// How often the use of a cgroup of v2 is read: one file of one line.
 const PEEK: Duration = Duration::from_secs(1);
-/// Time between two hints: the kernel tells of stall once in a second, of use each time it crosses.
+/// Time between two hints: the kernel reports stall once in a second, usage each time it crosses
+/// the line.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Watches over the memory of some cgroups.

@@ -21,7 +21,7 @@ use crate::disk::{FileSystem, file_system};
 use crate::node::facts::meminfo;
 use crate::volume::mount::is_one_device;
 
-/// What there was.
+/// A reading of the node's resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// When.
@@ -50,24 +50,24 @@ pub struct Reading {
 /// Memory of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What it may use: its limit, or what the node has.
+    /// Its capacity: its limit, or the node's memory.
     pub capacity: u64,
-    /// What it uses and cannot be had back at once.
+    /// Memory in use that cannot be had back at once.
     pub working_set: u64,
-    /// What it uses with all of the page cache.
+    /// Memory in use with all of the page cache.
     pub usage: u64,
     /// Page cache within `working_set`: used more than once, and to be had back all the same.
     pub active_cache: u64,
 }
 
 impl Memory {
-    /// What is left.
+    /// The memory left.
     pub fn available(&self) -> u64 {
         self.capacity.saturating_sub(self.working_set)
     }
 }
 
-/// Where images and writable layers lie.
+/// The disks of images and writable layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeDisks {
     /// Some path on the images' file system.
@@ -105,7 +105,7 @@ impl NodeReader {
         ["/", self.pods.as_str()].map(|path| self.sampler.memory_dir(path))
     }
 
-    /// Everything anew.
+    /// Reads everything again.
     pub fn read(&mut self, disks: &RuntimeDisks) -> Reading {
         let of = |path: &Option<PathBuf>| path.as_deref().and_then(file_system);
         Reading {
@@ -146,9 +146,10 @@ impl NodeReader {
     }
 }
 
-/// What the kernel says of the whole node.
+/// The stall of the whole node, from the kernel.
 fn stall() -> Option<u16> {
-    // Read anew: the kernel refuses the read, not the open, where counting was turned off.
+    // Opened and read each time: where counting was turned off, the kernel refuses the read, not
+    // the open.
     let text = fs::read_to_string("/proc/pressure/memory").ok()?;
     text.contains("full").then(|| hundredths(parse_pressure(&text).full.avg10))
 }

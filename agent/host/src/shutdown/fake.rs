@@ -23,16 +23,16 @@ use zbus::{Connection, connection, fdo, interface};
 
 const LOGIND: &str = "/org/freedesktop/login1";
 
-/// What it is and what it was asked.
+/// Its state and the requests it received.
 #[derive(Debug, Default)]
 struct Facts {
     preparing: bool,
     delay_usec: u64,
-    /// What it waits once it has read its configuration.
+    /// Its delay once it has read its configuration.
     delay_after_reload: Option<u64>,
     /// Ends of the pipes of all locks, in the order in which they were given.
     locks: Vec<File>,
-    /// What was asked of `Inhibit`.
+    /// Received calls of `Inhibit`.
     asked: VecDeque<[String; 4]>,
     hangups: u32,
     /// Which signals clients want to hear, as rules of the bus.
@@ -143,18 +143,18 @@ impl FakeLogind {
         Ok(this)
     }
 
-    /// What it waits for locks once it has been told to read its configuration.
+    /// Sets its delay for locks once it has been asked to read its configuration.
     pub fn delay_after_reload(&self, delay: Duration) {
         let usec = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         locked(&self.facts).delay_after_reload = Some(usec);
     }
 
-    /// Whether it gives no locks.
+    /// Sets if it refuses locks.
     pub fn refuse(&self, refuses: bool) {
         locked(&self.facts).refuses = refuses;
     }
 
-    /// How often it was told to read its configuration.
+    /// How often it was asked to read its configuration.
     pub fn hangups(&self) -> u32 {
         locked(&self.facts).hangups
     }
@@ -199,7 +199,7 @@ impl FakeLogind {
         Ok(())
     }
 
-    /// Is about to shut down, and says so only to whoever asks.
+    /// Prepares to shut down without a signal, so that only the property shows it.
     pub fn prepare_silently(&self, active: bool) {
         locked(&self.facts).preparing = active;
     }

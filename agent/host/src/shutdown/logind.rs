@@ -31,7 +31,7 @@ const SYSTEMD: (&str, &str, &str) =
 /// The kubelet's file: whichever agent comes next finds its own.
 const DROP_IN: &str = "99-kubelet.conf";
 
-/// What logind did not do.
+/// A failed operation of logind.
 #[derive(Debug, thiserror::Error)]
 pub enum LogindError {
     /// There is no system bus.
@@ -62,17 +62,17 @@ pub enum LogindError {
     /// It has read its configuration and waits no longer.
     #[error("logind waits {is:?} for pods and not {wanted:?}, although its configuration says so")]
     Delay {
-        /// What it says.
+        /// The delay that it reports.
         is: Duration,
-        /// What all groups take together.
+        /// The time that all groups take together.
         wanted: Duration,
     },
 }
 
-/// Whose announcements of a shutdown count.
+/// The sender of a shutdown signal that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announcer {
-    /// Of whoever sends logind's signal, as with the kubelet.
+    /// Any sender of logind's signal, as with the kubelet.
     Anybody,
     /// Of logind alone.
     Logind,
@@ -122,7 +122,7 @@ impl Logind {
         stream.await.map(Signals).map_err(|error| refused(WHAT, error))
     }
 
-    /// Whether the machine is about to shut down.
+    /// True if the machine is about to shut down.
     pub async fn is_preparing(&self) -> Result<bool, LogindError> {
         self.property("PreparingForShutdown").await
     }

@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::logind::{Announcer, Logind, LogindError, Signals};
 
-/// Where logind looks for its configuration.
+/// Directory of logind's configuration.
 pub const LOGIND_CONF: &str = "/etc/systemd/logind.conf.d";
 /// How long the start of the agent waits to hear whether the machine is about to shut down.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
@@ -42,25 +42,26 @@ const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go dbusReconnectPeriod
 const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What to wait for, and where things are.
+/// The events to wait for, and the paths.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The groups of pods; without any nothing is watched.
     pub windows: Vec<Window>,
-    /// Where the state file is.
+    /// Directory of the state file.
     pub root_dir: PathBuf,
-    /// Where logind looks for its configuration.
+    /// Directory of logind's configuration.
     pub logind_conf: PathBuf,
-    /// Whose announcements count.
+    /// The sender of shutdown signals that counts.
     pub announcer: Announcer,
     /// Address of the bus; `None` for the system bus, or what `DBUS_SYSTEM_BUS_ADDRESS` names.
     pub bus: Option<String>,
 }
 
-/// How far a shutdown has come, for all who have to know.
+/// The progress of a shutdown, for all observers.
 pub type Progress = watch::Sender<Option<Record>>;
 
-/// What makes logind wait, and what it said last. A cancellation is in here before anything is awaited.
+/// The inhibitor lock of logind, and its last signal. A cancellation is recorded here before
+/// anything is awaited.
 #[derive(Debug, Default)]
 struct DelayLock {
     held: RefCell<Option<OwnedFd>>,
@@ -83,12 +84,12 @@ struct Session {
     signals: Signals,
 }
 
-/// What an agent before this one left; `None` when nothing can be read.
+/// The record of an agent before this one; `None` when nothing can be read.
 pub fn last(root: &Path) -> Option<Record> {
     state::load(root)
 }
 
-/// Begins to watch. When it returns, a shutdown that is under way has been told: no pod may begin
+/// Begins to watch. When it returns, a shutdown under way has been reported: no pod may start
 /// before that.
 pub async fn start(
     settings: Settings,
@@ -135,8 +136,8 @@ impl Watcher {
         }
     }
 
-    /// Connects, and tells what is under way. The signals are listened to first, so that none is
-    /// missed in between.
+    /// Connects, and reports a shutdown under way. The signals are subscribed first, so that none
+    /// is missed in between.
     async fn open(&mut self) -> Result<Session, LogindError> {
         let logind = Logind::connect(self.settings.bus.as_deref()).await?;
         let signals = logind.signals(self.settings.announcer).await?;
@@ -145,7 +146,7 @@ impl Watcher {
         Ok(Session { logind, signals })
     }
 
-    /// Until the connection ends; `Ok` when nobody listens any more.
+    /// Runs until the connection ends; `Ok` when the receiver is gone.
     async fn follow(&mut self, mut session: Session) -> Result<(), LogindError> {
         self.raise_delay(&session.logind).await;
         self.hold(&session.logind).await;
@@ -167,7 +168,7 @@ impl Watcher {
         }
         match logind.inhibit().await {
             Ok(lock) => *self.lock.held.borrow_mut() = Some(lock),
-            // Whoever comes in the middle of a shutdown gets none.
+            // In the middle of a shutdown logind grants no lock.
             Err(error) if self.lock.preparing.get() => {
                 tracing::warn!(%error, "the machine does not wait for pods")
             }
@@ -175,7 +176,8 @@ impl Watcher {
         }
     }
 
-    /// Less time than was asked for is better than none: what cannot be had is only told.
+    /// Raises logind's delay. Less time than requested is better than none, so a shortfall is only
+    /// logged.
     async fn raise_delay(&self, logind: &Logind) {
         let wanted = shutdown::total(&self.settings.windows);
         if let Err(error) = logind.raise_delay(wanted, &self.settings.logind_conf).await {
@@ -183,7 +185,7 @@ impl Watcher {
         }
     }
 
-    /// Says what is news; false when nobody listens any more.
+    /// Reports a change; false when the receiver is gone.
     async fn say(&mut self, preparing: bool) -> bool {
         let before = self.before.take();
         if self.lock.preparing.replace(preparing) == preparing {
