@@ -1,5 +1,5 @@
 //! Health of the connection to the API server for users: the failing task, since when, and the
-//! error text; and for each pod what is not yet written.
+//! error text; and the pending write of each pod.
 //!
 //! Input: clients of the API server report the result of each request. Output: sentences for `pods`
 //! and `explain`, read by the server's thread. Clones share one board. Bounds: one entry for each
@@ -37,7 +37,7 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    /// Adds a failed try to what is known.
+    /// Adds a failed try to the trouble before.
     pub fn again(before: Option<Self>, words: &str, now: UnixNanos) -> Self {
         let (since, tries) = before.map_or((now, 0), |trouble| (trouble.since, trouble.tries));
         let words = words[..words.floor_char_boundary(WORDS_BYTES_MAX)].to_owned();

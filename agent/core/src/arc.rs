@@ -1,4 +1,4 @@
-//! Serde of shared values by value: what is written is the value, what is read is not shared.
+//! Serde of shared values by value: it writes the value, and a value that was read is not shared.
 //!
 //! For `#[serde(with = "crate::arc")]` and `crate::arc::option`. Pure.
 

@@ -1,4 +1,4 @@
-//! What an update of a source means: for the workers, for the status queue, for people. Pure.
+//! The effect of a source's update: for the workers, for the status queue, for users. Pure.
 
 use std::sync::Arc;
 

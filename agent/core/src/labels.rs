@@ -1,9 +1,9 @@
 //! Labels and annotations of sandboxes and containers, written and read.
 //!
 //! They are the only memory that survives an agent: a restarted agent, or the kubelet that takes
-//! over, finds its pods by the labels and decides by the annotations whether a container still
-//! fits its spec. So names, spelling and JSON must be the kubelet's byte for byte. Reading is
-//! tolerant: what is absent or unreadable is `None`, never an error.
+//! over, finds its pods by the labels and decides by the annotations if a container still fits its
+//! spec. So names, spelling and JSON must be the kubelet's byte for byte. Reading is tolerant: an
+//! absent or unreadable value is `None`, never an error.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ pub struct PodIdentity {
     pub name: String,
 }
 
-/// The pod named by the labels; `None` for what no Kubernetes agent made.
+/// The pod named by the labels; `None` for objects that no Kubernetes agent made.
 // k8s: pkg/kubelet/kuberuntime/labels.go getPodSandboxInfoFromLabels
 pub fn identity(labels: &BTreeMap<String, String>) -> Option<PodIdentity> {
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
@@ -143,7 +143,7 @@ pub fn container_name(labels: &BTreeMap<String, String>, known: Option<&str>) ->
     Some(name.to_owned())
 }
 
-/// Said once: such an object stands in each list.
+/// Logged once, because such an object is in each list.
 fn strange(what: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {

@@ -24,7 +24,8 @@ pub struct LedgerEntry {
     /// Its allocated or actuated resources.
     #[serde(flatten)]
     pub resources: PodResources,
-    /// It was ended with this, and what could tell it is gone before its source knows.
+    /// It was ended with this verdict, and other records of its end are removed before its source
+    /// knows.
     #[serde(rename = "PintleEnded", default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Verdict>,
 }

@@ -18,12 +18,12 @@ mod fnv;
 pub mod signal;
 pub mod types;
 
-// What is wanted.
+// Desired state.
 pub mod desired;
 pub mod references;
 pub mod source;
 
-// What is.
+// Observed state.
 pub mod labels;
 pub mod observed;
 
@@ -34,7 +34,7 @@ pub mod node;
 pub mod resize;
 pub mod shutdown;
 
-// What to do next, and what effects are asked for.
+// Plans and requests for effects.
 pub mod cgroup;
 pub mod env;
 pub mod image;
@@ -45,7 +45,7 @@ pub mod storage;
 pub mod sync;
 pub mod volume;
 
-// What users see, and the state machines that decide all of it.
+// The status for users, and the state machines that decide all of it.
 pub mod status;
 pub mod worker;
 

@@ -12,7 +12,7 @@ pub fn of_name(name: &str) -> Option<Signal> {
     Signal::from_str_name(&name.replace(plus.0, plus.1).replace(minus.0, minus.1))
 }
 
-/// The name of a signal; `None` for the runtime's own choice, which older runtimes always tell.
+/// The name of a signal; `None` for the runtime's own choice, which older runtimes always report.
 pub fn name(signal: Signal) -> Option<String> {
     let [plus, minus] = WORDS;
     let name = signal.as_str_name();

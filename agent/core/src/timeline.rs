@@ -1,4 +1,4 @@
-//! What happened to each pod, with microsecond stamps: stages, calls, events. Bounded in bytes.
+//! The timeline of each pod, with microsecond stamps: stages, calls, events. Bounded in bytes.
 //!
 //! Input: entries from all stages, through a cheap clonable `Recorder`. Output: `timeline POD`, the
 //! last events of `explain POD`. Memory: at most `ENTRIES_MAX` entries a pod, each at most
@@ -205,7 +205,7 @@ impl Recorder {
         }
     }
 
-    /// Notes what became of the pod's phase and readiness.
+    /// Records changes of the pod's phase and readiness.
     pub fn status(&self, uid: &PodUid, status: &PodStatus) {
         let mut text = status.phase.clone().unwrap_or_default();
         for condition in status.conditions.iter().flatten().filter(|c| c.status == "True") {
@@ -269,7 +269,7 @@ impl Recorder {
             return;
         }
         if entries.len() == ENTRIES_MAX {
-            // The first entries tell how the start went: the one after them goes.
+            // The first entries show the start, so the one after them is dropped.
             entries.remove(ENTRIES_MAX / 2);
             pods.overflowed += 1;
         }
@@ -287,7 +287,7 @@ impl Recorder {
     }
 }
 
-/// How long something took, for people: `85 us`, `12.3 ms`, `2.04 s`.
+/// Formats a duration for users: `85 us`, `12.3 ms`, `2.04 s`.
 pub fn took(time: Duration) -> String {
     let micros = time.as_micros();
     match micros {

@@ -1,4 +1,4 @@
-//! Names and quantities that every stage shares, and what the decisions know of the node.
+//! Names and quantities that every stage shares, and the node facts that the decisions know.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct NodeFacts {
     pub name: String,
     /// Name of the container runtime, the scheme of container ids in a status: `containerd`.
     pub runtime_name: String,
-    /// Handlers of the runtime and what they can do; the one without a name is the default.
+    /// Handlers of the runtime and their features; the one without a name is the default.
     #[serde(default)]
     pub handlers: Vec<RuntimeHandler>,
     /// The default handler can make mounts recursively read-only.
@@ -60,7 +60,7 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Takes in what the runtime says that it can do.
+    /// Takes in the features that the runtime reports.
     pub fn take_runtime(&mut self, mut all: Vec<RuntimeHandler>, supplemental_groups_policy: bool) {
         // In one order, so that a runtime that shuffles them says nothing new.
         all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,4 +1,4 @@
-//! What the server shows: a snapshot of all pods, published by the driver after each turn.
+//! The server's view: a snapshot of all pods, published by the driver after each turn.
 //!
 //! Everything in it is shared by reference, and a snapshot shares with the one before it all that has
 //! not changed (`pod_map`).

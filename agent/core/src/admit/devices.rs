@@ -1,8 +1,8 @@
 //! Devices of device plugins. No plugin can register here, so a pod that needs one is refused: it
 //! must never run without its device.
 //!
-//! The resources are those that a kubelet's device checkpoint lists as registered; what is
-//! advertised by hand is counted like any other resource (`fit`).
+//! The resources are those that a kubelet's device checkpoint lists as registered; a resource
+//! advertised by hand is counted like any other (`fit`).
 // k8s: pkg/kubelet/cm/devicemanager/manager.go readCheckpoint, allocateContainerResources
 
 use k8s_openapi::api::core::v1::{Container, Pod};

@@ -1,4 +1,5 @@
-//! Is there room? Requests of the admitted pods and of the candidate against what is allocatable.
+//! Resource fit: the requests of the admitted pods and of the candidate, against the allocatable
+//! amounts.
 //!
 //! Pure. Sums are in the units of the kubelet's messages: millicores, bytes, counts. Extended
 //! resources that the node does not have are not its business and are passed over.

@@ -1,11 +1,11 @@
-//! Admission: may this pod run on this node, and may it have what it asks for now?
+//! Admission: decides if a pod may run on this node, and if a resize is granted now.
 //!
-//! Pure. Input: what the node offers (`Node`), the pods that were admitted and still use their
-//! share, and the candidate. Output: a `Grant`, perhaps at the cost of other pods, or a `Refusal`
-//! in the kubelet's words, which becomes the pod's terminal status. A resize asks the same
-//! questions; there a refusal only means "not now". Owner: `worker::Pods` calls it when a pod
-//! appears and when a resize is looked at; what the admitted pods hold together it keeps in `Taken`.
-//! Bounds: the sums of the admitted pods, and one sync over them where some have to go.
+//! Pure. Input: the node's offer (`Node`), the admitted pods that still hold their share, and the
+//! candidate. Output: a `Grant`, perhaps with victims, or a `Refusal` with the kubelet's text,
+//! which becomes the pod's terminal status. A resize makes the same checks; there a refusal only
+//! means "not now". Owner: `worker::Pods` calls it when a pod appears and when a resize is tried;
+//! it keeps the sums of the admitted pods in `Taken`. Bounds: the sums of the admitted pods, and
+//! one pass over them to choose victims.
 //!
 //! The checks run in the kubelet's order, and the first refusal counts:
 //! pressure, sysctls, devices, operating system, groups, room and placement, AppArmor, features,
@@ -44,7 +44,7 @@ pub use resize::infeasible;
 pub use taken::{Others, Taken};
 pub use update::{LACKING, lacking};
 
-/// A pod that was admitted and still holds what it was given.
+/// A pod that was admitted and still holds its resources.
 #[derive(Clone, Copy, Debug)]
 pub struct Admitted<'a> {
     /// Its uid.
@@ -55,7 +55,7 @@ pub struct Admitted<'a> {
     pub requests: &'a Amounts,
 }
 
-/// A pod that is to be let in.
+/// A pod to admit.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// The pod, with the resources that it asks for.
@@ -100,7 +100,7 @@ impl Refusal {
     }
 }
 
-/// Decides whether a pod may run beside those that were admitted.
+/// Decides if a pod may run next to the admitted ones.
 pub fn admit(
     node: &Node,
     others: &Others<'_>,
@@ -121,7 +121,7 @@ pub fn admit(
         (Some(_), None) if pod::is_critical(pod) => {
             preempt::make_room(&others.each(), pod, &mut failures)?
         }
-        // A critical pod is refused for what no pod's end could mend.
+        // A critical pod is refused for a cause that no pod's end could remove.
         (Some(_), Some(first)) if pod::is_critical(pod) => return Err(first.clone()),
         (Some(first), _) => return Err(first.refusal()),
         (None, Some(first)) => {
@@ -143,7 +143,7 @@ pub fn node_shutdown() -> Refusal {
     Refusal::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
 }
 
-/// Pods that would make a pressure worse. Critical ones are let in, as the node needs them.
+/// Pods that would make a pressure worse. Critical pods are admitted, because the node needs them.
 // k8s: pkg/kubelet/eviction/eviction_manager.go Admit
 fn under_pressure(node: &Node, pod: &Pod) -> Result<(), Refusal> {
     if node.pressures.is_empty() || pod::is_critical(pod) {

@@ -1,4 +1,4 @@
-//! What the node offers to pods, as admission needs it.
+//! The node's offer to pods, as admission needs it.
 //!
 //! Input: configuration and facts of the host at the start (`node::context::admission`), later the node's own
 //! object of the API server, through `Input::Admission`. Plain data; no effects.

@@ -1,8 +1,8 @@
-//! Which pods have to go so that a critical pod has room.
+//! Chooses the victims that make room for a critical pod.
 //!
-//! Pure. Victims of class Guaranteed are chosen first, as if everything below were gone already,
-//! then Burstable, then BestEffort, so that as few as possible of the better classes end. Within
-//! a class the pod nearest to what is missing goes next.
+//! Pure. Victims of class Guaranteed are chosen first, as if all lower classes were gone already,
+//! then Burstable, then BestEffort, so that as few as possible of the better classes end. Within a
+//! class the pod nearest to the shortage is chosen next.
 // k8s: pkg/kubelet/preemption/preemption.go
 
 use k8s_openapi::api::core::v1::Pod;
@@ -22,7 +22,7 @@ struct Missing {
     quantity: i64,
 }
 
-/// The victims that free what is short.
+/// The victims that free the missing resources.
 pub(crate) fn make_room(
     admitted: &[Admitted<'_>],
     pod: &Pod,
@@ -45,7 +45,7 @@ pub(crate) fn make_room(
     Ok(Grant { victims: victims.iter().map(|victim| victim.uid.clone()).collect(), starved })
 }
 
-/// The victims, or what could not be freed.
+/// The victims, or the resources that could not be freed.
 fn victims<'a>(
     admitted: &[Admitted<'a>],
     preemptor: &Pod,
@@ -80,7 +80,7 @@ fn may_preempt(preemptor: &Pod, other: &Pod) -> bool {
     priorities.is_some_and(|(own, other)| own > other)
 }
 
-/// Takes the pod nearest to what is missing until nothing is.
+/// Takes the pod nearest to the shortage until none is left.
 // k8s: pkg/kubelet/preemption/preemption.go getPodsToPreemptByDistance
 fn nearest<'a>(
     mut pods: Vec<Admitted<'a>>,
@@ -106,7 +106,7 @@ fn nearest<'a>(
     Ok(chosen)
 }
 
-/// The share of what is missing that the pod would not free, squared and summed.
+/// The share of the shortage that the pod would not free, squared and summed.
 fn distance(missing: &[Missing], pod: &Admitted<'_>) -> f64 {
     let rests = missing.iter().map(|short| {
         let rest = short.quantity.saturating_sub(requested(pod, &short.resource)).max(0);

@@ -1,4 +1,4 @@
-//! What the admitted pods hold together: what a newcomer is held against.
+//! The sums of the admitted pods, against which a new pod is checked.
 //!
 //! Pure. Kept up to date as pods come, change and go, so that to admit one costs the same on a full
 //! node as on an empty one. Sums are in the units in which amounts are compared, and wide enough
@@ -16,7 +16,7 @@ use super::placement::host_ports;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::resources::Amounts;
 
-/// Pods that were admitted, and the sums of what they hold.
+/// The admitted pods and the sums of their resources.
 #[derive(Debug, Default)]
 pub struct Taken {
     shares: BTreeMap<PodUid, Share>,

@@ -369,7 +369,7 @@ fn critical_pods_are_spared_and_what_cannot_be_freed_is_said() {
 }
 
 proptest! {
-    /// Victims free what is short, none of them is critical, and none is needless.
+    /// Victims free the missing resources, none of them is critical, and none is needless.
     #[test]
     fn victims_make_room_and_none_is_needless(
         cpus in prop::collection::vec((0_i64..900, any::<bool>()), 1..12), asked in 1_i64..2000,

@@ -1,8 +1,8 @@
-//! What a change of a pod needs the agent to be able to do.
+//! Features of the agent that a change of a pod needs.
 //!
 //! Pure. Input: the features that the node declares, the pod before and after. Output: the sentence
-//! of the kubelet's event about what is missing. An API server that knows the node's features
-//! refuses such a change; one that does not, or a manifest, lets it through.
+//! of the kubelet's event about the missing feature. An API server that knows the node's features
+//! refuses such a change; other API servers and manifests do not.
 // k8s: pkg/kubelet/kubelet.go HandlePodUpdates
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, ResourceRequirements};

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use super::limits::{CgroupLimits, QosLimits};
 use pintle_api_types::pod::qos::QosClass;
 
-/// Least CPU shares that the kernel takes; also what "no request" means.
+/// Least CPU shares that the kernel takes; also the value for "no request".
 pub const SHARES_MIN: u64 = 2;
 /// Most CPU shares that the kernel takes.
 pub const SHARES_MAX: u64 = 262_144;
@@ -191,7 +191,7 @@ pub fn pod_limits(pod: &PodAmounts, policy: &LimitPolicy) -> CgroupLimits {
 }
 
 /// Limits of the tree above the pods: `kubepods` as given by `node_limits`, `burstable` the sum of
-/// what its pods request, `besteffort` the least; huge pages are left to the pods.
+/// its pods' requests, `besteffort` the least; huge pages are left to the pods.
 // k8s: pkg/kubelet/cm/qos_container_manager_linux.go setCPUCgroupConfig
 pub fn qos_limits(
     node: CgroupLimits,
@@ -210,7 +210,7 @@ pub fn qos_limits(
     }
 }
 
-/// Limits of `kubepods` itself when node allocatable is enforced for pods; 0 for what is not.
+/// Limits of `kubepods` itself when node allocatable is enforced for pods; 0 for an unenforced one.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go getCgroupConfig
 pub fn node_limits(cpu_millis: i64, memory_bytes: i64, pids_max: Option<i64>) -> CgroupLimits {
     CgroupLimits {

@@ -1,6 +1,6 @@
 //! The final numbers that a cgroup gets: plain data between the formulas and the executor.
 //!
-//! Everything is optional: `None` leaves what the kernel has. Units are the kernel's: shares in
+//! Everything is optional: `None` leaves the kernel's value. Units are the kernel's: shares in
 //! cgroup v1 terms also on v2 (the executor converts), quota and period in microseconds, memory in
 //! bytes. Nothing here reads a pod.
 

@@ -1,4 +1,4 @@
-//! What the node keeps from pods: limits of `kubepods` and of the host's own cgroups. Pure.
+//! The node's reservations: limits of `kubepods` and of the host's own cgroups. Pure.
 //!
 //! Input: the configuration and the machine. Output: `CgroupLimits`, with the name of each cgroup of
 //! the host that is to get some. Those exist already: nothing here makes them.
@@ -14,7 +14,7 @@ use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KubeletConfiguration};
 use pintle_api_types::quantity::Amount;
 
-/// Limits of `kubepods`: the machine's capacity, without what is reserved when that is enforced.
+/// Limits of `kubepods`: the machine's capacity, without the reservation when that is enforced.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
 pub fn of_pods(config: &Config, machine: &Machine, setup: &CgroupSetup) -> CgroupLimits {
     let kubelet = &config.kubelet;

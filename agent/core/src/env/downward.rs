@@ -118,7 +118,7 @@ pub fn format_map(map: Option<&std::collections::BTreeMap<String, String>>) -> S
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A text as Go's strconv.Quote writes it. What newer versions of Unicode assign is printable here
+/// A text as Go's strconv.Quote writes it. Characters of newer Unicode versions are printable here
 /// and not yet there.
 pub fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);

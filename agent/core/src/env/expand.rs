@@ -1,8 +1,8 @@
 //! `$(NAME)` references in environment values, commands, arguments and sub-paths.
 //!
-//! `$(NAME)` is replaced by what the look-up gives, `$$` by one `$`, and everything else stays as
-//! written, an unknown or unclosed reference included. One pass: what was put in is never expanded
-//! again, and what cannot be closed is not searched for its end: it takes as long as the text is.
+//! `$(NAME)` is replaced by the result of the look-up, `$$` by one `$`, and everything else stays
+//! as written, an unknown or unclosed reference included. One pass: replacements are never expanded
+//! again, and an unclosed reference is not searched for its end: the time is linear in the text.
 //! The result may be many times longer, as each of many short references may stand for a long
 //! value, which was made in this way itself: the caller sets the maximum length.
 

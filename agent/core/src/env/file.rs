@@ -24,8 +24,8 @@ pub struct EnvFileError {
 /// name is absent if a line before it is wrong or cannot be read.
 pub type Values = BTreeMap<String, Option<String>>;
 
-/// The values of `keys` in one pass from the top; what stands below the last of them is not read.
-/// With the first line that is wrong, if one is met. A line that cannot be read is an `Err` with why.
+/// The values of `keys` in one pass from the top; lines below the last of them are not read. Also
+/// returns the first wrong line, if one is met. A line that cannot be read is an `Err` with why.
 // k8s: pkg/kubelet/util/env/env_util.go ParseEnv
 pub fn values_of(
     lines: impl IntoIterator<Item = Result<String, &'static str>>,

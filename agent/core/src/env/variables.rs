@@ -1,12 +1,12 @@
 //! A container's environment.
 //!
-//! Input: the container, its pod, and what it refers to through `EnvSources`. Output: variables in
+//! Input: the container, its pod, and referenced objects through `EnvSources`. Output: variables in
 //! the order in which they are declared (`envFrom`, then `env`, then services), or the error that
-//! keeps the container waiting with `CreateContainerConfigError`, in the kubelet's words. Upstream
+//! keeps the container waiting with `CreateContainerConfigError`, with the kubelet's text. Upstream
 //! sends them in random order; a fixed order makes requests comparable. A later declaration of the
-//! same name replaces the value and keeps the place. Pure: look-ups are answered from memory. What
-//! references and prefixes make of a small spec has no end, so all of it is counted: a container
-//! gets no more than `ENVIRONMENT_BYTES_MAX`, and of what would be more nothing is made.
+//! same name replaces the value and keeps the place. Pure: look-ups are answered from memory.
+//! References and prefixes can expand a small spec without bound, so all bytes are counted: a
+//! container gets at most `ENVIRONMENT_BYTES_MAX`, and a longer environment is not built.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ use crate::env::{file as env_file, services as service_env};
 use crate::types::NodeFacts;
 use pintle_api_types::pod;
 
-/// Most bytes of a container's variables, command, arguments and sub-paths, with what their
-/// references stand for. A request to the runtime has no more, and Linux takes 6 MiB at most.
+/// Most bytes of a container's variables, command, arguments and sub-paths, with expanded
+/// references. A request to the runtime is limited to as much, and Linux takes 6 MiB at most.
 pub const ENVIRONMENT_BYTES_MAX: usize = 16 << 20;
 /// Overhead of a variable besides its name and value, counted with it.
 const VARIABLE_BYTES: usize = 64;
@@ -211,7 +211,7 @@ impl Environment {
         Ok(())
     }
 
-    /// Bytes that are left for what is not a variable.
+    /// Bytes left for the command, arguments and paths.
     pub fn room(&self) -> usize {
         ENVIRONMENT_BYTES_MAX - self.taken
     }
@@ -272,7 +272,7 @@ pub fn environment(container: &Container, ctx: &EnvContext<'_>) -> Result<Enviro
     let links = pod::spec(ctx.pod).enable_service_links.ok_or(EnvError::ServiceLinksUnset)?;
     let services = match ctx.sources.services() {
         Some(services) => services,
-        // A static pod may be what brings the API server up: it does not wait.
+        // A static pod may bring the API server up, so it does not wait.
         None if pod::is_static(ctx.pod) => &[],
         None => return Err(EnvError::ServicesNotSynced),
     };
@@ -330,7 +330,7 @@ fn add_all(
     Ok(())
 }
 
-/// `None` leaves the variable out: what it refers to is optional and absent.
+/// `None` leaves the variable out: its reference is optional and absent.
 fn value_from(
     variable: &EnvVar,
     container: &Container,

@@ -1,10 +1,10 @@
 //! The steps of handling a shortage: observe, reclaim unused data, observe again, evict one pod,
 //! wait until it is gone, observe again.
 //!
-//! Input: observations and what came of reclaims, with the time. Output: `Step`s for `worker::Pods`.
-//! Pure. Nothing is decided upon an observation that was asked for before the last step ended, so the
-//! kernel and the disks have had their say on it; nor twice upon the same reading. Bounds: one question
-//! and one reclaim under way, the victims of one step, `EVICTIONS_MAX` records.
+//! Input: observations and results of reclaims, with the time. Output: `Step`s for `worker::Pods`.
+//! Pure. An observation requested before the last step ended is not used, so that readings show the
+//! step's effect; nor is a reading used twice. Bounds: one question and one reclaim under way, the
+//! victims of one step, `EVICTIONS_MAX` records.
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize, Start, waitForPodsCleanup
 
 use std::collections::{BTreeSet, VecDeque};
@@ -35,7 +35,7 @@ const HEED_EVERY: Duration = Duration::from_millis(250);
 /// How long a pod may take to be cleaned up, beyond the time that its end may take.
 // k8s: pkg/kubelet/eviction/eviction_manager.go podCleanupTimeout
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
-/// How long disks may take to show what was freed.
+/// How long disks may take to show freed space.
 pub const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// How long a reclaim may get nothing done before pods go all the same. The kubelet waits for the end
 /// of it, and so does this as long as there is one image less from time to time.
@@ -45,7 +45,7 @@ pub const RECLAIM_MAX: Duration = Duration::from_secs(120);
 const STALL_FORGOTTEN: Duration = Duration::from_secs(25);
 /// When a look counts as lost.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// How much of what was freed has to be seen, in tenths; the rest others may have written meanwhile.
+/// Tenths of the freed amount that must show; concurrent writes may hide the rest.
 const SEEN_TENTHS: u64 = 9;
 /// Evictions that are remembered.
 pub const EVICTIONS_MAX: usize = 32;
@@ -71,7 +71,7 @@ enum Doing {
     },
     /// A pod must be evicted: usage of pods is being collected.
     Weighing { signal: Signal },
-    /// These have to go.
+    /// These pods are being evicted.
     Evicting { victims: Vec<PodUid>, starved: Option<Starved>, soft: bool },
 }
 
@@ -155,7 +155,7 @@ pub struct Evictor {
     asked: Option<Asked>,
     look_at: Mono,
     heeded_at: Option<Mono>,
-    /// Until then stall is what the last victim left behind.
+    /// Stall before this time is an effect of the last victim.
     #[serde(default)]
     stall_counts_at: Option<Mono>,
     /// The shortage last reported in an event, and when; nothing once a victim has gone since.
@@ -225,7 +225,7 @@ impl Evictor {
         let late = self.until.is_some_and(|until| until <= now);
         match self.doing {
             Doing::Evicting { starved, .. } if all_gone || late => {
-                // One that is stuck may be what stalls.
+                // A stuck victim may be the cause of the stall.
                 if all_gone && starved == Some(Starved::Memory) {
                     self.stall_counts_at = Some(now.plus(STALL_FORGOTTEN));
                 }
@@ -271,8 +271,8 @@ impl Evictor {
         Some((ticket, pods, disks))
     }
 
-    /// The kernel says that memory gets short. While a victim goes as fast as it can, or something is
-    /// being freed, nothing is decided: what ends that looks as well.
+    /// The kernel reports that memory gets short. While a victim ends as fast as it can, or a
+    /// reclaim is under way, nothing is decided: the end of either triggers an observation as well.
     pub fn heed(&mut self, now: Mono) {
         if matches!(self.doing, Doing::Reclaiming { .. } | Doing::Evicting { soft: false, .. }) {
             return;
@@ -378,7 +378,7 @@ impl Evictor {
             return Vec::new();
         };
         let (signal, starved) = (first.signal, first.signal.starved());
-        // Some may use so much of a disk and no more, and this look did not ask what they use.
+        // Some pods may have a limit on a disk, and this observation did not measure their usage.
         let is_unasked = self.limits_at.is_some_and(|at| at < asked.at);
         if signal.is_of_disk() && !asked.disks && is_unasked {
             (self.limits_at, self.look_at) = (None, now);

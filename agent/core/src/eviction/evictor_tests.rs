@@ -17,7 +17,7 @@ fn threshold(level: &str, grace: u64) -> Threshold {
     Threshold { signal: Signal::MemoryAvailable, level, grace, min_reclaim: None }
 }
 
-/// A node with 50 of memory left, and what was asked and done.
+/// A node with 50 of memory left, and a record of requests and steps.
 struct Node {
     evictor: Evictor,
     settings: Settings,
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// Whatever is due is asked and answered at once.
+    /// Asks and answers everything that is due.
     fn turn(&mut self) {
         self.evictor.pass(false, self.now.mono);
         let all = || self.pods.iter().map(|(uid, _)| uid.clone()).collect();

@@ -1,6 +1,6 @@
-//! Pods that use more of a disk than they may, whatever the node has left.
+//! Pods above a limit of their own on disk usage, whatever the node has left.
 //!
-//! Input: a pod and what it uses. Output: what it exceeds, in the kubelet's words. Pure.
+//! Input: a pod and its usage. Output: the exceeded limit, with the kubelet's text. Pure.
 // k8s: pkg/kubelet/eviction/eviction_manager.go localStorageEviction
 
 use k8s_openapi::api::core::v1::Pod;

@@ -1,4 +1,4 @@
-//! Which thresholds are met, since when, and what the node says of it.
+//! The met thresholds, since when, and the node's pressure conditions.
 //!
 //! Input: settings, an observation, the time. Output: the conditions that hold, and the thresholds upon
 //! which something has to be done. Pure; bounds: a few entries for each configured threshold.
@@ -99,8 +99,8 @@ pub fn is_short(settings: &Settings, observation: &Observation) -> bool {
     settings.on(observation.layout).iter().any(|of| settings.is_met(of, observation, true))
 }
 
-/// A disk on which volumes count has little more than it has to have: what they hold may soon make a
-/// difference, and counting takes its time.
+/// A disk on which volumes count has little more than its threshold: the size of volumes may soon
+/// matter, and counting takes its time.
 pub fn nears_disk(settings: &Settings, observation: &Observation) -> bool {
     let is_near = |of: &Threshold| {
         let Some(reading) = observation.readings.get(&of.signal) else { return false };

@@ -8,15 +8,15 @@
 //! ```
 //! | file | decides |
 //! |---|---|
-//! | `signal` | what a node can run out of |
-//! | `observed` | how much of it there is, and what pods take |
+//! | `signal` | the resources that a node can run out of |
+//! | `observed` | readings of the node, and usage of pods |
 //! | `threshold` | how much there has to be |
-//! | `met` | whether there is less, since when, and what the node says of it |
+//! | `met` | met thresholds, since when, and the pressure conditions |
 //! | `rank`, `local` | the order of eviction; pods above a limit of their own|
-//! | `sight` | whether enough is known of what pods take |
-//! | `evictor` | what is done next: look, reclaim, weigh, evict, wait |
+//! | `sight` | decides when usage figures suffice to rank |
+//! | `evictor` | the next step: observe, reclaim, rank, evict, wait |
 //! | `message` | texts of its event and status |
-//! | `report` | what people read of it later |
+//! | `report` | the report for users |
 
 pub mod evictor;
 pub mod local;

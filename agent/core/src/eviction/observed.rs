@@ -1,7 +1,7 @@
-//! What the node has left, and what its pods take of it: the input of eviction.
+//! The node's resources left, and its pods' usage: the input of eviction.
 //!
-//! Plain data that the flight recorder keeps, so it is small: figures of pods come only when they were
-//! asked for. What could not be read is absent.
+//! Plain data that the flight recorder keeps, so it is small: usage of pods comes only on request.
+//! A value that could not be read is absent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,12 +71,12 @@ pub struct PodUse {
 /// Parts of a pod's use of disks that could not be read, or not yet: they are not known to be nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unread {
-    /// The runtime does not tell writable layers.
+    /// The runtime does not report writable layers.
     pub layers: bool,
     /// A container was made since the runtime was asked for writable layers.
     #[serde(default)]
     pub new_layers: bool,
-    /// The disk does not tell the sizes of logs.
+    /// The disk does not report the sizes of logs.
     pub logs: bool,
     /// Some volume is being counted for the first time, or for the first time in a long while.
     pub volumes: bool,
@@ -118,7 +118,7 @@ pub struct DiskUse {
     pub inodes: u64,
 }
 
-/// Which pods a look is to tell of.
+/// The pods that an observation measures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scope {
     /// None: the node alone.

@@ -1,8 +1,8 @@
-//! In which order pods have to go when something is scarce.
+//! The order of eviction for a scarce resource.
 //!
-//! Input: the pods that may have to, what they use, what is scarce on which layout of disks. Output:
-//! the same pods, the first to go first, each with what its place follows from. Pure. Pods that tie
-//! are ordered by uid, so that the same figures always name the same pod.
+//! Input: the candidates, their usage, the scarce resource, the layout of disks. Output: the same
+//! pods in order of eviction, each with the facts that decide its rank. Pure. Pods that tie are
+//! ordered by uid, so that the same figures always name the same pod.
 // k8s: pkg/kubelet/eviction/helpers.go rankMemoryPressure, rankDiskPressureFunc, rankPIDPressure
 
 use std::cmp::Reverse;
@@ -22,7 +22,7 @@ use super::threshold::{shown, signed};
 /// Pods' use, by uid.
 pub type Uses = BTreeMap<PodUid, PodUse>;
 
-/// A pod that may have to go.
+/// A candidate for eviction.
 #[derive(Clone, Copy, Debug)]
 pub struct Evictable<'a> {
     /// Its uid.
@@ -47,7 +47,7 @@ pub struct Weight {
 /// Why one pod goes before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EvictionRule {
-    /// Nothing is known of what it uses.
+    /// Its usage is unknown.
     NoFigures,
     /// It uses more than it requests, and the other one does not.
     ExceedsRequest,
@@ -59,7 +59,7 @@ pub enum EvictionRule {
     Tie,
     /// There is no other one.
     Alone,
-    /// It uses more of a disk than it may, whatever others do.
+    /// It exceeds a disk limit of its own, whatever other pods do.
     Limit,
 }
 
@@ -104,7 +104,7 @@ pub fn rank<'a>(
     all
 }
 
-/// Something is known of what some pod takes of this. Disks have many parts, and each is read for itself:
+/// True if usage of this is known for some pod. Disks have many parts, and each is read for itself:
 /// see `unread`.
 pub fn tells_of(uses: &Uses, signal: Signal) -> bool {
     uses.values().any(|used| match signal.starved() {
@@ -166,7 +166,7 @@ fn weight(pod: &Pod, used: Option<&PodUse>, signal: Signal, layout: Layout) -> W
         Starved::Inodes => disk_use(pod, used, parts(signal, layout)).inodes,
     });
     let amount = shown(starved, signed(amount));
-    // Inodes cannot be requested; what is over is counted from the bytes that are, as upstream has it.
+    // Inodes cannot be requested; the excess is computed from requested bytes, as upstream does.
     let (requested, over) = match starved {
         Starved::Pids => (Amount::ZERO, amount),
         Starved::Memory => {

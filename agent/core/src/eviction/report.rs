@@ -1,7 +1,7 @@
 //! The report on shortages: what is left, how fast it falls, the next victim, past victims and
 //! reasons.
 //!
-//! Pure. Input: what the evictor remembers, and the usage of pods when it was collected. Bounds:
+//! Pure. Input: the evictor's records, and the usage of pods when it was collected. Bounds:
 //! `SAMPLES_MAX` samples of each signal, `RUNNERS_MAX` pods of each decision.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +27,7 @@ pub const RUNNERS_MAX: usize = 5;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trends {
     samples: BTreeMap<Signal, VecDeque<(Mono, u64)>>,
-    /// The same of what is left when page cache counts as left; of memory alone.
+    /// The same when page cache counts as available; for memory alone.
     #[serde(default)]
     with_cache: BTreeMap<Signal, VecDeque<(Mono, u64)>>,
     last: BTreeMap<Signal, Reading>,
@@ -77,7 +77,7 @@ pub struct Eviction {
 /// One threshold and how far the node is from it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gauge {
-    /// Of what.
+    /// The signal.
     pub signal: Signal,
     /// The amount left.
     pub available: u64,
@@ -104,7 +104,7 @@ pub struct Gauge {
 /// How much the node waits for memory, in hundredths of a percent of the last ten seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
-    /// Now; `None` where the kernel does not count it, and what is left decides alone.
+    /// Now; `None` where the kernel does not count it, and the available amount decides alone.
     pub now: Option<u16>,
     /// From so much on page cache counts as used.
     pub least: u16,
@@ -112,7 +112,7 @@ pub struct Stall {
     pub cache: u64,
 }
 
-/// The pod that would have to go next.
+/// The pod that would be evicted next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Next {
     /// Namespace and name.
@@ -133,7 +133,7 @@ pub struct Report {
 }
 
 impl Runner {
-    /// A pod with what its place follows from.
+    /// A pod with the facts that decide its rank.
     pub fn of(of: &Evictable<'_>, weight: Weight) -> Self {
         Self { pod: name(of), weight }
     }
@@ -163,12 +163,12 @@ impl Eviction {
         }
     }
 
-    /// One sentence for people.
+    /// One sentence for users.
     pub fn sentence(&self) -> String {
         format!("{} was evicted for {}", self.pod, self.why())
     }
 
-    /// For what it had to go, and why it and no other one.
+    /// The reason of the eviction, and why this pod was chosen.
     pub fn why(&self) -> String {
         let (rule, others) = (self.rule.words(self.starved()), self.of.saturating_sub(1));
         let among = match self.rule {
@@ -184,7 +184,7 @@ impl Eviction {
         Signal::parse(&self.signal).map(Signal::starved)
     }
 
-    /// Those that came into question beside it, the next one first, a line each.
+    /// The other candidates, the next one first, a line each.
     pub fn others(&self) -> impl Iterator<Item = String> {
         let is_of_pids = self.starved() == Some(Starved::Pids);
         self.runners.iter().filter(|runner| runner.pod != self.pod).map(move |runner| {

@@ -24,7 +24,7 @@ fn how_fast_it_goes_is_the_slope_of_the_last_samples() {
     let slope = trends.per_second(Signal::MemoryAvailable).expect("a slope");
     assert!((slope + 0.5).abs() < 1e-9, "{slope}");
     assert_eq!(trends.samples[&Signal::MemoryAvailable].len(), SAMPLES_MAX);
-    // What cannot be read any more has no slope.
+    // A signal that cannot be read any more has no slope.
     trends.add(&Observation::default(), Mono::default());
     assert_eq!(trends.per_second(Signal::MemoryAvailable), None);
 }

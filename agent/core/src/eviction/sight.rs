@@ -26,7 +26,7 @@ const BLIND_MAX: Duration = Duration::from_secs(30);
 /// for layers of new containers; then pods are ranked by the known figures, as by a kubelet before
 /// the end of its first count.
 pub const COUNT_MAX: Duration = Duration::from_secs(120);
-/// How often what pods hold of disks is counted in advance while a disk nears a threshold.
+/// How often disk usage of pods is counted in advance while a disk nears a threshold.
 // k8s: pkg/kubelet/apis/config/v1beta1/defaults.go VolumeStatsAggPeriod
 pub const COUNT_EVERY: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! What a node can run out of. Pure.
+//! The resources that a node can run out of. Pure.
 // k8s: pkg/kubelet/eviction/api/types.go, helpers.go
 
 use std::collections::BTreeSet;

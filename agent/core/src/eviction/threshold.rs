@@ -28,7 +28,7 @@ pub const STALL_MIN: u16 = 1_000;
 // k8s: pkg/kubelet/types/constants.go NodeAllocatableEnforcementKey
 const PODS: &str = "pods";
 
-/// When pods have to go.
+/// When pods are evicted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// As configured, without those that follow from the layout of disks.
@@ -37,7 +37,7 @@ pub struct Settings {
     pub transition: Duration,
     /// Most seconds that a pod is given when a soft threshold is met.
     pub grace_seconds_max: i64,
-    /// Pods have to go that use more of a disk than they may.
+    /// Pods above a disk limit of their own are evicted.
     pub local_storage: bool,
     /// Page cache counts as used only while the node stalls for memory so much, in hundredths of a
     /// percent; `None` has the kubelet's rule, by which it always does.
@@ -57,7 +57,7 @@ pub enum Level {
 /// A least amount of something.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
-    /// Of what.
+    /// The signal.
     pub signal: Signal,
     /// It is met when less than this is available.
     pub level: Level,

@@ -1,4 +1,4 @@
-//! What the settings of eviction mean: tables.
+//! The meaning of eviction settings: tables.
 
 use super::*;
 

@@ -262,7 +262,7 @@ fn troubles_of_the_whole_node_name_words_and_remedy() {
     assert!(told[1].contains("for 1 min 30 s: Unauthorized (remedy: the API server does not know"));
 }
 
-/// An eviction for want of memory, by this rule, beside two others.
+/// An eviction for want of memory, by this rule, with two other candidates.
 fn evicted(rule: EvictionRule) -> Eviction {
     let runner = |pod: &str, exceeds, mib: i64| Runner {
         pod: pod.to_owned(),

@@ -1,4 +1,4 @@
-//! `explain`: in one sentence, why a pod is not running or not ready, and what can be done.
+//! `explain`: one sentence with the reason why a pod is not running or not ready, and the remedy.
 //!
 //! Input: a pod's view, the runtime calls under way, its timeline, the time. Output: a sentence, a
 //! stable PascalCase reason, a remedy and details. Pure: processes behind a hanging call are looked
@@ -9,7 +9,7 @@
 //! 6. a postStart hook runs and runs;  7. volumes of drivers are waited for;
 //! 8. volumes, cgroup, network or sandbox fail;  9. a container does;  10. all is well.
 //!
-//! What would send people away is no such thing while the API server has not taken it.
+//! While the API server has not accepted the status, a pod is not explained as healthy or ended.
 
 mod calls;
 #[cfg(test)]
@@ -267,7 +267,7 @@ fn details(subject: &Subject<'_>) -> Vec<String> {
     if let Some(at) = words::in_time(subject.now, view.wake_at) {
         out.push(format!("looked at again {at}"));
     }
-    // What failed on the node has an event of its own.
+    // A failure on the node has an event of its own.
     let told = |entry: &&TimelineEntry| entry.event || entry.what.ends_with("NotWritten");
     let warnings = subject.timeline.iter().filter(|entry| entry.warning).filter(told);
     let recent: Vec<_> = warnings.rev().take(RECENT_MAX).collect();

@@ -1,5 +1,5 @@
-//! What can be done, from other people's words: the registry's, the API server's, the reason of a
-//! refusal. Pure; what is not known gets general advice.
+//! Remedies by the text of an error: the registry's, the API server's, the reason of a refusal.
+//! Pure; unknown errors get general advice.
 
 use crate::eviction::rank::EvictionRule;
 
@@ -62,7 +62,7 @@ const API_SERVER: [Advice; 4] = [
     ),
 ];
 
-/// About an API server that does not do what it is asked.
+/// The remedy for a request that the API server does not fulfil.
 pub(super) fn of_api_server(words: &str) -> &'static str {
     advice(&API_SERVER, words)
         .unwrap_or("correct what the API server's words name; it is tried again by itself")

@@ -9,10 +9,10 @@ use pintle_api_types::ids::UnixNanos;
 /// from its end, where causes stand.
 const HEAD_CHARS: usize = 160;
 const TAIL_CHARS: usize = 140;
-/// Characters of an id that people need to tell two apart, as `crictl` shows them.
+/// Characters of an id that suffice to distinguish two, as `crictl` shows them.
 const ID_CHARS: usize = 13;
 
-/// A span of time for people: `0.8 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+/// A span of time for users: `0.8 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 pub fn span(time: Duration) -> String {
     let two = |first: u64, unit: &str, second: u64, small: &str| match second {
         0 => format!("{first} {unit}"),
@@ -27,7 +27,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// `in 12 s`, or `now` for what is due; `None` without a time.
+/// `in 12 s`, or `now` for a past time; `None` without a time.
 pub(super) fn in_time(now: UnixNanos, at: Option<UnixNanos>) -> Option<String> {
     let left = at?.since(now);
     if left.is_zero() { Some("now".to_owned()) } else { Some(format!("in {}", span(left))) }
@@ -70,7 +70,7 @@ pub(crate) fn one_line(message: &str) -> String {
     format!("{head} … {tail}")
 }
 
-/// The last line that a container said.
+/// The last line of a termination message.
 pub(crate) fn termination_message(message: &str) -> Option<String> {
     let last = message.lines().rev().find(|line| !line.trim().is_empty())?;
     Some(one_line(last))

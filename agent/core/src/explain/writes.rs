@@ -1,10 +1,12 @@
-//! What the API server has not taken, and what keeps the object of a pod that has ended. Pure.
+//! Writes that the API server has not accepted, and the reasons that keep the object of an ended
+//! pod. Pure.
 
 use super::{Explanation, Subject, remedies, span, words};
 use crate::api_health::Unwritten;
 use pintle_api_types::pod;
 
-/// An explanation that would send people away although the API server does not know of it.
+/// Adds the pending write to an explanation that would satisfy users (healthy, ended) while the API
+/// server does not know the status.
 pub(super) fn with_unwritten(subject: &Subject<'_>, found: Explanation) -> Explanation {
     let Some(unwritten) = subject.unwritten else { return found };
     let is_over = matches!(found.reason.as_str(), "Ended" | "DeletionPending");

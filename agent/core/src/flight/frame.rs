@@ -1,8 +1,8 @@
-//! What is recorded, one frame each, and the digest of a command.
+//! Recorded frames, and the digest of a command.
 //!
-//! A frame is JSON. An input and the commands that came of it are two frames, the input first: it
-//! is on its way to the disk when the decision it leads to is made, and one that makes the agent
-//! panic is the last frame of the record.
+//! A frame is JSON. An input and its resulting commands are two frames, the input first: it is on
+//! its way to the disk before the decision is made, so an input that makes the agent panic is the
+//! last frame of the record.
 
 use std::io;
 
@@ -76,7 +76,7 @@ pub fn digest_of(command: &Command, seal: &impl Seal) -> Digest {
     Digest(hash.0.number())
 }
 
-/// Takes what is written.
+/// Hashes the written bytes.
 struct Hash(Fnv);
 
 impl io::Write for Hash {

@@ -14,18 +14,19 @@
 //!
 //! `Pods` is a function of these and of nothing else; each is in a frame.
 //!
-//! | what | how it reaches `Pods` | recorded as |
+//! | input | how it reaches `Pods` | recorded as |
 //! |---|---|---|
 //! | configuration, facts and capacity of the node at the start | `Pods::new(Settings)` | `Frame::Start` |
-//! | what an earlier agent gave its pods, and what they have in force | `Pods::restore` | `Frame::Start` |
+//! | allocated resources of an earlier agent, and those in force | `Pods::restore` | `Frame::Start` |
 //! | both clocks | `now` of `Pods::handle`, read once for each input | `Frame::Input` |
 //! | everything else | `Input` of `Pods::handle` | `Frame::Input` |
 //!
-//! What else the driver calls changes no decision: `checkpoints` and `take_touched` take notes that
-//! nothing reads back, `next_wake`, `worker`, `workers`, `knows_all` and `dry_run` only look. There
-//! is no chance in `Pods`: stamps and tickets are counted from 0, the jitter of a resync is made of
-//! the uid. Maps that are walked are ordered; the one that is not (`index`: owners) is only asked.
-//! `Arc::ptr_eq` saves work and decides nothing: after a replay values are equal and not the same.
+//! No other call of the driver changes a decision: `checkpoints` and `take_touched` take records
+//! that no decision reads, `next_wake`, `worker`, `workers`, `knows_all` and `dry_run` only read.
+//! Nothing in `Pods` is random: stamps and tickets are counted from 0, the jitter of a resync is
+//! made of the uid. Maps that are walked are ordered; the unordered one (`index`: owners) is only
+//! looked up. `Arc::ptr_eq` saves work and decides nothing: after a replay values are equal and not
+//! the same.
 //!
 //! JSON does not carry fractions of a second in times of the API, which the API does not send
 //! either. A static pod's manifest might have some; the replay cuts them, as every write to the API
@@ -33,13 +34,13 @@
 //!
 //! # What is kept from the record
 //!
-//! See `redact`. The decisions only ask whether such values are equal, and the digests of commands
-//! are made of their redacted form. So `decide(redact(inputs)) = redact(decide(inputs))`, which is
-//! what a replay checks. Hashes of containers are made of name and image, which are not redacted;
+//! See `redact`. The decisions only compare such values for equality, and the digests of commands
+//! are made of their redacted form. So `decide(redact(inputs)) = redact(decide(inputs))`, and a
+//! replay checks that. Hashes of containers are made of name and image, which are not redacted;
 //! those that were observed come in their own field of `ObservedContainer`.
 //!
 //! If the start of an agent is no longer kept, a replay begins at the `State` with which a segment
-//! begins: all of `Pods` but what follows from the rest.
+//! begins: all of `Pods` but derived values.
 //!
 //! Bounds: `segment::SEGMENT_BYTES` for each segment, `segment::BATCH_BYTES_MAX`
 //! that wait to be written, one frame of `segment::FRAME_BYTES_MAX`, a state of `STATE_BYTES_MAX`.

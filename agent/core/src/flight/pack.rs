@@ -1,7 +1,7 @@
-//! JSON of a frame, deflated: what a pod of a state takes is a fifth of its JSON.
+//! JSON of a frame, deflated: a pod of a state takes a fifth of its JSON.
 //!
-//! As text in base64, because a segment must not contain what could be taken for a batch: its bytes
-//! are JSON throughout. Pure. Bounds: what comes out has at most `FRAME_BYTES_MAX`.
+//! As text in base64, because frames are JSON throughout, so that no bytes of them look like a
+//! batch. Pure. Bounds: the output has at most `FRAME_BYTES_MAX`.
 
 use std::io::{Read as _, Write as _};
 

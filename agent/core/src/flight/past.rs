@@ -1,10 +1,10 @@
 //! Pods as they were at a moment of a record, and their events until then.
 //!
-//! Input: the frames of a replay, each after it was taken. Output: what a running agent publishes
-//! and keeps: a snapshot and timelines; and pods that have left it, as they were last. Timelines
-//! have what the decisions took and gave. What effects tell beside that (pulls, hooks, writes to
-//! the API server) is no input, and not in a record. Pure; bounds: those of the decisions and of
-//! the timeline, and `LEFT_MAX` pods that have left.
+//! Input: the frames of a replay, each after it was taken. Output: the snapshot and timelines that
+//! a running agent publishes; and removed pods, as they were last. Timelines have the inputs and
+//! results of decisions. Entries of effects (pulls, hooks, writes to the API server) are no inputs,
+//! and not in a record. Pure; bounds: those of the decisions and of the timeline, and `LEFT_MAX`
+//! removed pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Past {
         self.snapshot = Snapshot::default();
     }
 
-    /// A state: all that the decisions know, also what was heard of before the record begins.
+    /// A state: all that the decisions know, including events from before the start of the record.
     fn find_all(&mut self, pods: &mut Pods) {
         for worker in pods.workers() {
             let uid = worker.uid();

@@ -1,4 +1,4 @@
-//! Properties of every recording: it is what was decided, it contains no secret, and damage to its
+//! Properties of every recording: it equals the decisions, it contains no secret, and damage to its
 //! bytes loses no more than the damaged part and is reported completely.
 
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ fn any_other() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// A node with so much left of a hundred of memory, and perhaps what a pod takes of it.
+/// A node with so much left of a hundred of memory, and with a pod's usage if `pods`.
 fn look(left: u64, pods: bool) -> Observation {
     let at = UnixNanos(left as i64 + 1);
     let reading = Reading { available: left, capacity: 100, at };
@@ -111,7 +111,7 @@ fn scarce_settings() -> Settings {
     Settings { eviction, ..settings() }
 }
 
-/// The pod with one of several secrets wherever it may have some, and files that show its
+/// The pod with one of several secrets in every field that may hold one, and files that show its
 /// annotations.
 fn decorated(pod: &Pod, secret: u8) -> Arc<Pod> {
     let mut pod = pod.clone();
@@ -348,7 +348,7 @@ impl Stream {
         Ok(())
     }
 
-    /// One sector is not what was written.
+    /// One sector differs from the written one.
     fn check_torn(&self, at: usize, with: &[u8]) -> Result<(), TestCaseError> {
         let mut torn = self.bytes.clone();
         torn[at..at + SECTOR_BYTES].copy_from_slice(with);
@@ -396,7 +396,7 @@ proptest! {
     ) {
         for at in (0..stream.bytes.len()).step_by(SECTOR_BYTES) {
             stream.check_torn(at, &[0; SECTOR_BYTES])?;
-            // What a segment before had in this place, and what it had elsewhere.
+            // The content of an older segment in this place, and in other places.
             for place in [at, SECTOR_BYTES, 0] {
                 if let Some(before) = old.bytes.get(place..place + SECTOR_BYTES) {
                     stream.check_torn(at, before)?;
@@ -418,7 +418,7 @@ proptest! {
 fn a_newer_format_is_refused_in_a_sentence() {
     let mut bytes = stream(1, 0, &[vec![vec![1]]]).bytes;
     bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
-    // What it has no checksum for is broken, and not newer.
+    // A header with a wrong checksum is broken, and not newer.
     assert!(read(&bytes).expect("ours").header.is_none());
     let length = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes"));
     let whole = HEADER_BYTES + usize::try_from(length).expect("it is short");

@@ -1,8 +1,8 @@
-//! The bytes of a segment, read: whatever they are, what is whole in them, and what was lost.
+//! Reads the bytes of a segment: whatever they are, returns the whole parts and the losses.
 //!
 //! A batch is whole or not there. Behind a broken one the next is looked for at each sector. JSON
-//! has no zero bytes and the head of a batch always has some, so what a pod says is never taken for
-//! a batch. Only a segment of a newer format is refused. Pure; bounds: the bytes given.
+//! has no zero bytes and the head of a batch always has some, so text of a pod is never taken for a
+//! batch. Only a segment of a newer format is refused. Pure; bounds: the bytes given.
 
 use std::ops::Range;
 
@@ -54,7 +54,7 @@ pub struct Segment {
     pub header: Option<Header>,
     /// In the order in which they were written.
     pub batches: Vec<Batch>,
-    /// In the order of their places; what is broken of the header is none.
+    /// In the order of their places; a broken header is not a loss.
     pub losses: Vec<Loss>,
 }
 
@@ -73,11 +73,11 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// Reads what is there of a segment.
+/// Reads the whole parts of a segment.
 pub fn read(bytes: &[u8]) -> Result<Segment, ReadError> {
     let header = read_header(bytes)?;
     let found = find(bytes);
-    // Numbers grow, so what has a smaller one was in this place before.
+    // Numbers grow, so a batch with a smaller one was in this place before.
     let numbers = found.iter().map(|found| found.segment).chain(header.iter().map(|h| h.number));
     let number = numbers.max();
     let header = header.filter(|header| Some(header.number) == number);
@@ -128,7 +128,7 @@ struct Found {
     batch: Batch,
 }
 
-/// All whole batches, of whatever segment.
+/// All whole batches, of any segment.
 fn find(bytes: &[u8]) -> Vec<Found> {
     let (mut all, mut at) = (Vec::new(), SECTOR_BYTES);
     while at < bytes.len() {
@@ -155,7 +155,7 @@ fn batch_at(bytes: &[u8], at: usize) -> Option<Found> {
     let to = from.checked_add(usize::try_from(length).ok()?)?;
     let payload = bytes.get(from..to).filter(|payload| crc32c(payload) == crc)?;
     let frames = frames_of(payload).filter(|frames| frames.len() == count as usize)?;
-    // What fills the last sector may be cut off.
+    // The padding of the last sector may be cut off.
     let end = sector_after(to).min(bytes.len());
     Some(Found { segment, bytes: at..end, batch: Batch { number, frames } })
 }

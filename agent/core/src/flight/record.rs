@@ -1,4 +1,4 @@
-//! The recorder: makes frames of what the decisions take and give, and batches for their writer.
+//! The recorder: makes frames of the inputs and results of decisions, and batches for their writer.
 //!
 //! Owner: the driver's loop, which gives the time, asks before each decision (`input`) and after it
 //! (`commands`), and hands the result of `take` to a writer thread. Pure. Bounds: a waiting batch
@@ -14,8 +14,8 @@ use super::pack::Packed;
 use super::redact::{Redactor, Seal};
 use super::segment::{BATCH_BYTES_MAX, Encoder, Header, SEGMENT_BYTES};
 
-/// A state that is longer when it is packed is not recorded: most of the record is to be what happened. Then a replay
-/// begins at the start of the agent.
+/// A state that is longer when packed is not recorded, because most of the record is for inputs.
+/// Then a replay begins at the start of the agent.
 pub const STATE_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
 
 /// Bytes to be appended to a segment.
@@ -65,7 +65,7 @@ impl Flight {
         self.put(&FrameRef::Input { now, input });
     }
 
-    /// This came of it.
+    /// Records the resulting commands.
     pub fn commands(&mut self, commands: &[Command]) {
         let digests: Vec<Digest> =
             commands.iter().map(|command| digest_of(command, &self.redactor)).collect();
@@ -115,8 +115,8 @@ impl Flight {
         Some(written)
     }
 
-    /// A batch that was taken could not be written. What follows it can only be replayed from a
-    /// state, so it goes into the next segment; what waits goes with it.
+    /// A batch that was taken could not be written. Later frames can only be replayed from a state,
+    /// so the state goes into the next segment; waiting frames are dropped.
     pub fn lost(&mut self, at: UnixNanos) {
         self.next_segment(at);
         self.push(&json_of(&Frame::Omitted { bytes: 0 }));

@@ -1,18 +1,18 @@
-//! What is kept from the record: values that may be secret, as digests under a key of the node.
+//! Redaction: values that may be secret are recorded as digests under a key of the node.
 //!
 //! Redacted are values of environment variables and of annotations, commands and their arguments,
-//! headers and what hooks and probes run: all texts in which people put tokens and passwords. Equal
-//! values have equal digests, and an empty value stays empty, so the decisions can tell what they
-//! ask of them: whether one changed. Where a decision looks for a value that it knows, that value
-//! is no secret and is not redacted (`PLAIN`).
+//! headers and the commands of hooks and probes: all texts that may hold tokens and passwords.
+//! Equal values have equal digests, and an empty value stays empty, so the decisions can detect a
+//! change. Where a decision looks for a value that it knows, that value is no secret and is not
+//! redacted (`PLAIN`).
 //!
 //! A digest is 128 bits of HMAC-SHA-256. Without the key a password cannot be guessed by trying.
 //! The key is the node's own and stays on it; a copied record can be replayed as well, and reveals
 //! nothing more.
 //!
-//! Pure: values in, JSON out. It works on JSON as it is written and not on types, so that a pod
-//! within whatever frame is redacted, and a field that a later version of the API has below a known
-//! one too. What a name of an annotation needs escapes for is not compared with the known ones.
+//! Pure: values in, JSON out. It works on JSON as it is written and not on types, so that it
+//! redacts a pod within any frame, and a field that a later version of the API adds below a known
+//! one. An annotation name with escapes is not compared with the known ones.
 
 use std::fmt::Write as _;
 use std::io;
@@ -54,7 +54,7 @@ pub trait Seal {
     }
 }
 
-/// For what has been redacted before it was recorded.
+/// For values that were redacted before they were recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealed;
 
@@ -125,7 +125,7 @@ enum Place {
 /// Redacts while it serializes, so that the whole never exists as a tree.
 struct Redacting<'a> {
     redactor: &'a Redactor,
-    /// Lists and objects around what comes next.
+    /// Lists and objects around the next value.
     open: Vec<Place>,
     /// The place of the next value.
     next: Place,

@@ -1,8 +1,8 @@
-//! Runs the decisions again over what was recorded, and says whether the same comes of it.
+//! Runs the decisions again over the recorded inputs, and reports any different result.
 //!
 //! Input: frames in order. A replay begins at the start of an agent or at the state with which a
-//! segment begins; frames before the first one are passed over, and what is behind a gap waits for
-//! the next one. A state on the way is compared with the one that the replay came to. An input of
+//! segment begins; frames before the first start are skipped, and frames behind a gap wait for the
+//! next state. A state on the way is compared with the one that the replay came to. An input of
 //! which the agent panicked panics here as well: the caller catches the panic and has its cause.
 //! Pure; bounds: those of `Pods`, and one input.
 
@@ -64,7 +64,7 @@ pub struct Outcome {
     pub panicked: Option<Box<Panicked>>,
     /// The run went on and its frames were lost.
     pub torn: bool,
-    /// The last input, when nothing is known of what came of it: the agent died of it or was ended.
+    /// The last input, if its result is unknown: the agent died of it or was ended.
     pub unanswered: Option<(Now, Input)>,
 }
 
@@ -105,7 +105,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Replays what is there of segments, oldest first.
+    /// Replays the readable parts of segments, oldest first.
     pub fn of<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Self {
         let mut replay = Self::default();
         let mut take = |replay: &mut Self, frame: &Frame| {
@@ -118,8 +118,8 @@ impl Replay {
         replay
     }
 
-    /// Replays what is there of the next segment. `each` is called with every frame, and has it
-    /// taken; it may look before and after, catch a panic, and end the replay.
+    /// Replays the readable parts of the next segment. `each` is called with every frame, and has
+    /// it taken; it may look before and after, catch a panic, and end the replay.
     pub fn segment(
         &mut self,
         segment: &Segment,
@@ -195,7 +195,7 @@ impl Replay {
         }
     }
 
-    /// The run ends with what was taken.
+    /// Ends the run at the last frame taken.
     fn end(&mut self) {
         self.done.extend(self.run.take().map(Run::end));
     }

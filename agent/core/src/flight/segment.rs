@@ -6,11 +6,11 @@
 //!          CRC of these; payload: frames of (length, CRC-32C, JSON) ; zeros up to a sector
 //!   …      batch
 //! ```
-//! Numbers are little-endian. Each batch begins at a sector of its own. A sector is what a disk
-//! writes whole: a crash tears only the batch that was being written, because the one before it is
-//! not touched again. A reader finds the next batch behind a broken one without following its
-//! length. Each batch names its segment, so what the disk held there before is not taken for a part
-//! of it; numbers of segments only grow.
+//! Numbers are little-endian. Each batch begins at a sector of its own. A disk writes a sector
+//! whole: a crash tears only the batch that was being written, because the one before it is not
+//! touched again. A reader finds the next batch behind a broken one without following its length.
+//! Each batch names its segment, so older content of the disk is not taken for a part of it;
+//! numbers of segments only grow.
 //!
 //! Pure: gives bytes to be appended, and says when the segment is full. Bounds: below.
 
@@ -27,7 +27,7 @@ pub const SEGMENT_BYTES: u64 = 8 << 20;
 pub const BATCH_BYTES_MAX: usize = 128 << 10;
 /// Longest frame; the API server takes no object that is longer than an eighth of it.
 pub const FRAME_BYTES_MAX: usize = 12 << 20;
-/// Version of the format. What is before the header's JSON is the same in all versions.
+/// Version of the format. The fields before the header's JSON are the same in all versions.
 pub const FORMAT: u32 = 1;
 
 pub(super) const MAGIC: [u8; 8] = *b"pintleFR";

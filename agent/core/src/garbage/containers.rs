@@ -1,8 +1,8 @@
 //! Which dead containers and sandboxes of pods that are still wanted go.
 //!
-//! Input: the limits, what the runtime has of each pod, what is still needed of it, the time.
-//! Output: the containers that go. Unwanted pods are not judged here: their workers remove all of
-//! them. Pure; bounds: an entry for each dead container of the node.
+//! Input: the limits, each pod's record from the runtime and its need, the time. Output: the
+//! containers to remove. Unwanted pods are not judged here: their workers remove all of them. Pure;
+//! bounds: an entry for each dead container of the node.
 //!
 //! Unlike the kubelet, the last end of a container stays as long as its pod may run again, whatever
 //! the limits say: without it the container would be started once more, out of its crash loop, with
@@ -48,13 +48,13 @@ impl Limits {
 pub enum Need {
     /// The last end of each container: the pod may run, or it is not known everywhere that it is over.
     LastEnds,
-    /// Nothing for itself; as much stays as the limits allow, for people to look at.
+    /// Nothing for itself; as much stays as the limits allow, for users to inspect.
     Limits,
-    /// Nothing: whatever does not run goes.
+    /// Nothing: whatever does not run is removed.
     Nothing,
 }
 
-/// A pod and what of it is needed.
+/// A pod and its need.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
     /// Its record from the runtime.
@@ -101,7 +101,7 @@ pub fn discard(limits: &Limits, pods: &[Kept<'_>], now: UnixNanos) -> Discarded 
 fn units_of<'a>(kept: &Kept<'a>, limits: &Limits, now: UnixNanos) -> Vec<Unit<'a>> {
     let pod = kept.pod;
     let mut units: BTreeMap<&str, Unit<'a>> = BTreeMap::new();
-    // Whether a newer attempt of that name has been met that is not on its way to a start.
+    // Names of which a newer attempt was met that is not on its way to a start.
     let mut newer = BTreeSet::new();
     for container in &pod.containers {
         let is_last = match container.state {
@@ -132,7 +132,7 @@ fn trim(unit: &mut Unit<'_>, limit: usize, discarded: &mut Discarded) {
     }
 }
 
-/// Leaves so many of the node: first as many of each container, then whatever is youngest.
+/// Leaves so many of the node: first as many of each container, then the youngest.
 fn trim_all(mut units: Vec<Unit<'_>>, limit: usize, discarded: &mut Discarded) {
     let count = |units: &[Unit<'_>]| units.iter().map(Vec::len).sum::<usize>();
     if count(&units) <= limit {

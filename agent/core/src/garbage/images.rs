@@ -61,7 +61,7 @@ pub struct Use {
 pub struct Uses(pub BTreeMap<String, Use>);
 
 impl Uses {
-    /// Takes note of what there is now. What is gone is forgotten.
+    /// Records the present images, and forgets those that are gone.
     pub fn see(&mut self, images: &[Image], now: UnixNanos) {
         let before = std::mem::take(&mut self.0);
         for image in images {
@@ -74,7 +74,7 @@ impl Uses {
         }
     }
 
-    /// Nothing has changed since `images` were seen: what was in use then was until now.
+    /// Nothing has changed since `images` were seen: an image in use then was in use until now.
     pub fn still(&mut self, images: &[Image], now: UnixNanos) {
         for image in images.iter().filter(|image| image.in_use) {
             if let Some(of) = self.0.get_mut(&image.id) {
@@ -87,7 +87,7 @@ impl Uses {
 /// The decision about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It goes whatever the disk has: unused for longer than the maximum age.
+    /// Remove, however full the disk is: unused for longer than the maximum age.
     TooOld,
     /// It goes when room is needed.
     Spare,
@@ -99,7 +99,7 @@ pub enum Verdict {
     Pinned,
 }
 
-/// An image and what becomes of it.
+/// An image and the decision about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
     /// The runtime's id.
@@ -119,7 +119,7 @@ pub struct Report {
     pub used_percent: Option<u8>,
     /// When images are removed.
     pub policy: Policy,
-    /// All of them with what people call them, in the order in which they would go.
+    /// All of them with their names for users, in the order of removal.
     pub images: Vec<(String, Judged)>,
 }
 

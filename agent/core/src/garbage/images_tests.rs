@@ -38,7 +38,7 @@ fn a_disk_is_freed_from_the_high_threshold_down_to_the_low_one() {
         (1000, 160, None),
         (1000, 150, Some(50)),
         (1000, 0, Some(200)),
-        // What a disk says may be wrong.
+        // A disk's figures may be wrong.
         (1000, 2000, None),
         (0, 0, Some(0)),
         (u64::MAX, 0, Some(u64::MAX / 5)),

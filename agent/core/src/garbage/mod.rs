@@ -1,4 +1,4 @@
-//! What may be thrown away on a node, and in which order. Pure: no clock, no effects.
+//! The garbage of a node that may be removed, and in which order. Pure: no clock, no effects.
 //!
 //! | module | decides |
 //! |---|---|

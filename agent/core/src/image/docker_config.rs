@@ -1,8 +1,8 @@
 //! Docker's configuration as it is written, read as Go's `encoding/json` reads it: pure.
 //!
-//! `null` leaves what is there, names of fields count in any case, the last of two that are the same
-//! holds, what is unknown is ignored, and what is no UTF-8 is replaced. serde's derived code and its
-//! JSON reader refuse these, and a secret that works with the kubelet has to work here.
+//! `null` leaves the value, names of fields count in any case, the last of two equal ones holds,
+//! unknown fields are ignored, and invalid UTF-8 is replaced. serde's derived code and its JSON
+//! reader refuse these, and a secret that works with the kubelet has to work here.
 // k8s: pkg/credentialprovider/config.go DockerConfigJSON, DockerConfigEntry
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(super) struct DockerConfig {
 #[derive(Default)]
 pub(super) struct Entries {
     pub(super) by_registry: BTreeMap<String, Entry>,
-    /// Earlier entries of the same registries: what cannot be read of them is an error as well.
+    /// Earlier entries of the same registries: an unreadable one is an error as well.
     pub(super) replaced: Vec<Entry>,
 }
 

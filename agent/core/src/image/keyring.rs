@@ -1,8 +1,8 @@
 //! Credentials by registry, as Docker's configuration files and pull secrets hold them: pure.
 //!
-//! Input: the text of a file or a secret. Output: what to try for an image, the most specific entry
-//! first. An entry is a host, which may have `*` within a label, and the beginning of a path; the
-//! port has to be the same. Nothing of it goes into logs or messages.
+//! Input: the text of a file or a secret. Output: the credentials to try for an image, the most
+//! specific entry first. An entry is a host, which may have `*` within a label, and the beginning
+//! of a path; the port has to be the same. Nothing of it goes into logs or messages.
 // k8s: pkg/credentialprovider/keyring.go, config.go, secrets/secrets.go
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What a pull is tried with: user and password, where they came from, and a hash of them.
+//! The credential of a pull: user and password, their source, and a hash of them.
 //!
 //! Pure. The hash stands in records on disk that either agent reads, so it is the kubelet's: SHA-256
 //! over the JSON that Go writes. Nothing of a password goes into logs.

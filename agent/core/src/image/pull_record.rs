@@ -1,4 +1,4 @@
-//! What is remembered of an image that was pulled, in the kubelet's own form: pure.
+//! The record of a pulled image, in the kubelet's own form: pure.
 //!
 //! An intent says that a pull began; a record names the owners of the credentials that pulled it.
 //! Either agent reads what the other wrote. A record holds hashes of credentials, never the
@@ -234,8 +234,8 @@ impl Known {
         (merged != *self).then_some(merged)
     }
 
-    /// Compares a pod's credentials with those that the image was pulled with. A secret counts by
-    /// what it says or by being the same object, an account by being the same.
+    /// Compares a pod's credentials with those that the image was pulled with. A secret matches by
+    /// its content or by being the same object, an account by being the same.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go MustAttemptImagePull
     pub fn compare(&self, credentials: &[Credential]) -> Match {
         let may_learn = self.kubernetes_secrets.len() < LEARNED_MAX;

@@ -58,8 +58,8 @@ fn split(text: &str) -> (&str, &str, &str) {
 /// grows with the product of both lengths, whatever the text, and the stack does not grow.
 // Go: path/filepath Match
 fn label_matches<'a>(mut pattern: &'a str, mut label: &'a str) -> bool {
-    // What follows the last `*`, and the part of the label that it was tried on. An earlier `*`
-    // need not take more than it has: the last one can take that as well.
+    // The pattern after the last `*`, and the part of the label that it was tried on. An earlier
+    // `*` need not take more than it has, because the last one can take that as well.
     let mut star = None;
     loop {
         if let Some(after) = pattern.strip_prefix('*') {

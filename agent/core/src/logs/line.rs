@@ -4,9 +4,9 @@
 //!   2016-10-06T00:17:09.669794202Z stdout F the text            CRI; P instead of F: not ended yet
 //!   {"log":"the text\n","stream":"stdout","time":"2016-…"}       what Docker once wrote
 //! ```
-//! Input: the bytes of one line, with or without its newline. Output: time, stream and text, or
-//! why it is no log line. Any bytes are tolerated; a line is never copied except when JSON forces
-//! it. Readers skip what does not parse, so one torn line does not hide the others.
+//! Input: the bytes of one line, with or without its newline. Output: time, stream and text, or why
+//! it is no log line. Any bytes are tolerated; a line is never copied except when JSON forces it.
+//! Readers skip lines that do not parse, so one torn line does not hide the others.
 // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go parseCRILog, parseDockerJSONLog
 
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 //! The node's addresses.
 //!
-//! Pure. Input: settings, what the host knows (`facts::addresses_of_host`), and the addresses that
+//! Pure. Input: settings, the host's addresses (`facts::addresses_of_host`), and the addresses that
 //! the Node object has. Output: the new addresses.
 // k8s: pkg/kubelet/nodestatus/setters.go NodeAddress
 

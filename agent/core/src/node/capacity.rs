@@ -1,8 +1,8 @@
 //! Capacity and allocatable of the node.
 //!
-//! Input: settings, the machine, and what the Node object says. Output: both lists, written as the
-//! API server writes quantities. Pure. Resources of other owners stay unchanged, because users
-//! advertise them by hand.
+//! Input: settings, the machine, and the Node object. Output: both lists, written as the API server
+//! writes quantities. Pure. Resources of other owners stay unchanged, because users advertise them
+//! by hand.
 // k8s: pkg/kubelet/nodestatus/setters.go MachineInfo
 
 use std::collections::BTreeMap;
@@ -107,8 +107,8 @@ fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
     reserved + eviction
 }
 
-/// Why the machine cannot keep what is reserved of it, if it cannot: pods would be left with less than
-/// nothing, which limits of cgroups would say as no limit at all.
+/// The reason why the machine cannot hold its reservations, if it cannot: pods would be left with a
+/// negative amount, which limits of cgroups would turn into no limit at all.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go validateNodeAllocatable
 pub fn over_reserved(settings: &NodeSettings, machine: &Machine) -> Option<String> {
     let all = capacity(settings, machine).into_iter();
@@ -136,7 +136,7 @@ fn positive(amount: Amount) -> Amount {
     if amount.is_negative() { Amount::ZERO } else { amount }
 }
 
-/// Puts our amounts over what the Node object says.
+/// Puts our amounts over those of the Node object.
 pub fn merged(present: Option<Resources>, ours: &BTreeMap<String, Amount>) -> Resources {
     let mut all = present.unwrap_or_default();
     for (resource, amount) in ours {
@@ -222,7 +222,7 @@ mod tests {
         let mut settings = settings();
         settings.reserved.insert("memory".to_owned(), Amount::from_bytes(23 << 30));
         assert_eq!(over_reserved(&settings, &machine()), None);
-        // Together with what eviction keeps free it is too much.
+        // Together with the amount that eviction keeps free it is too much.
         settings.reserved.insert("memory".to_owned(), Amount::from_bytes(24_684_083 * 1024));
         settings.reserved.insert("cpu".to_owned(), Amount::from_millis(2001));
         settings.reserved.insert("pid".to_owned(), Amount::from_millis(1_000_000));

@@ -1,7 +1,7 @@
 //! The node's conditions: three pressures and Ready, with their times and events.
 //!
-//! Input: the conditions that the Node object has, what is true now, the time. Output: the changed
-//! conditions and the events that tell of changes. Pure.
+//! Input: the conditions that the Node object has, the current facts, the time. Output: the changed
+//! conditions and the events about changes. Pure.
 // k8s: pkg/kubelet/nodestatus/setters.go MemoryPressureCondition, ReadyCondition
 
 pub use crate::eviction::signal::Pressure;
@@ -137,7 +137,7 @@ fn set_ready(
     changed.then_some(event)
 }
 
-/// Several errors in one message; an error that comes twice is said once.
+/// Several errors in one message; a repeated error appears once.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/errors/errors.go aggregate.Error
 fn aggregate(errors: &[String]) -> Option<String> {
     let mut seen: Vec<&str> = Vec::new();

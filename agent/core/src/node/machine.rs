@@ -1,4 +1,4 @@
-//! What the machine is and has, and what it says about its addresses: plain data that `host` reads.
+//! The machine's facts, resources and addresses: plain data that `host` reads.
 
 use std::net::IpAddr;
 

@@ -82,7 +82,7 @@ fn fields(old: &Map<String, Value>, new: &Map<String, Value>, path: &str) -> Map
     patch
 }
 
-/// Items of a merged list: changed ones with what changed, new ones in full, gone ones by name.
+/// Items of a merged list: changed ones with their changes, new ones in full, removed ones by name.
 fn items(before: &[Value], after: &[Value], key: &str) -> Vec<Value> {
     let same = |list: &[Value], item: &Value| list.iter().find(|i| i[key] == item[key]).cloned();
     let changed = after.iter().filter_map(|item| match same(before, item) {

@@ -1,4 +1,4 @@
-//! What is brought up to date on a Node object that was there before this agent.
+//! Updates of a Node object that was there before this agent.
 //!
 //! Input: the object for registration and the one that exists. Output: the existing one changed in
 //! place; whether anything did. Pure.
@@ -24,7 +24,8 @@ const LABELS: [&str; 12] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// Carries over what registration owns: the attach-detach annotation, default labels, huge pages.
+/// Carries over the fields that registration owns: the attach-detach annotation, default labels,
+/// huge pages.
 pub fn reconcile(initial: &Node, existing: &mut Node) -> bool {
     let annotation = reconcile_annotation(initial, existing);
     let labels = reconcile_labels(initial, existing);

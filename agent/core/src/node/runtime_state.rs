@@ -1,4 +1,4 @@
-//! What the container runtime last said about itself, and what that means for the node.
+//! The last report of the container runtime about itself, and its meaning for the node.
 //!
 //! Input: answers to the CRI call Status, with the time of each. Output: the errors that make the
 //! node not ready, handlers and features. Pure; the poll is in `task.rs`.
@@ -19,7 +19,7 @@ pub const DOWN_AFTER: Duration = Duration::from_secs(30);
 /// The runtime as it last answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeState {
-    /// When it last said that it was ready.
+    /// When it last reported that it was ready.
     ready_at: Option<Mono>,
     runtime: Option<String>,
     network: Option<String>,
@@ -61,7 +61,7 @@ impl RuntimeState {
         self.ready_at = Some(now);
     }
 
-    /// Puts what the runtime can do into the facts of the workers, once it has said so.
+    /// Puts the runtime's features into the facts of the workers, once it has reported them.
     // k8s: pkg/kubelet/kubelet.go updateRuntimeUp
     pub fn tell(&self, facts: &mut NodeFacts) {
         if self.ready_at.is_none() {
@@ -131,7 +131,8 @@ fn handlers(answer: &v1::StatusResponse) -> Vec<NodeRuntimeHandler> {
     handlers
 }
 
-/// `containerRuntimeVersion`: of the version `v` and what is no version number are left out.
+/// `containerRuntimeVersion`: name and version number, without a leading `v` or other text;
+/// `Unknown` without a number.
 // k8s: pkg/kubelet/nodestatus/setters.go VersionInfo
 pub fn name_and_version(name: &str, version: &str) -> String {
     format!("{name}://{}", number_of(version).unwrap_or_else(|| "Unknown".to_owned()))

@@ -1,4 +1,4 @@
-//! What the configuration says about the Node object.
+//! The configuration of the Node object.
 //!
 //! Input: the configuration. Output: [`NodeSettings`], made once. Pure.
 

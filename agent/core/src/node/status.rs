@@ -204,7 +204,7 @@ fn set_machine(facts: &Facts, status: &mut NodeStatus, events: &mut Vec<NodeEven
     let all = capacity::merged(status.capacity.take(), &capacity);
     let mut left = status.allocatable.take().unwrap_or_default();
     left.retain(|resource, _| all.contains_key(resource) || !capacity::is_extended(resource));
-    // What others advertise by hand is allocatable in full.
+    // Resources advertised by hand are allocatable in full.
     let others = all.iter().filter(|(resource, _)| !capacity.contains_key(*resource));
     left.extend(others.map(|(resource, amount)| (resource.clone(), amount.clone())));
     status.allocatable = Some(capacity::merged(Some(left), &allocatable));
@@ -213,7 +213,7 @@ fn set_machine(facts: &Facts, status: &mut NodeStatus, events: &mut Vec<NodeEven
 
 fn images(facts: &Facts) -> Option<Vec<ContainerImage>> {
     let limit = facts.settings.images_max.unwrap_or(usize::MAX);
-    // What is empty or zero is left out: an API server gives it back as not there.
+    // Empty or zero fields are left out, because an API server returns them as absent.
     let of = |image: &Image| {
         let names: Vec<_> = image.names.iter().take(NAMES_PER_IMAGE_MAX).cloned().collect();
         ContainerImage {

@@ -1,11 +1,11 @@
-//! Whether what runs already is laid out as this agent would lay it out: its cgroup, its namespaces.
+//! Compares running containers with the layout that this agent would use: cgroup, namespaces.
 //!
-//! Input: the pod, its record with the runtime specs of what was there before this agent, the
-//! layout of cgroups. Output: the place of the pod's cgroup, which cgroups of it lie elsewhere, and
-//! sentences about what differs. A kubelet or agent of before may have had another `cgroupDriver`,
-//! `cgroupRoot` or `cgroupsPerQOS`. Nothing is ended because of that: the pod stays, and what reads
-//! or changes its cgroup uses the one that it has. (The kubelet kills a pod if it does not find the
-//! cgroup in the place where it would have made it.) Pure.
+//! Input: the pod, its record with the runtime specs of older containers, the layout of cgroups.
+//! Output: the place of the pod's cgroup, which cgroups of it lie elsewhere, and sentences about
+//! the differences. An earlier kubelet or agent may have had another `cgroupDriver`, `cgroupRoot`
+//! or `cgroupsPerQOS`. Nothing is ended because of that: the pod stays, and readers and writers of
+//! its cgroup use the one that it has. (The kubelet kills a pod if it does not find the cgroup in
+//! the place where it would have made it.) Pure.
 // k8s: pkg/kubelet/kubelet.go SyncPod
 
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ pub enum CgroupHome {
     Shared(String),
 }
 
-/// The cgroup of the pod's newest sandbox, by what the runtime made it with.
+/// The cgroup of the pod's newest sandbox, from the runtime spec.
 pub fn cgroup_home(layout: &CgroupSetup, pod: &Pod, observed: &ObservedPod) -> CgroupHome {
     let newest = observed.newest_sandbox().and_then(|s| observed.specs.get(s.id.as_str()));
     let Some(path) = newest.and_then(SpecFacts::parent_cgroup) else { return CgroupHome::Usual };
@@ -44,8 +44,8 @@ pub fn cgroup_home(layout: &CgroupSetup, pod: &Pod, observed: &ObservedPod) -> C
     }
 }
 
-/// The parent that further containers of its sandbox get: beside those that run, where the runtime's
-/// driver can spell that; `None` for the usual one.
+/// The parent cgroup of further containers of its sandbox: next to the running ones, where the
+/// runtime's driver can express that; `None` for the usual one.
 pub fn parent_of_new(layout: &CgroupSetup, home: &CgroupHome) -> Option<String> {
     match home {
         CgroupHome::Elsewhere(path) => {
@@ -209,7 +209,7 @@ mod tests {
             (fs("/"), scope.as_str(), elsewhere(slice), None),
             (systemd.clone(), scope.as_str(), CgroupHome::Usual, None),
             (systemd, "/kubepods/besteffort/podu-1/s", elsewhere(USUAL), None),
-            // Made without cgroups of pods: below whatever the root was.
+            // Made without pod cgroups: below whatever the root was.
             (fs("/"), "/s", shared("/"), None),
             (fs("/"), "/node/s", shared("/node"), None),
             (fs("/"), "/kubepods/besteffort/podu-2/s", shared("/kubepods/besteffort/podu-2"), None),

@@ -1,9 +1,9 @@
-//! Observed state: what the runtime and the kernel say is, one record per pod, one writer.
+//! Observed state: as the runtime and the kernel report it, one record per pod, one writer.
 //!
-//! `types` is the record, `read_back` makes it from CRI's answers, `runtime_spec` reads what a
-//! runtime made of what this agent found running and `adopted` compares that with the pod,
-//! `termination` finds a container's termination message. The record of a pod is owned by its
-//! worker; only the worker changes it.
+//! `types` is the record, `read_back` makes it from CRI's answers, `runtime_spec` reads the runtime
+//! specs of adopted containers and `adopted` compares that with the pod, `termination` finds a
+//! container's termination message. The record of a pod is owned by its worker; only the worker
+//! changes it.
 
 pub mod adopted;
 pub mod read_back;

@@ -1,6 +1,6 @@
 //! CRI's answers as observed records.
 //!
-//! Input: what ListPodSandbox, ListContainers and their Status calls answer. Output: the pod and
+//! Input: the answers of ListPodSandbox, ListContainers and their Status calls. Output: the pod and
 //! the record of `observed::types`. Sandboxes and containers without our labels belong to no pod
 //! and give `None`. Pure; tolerant of every field being absent.
 

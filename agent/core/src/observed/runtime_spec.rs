@@ -1,11 +1,11 @@
-//! What a runtime says it made of a sandbox or container: the OCI runtime spec and the first
-//! process in a verbose status answer.
+//! The facts of a verbose status answer: the OCI runtime spec of a sandbox or container, and its
+//! first process.
 //!
-//! Input: the `info` of `PodSandboxStatus` and `ContainerStatus` with `verbose`, JSON that containerd
-//! and CRI-O make alike and that no interface fixes. Output: `VerboseStatus`, of which anything may be
-//! missing: what cannot be read is not known, and never an error. Of the spec only what is asked here
-//! is looked at, because it also holds what a newer runtime may spell in a new way; the namespaces
-//! are those of the crate `oci-spec`. Bounds: `INFO_BYTES_MAX`. Pure.
+//! Input: the `info` of `PodSandboxStatus` and `ContainerStatus` with `verbose`, JSON that
+//! containerd and CRI-O make alike and that no interface fixes. Output: `VerboseStatus`, in which
+//! anything may be missing: an unreadable value is unknown, and never an error. Only the needed
+//! fields of the spec are read, because a newer runtime may spell others in a new way; the
+//! namespaces are those of the crate `oci-spec`. Bounds: `INFO_BYTES_MAX`. Pure.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ struct LinuxSpec {
 }
 
 impl VerboseStatus {
-    /// Reads what it can of the answer.
+    /// Reads the known parts of the answer.
     pub fn read(info: &BTreeMap<String, String>) -> Self {
         let Some(text) = info.get("info").filter(|text| text.len() <= INFO_BYTES_MAX) else {
             return Self::default();

@@ -1,4 +1,4 @@
-//! A container's last words: where they are and what becomes of them.
+//! A container's termination message: its source and its text.
 //!
 //! Input: the annotations, mounts and exit of a container. Output: which file to read, whether the
 //! log may stand in, and the message for the status. Pure: the output names the file and the number

@@ -1,4 +1,4 @@
-//! What the runtime and the kernel say about one pod: plain data, no behaviour beyond look-ups.
+//! The runtime's and the kernel's reports about one pod: plain data, no behaviour beyond look-ups.
 //!
 //! Input of `runtime::plan` and `status::derive`; built from CRI answers in `observed::read` and
 //! changed only by `observed::store`. Lists are newest first, so "the current container of a name"
@@ -66,7 +66,7 @@ pub enum RunState {
     Running,
     /// Exited.
     Exited,
-    /// The runtime cannot tell.
+    /// The runtime does not know.
     Unknown,
 }
 
@@ -97,7 +97,7 @@ pub struct ObservedContainer {
     pub reason: String,
     /// The runtime's message, or the termination message once it was read.
     pub message: String,
-    /// Image as the runtime names it (a tag, else what the pod asked for).
+    /// Image as the runtime names it (a tag, else the reference in the pod's spec).
     pub image: String,
     /// `imageID` of the status: CRI's image ref, else its image id.
     pub image_id: String,

@@ -1,10 +1,10 @@
-//! What is known of a container that ran before the agent did.
+//! Restored probe state of a container that ran before the agent did.
 //!
 //! Pure. A restart of the agent must change nothing that users see: a container that began well
-//! before the agent keeps what it had. Where the pod's status says whether it had started and was
-//! ready, that is kept; a pod without one (static, no API server) is judged by time: a container
-//! that is older than its startup probe may take has passed it, or it would have been killed. A
-//! younger one is asked again, since taking it for started could let its liveness probe kill it.
+//! before the agent keeps its state. If the pod's status has its `started` and readiness, these are
+//! kept; a pod without one (static, no API server) is judged by time: a container that is older
+//! than its startup probe may take has passed it, or it would have been killed. A younger one is
+//! probed again, since taking it for started could let its liveness probe kill it.
 // k8s: pkg/kubelet/prober/worker.go doProbe, prober_manager.go setReadyStateOnKubeletRestart
 
 use std::time::Duration;
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_older_container_has_started_once_its_startup_probe_would_have_killed_it() {
-        // 5 failures at 10 s, and one period for what comes between.
+        // 5 failures at 10 s, and one period for the time between.
         for (before, started) in [(11, false), (50, false), (58, false), (60, true), (5000, true)] {
             assert_eq!(begins(probed(), json!({}), before).started, started, "{before}");
         }

@@ -1,4 +1,4 @@
-//! What the results of one container's probes mean, and when each is due next.
+//! The meaning of results of one container's probes, and the next due time of each.
 //!
 //! Pure. One `Machine` per container id. Times are durations since the prober began (monotonic),
 //! given by the caller. Output: due times and `Change`s, a `Change` only when a published result is
@@ -11,7 +11,7 @@
 //! Liveness and startup run at the ticks of a clock that began with the pod, as the kubelet's
 //! workers do, so that a container has as long to come up as it has there. A readiness probe that
 //! does not succeed also runs at once when something about its pod changes, which restarts its
-//! clock. What a probe counted goes over to the next attempt of its container.
+//! clock. The counts of a probe carry over to the next attempt of its container.
 // k8s: pkg/kubelet/prober/worker.go run, doProbe; prober_manager.go UpdatePodStatus
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub enum Outcome {
     Unknown,
 }
 
-/// A result to tell.
+/// A result to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Which probe.

@@ -240,7 +240,7 @@ fn a_change_of_the_pod_ends_no_initial_delay_and_moves_neither_liveness_nor_star
     assert_eq!(machine.due(Readiness), None);
 }
 
-/// Upstream's worker outlives its containers, and so does what it has counted.
+/// Upstream's worker outlives its containers, and so do its counts.
 #[test]
 fn the_next_attempt_of_a_container_counts_on() {
     let counted = |container: &Container, history: &[Outcome]| {

@@ -22,7 +22,7 @@ use crate::volume::layout::PodDirs;
 /// The node's side of all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeContext {
-    /// Name, addresses, memory, huge page sizes, what the runtime can do.
+    /// Name, addresses, memory, huge page sizes, features of the runtime.
     pub facts: NodeFacts,
     /// `--root-dir`.
     pub root_dir: PathBuf,

@@ -56,7 +56,7 @@ pub enum About {
     Node,
 }
 
-/// A warning to tell as an event.
+/// A warning to emit as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsWarning {
     /// The subject of the event.
@@ -82,7 +82,7 @@ enum Base {
     None,
 }
 
-/// DNS settings of a pod and what is wrong with them.
+/// DNS settings of a pod and the problems found in them.
 // k8s: pkg/kubelet/network/dns/dns.go GetPodDNS
 pub fn pod_dns(
     pod: &Pod,
@@ -155,7 +155,7 @@ fn loopback_dns(node_ips: &[IpAddr]) -> PodDns {
     PodDns { servers, searches: vec![".".to_owned()], options: Vec::new() }
 }
 
-/// The node hears of it, too: it is the one that lacks a setting.
+/// Also emits an event about the node, because it lacks a setting.
 fn missing_cluster_dns(pod: &Pod) -> [DnsWarning; 2] {
     let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
                \"ClusterFirst\" policy. Falling back to \"Default\" policy.";

@@ -1,4 +1,4 @@
-//! What the runtime is asked for: the RunPodSandbox and CreateContainer requests of a pod.
+//! The requests to the runtime: RunPodSandbox and CreateContainer of a pod.
 //!
 //! Input: `PodContext` and `ContainerContext`, gathered by the executor. Output: CRI's messages,
 //! equal to the kubelet's field by field, or an error in the kubelet's words. Pure: files that must

@@ -1,6 +1,6 @@
 //! Paths of a pod's logs. Those below the root directory are in `volume::layout`.
 //!
-//! All of them are the kubelet's, because either agent must find what the other left. Pure text.
+//! All of them are the kubelet's, because either agent must find the files of the other. Pure text.
 
 use k8s_openapi::api::core::v1::Pod;
 

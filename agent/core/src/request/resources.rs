@@ -62,7 +62,7 @@ pub fn overhead_resources(node: &NodeContext, pod: &Pod) -> v1::LinuxContainerRe
     linux(node, Some(cpu), cpu, of("memory").unwrap_or(Amount::ZERO))
 }
 
-/// A container's resources; also what `UpdateContainerResources` is sent.
+/// A container's resources; also the content of `UpdateContainerResources`.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go generateLinuxContainerResources
 pub fn container_resources(
     node: &NodeContext,

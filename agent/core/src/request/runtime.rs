@@ -1,4 +1,4 @@
-//! What the runtime says about itself: from its answers to what the node needs of them. Pure.
+//! The runtime's facts about itself, from its answers to the node's needs. Pure.
 
 use pintle_cri_v1 as v1;
 

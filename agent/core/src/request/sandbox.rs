@@ -36,7 +36,7 @@ pub struct SandboxConfig {
     pub config: v1::PodSandboxConfig,
     /// `runtime_handler` of the request.
     pub handler: String,
-    /// Warnings to tell as events when the sandbox is run.
+    /// Warnings to emit as events when the sandbox is run.
     pub warnings: Vec<DnsWarning>,
 }
 

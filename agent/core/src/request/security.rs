@@ -1,8 +1,8 @@
 //! A container's rights: user, groups, capabilities, profiles, namespaces, masked paths.
 //!
-//! Input: the pod's and the container's security context and what the image says of its user.
-//! Output: CRI's security context, or the refusal that keeps the container waiting. The container's
-//! settings win over the pod's field by field. Pure.
+//! Input: the pod's and the container's security context and the image's user. Output: CRI's
+//! security context, or the refusal that keeps the container waiting. The container's settings win
+//! over the pod's field by field. Pure.
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, Pod, PodSecurityContext, SELinuxOptions, SecurityContext,
@@ -141,7 +141,7 @@ pub struct SecurityPolicy {
     pub seccomp_dir: String,
     /// `seccompDefault`: the runtime's profile where the pod names none.
     pub seccomp_default: bool,
-    /// Paths of this host's CPUs to hide beside the usual ones:
+    /// Paths of this host's CPUs to hide in addition to the usual ones:
     /// `/sys/devices/system/cpu/cpu<n>/thermal_throttle` where it exists.
     pub extra_masked_paths: Vec<String>,
 }

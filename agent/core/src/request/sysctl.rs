@@ -102,7 +102,7 @@ impl AllowList {
         Ok(Self { entries })
     }
 
-    /// Refuses a pod that sets what it must not.
+    /// Refuses a pod that sets a forbidden sysctl.
     // k8s: pkg/kubelet/sysctl/allowlist.go Admit
     pub fn admit(&self, pod: &Pod) -> Result<(), SysctlError> {
         let spec = pod::spec(pod);

@@ -1,4 +1,4 @@
-//! What recordings do not show: pod-level resources, swap, cgroup v2, overhead, users, images.
+//! Cases missing in recordings: pod-level resources, swap, cgroup v2, overhead, users, images.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

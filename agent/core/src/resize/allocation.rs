@@ -89,7 +89,7 @@ impl PodResources {
     }
 }
 
-/// The node resources that a pod holds: the larger of what was allocated and what is still in
+/// The node resources that a pod holds: the larger of the allocated amount and the amount still in
 /// force, container by container, so that room counts as free only once it is.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests, UseStatusResources
 pub fn held_requests(pod: &Pod, actuated: &PodResources) -> Amounts {
@@ -128,7 +128,7 @@ fn largest(given: Option<&List>, forced: Option<&List>) -> Option<List> {
     changed.then_some(list)
 }
 
-/// True when both say the same, whatever the notation; empty and absent are the same.
+/// True when both are equal, whatever the notation; empty and absent are the same.
 pub fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> bool {
     let none = ResourceRequirements::default();
     let (a, b) = (a.unwrap_or(&none), b.unwrap_or(&none));

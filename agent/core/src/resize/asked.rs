@@ -1,4 +1,4 @@
-//! What a change of a pod's spec asks to be resized, for the counters. Pure.
+//! The resizes that a change of a pod's spec requests, for the counters. Pure.
 // k8s: pkg/kubelet/kubelet.go recordContainerResizeOperations, resizeOperationForResources
 
 use std::cmp::Ordering;

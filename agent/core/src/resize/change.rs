@@ -1,4 +1,4 @@
-//! What a running container needs so that what it has becomes what it was given.
+//! The update that a running container needs to reach its allocated resources.
 //!
 //! Input: allocated and in-force requirements, the container's resize policy. Output: nothing, an
 //! update while it runs, or a restart. Pure. Only CPU and memory can change; everything else in
@@ -16,7 +16,7 @@ use pintle_api_types::ids::ContainerId;
 use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 
-/// The numbers that can change; 0 for what is not set.
+/// The numbers that can change; 0 for an unset one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Memory limit in bytes.
@@ -124,7 +124,7 @@ pub fn pod_level_differs(pod: &Pod, actuated: &PodResources) -> bool {
     figures(pod::spec(pod).resources.as_ref()) != figures(actuated.pod.as_ref())
 }
 
-/// True while some running container, or the pod as a whole, does not have what it was given.
+/// True while some running container, or the pod as a whole, lacks its allocated resources.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go IsPodResizeInProgress
 pub fn is_in_progress(pod: &Pod, observed: &ObservedPod, actuated: &PodResources) -> bool {
     let spec = pod::spec(pod);

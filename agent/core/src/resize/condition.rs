@@ -1,4 +1,4 @@
-//! What the pod's status says of its resize: pending, or in progress.
+//! The conditions of the pod's resize: pending, or in progress.
 //!
 //! Pure. A condition is there or it is not; there is no `False`. Its generation is that of the
 //! spec that asked for the resize.
@@ -26,7 +26,7 @@ pub const ERROR: &str = "Error";
 pub struct ResizeCondition {
     /// `Deferred`, `Infeasible`, `Error` or empty.
     pub reason: String,
-    /// Sentence for people.
+    /// Sentence for users.
     pub message: String,
     /// Generation of the spec.
     pub generation: Option<i64>,

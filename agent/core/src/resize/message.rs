@@ -1,4 +1,4 @@
-//! Texts of a resize's events: a sentence and what the pod asks for, as JSON.
+//! Texts of a resize's events: a sentence and the requested resources, as JSON.
 // k8s: pkg/kubelet/events/resize.go
 
 use std::collections::BTreeMap;

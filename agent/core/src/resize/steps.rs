@@ -1,9 +1,9 @@
 //! In which order limits are written, so that no container ever has more than its pod.
 //!
-//! Input: the pod cgroup's numbers now and then, and the containers to update. Output: steps.
-//! Pure. Memory comes before CPU. What grows is written to the pod first and then to its
-//! containers, what shrinks to the containers first; among containers decreases come before
-//! increases. Nothing is written twice.
+//! Input: the pod cgroup's numbers now and then, and the containers to update. Output: steps. Pure.
+//! Memory comes before CPU. Increases are written to the pod first and then to its containers,
+//! decreases to the containers first; among containers decreases come before increases. Nothing is
+//! written twice.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction
 
 use super::change::{ContainerUpdate, Figures};
@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         /// At no point do the containers together have more than the pod, if they did not before
-        /// and will not afterwards; and every container ends with what it was given.
+        /// and will not afterwards; and every container ends with its allocated resources.
         #[test]
         fn containers_never_have_more_than_their_pod(
             pairs in prop::collection::vec(((1_i64..50, 1_i64..50), (1_i64..50, 1_i64..50)), 1..6),

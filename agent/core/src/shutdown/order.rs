@@ -1,8 +1,8 @@
-//! One shutdown: which group it is at, until when, and what that means for a pod.
+//! One shutdown: its current group, until when, and the meaning for a pod.
 //!
-//! Pure. A pod of a group that is under way ends within what is left of the group's time. A pod
-//! that is found later than its group, by an agent that came in the middle, ends at once. Owner:
-//! `Pods`. It only goes forward; each group's time is on the monotonic clock.
+//! Pure. A pod of a group that is under way ends within the rest of the group's time. A pod that is
+//! found later than its group, by an agent that came in the middle, ends at once. Owner: `Pods`. It
+//! only goes forward; each group's time is on the monotonic clock.
 
 use serde::{Deserialize, Serialize};
 

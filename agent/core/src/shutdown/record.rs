@@ -1,8 +1,9 @@
-//! What an agent leaves for the next one: since when the node shuts down, and how far it came.
+//! The record that an agent leaves for the next one: since when the node shuts down, and its
+//! progress.
 //!
-//! The kubelet's file and its fields, with three more that it passes over: an agent that dies in
-//! the middle goes on where it was. Pure: text in, text out. The clock of people, because it is all
-//! that outlasts a process that others read as well.
+//! The kubelet's file and its fields, with three more that the kubelet ignores: an agent that dies
+//! in the middle continues there. Pure: text in, text out. Times are of the wall clock, because
+//! only that outlasts a process and is common to other readers.
 // k8s: pkg/kubelet/nodeshutdown/storage.go
 
 use std::time::Duration;

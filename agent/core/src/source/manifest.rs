@@ -1,9 +1,9 @@
 //! Bytes of a manifest to static pods.
 //!
 //! Input: YAML or JSON bytes from a file (one pod) or a URL (a pod or a list), and their origin.
-//! Output: defaulted, validated pods with their static identity, or a `ManifestError` that says
-//! line and field. Pure; never panics whatever the bytes (`fuzz_manifest`). Bounds: 10 MiB of
-//! text, 128 levels of nesting, 100,000 values, and 20,000 that aliases repeat.
+//! Output: defaulted, validated pods with their static identity, or a `ManifestError` with line and
+//! field. Pure; never panics whatever the bytes (`fuzz_manifest`). Bounds: 10 MiB of text, 128
+//! levels of nesting, 100,000 values, and 20,000 that aliases repeat.
 
 use k8s_openapi::api::core::v1::Pod;
 use thiserror::Error;
@@ -173,7 +173,7 @@ fn syntax(line: Option<u64>, field: String, message: impl Into<String>) -> Manif
     ManifestError::Syntax { line, field, message: message.into() }
 }
 
-/// A manifest and what stands in front of the pod's field paths in it.
+/// A manifest and the prefix of the pod's field paths in it.
 struct Located<'a> {
     bytes: &'a [u8],
     prefix: String,

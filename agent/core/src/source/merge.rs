@@ -1,4 +1,4 @@
-//! Merge: from what each source has to what changed.
+//! Merge: from the full content of each source to the changes.
 //!
 //! Input: readings of the sources. Output: `SourceUpdate`s in an order in which they may be
 //! applied: removals first, since a changed static pod is a removal and an addition of the same
@@ -79,7 +79,7 @@ impl Sources {
         let Reading { pods: mut read, mut problems, unreadable } = reading;
         let known = self.problems.remove(&kind).unwrap_or_default();
         let known_by_place = ByPlace::new(&known, place);
-        // What a source repeats because it cannot read more is no news.
+        // A reading with problems may repeat old pods, which is no news.
         let news = problems.is_empty();
         // Admission is first come, first served, also after a restart of the agent.
         // k8s: pkg/kubelet/kubelet.go HandlePodAdditions
@@ -229,7 +229,7 @@ fn take(
     (Taken { read: again, pod }, update)
 }
 
-/// The pod to keep and what changed.
+/// The pod to keep and its change.
 // k8s: pkg/kubelet/config/config.go checkAndUpdatePod
 fn merge_one(
     old: Option<&Arc<Pod>>,

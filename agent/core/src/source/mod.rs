@@ -99,7 +99,7 @@ pub struct Reading {
     pub pods: Vec<(Arc<Pod>, UnixNanos)>,
     /// Its broken manifests; shared, because most are in the next reading, too.
     pub problems: Vec<Arc<Problem>>,
-    /// Pods that cannot be read: whatever is known of them stays, and so does what runs.
+    /// Pods that cannot be read: their known versions stay, and so do their running containers.
     pub unreadable: BTreeSet<PodUid>,
 }
 

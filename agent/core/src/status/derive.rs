@@ -1,4 +1,4 @@
-//! `derive`: the `PodStatus` that users see, from what is wanted and what is there.
+//! `derive`: the `PodStatus` that users see, from desired and observed state.
 //!
 //! Input: `DeriveInput`, which holds the last status, so that facts that stick (start time,
 //! transition times, a terminal phase, a termination that the runtime forgot) are carried from one
@@ -39,7 +39,7 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
         return refused(input, previous, verdict);
     }
     if phase::is_terminal(previous.phase.as_deref()) && never_existed(input, previous) {
-        // Refused by an earlier run of the agent: it stays as it was said.
+        // Refused by an earlier run of the agent: its status stays as reported.
         let observed_generation = input.pod.metadata.generation.max(previous.observed_generation);
         return PodStatus { observed_generation, ..previous.clone() };
     }
@@ -124,9 +124,9 @@ impl Lists {
     }
 }
 
-/// True when a container would leave its end although nothing allows that. A runtime that
-/// lost its state must not make a finished job look unfinished. One that failed may be made again
-/// in another sandbox where its pod restarts on failure, whatever its own policy.
+/// True when a container would leave its terminal state although no rule allows that. A runtime
+/// that lost its state must not make a finished job look unfinished. A failed one may be created
+/// again in another sandbox if its pod restarts on failure, whatever its own policy.
 // k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
 fn forbidden(input: &DeriveInput, previous: &PodStatus, news: &Statuses) -> bool {
     let spec = pod::spec(input.pod);
@@ -257,8 +257,8 @@ fn report_phase(
     }
 }
 
-/// The node ends the pod although it did nothing wrong. One that exceeds its own limits, or that was
-/// never let in, is no target of a disruption.
+/// The node ends the pod although it did nothing wrong. A pod that exceeds its own limits, or was
+/// never admitted, is no target of a disruption.
 // k8s: pkg/kubelet/eviction/eviction_manager.go evictPod, its callers' condition
 fn is_disruptive(verdict: &Verdict) -> bool {
     let reason = verdict.reason.as_str();

@@ -1,4 +1,4 @@
-//! How a container ended: the runtime's answer, completed by what only the kernel saw.
+//! The end of a container: the runtime's answer, completed by the kernel's evidence.
 //!
 //! Input: an `ObservedContainer`. Output: `Ended`, or `None` while it has not ended. Rules:
 //! - The runtime's exit code, reason and time stand whenever it has them.
@@ -27,7 +27,7 @@ pub struct Ended {
     pub exit_code: i32,
     /// `Completed`, `Error`, `OOMKilled`, …
     pub reason: String,
-    /// Message for people; may be empty.
+    /// Message for users; may be empty.
     pub message: String,
     /// When.
     pub finished_at: UnixNanos,

@@ -1,6 +1,6 @@
-//! Status: from desired and observed to the `PodStatus` that users see, to what is written of it to
-//! the API server, and to the sentence that says why a pod is not running. Everything is pure but
-//! for `writer`, which talks to the API server.
+//! Status: from desired and observed to the `PodStatus` that users see, to its write to the API
+//! server, and to the sentence that explains why a pod is not running. Everything is pure but for
+//! `writer`, which sends requests to the API server.
 
 pub(crate) mod conditions;
 mod container;
@@ -54,7 +54,7 @@ pub enum Lifecycle {
 pub struct Waiting {
     /// PascalCase reason: `CrashLoopBackOff`, `ErrImagePull`, `CreateContainerConfigError`, …
     pub reason: String,
-    /// Sentence for people.
+    /// Sentence for users.
     pub message: String,
 }
 
@@ -69,19 +69,19 @@ pub struct ProbeView {
     pub started: BTreeMap<ContainerId, bool>,
 }
 
-/// A verdict over the whole pod that overrides what its containers say: deadline, eviction,
-/// refused admission.
+/// A verdict over the whole pod that overrides its containers' states: deadline, eviction, refused
+/// admission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// `Failed` always; kept as text because it is the API's.
     pub phase: String,
     /// `DeadlineExceeded`, `Evicted`, …
     pub reason: String,
-    /// Sentence for people.
+    /// Sentence for users.
     pub message: String,
 }
 
-/// How the message of a pod begins that was not let in.
+/// Prefix of the message of a pod that was not admitted.
 // k8s: pkg/kubelet/kubelet.go rejectPod
 pub const REJECTED: &str = "Pod was rejected: ";
 

@@ -1,4 +1,4 @@
-//! What holds of every status, whatever came before it.
+//! Properties of every status, whatever came before it.
 //!
 //! A history is one pod with several worlds in a row, each derived from the status before it: the
 //! record may change at will, the clock and the pod's life only go on.
@@ -14,8 +14,8 @@ use super::{Lifecycle, Verdict, Waiting, is_terminal};
 use crate::observed::{KernelExit, ObservedContainer, ObservedPod, RunState};
 use pintle_api_types::ids::UnixNanos;
 
-/// A pod's containers as a record has them, newest first: the runtime gives each attempt's name once,
-/// and stamps what it makes one after the other.
+/// A pod's containers as a record has them, newest first: the runtime gives each attempt's name
+/// once, and its creation times increase.
 fn any_containers() -> impl Strategy<Value = Vec<ObservedContainer>> {
     prop::collection::vec(any_container(), 0..6).prop_map(|mut containers| {
         let key = |c: &ObservedContainer| (Reverse(c.restart_count), c.name.clone());
@@ -28,7 +28,7 @@ fn any_containers() -> impl Strategy<Value = Vec<ObservedContainer>> {
     })
 }
 
-/// One moment: record, clock's advance in seconds, whether the pod's life goes on, what ends it.
+/// One moment: record, clock's advance in seconds, true if the pod's life goes on, its verdict.
 #[derive(Clone, Debug)]
 struct Moment {
     observed: Option<(Vec<bool>, Vec<ObservedContainer>)>,

@@ -1,4 +1,4 @@
-//! What the kernel answers when a pod's cgroup is read, computed from what was written to it.
+//! The kernel's answer when a pod's cgroup is read, computed from the written values.
 //!
 //! Input: the limits that the pod's cgroup was given. Output: the values of its files. Upstream
 //! reads the files at each sync; the answer follows from the limits and the cgroup version, so the

@@ -1,8 +1,8 @@
 //! `resources` and `allocatedResources` of a status.
 //!
-//! A running container shows what the runtime has in force for the resources that can change while
-//! it runs, else what the spec asks for. A pod shows what it was given until the API server knows
-//! that it runs, from then on what its cgroup has, and without a cgroup what its own spec names.
+//! A running container shows the runtime's values in force for the resources that can change while
+//! it runs, else those of the spec. A pod shows its allocated resources until the API server knows
+//! that it runs, from then on those of its cgroup, and without a cgroup those of its own spec.
 
 use std::collections::BTreeMap;
 

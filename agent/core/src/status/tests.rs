@@ -1,4 +1,4 @@
-//! Tests of `derive` beyond what recordings hold: sidecars, lost containers, restarts of the agent,
+//! Tests of `derive` beyond the recordings: sidecars, lost containers, restarts of the agent,
 //! verdicts, bounds, and properties over arbitrary worlds.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
@@ -531,7 +531,7 @@ fn addresses_put_the_nodes_family_first_and_host_network_takes_the_nodes() {
     assert_eq!(ips(world.derive()), ["10.0.0.7", "fd00::7"]);
     world.previous = None;
     world.node.host_ips = vec![six, "192.0.2.2".parse().expect("an address")];
-    // What the Node object says first is not what --node-ip says.
+    // The first address of the Node object differs from --node-ip.
     assert_eq!(ips(world.derive()), ["10.0.0.7", "fd00::7"]);
     world.previous = None;
     world.node.prefers_v6 = true;

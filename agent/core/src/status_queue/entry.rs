@@ -1,4 +1,4 @@
-//! One object of the API server in the status queue: what we have, what it has, what follows from that.
+//! One object of the API server in the status queue: our state, its copy, and the next request.
 //!
 //! Pure. A entry has the pod's last status, or for a mirror pod those of every static pod of that
 //! name, since a changed manifest is another pod and both are there for a while.
@@ -96,14 +96,14 @@ impl PodEntry {
         }
     }
 
-    /// A complete list has this copy. One that is older than what is known, or that was deleted,
-    /// may be what a restored store has: the API server is asked.
+    /// A complete list has this copy. A copy older than the known one, or a deleted one, may come
+    /// from a restored store: the API server is asked.
     pub(super) fn listed(&mut self, copy: &Pod) {
         let uid = &copy.metadata.uid;
         let known = self.copy.as_deref().filter(|known| known.metadata.uid == *uid);
         let back = known.is_some_and(|known| version(copy) < version(known));
         let deleted = self.deleted.as_ref() == Some(&pod::uid(copy));
-        // What our deletion leaves for finalizers has no grace.
+        // The rest of our deletion, which finalizers keep, has no grace.
         let anew = deleted && copy.metadata.deletion_grace_period_seconds != Some(0);
         if back || anew {
             self.deleted = None;
@@ -111,8 +111,8 @@ impl PodEntry {
         }
     }
 
-    /// Takes the copy of an answer. Requests see the newest state: one that is older than what was
-    /// known before it was asked for is what a restored store has.
+    /// Takes the copy of an answer. Requests see the newest state: a copy older than the one known
+    /// before the request comes from a restored store.
     fn answer(&mut self, copy: Arc<Pod>) {
         let is_back = version(&copy) < self.begun_with;
         match is_back {
@@ -291,7 +291,7 @@ impl PodEntry {
         }
     }
 
-    /// Remembers why something is not written, and since when by people's clock.
+    /// Remembers why a change is not written, and since when by the wall clock.
     fn note(&mut self, answer: &Answer, creating: bool, now: UnixNanos) {
         let words = match answer {
             Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,

@@ -1,4 +1,4 @@
-//! `merged`: what the API server's copy of a status should become, given ours.
+//! `merged`: the new status of the API server's copy, given ours.
 //!
 //! Pure. Most of a status is ours alone. Other writers own the conditions that we do not know, the
 //! claims and the nomination, and those stay as they are. Two fields never go back, whichever
@@ -45,7 +45,7 @@ pub fn mirrored(api: &PodStatus, ours: &PodStatus) -> PodStatus {
     }
 }
 
-/// Foreign conditions as the API server has them, then ours. That the node ended the pod is said
+/// Foreign conditions as the API server has them, then ours. The disruption condition is set
 /// together with the terminal phase, and kept afterwards.
 fn conditions(api: &PodStatus, ours: &PodStatus, ends: bool) -> Vec<PodCondition> {
     let is_owned = |condition: &&PodCondition| OWNED.contains(&&*condition.type_);

@@ -1,11 +1,11 @@
 //! The status queue: which status, deletion or mirror pod is to be written to the API server now.
 //!
 //! Pure. Input: statuses of the workers, the API server's copies of the pods as the watch shows
-//! them, and answers to earlier requests. Output: `Request`s. What is written is always the
-//! difference between our status and the newest copy, so a status that is overtaken by the next one
-//! is never sent, and a copy that another writer has changed is put right. Nothing is dropped
-//! before the API server has it or says that the pod is gone: an outage only delays. Bounds: one
-//! request under way for each pod, `FLIGHTS_MAX` in all; retries wait up to `RETRY.1`.
+//! them, and answers to earlier requests. Output: `Request`s. Each patch is the difference between
+//! our status and the newest copy, so a status that is overtaken by the next one is never sent, and
+//! a copy that another writer has changed is put right. Nothing is dropped before the API server
+//! has it or reports that the pod is gone: an outage only delays. Bounds: one request under way for
+//! each pod, `FLIGHTS_MAX` in all; retries wait up to `RETRY.1`.
 // k8s: pkg/kubelet/status/status_manager.go
 
 mod entry;
@@ -35,9 +35,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// to remove a pod without grace by itself.
 const GATHER: Duration = Duration::from_millis(100);
 const GATHER_GOING: Duration = Duration::from_secs(1);
-/// The same until a container has been started, and while the pod is stopped: what is said of an
-/// accepted pod, of its sandbox and of its container comes together when the pod starts as fast as
-/// pods do, and so do the containers' ends and the pod's. Of many pods each has to wait for those
+/// The same until a container has been started, and while the pod is stopped: the statuses of an
+/// accepted pod, of its sandbox and of its container are one write when the pod starts at the usual
+/// speed, and so do the containers' ends and the pod's. Of many pods each has to wait for those
 /// before it. One takes two cores about 100 ms, and this is for half of that speed: a hundred pods
 /// that start cost one write of a status each instead of three, and one instead of three to end.
 const GATHER_CHANGING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
@@ -67,7 +67,7 @@ pub enum Input {
     Gone(PodUid),
     /// The API server has this pod, or this mirror pod.
     Seen(Arc<Pod>),
-    /// A complete list of what the API server has shows this copy; its metadata is enough.
+    /// A complete list of the API server's objects shows this copy; its metadata is enough.
     Listed(Arc<Pod>),
     /// It has it no longer.
     Unseen(Arc<Pod>),
@@ -317,7 +317,7 @@ impl StatusQueue {
         }
         self.look_at(&key, now.mono);
         if back {
-            // What waited for the API server need not wait any longer.
+            // Entries that waited for the API server need not wait any longer.
             for entry in self.entries.values_mut() {
                 entry.retry_at = None;
             }
@@ -383,7 +383,7 @@ impl StatusQueue {
     }
 }
 
-/// How long what is said of a pod on its way may gather while so many others wait as well.
+/// How long statuses of a changing pod may gather while so many other pods wait as well.
 fn gather_among(others: usize) -> Duration {
     let others = u32::try_from(others).unwrap_or(u32::MAX);
     let (least, most) = GATHER_CHANGING;

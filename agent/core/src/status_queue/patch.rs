@@ -3,7 +3,7 @@
 //! Pure. Input: the status that the API server has and the one it should have. Output: the body of
 //! a PATCH, which names the pod's uid, so that it never hits a later pod of that name; `None` when
 //! nothing differs. Lists that the API merges by key (conditions, addresses) are patched item by
-//! item, so that what others have written meanwhile stays; other lists are replaced.
+//! item, so that items written by others stay; other lists are replaced.
 // k8s: pkg/util/pod/pod.go preparePatchBytesForPodStatus
 
 use k8s_openapi::api::core::v1::PodStatus;

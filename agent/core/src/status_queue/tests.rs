@@ -491,7 +491,7 @@ fn start_of_a_sidecar_is_written_before_the_next_container_changes() {
     let side = |started: bool| json!({"name": "s", "containerID": "1", "started": started});
     let init = json!({"name": "i", "containerID": "2", "started": false});
     let status = |all: Value| json!({"phase": "Pending", "initContainerStatuses": all});
-    // What the API server has, what we have, stage, whether it is written at once.
+    // The API server's status, ours, stage; true if it is written at once.
     let table = [
         (status(json!([])), status(json!([side(true)])), Stage::Syncing, true),
         (status(json!([side(false)])), status(json!([side(true)])), Stage::Syncing, true),

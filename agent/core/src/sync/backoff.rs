@@ -1,9 +1,9 @@
 //! Crash-loop back-off of one pod's containers: how long a dead container has to wait.
 //!
-//! Pure table, keyed by container name and a fingerprint of what a user may change to fix the
-//! crash (image, resources), so that a changed container starts afresh. Bounded by the number of
-//! containers of the pod: an entry replaces the one of the same name. A wait is measured from the
-//! container's end, as upstream does.
+//! Pure table, keyed by container name and a fingerprint of the fields that a user may change to
+//! fix the crash (image, resources), so that a changed container starts afresh. Bounded by the
+//! number of containers of the pod: an entry replaces the one of the same name. A wait is measured
+//! from the container's end, as upstream does.
 // k8s: staging/src/k8s.io/client-go/util/flowcontrol/backoff.go, pkg/kubelet/kuberuntime doBackOff
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// the longest wait has another cause: the agent was away.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// A failed attempt waits before the next one; what does not depend on it goes on.
+/// The wait of a failed attempt before the next one; independent actions go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// Not before this.

@@ -1,4 +1,4 @@
-//! What to do next for a pod that may run, in which order to stop it, how long to wait.
+//! The next actions of a pod that may run, the order of its stop, the length of waits.
 
 pub mod backoff;
 pub mod plan;

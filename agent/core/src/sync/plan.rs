@@ -1,11 +1,11 @@
-//! `plan(desired, observed) -> actions`: what a pod's worker does next while the pod may run.
+//! `plan(desired, observed) -> actions`: the next actions of a pod's worker while the pod may run.
 //!
 //! Pure: no clock, no I/O. The order of the actions is the order in which they are executed, one
-//! after the other; what the kubelet would do in one `SyncPod` is one plan here. The decisions
-//! follow upstream's `computePodActions`, so that either agent continues where the other stopped:
+//! after the other; the work of one `SyncPod` of the kubelet is one plan here. The decisions follow
+//! upstream's `computePodActions`, so that either agent continues where the other stopped:
 //!
-//! 1. no usable sandbox: kill what is left, create one, start the first init container or, without
-//!    init containers, every main container;
+//! 1. no usable sandbox: kill the remaining containers, create one, start the first init container
+//!    or, without init containers, every main container;
 //! 2. sandbox fine: ephemeral containers, then init containers and sidecars (`plan_init`), then,
 //!    once the pod is initialised, main containers;
 //! 3. nothing runs and nothing will: kill the pod's remains (sidecars, sandbox).
@@ -49,7 +49,7 @@ pub enum KillReason {
 pub struct PodResize {
     /// Containers that are updated as they run.
     pub updates: Vec<ContainerUpdate>,
-    /// The pod's own numbers change beyond what the updates need.
+    /// The pod's own numbers change beyond the needs of the updates.
     pub pod_changes: bool,
     /// Requirements at pod level that are in force afterwards.
     pub of_pod: Option<ResourceRequirements>,
@@ -100,13 +100,13 @@ pub enum Action {
         name: String,
         /// Which list it stands in.
         kind: ContainerKind,
-        /// Restart count of the new attempt; `None` when no earlier attempt is known to the
-        /// runtime, so that the log files have to tell.
+        /// Restart count of the new attempt; `None` when the runtime knows no earlier attempt, so
+        /// that the log files decide.
         restart_count: Option<u32>,
         /// The sandbox; `None` when it is created earlier in the same plan.
         sandbox: Option<SandboxId>,
     },
-    /// Bring running containers and the pod's cgroup to what the pod was given.
+    /// Bring running containers and the pod's cgroup to the allocated resources.
     ResizePod(Box<PodResize>),
     /// Remove a sandbox that is not ready and has no container.
     RemoveSandbox {
@@ -236,7 +236,7 @@ pub struct Wanted<'a> {
     pub restarts: bool,
 }
 
-/// Decides what to do next for a pod that may run.
+/// Decides the next actions of a pod that may run.
 pub fn plan(input: &PlanInput<'_>) -> Plan {
     let Some(spec) = input.pod.spec.as_ref() else { return Plan::default() };
     if pod::is_deleted(input.pod) {
@@ -349,7 +349,7 @@ fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'
             }
             continue;
         };
-        // People know its end, which may be one that nothing leaves: the list that shows it decides.
+        // Its end is already published and may be final: the list that shows the end decides.
         if running.certain_end().is_some() {
             kept += 1;
             continue;
@@ -383,8 +383,8 @@ fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'
     }
 }
 
-/// Notes what the running container needs to have what it was given; false when it has to restart
-/// for it, which the caller sees to.
+/// Adds the update that the running container needs to reach its allocated resources; false when it
+/// has to restart for it, which the caller does.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go computePodResizeAction
 pub fn resize(
     input: &PlanInput<'_>,
@@ -452,8 +452,8 @@ fn append_ephemeral(
     }
 }
 
-/// Appends starts in order; what is in back-off is held, and a held init container holds all
-/// that comes after it.
+/// Appends starts in order; a start in back-off is held, and a held init container holds all later
+/// ones.
 fn append_starts(
     plan: &mut Plan,
     input: &PlanInput<'_>,
@@ -479,7 +479,7 @@ fn append_starts(
 }
 
 fn held(input: &PlanInput<'_>, container: &Container) -> Option<Held> {
-    // What its last start failed for is shown until that is tried again.
+    // The failure of its last start is shown until the next try.
     paused(input, &container.name).or_else(|| in_crash_loop(input, container))
 }
 
@@ -506,7 +506,7 @@ pub fn key(container: &Container) -> Key<'_> {
     Key { name: &container.name, fingerprint: print.number() }
 }
 
-/// Kills what is left of a pod; nothing when nothing is left.
+/// Kills the rest of a pod; nothing when nothing is left.
 fn kill_remains(observed: &ObservedPod) -> Vec<Action> {
     let left = observed.any_running() || observed.sandboxes.iter().any(|s| s.ready);
     if left { vec![Action::KillPod { grace_seconds: None }] } else { Vec::new() }
@@ -568,7 +568,7 @@ pub fn remove(container: &ObservedContainer, keep_logs: bool) -> Action {
     Action::RemoveContainer { id, name, keep_logs }
 }
 
-/// True when the container's image or name is no longer what it was created from.
+/// True when the container's image or name differs from those it was created with.
 pub(crate) fn definition_changed(container: &Container, observed: &ObservedContainer) -> bool {
     observed.hash.is_some_and(|hash| hash != pod::hash::container_hash(container))
 }

@@ -1,8 +1,8 @@
 //! The part of `plan` that walks a pod's init containers and sidecars.
 //!
 //! Pure. The walk goes from the last init container backwards to the first one with a status,
-//! because the records of earlier, completed ones may have been removed from the runtime; what
-//! comes before that one was initialised once, and only sidecars among it are kept running.
+//! because the records of earlier, completed ones may have been removed from the runtime; earlier
+//! ones have completed once, and only sidecars among them are kept running.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go computeInitContainerActions
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
@@ -15,7 +15,7 @@ use crate::sync::plan::{
 use crate::sync::restart;
 use pintle_api_types::pod;
 
-/// Fills `wanted` with what the init containers need; true when main containers may start.
+/// Fills `wanted` with the actions of the init containers; true when main containers may start.
 pub fn plan_init<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'a>) -> bool {
     let init = spec.init_containers.as_deref().unwrap_or_default();
     if init.is_empty() {
@@ -105,7 +105,7 @@ impl<'a> Walk<'_, 'a> {
         running: &ObservedContainer,
         wanted: &mut Wanted<'a>,
     ) {
-        // As for a main container: what has ended by itself is not killed.
+        // As for a main container: a container that ended by itself is not killed.
         if running.certain_end().is_some() {
             return;
         }
@@ -172,8 +172,8 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-/// The newest attempt of a container, if it belongs to the newest sandbox or may still run: what
-/// an init container did in an earlier sandbox counts for nothing in this one, even if its record
+/// The newest attempt of a container, if it belongs to the newest sandbox or may still run: the
+/// result of an init container in an earlier sandbox does not count in this one, even if its record
 /// is still there, but it must have ended before it is started again.
 fn in_current_sandbox<'a>(observed: &'a ObservedPod, name: &str) -> Option<&'a ObservedContainer> {
     let sandbox = &observed.newest_sandbox()?.id;

@@ -1,4 +1,4 @@
-//! Whether a container that is not running is started again, given what was observed of it.
+//! Decides if a container that is not running is started again, given its observed attempts.
 //!
 //! Pure; the policies and rules themselves are in `pod::restart`. A rule needs an exit code and is
 //! therefore never asked for a container that still runs.
@@ -20,7 +20,7 @@ pub fn returns_after_kill(container: &Container, spec: &PodSpec) -> bool {
     }
 }
 
-/// True when the container is to be started now, its newest attempt being what was observed.
+/// True when the container is to be started now, given its newest observed attempt.
 // k8s: pkg/kubelet/container/helpers.go ShouldContainerBeRestarted
 pub fn should_start(container: &Container, pod: &Pod, observed: &ObservedPod) -> bool {
     if pintle_api_types::pod::is_deleted(pod) {

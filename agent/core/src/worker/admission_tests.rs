@@ -1,7 +1,8 @@
 //! Admission and resizes through the whole core: a runtime of a few lines answers its commands.
 //!
-//! What a single function decides stands beside it; here is what comes of it for a pod: refused,
-//! let in at others' cost, resized now, later or never, and all of it over a restart.
+//! Effects of admission on a pod through the whole core: refused, admitted with victims, resized
+//! now, later or never, and all of it over a restart. Single functions are tested next to their
+//! code.
 
 use std::time::Duration;
 

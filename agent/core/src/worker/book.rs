@@ -38,7 +38,7 @@ impl Pods {
         self.notes.unsaved
     }
 
-    /// Both checkpoints: what pods were given, and what they have in force.
+    /// Both checkpoints: allocated resources of pods, and those in force.
     pub fn checkpoints(&mut self) -> (Draft, Draft) {
         self.notes.unsaved = false;
         for uid in std::mem::take(&mut self.book.stale) {

@@ -1,4 +1,4 @@
-//! What a worker does when something changed that its pod refers to.
+//! A worker's reaction to a change of an object that its pod refers to.
 //!
 //! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
 //! up nothing; a pod that failed for want of an object goes on when that appears. A pod with an
@@ -21,7 +21,7 @@ impl Worker {
             self.refresh_at = None;
             self.refresh_failures = 0;
         }
-        // What waited for it need not wait any longer; other failures keep their pace.
+        // Actions that waited for it need not wait any longer; other failures keep their pace.
         let waits = |reason: &str| WAIT_FOR_CONTENT.contains(&reason);
         if self.last_failure.as_ref().is_some_and(|failure| waits(&failure.reason)) {
             self.retry_at = None;

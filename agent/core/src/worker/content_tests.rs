@@ -1,4 +1,4 @@
-//! What a worker does when something changed that its pod refers to, through the whole core.
+//! A worker's reaction to a change of an object that its pod refers to, through the whole core.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::sync::plan::Action;
 use crate::worker::{Command, Failure, Input, Pods, Settings, testing as core};
 use pintle_api_types::ids::{Now, PodUid};
 
-/// One pod, what the runtime has of it, and which actions fail.
+/// One pod, its record from the runtime, and the actions that fail.
 struct Context {
     pods: Pods,
     now: Now,

@@ -1,4 +1,4 @@
-//! What one pod costs on a full node: as many looks at pods as on an empty one.
+//! The cost of one pod on a full node: as many visits of pods as on an empty one.
 
 use std::time::Duration;
 

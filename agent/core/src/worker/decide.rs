@@ -1,4 +1,4 @@
-//! What a pod's worker does next, given everything it knows. The second half of the worker.
+//! The next decision of a pod's worker, from its whole state. The second half of the worker.
 //!
 //! Pure. `advance` is called after every input: it looks at deadline, status, probes and the sync
 //! under way, and begins the next sync when there is something to do and the record is fresh.
@@ -23,7 +23,7 @@ use pintle_api_types::pod;
 const NETWORK_RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Looks at everything and does what is due. Called after every input.
+    /// Checks everything and does the due work. Called after every input.
     pub fn advance(&mut self, context: &mut Context<'_>) {
         self.wake_at = None;
         if self.stage == Stage::Waiting {
@@ -201,8 +201,8 @@ impl Worker {
             backoff: &self.backoff,
             ends: &self.ends,
             pauses: &self.pauses,
-            // The status may know of an end that the record does not show yet: what has ended by
-            // itself is not to be killed.
+            // The status may know of an end that the record does not show yet: a container that
+            // ended by itself must not be killed.
             restart_all: status::is_restarting(&self.status)
                 && !self.observed.containers.iter().any(|c| status::ending(c).is_some()),
             now,
@@ -303,8 +303,8 @@ impl Worker {
         });
     }
 
-    /// When the pod has run as long as it may. The start is a time of the wall clock: what has
-    /// passed since is measured once, so that setting the clock later changes nothing.
+    /// When the pod has run as long as it may. The start is a time of the wall clock: the time
+    /// since then is measured once, so that setting the clock later changes nothing.
     fn deadline(&mut self, now: Now) -> Option<Mono> {
         let spec = self.pod.as_ref()?.spec.as_ref()?;
         let seconds = u64::try_from(spec.active_deadline_seconds?).ok()?;
@@ -367,7 +367,7 @@ impl Worker {
         let (status, was) = (&self.published.0, self.published.1);
         let is_same = Arc::ptr_eq(status, &self.status) || *status == self.status;
         let told = is_same && was == stage;
-        // Without a status there is nothing to tell, whatever the stage.
+        // Without a status there is nothing to publish, whatever the stage.
         if told || self.status.phase.is_none() {
             return;
         }
@@ -387,7 +387,8 @@ impl Worker {
     }
 
     fn schedule(&mut self, context: &mut Context<'_>) {
-        // What is due already waits for a read or a sync, and their end is an input of its own.
+        // Actions due already wait for a read or a sync, and the end of that is an input of its
+        // own.
         let due_later = |at: &Mono| *at > context.now.mono;
         let refresh_at = self.refresh_at.filter(|_| self.stale);
         let pauses = self.resize_pause.into_iter().chain(self.removal_pause);

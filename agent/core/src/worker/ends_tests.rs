@@ -13,7 +13,7 @@ use crate::sync::plan::Action;
 use crate::worker::{Command, Hint, Input, Pods, testing as core};
 use pintle_api_types::ids::{PodUid, UnixNanos};
 
-/// A pod that runs, and what the core asked for since the last look.
+/// A pod that runs, and the commands of the core since the last check.
 struct Node {
     pods: Pods,
     record: ObservedPod,
@@ -47,7 +47,7 @@ impl Node {
         node.tell(Input::SourcesReady);
         node.tell(Input::Desired { uid: uid(), pod: Arc::new(pod) });
         node.read();
-        // What it runs was made by an earlier agent: its volumes are made ready again, no more.
+        // Its containers were made by an earlier agent: only its volumes are prepared again.
         node.end_sync();
         node.read();
         node.statuses.clear();

@@ -93,7 +93,7 @@ impl Pods {
         self.evictor.reclaimed(ticket, &freed, now.mono);
     }
 
-    /// New pods are held against what the node is short of.
+    /// Adds the node's pressure to the checks of new pods.
     pub(super) fn press(&mut self) {
         let Pressure { memory, disk, pid } = self.evictor.pressure();
         let all = [(memory, "MemoryPressure"), (disk, "DiskPressure"), (pid, "PIDPressure")];

@@ -1,4 +1,5 @@
-//! How pods end that have to go: with all that they wrote, once, and before others if they end already.
+//! The ends of evicted pods: with all of their data, once, and before other pods if they end
+//! already.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
@@ -40,7 +41,7 @@ fn the_next_pod_waits_until_the_disk_can_show_what_the_victim_had() {
     assert_eq!(node.victims().len(), 2, "nobody waits for ever");
 }
 
-/// Nothing is left that could tell another agent of its end, but what this one has kept.
+/// No other record of its end is left than the one this agent has kept.
 #[test]
 fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
     let mut node = Scarce::with(hard());
@@ -50,7 +51,7 @@ fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
     node.pass(30);
     let ended = node.host.status("b");
     assert_eq!(ended["reason"], "Evicted");
-    // The second one comes with what the first one kept, not the runtime.
+    // The second one restores the first one's record, not the runtime's.
     for _ in 0..2 {
         node.host.take();
         node.host.restart_with(settings(hard()), vec![pod("a", 0), pod("b", 0)]);
@@ -76,7 +77,7 @@ fn a_new_agent_does_not_begin_a_victim_again_of_which_nothing_is_left() {
     assert!(!kept(&mut node) && !needs(&node, Action::Cleanup), "its source knows");
 }
 
-/// A pod that drains for an hour and takes what is short.
+/// A pod that drains for an hour and holds the scarce resource.
 fn drains() -> Pod {
     let mut drains = pod("drains", 0);
     let spec = drains.spec.get_or_insert_default();

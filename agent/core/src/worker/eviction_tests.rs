@@ -61,7 +61,7 @@ pub(super) struct Scarce {
     writes: u64,
     /// Readings are those of this time and no newer.
     stale: Option<UnixNanos>,
-    /// Disks have what a pod wrote as long as its containers are there, dead or not.
+    /// Disks hold a pod's data as long as its containers are there, dead or not.
     pub(super) logs_stay: bool,
     /// The steps taken about the shortage, as text.
     evicted: Vec<String>,
@@ -161,7 +161,7 @@ impl Scarce {
         used
     }
 
-    /// Answers whatever was asked; true when something was.
+    /// Answers all requests; true when there was one.
     fn answer(&mut self) -> bool {
         let free = self.free_memory();
         if let Some((ticket, pods, disks)) = self.host.looks.pop() {
@@ -431,7 +431,7 @@ fn new_pods_are_held_against_the_pressure_until_it_has_been_gone_for_long() {
     assert!(refused(&mut node, "early"));
     let message = node.host.status("early")["message"].clone();
     assert_eq!(message, "Pod was rejected: The node had condition: [MemoryPressure]. ");
-    // What the Node object says meanwhile changes nothing.
+    // The Node object's conditions meanwhile change nothing.
     node.host.tell(Input::Admission(small_settings().admission));
     assert!(refused(&mut node, "meanwhile"));
     node.want(pod("burstable", 0), 1, 1);
@@ -539,7 +539,7 @@ proptest! {
     }
 }
 
-/// The agent is killed and starts again; what was asked is never answered.
+/// The agent is killed and starts again; open requests are never answered.
 fn restart(node: &mut Scarce, pods: &[(u64, i32)]) {
     node.host.looks.clear();
     node.host.reclaims.clear();

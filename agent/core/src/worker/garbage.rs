@@ -1,4 +1,4 @@
-//! What of wanted pods is thrown away: dead containers beyond the limits, sandboxes that nothing is in.
+//! Garbage of wanted pods: dead containers beyond the limits, empty sandboxes.
 //!
 //! Pure, part of `Pods`. Once in `EVERY`, with a list of the runtime, `garbage::containers`
 //! chooses; each worker removes its chosen containers in a sync of its own, when it has nothing
@@ -80,7 +80,7 @@ impl Pods {
         }
     }
 
-    /// The runtime could not tell its pods.
+    /// The runtime could not list its pods.
     pub(super) fn garbage_stays(&mut self, error: String, now: Now) {
         if now.mono >= self.garbage.due_at {
             self.garbage.due_at = now.mono.plus(EVERY);
@@ -135,7 +135,7 @@ impl Pods {
             Some(Reclaim { ticket, signal, images, chosen, until, removed: None });
     }
 
-    /// Asks for the rest of what is to be freed once the containers are gone.
+    /// Requests the rest of the reclaim once the containers are gone.
     pub(super) fn reclaim_due(&mut self, now: Mono) {
         let Some(reclaim) = self.garbage.reclaim.as_mut().filter(|r| r.removed.is_none()) else {
             return;
@@ -198,8 +198,9 @@ impl Worker {
         (pushed_out || self.was_pushed_out()) && !self.cleaned()
     }
 
-    /// It has ended because this agent said so, which its source may not know yet. What says so outlasts
-    /// the agent where the pod was admitted, and its source knows static ones by nothing but a file.
+    /// It has ended because this agent ended it, which its source may not know yet. The record of
+    /// that outlasts the agent where the pod was admitted, and a static pod's source knows no such
+    /// end.
     fn was_pushed_out(&self) -> bool {
         let is_kept =
             self.requests.is_some() && self.pod.as_ref().is_some_and(|p| !pod::is_static(p));
@@ -217,7 +218,7 @@ impl Worker {
         }
     }
 
-    /// An earlier agent has ended it and removed what could tell so.
+    /// Ends a pod that an earlier agent has ended, and of which it removed all other records.
     pub(super) fn ended_before(&mut self, verdict: Verdict) {
         self.keeps_verdict = true;
         self.kill(verdict, None);
@@ -230,7 +231,8 @@ impl Worker {
         self.verdict.as_ref().filter(|_| self.keeps_verdict && !is_known)
     }
 
-    /// Nothing but the record of its end will tell another agent that it is over once this is done.
+    /// True if only the record of its end will show another agent that it is over once these
+    /// actions are done.
     pub fn needs_record(&self, actions: &[Action]) -> bool {
         !self.removed && self.kept_verdict().is_some() && actions.contains(&Action::Cleanup)
     }
@@ -243,14 +245,15 @@ impl Worker {
     /// since they were chosen stay.
     pub(super) fn discarding(&mut self, now: Mono) -> Vec<Action> {
         if self.leaves_everything() {
-            // At once: its logs may be what the node is short of.
+            // At once: its logs may hold the scarce resource.
             self.discards = Some(Discards { everything: true, ..Discards::default() });
         }
         let Some(discards) = self.discards.clone() else { return Vec::new() };
         if discards.everything && !self.cleaned() {
             return vec![Action::Cleanup];
         }
-        // One of unknown state goes as well: its removal ends what it may still have.
+        // A container of unknown state is removed as well: its removal ends a process that it may
+        // still have.
         let is_chosen = |c: &&ObservedContainer| {
             discards.containers.contains(&c.id) && c.state != RunState::Running
         };

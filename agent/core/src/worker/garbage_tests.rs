@@ -1,4 +1,4 @@
-//! What of wanted pods is thrown away, seen through the whole core.
+//! Removal of wanted pods' garbage, through the whole core.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn crash(host: &mut Host, times: u32) {
     }
 }
 
-/// The runtime is listed once more, late enough for a look at what is left.
+/// The runtime is listed once more, late enough for a check of the rest.
 fn collect(host: &mut Host) {
     host.wait(Duration::from_secs(61));
     host.tell(Input::Lost);

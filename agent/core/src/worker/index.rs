@@ -25,7 +25,7 @@ pub(crate) struct Index {
 pub(super) type Indexed = (Option<Mono>, Version);
 
 impl Index {
-    /// A worker was changed: what it was, what it is.
+    /// A worker was changed: its values before and now.
     pub(crate) fn changed(
         &mut self,
         uid: &PodUid,

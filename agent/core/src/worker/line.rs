@@ -1,8 +1,7 @@
 //! Admitted pods that have not started: some wait for a name, some for victims to make room.
 //!
-//! Pure, part of `Pods`. Kept by what is waited for, so that the end of a pod costs what waits for
-//! it and not all that waits. Bounds: an entry per pod that has not begun, and per pod that one of
-//! them waits for.
+//! Pure, part of `Pods`. Indexed by the pod waited for, so that the end of a pod costs only its own
+//! waiters. Bounds: an entry per pod that has not begun, and per pod that one of them waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! When everything is listed: what comes while a list is under way is not lost with it.
+//! Lists of everything: an input that comes while a list is under way is not lost with it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

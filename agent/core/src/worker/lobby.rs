@@ -129,7 +129,7 @@ impl Pods {
         }
     }
 
-    /// Answer to `Command::FetchNode`; without a node what is known has to do.
+    /// Answer to `Command::FetchNode`; without a node the known facts have to do.
     pub(super) fn node_fetched(&mut self, ticket: u64, node: Option<Arc<admit::Node>>, now: Now) {
         if !self.lobby.reading || ticket != self.lobby.reads {
             return;

@@ -73,7 +73,7 @@ fn what_runs_of_a_pod_that_goes_while_it_waits_is_stopped_before_anything_of_it_
     record.containers.push(crate::status::testing::container("c", "c1"));
     host.records.insert("a".into(), record);
     host.tell(Input::Lost);
-    // The list that shows what runs may take its time, and fail.
+    // The list of running pods may take its time, and fail.
     let commands = host.pods.handle(host.now, Input::Removed { uid: "a".into() });
     assert!(!host.pods.knows_all(), "its volumes are in use");
     let list = commands.iter().find_map(|command| match command {

@@ -1,7 +1,7 @@
 //! The worker stage: one state machine per pod, all of them in `Pods`, without clock or I/O.
 //!
-//! `Pods::handle(now, Input) -> Vec<Command>` is the whole interface. The driver (`crate::driver`, or
-//! the simulator in `tests/`) executes commands and feeds back what came of them. Because nothing
+//! `Pods::handle(now, Input) -> Vec<Command>` is the whole interface. The driver (`crate::driver`,
+//! or the simulator in `tests/`) executes commands and feeds back their results. Because nothing
 //! else decides, a run is a list of inputs and can be replayed.
 
 mod admission;
@@ -96,7 +96,7 @@ pub enum Input {
         #[serde(with = "crate::arc")]
         pod: Arc<Pod>,
     },
-    /// Only what others write of the pod differs: its status, as the API server has it.
+    /// Only fields of other writers differ: the pod's status, as the API server has it.
     Reconciled {
         /// The pod's uid.
         uid: PodUid,
@@ -111,7 +111,7 @@ pub enum Input {
     },
     /// These pods are wanted, but cannot be read: their containers are no orphans.
     Unreadable(BTreeSet<PodUid>),
-    /// Every source has reported once: what is not desired by now may be removed.
+    /// Every source has reported once: pods that are not desired now may be removed.
     SourcesReady,
     /// The pod is to end with this verdict (eviction, refused admission, shutdown).
     Kill {
@@ -208,7 +208,7 @@ pub enum Input {
     },
     /// The machine is about to shut down, or stays up after all.
     Shutdown(Notice),
-    /// Answer to `Command::Measure`; what could not be read is absent.
+    /// Answer to `Command::Measure`; values that could not be read are absent.
     Pressure {
         /// The command's.
         ticket: u64,
@@ -233,11 +233,11 @@ pub enum Input {
     Lost,
     /// How often everything is to be listed: the sources of hints see more or less than before.
     RelistEvery(Duration),
-    /// Time has passed: look at whatever is due.
+    /// Time has passed: check everything that is due.
     Tick,
 }
 
-/// One pod as a list call shows it; compared with what is known to find pods worth a read.
+/// One pod as a list call shows it; compared with the known record to find pods worth a read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedPod {
     /// The pod's uid.
@@ -286,7 +286,7 @@ pub enum Hint {
     Changed,
 }
 
-/// Reason of the failure when a sandbox was made and the runtime does not tell its status.
+/// Reason of the failure when a sandbox was made and the runtime does not report its status.
 pub const NO_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
 
 /// Why an action failed.
@@ -294,7 +294,7 @@ pub const NO_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
 pub struct Failure {
     /// PascalCase reason for the container's waiting state or the pod's event.
     pub reason: String,
-    /// Sentence for people.
+    /// Sentence for users.
     pub message: String,
     /// When to try again at the earliest, if the effect knows (image back-off).
     pub retry_after: Option<Duration>,
@@ -386,7 +386,7 @@ pub enum Command {
         /// The stage of its worker; once it is `Finished` the pod may be deleted.
         stage: Stage,
     },
-    /// Tell users.
+    /// Emit an event for users.
     Event {
         /// The pod's uid.
         uid: PodUid,
@@ -408,7 +408,7 @@ pub enum Command {
     Count(Count),
     /// How far the shutdown of the node has come, to be kept for an agent that comes after this one.
     Shutdown(Record),
-    /// Measure what the node has left, beginning not before now.
+    /// Measure the node's resources left, beginning not before now.
     Measure {
         /// To be returned with the answer.
         ticket: u64,
@@ -431,7 +431,7 @@ pub enum Command {
     },
     /// The node's pressure conditions changed: for its object, now.
     Pressure(Pressure),
-    /// Tell users that a pod is evicted: an event with annotations.
+    /// Report an eviction to users: an event with annotations.
     Evicted {
         /// The pod's uid.
         uid: PodUid,
@@ -440,7 +440,7 @@ pub enum Command {
         /// The event's annotations.
         notes: Vec<(&'static str, String)>,
     },
-    /// Tell users something about the node.
+    /// Emit an event about the node.
     NodeEvent(NodeEvent),
 }
 
@@ -483,7 +483,7 @@ pub struct Settings {
     pub admission: Arc<admit::Node>,
     /// The node has an object at an API server: pods from there wait until it was looked at.
     pub has_node_object: bool,
-    /// When pods have to go so that the node has enough of everything.
+    /// When pods are evicted so that the node has enough of everything.
     #[serde(default)]
     pub eviction: EvictionSettings,
     /// How many dead containers stay.

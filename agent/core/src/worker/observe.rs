@@ -1,4 +1,4 @@
-//! What a worker makes of a read: when it believes the runtime, when the kernel, when to look again.
+//! A worker's use of a read: when it believes the runtime, when the kernel, when to read again.
 //!
 //! Pure. The kernel is ahead of the runtime: after an exit event the pod is read again until the
 //! runtime agrees, a bounded number of times. Facts that only the kernel knows are kept as
@@ -99,8 +99,8 @@ impl Worker {
         self.expected_exits.iter().any(|id| self.doubted.contains(id))
     }
 
-    /// The runtime goes on saying that these containers run, so what ended was not their first
-    /// process: a pod that shares the host's processes may make more that look like it.
+    /// The runtime still lists these containers as running, so another process than their first one
+    /// ended: a pod that shares the host's processes may make more that look like it.
     fn disbelieve(&mut self) {
         for id in std::mem::take(&mut self.expected_exits) {
             if let Some(evidence) = self.evidence.get_mut(&id) {
@@ -132,7 +132,8 @@ impl Worker {
     }
 
     /// Notes when containers ended, once for each: the runtime's stamp is one of the wall clock,
-    /// which may have been set since or may yet be. What ran at the last read ended after it.
+    /// which may have been set since or may yet be. A container that ran at the last read ended
+    /// after it.
     fn note_ends(&mut self, before: &ObservedPod, now: Now) {
         let ran = before.containers.iter().filter(|c| c.state == RunState::Running);
         let ran: BTreeSet<_> = ran.map(|c| &c.id).collect();
@@ -148,7 +149,7 @@ impl Worker {
         self.observed_at = now.mono;
     }
 
-    /// Drops what is kept about containers that the runtime no longer has.
+    /// Drops the state of containers that the runtime no longer has.
     fn forget_dead(&mut self) {
         let ids: BTreeSet<_> = self.observed.containers.iter().map(|c| &c.id).collect();
         self.evidence.retain(|id, _| ids.contains(id));

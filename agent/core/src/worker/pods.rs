@@ -1,9 +1,9 @@
 //! All workers: admission, orphans, the next list, the next wake-up.
 //!
 //! Pure, see the module's header. Static pods of one name run one after the other: a newcomer waits
-//! until the earlier one has ended. What the runtime knows and no source wants is stopped, but only
-//! once every source has reported. Bounds: one worker per uid, one sync and one read per worker.
-//! Indices keep what an input costs apart from how many pods there are.
+//! until the earlier one has ended. A pod that the runtime has and no source wants is stopped, but
+//! only once every source has reported. Bounds: one worker per uid, one sync and one read per
+//! worker. Indices make the cost of an input independent of the number of pods.
 // k8s: pkg/kubelet/pod_workers.go allowPodStart, kubelet_pods.go HandlePodCleanups
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// An empty set; the first input makes it list what the runtime has.
+    /// An empty set; the first input makes it list the runtime's pods.
     pub fn new(settings: Settings) -> Self {
         Self {
             lobby: Lobby::new(settings.has_node_object),
@@ -111,7 +111,7 @@ impl Pods {
         }
     }
 
-    /// Takes one input and returns what is to be done.
+    /// Takes one input and returns the commands to execute.
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Command> {
         match input {
             Input::Desired { uid, pod } => self.desired(uid, pod, now),
@@ -185,7 +185,7 @@ impl Pods {
         self.sources_ready = true;
         self.list_anew(now);
         self.everyone(now);
-        // Whatever was admitted before has come by now.
+        // All pods that were admitted before have come by this time.
         let unreadable = &self.unreadable;
         for (uid, _) in self.records.extract_if(.., |uid, _| !unreadable.contains(uid)) {
             self.book.changed(&uid);
@@ -229,8 +229,8 @@ impl Pods {
         &self.unreadable
     }
 
-    /// True once every pod that a source wants or the runtime has is known: whatever else there is
-    /// of a pod on the node is left over.
+    /// True once every pod that a source wants or the runtime has is known: all other remains of
+    /// pods on the node are left over.
     pub fn knows_all(&self) -> bool {
         self.sources_ready && self.listed_since_ready && self.lobby.is_empty()
     }
@@ -427,9 +427,9 @@ impl Pods {
         self.list_soon(now);
     }
 
-    /// A pod goes that may have waited. Lists have passed over what the runtime has of such a one,
-    /// because it was to be taken over: it has no worker that stops it, and nothing of it may be
-    /// swept away before it has.
+    /// A pod is removed that may have waited for admission. Lists have skipped the runtime's
+    /// containers of such a pod, because it was to be taken over: it has no worker that stops it,
+    /// and no sweep may remove anything of it before it has.
     fn leaves_lobby(&mut self, uid: &PodUid, now: Now) {
         if self.lobby.has(uid) {
             self.lobby.leave(uid);
@@ -493,7 +493,7 @@ fn is_same(a: Option<&Arc<Pod>>, b: Option<&Arc<Pod>>) -> bool {
 
 #[cfg(test)]
 impl Pods {
-    /// The indices say what a search through all workers would.
+    /// Asserts that the indices equal a search through all workers.
     pub(super) fn assert_indexed(&self) {
         let held = Taken::of(self.workers.values().filter_map(Worker::admitted));
         assert_eq!(format!("{:?}", self.taken), format!("{held:?}"));

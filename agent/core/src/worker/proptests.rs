@@ -1,4 +1,4 @@
-//! What holds of `Pods` after any inputs in any order, also such as no driver would send.
+//! Properties of `Pods` after any inputs in any order, also such as no driver would send.
 //!
 //! A step is drawn without knowledge of the state: stale answers, unknown uids, tickets that never
 //! were. `Watch` sees only what a driver sees, and checks after every step. One list of steps is
@@ -160,7 +160,7 @@ struct Life {
     phase: Option<String>,
 }
 
-/// Runs steps and checks what comes of them.
+/// Runs steps and checks the results.
 struct Watch {
     pods: Pods,
     now: Now,
@@ -188,7 +188,7 @@ pub(crate) fn settings() -> Settings {
 pub(crate) fn inputs_of(steps: &[Step]) -> Vec<(Now, Input)> {
     let mut watch = Watch::new();
     for step in steps {
-        // What does not hold of this run is another test's to tell.
+        // Violations of this run are for another test to report.
         let _ = watch.step(step);
     }
     watch.inputs

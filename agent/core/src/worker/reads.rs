@@ -56,8 +56,8 @@ impl Reads {
         }
     }
 
-    /// The read of this stamp has ended, with whatever result. The stamp of the read to make next,
-    /// which is under way from now on.
+    /// The read of this stamp has ended, with any result. Returns the stamp of the next read, which
+    /// is under way from now on.
     #[must_use]
     pub fn ended(&mut self, uid: &PodUid, stamp: u64) -> Option<u64> {
         // A pod that was forgotten meanwhile has no place any more.

@@ -1,8 +1,8 @@
-//! Resizes: from what a pod asks for to what it was given, and on to what it has.
+//! Resizes: from the desired to the allocated resources of a pod, and on to those in force.
 //!
-//! Pure, part of `Pods` and of the worker. A worker only ever sees the pod with the resources that
-//! it was given; what its source asks for beyond that is kept as `wanted` until admission grants
-//! it. What cannot be granted now is tried again when room may have become free, and after
+//! Pure, part of `Pods` and of the worker. A worker only ever sees the pod with its allocated
+//! resources; a request of its source beyond that is kept as `wanted` until admission grants it. A
+//! resize that cannot be granted now is tried again when room may have become free, and after
 //! `RETRY`; nothing is granted before every source has delivered. Owner of the records that must
 //! survive a restart. Bounds: one wish for each pod.
 // k8s: pkg/kubelet/allocation/allocation_manager.go
@@ -119,7 +119,7 @@ impl Pods {
             });
             return;
         };
-        // Looked at first: the worker should not act on what is overtaken at once.
+        // Checked first: the worker should not act on a pod that is replaced at once.
         if let Some(worker) = self.workers.get_mut(&uid) {
             worker.wanted = Some(pod);
             worker.see(Arc::clone(&shown));
@@ -153,7 +153,7 @@ impl Pods {
         }
     }
 
-    /// Grants what can be granted, in order.
+    /// Grants the resizes that fit, in order.
     // k8s: pkg/kubelet/allocation/allocation_manager.go retryPendingResizes
     pub(super) fn retry_resizes(&mut self, why: &'static str, now: Now) {
         if self.pending.is_empty() || !self.sources_ready {
@@ -324,7 +324,8 @@ impl Worker {
         of_killed
     }
 
-    /// A container has been killed: if the sync starts it again, it has what that gives it.
+    /// A container has been killed: if the sync starts it again, it gets the resources of that
+    /// start.
     pub(super) fn note_killed(&mut self, name: &str, id: &ContainerId, context: &mut Context<'_>) {
         let is_replaced = self.replaced.get(name) == Some(id);
         let run = self.sync_run.as_mut().filter(|_| is_replaced);

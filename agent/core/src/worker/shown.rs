@@ -1,4 +1,4 @@
-//! The record of a pod as people and its prober see it.
+//! The record of a pod as its status and its prober see it.
 //!
 //! Pure, part of the worker. Plans use the record itself; the status differs from it in three ways:
 //! an end that the runtime has reported and does not list yet is shown already, a container with a
@@ -81,7 +81,7 @@ impl Worker {
     }
 }
 
-/// Containers that these actions kill and start again, with what is killed.
+/// Containers that these actions kill and start again, with the ids of the killed ones.
 pub(super) fn replaced(actions: &[Action]) -> BTreeMap<String, ContainerId> {
     let starts = |of: &str| {
         let starts = |a: &Action| matches!(a, Action::StartContainer { name, .. } if name == of);

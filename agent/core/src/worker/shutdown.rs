@@ -26,7 +26,7 @@ impl Pods {
         self.press();
     }
 
-    /// Without a Node object admission, too, hears from the runtime what that can do.
+    /// Without a Node object admission, too, learns the runtime's features from here.
     pub(super) fn know_node(&mut self, node: NodeFacts) {
         let can = node.supplemental_groups_policy;
         let offered = self.settings.admission.features.supplemental_groups_policy;
@@ -48,7 +48,7 @@ impl Pods {
         }
     }
 
-    /// The machine says what becomes of it. That it goes down is often said twice.
+    /// Handles a notice of the machine. The start of a shutdown is often reported twice.
     pub(super) fn noticed(&mut self, notice: Notice, now: Now) {
         match notice {
             Notice::Begins { windows, resumed } if self.shutdown.is_none() => {

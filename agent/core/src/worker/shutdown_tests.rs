@@ -109,7 +109,7 @@ fn a_group_is_not_over_before_its_volumes_are_unmounted() {
     host.lingers = true;
     host.tell(begins());
     assert_eq!(host.stage("least"), Some(Stage::Terminating));
-    // Its containers have ended; what comes next is the removal of its volumes.
+    // Its containers have ended; the next action is the removal of its volumes.
     let stop = host.ticket("least");
     host.tell(Input::SyncDone { uid: "least".into(), ticket: stop });
     assert_eq!(host.stage("least"), Some(Stage::Terminated));
@@ -129,7 +129,7 @@ fn nobody_is_let_in_meanwhile_and_everybody_after_it_was_given_up() {
     assert_eq!(host.status("late")["reason"], "NodeShutdown");
     let message = "Pod was rejected as the node is shutting down.";
     assert!(host.status("late")["message"].as_str().is_some_and(|told| told.ends_with(message)));
-    // What the Node object says meanwhile opens nothing.
+    // The Node object's conditions meanwhile open nothing.
     let node = small_settings().admission;
     host.tell(Input::Admission(node));
     host.want(pod("later", 0));

@@ -29,9 +29,9 @@ use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 use pintle_api_types::pod::resources::Amounts;
 
-/// While a pod is being stopped it is looked at no sooner than this, for people: what it does next
-/// waits for the end of the sync and a read after that. A hundred pods that end together had the
-/// runtime list everything all the time, in competition with the stops.
+/// Least delay between reads of a pod that is being stopped, for users' status: its next action
+/// waits for the end of the sync and a read after that. Without it, a hundred pods that end
+/// together had the runtime list everything all the time, in competition with the stops.
 const READ_STOPPING: Duration = Duration::from_secs(1);
 /// Grace period of a pod that no source knows, in seconds.
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
@@ -124,7 +124,7 @@ pub struct Worker {
     pub(super) read_failures: u32,
     pub(crate) evidence: BTreeMap<ContainerId, Evidence>,
     pub(crate) sync_run: Option<SyncRun>,
-    /// Containers that the sync kills to start them again, until a read shows what came of it.
+    /// Containers that the sync kills to start them again, until a read shows the result.
     pub(super) replaced: BTreeMap<String, ContainerId>,
     pub(crate) waiting: BTreeMap<String, Waiting>,
     pub(crate) backoff: CrashLoop,
@@ -316,8 +316,8 @@ impl Worker {
         self.pod.as_ref().is_none_or(|pod| pod::is_static(pod))
     }
 
-    /// True once nothing of the pod is left anywhere and no source wants it, or nothing but what
-    /// the same pod goes on from.
+    /// True once nothing of the pod is left anywhere and no source wants it, or only the remains
+    /// from which the same pod goes on.
     pub fn is_gone(&self) -> bool {
         let is_over = self.removed && self.stage == Stage::Finished && self.sync_run.is_none();
         is_over && (self.cleaned() || self.goes_on())
@@ -325,8 +325,8 @@ impl Worker {
 
     /// The pod was removed and is wanted again under its uid, for example because its manifest is
     /// put back into its folder. Its ended containers stay in the runtime, and their restart counts
-    /// go on. If it does not restart what has ended, it begins with nothing instead: it would be
-    /// over at once.
+    /// go on. If its policy does not restart ended containers, it begins without them, because it
+    /// would be over at once.
     // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups (restartable static pods)
     pub(super) fn goes_on(&self) -> bool {
         let restarts = |pod: &Arc<Pod>| {
@@ -375,7 +375,7 @@ impl Worker {
         }
     }
 
-    /// From now on the pod is this; what its volumes show of it may be out of date.
+    /// Replaces the pod; its projected volumes may be out of date.
     pub(super) fn see(&mut self, pod: Arc<Pod>) {
         let before = self.pod.replace(pod);
         if let (Some(before), Some(now)) = (before, &self.pod) {
@@ -392,7 +392,7 @@ impl Worker {
             return;
         }
         let Some(own) = self.pod.clone().filter(|_| !self.removed) else { return };
-        // While it asks for more, the pod is seen with what it was given.
+        // While it requests more, the worker sees the pod with its allocated resources.
         let asks = self.wanted.is_some();
         match asks.then(|| PodResources::of(&own).apply(&pod)).flatten() {
             Some(shown) => (self.wanted, self.pod) = (Some(pod), Some(shown)),

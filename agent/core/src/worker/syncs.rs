@@ -1,9 +1,10 @@
-//! What a worker makes of its sync: what each action has done, when a failed one is tried again.
+//! A worker's handling of its sync: the result of each action, and when a failed one is tried
+//! again.
 //!
 //! Pure. A container that could not be started waits alone, and so do a resize and the removal of
-//! dead attempts and sandboxes. What the whole pod needs (volumes, sandbox, a stop) holds up the pod; the earliest
-//! of a sync' waits counts. A sync that ended is followed by a read, and nothing is planned before
-//! its answer.
+//! dead attempts and sandboxes. An action for the whole pod (volumes, sandbox, a stop) holds up the
+//! pod; the earliest of a sync's waits counts. A sync that ended is followed by a read, and nothing
+//! is planned before its answer.
 
 use std::time::Duration;
 
@@ -137,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// True for what failed and waits before it is tried again.
+    /// True for an action that failed and waits before the next try.
     pub(super) fn is_paused(&self, action: &Action, now: Mono) -> bool {
         let pause = match action {
             Action::ResizePod(_) => self.resize_pause,
@@ -161,7 +162,7 @@ impl Worker {
                 self.stage = Stage::Finished;
             }
         }
-        // Only a read that begins after the sync shows what came of it.
+        // Only a read that begins after the sync shows its result.
         self.need_stamp = *context.counter + 1;
         self.read(Duration::ZERO, context);
     }

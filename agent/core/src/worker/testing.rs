@@ -47,7 +47,7 @@ pub(super) fn pod(labels: &Value, (field, value): (&str, Value)) -> Pod {
     pod
 }
 
-/// A node of 1000 millicores and what the runtime has of its pods.
+/// A node of 1000 millicores and the runtime's records of its pods.
 pub(super) struct Host {
     pub(super) pods: Pods,
     pub(super) now: Now,

@@ -1,4 +1,4 @@
-//! Counts how often a pod was looked at, so that tests can tell what an input costs.
+//! Counts visits of pods, so that tests can measure the cost of an input.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! What a pod waits for before it is tried again, and the end of all these waits at once.
+//! The waits of a pod before the next try, and the end of all these waits at once.
 //!
 //! Pure. After a user has fixed the cause of a failed start, pull or mount, the pod need neither
 //! wait for the next try nor be recreated. Only the agent's own waits end: an action under way goes

@@ -1,5 +1,5 @@
-//! What waits and for how long, through the whole core: crash loops, deadlines, lists, whatever the
-//! wall clock does meanwhile.
+//! Waiting actions and the length of waits, through the whole core: crash loops, deadlines, lists,
+//! whatever the wall clock does meanwhile.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! What holds of every plan, whatever the pod and whatever the runtime has of it.
+//! Properties of every plan, for any pod and any record of the runtime.
 //!
 //! Worlds are drawn wider than they occur: several ready sandboxes, attempts of any state in any
-//! sandbox, probes that fail. What a single world needs stands in `tests`, as a table.
+//! sandbox, probes that fail. Cases of single worlds are in `tests`, as a table.
 
 use std::collections::BTreeSet;
 
