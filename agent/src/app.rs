@@ -9,8 +9,8 @@
 //! All of it runs on the main thread (`thread`), but for the server, which has a thread of its
 //! own. SIGTERM and SIGINT end the agent and leave every pod as it is.
 //!
-//! `Parts` is what every stage is given; `host` prepares the machine and the runtime, `sources`
-//! starts what delivers pods, `cluster` what speaks with the API server.
+//! `Parts` are the shared inputs of every stage; `host` prepares the machine and the runtime,
+//! `sources` starts the sources of pods, `cluster` the clients of the API server.
 
 mod alone;
 mod cluster;
@@ -236,7 +236,7 @@ impl Parts {
         }
     }
 
-    /// Starts every stage; the driver is what is left to run.
+    /// Starts every stage; the driver remains to be run.
     async fn driver(
         &self,
         runtime: &Runtime,
@@ -348,7 +348,7 @@ impl Parts {
         Some(writer)
     }
 
-    /// Begins the record of what is decided.
+    /// Begins the record of decisions.
     async fn record(&self, settings: &Settings, restored: &ledger::writer::Restored) -> Tape {
         let start = flight::Start {
             // Read from the program where that may block.
@@ -475,7 +475,7 @@ impl Parts {
         Ok(())
     }
 
-    /// containerd's own API, beside CRI on the same socket.
+    /// containerd's own API, on the same socket as CRI.
     fn containerd(&self, runtime: &Runtime) -> Result<Option<(Containerd, String)>> {
         if runtime.name != "containerd" {
             return Ok(None);

@@ -1,12 +1,11 @@
-//! From what the sources deliver to inputs of the workers.
+//! Turns the deliveries of the sources into inputs of the workers.
 //!
-//! Owner: one task. The first thing it does is to look at what runs already, so that a static pod
-//! that another agent started is continued under its uid; it retries until the runtime has listed
-//! it, because the pods of manifests that came under our uids instead would be taken for orphans
-//! and stopped. Then every delivery is merged with the last one and the differences go to the
-//! workers, and what the API server has of each pod to the status writer. Mirror pods go to the
-//! writer only and never run. Broken manifests are logged once, and their list is there for
-//! `explain`, which makes the text.
+//! Owner: one task. It first reads the running pods, so that a static pod that another agent
+//! started is continued under its uid; it retries until the runtime has listed it, because the pods
+//! of manifests that came under our uids instead would be taken for orphans and stopped. Then every
+//! delivery is merged with the last one and the differences go to the workers, and the API server's
+//! copy of each pod to the status writer. Mirror pods go to the writer only and never run. Broken
+//! manifests are logged once, and their list is there for `explain`, which makes the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -35,13 +34,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt, StreamMap};
 
-/// Wait before the runtime is asked again what runs already.
+/// Wait before the runtime is asked again for the running pods.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source.
 type Deliveries = Pin<Box<dyn Stream<Item = Delivery>>>;
 
-/// Merges what the sources deliver and feeds the workers.
+/// Merges the deliveries of the sources and feeds the workers.
 pub(crate) struct Intake {
     reader: Reader,
     recorder: Recorder,
@@ -236,7 +235,7 @@ impl Intake {
     }
 }
 
-/// Every object of a complete list, without what only its change is read for.
+/// Every object of a complete list, without the fields that are read only upon a change.
 fn listed(reading: &Reading) -> Vec<Arc<Pod>> {
     let metadata = |pod: &Pod| Pod { metadata: pod.metadata.clone(), ..Pod::default() };
     reading.pods.iter().map(|(pod, _)| Arc::new(metadata(pod))).collect()

@@ -5,8 +5,8 @@
 //!   cluster::pods ──────────────────┼─> driver (core) ──┼─> host: volumes, cgroups, ledger
 //!   runtime::event, probe, observed ┘                   └─> cluster: status, events; server: views
 //! ```
-//! `app` starts everything, `driver` feeds the core and carries out what it commands. Decisions are
-//! in `pintle-agent-core`.
+//! `app` starts everything, `driver` feeds the core and carries out its commands. Decisions are in
+//! `pintle-agent-core`.
 
 #![forbid(unsafe_code)]
 

@@ -3,9 +3,10 @@
 //! something falls so fast that the next observation would be late.
 //!
 //! Owner: one task. Input: `Order`, one at a time. Output: `Input::Pressure` to each,
-//! `Input::MemoryLow`. Effects: one job of the pool for each look and each peek at memory, and
-//! `PodGauge` when pods are to be weighed. What does not answer within `READ_MAX` is absent from the
-//! look; memory is known whatever a disk does. Bounds: one look at a time; `SOONEST` between two hints.
+//! `Input::MemoryLow`. Effects: one job of the pool for each observation and each peek at memory,
+//! and `PodGauge` when pods are to be ranked. A source without an answer within `READ_MAX` is
+//! absent from the observation; memory is read independently of disks. Bounds: one observation at a
+//! time; `SOONEST` between two hints.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

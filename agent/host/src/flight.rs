@@ -1,4 +1,4 @@
-//! The folder of the flight recorder: its key, its segments, and what is appended to them.
+//! The folder of the flight recorder: its key, its segments, and their appended batches.
 //!
 //! ```text
 //!   ROOT/flight/            0700
@@ -9,7 +9,7 @@
 //! ```
 //! Input: batches that `pintle_agent_core::flight` made; each is written and synced by one linked
 //! submission to the ring of the agent's own files. Bounds: `ANSWER_MAX` an operation, as many
-//! segments as the folder was opened for; what is older is removed before a new one begins.
+//! segments as the folder was opened for; older ones are removed before a new one begins.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -105,8 +105,8 @@ impl Folder {
         Ok(appended?)
     }
 
-    /// Takes away what a failed write left: on a full disk it would take the room that the next
-    /// attempt needs, and a segment with nothing in it would count as one that is kept.
+    /// Removes the remains of a failed write: on a full disk they would take the room that the next
+    /// attempt needs, and an empty segment would count as a kept one.
     async fn leave_open(&mut self) {
         let Some(Log { number, file, length }) = self.open.take() else { return };
         let path = self.dir.join(segment_name(number));

@@ -1,4 +1,4 @@
-//! What the agent does to its machine: files of pods, mounts, cgroups, records, facts.
+//! Effects of the agent on its machine: files of pods, mounts, cgroups, records, facts.
 //!
 //! ```text
 //!   volume     directories, mounts and contents of volumes

@@ -19,7 +19,7 @@ use pintle_agent_host::cgroup::{CgroupError, Cgroups};
 use crate::execute::{Executor, SyncOrder};
 use crate::start::Start;
 
-/// In the timeline: what differs.
+/// Timeline entry about the differences.
 const ADOPTED: &str = "AdoptedAsItIs";
 
 /// True if this sync gives the pod a new sandbox, and with it the usual cgroup.
@@ -69,7 +69,8 @@ impl Executor {
         matches!(home, CgroupHome::Elsewhere(_)) && self.parent_of_new(start).is_none()
     }
 
-    /// The pod's own cgroup wherever it is, and what works on it; `None` when it has none.
+    /// The pod's own cgroup wherever it is, and the client that operates on it; `None` when it has
+    /// none.
     pub(super) fn own_cgroup(
         &self,
         order: &SyncOrder,
@@ -86,7 +87,7 @@ impl Executor {
         })
     }
 
-    /// Removes what the pod had elsewhere; nothing of it runs any more.
+    /// Removes the pod's cgroups elsewhere; no process of it runs any more.
     pub(super) async fn remove_elsewhere(&self, order: &SyncOrder) -> Result<(), Failure> {
         let failed = |error: CgroupError| Failure::new("FailedRemoveCgroup", with_causes(&error));
         for path in adopted::own_elsewhere(&self.node.cgroup, &order.observed) {

@@ -1,8 +1,8 @@
 //! Takes a pod away: dead containers, volumes, cgroup, sandboxes, logs, directories.
 //!
-//! Effects of `RemoveContainer`, `Teardown` and `Cleanup`. All of it is idempotent; what fails is
-//! tried again by the worker. Data in a volume that is still mounted is never touched, and what the
-//! runtime still runs is never removed: `Teardown` comes after the last container has ended.
+//! Effects of `RemoveContainer`, `Teardown` and `Cleanup`. All of it is idempotent; the worker
+//! retries a failure. Data in a volume that is still mounted is never touched, and a running
+//! container is never removed: `Teardown` comes after the last container has ended.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -51,7 +51,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The log goes before its container: afterwards nothing would tell where it is.
+    /// The log goes before its container, because only the container's record has the path.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go removeContainer
     async fn remove_log(
         &self,
@@ -166,7 +166,8 @@ impl Executor {
 
     /// Frees the disk space of a pod with an end that cannot be recorded: all but its sandboxes and
     /// one container, which loses its log. The rest shows another agent that the pod has run, so
-    /// that a pod that runs only once does not start again. `clean_up` retries what fails here.
+    /// that a pod that runs only once does not start again. `clean_up` retries a removal that fails
+    /// here.
     pub async fn make_room(&self, order: &SyncOrder) {
         let observed = &order.observed;
         let witness = witness(observed);
@@ -282,7 +283,7 @@ impl Executor {
         )
     }
 
-    /// Keeps the sum of what Burstable pods request, and the class's shares with it.
+    /// Keeps the sum of Burstable pods' requests, and the class's shares with it.
     pub(super) async fn count_burstable(
         &self,
         uid: &PodUid,

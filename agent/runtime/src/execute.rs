@@ -1,11 +1,11 @@
 //! Executes the actions of a sync, one after the other: the effects behind `plan`.
 //!
-//! A sync belongs to one pod and runs in a task of its own on the main thread. What an earlier
-//! action of the same sync made (sandbox, addresses) is kept in `SyncState` for the later ones, so
-//! that a pod starts without reading back in between. Waits, hooks and pulls end at once when the
-//! sync is cancelled; a CRI call that creates or starts something is awaited to its end, because
-//! only then is it known what there is to stop. At most `starts` syncs that bring pods up run at
-//! once on the node (`start_permits`).
+//! A sync belongs to one pod and runs in a task of its own on the main thread. Results of an
+//! earlier action of the same sync (sandbox, addresses) are kept in `SyncState` for the later ones,
+//! so that a pod starts without reading back in between. Waits, hooks and pulls end at once when
+//! the sync is cancelled; a CRI call that creates or starts something is awaited to its end,
+//! because only then is the container to stop known. At most `starts` syncs that bring pods up run
+//! at once on the node (`start_permits`).
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;

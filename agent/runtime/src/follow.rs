@@ -34,7 +34,7 @@ impl Executor {
 
     async fn follow_one(&self, uid: &PodUid, id: &ContainerId) {
         let pid = first_process(&self.client, id.as_str()).await;
-        // What has ended already is seen by the read after the sync.
+        // A container that has ended already is seen by the read after the sync.
         if pid != Some(0) {
             self.tracker.watch_init(uid, id, pid).await;
         }
@@ -50,8 +50,8 @@ impl Executor {
     }
 }
 
-/// Pid of a container's first process, from the runtime's verbose answer; 0 for one that has
-/// ended, `None` when the runtime does not tell.
+/// Pid of a container's first process, from the runtime's verbose answer; 0 for one that has ended,
+/// `None` when the runtime does not report it.
 async fn first_process(client: &pintle_cri::Client, id: &str) -> Option<u32> {
     let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
     let answer = match client.container_status(request).await {

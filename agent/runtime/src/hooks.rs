@@ -26,8 +26,8 @@ use crate::resolver::Resolver;
 const USER_AGENT: &str = "kube-lifecycle/1.36";
 /// Longest answer of an HTTP hook that is read, in bytes.
 const BODY_BYTES_MAX: usize = 10 * 1024;
-/// Of what a failed hook says this much is shown: a command may print more than the API server
-/// takes of a whole pod.
+/// Limit of the shown output of a failed hook: a command may print more than the API server takes
+/// of a whole pod.
 const MESSAGE_BYTES_MAX: usize = 10 * 1024;
 
 /// The container for which a hook is run.
@@ -194,7 +194,7 @@ mod tests {
         assert!(loud.len() <= MESSAGE_BYTES_MAX, "{}", loud.len());
     }
 
-    /// Answers each connection in turn in plain HTTP; gives its port and what it was asked.
+    /// Answers each connection in turn in plain HTTP; returns its port and the received requests.
     async fn plain_server(answers: usize) -> (u16, tokio::task::JoinHandle<Vec<String>>) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -1,7 +1,7 @@
-//! A small HTTP client for what runs in pods: probes and hooks. One request, one connection,
-//! HTTP/1.1 as Go speaks it (`http1`), or HTTP/2 where it is offered over TLS and chosen.
+//! A small HTTP client for servers in pods: probes and hooks. One request, one connection, HTTP/1.1
+//! as Go speaks it (`http1`), or HTTP/2 where it is offered over TLS and chosen.
 //!
-//! No keep-alive, no proxy, no compression, TLS without verification (what a pod serves is
+//! No keep-alive, no proxy, no compression, TLS without verification (a pod's certificate is
 //! self-signed as a rule, and the kubelet does not verify it either). The body is read up to
 //! `body_bytes_max` and the rest dropped, the head up to `HEAD_BYTES_MAX` and `HEADERS_MAX` lines.
 //! Redirects to the same host are followed, up to `REQUESTS_MAX` requests in all; one to another

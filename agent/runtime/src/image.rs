@@ -135,7 +135,7 @@ impl Images {
         Self { client, recorder, keys, puller, holds, metrics, back_off, seed }
     }
 
-    /// Makes sure that the image is there and returns what containers need of it.
+    /// Ensures that the image is present and returns the facts that containers need of it.
     pub async fn ensure(&self, wanted: &Wanted<'_>) -> Result<PresentImage, Failure> {
         let mut seen = Seen::default();
         let found = self.find_and_hold(wanted, &mut seen).await;
@@ -307,7 +307,7 @@ impl Images {
         self.puller.pull(pull).await
     }
 
-    /// Two that differ tell that the pod's own credentials do; the node's are not looked at.
+    /// Two fingerprints differ if the pod's own credentials do; the node's are not included.
     fn fingerprint(&self, wanted: &Wanted<'_>) -> u64 {
         let own = wanted.keyring.as_ref().map(|keyring| keyring.of(wanted.image));
         let own = own.map(|keys| keys.iter().map(Credential::hash).collect::<Vec<_>>());

@@ -1,12 +1,12 @@
 //! Stops containers and sandboxes: hook, wait for one's turn, StopContainer, StopPodSandbox.
 //!
-//! Effects only; what is stopped, in which order and with how much time is decided in `stop`. All
-//! containers of a pod are stopped in parallel. A hook that outlives the grace period goes on until
-//! its container has stopped. Sandboxes that were stopped are remembered until they are removed: a
-//! repeated stop has the runtime take down the network once more. Dropping the future gives up
-//! waits and cancels calls, but for the hook: it belongs to the container's next stop as well,
-//! which is reported as one with the first and has no more time than that had left. So a shorter
-//! grace period is a drop and a retry.
+//! Effects only; `stop` decides the containers, their order and their time. All containers of a pod
+//! are stopped in parallel. A hook that outlives the grace period goes on until its container has
+//! stopped. Sandboxes that were stopped are remembered until they are removed: a repeated stop has
+//! the runtime take down the network once more. Dropping the future gives up waits and cancels
+//! calls, but for the hook: it belongs to the container's next stop as well, which is reported as
+//! one with the first and has no more time than that had left. So a shorter grace period is a drop
+//! and a retry.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go killContainer
 
 use std::cell::RefCell;
@@ -42,7 +42,7 @@ struct BegunStop {
     grace_seconds: i64,
 }
 
-/// Stops what runs of pods. Clones share what they remember.
+/// Stops the containers of pods. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Killer {
     client: Client,
@@ -148,8 +148,8 @@ impl Killer {
         done
     }
 
-    /// The container's hook, and the seconds that are left. What a stop has begun that was given up is
-    /// not begun again, however the next one came about: the kubelet gives none up.
+    /// The container's hook, and the seconds that are left. A hook begun by a stop that was given
+    /// up is not begun again, whatever caused the next stop, because the kubelet gives none up.
     // k8s: pkg/kubelet/kubelet.go SyncPod, SyncTerminatingPod (not cancelled with their context)
     fn begin(&self, observed: &ObservedPod, stop: &Stop, message: &str) -> (PreStop, i64) {
         let at = Instant::now();

@@ -1,7 +1,7 @@
 //! The runtime stage: from the actions of a sync to CRI calls, and from CRI's answers to records.
 //!
-//! What is decided, and every request's content, comes from `pintle_agent_core`. Here are the
-//! effects, in the order in which a pod meets them:
+//! Decisions, and every request's content, come from `pintle_agent_core`. Here are the effects, in
+//! the order in which a pod meets them:
 //!
 //! ```text
 //!   event               what happened: kernel, CRI, containerd -> hints

@@ -134,7 +134,7 @@ pub fn beside<T>(
 ) -> Result<T, IoFailure> {
     let done = regular_file::beside_log(log, |inside| {
         Ok(work(inside).map_err(|failure| {
-            // The name that people know.
+            // The name that users know.
             let name = failure.path.file_name().unwrap_or_default();
             IoFailure { path: log.with_file_name(name), ..failure }
         }))
@@ -177,7 +177,7 @@ pub fn remove_dangling(links: &Path, logs: &Path, live: &BTreeSet<PathBuf>, befo
     }
 }
 
-/// Removes a file; fine when it is gone. What a pod put in its place goes as well, whatever it is.
+/// Removes a file; fine when it is gone. Anything that a pod put in its place is removed as well.
 pub fn remove_file(path: &Path) -> Result<(), IoFailure> {
     match fs::remove_file(path) {
         Err(e) if e.kind() == ErrorKind::IsADirectory => remove_tree(path),

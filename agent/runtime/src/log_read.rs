@@ -25,7 +25,7 @@ const TAIL_BLOCK_BYTES: u64 = 64 * 1024;
 pub struct LogQuery {
     /// Only that many last lines of the file.
     pub tail_lines: Option<u64>,
-    /// Only what was written at or after this time.
+    /// Only lines written at or after this time.
     pub since: Option<jiff::Timestamp>,
     /// At most that many bytes of output.
     pub limit_bytes: Option<u64>,
@@ -263,7 +263,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Appends a time with nine digits of a second, whatever the runtime wrote.
+/// Appends a time with nine digits of a second, whatever the runtime's format.
 // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go timeFormatOut
 fn push_time(time: &str, out: &mut Vec<u8>) {
     let dot = time.find('.');
@@ -288,8 +288,8 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     if lines == 0 {
         return Ok(end);
     }
-    // Lines are no longer than this, so what is before has nothing to do with the tail: a sparse
-    // file of a terabyte is not searched for its newlines.
+    // Lines are no longer than this, so bytes before it are not part of the tail: a sparse file of
+    // a terabyte is not searched for its newlines.
     let bytes_max = lines.saturating_add(2).saturating_mul(LINE_BYTES_MAX as u64);
     let floor = end.saturating_sub(bytes_max);
     while end > floor {

@@ -7,11 +7,11 @@
 //! ```
 //! Input: path, policy, time, and how to ask the runtime. Output: a new live file, at most
 //! `max_files` files in all. Unlike upstream, the rename comes first and compression afterwards:
-//! compressing first let the live file grow meanwhile.
-//! On a full disk nothing needs space: the oldest files are deleted, and what cannot be compressed
-//! for lack of space is deleted instead. Killed anywhere, the next rotation removes half-written
-//! `.tmp` files; a log renamed without a new one is noticed by its missing name. What is no regular
-//! file is moved aside as a log is, never opened, and removed where it would be compressed.
+//! compressing first let the live file grow meanwhile. On a full disk nothing needs space: the
+//! oldest files are deleted, and a file that cannot be compressed for lack of space is deleted
+//! instead. Killed anywhere, the next rotation removes half-written `.tmp` files; a log renamed
+//! without a new one is noticed by its missing name. A file that is not regular is moved aside like
+//! a log, never opened, and removed where it would be compressed.
 // k8s: pkg/kubelet/logs/container_log_manager.go rotateLog
 
 use std::fs;
@@ -78,7 +78,7 @@ pub fn put_back(log: &Path, aside: &Path) -> Result<(), IoFailure> {
     }
 }
 
-/// Deletes what is too much, then compresses all rotated logs but the newest. Blocks for as long as
+/// Deletes the excess, then compresses all rotated logs but the newest. Blocks for as long as
 /// compressing takes.
 pub fn tidy(log: &Path, max_files: usize) -> Result<(), IoFailure> {
     let files = drop_excess(log, max_files)?;
@@ -86,7 +86,7 @@ pub fn tidy(log: &Path, max_files: usize) -> Result<(), IoFailure> {
     for path in older.iter().filter(|path| !ends_with(path, COMPRESSED)) {
         match compress(path) {
             Ok(()) => {}
-            // No room even for the smaller file: giving it up is what makes room.
+            // No room even for the smaller file: deleting it makes room.
             Err(failure) if is_full(failure.errno) => remove_file(path)?,
             Err(failure) => return Err(failure),
         }

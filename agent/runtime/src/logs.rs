@@ -8,9 +8,9 @@
 //! Owner: this task alone touches rotated logs. A silent log costs an inotify watch that fires once
 //! (`IN_ONESHOT`); a growing one is looked at when its `Pace` says so, by `fstat` of a descriptor
 //! kept open (about 1 µs). Bounds: `ROTATIONS_MAX` rotations at once, so that a runtime call that
-//! hangs holds up its own log only; one compression at a time; after a failed rotation the log
-//! is tried again after `RETRY`. Every name is opened, renamed and removed in the pool for what may
-//! block (`blocking`), as a pod that mounts the folder can put anything there. A watch is a hint:
+//! hangs holds up its own log only; one compression at a time; after a failed rotation the log is
+//! tried again after `RETRY`. Every name is opened, renamed and removed in the pool for blocking
+//! work (`blocking`), as a pod that mounts the folder can put anything there. A watch is a hint:
 //! `BACKSTOP` stands behind it. Without inotify every log is looked at each `POLL`. It never writes
 //! to a log.
 
@@ -201,7 +201,7 @@ impl<R: Reopen + 'static> Rotator<R> {
         }
     }
 
-    /// Looks at every log that is due and says what is to be done.
+    /// Looks at every log that is due and returns the actions.
     fn due(&mut self) -> Vec<(ContainerId, Wanted)> {
         let now = Instant::now();
         let due = self.due.iter().take_while(|(at, _)| *at <= now);
@@ -230,7 +230,7 @@ impl<R: Reopen + 'static> Rotator<R> {
         let Some(log) = self.logs.get_mut(id) else { return Some(Next::Sleep) };
         match log.size() {
             Some(size) => Some(log.pace.observe(size, now)),
-            // The runtime is asked to open it again; what is there instead is moved aside.
+            // The runtime is asked to open it again; a file in its place is moved aside.
             None if log.missing => Some(Next::Rotate),
             None => None,
         }
@@ -267,7 +267,7 @@ impl<R: Reopen + 'static> Rotator<R> {
         let watch = self.watch(id);
         let Some(log) = self.logs.get_mut(id) else { return };
         let before = std::mem::replace(&mut log.watch, watch);
-        // What was written before the watch stood is seen now.
+        // Writes before the watch was set are seen now.
         let wait = match watch {
             Some(_) if log.size() != Some(log.pace.size()) => Duration::ZERO,
             Some(_) => BACKSTOP,
@@ -324,7 +324,7 @@ impl<R: Reopen + 'static> Rotator<R> {
     }
 
     fn next_deadline(&self, room: bool) -> Option<Instant> {
-        // With no room for a rotation, what is due waits for one to end.
+        // With no room for a rotation, a due log waits for one to end.
         let now = Instant::now();
         match self.due.first()? {
             (at, _) if room || *at > now => Some(*at),
@@ -393,7 +393,7 @@ impl Log {
                 }
             }
             Err(error) => {
-                // Said once, not with every attempt: a container that just ended refuses too.
+                // Logged once, not with every attempt: a container that just ended refuses too.
                 if self.failures == 0 {
                     let path = self.path.display();
                     tracing::warn!(container = %id, %path, error, "cannot rotate a log");

@@ -190,8 +190,8 @@ async fn pull_once(
     Err(aggregate(&errors))
 }
 
-/// An image as a pod wants it: what the pod's annotations say may decide where the runtime puts it,
-/// as with a snapshotter for each runtime.
+/// An image as a pod wants it: the pod's annotations may decide where the runtime puts it, as with
+/// a snapshotter for each runtime.
 // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists
 pub(super) fn image_spec(image: &str, sandbox: &v1::PodSandboxConfig) -> v1::ImageSpec {
     v1::ImageSpec {

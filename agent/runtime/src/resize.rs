@@ -1,7 +1,7 @@
 //! Carries out a resize: the pod's cgroup and its running containers, step by step.
 //!
 //! Effects of `Action::ResizePod`. The order of the writes is `resize::steps`' alone. The first
-//! failure ends the action; what was done stays, and the next sync goes on from there, because
+//! failure ends the action; completed writes stay, and the next sync goes on from there, because
 //! every write may be repeated.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction
 
@@ -41,7 +41,7 @@ struct PodCgroup {
 }
 
 impl Executor {
-    /// Brings running containers and the pod's cgroup to what the pod was given.
+    /// Brings running containers and the pod's cgroup to the allocated resources.
     pub(super) async fn resize(
         &self,
         order: &SyncOrder,
@@ -85,7 +85,7 @@ impl Executor {
         Ok(Some(PodCgroup { cgroups, name, limits, now, then }))
     }
 
-    /// A limit below what is in use would have the kernel kill processes.
+    /// Refuses a limit below the usage, because the kernel would kill processes.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go validateMemoryResizeAction
     async fn refuse_used(
         &self,
@@ -180,7 +180,7 @@ impl Executor {
         let updated = of_pod.cgroups.update_pod(&of_pod.name, &change).await;
         self.metrics.cgroup("update", begun.elapsed());
         if let Err(error) = updated {
-            // Best effort: the runtime goes back to what is in force.
+            // Best effort: the runtime returns to the resources in force.
             let _ = self.tell_sandbox(order, pod, &before).await;
             return Err(fail(with_causes(&error)));
         }

@@ -33,7 +33,7 @@ use self::message::{Family, Reply};
 const LOOKUPS_MAX: usize = 1024;
 /// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How long what the files say holds without another look.
+/// How long the files' content holds without another look.
 // Go: net/hosts.go cacheMaxAge
 const FILES_EVERY: Duration = Duration::from_secs(5);
 /// Once one family's addresses are known, the other's are waited for this much longer.
@@ -54,7 +54,7 @@ pub enum Error {
     NoSuchHost {
         /// The name.
         name: String,
-        /// The server that said so.
+        /// The server with that answer.
         server: SocketAddr,
     },
     /// No server answered in time.
@@ -92,7 +92,7 @@ pub enum Error {
 type Resolved = Result<Arc<[IpAddr]>, Error>;
 type Lookup = BoxFuture<'static, Resolved>;
 
-/// Looks up names; clones share what is under way.
+/// Looks up names; clones share lookups under way.
 #[derive(Clone)]
 pub struct Resolver(Arc<Inner>);
 
@@ -238,7 +238,7 @@ async fn ask(config: &Config, name: &str) -> Resolved {
     for full in config.names(name) {
         match ask_servers(config, &full).await {
             Ok(ips) => return Ok(ips),
-            // That a longer name does not exist says less than what became of the others.
+            // The absence of a longer name says less than the other results.
             Err(Error::NoName { .. }) => {}
             Err(error @ Error::NoSuchHost { .. }) => drop(failed.get_or_insert(error)),
             Err(error) => failed = Some(error),

@@ -37,7 +37,7 @@ pub struct Shim {
     pub pid: u32,
     /// containerd's socket, from its command line.
     pub socket: String,
-    /// containerd's namespace: what is not CRI's belongs to others, such as Docker.
+    /// containerd's namespace: other namespaces than CRI's belong to other clients, such as Docker.
     pub namespace: String,
 }
 

@@ -1,8 +1,8 @@
 //! Brings a pod up: sandbox and containers.
 //!
-//! Effects of `CreateSandbox` and `StartContainer`. What is asked of the runtime is
-//! built by `request`, pure; here files are written and calls made, in the kubelet's order, with
-//! the kubelet's events and reasons.
+//! Effects of `CreateSandbox` and `StartContainer`. `request` builds the requests to the runtime,
+//! pure; here files are written and calls made, in the kubelet's order, with the kubelet's events
+//! and reasons.
 // k8s: pkg/kubelet/kubelet.go SyncPod, pkg/kubelet/kuberuntime/kuberuntime_container.go
 // startContainer
 
@@ -81,7 +81,7 @@ impl Executor {
         (permit, cancel): (&StartPermit, &Cancel),
     ) -> Result<NewSandbox, Failure> {
         let fail = |text: String| {
-            // A pod that ends meanwhile may take away what its sandbox is made of.
+            // The end of the pod meanwhile may remove the files that its sandbox is made of.
             if !cancel.is_cancelled() {
                 let message = format!("Failed to create pod sandbox: {text}");
                 self.recorder.event(&order.uid, true, "FailedCreatePodSandBox", &message, None);
@@ -251,7 +251,7 @@ impl Executor {
         Ok(Created { id: answer.container_id, log })
     }
 
-    /// Writes what the container mounts and builds its configuration.
+    /// Writes the files that the container mounts and builds its configuration.
     async fn files_and_config(
         &self,
         start: &Start<'_>,
@@ -282,7 +282,7 @@ impl Executor {
             volume::execute::make_container_dir(&pod_dirs, &name)
         })
         .await?;
-        // Before the file for its last words: a container that is refused leaves none.
+        // Before the termination message file: a container that is refused leaves none.
         let config = request::container_config(ctx, &container).map_err(|e| e.to_string())?;
         let (name, file) = (start.name.to_owned(), container.termination_file.to_owned());
         let logs = logs.to_owned();

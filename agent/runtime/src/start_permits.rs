@@ -91,7 +91,7 @@ impl Drop for Permit {
             let Some(next) = next else { return };
             match next.send(Permit(Some(Rc::clone(&line)))) {
                 Ok(()) => return,
-                // The waiter has gone: what came back is emptied, and the next one is asked.
+                // The waiter has gone: the returned permit is emptied, and the next waiter gets it.
                 Err(mut permit) => permit.0 = None,
             }
         }

@@ -54,7 +54,7 @@ pub enum UsersError {
     /// No range is left.
     #[error("could not find an empty slot to allocate a user namespace")]
     Full,
-    /// The file of a pod is not what it should be.
+    /// The file of a pod has invalid content.
     #[error("invalid user namespace mappings file: {0}")]
     Mapping(String),
     /// It could not be read or written.

@@ -108,7 +108,7 @@ fn rate(per_second: i32, burst: i32) -> Result<Rate> {
     Ok(Rate::of_settings(per_second, burst))
 }
 
-/// The kubelet's name as the source: people and tools look for it.
+/// The kubelet's name as the source, because users and tools filter by it.
 fn start_events(config: &Config, client: kube::Client) -> events::Recorder {
     let rate = Rate::of_settings(config.kubelet.event_record_qps, config.kubelet.event_burst);
     let name = &config.node_name;
@@ -190,8 +190,7 @@ pub(super) struct NodeKnown {
     pub(super) volumes: Volumes,
 }
 
-/// Starts what belongs to the cluster, each part in a task of its own. Takes questions for the
-/// Node object.
+/// Starts the tasks of the cluster. Returns the channel for reads of the Node object.
 pub(super) fn start(
     parts: &Parts,
     cluster: &Cluster,

@@ -26,7 +26,7 @@ const KILLS_MAX: usize = 64;
 const SETTLE: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Starts the task; kills go into what it returns.
+/// Starts the task; the returned function takes kills.
 pub(super) fn start(parts: &Parts) -> impl FnMut(ContainerKill) + use<> {
     let (kills, mut queue) = mpsc::channel(KILLS_MAX);
     let (views, recorder) = (parts.views.clone(), parts.recorder.clone());

@@ -50,10 +50,11 @@ const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 
 /// There only with the unified hierarchy of cgroups.
 const UNIFIED: &str = "/sys/fs/cgroup/cgroup.controllers";
-/// How often the runtime is asked for its cgroup driver and for what it can do, and the pause between.
+/// How often the runtime is asked for its cgroup driver and for its features, and the pause
+/// between.
 const ASK_TRIES: u32 = 3;
 const ASK_PAUSE: Duration = Duration::from_secs(2);
-/// How long the start waits for what the runtime can do; that is asked again later.
+/// How long the start waits for the runtime's features, which are read again later.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
 /// Prepares the host, best effort: limits of this process, the root directory.
@@ -132,7 +133,8 @@ pub(super) fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Client>
     Ok(client.with_observer(Arc::clone(metrics) as Arc<dyn pintle_cri::Observer>))
 }
 
-/// Waits for the runtime's first answer; the log and the agent's own commands tell why there is none.
+/// Waits for the runtime's first answer; the log and the agent's own commands show why there is
+/// none.
 async fn runtime_version(
     config: &Config,
     client: &Client,
@@ -168,7 +170,7 @@ fn awaited(endpoint: &str, why: &str) -> String {
     )
 }
 
-/// Waits for the runtime and asks what it is.
+/// Waits for the runtime and reads its name, version and settings.
 pub(super) async fn runtime_info(
     config: &Config,
     client: &Client,
@@ -226,7 +228,7 @@ async fn told_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse
     }
 }
 
-/// With two drivers on one node, systemd and the agent would each undo what the other wrote.
+/// With two drivers on one node, systemd and the agent would each undo the other's writes.
 fn refuse_other_driver(config: &Config, info: &str) -> Result<()> {
     let Some((handler, driver)) = runtime::driver_of_info(info) else { return Ok(()) };
     let word = |driver| match driver {

@@ -1,5 +1,5 @@
-//! Cgroups of the host's processes: `kubeletCgroups` holds the agent, `systemCgroups` what else
-//! runs outside of any cgroup.
+//! Cgroups of the host's processes: `kubeletCgroups` holds the agent, `systemCgroups` the other
+//! processes outside of any cgroup.
 //!
 //! Owner: one task, at the start and each minute, because others move processes, too; the files are
 //! the pool's (`blocking`), as there may be thousands of processes. Effects: makes the cgroups,

@@ -26,14 +26,14 @@ use pintle_agent_host::node::host;
 /// Wait before limits that were refused are tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Limits what is to be limited; returns once the host's cgroups are.
+/// Applies the limits; returns once the host's cgroups have theirs.
 pub(super) async fn enforce(
     config: &Config,
     setup: &CgroupSetup,
     cgroups: Option<Rc<Cgroups>>,
     tell: &NodeEvents,
 ) -> Result<()> {
-    // What else is said at the start comes first.
+    // Other log lines of the start come first.
     tokio::task::yield_now().await;
     let machine = host::read(&config.flags.root_dir);
     if let Some(why) = capacity::over_reserved(&NodeSettings::of(config), &machine) {

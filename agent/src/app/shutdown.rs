@@ -1,4 +1,4 @@
-//! Starts what watches for shutdowns of the machine, if time for them is configured.
+//! Starts the watcher of machine shutdowns, if time for them is configured.
 //!
 //! On the main thread: its work is an input of the decisions, two descriptors that sleep.
 

@@ -1,6 +1,6 @@
-//! Starts what delivers pods: files, HTTP, and with a cluster the API server.
+//! Starts the sources of pods: files, HTTP, and with a cluster the API server.
 //!
-//! Every source sends what it delivers through a channel of its own; the intake merges them.
+//! Every source sends its pods through a channel of its own; the intake merges them.
 
 use std::rc::Rc;
 use std::sync::Arc;

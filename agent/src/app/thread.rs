@@ -1,16 +1,16 @@
 //! The deciding thread: its async runtime, and how long it was away.
 //!
 //! With io_uring it runs on tokio-uring, a current-thread tokio with a ring beside it; where the
-//! kernel refuses a ring (seccomp, `io_uring_disabled`, older than 5.1), on plain tokio, and says
-//! so once. All tasks of the thread run in one `LocalSet`, and its rounds are measured.
+//! kernel refuses a ring (seccomp, `io_uring_disabled`, older than 5.1), on plain tokio, and logs
+//! that once. All tasks of the thread run in one `LocalSet`, and its rounds are measured.
 
 use std::io;
 
 use pintle_daemon::tasks;
 use tokio::task::LocalSet;
 
-/// Threads for what blocks within tokio itself, such as its name resolution; the agent's own work
-/// that blocks has a pool of its own.
+/// Threads for blocking work within tokio itself, such as its name resolution; the agent's own
+/// blocking work has a pool of its own.
 const TOKIO_BLOCKING_MAX: usize = 4;
 
 /// Runs `work` and all that it starts on this thread.

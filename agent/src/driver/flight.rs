@@ -1,16 +1,16 @@
-//! Records what the decisions take and give, and never waits for a disk.
+//! Records the inputs and results of decisions, and never waits for a disk.
 //!
 //! ```text
 //!   driver ─ note ─> notes ─ encode (a thread) ─> batches ─ append (the ring) ─> segment
 //!            clone            redact, digest       <= BATCHES_BYTES_MAX           linked fdatasync
 //! ```
-//! What is noted goes out `GROUP` later, so a burst is one write, and a power cut costs no more
-//! than `GROUP` and the write under way. A disk that is full, dead or too slow costs the record
-//! and nothing else: what does not fit is dropped and counted, one line says so, the next attempt
-//! is made after a wait that doubles, and the record goes on with a state of all pods. The agent's
-//! start waits for the folder for a moment and no longer. A panic of the decisions writes what is
-//! noted before the process ends: the input that led to it is last.
-//! Bounds: `NOTES_BYTES_MAX`, `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
+//! A note is written `GROUP` later, so a burst is one write, and a power cut costs no more than
+//! `GROUP` and the write under way. A disk that is full, dead or too slow costs the record and
+//! nothing else: notes that do not fit are dropped and counted, one log line reports it, the next
+//! attempt is made after a wait that doubles, and the record goes on with a state of all pods. The
+//! agent's start waits for the folder for a moment and no longer. A panic of the decisions writes
+//! the notes before the process ends: the input that led to it is last. Bounds: `NOTES_BYTES_MAX`,
+//! `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,7 @@ use pintle_daemon::blocking::{self, Place};
 use pintle_daemon::{build, clock, tasks};
 use tokio::sync::Notify;
 
-/// How long what is noted waits for more.
+/// How long a note waits for more.
 const GROUP: Duration = Duration::from_millis(80);
 /// Bytes of notes that may wait for encoding, as `weight_of` estimates them.
 const NOTES_BYTES_MAX: usize = 1 << 20;
@@ -55,7 +55,7 @@ struct Notes {
     list: Vec<Note>,
     /// Of `list`.
     bytes: usize,
-    /// Something was not noted: what follows can only be replayed from a state.
+    /// A note was lost: later ones can only be replayed from a state.
     lost: bool,
 }
 
@@ -85,8 +85,8 @@ struct Shared {
 /// The driver's end of the recorder; `None` when it is off.
 pub(crate) struct Tape(Option<Arc<Shared>>);
 
-/// Begins to record, and to open the folder. It is waited for a moment, as decisions that panic at
-/// once are to be recorded; what is decided until it is open is noted.
+/// Begins to record, and to open the folder. The start waits a moment for it, so that decisions
+/// that panic at once are recorded; decisions before it is open are noted.
 pub(crate) async fn start(
     root: &Path,
     segments_max: u64,
@@ -163,7 +163,7 @@ impl Tape {
         }
     }
 
-    /// This came of it.
+    /// Notes the resulting commands.
     pub(super) fn commands(&self, commands: &[Command]) {
         if let Some(shared) = self.recording() {
             shared.note(Note::Commands(commands.to_vec()));
@@ -183,7 +183,7 @@ impl Tape {
         self.0.as_deref().filter(|shared| !shared.paused.load(Ordering::Relaxed))
     }
 
-    /// Writes what is left; waits no longer than `LAST_MAX`.
+    /// Writes the waiting notes; waits no longer than `LAST_MAX`.
     pub(super) async fn end(&self) {
         let Some(shared) = &self.0 else { return };
         shared.noted.notify_one();
@@ -198,7 +198,7 @@ impl Tape {
 }
 
 impl Drop for Tape {
-    /// After a panic of the decisions no task runs any more: what is noted is written from here.
+    /// After a panic of the decisions no task runs any more: the notes are written from here.
     fn drop(&mut self) {
         let Some(shared) = self.0.take() else { return };
         if !std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! What the recorder leaves on the disk, read again.
+//! The recorder's output on the disk, read again.
 
 use std::fs;
 
@@ -233,7 +233,7 @@ fn without_a_folder_the_agent_goes_on_and_records_once_there_is_one() {
     is_recorded_after_a_gap(root.path());
 }
 
-/// Until it records again, and then what is wanted of another pod.
+/// Waits until it records again, and then for another pod's records.
 async fn goes_on_with(agent: &mut Recorded) {
     agent.until(|shared| !shared.paused.load(Ordering::Relaxed)).await;
     agent.goes_on().await;
@@ -294,7 +294,7 @@ fn hangs_under_a_segment(operation: Operation) {
             disk.set(operation, Fault::Hangs);
             inputs(2).into_iter().for_each(|input| agent.decide(input));
             agent.until(|_| disk.hung() > 0).await;
-            // Decisions go on beside it until the write is given up, and after that.
+            // Decisions go on until the write is given up, and after that.
             agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;
             let text = exposition(&agent.metrics);
             assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");

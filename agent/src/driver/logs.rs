@@ -1,7 +1,7 @@
 //! Keeps the logs of running containers at their limit: gives the rotator the containers to watch.
 //!
-//! Owner: the driver. Input: each read of a pod, and that a pod is gone. What is followed is kept
-//! by pod, so that a container that the runtime removed without a look at its end is forgotten with
+//! Owner: the driver. Input: each read of a pod, and that a pod is gone. Followed containers are
+//! kept by pod, so that a container that was removed before its end was observed is forgotten with
 //! the next read. A full queue means that the rotator is behind: the next read tries again.
 
 use std::collections::{BTreeMap, BTreeSet};

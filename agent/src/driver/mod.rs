@@ -476,7 +476,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The runtime cannot tell of one pod; one that cannot be reached is no pod's trouble.
+/// Emits FailedSync for a pod that cannot be read, unless the runtime itself is unreachable.
 // k8s: pkg/kubelet/pod_workers.go podWorkerLoop FailedSync
 fn tell_unread(recorder: &Recorder, uid: &PodUid, error: &pintle_cri::Error) {
     if error.code != pintle_cri::Code::Unavailable {

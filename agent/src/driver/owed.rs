@@ -70,7 +70,7 @@ mod tests {
                 drop(Owed::new(back.clone(), done(2)));
                 // The queue is full now: this one waits for its place.
                 drop(Owed::new(back.clone(), done(3)));
-                // Given up while it waits for a place: what it had to say is said.
+                // Given up while it waits for a place: its answer is delivered all the same.
                 let settle = Owed::new(back.clone(), done(4)).settle(done(5));
                 let task = tokio::task::spawn_local(settle);
                 tokio::task::yield_now().await;

@@ -2,7 +2,7 @@
 //!
 //! After each batch of inputs only the views of the touched pods are rebuilt; the snapshot shares
 //! the rest with the one before. A pod is in the snapshot before anything is done for it: the
-//! sweeps of what is left over rely on that.
+//! sweeps of remains rely on that.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Publisher {
         Self { views, last: Snapshot::default() }
     }
 
-    /// Publishes what changed since the last call, if anything did.
+    /// Publishes the changes since the last call, if there are any.
     pub(super) fn publish(&mut self, pods: &mut Pods) {
         let touched = pods.take_touched();
         let last = &mut self.last;

@@ -1,7 +1,7 @@
 //! When the records of pods' resources are written.
 //!
-//! Encoding them goes through all pods, so what changes within `SAVE_EVERY` is written together:
-//! a hundred pods that are admitted cost a few files and not one each. A sync that waits for its
+//! Encoding them goes through all pods, so changes within `SAVE_EVERY` are written together: a
+//! hundred pods that are admitted cost a few files and not one each. A sync that waits for its
 //! record waits no longer than for the turn's end.
 //!
 //! A full disk takes no record. The pod with the end to record may hold the space: all of that pod

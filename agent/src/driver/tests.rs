@@ -1,4 +1,4 @@
-//! What a panic within a call of the runtime costs: that call, and nothing else.
+//! A panic within a call of the runtime fails that call, and nothing else.
 
 use pintle_cri::fake::{FakeRuntime, PanicsOnce};
 use pintle_cri::{Client, Deadlines};

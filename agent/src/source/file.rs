@@ -29,14 +29,14 @@ use super::manifest::{MANIFEST_BYTES_MAX, ManifestError, decode_pod};
 use super::static_pod::Origin;
 use super::{Problem, ProblemCause, Reading, SourceKind};
 
-/// Most manifests of a folder; the others are ignored and said.
+/// Most manifests of a folder; the others are ignored and reported.
 const FILES_MAX: usize = 4096;
 
-/// A file that changed this short before it was read is read again: the clock of the file system
-/// is too coarse to tell a second change in the same tick.
+/// A file that changed this short before it was read is read again: the clock of the file system is
+/// too coarse to show a second change in the same tick.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// The folder and what was read from it.
+/// The folder and its manifests as read.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -114,7 +114,7 @@ impl Folder {
         }
     }
 
-    /// Reads what changed of what may have; nothing when nothing did since the last scan.
+    /// Reads the changes among the touched files; nothing if there are none since the last scan.
     fn look(&mut self, touched: &Touched) -> io::Result<Vec<Reading>> {
         let mut readings = Vec::new();
         let mut is_all = false;
@@ -142,8 +142,8 @@ impl Folder {
         self.news()
     }
 
-    /// Looks at files of these names only. False if that does not tell what there is: what is
-    /// touched leads to other files, or there are too many.
+    /// Looks at files of these names only. False if that does not suffice: a touched name leads to
+    /// other files, or there are too many.
     fn look_at<'a>(&mut self, names: impl Iterator<Item = &'a OsString> + Clone) -> bool {
         for name in names.clone().filter(|name| !is_hidden(Path::new(name))) {
             let path = self.path.join(name);
@@ -167,7 +167,7 @@ impl Folder {
         std::mem::take(&mut self.unsaid).then(|| self.reading())
     }
 
-    /// Reads what changed; `None` when nothing did since the last scan. A folder that does not
+    /// Reads the changes; `None` if there are none since the last scan. A folder that does not
     /// exist is empty.
     // k8s: pkg/kubelet/config/file.go listConfig
     pub(crate) fn scan(&mut self) -> io::Result<Option<Reading>> {
@@ -202,7 +202,7 @@ impl Folder {
         let previous = known.as_ref().and_then(|known| known.pod.clone());
         let read = self.read(path, stamp, previous);
         match known.filter(|known| known.says_the_same(&read)) {
-            // What it says stays the same object, which others compare at once.
+            // Its pod stays the same object, which others compare at once.
             Some(known) => (Manifest { stamp, settled: read.settled, ..known }, false),
             None => (read, true),
         }
@@ -281,7 +281,8 @@ fn leads_elsewhere(name: &OsStr) -> bool {
 /// A file's bytes, unless it is larger than a manifest may be.
 fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
     let said = |error: io::Error| ProblemCause::Read(error.to_string());
-    // Links are followed, as they are when the folder is listed; what is no file is not waited for.
+    // Links are followed, as they are when the folder is listed; an irregular file is not waited
+    // for.
     let options = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
     let file = options.map_err(said)?;
     let metadata = file.metadata().map_err(said)?;
@@ -299,8 +300,8 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
     if bytes.len() > MANIFEST_BYTES_MAX { too_large() } else { Ok(bytes) }
 }
 
-/// Delivers readings until the receiver is gone. Looks at what events name, and at everything
-/// every `check_every`, with each new watch, and after events that were lost.
+/// Delivers readings until the receiver is gone. Looks at the files that events name, and at all
+/// files every `check_every`, with each new watch, and after events that were lost.
 pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
     let path = folder.path.clone();
     let folder = Arc::new(Mutex::new(folder));
@@ -324,7 +325,7 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
         tokio::select! {
             events = Watch::events(watch.as_ref()) => match events {
                 Some(names) if is_seen => touched = names,
-                // What was to be looked at before is not forgotten.
+                // Files that were to be looked at before are not forgotten.
                 Some(_) => touched = Touched::Anything,
                 None => (watch, touched) = (None, Touched::Anything),
             },
@@ -469,7 +470,7 @@ mod tests {
         assert_eq!(names(&folder.scan().expect("scanned").expect("a reading")), ["b-n"]);
     }
 
-    /// A look at what is named; nothing else may be looked at, however much there is.
+    /// A look at named files; no other file may be looked at, however many there are.
     #[test]
     fn only_what_is_named_is_looked_at() {
         let dir = TempDir::new().expect("a folder");

@@ -61,7 +61,7 @@ pub(crate) enum HttpError {
     Tls {
         /// The URL.
         url: String,
-        /// Cause, shown because it is what has to be put right.
+        /// Cause, shown because it has to be fixed.
         source: std::io::Error,
     },
     /// TLS cannot be used at all.

@@ -1,4 +1,4 @@
-//! What has to hold in each of these worlds, said independently of how `Evictor` decides.
+//! The rules of each of these worlds, independent of how `Evictor` decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use pintle_api_types::ids::{Mono, PodUid};
 
 use crate::world::SimPod;
 
-/// How long the next victim waits for one that does not go: what a pod with a grace period of a
-/// second may take, and the time for what is cleaned up after it.
+/// How long the next victim waits for a stuck one: the time that a pod with a grace period of a
+/// second may take, plus the time of its clean-up.
 const STUCK_MIN: Duration = Duration::from_secs(30);
 /// Longest time that a hard threshold may be met while a pod could be evicted. Beyond it the agent
 /// is stuck: a lost observation, a reclaim without an answer, a disk that does not show it, two

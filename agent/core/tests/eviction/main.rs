@@ -1,10 +1,10 @@
 //! Worlds of a node that runs short: the real `Evictor`, a simulated node, one seed each.
 //!
-//! Pods eat memory or disk at random rates, and stop. Looks come late or never, twice, and may show
-//! a disk as it was some seconds ago, or not what pods have of it; freeing is slow, frees nothing or
-//! is never answered; pods take their time to go; the agent dies; the kernel ends the largest pod when
-//! no memory is left. Which pods are spared is decided by `worker::Pods` and not a part of these
-//! worlds.
+//! Pods eat memory or disk at random rates, and stop. Observations come late, never or twice, and
+//! may show a disk as it was some seconds ago, or without pods' usage; freeing is slow, frees
+//! nothing or is never answered; pods take their time to end; the agent dies; the kernel kills the
+//! largest pod when no memory is left. Spared pods are chosen by `worker::Pods` and not a part of
+//! these worlds.
 //!
 //! In some, `--pintle-psi-eviction` is on: page cache counts as used, and stall shows the shortage.
 //!

@@ -1,4 +1,4 @@
-//! The node: what pods eat, what looks show of it, what comes of reclaims, and when an agent dies.
+//! The node: usage of pods, observations of it, results of reclaims, and deaths of the agent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -25,7 +25,7 @@ const SECOND: u64 = 4;
 /// Ticks with pods that eat, and after it without.
 const EATING: u64 = 900 * SECOND;
 const CALM: u64 = 600 * SECOND;
-/// A disk that shows what was some time ago, at most.
+/// Longest delay, in seconds, with which a disk shows its content.
 const LAG_SECONDS_MAX: u64 = 20;
 
 /// Usage of a pod.
@@ -245,7 +245,7 @@ impl World {
         self.left().memory - self.cache()
     }
 
-    /// The cache that there is room for: the kernel gives up what pods take.
+    /// The cache that there is room for: the kernel drops as much as pods take.
     fn cache(&self) -> u64 {
         self.cache.min(self.left().memory)
     }
@@ -313,7 +313,7 @@ impl World {
         self.disk_before.truncate(usize::try_from(self.lag).expect("small") + 1);
     }
 
-    /// The next agent knows nothing of what this one was about to do. Its victims go on.
+    /// The next agent knows nothing of this one's plans. Its victims go on.
     fn die(&mut self) {
         self.evictor = Evictor::default();
         self.looks.clear();

@@ -265,7 +265,7 @@ impl World {
         Some(Ok(()))
     }
 
-    /// Removal is forced: what still runs is killed.
+    /// Forced removal: a running container is killed.
     fn remove(&mut self, id: &str) {
         if self.runtime.containers.get(id).is_some_and(|c| c.state == RunState::Running) {
             self.exit(id, 137, false);
@@ -332,7 +332,7 @@ impl World {
         let Some(sandbox) = sync.sandbox.clone().or(newest) else {
             return refused("no sandbox".to_owned());
         };
-        // As the log files would tell: one more than any attempt there ever was.
+        // As from the log files: one more than any attempt there ever was.
         let attempts = self.runtime.containers.values();
         let attempts = attempts.filter(|c| c.uid == sync.uid && c.name == name);
         let from_logs = attempts.map(|c| c.attempt + 1).max().unwrap_or(0);

@@ -43,7 +43,7 @@ pub enum Wire {
     Restored,
 }
 
-/// A copy of the store, and what people wanted then.
+/// A copy of the store, and the wanted pods of that time.
 #[derive(Debug)]
 struct Backup {
     objects: BTreeMap<String, Value>,
@@ -61,7 +61,7 @@ pub struct ApiServer {
     watched_until: Mono,
     /// Counts the watches of the agent; events of an earlier one are lost.
     epoch: u64,
-    /// The agent watches. What changes between two watches is in the list of the next.
+    /// The agent watches. Changes between two watches are in the list of the next.
     watches: bool,
     sources: Sources,
     queue: StatusQueue,
@@ -70,7 +70,7 @@ pub struct ApiServer {
     /// Objects that were deleted from it by the agent.
     pub completed: u64,
     backup: Option<Backup>,
-    /// Its store is an older one: a request under way may be about what is no longer so.
+    /// Its store is an older one: a request under way may be out of date.
     restored: bool,
     /// The statuses of the pods in the older store.
     said_before: BTreeMap<PodUid, Value>,
@@ -339,7 +339,7 @@ impl World {
         let names: Vec<_> = self.api().objects.keys().cloned().collect();
         let pods = names.iter().map(|name| self.api().pod(name)).collect();
         let lag = self.rng.range(MS, 50 * MS);
-        // What is watched from here on comes after the list.
+        // Changes from here on come after the list.
         let at = self.now.plus(Duration::from_nanos(lag));
         self.api().watched_until = at;
         self.at(lag, Event::Wire(Wire::Listed { run, epoch, pods }));
@@ -355,7 +355,7 @@ impl World {
         }
     }
 
-    /// Gives the status queue something and sends what it asks for.
+    /// Gives the status queue an input and sends its requests.
     pub fn mail(&mut self, mail: Mail) {
         let (now, run) = (self.clocks(), self.run);
         let Some(api) = self.api.as_mut() else { return };

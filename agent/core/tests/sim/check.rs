@@ -1,4 +1,4 @@
-//! The rules that hold at every step, and what must be true in the end.
+//! The rules that hold at every step, and those that must hold in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::pods::{Behaviour, Box, Manifest};
 use crate::rng::Rng;
 use crate::runtime::{Container, Runtime};
 
-/// How long a change may take to have its consequences, beside the waits that belong to it.
+/// Longest time from a change to its consequences, in addition to the waits that belong to it.
 const SLACK: Duration = Duration::from_secs(40);
 
 /// Why nothing more is started of a pod.
@@ -51,7 +51,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// A version of a manifest is the last one now. What only an earlier one had may still run or
+    /// A version of a manifest is the last one now. A container of an earlier one may still run or
     /// start, because the agent learns of the change later.
     pub fn know(&mut self, manifest: &Manifest) {
         let mut last = manifest.clone();
@@ -181,7 +181,7 @@ impl Checker {
         let terminal = &self.terminal;
         self.ended.retain(|uid, why| *why != PHASE_IS_TERMINAL || terminal.contains_key(uid));
         self.statuses.clear();
-        // The next agent has one life of each to tell of.
+        // The next agent has one life of each to report.
         self.again.clear();
         let told = |uid: &PodUid| api.is_some_and(|api| api.knows_end(uid));
         let timed = |uid: &&PodUid| self.known[*uid].deadline_s.is_some() && !told(uid);
@@ -233,7 +233,7 @@ impl Checker {
         }
     }
 
-    /// The world is quiet: it must be what the manifests say.
+    /// The world is quiet: it must agree with the manifests.
     pub fn converged(
         &self,
         wanted: &BTreeMap<String, Manifest>,
@@ -275,7 +275,7 @@ impl Checker {
             let latest = runtime.latest(uid, &container.name);
             let never = container.image_from_s == u64::MAX;
             if container.init && !container.sidecar {
-                // What comes after it waits for it.
+                // Later containers wait for it.
                 reached &=
                     !never && !matches!(container.behaviour, Behaviour::Ends { code: 1.., .. });
                 continue;
@@ -337,7 +337,7 @@ impl Checker {
             }
             RunState::Exited => {}
             RunState::Created | RunState::Unknown => {
-                // One to debug with is made once, whatever becomes of its start.
+                // An ephemeral container is made once, whatever becomes of its start.
                 let stays = me.ephemeral || since < SLACK;
                 assert!(stays, "{uid}: {name} is {state:?} for {since:?}");
             }

@@ -1,5 +1,5 @@
-//! What may go wrong in a world, as a set: presets for what has to be seen alone, and sets that a
-//! seed draws for itself, because what never goes wrong in one world makes room for what does.
+//! The faults of a world, as a set: presets for faults to test alone, and sets that a seed draws,
+//! because a fault that is absent in one world makes room for others.
 
 use crate::rng::Rng;
 

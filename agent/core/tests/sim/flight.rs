@@ -1,5 +1,5 @@
-//! Records what the agents of a world decide, and replays it when the world is over: the same has
-//! to come of it, or a decision knows something that is not in its inputs.
+//! Records the decisions of a world's agents, and replays them when the world is over: the result
+//! must be the same, or a decision depends on something that is not in its inputs.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl Recording {
         }
     }
 
-    /// This came of it.
+    /// Records the resulting commands.
     pub fn commands(&mut self, now: Now, commands: &[Command], pods: &Pods) {
         let Some(flight) = &mut self.flight else { return };
         flight.commands(commands);

@@ -1,8 +1,8 @@
 //! The machine of a world: it shuts down, or is about to and stays up.
 //!
-//! Rules: a group's turn comes when nothing of the one before runs any more, or its time is up;
-//! soon after the last one nothing runs at all, however often the agent died meanwhile; and what has
-//! ended is not started again (`check`). The state file survives the agent.
+//! Rules: a group's turn comes when no pod of the one before runs any more, or its time is up; soon
+//! after the last one nothing runs at all, however often the agent died meanwhile; and an ended pod
+//! is not started again (`check`). The state file survives the agent.
 
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::shutdown::{Notice, Record, Window, group_of};
@@ -61,7 +61,7 @@ impl World {
                 (self.machine.is_preparing, self.check.shuts_down) = (true, true);
                 self.machine.began_at = self.clocks().wall;
                 self.tell_begins(None);
-                // It is often said twice.
+                // It is often reported twice.
                 if self.rng.chance(30) {
                     self.tell_begins(None);
                 }
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// The agent has begun; it hears of the machine before it hears of any pod.
+    /// The agent has started; it learns of the machine before it learns of any pod.
     pub fn machine_boot(&mut self) {
         if self.machine.is_preparing {
             let of_this = |record: &Record| record.started_at >= self.machine.began_at;

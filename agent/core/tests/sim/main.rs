@@ -3,7 +3,7 @@
 //! `Pods` is the product's own; clock, runtime, kernel events and manifests are simulated, with
 //! delays, failures, lost replies, lost and doubled hints, crashes of the agent and restarts of the
 //! runtime. Whatever happens, the rules in `check` must hold at every step, and once the faults
-//! stop the node must become what the manifests say, with nothing left over.
+//! stop the node must agree with the manifests, with nothing left over.
 //!
 //! A failure prints its seed and how to repeat it. `PINTLE_SEEDS=N` runs more worlds than usual,
 //! `PINTLE_FRESH=FIRST` chooses new ones from that seed on, `PINTLE_TRACE=1` prints every step.
@@ -40,11 +40,11 @@ const FRESH: u64 = 2_000;
 /// Fresh worlds that failed once: a container that waits longer and longer got a new sandbox; a
 /// restored store took away a container that was about to start; the wall clock stepped back behind
 /// a deadline before the agent died; a manifest went and came back; a sidecar that never starts; a
-/// pod was deleted while its containers, some of which were over, were made again in a new sandbox;
-/// a deadline passed before a new agent saw what had ended in time; a restored store reported an
-/// end of a pod that was started again; a pod came back and was over before it could begin; one
-/// went that ran and waited to be admitted by a new agent; a container ended by itself between two
-/// attempts to kill it for its probe.
+/// pod was deleted while its containers, some of them over, were created again in a new sandbox; a
+/// deadline passed before a new agent saw containers that had ended in time; a restored store
+/// reported an end of a pod that was started again; a pod came back and was over before it could
+/// begin; a running pod was removed that waited for admission by a new agent; a container ended by
+/// itself between two attempts to kill it for its probe.
 const SEEN: [u64; 14] = [
     353_344_152_459,
     353_344_152_689,
@@ -64,8 +64,8 @@ const SEEN: [u64; 14] = [
 /// Worlds with everything at once that failed once: a manifest was removed while its source began
 /// to report, twice; one was removed and came back, and its end was reported in between.
 const SEEN_WITH_EVERYTHING: [u64; 3] = [30_512, 30_899, 30_770];
-/// A world of an API server and of agents that die that failed once: a pod was refused for what one
-/// held that was over and deleted, and that the new agent had not read yet.
+/// A world of an API server and of agents that die that failed once: a pod was refused for the room
+/// of a pod that was over and deleted, and that the new agent had not read yet.
 const SEEN_WITH_DEATHS: [u64; 1] = [52_359];
 /// Worlds of each kind in which the decisions are recorded and replayed.
 const RECORDED: u64 = 20;
@@ -84,7 +84,7 @@ fn seeds(first: u64, share: u64) -> Vec<u64> {
     (first..first + count).collect()
 }
 
-/// Runs a world of each seed, on every CPU, and sums up what happened.
+/// Runs a world of each seed, on every CPU, and adds up the counts.
 fn run_all(seeds: &[u64], world: impl Fn(u64) -> World + Sync) -> Stats {
     let (next, stats) = (AtomicUsize::new(0), Mutex::new(Stats::default()));
     let failed = Mutex::new(Vec::new());

@@ -1,9 +1,9 @@
 //! The simulated runtime: sandboxes and containers with containerd's rules.
 //!
-//! A record's true state changes at once; what a read shows lags behind an exit, as containerd
-//! finishes its own clean-up first. Names are reserved: a second sandbox or container of the same
-//! name and attempt is refused until the first is removed. Stamps are of the wall clock, as in
-//! containerd; what the world itself measures with is monotonic.
+//! A record's true state changes at once; a read lags behind an exit, as containerd finishes its
+//! own clean-up first. Names are reserved: a second sandbox or container of the same name and
+//! attempt is refused until the first is removed. Stamps are of the wall clock, as in containerd;
+//! the world's own time is monotonic.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ use pintle_api_types::quantity::Amount;
 use crate::faults::Fault;
 use crate::world::{BUSY, Event, MS, S, World};
 
-/// All memory, what has to be left of it, and what a greedy pod takes, in bytes.
+/// All memory, the eviction threshold, and the usage of a greedy pod, in bytes.
 const CAPACITY: u64 = 1_000;
 const LEAST: i64 = 100;
 const TAKEN: u64 = 950;
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// A look at the node, pods first; what is left is read later, or never.
+    /// An observation of the node, pods first; the memory left is read later, or never.
     pub fn measure(&mut self, ticket: u64, pods: &Scope) {
         if self.trouble(Fault::Calls, 10) {
             return;
@@ -93,7 +93,7 @@ impl World {
         self.at(delay, Event::Looked { run: self.run, ticket, pods });
     }
 
-    /// The look ends with what is left.
+    /// The observation ends with the memory left.
     pub fn looked(&mut self, ticket: u64, pods: Option<BTreeMap<PodUid, PodUse>>) {
         let at = self.clocks().wall;
         let reading = Reading { available: self.memory_left(), capacity: CAPACITY, at };

@@ -13,7 +13,7 @@ use crate::world::World;
 const FRESH: Duration = Duration::from_secs(25);
 
 impl World {
-    /// The last status of each pod says what the runtime has.
+    /// The last status of each pod agrees with the runtime.
     pub fn told_the_truth(&self) {
         for (name, manifest) in &self.manifests {
             let told = match &self.api {

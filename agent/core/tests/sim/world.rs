@@ -125,7 +125,7 @@ pub enum Event {
     Machine(MachineNews),
     /// A pod begins to take too much memory.
     Greed,
-    /// A look at the node ends, with what its pods took when it began.
+    /// An observation of the node ends, with the usage of pods at its start.
     Looked { run: u64, ticket: u64, pods: Option<BTreeMap<PodUid, PodUse>> },
 }
 
@@ -150,7 +150,7 @@ pub struct World {
     pub failures: BTreeMap<(PodUid, String), u32>,
     /// When a pull last failed, and how long it is not tried again.
     pub pulls: BTreeMap<(PodUid, String), (Mono, Duration)>,
-    /// Containers that are probed, and what was said of them last.
+    /// Containers that are probed, and the last result of each.
     pub probing: Probing,
     pub node: Node,
     /// Steps until the agent dies.
@@ -163,7 +163,7 @@ pub struct World {
     pub reads: Reads,
     /// Both checkpoints as they are on the disk.
     disk: Option<(String, String)>,
-    /// Prints what happens, for a look at one seed.
+    /// Prints events, for a study of one seed.
     trace: bool,
     /// Volumes and cgroups of pods that are ready.
     pub prepared: BTreeSet<PodUid>,
@@ -174,7 +174,7 @@ pub struct World {
     pub shortage: Shortage,
 }
 
-/// By pod: a container's id, and what its probes said last.
+/// By pod: a container's id, and the last results of its probes.
 pub type Probing = BTreeMap<PodUid, BTreeMap<String, BTreeMap<ProbeKind, bool>>>;
 
 impl World {
@@ -328,7 +328,7 @@ impl World {
                 (wake, _) => wake.is_some(),
             };
             let when = if tick_first { wake } else { next };
-            // What a container in a crash loop does in the last moment is still to be written.
+            // The last change of a container in a crash loop is still to be written.
             let goes_on = |when: &Mono| *when < end || *when < last && !self.api_settled();
             let Some(when) = when.filter(goes_on).filter(|_| !self.machine.is_down) else { break };
             self.now = self.now.max(when);
@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// Gives the agent an input and does what it asks for.
+    /// Gives the agent an input and executes its commands.
     pub fn tell(&mut self, input: Input) {
         let hint = matches!(input, Input::Hint { .. } | Input::ContainerHint { .. });
         if self.deaf && hint {
@@ -425,7 +425,7 @@ impl World {
         if let Some(recording) = &mut self.recording {
             recording.commands(now, &commands, &agent);
         }
-        // A write that fails leaves what was there.
+        // A write that fails leaves the old content.
         if agent.is_unsaved() {
             let (allocated, actuated) = agent.checkpoints();
             let records = (allocated.text(), actuated.text());
@@ -775,7 +775,7 @@ impl World {
         self.stop_sandbox(&id);
     }
 
-    /// The sandbox is no longer ready, and what ran in it is dead.
+    /// The sandbox is no longer ready, and its containers are dead.
     pub fn stop_sandbox(&mut self, id: &str) {
         let Some(sandbox) = self.runtime.sandboxes.get_mut(id) else { return };
         sandbox.ready = false;

@@ -84,7 +84,7 @@ pub struct Restored {
     pub actuated: Entries,
 }
 
-/// Reads both checkpoints; what is missing or broken counts as empty.
+/// Reads both checkpoints; a missing or broken one counts as empty.
 pub fn load(root: &Path) -> Restored {
     let read = |name: &str| {
         let path = root.join(name);
@@ -273,7 +273,7 @@ mod tests {
             .await;
     }
 
-    /// A ledger that has two pods to write in a folder that has no room, and what fills it.
+    /// A ledger with two pods to write in a folder without room, and the file that fills it.
     fn on_a_full_disk(look: impl AsyncFnOnce(Ledger, PathBuf, PathBuf) + Send + 'static) {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");

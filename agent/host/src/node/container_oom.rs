@@ -1,4 +1,4 @@
-//! What the kernel's log says of a process that it killed for the memory limit of a container or pod.
+//! The kernel log's lines about a process killed for the memory limit of a container or pod.
 //!
 //! Input: the log's lines, in order. Output: a kill with the facts that users need: the victim, its
 //! resident memory, the limit. Pure; `oom` reads the log. Bounds: one kill at a time. Under load
@@ -24,7 +24,7 @@ pub struct ContainerKill {
 /// Reads line by line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// Of the kill that the kernel speaks of: all but what was resident.
+    /// The kill being reported: all but its resident memory.
     open: ContainerKill,
 }
 

@@ -1,7 +1,7 @@
 //! Facts of the node, read once at the start: addresses, memory, CPUs, huge pages, disk.
 //!
-//! Effects: reads /proc, /sys and the name service. Nothing here fails the start: what cannot be
-//! read is zero or absent, as it would be on a node that does not have it.
+//! Effects: reads /proc, /sys and the name service. Nothing here fails the start: an unreadable
+//! value is zero or absent, as it would be on a node that does not have it.
 // k8s: pkg/kubelet/nodestatus/setters.go NodeAddress, MachineInfo
 
 use std::fs;
@@ -13,8 +13,8 @@ use pintle_agent_core::types::NodeFacts;
 use super::machine::HostAddresses;
 use super::settings::NodeSettings;
 
-/// Reads the node's facts. `given` are the addresses of `--node-ip`. What pods may use is for the
-/// caller to say.
+/// Reads the node's facts. `given` are the addresses of `--node-ip`. The caller sets the amounts
+/// that pods may use.
 pub fn read(name: &str, given: &[IpAddr], runtime_name: &str) -> NodeFacts {
     NodeFacts {
         name: name.to_owned(),

@@ -1,7 +1,7 @@
-//! The machine: what does not change while the agent runs, and the operating system's name.
+//! The machine: facts that do not change while the agent runs, and the operating system's name.
 //!
-//! Read once at the start, the name again later. Effects: reads /proc, /sys and /etc. What cannot be
-//! read is empty or zero; a capacity that is zero shows in the node's status.
+//! Read once at the start, the name again later. Effects: reads /proc, /sys and /etc. An unreadable
+//! value is empty or zero; a zero capacity shows in the node's status.
 // k8s: vendor/github.com/google/cadvisor/machine/info.go Info
 
 use std::fs;
@@ -74,7 +74,7 @@ fn architecture(rust: &'static str) -> &'static str {
     }
 }
 
-/// CPUs of the machine, whatever this process may use of them.
+/// CPUs of the machine, whatever the affinity of this process.
 fn cpus() -> i64 {
     let online = online_cpus();
     let usable = std::thread::available_parallelism().map_or(1, usize::from);

@@ -105,7 +105,7 @@ fn wanted(is_v4: bool) -> Vec<Wanted> {
 pub struct Tables {
     program: &'static str,
     is_v4: bool,
-    /// In front of the program: what enters another network namespace.
+    /// Words in front of the program, to enter another network namespace.
     before: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ impl Tables {
     pub async fn keep(&self, every: Duration) {
         match self.make().await {
             Ok(()) => tracing::info!(program = self.program, "created the node's iptables chains"),
-            // As the kubelet: what cannot be made at the start is not tried again.
+            // As the kubelet: a failure at the start is not retried.
             Err(error) => return tracing::warn!(%error, "cannot create the node's iptables chains"),
         }
         loop {

@@ -1,4 +1,4 @@
-//! The machine and what the node's settings make of it.
+//! The machine, and the node's facts from it and the settings.
 //!
 //! `facts`, `host`, `oom` and `container_oom` read the machine, `iptables` keeps the chains that
 //! other programs look for, `plugins` reads which device plugins a kubelet knew, `context` puts

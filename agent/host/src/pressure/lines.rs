@@ -2,16 +2,16 @@
 //!
 //! Pure. The kernel notifies when a cgroup's usage crosses a line, page cache included. Where cache
 //! is dropped for growing memory, usage stays the same and the kernel sends nothing: there memory
-//! alone is read, the more often the less has to go. `pressure::memory_watch` listens; the lookout
-//! of the agent reads.
+//! alone is read, the more often the closer it is to the line. `pressure::memory_watch` listens;
+//! the lookout of the agent reads.
 // k8s: pkg/kubelet/eviction/memory_threshold_notifier.go UpdateThreshold (a line at the threshold alone)
 
 use std::time::Duration;
 
 use super::node::Memory;
 
-/// So many bytes a second are taken at the most, as peeks have it: between two of them no more goes
-/// than what is left above the line.
+/// Assumed fastest growth, in bytes a second: between two peeks, memory falls no further than to
+/// the line.
 pub const FASTEST: u64 = 512 << 20;
 /// The least and the most time between two peeks.
 pub const PEEKS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
@@ -32,8 +32,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// That of memory of which `left` bytes are left and `least` have to be. Half of what is left, so
-    /// that it is known how fast it goes; and the threshold, which is never stepped over.
+    /// The line of memory with `left` bytes left and `least` required. Half of the rest, so that
+    /// the rate becomes known; but never beyond the threshold.
     pub fn of(memory: &Memory, left: u64, least: u64) -> Self {
         let line = if left > least { least.max(left / 2) } else { left / 2 };
         let usage = memory.usage.saturating_add(left - line);

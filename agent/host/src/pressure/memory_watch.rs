@@ -23,7 +23,7 @@ use pintle_daemon::blocking::{self, Place};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Stall of some process within a second that makes a hint, as the kernel wants it said.
+/// Stall of some process within a second that makes a hint, in the kernel's format.
 const STALL: &str = "some 100000 1000000";
 /// The least tolerance, so that a look does not move a line each time.
 const MOVED_MIN: u64 = 4 << 20;
@@ -254,7 +254,7 @@ mod tests {
         fires(&own, watch).await;
     }
 
-    /// Far below any line: what it needs is more than it may have at once, so it has to wait.
+    /// Far below any line: it needs more than it may have at once, so it has to wait.
     #[tokio::test]
     async fn a_cgroup_whose_processes_stall_is_told() {
         blocking::Pool::own();

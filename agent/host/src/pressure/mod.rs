@@ -1,4 +1,4 @@
-//! What the node still has of memory, disk and process numbers, and when to look.
+//! The memory, disk and process numbers left on the node, and when to observe them.
 //!
 //! ```text
 //!   node          one reading of everything that is scarce

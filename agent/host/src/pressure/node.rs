@@ -1,10 +1,10 @@
 //! One reading of everything that pods may run a node out of.
 //!
-//! Input: where the agent's files, images and writable layers lie, and the cgroup of all pods.
-//! Output: a `Reading`. Effects: four cgroup files that stay open, a `statvfs` for each file system,
-//! two files of `/proc`, and the list of mounts where disks are of btrfs; for a thread that may wait
-//! for a disk. What cannot be read is absent, never zero: a node without figures is not a node without
-//! room.
+//! Input: the places of the agent's files, images and writable layers, and the cgroup of all pods.
+//! Output: a `Reading`. Effects: four cgroup files that stay open, a `statvfs` for each file
+//! system, two files of `/proc`, and the list of mounts where disks are of btrfs; for a thread that
+//! may wait for a disk. An unreadable value is absent, never zero: a node without figures is not a
+//! node without room.
 // k8s: pkg/kubelet/eviction/helpers.go makeSignalObservations
 
 use std::fs;
@@ -161,7 +161,7 @@ fn hundredths(percent: f64) -> u16 {
 }
 
 /// On different file systems; false when one of them cannot be asked. On btrfs each subvolume has a
-/// number of its own for one and the same disk, so what is mounted there decides.
+/// number of its own for one and the same disk, so the mounts decide.
 // k8s: vendor/github.com/google/cadvisor/fs/fs.go GetDirFsDevice
 fn apart(one: Option<&Path>, other: Option<&Path>) -> bool {
     let Some((one, other)) = one.zip(other) else { return false };

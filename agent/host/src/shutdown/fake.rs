@@ -1,8 +1,8 @@
 //! A system bus with nothing on it but logind and systemd, for tests.
 //!
-//! It listens on a socket that `DBUS_SYSTEM_BUS_ADDRESS` names, answers what a client asks of a bus
-//! and of logind, hands out locks as pipes and can tell whether they are held, and announces
-//! shutdowns. Real messages over a real socket; no bus daemon is needed.
+//! It listens on a socket that `DBUS_SYSTEM_BUS_ADDRESS` names, answers the calls of a client to a
+//! bus and to logind, hands out locks as pipes and knows if they are held, and announces shutdowns.
+//! Real messages over a real socket; no bus daemon is needed.
 
 #![allow(missing_docs, reason = "the macro makes methods that nobody can document")]
 
@@ -159,7 +159,7 @@ impl FakeLogind {
         locked(&self.facts).hangups
     }
 
-    /// The next request for a lock: what, who, why, mode.
+    /// The next request for a lock: the four arguments of `Inhibit`, with its mode last.
     pub fn asked(&self) -> Option<[String; 4]> {
         locked(&self.facts).asked.pop_front()
     }

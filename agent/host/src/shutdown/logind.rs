@@ -37,7 +37,7 @@ pub enum LogindError {
     /// There is no system bus.
     #[error("the system bus cannot be reached")]
     Unreachable(#[source] Box<zbus::Error>),
-    /// It refused, or said something else than it should.
+    /// It refused, or its answer was invalid.
     #[error("logind refused {what}")]
     Refused {
         /// The call or the property.
@@ -105,7 +105,7 @@ impl Logind {
         }
     }
 
-    /// Listens to what is announced from here on.
+    /// Subscribes to the signals from here on.
     // k8s: pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go MonitorShutdown
     pub async fn signals(&self, from: Announcer) -> Result<Signals, LogindError> {
         const WHAT: &str = "PrepareForShutdown";

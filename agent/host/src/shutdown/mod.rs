@@ -7,9 +7,9 @@
 //! ```
 //! A delay lock makes logind wait with a shutdown until it is let go of, or until logind's own
 //! `InhibitDelayMaxSec` is over, which is raised when it is too small. Both tasks run on the thread
-//! that decides: they sleep on one socket and one cell, and what they say is an input of the
-//! decisions. Nothing of this is there when no time is configured. Bounds: one connection, one lock,
-//! calls of `logind::CALL_MAX`, reconnects after `RECONNECT`.
+//! that decides: they sleep on one socket and one cell, and their reports are inputs of the
+//! decisions. Nothing of this is there when no time is configured. Bounds: one connection, one
+//! lock, calls of `logind::CALL_MAX`, reconnects after `RECONNECT`.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go
 
 #[cfg(any(test, feature = "fake"))]
@@ -78,7 +78,7 @@ struct Watcher {
     before: Option<Record>,
 }
 
-/// A connection on which shutdowns are heard of.
+/// A connection on which shutdown signals arrive.
 struct Session {
     logind: Logind,
     signals: Signals,

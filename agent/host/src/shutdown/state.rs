@@ -1,6 +1,6 @@
 //! The state file, and the end of the lock. Effects: one file, replaced in one step.
 //!
-//! What an agent that comes after this one has to know is on the disk before the machine is let go.
+//! The record for a later agent is on the disk before the machine is released.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

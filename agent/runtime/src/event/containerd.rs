@@ -61,7 +61,7 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
                     Err(_) => Hint::Exited { container: Some(container.clone()), code: None, at },
                 },
                 HintKind::OomKilled | HintKind::Deleted => Hint::Changed,
-                // What the agent does itself it reads afterwards.
+                // The agent reads the results of its own actions afterwards.
                 HintKind::Started { .. } | HintKind::Paused | HintKind::Resumed => continue,
             };
             if inputs.send(Input::ContainerHint { container, hint }).await.is_err() {

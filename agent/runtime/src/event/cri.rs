@@ -48,7 +48,7 @@ pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metri
                     };
                     metrics.event_came(clock::now().since(UnixNanos(event.created_at)));
                     wait = REOPEN.0;
-                    // What the agent does itself it reads afterwards.
+                    // The agent reads the results of its own actions afterwards.
                     let own = [
                         v1::ContainerEventType::ContainerCreatedEvent,
                         v1::ContainerEventType::ContainerStartedEvent,

@@ -185,7 +185,7 @@ impl Task {
         self.inputs.send(Input::RelistEvery(period)).await
     }
 
-    /// A hint, when what was to be followed had ended before.
+    /// Returns a hint if the container to follow had ended before.
     fn serve(&mut self, request: Request) -> Option<Input> {
         match request {
             Request::Track { uid, dir, done } => {
@@ -304,8 +304,8 @@ impl Task {
                 self.names.remove(&event.cgroup_id);
                 return None;
             }
-            // What the agent does itself it reads afterwards; an entry point or a filled cgroup
-            // that it did not ask for shows in the runtime's own events and in the relist.
+            // The agent reads the results of its own actions afterwards; an entry point or a filled
+            // cgroup of another client shows in the runtime's own events and in the relist.
             EventKind::Exec | EventKind::Populated(_) => return None,
         };
         Some(Input::Hint { uid, hint })

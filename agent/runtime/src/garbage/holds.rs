@@ -70,7 +70,7 @@ impl Holds {
         self.0.state.borrow().changed
     }
 
-    /// A look at images and containers begins: what is held from now on may not be seen by it.
+    /// A look at images and containers begins: images held from now on may be missing in it.
     pub(super) fn look(&self) {
         let mut state = self.0.state.borrow_mut();
         state.held_since = state.held.keys().cloned().collect();

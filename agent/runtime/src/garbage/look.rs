@@ -1,4 +1,4 @@
-//! What images the runtime has, and which of them containers use, running or not.
+//! The runtime's images, and those of them that containers use, running or not.
 //!
 //! Effects: lists of images and containers, and the status of each container, which alone shows
 //! mounted images. Each of these calls has the runtime's usual time limit, and each answer advances
@@ -18,7 +18,7 @@ use crate::observed::all_containers;
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) image: Image,
-    /// Its id and digests: what a start may know it by.
+    /// Its id and digests: a start may know it by any of these.
     pub(super) names: Vec<String>,
     /// Its name for users.
     pub(super) shown: String,
@@ -41,7 +41,7 @@ pub(super) async fn look(client: &Client, steps: &Steps) -> Result<Vec<Found>, S
     Ok(found.collect())
 }
 
-/// By what containers name their images.
+/// The names by which containers refer to their images.
 async fn used(client: &Client, steps: &Steps) -> Result<BTreeSet<String>, String> {
     let containers = all_containers(client).await;
     let mut used = BTreeSet::new();

@@ -62,7 +62,7 @@ pub const REQUESTS_MAX: usize = 4;
 pub enum Request {
     /// Remove all unused images, however full the disk is.
     Images(oneshot::Sender<Freed>),
-    /// Tell what would become of each image.
+    /// Answer with the decision about each image.
     Report(oneshot::Sender<Report>),
 }
 
@@ -182,7 +182,7 @@ impl Collector {
             true => self.too_full().await,
             false => Ok(None),
         };
-        // What is too old goes whatever is known of the disk.
+        // A too old image is removed whatever is known of the disk.
         let full = if by_age { full } else { Ok(full?) };
         let stale = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AFTER);
         if matches!(full, Ok(None)) && !by_age && !stale && !self.holds.has_changed() {
@@ -191,7 +191,8 @@ impl Collector {
         }
         let looked = self.look().await;
         if !self.policy.is_on() {
-            // The look is for what people ask and for the day it is switched on: nothing has failed.
+            // The look is for reports and for the day garbage collection is switched on: nothing
+            // has failed.
             return Ok(());
         }
         looked?;
@@ -259,7 +260,7 @@ impl Collector {
         // Until the end of this look nothing is known to be seen.
         self.looked_at = None;
         let began = jiff::Timestamp::now();
-        // What was in use until now is found unused only by this look.
+        // An image in use until now is found unused only by this look.
         self.past.still(&self.found);
         self.found = look::look(&self.client, &self.steps).await?;
         self.past.see(&self.found).await;
@@ -311,7 +312,7 @@ impl Collector {
         Ok(to_free.map(|to_free| Full { capacity, available, to_free }))
     }
 
-    /// Size of the images' disk, and what is left of it.
+    /// Size of the images' disk, and the bytes left.
     async fn image_disk(&self) -> Result<(u64, u64), String> {
         let told = self.client.image_fs_info(v1::ImageFsInfoRequest {}).await;
         let told = told.map_err(|error| error.rpc_text())?;
@@ -391,7 +392,7 @@ struct Removed {
 }
 
 impl Removed {
-    /// The bytes, or what went wrong in the words of `tell`.
+    /// The bytes, or the errors in the words of `tell`.
     fn into_result(self, tell: impl FnOnce(u64, String) -> String) -> Result<u64, String> {
         match self.errors.is_empty() {
             true => Ok(self.bytes),

@@ -1,5 +1,5 @@
-//! What Go 1.26's client sends, and what it makes of odd answers: each line of the tables was printed
-//! by it.
+//! Requests of Go 1.26's client, and its results for odd answers: each line of the tables was
+//! printed by it.
 
 use tokio::io::duplex;
 

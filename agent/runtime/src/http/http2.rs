@@ -1,7 +1,7 @@
 //! HTTP/2 with a server that has chosen it.
 //!
-//! What the connection does in the background ends with the exchange, at the latest when the
-//! caller gives that up: a peer that takes nothing more holds nothing.
+//! The connection's background work ends with the exchange, at the latest when the caller gives
+//! that up: a peer that stops reading holds nothing.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,7 +17,7 @@ use super::{HEAD_BYTES_MAX, HttpAnswer, Watch, talk};
 /// Bytes of a body that the peer may send before it is read.
 const WINDOW_BYTES: u32 = 64 * 1024;
 
-/// Runs what belongs to a connection, until that is over.
+/// Runs the tasks of a connection, until that is over.
 #[derive(Clone)]
 struct Background(Weak<Mutex<JoinSet<()>>>);
 

@@ -1,4 +1,4 @@
-//! A request of a probe or hook: what an `HTTPGetAction` asks for, and where a redirect leads.
+//! A request of a probe or hook: from an `HTTPGetAction`, or for the target of a redirect.
 //!
 //! Pure. Headers, escapes and redirects are those of the kubelet with its Go client.
 // k8s: pkg/probe/http/request.go, pkg/probe/http/http.go RedirectChecker
@@ -46,7 +46,7 @@ impl Get {
         }
     }
 
-    /// The same without TLS, and without what must not be sent in clear text.
+    /// The same without TLS, and without headers that must not be sent in clear text.
     // k8s: pkg/kubelet/lifecycle/handlers.go runHTTPHandler
     #[must_use]
     pub fn in_clear_text(mut self) -> Self {

@@ -1,4 +1,4 @@
-//! URLs as Go's `net/url` parses them: what a probe's path or a `Location` means on the wire.
+//! URLs as Go's `net/url` parses them: the meaning of a probe's path or a `Location` on the wire.
 //!
 //! Pure. A path that begins with two slashes names a host, which the probe's own replaces; a path
 //! with a broken escape is taken literally; a query is sent as it was given.
@@ -104,7 +104,7 @@ fn host_of(scheme: &str, authority: &str) -> Result<String, String> {
         }
         (Some(0), None) => return Err("missing ']' in host".to_owned()),
         (Some(_), _) => return Err("invalid IP-literal".to_owned()),
-        // Two colons are a port that is none where the scheme says what a host is.
+        // Two colons are an invalid port where the scheme defines the host.
         (None, _) => match scheme {
             "http" | "https" => &host[host.find(':').unwrap_or(host.len())..],
             _ => &host[host.rfind(':').unwrap_or(host.len())..],

@@ -1,6 +1,6 @@
 //! The words in which upstream's HTTP client, Go's, says why there was no answer.
 //!
-//! Pure. People search for these phrases and alert on them, so a connection that was refused is
+//! Pure. Users search for these phrases and alert on them, so a connection that was refused is
 //! `dial tcp 10.0.0.1:80: connect: connection refused` here too.
 
 use std::io;

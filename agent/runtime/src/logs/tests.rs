@@ -62,7 +62,7 @@ impl Reopen for Rc<Writer> {
     }
 }
 
-/// Runs `test` beside a rotator of `writer`'s log.
+/// Runs `test` together with a rotator of `writer`'s log.
 async fn beside<F: Future<Output = ()>>(writer: &Rc<Writer>, policy: RotatePolicy, test: F) {
     let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
     let id = ContainerId::from("c1");
@@ -98,9 +98,9 @@ fn a_fast_writer_stays_below_a_fifth_over_the_limit_and_loses_nothing() {
         let writer = Writer::new(dir.path());
         let policy = RotatePolicy { max_bytes: 2 * MIB, max_files: 100 };
         beside(&writer, policy, async {
-            // 20 kB each 10 ms: the limit in a second, so that a twelfth of it, which is what is
-            // left to a busy host, is 80 ms. On a stalled host both sides stall: what was missed is
-            // not written in one go.
+            // 20 kB each 10 ms: the limit in a second, so that a twelfth of it, the share left on a
+            // busy host, is 80 ms. On a stalled host both sides stall: missed ticks are not written
+            // in one go.
             let mut tick = tokio::time::interval(Duration::from_millis(10));
             tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             while writer.reopened.get() < 5 {
@@ -310,7 +310,7 @@ fn on_a_full_disk_rotation_and_tidying_still_free_space() {
             let logs = dir.path().join("ns_pod_uid/c");
             fs::create_dir_all(&logs).expect("made");
             let writer = Writer::new(&logs);
-            // What cannot be compressed well, so that even the smaller file has no room.
+            // Incompressible data, so that even the smaller file has no room.
             let noise: Vec<u8> = (0_u32..700_000)
                 .flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes())
                 .collect();

@@ -28,7 +28,7 @@ const NAMED_MAX: usize = 5;
 /// Least label and annotation bytes of a pod that is named.
 const NAMED_BYTES_MIN: usize = 64 * 1024;
 
-/// Lists everything; clones say once what is too long.
+/// Lists everything; clones report a list that is too long once.
 #[derive(Clone, Debug)]
 pub(super) struct Everything {
     client: Client,
@@ -131,7 +131,8 @@ impl Everything {
         blocking::run(Place::own("pods of the runtime"), read).await.unwrap_or_default()
     }
 
-    /// Names the pods that have most of what made the list too long, once until these are others.
+    /// Logs the pods with the largest parts of a list that is too long, once until these are
+    /// others.
     fn tell(&self, found: &Found) {
         let longest = longest(&found.lists);
         let unlisted: Vec<_> = found.unlisted.iter().map(PodUid::as_str).collect();

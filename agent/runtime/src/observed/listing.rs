@@ -142,7 +142,7 @@ impl Listing {
     }
 }
 
-/// Moves what belongs to the wanted pods.
+/// Moves the entries of the wanted pods.
 fn pick(all: Lists, wanted: &mut BTreeMap<PodUid, Lists>) {
     for sandbox in all.sandboxes {
         let uid = labels::pod_uid(&sandbox.labels);

@@ -1,4 +1,4 @@
-//! Observed state: what the runtime and the kernel say is, one record per pod, one writer.
+//! Observed state: as the runtime and the kernel report it, one record per pod, one writer.
 //!
 //! `types` is the record, `read` makes it from CRI answers, `listing` shares the lists that reads
 //! begin with, `everything` lists all pods, `termination_message` adds a container's message. The

@@ -1,12 +1,12 @@
 //! Reads pods from the runtime: the only place that turns CRI answers into observed records.
 //!
-//! Two questions: `list` (every pod, ids and states only) and `read` (one pod, in full). What
-//! cannot change any more is not asked for again: a container that has exited is read once and its
-//! record kept for as long as the runtime lists it, so a recorded exit code never changes later; a
-//! running one is asked again only when its listed state changed. What was there before this agent is
-//! asked once what the runtime made of it (`verbose`), which costs a runtime several times as much
-//! and never changes; what this agent made itself is not. Bounds: one list and one read per pod under
-//! way (the driver sees to it), one cached record per pod, one spec per sandbox and container.
+//! Two questions: `list` (every pod, ids and states only) and `read` (one pod, in full). Final
+//! state is not asked for again: a container that has exited is read once and its record kept for
+//! as long as the runtime lists it, so a recorded exit code never changes later; a running one is
+//! asked again only when its listed state changed. For containers and sandboxes from before this
+//! agent the runtime spec is read once (`verbose`), which costs a runtime several times as much and
+//! never changes; for the agent's own it is not. Bounds: one list and one read per pod under way
+//! (the driver sees to it), one cached record per pod, one spec per sandbox and container.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go GetPodStatus
 
 use std::cell::{Cell, RefCell};
@@ -56,7 +56,7 @@ impl Drop for Reinspect {
     }
 }
 
-/// A runtime that cannot say what it made of something may still know how it is: containerd asks
+/// A runtime that cannot return the spec of a container may still know its state: containerd asks
 /// its shim for the one and not for the other.
 async fn with_or_without<T, F>(verbose: bool, ask: impl Fn(bool) -> F) -> Result<T, Error>
 where
@@ -86,14 +86,14 @@ impl Reader {
         }
     }
 
-    /// Pods have their directories below that of the agent, which is where they are looked up when
-    /// the runtime cannot tell them all.
+    /// Sets the agent's directory. It has the pods' directories, by which pods are found when the
+    /// runtime cannot list them all.
     pub fn below(mut self, root: &Path) -> Self {
         self.everything.below(root);
         self
     }
 
-    /// This agent made that sandbox or container: it knows what of.
+    /// This agent made that sandbox or container, so its spec is known.
     pub fn made(&self, id: &str) {
         self.specs.borrow_mut().insert(id.to_owned(), None);
     }

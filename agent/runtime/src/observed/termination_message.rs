@@ -1,4 +1,4 @@
-//! What a container said before it ended: its termination message, or the end of its log.
+//! A container's termination message: the file's text, or the end of its log.
 //!
 //! Read once, when the container is first seen exited, and joined to the runtime's message. The
 //! files are the container's: they are read where that may block, and one that does not answer
@@ -31,7 +31,7 @@ pub(super) async fn at_end(
     }
 }
 
-/// Appends the container's last words to its message.
+/// Appends the container's termination message to its status message.
 pub(super) async fn append(uid: &PodUid, container: &mut ObservedContainer) {
     let words = asked(container, container.exit_code, &container.reason);
     let said = said(uid, container, words).await;

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{self, pki_types::PrivatePkcs8KeyDer};
 use super::super::testing::{self, Health, Runtime};
 use super::*;
 
-/// For attempts that are to end by themselves: far beyond what they need.
+/// For attempts that end by themselves: far beyond the time that they need.
 const LONG: Duration = Duration::from_secs(30);
 /// For attempts that are to be given up.
 const SHORT: Duration = Duration::from_millis(100);
@@ -332,7 +332,8 @@ impl Count {
     }
 }
 
-/// Far above what the kernel buffers between two sockets, far below what a server could send.
+/// Far above the kernel's buffers between two sockets, far below the amount that a server could
+/// send.
 const SENT_MAX: usize = 24 << 20;
 
 #[tokio::test]

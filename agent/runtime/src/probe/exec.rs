@@ -3,7 +3,7 @@
 //! The runtime gets the probe's timeout, kills the command when it is over and then answers; our
 //! own limit is later by `MARGIN`, so that its answer wins. Giving the call up, because the
 //! container is gone or on our own limit, cancels it at the runtime, which kills the command too:
-//! nothing is left behind. Of what the command says no more than `OUTPUT_BYTES_MAX` are ever held.
+//! nothing is left behind. No more than `OUTPUT_BYTES_MAX` of the command's output are ever held.
 // k8s: pkg/probe/exec/exec.go, pkg/kubelet/kuberuntime/kuberuntime_container.go RunInContainer
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! The prober: owns the schedules of all probes and begins attempts as they fall due.
 //!
 //! Effects, on the agent's main thread. Orders change the `Schedule` at once; one task sleeps until
-//! the earliest due time, begins what is due and passes results on. A waiting probe is an entry of
+//! the earliest due time, starts due attempts and passes results on. A waiting probe is an entry of
 //! a heap and nothing else; an attempt is a task of its own while it lasts. An attempt at a
 //! container that is no longer probed is given up, which also ends its command at the runtime.
 //! Bounds: one attempt per probe, `ATTEMPTS_MAX` of them at a time, shared fairly between pods
@@ -29,8 +29,8 @@ use super::plan::Outcome;
 use super::schedule::{Attempt, Key, Order, Schedule};
 use crate::resolver::Resolver;
 
-/// Attempts under way at a time. Far above what a node of 110 pods has due at once, far below the
-/// runtime client's bound of calls.
+/// Attempts under way at a time. Far above the attempts due at once on a node of 110 pods, far
+/// below the runtime client's bound of calls.
 pub(super) const ATTEMPTS_MAX: usize = 1024;
 /// Of the files that the agent may have open, attempts take one part in this many.
 const FILES_PART: u64 = 4;

@@ -165,8 +165,8 @@ async fn a_panic_in_an_attempt_gives_its_place_back_and_the_probe_goes_on() {
     LocalSet::new().run_until(work).await;
 }
 
-/// 136 containers with two probes each that never get an answer, and as much time as a pod may
-/// ask for. What another pod's probe waits is not measured: that it runs while they hang is.
+/// 136 containers with two probes each that never get an answer, with the longest time limit. The
+/// wait of another pod's probe is not measured, only that it runs while they hang.
 #[tokio::test]
 async fn probes_that_never_end_hold_up_no_other_pods() {
     let work = async {

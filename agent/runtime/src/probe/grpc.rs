@@ -103,7 +103,7 @@ pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -
 type Greeted = Arc<OnceLock<Instant>>;
 
 /// Asks over new connections until a server has spoken HTTP/2 on one; only an address that is none
-/// is an error. What that server says then counts.
+/// is an error. The answer of that server counts.
 // Go: google.golang.org/grpc http2Client (reader waits for the server's settings), WithBlock
 async fn ask(
     address: &str,

@@ -6,10 +6,10 @@
 //!                        └─> Input::Probed, events
 //! ```
 //! Input: which containers of a pod run, from the worker. Output: a probe's result whenever its
-//! thresholds change it, and events in upstream's words. Decisions are in `plan` and `adopt`
+//! thresholds change it, and events with upstream's texts. Decisions are in `plan` and `adopt`
 //! (pure); `execute` owns all schedules; an attempt is a task for as long as it lasts, so a probe
-//! costs neither a thread nor a task while it waits. A limit of time only counts what the agent
-//! waited for in earnest: see `patience`.
+//! costs neither a thread nor a task while it waits. A time limit only counts time in which the
+//! agent really waited: see `patience`.
 // k8s: pkg/kubelet/prober, pkg/probe
 
 mod attempt;

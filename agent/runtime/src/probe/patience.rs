@@ -1,4 +1,4 @@
-//! A time limit that only counts what the agent waited for in earnest.
+//! A time limit that only counts time in which the agent really waited.
 //!
 //! On a busy node the agent itself may not run for seconds. A plain timeout would then end an
 //! attempt with an unread answer in the socket, and healthy pods would be restarted because of a
@@ -26,7 +26,7 @@ pub(super) struct Waited<T> {
 pub(super) async fn patiently<T>(limit: Duration, work: impl Future<Output = T>) -> Waited<T> {
     let slice = limit / SLICES;
     let mut delay = Duration::ZERO;
-    // Boxed: pinned in here it would take its room twice, as what is given and as what is waited for.
+    // Boxed: pinned in here it would take its room twice, as argument and as the awaited future.
     let mut work = Box::pin(work);
     for _ in 0..SLICES {
         let began = Instant::now();
@@ -34,7 +34,7 @@ pub(super) async fn patiently<T>(limit: Duration, work: impl Future<Output = T>)
             return Waited { done: Some(done), delay };
         }
         delay += began.elapsed().saturating_sub(slice);
-        // Lets the loop read what has come in meanwhile before the next look.
+        // Lets the loop read new input before the next check.
         tokio::task::yield_now().await;
     }
     let last = tokio::select! {

@@ -60,7 +60,7 @@ pub(super) struct Attempt {
 /// The probes of a pod.
 #[derive(Debug)]
 struct Probed {
-    /// When it was first heard of: its clocks began then.
+    /// When it was added: its clocks began then.
     added_at: Duration,
     /// The agent's age at that time.
     agent_age: Duration,
@@ -257,7 +257,7 @@ impl Schedule {
         }
     }
 
-    /// An attempt ended, in whatever way.
+    /// An attempt ended, in any way.
     pub(super) fn ended(&mut self, key: &Key, now: Duration, outcome: Outcome) {
         self.places.give_back(&key.uid, key.number);
         let Some(watched) = self.watched(key) else { return };
@@ -343,7 +343,7 @@ impl Schedule {
 }
 
 impl Probed {
-    /// Remembers what was counted for a container that is gone, for the next of its name.
+    /// Keeps the counts of a container that is gone, for the next of its name.
     fn keep_runs(&mut self, gone: &Watched) {
         let name = &gone.target.container.name;
         self.runs.extend(gone.machine.runs().map(|(kind, run)| ((name.clone(), kind), run)));

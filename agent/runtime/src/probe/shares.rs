@@ -5,13 +5,14 @@
 //! however many it has. Once all are taken, a pod's share is an equal part of them: places go round
 //! between the pods that wait, those below their share first, and for each of these the pod that
 //! holds the most gives up its oldest. So one pod can fill an idle node and cannot keep another one
-//! waiting. Bounds: `max` places; what waits is bounded by its owners, each of which waits once.
+//! waiting. Bounds: `max` places; waiting attempts are bounded by their owners, each of which waits
+//! once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Between pods that hold equally much, only what is older than this makes room.
+/// Between pods that hold equally much, only an attempt older than this makes room.
 const OLD: Duration = Duration::from_secs(10);
 
 /// Places, their holders and the waiting attempts.
@@ -62,7 +63,7 @@ impl<K: Ord + Clone, T> Shares<K, T> {
         }
     }
 
-    /// Of what waits of this pod, only this goes on waiting.
+    /// Of the waiting attempts of this pod, only these go on waiting.
     pub(super) fn keep_waiting(&mut self, pod: &K, keep: impl Fn(&T) -> bool) {
         let Some(held) = self.pods.get_mut(pod) else { return };
         held.waiting.retain(keep);
@@ -198,7 +199,7 @@ mod tests {
             Self { shares: Shares::new(max), number: 0, now: SECOND, held, gave_up }
         }
 
-        /// Begins what may begin, and gives back what has to be given back.
+        /// Starts the attempts that may start, and gives back the places that must be given back.
         fn run(&mut self) -> Vec<usize> {
             let mut began = Vec::new();
             loop {

@@ -1,4 +1,5 @@
-//! What the tests of this stage share: pods, records of them, and a driver's ear.
+//! Shared setup of the tests of this stage: pods, records of them, and a driver that collects
+//! inputs.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -1,6 +1,6 @@
 //! The words in which upstream's probes, written in Go, speak of errors and times.
 //!
-//! Pure. People search for these phrases and alert on them. Those of connections are in
+//! Pure. Users search for these phrases and alert on them. Those of connections are in
 //! `crate::http::words`.
 
 use std::fmt::Write;
@@ -41,8 +41,8 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    /// `connected within 1ms, then no answer for 1s`: coarse, so that what repeats keeps its text
-    /// and is counted instead of being added again.
+    /// `connected within 1ms, then no answer for 1s`: coarse, so that a repeated entry keeps its
+    /// text and is counted instead of being added again.
     pub(super) fn text(&self) -> String {
         let mut text = match self.connect {
             Some(connect) => format!(

@@ -1,6 +1,6 @@
-//! What a plugin said, for as long as it is good.
+//! A plugin's answer, for as long as it is valid.
 //!
-//! The caller brings the time. Bound: `ENTRIES_MAX`; what comes after that is not remembered.
+//! The caller brings the time. Bound: `ENTRIES_MAX`; further answers are not cached.
 // k8s: pkg/credentialprovider/plugin/plugin.go getCachedCredentials
 
 use std::collections::BTreeMap;

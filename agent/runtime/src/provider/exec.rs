@@ -1,7 +1,7 @@
 //! Runs a plugin: the request goes in, the answer comes out.
 //!
-//! An effect. Bounds: `TIMEOUT` a run, `OUTPUT_BYTES_MAX` of answer, `COMPLAINT_BYTES_MAX` of what
-//! it complains, which the log shows. A run that is given up is killed.
+//! An effect. Bounds: `TIMEOUT` a run, `OUTPUT_BYTES_MAX` of answer, `COMPLAINT_BYTES_MAX` of its
+//! standard error, which the log shows. A run that is given up is killed.
 // k8s: pkg/credentialprovider/plugin/plugin.go ExecPlugin, runPlugin
 
 use std::process::{ExitStatus, Stdio};
@@ -18,7 +18,7 @@ use super::wire::{self, Request, Response};
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// Longest answer.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
-/// Of what it writes to its standard error this much is shown.
+/// Shown bytes of its standard error.
 const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
 
 struct Ended {
@@ -82,7 +82,7 @@ async fn carry_out(settings: &ProviderSettings, request: &[u8]) -> std::io::Resu
     Ok(Ended { status: status?, answer, complaint })
 }
 
-/// Up to a byte more than `bytes_max`; what follows is thrown away, so that the writer can end.
+/// Up to a byte more than `bytes_max`; the rest is discarded, so that the writer can end.
 async fn read(from: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {

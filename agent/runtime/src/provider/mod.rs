@@ -47,7 +47,7 @@ use pintle_agent_metrics::Metrics;
 use pintle_api_types::pod;
 use pintle_daemon::tasks;
 
-/// User and password by registry, as a plugin said.
+/// User and password by registry, from a plugin.
 type Logins = BTreeMap<String, (String, String)>;
 type RunResult = Result<Rc<Response>, String>;
 /// Image, hash of the token, annotations: equal requests share the run.

@@ -1,4 +1,4 @@
-//! Plugins that are shell scripts: configuration, questions, answers, what is remembered.
+//! Plugins that are shell scripts: configuration, requests, answers, caching.
 
 use std::cell::RefCell;
 use std::fs;
@@ -70,7 +70,7 @@ impl Scene {
         self.dir.path().join(name)
     }
 
-    /// A program that keeps its request in `NAME.N` and prints what `says` prints.
+    /// A program that keeps its request in `NAME.N` and prints the output of `says`.
     fn program(&self, name: &str, says: &str) {
         let path = self.path("bin").join(name);
         let dir = self.dir.path().display();
@@ -291,7 +291,7 @@ fn a_token_may_be_the_password_only_where_answers_end_with_it() {
             let before = scene.asked("echo").len();
             users(&providers, IMAGE, &pod).await;
             assert_eq!(scene.asked("echo").len() - before, 1 - want, "{cache_type}");
-            // A new token: what was said for the old one is over.
+            // A new token: the answer for the old one is no longer valid.
             accounts.0.borrow_mut().0 = 1;
             users(&providers, IMAGE, &pod).await;
             assert_eq!(scene.asked("echo").len() - before, 2 - want, "{cache_type}");

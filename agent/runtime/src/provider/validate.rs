@@ -1,4 +1,4 @@
-//! What may not stand in a CredentialProviderConfig, in upstream's words.
+//! Errors of a CredentialProviderConfig, with upstream's texts.
 //!
 //! Pure. Output: every violation, in the order in which the kubelet finds them.
 // k8s: pkg/credentialprovider/plugin/config.go validateCredentialProviderConfig

@@ -1,4 +1,4 @@
-//! What a plugin is asked and what it answers: CredentialProviderRequest and -Response.
+//! Request and answer of a plugin: CredentialProviderRequest and -Response.
 //!
 //! Pure. An answer is read strictly, and errors never quote it.
 // k8s: staging/src/k8s.io/kubelet/pkg/apis/credentialprovider/v1/types.go

@@ -10,7 +10,7 @@
 //! crash; if its image is there after all, it gets a record without credentials, so the next pod
 //! has to prove its access.
 //!
-//! Effects: files, on the blocking pool. Owner: `Images`. What cannot be read counts as "ask the
+//! Effects: files, on the blocking pool. Owner: `Images`. An unreadable file counts as "ask the
 //! registry". A record goes with its image.
 // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go
 
@@ -41,7 +41,8 @@ pub struct PullRecords {
     metrics: Arc<Metrics>,
     /// Pulls under way by the image's name in the pod.
     under_way: RefCell<BTreeMap<String, u32>>,
-    /// Held by the only reader and writer of files: a change of a record depends on what was read.
+    /// Held by the only reader and writer of files, because a change of a record depends on the
+    /// record read.
     turn: Mutex<()>,
     taken_over: OnceCell<()>,
 }

@@ -1,4 +1,4 @@
-//! `/etc/resolv.conf` and `/etc/hosts`: where names are asked for, and what needs no asking.
+//! `/etc/resolv.conf` and `/etc/hosts`: the name servers, and names that need no question.
 //!
 //! Pure. Bounds: `SERVERS_MAX` servers as everywhere, the resolver's own bounds of other numbers.
 // Go: net/dnsconfig_unix.go dnsReadConfig, net/hosts.go
@@ -27,7 +27,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Reads a file's text; what is missing is as the resolver's manual says.
+    /// Reads a file's text; missing settings are as in the resolver's manual.
     pub(super) fn parse(text: &str) -> Self {
         let mut config = Self {
             servers: Vec::new(),

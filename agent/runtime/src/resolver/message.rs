@@ -1,4 +1,4 @@
-//! DNS messages: a question for the addresses of a name, and what its answer holds.
+//! DNS messages: a question for the addresses of a name, and the content of its answer.
 //!
 //! Pure. An answer comes from anywhere: every offset is checked, a name's pointers are followed
 //! nowhere, at most `RECORDS_MAX` records are looked at and `ADDRESSES_MAX` addresses kept.

@@ -1,4 +1,4 @@
-//! The driver of a simulated world, and what it has seen: each call is checked against what is.
+//! The driver of a simulated world and its state: each call is checked against that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +50,7 @@ impl Driver {
         staged.chain(published).collect()
     }
 
-    /// Does what a call says, unless the world says that it must never come.
+    /// Executes a call, unless the world forbids it.
     pub fn apply(&mut self, at: usize, call: &Call) -> Outcome {
         match call {
             Call::Stage { wanted, .. } => {

@@ -1,10 +1,10 @@
 //! Volumes of a driver in a simulated world: two nodes, their agents, one driver, one attacher.
 //!
 //! `Storage` is the product's own. The driver, the disk, the Node objects and the attach-detach
-//! controller are simulated: calls fail, take effect late or without an answer, agents die between any
-//! two steps and begin from what the disk has. The driver checks every call (`driver`): no volume
-//! on two nodes, no unstaging below a publication, no call for what is not attached. Once the faults
-//! stop every pod has its volumes, and once the pods are gone nothing is left.
+//! controller are simulated: calls fail, take effect late or without an answer, agents die between
+//! any two steps and begin from the records on disk. The driver checks every call (`driver`): no
+//! volume on two nodes, no unstaging below a publication, no call for an unattached volume. Once
+//! the faults stop every pod has its volumes, and once the pods are gone nothing is left.
 
 mod driver;
 mod node;

@@ -121,7 +121,7 @@ pub fn is_for_one_pod(wanted: &Wanted) -> bool {
     wanted.volume.access_modes == [AccessMode::ReadWriteOncePod]
 }
 
-/// The records beside volumes, which outlive the agent.
+/// The records next to volumes, which outlive the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disk(BTreeMap<(String, Option<PodUid>), Known>);
 
@@ -181,7 +181,7 @@ impl Disk {
     }
 }
 
-/// The Node object, with what it was before.
+/// The Node object, with its earlier state.
 #[derive(Clone, Debug, Default)]
 pub struct Object {
     now: NodeVolumes,
@@ -206,7 +206,7 @@ pub struct OnItsWay {
     volume: csi::VolumeId,
     ticket: u64,
     pub call: Call,
-    /// The driver has done it, whatever the answer says.
+    /// The driver has done it, whatever its answer.
     pub is_done: bool,
 }
 
