@@ -25,7 +25,7 @@ pub enum Task {
     Heartbeat,
 }
 
-/// Something that does not work.
+/// A persistent failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// Since when.
@@ -37,7 +37,7 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    /// Adds a failed try to the trouble before.
+    /// Adds a failed try to the failure before.
     pub fn again(before: Option<Self>, words: &str, now: UnixNanos) -> Self {
         let (since, tries) = before.map_or((now, 0), |trouble| (trouble.since, trouble.tries));
         let words = words[..words.floor_char_boundary(WORDS_BYTES_MAX)].to_owned();

@@ -71,7 +71,7 @@ pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> status
     match (kind, update) {
         (SourceKind::Api, SourceUpdate::Remove(_)) => status_queue::Input::Unseen(pod),
         (SourceKind::Api, _) => status_queue::Input::Seen(pod),
-        // A static pod that is removed counts until its worker says that nothing is left.
+        // A static pod that is removed counts until its worker reports that nothing is left.
         _ => status_queue::Input::Wanted(pod),
     }
 }

@@ -155,7 +155,7 @@ mod tests {
         let entries: Entries = [(PodUid::from("a"), ended)].into();
         let text = encode(entries.iter());
         assert_eq!(decode(text.as_bytes()).expect("a checkpoint"), entries);
-        // Go passes over a name that it does not know, and over no other.
+        // Go ignores an unknown name, and no other.
         let checkpoint: Checkpoint = serde_json::from_str(&text).expect("a checkpoint");
         let data: serde_json::Value = serde_json::from_str(&checkpoint.data).expect("data");
         let names = data["entries"]["a"].as_object().expect("a record").keys();

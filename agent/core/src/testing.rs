@@ -10,7 +10,7 @@ use crate::observed::ObservedPod;
 use crate::view::{PodView, Snapshot};
 use crate::worker::Stage;
 
-/// A pod with its status as an API object has them, of which the runtime has nothing.
+/// A pod with its status as an API object has them, without any record in the runtime.
 pub fn view(object: Value) -> PodView {
     let pod: Pod = serde_json::from_value(object).expect("a pod");
     let status: PodStatus = pod.status.clone().unwrap_or_default();

@@ -2,8 +2,8 @@
 //!
 //! Input: entries from all stages, through a cheap clonable `Recorder`. Output: `timeline POD`, the
 //! last events of `explain POD`. Memory: at most `ENTRIES_MAX` entries a pod, each at most
-//! `TEXT_BYTES_MAX` long, for at most `PODS_MAX` pods; the oldest goes first. A repeated event
-//! raises the count of its entry instead of adding one.
+//! `TEXT_BYTES_MAX` long, for at most `PODS_MAX` pods; the oldest is dropped first. A repeated
+//! event raises the count of its entry instead of adding one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -21,7 +21,7 @@ use pintle_api_types::ids::{PodUid, UnixNanos};
 const ENTRIES_MAX: usize = 64;
 /// Longest text of an entry in bytes.
 const TEXT_BYTES_MAX: usize = 512;
-/// The last entries among which a repeated one is looked for.
+/// The last entries among which a repeated one is searched.
 const REPEATS_WITHIN: usize = 16;
 /// Pods that entries are kept of, gone ones included.
 const PODS_MAX: usize = 1024;
@@ -29,7 +29,7 @@ const PODS_MAX: usize = 1024;
 /// Stage of a changed status.
 const STATUS: &str = "Status";
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimelineEntry {
     /// Wall-clock time in nanoseconds since the epoch.
@@ -146,7 +146,7 @@ impl Recorder {
         self.add(uid, what, container, text, (false, false));
     }
 
-    /// Notes something that does not work, and how often.
+    /// Records a persistent failure, and how often it occurred.
     pub fn trouble(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
         self.add(uid, what, container, text, (false, true));
     }

@@ -62,7 +62,7 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// Takes in the features that the runtime reports.
     pub fn take_runtime(&mut self, mut all: Vec<RuntimeHandler>, supplemental_groups_policy: bool) {
-        // In one order, so that a runtime that shuffles them says nothing new.
+        // In one order, so that another order of the runtime is no change.
         all.sort_by(|a, b| a.name.cmp(&b.name));
         self.handlers = all;
         self.recursive_read_only = self.handler("").recursive_read_only;

@@ -33,7 +33,7 @@ pub struct PodView {
     pub doing: Vec<Action>,
     /// Last failure, until a sync succeeds.
     pub failure: Option<Failure>,
-    /// When its worker looks at it again.
+    /// When its worker next wakes.
     pub wake_at: Option<UnixNanos>,
     /// It ends, or has ended, with the node's shutdown, in this group.
     pub ends_with: Option<Window>,

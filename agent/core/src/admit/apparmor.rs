@@ -1,4 +1,4 @@
-//! A pod that asks for AppArmor runs only where the kernel enforces it.
+//! A pod that requests AppArmor runs only where the kernel enforces it.
 // k8s: pkg/security/apparmor/validate.go
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
@@ -10,7 +10,7 @@ const UNCONFINED: &str = "Unconfined";
 /// The annotation that came before the field, followed by a container's name.
 pub(crate) const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Only pods that have not started yet are asked.
+/// Only pods that have not started yet are checked.
 // k8s: pkg/kubelet/lifecycle/handlers.go appArmorAdmitHandler
 pub(crate) fn check(node: &Node, pod: &Pod) -> Result<(), Refusal> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());

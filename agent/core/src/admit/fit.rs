@@ -11,7 +11,7 @@ use super::{Allocatable, Candidate, Node, Others, Refusal};
 use pintle_api_types::pod::resources::Amounts;
 use pintle_api_types::quantity::Amount;
 
-/// A resource of which there is not enough.
+/// A resource that does not suffice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     pub resource: String,

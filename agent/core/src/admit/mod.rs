@@ -58,7 +58,7 @@ pub struct Admitted<'a> {
 /// A pod to admit.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// The pod, with the resources that it asks for.
+    /// The pod, with the resources that it requests.
     pub pod: &'a Pod,
     /// Its requests.
     pub requests: &'a Amounts,

@@ -37,7 +37,7 @@ pub struct Node {
     pub shutting_down: bool,
 }
 
-/// Capabilities that a pod may ask for.
+/// Capabilities that a pod may request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
     /// The runtime follows `supplementalGroupsPolicy`.

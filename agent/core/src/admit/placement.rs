@@ -1,7 +1,7 @@
 //! Does the pod belong here? Node name, node affinity, host ports, taints.
 //!
-//! Pure. The answers come in the kubelet's order; each says the same as the scheduler's plugin of
-//! that name.
+//! Pure. The refusals come in the kubelet's order; each check decides like the scheduler's plugin
+//! of that name.
 // k8s: pkg/scheduler/eventhandlers.go AdmissionCheck, pkg/kubelet/lifecycle/predicate.go
 //      generalFilter
 
@@ -12,10 +12,10 @@ use crate::node::selector::selects;
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
 
-/// Reason when the node's labels are not those that the pod asks for.
+/// Reason when the node's labels do not match the pod's node selector or affinity.
 pub(super) const AFFINITY: &str = "NodeAffinity";
 
-/// Everything because of which the pod does not belong here.
+/// All reasons why the pod does not belong on this node.
 pub(super) fn mismatches(node: &Node, others: &Others<'_>, pod: &Pod) -> Vec<Refusal> {
     let mut found = Vec::new();
     let mut fail = |name: &str, why: &str| {

@@ -1,9 +1,9 @@
 //! The sums of the admitted pods, against which a new pod is checked.
 //!
-//! Pure. Kept up to date as pods come, change and go, so that to admit one costs the same on a full
-//! node as on an empty one. Sums are in the units in which amounts are compared, and wide enough
-//! for any number of pods. Bounds: an entry for each admitted pod, each resource that one asks for
-//! and each of their host ports.
+//! Pure. Updated as pods come, change and leave, so that an admission costs the same on a full node
+//! as on an empty one. Sums are in the units in which amounts are compared, and wide enough for any
+//! number of pods. Bounds: an entry for each admitted pod, each resource that one requests and each
+//! of their host ports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -45,7 +45,7 @@ pub fn of_pods(config: &Config, machine: &Machine, setup: &CgroupSetup) -> Cgrou
 pub struct Reserved {
     /// The field that names it.
     pub field: &'static str,
-    /// The word of `enforceNodeAllocatable` that asks for it.
+    /// The value of `enforceNodeAllocatable` that enables it.
     pub word: &'static str,
     /// The kubelet's words for it in events.
     pub what: &'static str,

@@ -1,8 +1,8 @@
 //! Desired state: the pods that are to run, with a generation each.
 //!
 //! Input: `SourceUpdate`s. Output: which pod changed and how, for the workers. One writer, the
-//! owner of this store. A pod that left its source stays as `Wanted::Gone` until its worker says
-//! that nothing of it runs any more (`forget`), since its spec is needed to stop it properly.
+//! owner of this store. A pod that left its source stays as `Wanted::Gone` until its worker reports
+//! that no container of it runs any more (`forget`), since its spec is needed to stop it properly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use pintle_api_types::pod;
 pub enum Wanted {
     /// It is to run.
     Running,
-    /// Its deletion was asked for.
+    /// A deletion was requested.
     Deleted,
     /// It left its source.
     Gone,
@@ -68,8 +68,8 @@ impl DesiredPods {
         Some(uid)
     }
 
-    /// Forgets a pod that is gone and of which nothing runs any more; returns true if it was
-    /// forgotten. A pod that is wanted again meanwhile stays.
+    /// Forgets a pod that is gone and has no running container; returns true if it was forgotten. A
+    /// pod that is wanted again meanwhile stays.
     pub fn forget(&mut self, uid: &PodUid) -> bool {
         let gone = self.pods.get(uid).is_some_and(|pod| pod.wanted == Wanted::Gone);
         gone && self.pods.remove(uid).is_some()

@@ -1,4 +1,4 @@
-//! Facts about itself that a pod asks for: `fieldRef` and `resourceFieldRef`.
+//! Facts about itself that a pod refers to: `fieldRef` and `resourceFieldRef`.
 //!
 //! Used for environment variables here and for downwardAPI volumes elsewhere. Input: the pod, its
 //! addresses and the node's facts. Output: text, or an error in the kubelet's words. A limit that
@@ -152,8 +152,8 @@ fn is_printable(c: char) -> bool {
     c.is_ascii() || format!("a{c}").escape_debug().nth(1) == Some(c)
 }
 
-/// The value of a `resourceFieldRef`, asked from within `container` (`None` from a volume, where
-/// init containers are treated as the others and the pod's own limits are not looked at).
+/// The value of a `resourceFieldRef`, referenced from `container` (`None` from a volume, where init
+/// containers are treated as the others and the pod's own limits do not count).
 // k8s: pkg/kubelet/kubelet_pods.go containerResourceRuntimeValue
 // k8s: pkg/api/v1/resource/helpers.go ExtractResourceValueByContainerNameAndNodeAllocatable
 pub fn resource(

@@ -44,7 +44,7 @@ pub enum LookupError {
 pub struct EnvFile {
     /// Path on the node, for messages.
     pub host_path: String,
-    /// Those that could be looked for; none when it could not be read.
+    /// The keys that could be searched; none when the file could not be read.
     pub values: env_file::Values,
 }
 
@@ -250,8 +250,8 @@ impl Environment {
     }
 }
 
-/// Files that the container's variables are read from, volume and path within it, and which of each.
-/// The executor reads them before it asks for the environment.
+/// Files that the container's variables are read from, volume and path within it, and which of
+/// each. The executor reads them before it builds the environment.
 pub fn files_needed(container: &Container) -> BTreeMap<(&str, &str), BTreeSet<String>> {
     let variables = container.env.iter().flatten();
     let references = variables

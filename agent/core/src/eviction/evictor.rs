@@ -24,10 +24,10 @@ use super::sight::{COUNT_MAX, Sight, Told};
 use super::signal::{Pressure, Signal, Starved};
 use super::threshold::{IMMEDIATE_SECONDS, Settings, Threshold};
 
-/// How often the node is looked at.
+/// How often the node is observed.
 // k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// How often while something is about to change.
+/// How often while a change is expected.
 // k8s: pkg/kubelet/eviction/eviction_manager.go podCleanupPollFreq
 pub(super) const SOON: Duration = Duration::from_secs(1);
 /// The kernel is listened to no more often.
@@ -37,11 +37,11 @@ const HEED_EVERY: Duration = Duration::from_millis(250);
 const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// How long disks may take to show freed space.
 pub const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// How long a reclaim may get nothing done before pods go all the same. The kubelet waits for the end
-/// of it, and so does this as long as there is one image less from time to time.
+/// How long a reclaim may make no progress before pods are evicted all the same. The kubelet waits
+/// for its end, and so does this as long as an image is removed from time to time.
 pub const RECLAIM_MAX: Duration = Duration::from_secs(120);
-/// How long stall does not count once a victim for memory is gone: the kernel's average of ten seconds
-/// needs so long to fall from all to less than `threshold::STALL_MIN`.
+/// How long stall does not count once a victim for memory is gone: the kernel's average of ten
+/// seconds takes as long to fall from full to less than `threshold::STALL_MIN`.
 const STALL_FORGOTTEN: Duration = Duration::from_secs(25);
 /// When a look counts as lost.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -56,9 +56,10 @@ enum Doing {
     /// Nothing but looks.
     #[default]
     Watching,
-    /// Something is being freed.
+    /// A reclaim is under way.
     Reclaiming { ticket: u64, signal: Signal, before: u64 },
-    /// It was freed, and the node has to show it, unless not even all that was freed would do.
+    /// The reclaim is done, and the node has to show it, unless not even all that was freed would
+    /// suffice.
     Settling {
         signal: Signal,
         expected: u64,
@@ -75,7 +76,7 @@ enum Doing {
     Evicting { victims: Vec<PodUid>, starved: Option<Starved>, soft: bool },
 }
 
-/// A look that was asked for.
+/// A requested observation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Asked {
     ticket: u64,
@@ -108,7 +109,7 @@ pub struct Victim {
 pub enum Step {
     /// Emit an event that this is short.
     Tell(Starved),
-    /// These are to be freed.
+    /// Reclaim these.
     Reclaim {
         /// To be returned with the answer.
         ticket: u64,
@@ -119,7 +120,7 @@ pub enum Step {
         /// All unused images.
         images: bool,
     },
-    /// Pods were weighed by figures of this age.
+    /// Pods were ranked by figures of this age.
     Age(Signal, Duration),
     /// Evict this pod.
     Evict(Victim),
@@ -148,7 +149,7 @@ pub struct Evictor {
     doing: Doing,
     /// Since when that is done.
     since: Mono,
-    /// Until when at the most, where something else has to end it.
+    /// The latest end of the wait, which another event has to end earlier.
     until: Option<Mono>,
     met: Met,
     pressure: Pressure,
@@ -161,7 +162,7 @@ pub struct Evictor {
     /// The shortage last reported in an event, and when; nothing once a victim has gone since.
     #[serde(default)]
     told: Option<(Starved, Mono)>,
-    /// When disks of pods that may use so much of one were asked for last.
+    /// When disks of pods with a disk limit were last measured.
     #[serde(default)]
     limits_at: Option<Mono>,
     #[serde(default)]
@@ -186,7 +187,7 @@ impl Evictor {
         }
     }
 
-    /// The victims go for a disk, which has more once nothing is left of them.
+    /// The victims are evicted for a disk, which has more room once nothing is left of them.
     pub fn frees_a_disk(&self) -> bool {
         match self.doing {
             Doing::Evicting { starved, .. } => {
@@ -211,7 +212,7 @@ impl Evictor {
         &self.met
     }
 
-    /// When something is due at the latest.
+    /// When the next step is due at the latest.
     pub fn next_wake(&self) -> Mono {
         let look = match &self.asked {
             Some(asked) => asked.at.plus(ANSWER_MAX),
@@ -243,8 +244,8 @@ impl Evictor {
         }
     }
 
-    /// The look that is due, if one is: at which pods, and at their disks as well. `limited` are those
-    /// that may use so much of a disk and no more, `all` those that may be ended.
+    /// The due observation, if there is one: the pods, and if their disks are included. `limited`
+    /// are the pods with a disk limit, `all` the candidates.
     pub fn ask(
         &mut self,
         limited: impl FnOnce() -> BTreeSet<PodUid>,
@@ -309,7 +310,7 @@ impl Evictor {
         self.now_does(Doing::Settling { signal, expected, emergency, freed, most }, now);
     }
 
-    /// The answer to a look; nothing when it is none that was asked for.
+    /// The answer to an observation; ignored when none was requested.
     pub fn observe(&mut self, of: u64, scene: &Scene<'_>) -> Vec<Step> {
         let Some(asked) = self.asked.take_if(|asked| asked.ticket == of) else { return Vec::new() };
         let (now, observation) = (scene.now.mono, scene.observation);
@@ -439,7 +440,8 @@ impl Evictor {
         self.look_at = self.next_look(now);
     }
 
-    /// When to look if nothing happens: one at memory alone puts no look at disks off.
+    /// When to observe without an event: an observation of memory alone does not delay the one of
+    /// disks.
     fn next_look(&self, now: Mono) -> Mono {
         let usual = now.plus(PERIOD);
         let limits = self.limits_at.filter(|_| self.doing == Doing::Watching);
@@ -511,9 +513,9 @@ impl Evictor {
         ages.chain([Step::Evict(victim)]).collect()
     }
 
-    /// Waits for the usage that ranking needs. After `COUNT_MAX` it returns to watching, because
-    /// there may be something to free again; but not while a count is under way, just before an
-    /// eviction without it.
+    /// Waits for the usage that ranking needs. After `COUNT_MAX` it returns to watching, because a
+    /// reclaim may help again; but not while a count is under way, just before an eviction without
+    /// it.
     fn wait_to_see(&mut self, again: Duration, now: Mono) {
         if now.since(self.since) >= COUNT_MAX && !self.sight.is_counting(now) {
             self.now_does(Doing::Watching, now);

@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// Asks and answers everything that is due.
+    /// Sends and answers every due request.
     fn turn(&mut self) {
         self.evictor.pass(false, self.now.mono);
         let all = || self.pods.iter().map(|(uid, _)| uid.clone()).collect();
@@ -122,7 +122,8 @@ impl Node {
         }
     }
 
-    /// So many seconds, in each of which the kernel says four times that memory gets short, or never.
+    /// So many seconds, in each of which the kernel reports four times that memory gets short, or
+    /// never.
     fn pass(&mut self, seconds: u32, is_storm: bool) {
         for _ in 0..seconds * 4 {
             if is_storm {
@@ -238,7 +239,7 @@ fn the_wait_for_volumes_ends_with_a_victim_and_not_with_another_reclaim() {
     let mut node = Node::with(&["a-small", "hog"], threshold);
     node.unread.layers = true;
     node.pass(4, false);
-    // Later than pods are weighed, so that one wait is over before the other.
+    // Later than pods are ranked, so that one wait is over before the other.
     node.unread = Unread { volumes: true, ..Unread::default() };
     node.pass(123, false);
     assert_eq!((node.reclaims, node.victims.len()), (1, 1), "{:?}", node.victims);

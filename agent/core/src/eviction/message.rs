@@ -22,7 +22,7 @@ pub const OF_NODE: &str = "The node was low on resource: ";
 /// Names and values.
 pub type Notes = Vec<(&'static str, String)>;
 
-/// Message and annotations. `thresholds` are those that are met, the one that is acted upon first.
+/// Message and annotations. `thresholds` are the met ones, the one acted upon first.
 pub fn message(
     starved: Starved,
     pod: &Pod,
@@ -83,7 +83,7 @@ fn of_pod(pod: &Pod, used: &PodUse, message: &mut String, notes: &mut Notes) {
     notes.push(("offending_pod_usage", amount));
 }
 
-/// Those that can request something; containers to debug with cannot.
+/// Containers that can have requests; ephemeral ones cannot.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod::spec(pod);
     spec.containers.iter().chain(spec.init_containers.iter().flatten())

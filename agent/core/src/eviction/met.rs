@@ -1,7 +1,7 @@
 //! The met thresholds, since when, and the node's pressure conditions.
 //!
-//! Input: settings, an observation, the time. Output: the conditions that hold, and the thresholds upon
-//! which something has to be done. Pure; bounds: a few entries for each configured threshold.
+//! Input: settings, an observation, the time. Output: the conditions that hold, and the thresholds
+//! to act upon. Pure; bounds: a few entries for each configured threshold.
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,14 +24,14 @@ pub struct Met {
     since: Vec<(Threshold, Mono)>,
     /// Those with an elapsed grace period.
     acting: Vec<Threshold>,
-    /// When something was last seen of each pressure.
+    /// When each pressure was last observed.
     seen: BTreeMap<Condition, Mono>,
-    /// The readings upon which something was done last.
+    /// The readings last acted upon.
     weighed: BTreeMap<Signal, UnixNanos>,
 }
 
 impl Met {
-    /// Takes a look at the node; the conditions that hold now.
+    /// Takes an observation; returns the conditions that hold now.
     pub fn update(
         &mut self,
         settings: &Settings,
@@ -74,7 +74,7 @@ impl Met {
         fresh
     }
 
-    /// Something is done upon these readings, and nothing more upon the same ones.
+    /// Marks these readings as acted upon, so that the same ones cause nothing more.
     pub fn weigh(&mut self, observation: &Observation) {
         for threshold in &self.acting {
             if let Some(reading) = observation.readings.get(&threshold.signal) {

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `signal` | the resources that a node can run out of |
 //! | `observed` | readings of the node, and usage of pods |
-//! | `threshold` | how much there has to be |
+//! | `threshold` | the required amount of each resource |
 //! | `met` | met thresholds, since when, and the pressure conditions |
 //! | `rank`, `local` | the order of eviction; pods above a limit of their own|
 //! | `sight` | decides when usage figures suffice to rank |

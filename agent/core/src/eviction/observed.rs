@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::signal::Signal;
 
-/// One look at the node.
+/// One observation of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// When it was begun.
@@ -30,7 +30,7 @@ pub struct Observation {
     pub pods: Option<BTreeMap<PodUid, PodUse>>,
 }
 
-/// How much there is of something.
+/// The amount of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// Bytes, inodes or process numbers left.
@@ -73,7 +73,7 @@ pub struct PodUse {
 pub struct Unread {
     /// The runtime does not report writable layers.
     pub layers: bool,
-    /// A container was made since the runtime was asked for writable layers.
+    /// A container was made since writable layers were last read from the runtime.
     #[serde(default)]
     pub new_layers: bool,
     /// The disk does not report the sizes of logs.
@@ -129,7 +129,7 @@ pub enum Scope {
     All,
 }
 
-/// The result of an attempt to free something without evicting a pod.
+/// The result of an attempt to free a resource without evicting a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freed {
     /// Bytes held by the removed ones, as far as known; the disk may show it later.

@@ -44,7 +44,7 @@ pub struct Weight {
     pub over: Amount,
 }
 
-/// Why one pod goes before another.
+/// Why one pod is evicted before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EvictionRule {
     /// Its usage is unknown.
@@ -87,7 +87,7 @@ impl EvictionRule {
     }
 }
 
-/// The first to go first.
+/// The first one to evict.
 pub fn rank<'a>(
     pods: impl IntoIterator<Item = Evictable<'a>>,
     uses: &Uses,
@@ -129,7 +129,7 @@ pub fn unread(pods: &[Evictable<'_>], uses: &Uses, signal: Signal, layout: Layou
     })
 }
 
-/// Why the first goes before the second.
+/// Why the first comes before the second.
 pub fn rule(starved: Starved, first: &Weight, second: Option<&Weight>) -> EvictionRule {
     let Some(second) = second else { return EvictionRule::Alone };
     let by_priority = first.priority != second.priority;

@@ -48,7 +48,7 @@ pub struct Runner {
     pub weight: Weight,
 }
 
-/// A pod that had to go.
+/// A pod that was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Eviction {
     /// When.
@@ -65,7 +65,7 @@ pub struct Eviction {
     pub grace_seconds: i64,
     /// The message of its status and event.
     pub message: String,
-    /// Those that came into question, the first to go first; not all of them.
+    /// The candidates, in order of eviction; not all of them.
     pub runners: Vec<Runner>,
     /// How many came into question.
     pub of: usize,
@@ -85,19 +85,19 @@ pub struct Gauge {
     pub capacity: u64,
     /// Less than this is too little.
     pub least: i64,
-    /// How long less has to be left until pods go; zero is at once.
+    /// How long the amount has to stay below until pods are evicted; zero is at once.
     pub grace: Duration,
     /// Since when less is left, if it is.
     pub met_for: Option<Duration>,
-    /// How much more is left each second; negative when it goes.
+    /// How much more is left each second; negative when it falls.
     pub per_second: Option<f64>,
-    /// When the threshold is met if it goes on like this.
+    /// When the threshold is met at this rate.
     pub met_in: Option<Duration>,
     /// The stall reading that contributes to the decision, for memory with `--pintle-psi-eviction`.
     pub stall: Option<Stall>,
     /// The first-ranked pod, when usage was collected and all that counts could be read.
     pub next: Option<Next>,
-    /// Something that counts could not be read, or is being counted.
+    /// A figure that counts could not be read, or is being counted.
     pub is_blind: bool,
 }
 
@@ -205,7 +205,7 @@ fn name(of: &Evictable<'_>) -> String {
 }
 
 impl Trends {
-    /// Takes a look at the node.
+    /// Takes an observation.
     pub fn add(&mut self, observation: &Observation, now: Mono) {
         self.layout = observation.layout;
         for (signal, reading) in &observation.readings {
@@ -233,7 +233,7 @@ impl Trends {
         slope(self.samples.get(&signal)?)
     }
 
-    /// When so much is left, if it goes on like this.
+    /// When so much is left, at this rate.
     fn met_in(&self, signal: Signal, least: i64, stall: Option<Stall>) -> Option<Duration> {
         let available = self.last.get(&signal)?.available;
         match stall.filter(Stall::spares_cache) {
@@ -292,7 +292,7 @@ fn slope(samples: &VecDeque<(Mono, u64)>) -> Option<f64> {
     (spread > 0.0).then(|| both / spread)
 }
 
-/// See the module's header. `pods` are those that may be evicted.
+/// See the module's header. `pods` are the candidates for eviction.
 pub fn report(
     evictor: &Evictor,
     settings: &Settings,
@@ -333,7 +333,7 @@ pub fn report(
     }
 }
 
-/// When so much is left if it goes on like this; nothing when it does not go, or is gone.
+/// When so much is left at this rate; nothing when it does not fall, or is used up.
 #[allow(clippy::cast_precision_loss)]
 fn reaches(available: u64, least: i64, per_second: f64) -> Option<Duration> {
     let left = available as f64 - least as f64;

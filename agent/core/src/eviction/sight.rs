@@ -35,7 +35,7 @@ pub const COUNT_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Sight {
     /// The last look saw a disk with volumes near a threshold.
     nears_disk: bool,
-    /// When disks of all pods were asked for last, to be known when pods are to be weighed.
+    /// When disks of all pods were last measured in advance of a ranking.
     counted_at: Option<Mono>,
     /// Since when volumes, logs or layers of new containers are waited for.
     uncounted_since: Option<Mono>,
@@ -51,7 +51,7 @@ pub(super) struct Told<'a> {
 }
 
 impl Sight {
-    /// Takes a look at the node.
+    /// Takes an observation.
     pub(super) fn see(&mut self, settings: &Settings, observation: &Observation) {
         self.nears_disk = met::nears_disk(settings, observation);
     }

@@ -1,4 +1,4 @@
-//! When the node has too little of something: thresholds, as they are configured and as they are met.
+//! Thresholds: minimum amounts of the node's resources, as configured and as met.
 //!
 //! Input: the configuration, which has been validated. Output: `Settings`, made once. Pure. A text that
 //! is no threshold is left out here; `agent/config` refuses it before.
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::observed::{Layout, Observation, Reading};
 use super::signal::{Signal, Starved};
 
-/// Grace period of a pod that goes at once, in seconds.
+/// Grace period of a pod evicted at once, in seconds.
 // k8s: pkg/kubelet/eviction/eviction_manager.go immediateEvictionGracePeriodSeconds
 pub(super) const IMMEDIATE_SECONDS: i64 = 1;
 
@@ -54,16 +54,16 @@ pub enum Level {
     Part(f32),
 }
 
-/// A least amount of something.
+/// A least amount of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
     /// The signal.
     pub signal: Signal,
     /// It is met when less than this is available.
     pub level: Level,
-    /// How long it has to be met; zero for a hard threshold.
+    /// How long it must be met; zero for a hard threshold.
     pub grace: Duration,
-    /// How much more has to be available until it counts as resolved.
+    /// How much more must be available until it counts as resolved.
     pub min_reclaim: Option<Level>,
 }
 
@@ -88,7 +88,7 @@ impl Level {
         }
     }
 
-    /// A threshold of nothing is never met; more than there is cannot be asked for.
+    /// A threshold of zero is never met; one above the capacity cannot be reached.
     fn is_off(self) -> bool {
         match self {
             Self::Amount(amount) => amount.is_zero() || amount.is_negative(),
@@ -120,7 +120,7 @@ impl Settings {
         own.map_or(self.grace_seconds_max, |own| own.min(self.grace_seconds_max))
     }
 
-    /// The node has less of it than it has to have; with `resolving` less than would settle it.
+    /// The node has less of it than required; with `resolving` less than would resolve it.
     pub fn is_met(&self, of: &Threshold, seen: &Observation, resolving: bool) -> bool {
         self.counted(of.signal, seen).is_some_and(|reading| of.is_met(&reading, resolving))
     }
@@ -137,14 +137,14 @@ impl Settings {
         Some(Reading { available, ..reading })
     }
 
-    /// How much has to be left at once: the greatest of its hard thresholds.
+    /// The amount required at once: the greatest of its hard thresholds.
     pub fn least(&self, signal: Signal, reading: &Reading) -> u64 {
         let hard = self.thresholds.iter().filter(|of| of.is_hard() && of.signal == signal);
         let least = hard.map(|of| of.least(reading).units()).max();
         least.and_then(|least| u64::try_from(least).ok()).unwrap_or(0)
     }
 
-    /// There is something to look after.
+    /// Some threshold or limit is configured.
     pub fn is_on(&self) -> bool {
         !self.thresholds.is_empty() || self.local_storage
     }
@@ -176,8 +176,8 @@ impl Settings {
     }
 }
 
-/// Hard ones, then soft ones, then that of the memory of all pods. Where no memory is kept from pods
-/// for thresholds, pods may take all that there is for them.
+/// Hard ones, then soft ones, then that of the memory of all pods. Where no memory is reserved for
+/// thresholds, pods may take all that there is for them.
 // k8s: pkg/kubelet/kubelet.go NewMainKubelet
 fn thresholds(kubelet: &KubeletConfiguration, pods_take_all: bool) -> Vec<Threshold> {
     let reclaims = levels(&kubelet.eviction_minimum_reclaim);
@@ -224,17 +224,17 @@ fn levels(texts: &TextMap) -> Vec<(Signal, Level)> {
 }
 
 impl Threshold {
-    /// Pods go at once.
+    /// A hard threshold: pods are evicted at once.
     pub fn is_hard(&self) -> bool {
         self.grace.is_zero()
     }
 
-    /// How much has to be available.
+    /// The amount required.
     pub fn least(&self, reading: &Reading) -> Amount {
         self.level.of(signed(reading.capacity))
     }
 
-    /// Less is available than has to be; with `resolving` less than would settle it.
+    /// Less is available than required; with `resolving` less than would resolve it.
     // k8s: pkg/kubelet/eviction/helpers.go thresholdsMet
     pub fn is_met(&self, reading: &Reading, resolving: bool) -> bool {
         let more = self.min_reclaim.filter(|_| resolving);
@@ -249,7 +249,7 @@ impl Threshold {
     }
 }
 
-/// So much of a thing, as messages write it.
+/// An amount of a resource, as messages write it.
 pub fn shown(starved: Starved, amount: i64) -> Amount {
     match starved {
         Starved::Memory | Starved::EphemeralStorage => Amount::from_bytes(amount),

@@ -23,7 +23,7 @@ const PULL_AFTER: Duration = Duration::from_secs(1);
 /// Role of the process of a command that was run in a container.
 pub const COMMAND: &str = "its command";
 
-/// The method of a pull that waits for others: the runtime was not asked yet.
+/// The method of a pull that waits for others: no request was sent to the runtime yet.
 pub const PULL_TURN: &str = "PullTurn";
 
 /// A runtime call under way.
@@ -186,7 +186,7 @@ fn queued(subject: &Subject<'_>, container: &str, turn: &RuntimeCall) -> Explana
     Explanation::trouble("PullQueued", sentence).with_remedy(remedy)
 }
 
-/// The runtime is asked for `a:latest` where the pod says `a`.
+/// The runtime receives `a:latest` where the pod has `a`.
 fn same_image(asked: &str, named: &str) -> bool {
     asked == named || asked.strip_prefix(named).is_some_and(|rest| rest == ":latest")
 }

@@ -316,7 +316,7 @@ fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
     assert!(told.sentence.contains("it uses more of a disk than it may; it was told"), "{told:?}");
     assert!(told.remedy.is_some_and(|remedy| remedy.starts_with("let it write less")));
 
-    // Where stall decides as well, the text says so.
+    // Where stall decides as well, the text shows that.
     let stall = Some(Stall { now: Some(1234), least: 1000, cache: 20 << 20 });
     let mut stalled = Case::new(of_spec(), failed.clone()).stage(Stage::Finished);
     let of_stall = Eviction { stall, ..evicted(EvictionRule::Usage) };

@@ -9,7 +9,7 @@ use crate::timeline::TimelineEntry;
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::ids::{ContainerKind, UnixNanos};
 
-/// Waiting reasons that only say that the container's turn has not come.
+/// Waiting reasons of a container that only waits for its turn.
 const IN_ORDER: [&str; 3] = ["", "PodInitializing", "ContainerCreating"];
 
 /// The timeline's word for where the time of a probe without an answer went.

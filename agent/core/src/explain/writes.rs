@@ -33,7 +33,7 @@ pub(crate) fn line(subject: &Subject<'_>) -> Option<String> {
     subject.unwritten.map(|unwritten| format!("the API server {}", told(subject, unwritten)))
 }
 
-/// Why the object of a pod is still there of which nothing is left on the node.
+/// Why the object of a pod still exists although nothing is left on the node.
 pub(crate) fn kept(subject: &Subject<'_>) -> Option<Explanation> {
     let meta = &subject.view.pod.metadata;
     if !pod::is_deleted(&subject.view.pod) {

@@ -20,7 +20,7 @@ use super::redact::Seal;
 /// An agent begins: all that `Pods` is given before its first input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
-    /// The agent's version. Another one may decide differently, and a replay says so.
+    /// The agent's version. Another one may decide differently, and a replay reports that.
     pub version: String,
     /// Of `Pods::new`.
     pub settings: Settings,

@@ -8,7 +8,7 @@
 //!                                                                   └─> losses
 //! ```
 //! Pure: no files, no clock. The owner of the folder writes the bytes and drops the oldest
-//! segments. [ADR 0006](../../../../docs/adr/0006-flight-recorder.md) says why it is so.
+//! segments. [ADR 0006](../../../../docs/adr/0006-flight-recorder.md) has the reasons.
 //!
 //! # All that reaches the decisions
 //!
@@ -32,7 +32,7 @@
 //! either. A static pod's manifest might have some; the replay cuts them, as every write to the API
 //! server does.
 //!
-//! # What is kept from the record
+//! # Values that are not recorded
 //!
 //! See `redact`. The decisions only compare such values for equality, and the digests of commands
 //! are made of their redacted form. So `decide(redact(inputs)) = redact(decide(inputs))`, and a

@@ -25,7 +25,7 @@ use pintle_api_types::pod;
 use super::frame::Frame;
 use super::replay::Replay;
 
-/// Pods that have left and are remembered; the first to leave goes first.
+/// Removed pods that are remembered; the oldest is dropped first.
 const LEFT_MAX: usize = 1024;
 
 /// Why a pod is not in the snapshot any more.

@@ -97,7 +97,7 @@ fn look(left: u64, pods: bool) -> Observation {
     }
 }
 
-/// Settings of a run on a node that may run out of something.
+/// Settings of a run on a node that may run short of a resource.
 fn scarce_settings() -> Settings {
     let of = |signal| Threshold {
         signal,

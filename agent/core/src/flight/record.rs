@@ -1,8 +1,8 @@
 //! The recorder: makes frames of the inputs and results of decisions, and batches for their writer.
 //!
-//! Owner: the driver's loop, which gives the time, asks before each decision (`input`) and after it
-//! (`commands`), and hands the result of `take` to a writer thread. Pure. Bounds: a waiting batch
-//! holds `BATCH_BYTES_MAX` and one frame; `is_due` is true once it is full.
+//! Owner: the driver's loop, which gives the time, calls before each decision (`input`) and after
+//! it (`commands`), and hands the result of `take` to a writer thread. Pure. Bounds: a waiting
+//! batch holds `BATCH_BYTES_MAX` and one frame; `is_due` is true once it is full.
 
 use serde::Serialize;
 
@@ -72,8 +72,8 @@ impl Flight {
         self.push(&json_of(&Frame::Commands(digests)));
     }
 
-    /// To be asked between two inputs: a replay could not go on without a state. A segment has
-    /// begun, or something could not be recorded.
+    /// To be called between two inputs: a replay could not continue without a state. A segment has
+    /// begun, or a frame could not be recorded.
     pub fn needs_state(&self) -> bool {
         self.needs_state
     }

@@ -2,9 +2,9 @@
 //!
 //! Input: frames in order. A replay begins at the start of an agent or at the state with which a
 //! segment begins; frames before the first start are skipped, and frames behind a gap wait for the
-//! next state. A state on the way is compared with the one that the replay came to. An input of
-//! which the agent panicked panics here as well: the caller catches the panic and has its cause.
-//! Pure; bounds: those of `Pods`, and one input.
+//! next state. A later state is compared with the replay's own. An input that made the agent panic
+//! panics here as well: the caller catches the panic and has its cause. Pure; bounds: those of
+//! `Pods`, and one input.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use super::frame::{Digest, Frame, Start, digest_of, plain};
 use super::read::Segment;
 use super::redact::Sealed;
 
-/// The first input of which something else came.
+/// The first input with a different result.
 #[derive(Debug)]
 pub struct Difference {
     /// Its number since the start of the agent, from 0.
@@ -32,7 +32,7 @@ pub struct Difference {
     pub replayed: Vec<(Digest, Command)>,
 }
 
-/// An input of which the decisions panicked.
+/// An input that made the decisions panic.
 #[derive(Debug)]
 pub struct Panicked {
     /// When.
@@ -52,15 +52,15 @@ pub struct Outcome {
     pub began_at: Option<UnixNanos>,
     /// When the last input came that was replayed.
     pub ended_at: Option<UnixNanos>,
-    /// Inputs of which the same came.
+    /// Inputs with the same result.
     pub equal: u64,
-    /// The first one of which something else came.
+    /// The first one with a different result.
     pub difference: Option<Box<Difference>>,
     /// States on the way to which the replay came as well.
     pub states: u64,
     /// The place in the first state to which it did not, as a JSON pointer.
     pub state_differs: Option<String>,
-    /// The input of which the decisions panicked, the last one that was replayed.
+    /// The input that made the decisions panic, the last one that was replayed.
     pub panicked: Option<Box<Panicked>>,
     /// The run went on and its frames were lost.
     pub torn: bool,
@@ -187,7 +187,7 @@ impl Replay {
         open.map_or(&[], |open| &open.commands)
     }
 
-    /// Ends the run at this input, of which the replay panicked; the caller has caught the panic.
+    /// Ends the run at this input, which made the replay panic; the caller has caught the panic.
     pub fn panicked(&mut self, now: Now, input: Input, message: String) {
         if let Some(mut run) = self.run.take() {
             run.outcome.panicked = Some(Box::new(Panicked { now, input, message }));

@@ -12,7 +12,7 @@
 //! Each batch names its segment, so older content of the disk is not taken for a part of it;
 //! numbers of segments only grow.
 //!
-//! Pure: gives bytes to be appended, and says when the segment is full. Bounds: below.
+//! Pure: returns bytes to append, and reports when the segment is full. Bounds: below.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,11 +1,11 @@
-//! Which dead containers and sandboxes of pods that are still wanted go.
+//! Selection of dead containers and sandboxes of wanted pods for removal.
 //!
 //! Input: the limits, each pod's record from the runtime and its need, the time. Output: the
 //! containers to remove. Unwanted pods are not judged here: their workers remove all of them. Pure;
 //! bounds: an entry for each dead container of the node.
 //!
 //! Unlike the kubelet, the last end of a container stays as long as its pod may run again, whatever
-//! the limits say: without it the container would be started once more, out of its crash loop, with
+//! the limits are: without it the container would be started once more, out of its crash loop, with
 //! a restart count of zero.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictContainers, evictSandboxes
 
@@ -63,10 +63,10 @@ pub struct Kept<'a> {
     pub need: Need,
 }
 
-/// The containers that go, by their pods.
+/// The containers to remove, by their pods.
 pub type Discarded = BTreeMap<PodUid, BTreeSet<ContainerId>>;
 
-/// A dead container that may go.
+/// A dead container that may be removed.
 struct Dead<'a> {
     uid: &'a PodUid,
     container: &'a ObservedContainer,
@@ -101,7 +101,7 @@ pub fn discard(limits: &Limits, pods: &[Kept<'_>], now: UnixNanos) -> Discarded 
 fn units_of<'a>(kept: &Kept<'a>, limits: &Limits, now: UnixNanos) -> Vec<Unit<'a>> {
     let pod = kept.pod;
     let mut units: BTreeMap<&str, Unit<'a>> = BTreeMap::new();
-    // Names of which a newer attempt was met that is not on its way to a start.
+    // Names with a newer attempt that is not on its way to a start.
     let mut newer = BTreeSet::new();
     for container in &pod.containers {
         let is_last = match container.state {
@@ -124,7 +124,7 @@ fn units_of<'a>(kept: &Kept<'a>, limits: &Limits, now: UnixNanos) -> Vec<Unit<'a
     units.into_values().collect()
 }
 
-/// Leaves so many of a container, or the one that is needed; the oldest go first.
+/// Leaves so many of a container, or the needed one; removes the oldest first.
 fn trim(unit: &mut Unit<'_>, limit: usize, discarded: &mut Discarded) {
     while unit.len() > limit && unit.last().is_some_and(|oldest| !oldest.needed) {
         let oldest = unit.pop().expect("it is not empty");
@@ -151,8 +151,8 @@ fn note(dead: &Dead<'_>, discarded: &mut Discarded) {
     of.insert(dead.container.id.clone());
 }
 
-/// The sandboxes of a pod that go: those that are not ready and have no container; the newest one
-/// stays while something of the pod is needed.
+/// The sandboxes of a pod to remove: those that are not ready and have no container; the newest one
+/// stays while a container of the pod is needed.
 pub fn sandboxes(pod: &ObservedPod, keeps_newest: bool) -> impl Iterator<Item = &ObservedSandbox> {
     let older = pod.sandboxes.iter().skip(usize::from(keeps_newest));
     older.filter(|sandbox| {

@@ -1,4 +1,4 @@
-//! Which dead containers go: tables and properties.
+//! Selection of dead containers for removal: tables and properties.
 
 use proptest::prelude::*;
 
@@ -84,7 +84,7 @@ fn the_node_keeps_as_many_of_each_container_and_then_the_youngest() {
         (Some(4), "a-c0 a-c1"),
         (Some(3), "a-c0 a-c1 a-c2"),
         (Some(2), "a-c0 a-c1 a-c2"),
-        // One of each is too many: the oldest goes.
+        // One of each is too many: the oldest is removed.
         (Some(1), "a-c0 a-c1 a-c2 a-c3"),
         (Some(0), "a-c0 a-c1 a-c2 a-c3 b-c8"),
         (None, ""),

@@ -2,8 +2,8 @@
 //! long.
 //!
 //! Input: the images, when each was first seen and last used, and how full their disk is. Output:
-//! the images in the order in which they go, each with why it goes or stays. Bounds: one `Use` for
-//! each image that the runtime has.
+//! the images in the order of removal, each with the reason why it is removed or stays. Bounds: one
+//! `Use` for each image that the runtime has.
 // k8s: pkg/kubelet/images/image_gc_manager.go
 
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ impl Uses {
 pub enum Verdict {
     /// Remove, however full the disk is: unused for longer than the maximum age.
     TooOld,
-    /// It goes when room is needed.
+    /// Remove when room is needed.
     Spare,
     /// It stays: first seen less than the minimum age ago.
     TooYoung,
@@ -146,7 +146,7 @@ impl Verdict {
 /// known to be unused for so long.
 ///
 /// An image that was never used is as old as it has been seen, not infinitely old as for the
-/// kubelet: it would go right after it was pulled.
+/// kubelet: it would be removed right after its pull.
 pub fn judge(
     images: &[Image],
     uses: &Uses,

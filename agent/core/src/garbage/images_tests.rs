@@ -1,4 +1,4 @@
-//! Which images go: tables and a property.
+//! Selection of images for removal: tables and a property.
 
 use proptest::prelude::*;
 

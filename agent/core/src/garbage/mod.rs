@@ -2,8 +2,8 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | `containers` | which dead containers and sandboxes go |
-//! | `images` | which images go, when, and why the others stay |
+//! | `containers` | selection of dead containers and sandboxes |
+//! | `images` | selection of images, when they are removed, and why others stay |
 
 pub mod containers;
 pub mod images;

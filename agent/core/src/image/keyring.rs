@@ -19,7 +19,7 @@ use super::docker_config::{self, DockerConfig, Entries, Entry};
 use super::pull_credential::{Coordinates, Credential, Source};
 use super::registry_match::{DEFAULT_REGISTRY, is_default_registry, matches, repository};
 
-/// Base64 as Go reads it: bits of the last character that say nothing may be set.
+/// Base64 as Go reads it: unused bits of the last character may be set.
 const BASE64: GeneralPurpose = base64_with(DecodePaddingMode::RequireCanonical);
 const BASE64_NO_PAD: GeneralPurpose = base64_with(DecodePaddingMode::RequireNone);
 
@@ -46,7 +46,7 @@ impl Keyring {
         self.0.is_empty()
     }
 
-    /// Adds `config.json`; the error says where it cannot be read.
+    /// Adds `config.json`; the error names the place of the fault.
     pub fn add_config_json(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
         self.add(logins_of_config_json(text)?, source);
         Ok(())
@@ -141,7 +141,7 @@ pub struct Login {
 /// The logins of a `config.json`, by registry as they are written.
 ///
 /// # Errors
-/// An error says where the file is invalid.
+/// An error names the place of the fault.
 pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
     let config: DockerConfig = docker_config::read(text).map_err(|error| unreadable(&error))?;
     logins(config.auths)
@@ -150,7 +150,7 @@ pub fn logins_of_config_json(text: &[u8]) -> Result<BTreeMap<String, Login>, Str
 /// The logins of a `.dockercfg`.
 ///
 /// # Errors
-/// An error says where the file is invalid.
+/// An error names the place of the fault.
 pub fn logins_of_dockercfg(text: &[u8]) -> Result<BTreeMap<String, Login>, String> {
     logins(docker_config::read(text).map_err(|error| unreadable(&error))?)
 }
@@ -282,7 +282,7 @@ mod tests {
             (r#"{"r.io": {"auth": "dTpw\nOnc="}}"#, pair),
             (r#"{"r.io": {"auth": "dTpwOnc"}}"#, pair),
             (r#"{"r.io": {"auth": "\r\ndTpwOnc=\r\n"}}"#, pair),
-            // The last bits say nothing.
+            // The last bits are unused.
             (r#"{"r.io": {"auth": "dTpwOnd="}}"#, pair),
             (r#"{"r.io": {"auth": "dTpwOnc=", "email": null, "username": null}}"#, pair),
             (r#"{"r.io": {"auth": null, "username": "u", "password": "p:w"}}"#, pair),

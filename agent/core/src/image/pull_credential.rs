@@ -1,7 +1,7 @@
 //! The credential of a pull: user and password, their source, and a hash of them.
 //!
-//! Pure. The hash stands in records on disk that either agent reads, so it is the kubelet's: SHA-256
-//! over the JSON that Go writes. Nothing of a password goes into logs.
+//! Pure. The hash is part of records on disk that either agent reads, so it is the kubelet's:
+//! SHA-256 over the JSON that Go writes. Nothing of a password goes into logs.
 // k8s: pkg/credentialprovider/keyring.go TrackedAuthConfig, hashAuthConfig
 
 use std::fmt;

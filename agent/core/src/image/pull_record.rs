@@ -1,7 +1,7 @@
 //! The record of a pulled image, in the kubelet's own form: pure.
 //!
-//! An intent says that a pull began; a record names the owners of the credentials that pulled it.
-//! Either agent reads what the other wrote. A record holds hashes of credentials, never the
+//! An intent records that a pull began; a record names the owners of the credentials that pulled
+//! it. Either agent reads what the other wrote. A record holds hashes of credentials, never the
 //! credentials.
 // k8s: staging/src/k8s.io/kubelet/config/v1beta1/types.go ImagePullIntent, ImagePulledRecord
 
@@ -136,7 +136,7 @@ fn line(object: &impl Serialize) -> Vec<u8> {
 }
 
 impl Record {
-    /// An image of which nothing is known but that it was pulled.
+    /// An image known only to have been pulled.
     pub fn new(image_ref: &str, now: &str) -> Self {
         Self {
             kind: "ImagePulledRecord".to_owned(),

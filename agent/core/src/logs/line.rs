@@ -27,7 +27,7 @@ pub struct LogLine<'a> {
     pub time: Cow<'a, str>,
     /// Stream.
     pub stream: Stream,
-    /// Text; ends with a newline unless the line goes on in the next one.
+    /// Text; ends with a newline unless the line continues in the next one.
     pub text: Cow<'a, [u8]>,
 }
 

@@ -1,9 +1,9 @@
-//! When to look at a log again, so that it never outgrows its limit by much: pure.
+//! The times of checks of a log, so that it never outgrows its limit by much: pure.
 //!
-//! Input: the size of a live log at some instant. Output: rotate, look again after some time, or
-//! wait for a write. A log that grows is looked at before it can have grown past a tenth over its
-//! limit, at twice its observed speed; one that does not grow costs nothing until its next write
-//! wakes us up. Upstream looks every 10 s, in which a 6 MB/s writer is 60 MB further.
+//! Input: the size of a live log at some instant. Output: rotate, check again after some time, or
+//! wait for a write. A growing log is checked before it can have grown past a tenth over its limit,
+//! at twice its observed speed; one that does not grow costs nothing until its next write wakes us
+//! up. Upstream checks every 10 s, in which a 6 MB/s writer is 60 MB further.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ const SLACK_DIVISOR: u64 = 10;
 const LEARN: Duration = Duration::from_millis(20);
 /// Shortest time between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(10);
-/// Longest time between two looks at a growing log.
+/// Longest time between two checks of a growing log.
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// A log that did not grow for that long is waited for instead of looked at.
+/// A log that did not grow for that long is waited for instead of checked.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 
 /// The next step for a log.
@@ -112,8 +112,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Largest live size that a writer of `rate` bytes/s reaches in `seconds`, when a rotation takes
-    /// `rotation`; and how often the log was looked at.
+    /// Largest live size that a writer of `rate` bytes/s reaches in `seconds`, when a rotation
+    /// takes `rotation`; and how often the log was checked.
     fn largest(limit: u64, rate: u64, rotation: Duration, seconds: u64) -> (u64, u64) {
         let bytes = |time: Duration| u64::try_from(u128::from(rate) * time.as_micros() / 1_000_000);
         let (mut now, mut started) = (Duration::ZERO, Duration::ZERO);

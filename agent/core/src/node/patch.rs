@@ -1,7 +1,7 @@
 //! The patch that turns one Node object into another: a strategic merge patch.
 //!
-//! Input: both objects. Output: the patch for the status subresource, or `None` when there is
-//! nothing to say. Pure. Metadata may be part of it; spec never is.
+//! Input: both objects. Output: the patch for the status subresource, or `None` without a
+//! difference. Pure. Metadata may be part of it; spec never is.
 // k8s: staging/src/k8s.io/component-helpers/node/util/status.go PatchNodeStatus
 
 use k8s_openapi::api::core::v1::Node;

@@ -51,7 +51,7 @@ pub struct NodeSettings {
     pub storage_isolation: bool,
     /// The amounts reserved from pods, by resource.
     pub reserved: BTreeMap<String, Amount>,
-    /// Free memory and disk that is kept from pods by eviction.
+    /// Free memory and disk that eviction reserves from pods.
     pub eviction: BTreeMap<&'static str, Level>,
     /// Most images in the status; `None` is any number.
     pub images_max: Option<usize>,
@@ -118,7 +118,7 @@ impl NodeSettings {
         self.node_ips.get(1).copied().filter(|ip| !ip.is_unspecified())
     }
 
-    /// Which family is looked for.
+    /// The address family to find.
     pub fn prefers_v6(&self) -> bool {
         self.node_ips.first().is_some_and(IpAddr::is_ipv6)
     }

@@ -1,4 +1,4 @@
-//! The Node object as it is to be: status, and the labels and annotations that go with it.
+//! The intended Node object: its status, labels and annotations.
 //!
 //! Input: [`Facts`], the Node object that the API server has (or a new one), the time. Output: the
 //! object changed in place, in the kubelet's order of setters, and events. Pure.

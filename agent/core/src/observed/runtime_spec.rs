@@ -119,7 +119,7 @@ impl SpecNamespaces {
     fn of(listed: &[Value]) -> Self {
         let mut all = Self::default();
         for namespace in listed.iter().take(NAMESPACES_MAX) {
-            // A kind that this release does not know says nothing about the others.
+            // An unknown kind says nothing about the others.
             let Ok(namespace) = LinuxNamespace::deserialize(namespace) else { continue };
             let path = namespace.path().as_ref().filter(|path| !path.as_os_str().is_empty());
             let used = if path.is_some() { NamespaceUse::Joined } else { NamespaceUse::Own };

@@ -181,7 +181,7 @@ pub struct KernelExit {
 pub struct TaskExit {
     /// Exit code as a shell shows it.
     pub code: i32,
-    /// When, as its lists are going to say.
+    /// The time that its lists will show.
     pub at: UnixNanos,
     /// The container's termination message; `None` until it can be read.
     pub words: Option<String>,
@@ -221,7 +221,7 @@ impl ObservedContainer {
 }
 
 impl ObservedPod {
-    /// A pod of which nothing exists in the runtime.
+    /// A pod without any record in the runtime.
     pub fn empty(uid: PodUid, namespace: &str, name: &str) -> Self {
         Self {
             uid,

@@ -31,7 +31,7 @@ pub fn beginning(
     Beginning { age, started, ready: was_ready(pod).unwrap_or(true) }
 }
 
-/// A container that ran before the agent did, for longer than its startup probe may go on.
+/// A container that ran before the agent did, for longer than its startup probe may take.
 pub fn outlived_its_start(
     container: &Container,
     seen: &ObservedContainer,
@@ -62,7 +62,7 @@ fn was_ready(pod: &Pod) -> Option<bool> {
     conditions.find(|c| c.type_ == "Ready").map(|c| c.status == "True")
 }
 
-/// The longest a startup probe may go on before the container is killed for it.
+/// The longest time that a startup probe may take before the container is killed for it.
 fn startup_time_max(container: &Container) -> Duration {
     let Some(probe) = &container.startup_probe else { return Duration::ZERO };
     let settings = Settings::of(probe);

@@ -6,12 +6,12 @@
 //! `successThreshold`; an attempt that ended in an internal error counts as neither. Liveness and
 //! readiness wait until the container has started. A failed liveness probe and a decided startup
 //! probe are not run again: the container is about to be replaced, or has started for good. While
-//! the pod ends, only readiness goes on.
+//! the pod ends, only readiness probes continue.
 //!
 //! Liveness and startup run at the ticks of a clock that began with the pod, as the kubelet's
 //! workers do, so that a container has as long to come up as it has there. A readiness probe that
-//! does not succeed also runs at once when something about its pod changes, which restarts its
-//! clock. The counts of a probe carry over to the next attempt of its container.
+//! does not succeed also runs at once when its pod changes, which restarts its clock. The counts of
+//! a probe carry over to the next attempt of its container.
 // k8s: pkg/kubelet/prober/worker.go run, doProbe; prober_manager.go UpdatePodStatus
 
 use std::time::Duration;
@@ -192,7 +192,7 @@ impl Machine {
                 ProbeKind::Readiness => (Duty::Suspended, Some(started && beginning.ready)),
                 ProbeKind::Liveness => (Duty::Suspended, Some(true)),
             };
-            // Absence already says "not started", "not ready" and "alive".
+            // Absence already means "not started", "not ready" and "alive".
             if told == Some(true) && kind != ProbeKind::Liveness {
                 changes.push(Change { kind, healthy: true });
             }
@@ -204,7 +204,7 @@ impl Machine {
         (machine, changes)
     }
 
-    /// Lets liveness and readiness go, once the container has started.
+    /// Starts liveness and readiness probes, once the container has started.
     fn release(&mut self, now: Duration) {
         if !self.started {
             return;
@@ -219,7 +219,7 @@ impl Machine {
         }
     }
 
-    /// Something about the pod changed: a readiness probe that does not succeed is run at once.
+    /// The pod changed: a readiness probe that does not succeed runs at once.
     // k8s: pkg/kubelet/prober/prober_manager.go UpdatePodStatus (manualTriggerCh)
     pub fn trigger(&mut self, now: Duration) {
         let readiness = self.schedules.iter_mut().find(|s| s.kind == ProbeKind::Readiness);

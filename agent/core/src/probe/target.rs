@@ -1,7 +1,7 @@
 //! The target of a probe: a container of a pod, its address and ports.
 //!
 //! Made once when the container is first seen and shared by all attempts; the address is that of
-//! the pod's status, and an attempt asks at the one that holds when it begins. Pure.
+//! the pod's status, and an attempt uses the one that holds when it begins. Pure.
 // k8s: pkg/kubelet/prober/prober.go runProbe (status.PodIP)
 
 use std::rc::Rc;

@@ -11,7 +11,7 @@ use crate::request::hostname::{self, HostnameError};
 use crate::request::security::{self, SecurityError};
 use crate::signal;
 
-/// Why a container cannot be asked for. Its status waits with `REASON` and this text.
+/// Why no request for a container can be built. Its status waits with `REASON` and this text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The pod's name.

@@ -86,7 +86,7 @@ pub struct PodContext<'a> {
     /// Ids of its user namespace; needed with `hostUsers: false` only, where `None` means that
     /// the runtime cannot make one.
     pub users: Option<IdRange>,
-    /// Groups that its volumes ask for.
+    /// Groups that its volumes request.
     pub extra_groups: &'a [i64],
     /// Addresses of its sandbox in the runtime's order. Pods on the node's network get the
     /// node's instead. Not needed for the sandbox itself.

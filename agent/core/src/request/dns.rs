@@ -219,7 +219,7 @@ pub fn parse_resolv_conf(text: &str) -> Result<PodDns, DnsError> {
 }
 
 /// Options, each name once. Upstream's order is random; ours is that of first mention. Neither a
-/// pod nor a file says how many there are at most, hence the places.
+/// pod nor a file has a limit on their number, hence the index.
 #[derive(Default)]
 struct Options {
     list: Vec<String>,

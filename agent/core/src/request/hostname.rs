@@ -23,7 +23,7 @@ pub struct PodHostname {
     pub domain: String,
 }
 
-/// Why a pod cannot have the name it asks for.
+/// Why a pod cannot have its requested name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostnameError {
     /// A field is no DNS name.

@@ -15,7 +15,7 @@ use crate::request::security::{self, SecurityError};
 use crate::request::sysctl;
 use pintle_api_types::pod;
 
-/// Why a sandbox cannot be asked for.
+/// Why no request for a sandbox can be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SandboxError {
     /// The node's resolv.conf.

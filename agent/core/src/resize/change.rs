@@ -80,7 +80,7 @@ pub enum Change {
     None,
     /// Other numbers while it runs.
     Update(Box<ContainerUpdate>),
-    /// A restart, as its resize policy says.
+    /// A restart, by its resize policy.
     Restart,
 }
 

@@ -1,7 +1,7 @@
 //! The conditions of the pod's resize: pending, or in progress.
 //!
-//! Pure. A condition is there or it is not; there is no `False`. Its generation is that of the
-//! spec that asked for the resize.
+//! Pure. A condition is there or it is not; there is no `False`. Its generation is that of the spec
+//! that requested the resize.
 // k8s: pkg/kubelet/status/status_manager.go SetPodResizePendingCondition
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
@@ -43,7 +43,8 @@ impl ResizeCondition {
             status: "True".to_owned(),
             reason: text(&self.reason),
             message: text(&self.message),
-            // Upstream moves this one with every look at the pod; here it moves with the reason.
+            // Upstream updates this one with every sync of the pod; here it changes with the
+            // reason.
             last_probe_time: since.clone(),
             last_transition_time: since,
             observed_generation: self.generation,
@@ -107,8 +108,8 @@ impl ResizeConditions {
         !told
     }
 
-    /// Notes that a granted resize is not in force, or why not. The generation of a condition
-    /// stays, and so do reason and message when none are given. True when something changed.
+    /// Records that a granted resize is not in force, or why not. The generation of a condition
+    /// stays, and so do reason and message when none are given. True after a change.
     // k8s: pkg/kubelet/status/status_manager.go SetPodResizeInProgressCondition
     pub fn set_in_progress(
         &mut self,

@@ -80,8 +80,8 @@ pub fn steps(order: &Order<'_>, now: &PodFigures, then: &PodFigures) -> Vec<Step
     steps
 }
 
-/// Steps for containers with a change of that resource: each decrease goes to the front, each
-/// increase to the end.
+/// Steps for containers with a change of that resource: each decrease comes first, each increase
+/// last.
 fn containers(updates: &[ContainerUpdate], resource: Resource) -> Vec<Step> {
     let (mut less, mut more) = (Vec::new(), Vec::new());
     for (index, update) in updates.iter().enumerate() {

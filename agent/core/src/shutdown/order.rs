@@ -2,7 +2,7 @@
 //!
 //! Pure. A pod of a group that is under way ends within the rest of the group's time. A pod that is
 //! found later than its group, by an agent that came in the middle, ends at once. Owner: `Pods`. It
-//! only goes forward; each group's time is on the monotonic clock.
+//! only advances; each group's time is on the monotonic clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// It begins, or goes on where an earlier agent was.
+    /// It begins, or continues where an earlier agent was.
     pub fn begin(windows: Vec<Window>, resumed: Option<&Record>, now: Now) -> Self {
         let mut this = Self {
             windows,

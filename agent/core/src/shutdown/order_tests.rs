@@ -1,5 +1,4 @@
-//! A shutdown on its own: it goes forward, group by group, and gives no pod more time than there
-//! is.
+//! A shutdown on its own: it advances group by group, and gives no pod more time than there is.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ pub struct Record {
     pub cancelled: bool,
 }
 
-/// A file that says nothing.
+/// A file without a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// No JSON of this form.

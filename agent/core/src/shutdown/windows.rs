@@ -59,7 +59,7 @@ fn of_periods(all: Duration, critical: Duration) -> Vec<Window> {
     sorted(vec![(0, seconds(others)), (CRITICAL, seconds(critical))])
 }
 
-/// How long all groups may take together: the delay that is asked of the machine.
+/// How long all groups may take together: the delay requested of the machine.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go periodRequested
 pub fn total(windows: &[Window]) -> Duration {
     windows.iter().fold(Duration::ZERO, |sum, window| sum.saturating_add(window.period()))

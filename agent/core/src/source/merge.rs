@@ -281,7 +281,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Something with a place that counts how often it is compared.
+    /// An item with a place that counts how often it is compared.
     struct Counted<'a>(String, &'a Cell<usize>);
 
     impl PartialEq for Counted<'_> {

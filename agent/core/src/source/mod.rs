@@ -95,7 +95,7 @@ pub enum ProblemCause {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     /// Its pods, with the time at which each manifest was last changed. Shared: a pod that is the
-    /// same object as in the reading before has not changed, and is not looked at.
+    /// same object as in the reading before has not changed, and is skipped.
     pub pods: Vec<(Arc<Pod>, UnixNanos)>,
     /// Its broken manifests; shared, because most are in the next reading, too.
     pub problems: Vec<Arc<Problem>>,

@@ -59,7 +59,7 @@ pub(super) fn identify(pod: &mut Pod, origin: &Origin, node_name: &str) {
     annotations.insert(pod::ANNOTATION_SOURCE.to_owned(), origin.kind.as_str().to_owned());
 }
 
-/// Gives the pod another uid, and the hash annotation that goes with it.
+/// Sets another uid of the pod, and the hash annotation for it.
 pub(super) fn set_uid(pod: &mut Pod, uid: String) {
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(pod::ANNOTATION_HASH.to_owned(), uid.clone());

@@ -85,8 +85,8 @@ pub(super) fn all(
     conditions
 }
 
-/// Once a pod that is gone has its terminal phase, its conditions go on saying why it was not ready:
-/// a phase that it has only because it is gone is no reason.
+/// Once a removed pod has its terminal phase, its conditions keep the reason why it was not ready:
+/// a phase that it has only because of the removal is no reason.
 // k8s: pkg/kubelet/status/status_manager.go TerminatePod, which leaves the conditions alone
 fn keep_why_unready(previous: &PodStatus, conditions: &mut [PodCondition]) {
     if !super::phase::is_terminal(previous.phase.as_deref()) {
@@ -116,7 +116,7 @@ fn restarting(input: &DeriveInput, previous: &PodStatus, phase: &str) -> Finding
     }
 }
 
-/// Those that are not the node agent's: all that a pod keeps that was refused.
+/// Conditions of other writers: all that a refused pod keeps.
 // k8s: pkg/kubelet/status/status_manager.go mergePodStatus
 pub(super) fn of_others(mut conditions: Vec<PodCondition>) -> Vec<PodCondition> {
     conditions.retain(|c| !OWNED.contains(&&*c.type_));

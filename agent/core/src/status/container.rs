@@ -28,7 +28,7 @@ const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
 const EXIT_UNKNOWN: i32 = 137;
 /// Why a finished pod's container has no other status.
 const MESSAGE_LOST: &str = "The container could not be located when the pod was terminated";
-/// Why a container that ran is gone from the runtime.
+/// Why a container that ran is missing from the runtime.
 const MESSAGE_GONE: &str = "The container could not be located when the pod was deleted.  \
                             The container used to be Running";
 /// Why an init container without a trace counts as done.
@@ -248,7 +248,7 @@ fn terminated_state(instance: &ObservedContainer, end: Ended, id: &str) -> Conta
     })
 }
 
-/// Status of a container of which the runtime has nothing.
+/// Status of a container without a record in the runtime.
 fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
     let old_state = subject.old.and_then(|old| old.state.as_ref());
     let waits = old_state.is_some_and(|state| state.waiting.is_some());
@@ -295,7 +295,7 @@ fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
     status
 }
 
-/// The reason for which the next start waits, when there is to be one.
+/// The reason for which the next start waits, if there is one.
 fn apply_waiting(
     input: &DeriveInput,
     subject: &Subject,
@@ -377,7 +377,7 @@ fn has_started(input: &DeriveInput, subject: &Subject, newest: &ObservedContaine
     }
 }
 
-/// Until its probe has been asked, a container of an earlier agent stays as ready as it was.
+/// Until its probe has run, a container of an earlier agent stays as ready as it was.
 // k8s: pkg/kubelet/prober/prober_manager.go setReadyStateOnKubeletRestart
 fn is_ready(input: &DeriveInput, subject: &Subject, newest: &ObservedContainer) -> bool {
     if let Some(probed) = input.probes.ready.get(&newest.id) {

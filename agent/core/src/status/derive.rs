@@ -5,9 +5,9 @@
 //! derivation to the next. Output: a new status. Pure: same input, same status.
 //!
 //! The phase is settled first and reported later: as soon as the containers or a verdict decide
-//! that the pod is over its conditions say so, but `Succeeded` or `Failed` is shown only when
-//! nothing of the pod can run any more, because others reuse its resources then. `settled_phase`
-//! gives the first, `derive(..).phase` the second.
+//! that the pod is over, its conditions show that, but `Succeeded` or `Failed` is shown only when
+//! no container of the pod can run any more, because others reuse its resources then.
+//! `settled_phase` gives the first, `derive(..).phase` the second.
 
 use std::net::IpAddr;
 
@@ -112,7 +112,7 @@ impl Lists {
             init: statuses(input, containers::init(spec), old_init, &record),
             ephemeral: statuses(input, ephemeral, old_ephemeral, &record),
         };
-        // Init containers keep the spec's order, the others go by name.
+        // Init containers keep the spec's order, the others are sorted by name.
         lists.main.sort_by(|a, b| a.name.cmp(&b.name));
         lists.ephemeral.sort_by(|a, b| a.name.cmp(&b.name));
         lists
@@ -204,7 +204,7 @@ fn settle(input: &DeriveInput, previous: &PodStatus, statuses: &Statuses) -> &'s
         return phase::of(input, statuses, stopped(input));
     };
     // A pod that was preempted for a critical pod and ended well has succeeded: upstream's own
-    // tests ask for that. A pod that ends for any other reason was not done.
+    // tests require that. A pod that ends for any other reason was not done.
     let has_made_room = verdict.reason == phase::PREEMPTING && stopped(input);
     match phase::of(input, statuses, true) {
         phase::SUCCEEDED if has_made_room => phase::SUCCEEDED,
@@ -221,7 +221,7 @@ fn stopped(input: &DeriveInput) -> bool {
     }
 }
 
-/// True while something of the pod runs or could.
+/// True while a container of the pod runs or could.
 fn may_run(observed: &ObservedPod) -> bool {
     observed.any_running() || observed.sandboxes.iter().any(|sandbox| sandbox.ready)
 }

@@ -3,8 +3,8 @@
 //! Input: an `ObservedContainer`. Output: `Ended`, or `None` while it has not ended. Rules:
 //! - The runtime's exit code, reason and time stand whenever it has them.
 //! - When it lost them (exit 255 with reason `Unknown`, or no state at all) the kernel's stand.
-//! - `OOMKilled` needs the first process to be a victim, or the runtime to say so itself. A plain
-//!   SIGKILL in a container that once lost a child to the OOM killer stays `Error`.
+//! - `OOMKilled` needs the first process to be a victim, or the runtime to report it itself. A
+//!   plain SIGKILL in a container that once lost a child to the OOM killer stays `Error`.
 //! - A child taken by the OOM killer never changes code or reason; the message names it when the
 //!   container left none, so that the user sees it whatever the first process returned.
 
@@ -56,7 +56,7 @@ fn from_kernel(code: i32, at: UnixNanos, container: &ObservedContainer) -> Ended
     Ended { exit_code: code, reason: reason_of(code).to_owned(), message, finished_at: at }
 }
 
-/// The reason that a runtime gives to an end of which it knows the code only.
+/// The reason that a runtime gives to an end if it knows only the code.
 pub(super) fn reason_of(code: i32) -> &'static str {
     if code == 0 { "Completed" } else { "Error" }
 }

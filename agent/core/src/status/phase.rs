@@ -12,7 +12,7 @@ use pintle_api_types::pod::{self, containers, restart};
 
 /// Not started, or not all of it.
 pub const PENDING: &str = "Pending";
-/// Something runs or will run again.
+/// A container runs or will run again.
 pub const RUNNING: &str = "Running";
 /// All ended well.
 pub const SUCCEEDED: &str = "Succeeded";

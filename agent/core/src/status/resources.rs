@@ -123,8 +123,8 @@ enum PodCgroup {
     Removed,
 }
 
-/// Upstream goes by the phase in its copy of the object, which for a static pod is never one of
-/// the API server's. A pod that ended is still `Running` there when its last status is made.
+/// Upstream uses the phase in its copy of the object, which for a static pod is never one of the
+/// API server's. A pod that ended is still `Running` there when its last status is made.
 fn cgroup_of_pod(input: &DeriveInput, previous: &PodStatus) -> PodCgroup {
     if pod::is_static(input.pod) {
         return PodCgroup::Unread;

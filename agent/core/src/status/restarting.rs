@@ -3,7 +3,7 @@
 //! A container end that matches a rule with `RestartAllContainers` requests it; the condition
 //! `AllContainersRestarting` keeps the request once the record of that end is removed, until no
 //! container of the pod is left in the runtime. The worker acts on the condition, so a restart of
-//! the agent half-way through goes on where it stopped: the requesting container is removed last.
+//! the agent half-way through continues where it stopped: the requesting container is removed last.
 // k8s: pkg/kubelet/container/helpers.go ShouldAllContainersRestart, AllContainersRestartCleanedUp
 
 use k8s_openapi::api::core::v1::{
@@ -35,7 +35,7 @@ pub fn is_restarting(status: &PodStatus) -> bool {
     status.conditions.iter().flatten().any(holds)
 }
 
-/// True when the pod restarts in place: it was doing so, or a container's end asks for it. A pod
+/// True when the pod restarts in place: it was doing so, or a container's end requests it. A pod
 /// that is being stopped restarts nothing.
 pub(crate) fn requested(input: &DeriveInput, previous: &PodStatus) -> bool {
     let spec = pod::spec(input.pod);
@@ -99,7 +99,7 @@ mod tests {
     use crate::observed::{ObservedContainer, RunState};
     use crate::status::testing::{World, container, exited};
 
-    /// `a` asks for a restart of all with exit code 9; nothing restarts otherwise.
+    /// `a` requests a restart of all with exit code 9; nothing restarts otherwise.
     fn world() -> World {
         World::new(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},

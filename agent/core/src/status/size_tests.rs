@@ -1,5 +1,5 @@
-//! Pods as large as the API lets them be: a status takes as long as they are. Where each of a list
-//! is looked for in another, these take many minutes.
+//! Pods as large as the API lets them be: a status takes as long as they are. With a search of each
+//! item of one list in another, these take many minutes.
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use serde_json::json;

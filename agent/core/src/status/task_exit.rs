@@ -5,8 +5,8 @@
 //! cleans up, which takes it 30 to 45 ms on an idle machine, before its lists show the end; they
 //! will have the event's code and time. Only the status is made of this: actions are planned on a
 //! list. Rules:
-//! - The kernel has to have seen the end as well, with the same code: then an earlier kill by the
-//!   OOM killer is known, too.
+//! - The kernel must have seen the end as well, with the same code: then an earlier kill by the OOM
+//!   killer is known, too.
 //! - A victim of the OOM killer waits for the list: the runtime finds its own reason.
 //! - So does a container with a termination message that may still be on its way.
 

@@ -478,7 +478,7 @@ fn an_evicted_pod_tells_that_the_node_ended_it() {
     assert_eq!(world.derive(), status, "deriving again changes nothing");
 }
 
-/// As the kubelet has it, and upstream's tests of critical pods ask for.
+/// As in the kubelet, and as upstream's tests of critical pods require.
 #[test]
 fn a_pod_that_made_room_and_ended_well_has_succeeded_and_tells_who_ended_it() {
     for (reason, code, phase, told) in [

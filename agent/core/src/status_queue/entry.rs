@@ -43,7 +43,7 @@ pub(crate) struct PodEntry {
     copy: Option<Arc<Pod>>,
     /// Uid of the copy that the API server has agreed to delete.
     deleted: Option<PodUid>,
-    /// The copy may be out of date: ask for it before anything else.
+    /// The copy may be out of date: read it before anything else.
     doubt: bool,
     /// The version that was known when the request under way began.
     begun_with: Option<u64>,

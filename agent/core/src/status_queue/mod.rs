@@ -31,13 +31,13 @@ use pintle_api_types::pod;
 const FLIGHTS_MAX: usize = 32;
 /// First and longest wait before a failed request is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// How long a change may gather others if no client waits for it. The API server is given as long
-/// to remove a pod without grace by itself.
+/// How long a change may gather others if no client waits for it. The API server has as long to
+/// remove a pod without grace by itself.
 const GATHER: Duration = Duration::from_millis(100);
 const GATHER_GOING: Duration = Duration::from_secs(1);
 /// The same until a container has been started, and while the pod is stopped: the statuses of an
 /// accepted pod, of its sandbox and of its container are one write when the pod starts at the usual
-/// speed, and so do the containers' ends and the pod's. Of many pods each has to wait for those
+/// speed, and so do the containers' ends and the pod's. With many pods, each waits for the ones
 /// before it. One takes two cores about 100 ms, and this is for half of that speed: a hundred pods
 /// that start cost one write of a status each instead of three, and one instead of three to end.
 const GATHER_CHANGING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
@@ -117,9 +117,9 @@ pub enum Answer {
     Deleted,
     /// There is no such object.
     Missing,
-    /// The object is not the one that was meant, or has changed.
+    /// The object is another one than meant, or has changed.
     Conflict,
-    /// The API server asks for patience, or failed.
+    /// The API server requests a pause, or failed.
     Busy {
         /// How long to wait at least.
         after: Duration,
@@ -163,7 +163,7 @@ enum Class {
     Normal,
 }
 
-/// All that is or may have to be written.
+/// All objects that are or may have to be written.
 #[derive(Debug, Default)]
 pub struct StatusQueue {
     entries: BTreeMap<Key, PodEntry>,
@@ -175,7 +175,7 @@ pub struct StatusQueue {
     /// Source of tickets and of the order in the queue; only grows.
     counter: u64,
     sources_ready: bool,
-    /// The API server could not be reached when it was last asked.
+    /// The API server could not be reached at the last request.
     outage: bool,
     out: Vec<Request>,
     /// How long each status that was written since the last question had differed.

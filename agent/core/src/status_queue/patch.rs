@@ -36,7 +36,7 @@ fn as_object(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// Nothing and an empty object say the same where they stand for an optional field.
+/// An absent value and an empty object are the same for an optional field.
 fn says_nothing(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => true,

@@ -525,7 +525,7 @@ fn a_list_of_a_restored_store_is_asked_about_and_believed() {
     let again = only(world.took(&look, api("1", json!({"phase": "Pending"}))));
     assert!(matches!(again.ask, Ask::Patch(_)), "it is written again: {again:?}");
     assert_eq!(world.took(&again, api("1", ready(true))), []);
-    // From now on its versions are the ones that count: a deletion is seen.
+    // From now on its versions count: a deletion is seen.
     let mut going = deleted("1", ready(true));
     going["metadata"]["deletionGracePeriodSeconds"] = json!(30);
     world.seen(going.clone());

@@ -20,7 +20,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// the longest wait has another cause: the agent was away.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// The wait of a failed attempt before the next one; independent actions go on.
+/// The wait of a failed attempt before the next one; independent actions continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// Not before this.

@@ -55,7 +55,7 @@ pub struct PodResize {
     pub of_pod: Option<ResourceRequirements>,
 }
 
-/// One thing to do. Actions of a plan are executed in order; see `Action::aborts_sync`.
+/// One action. Actions of a plan are executed in order; see `Action::aborts_sync`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Make cgroup, directories and volumes ready. Idempotent.
@@ -165,9 +165,9 @@ impl Action {
 /// Results of probes as the plan needs them; absent means not known yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeVerdicts {
-    /// Liveness: `Some(false)` asks for a restart.
+    /// Liveness: `Some(false)` requests a restart.
     pub liveness: Option<bool>,
-    /// Startup: `Some(false)` asks for a restart, `Some(true)` lets the next init container start.
+    /// Startup: `Some(false)` requests a restart, `Some(true)` lets the next init container start.
     pub startup: Option<bool>,
 }
 
@@ -529,7 +529,7 @@ fn stale_attempts(spec: &PodSpec, input: &PlanInput<'_>) -> Vec<Action> {
         .collect()
 }
 
-/// Restart in place: every container is killed and removed, those that asked for it last.
+/// Restart in place: every container is killed and removed, the requesting ones last.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go getContainersToReset
 fn reset_containers(spec: &PodSpec, observed: &ObservedPod) -> Vec<Action> {
     let lists = [spec.containers.as_slice(), spec.init_containers.as_deref().unwrap_or_default()];

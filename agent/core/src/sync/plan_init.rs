@@ -21,8 +21,8 @@ pub fn plan_init<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Want
     if init.is_empty() {
         return true;
     }
-    // Of this sandbox: one that was created in an earlier sandbox, which died before it could
-    // start, says nothing about this one.
+    // Of this sandbox: a container of an earlier sandbox, which died before it could start, does
+    // not count for this one.
     let sandbox = input.observed.newest_sandbox().map(|s| &s.id);
     let main_alive = spec.containers.iter().any(|c| {
         let latest = input.observed.latest(&c.name).filter(|c| Some(&c.sandbox_id) == sandbox);
@@ -59,7 +59,7 @@ struct Walk<'i, 'a> {
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Looks at one init container; false when the pod has failed for good.
+    /// Plans one init container; false when the pod has failed for good.
     fn visit(&mut self, index: usize, wanted: &mut Wanted<'a>) -> bool {
         let container = &self.init[index];
         let sidecar = pod::containers::is_sidecar(container);

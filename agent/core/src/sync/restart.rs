@@ -1,7 +1,7 @@
 //! Decides if a container that is not running is started again, given its observed attempts.
 //!
 //! Pure; the policies and rules themselves are in `pod::restart`. A rule needs an exit code and is
-//! therefore never asked for a container that still runs.
+//! therefore never checked for a running container.
 
 use std::collections::HashMap;
 
@@ -36,13 +36,13 @@ pub fn should_start(container: &Container, pod: &Pod, observed: &ObservedPod) ->
     }
 }
 
-/// True when this attempt's end asks for a restart of the whole pod in place.
+/// True when this attempt's end requests a restart of the whole pod in place.
 pub fn asks_restart_all(container: &Container, attempt: &ObservedContainer) -> bool {
     attempt.state == RunState::Exited
         && matching_rule(container, attempt.exit_code) == Some(RuleAction::RestartAllContainers)
 }
 
-/// True when some container's end asks for a restart of the whole pod in place.
+/// True when some container's end requests a restart of the whole pod in place.
 // k8s: pkg/kubelet/container/helpers.go ShouldAllContainersRestart
 pub fn restart_all_requested(spec: &PodSpec, observed: &ObservedPod) -> bool {
     if !may_restart_all(spec) {

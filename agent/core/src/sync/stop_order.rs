@@ -18,7 +18,7 @@ use pintle_api_types::pod;
 /// Shortest time in seconds that a container gets between SIGTERM and SIGKILL.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go minimumGracePeriodInSeconds
 pub const GRACE_SECONDS_MIN: i64 = 2;
-/// Longest grace that a runtime is asked for, a year: runtimes count nanoseconds in 64 bits, and a
+/// Longest grace period sent to a runtime, a year: runtimes count nanoseconds in 64 bits, and a
 /// longer one turns negative there, which kills at once.
 pub use pintle_api_types::pod::GRACE_SECONDS_MAX;
 

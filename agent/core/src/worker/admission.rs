@@ -1,10 +1,10 @@
 //! Admission: which pods may start, and which victims are preempted for a critical one.
 //!
-//! Pure, part of `Pods`. A pod that is new is held against the node and the pods that were
-//! admitted before it; a refused one gets its terminal status and never starts. A critical pod
-//! may cost others their place: it waits until they have ended, as any pod waits for those that no
-//! source wants any more, but not for ever. Nothing is asked of a pod that is over or about to end,
-//! and of one that was admitted before the agent restarted.
+//! Pure, part of `Pods`. A new pod is checked against the node and the pods admitted before it; a
+//! refused one gets its terminal status and never starts. A critical pod may preempt others: it
+//! waits until they have ended, as any pod waits for pods that no source wants any more, but not
+//! for ever. A pod that is over or about to end, or was admitted before the agent restarted, is not
+//! checked.
 // k8s: pkg/kubelet/kubelet.go HandlePodAdditions, rejectPod
 
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Pods {
         Ok((grant, leaving))
     }
 
-    /// The pod begins when those have ended that it costs their place and those that leave anyway.
+    /// The pod starts when its victims have ended, and the pods that leave anyway.
     fn block(&mut self, uid: &PodUid, grant: &Grant, leaving: Vec<PodUid>, now: Now) {
         let others = [grant.victims.clone(), leaving].concat();
         let graces = others.iter().filter_map(|other| {

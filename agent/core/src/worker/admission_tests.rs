@@ -44,7 +44,7 @@ fn a_critical_pod_starts_when_those_in_its_way_have_ended() {
     host.want(pod("x", "300m", 1, json!({"priority": 2_000_000_000})));
     assert_eq!(host.take(), "Preempting a, KillPod a, StartContainer x");
     let status = host.status("a");
-    // It ended well when it was stopped, which is all that its phase says.
+    // It ended well when it was stopped, and its phase shows only that.
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Succeeded"), &json!(null)));
     let target = &status["conditions"][0];
     assert_eq!(target["type"], "DisruptionTarget");
@@ -78,8 +78,8 @@ fn a_pod_that_does_not_make_room_in_time_is_told_of_once_and_waited_for_no_more(
     host.stubborn = true;
     host.want(pod("x", "300m", 1, json!({"priority": 2_000_000_000})));
     assert_eq!(host.take(), "Preempting a");
-    // Half the grace period more, but not before 10 s.
-    // As for the kubelet, the critical pod goes on then.
+    // Half the grace period more, but not before 10 s. As in the kubelet, the critical pod starts
+    // then.
     let overdue = "ExceededGracePeriod a, StartContainer x";
     for (seconds, told) in [(9, ""), (2, overdue), (60, "")] {
         host.now = host.now.plus(Duration::from_secs(seconds));
@@ -185,7 +185,7 @@ fn a_resize_restarts_the_container_where_its_policy_says_so() {
 fn a_resize_that_restarts_its_container_is_done_when_that_was_killed_and_not_before() {
     let policy = || json!({"policy": "RestartContainer"});
     let done = "resize a [], StartContainer a, ResizeCompleted a";
-    // The agent goes while the container is being stopped, which lives on.
+    // The agent stops while the container is being stopped; the container lives on.
     let mut host = Host::new();
     host.want(pod("a", "200m", 1, policy()));
     host.take();
@@ -244,7 +244,7 @@ fn a_resize_without_room_waits_until_there_is() {
     assert_eq!(pending, Some((json!("Deferred"), json!(2))));
     assert_eq!(host.status("a")["allocatedResources"]["cpu"], "400m");
     assert_eq!(host.status("a")["observedGeneration"], 2);
-    // Looked at again, nothing new to say.
+    // Checked again, with no news.
     host.now = host.now.plus(Duration::from_secs(181));
     host.tell(Input::Tick);
     assert_eq!(host.take(), "");
@@ -307,7 +307,7 @@ fn a_restart_of_the_agent_neither_refuses_nor_forgets() {
     let wish = || pod("a", "700m", 2, json!({}));
     host.want(wish());
     host.take();
-    // A newcomer delivered first does not push out those that were there before.
+    // A new pod that is delivered first does not preempt those that were there before.
     host.restart(vec![plain("c", "300m"), plain("b", "500m"), wish()]);
     let log = host.take();
     assert!(!log.contains("OutOfcpu a") && !log.contains("OutOfcpu b"), "{log}");
@@ -341,7 +341,7 @@ fn a_pod_that_is_over_takes_no_room_and_is_not_asked() {
     assert_eq!(host.take(), "StartContainer c");
 }
 
-/// A pod that is being deleted, of which nothing has been read yet.
+/// A pod that is being deleted and has not been read yet.
 fn deleted(uid: &str, phase: &str) -> k8s_openapi::api::core::v1::Pod {
     let mut pod = pod(uid, "900m", 1, json!({"status": {"phase": phase}}));
     pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();

@@ -54,7 +54,7 @@ impl Pods {
     /// The entries to keep for a pod: its worker's, or those of an earlier run.
     fn recorded(&self, uid: &PodUid) -> (Option<LedgerEntry>, Option<LedgerEntry>) {
         let worker = self.workers.get(uid).filter(|worker| worker.requests.is_some());
-        // One that waits for others to make room was given nothing yet: the next run asks again, and
+        // A pod that waits for its victims has no allocation yet: the next run admits it again, and
         // ends them again.
         // k8s: pkg/kubelet/allocation/allocation_manager.go AddPod (after canAdmitPod has preempted)
         let waits =
@@ -75,7 +75,7 @@ impl Pods {
         (allocated, actuated.map(LedgerEntry::from))
     }
 
-    /// The texts are those that would be made of all pods now.
+    /// The texts are equal to those built of all pods now.
     #[cfg(test)]
     pub(super) fn assert_recorded(&mut self) {
         let before = self.notes.unsaved;

@@ -1,9 +1,9 @@
 //! A worker's reaction to a change of an object that its pod refers to.
 //!
 //! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
-//! up nothing; a pod that failed for want of an object goes on when that appears. A pod with an
-//! image that cannot be pulled syncs again, because a pull secret may have come: the image puller
-//! decides if that ends the wait.
+//! up nothing; a pod that failed because an object was missing continues when that appears. A pod
+//! with an image that cannot be pulled syncs again, because a pull secret may have come: the image
+//! puller decides if that ends the wait.
 
 use crate::worker::step::Worker;
 use crate::worker::syncs::VOLUME_RETRY;
@@ -14,7 +14,7 @@ const WAIT_FOR_CONTENT: [&str; 4] =
     ["FailedMount", "CreateContainerConfigError", "ErrImagePull", "ImagePullBackOff"];
 
 impl Worker {
-    /// Something that the pod refers to changed or appeared.
+    /// An object that the pod refers to changed or appeared.
     pub fn content(&mut self, files: bool) {
         if files {
             self.stale = true;
@@ -30,7 +30,7 @@ impl Worker {
         self.pauses.retain(|name, _| !waiting.get(name).is_some_and(|why| waits(&why.reason)));
     }
 
-    /// Containers go on with the files that they have; nothing else of the pod waits.
+    /// Containers keep running with the files that they have; nothing else of the pod waits.
     pub(super) fn refresh_failed(&mut self, now: Mono) {
         let wait = VOLUME_RETRY.0 * 2_u32.pow(self.refresh_failures.min(12));
         self.refresh_failures += 1;

@@ -25,7 +25,8 @@ fn named(uid: &str) -> k8s_openapi::api::core::v1::Pod {
     pod
 }
 
-/// Looks at pods while one more comes, runs, is hinted at and goes, and its records are saved.
+/// Counts visits of pods while one more comes, runs, gets a hint and is removed, and its records
+/// are saved.
 fn visits_of_one(count: usize) -> u64 {
     let mut host = full(count);
     let before = visits::so_far();

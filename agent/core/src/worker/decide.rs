@@ -1,7 +1,7 @@
 //! The next decision of a pod's worker, from its whole state. The second half of the worker.
 //!
-//! Pure. `advance` is called after every input: it looks at deadline, status, probes and the sync
-//! under way, and begins the next sync when there is something to do and the record is fresh.
+//! Pure. `advance` is called after every input: it checks deadline, status, probes and the sync
+//! under way, and begins the next sync when an action is due and the record is fresh.
 // k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use pintle_api_types::duration::GoDuration;
 use pintle_api_types::ids::{Mono, Now, UnixNanos};
 use pintle_api_types::pod;
 
-/// Wait before a pod is looked at again that the runtime cannot connect yet.
+/// Wait before another sync of a pod that the runtime cannot connect yet.
 // k8s: pkg/kubelet/pod_workers.go backOffOnTransientErrorPeriod
 const NETWORK_RETRY: Duration = Duration::from_secs(1);
 
@@ -129,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// Something of the pod runs, as far as is known.
+    /// A container of the pod runs, as far as is known.
     pub(super) fn needs_kill(&self) -> bool {
         self.observed.any_running() || self.observed.sandboxes.iter().any(|s| s.ready)
     }
@@ -154,7 +154,7 @@ impl Worker {
         for held in &plan.held {
             self.hold(held, &pod, context);
         }
-        // A pod that does not come up goes on leaving things behind.
+        // A pod that fails to come up keeps leaving dead containers.
         if plan.is_empty() || self.failures > 0 {
             let mut discards = self.discarding(context.now.mono);
             discards.retain(|action| !plan.actions.contains(action));
@@ -168,7 +168,7 @@ impl Worker {
         }
     }
 
-    /// Nothing is started that the runtime could not connect; it is looked at soon again.
+    /// No container is started that the runtime could not connect; the pod is tried again soon.
     // k8s: pkg/kubelet/kubelet.go SyncPod networkErrors, pod_workers.go completeWork
     fn lacks_network(&mut self, pod: &Pod, plan: &plan::Plan, context: &mut Context<'_>) -> bool {
         let Some(error) = context.node.network_error.as_ref() else { return false };
@@ -212,7 +212,7 @@ impl Worker {
     fn hold(&mut self, held: &plan::Held, pod: &Pod, context: &mut Context<'_>) {
         let at = held.until;
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
-        // One that could not be started waits with the reason of that.
+        // A container that could not be started waits with the reason of that.
         let Some(wait) = held.wait else { return };
         let full = pod::described(pod);
         let wait = GoDuration::from_std(wait);

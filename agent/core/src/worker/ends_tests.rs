@@ -131,7 +131,7 @@ fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
             let shown = node.shown().expect("the end");
             assert_eq!((shown.exit_code, shown.reason.as_deref()), (3, Some("Error")));
             assert_eq!(shown.message.as_deref(), Some("bye"));
-            // The runtime still says that it runs.
+            // The runtime still lists it as running.
             node.read();
             assert_eq!(node.syncs, [], "nothing is done for it yet");
             assert_eq!(node.statuses.len(), 1, "and nothing else is said");

@@ -34,8 +34,8 @@ impl Pods {
             return;
         }
         self.reclaim_due(now.mono);
-        // With its containers go their logs: a disk that is looked at before that still has them, and
-        // another pod would go for it.
+        // The logs are removed with its containers: a disk that is observed before that still has
+        // them, and another pod would be evicted for it.
         let is_cleared = |worker: &Worker| worker.cleaned() || !self.evictor.frees_a_disk();
         let is_gone = |worker: &Worker| worker.stage() == Stage::Finished && is_cleared(worker);
         let gone = |uid: &PodUid| self.workers.get(uid).is_none_or(is_gone);
@@ -58,7 +58,7 @@ impl Pods {
         }
     }
 
-    /// When eviction has something to do.
+    /// When eviction has a step to take.
     pub(super) fn evict_wake(&self) -> Option<Mono> {
         self.settings.eviction.is_on().then(|| self.evictor.next_wake())
     }
@@ -87,7 +87,7 @@ impl Pods {
         }
     }
 
-    /// Something was freed, or could not be.
+    /// The result of a reclaim.
     pub(super) fn reclaimed(&mut self, ticket: u64, freed: &Freed, now: Now) {
         let freed = self.with_containers(ticket, freed);
         self.evictor.reclaimed(ticket, &freed, now.mono);
@@ -153,7 +153,7 @@ fn threshold_met(starved: Starved) -> NodeEvent {
 }
 
 impl Worker {
-    /// Something of it runs, it is not critical, and it has not been evicted before.
+    /// Some container of it runs, it is not critical, and it has not been evicted before.
     // k8s: pkg/kubelet/kubelet_pods.go isPodInactive
     fn may_be_evicted(&self) -> bool {
         let spared = self.pod.as_ref().is_none_or(|pod| pod::is_critical(pod));

@@ -65,9 +65,9 @@ pub(super) struct Scarce {
     pub(super) logs_stay: bool,
     /// The steps taken about the shortage, as text.
     evicted: Vec<String>,
-    /// How much memory there was whenever a pod had to go.
+    /// The available memory at each eviction.
     free_at: Vec<u64>,
-    /// The most pods that ever had to go at once.
+    /// The most victims at once.
     most_at_once: usize,
 }
 

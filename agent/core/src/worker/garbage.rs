@@ -9,7 +9,7 @@
 //! (`ledger`), so that no agent starts it again. No container is removed before every pod is known.
 //! Unwanted pods are not chosen from: their workers remove all of them (`Action::Cleanup`).
 //!
-//! Bounds: an id for each container that is to go; `RECLAIM_MAX` for those before images go.
+//! Bounds: an id for each container to remove; `RECLAIM_MAX` for those before images are removed.
 // k8s: pkg/kubelet/kubelet.go StartGarbageCollection, pkg/kubelet/container/container_gc.go
 
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ pub(super) struct Garbage {
     reclaim: Option<Reclaim>,
 }
 
-/// Something that eviction wants to have freed.
+/// A reclaim that eviction requested.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Reclaim {
     ticket: u64,
@@ -57,7 +57,7 @@ struct Reclaim {
     /// The chosen containers, and those of them that still exist.
     chosen: Discarded,
     until: Mono,
-    /// Containers that are gone, once the rest is asked for.
+    /// The number of removed containers, once the rest is requested.
     removed: Option<u32>,
 }
 
@@ -123,7 +123,7 @@ impl Pods {
         chosen
     }
 
-    /// Frees something: first containers, so that no image is in use for one that is dead.
+    /// Frees a resource: first containers, so that no image is in use for a dead one.
     pub(super) fn reclaim(&mut self, of: (u64, Signal), what: (bool, bool), now: Now) {
         let ((ticket, signal), (containers, images)) = (of, what);
         let chosen = match containers && self.knows_all() {
@@ -190,7 +190,7 @@ impl Worker {
             && status.is_some_and(|s| status::is_terminal(s.phase.as_deref()))
     }
 
-    /// It is over because others needed its place, and something of it is still there.
+    /// It was preempted or evicted, and some container of it is still there.
     // k8s: pkg/kubelet/pod_workers.go ShouldPodContentBeRemoved
     fn leaves_everything(&self) -> bool {
         let status = self.pod.as_ref().and_then(|pod| pod.status.as_ref());

@@ -1,10 +1,9 @@
 //! Indices that replace a search among all pods at every input: the next pod to wake, the owner of
 //! a container, the touched pods.
 //!
-//! Pure. Kept up to date by `Pods::with`, through which every change of a worker goes. A search
-//! touches the memory of each worker, which on a node of 500 pods costs more than the input itself.
-//! Bounds: an entry per worker, per container and sandbox, and per pod touched since the last
-//! question.
+//! Pure. Kept up to date by `Pods::with`, which makes every change of a worker. A search touches
+//! the memory of each worker, which on a node of 500 pods costs more than the input itself. Bounds:
+//! an entry per worker, per container and sandbox, and per pod touched since the last question.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -41,7 +40,7 @@ impl Index {
         }
     }
 
-    /// A worker is gone that was so.
+    /// Removes a worker with these values.
     pub(crate) fn gone(&mut self, uid: &PodUid, before: Indexed) {
         self.touch(uid);
         self.wakes_at(uid, before.0, None);
@@ -60,12 +59,12 @@ impl Index {
         std::mem::take(&mut self.touched)
     }
 
-    /// When a worker wants to be looked at next.
+    /// When a worker next has to wake.
     pub(crate) fn next_wake(&self) -> Option<Mono> {
         self.wakes.first().map(|(at, _)| *at)
     }
 
-    /// The workers that want to be looked at by now, by uid.
+    /// The workers that are due to wake, by uid.
     pub(crate) fn due(&self, now: Mono) -> BTreeSet<PodUid> {
         let due = self.wakes.iter().take_while(|(at, _)| *at <= now);
         due.map(|(_, uid)| uid.clone()).collect()

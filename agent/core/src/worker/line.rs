@@ -13,7 +13,7 @@ use pintle_api_types::ids::{Mono, PodUid};
 /// A pod that begins when others have made room for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Blocked {
-    /// Those that have to end first.
+    /// The pods that have to end first.
     pub(super) others: Vec<PodUid>,
     /// After this they are no longer waited for.
     // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests: it goes on as well
@@ -45,7 +45,7 @@ impl Line {
         self.blocked.insert(uid.clone(), blocked);
     }
 
-    /// It has begun, or is gone.
+    /// It has started, or is gone.
     pub(super) fn leave(&mut self, uid: &PodUid) {
         if let Some(name) = self.waiting.remove(uid) {
             take_out(&mut self.by_name, &name, uid);
@@ -92,7 +92,7 @@ impl Line {
         self.by_name.get(name).into_iter().flatten().cloned().collect()
     }
 
-    /// Those that wait for this pod's end.
+    /// The pods that wait for this pod's end.
     pub(super) fn after(&self, other: &PodUid) -> Vec<PodUid> {
         self.by_other.get(other).into_iter().flatten().cloned().collect()
     }

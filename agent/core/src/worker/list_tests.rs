@@ -17,7 +17,7 @@ impl Lists {
         Self { pods: Pods::new(settings(Duration::from_secs(60))), now: Now::default() }
     }
 
-    /// The stamp of the list that this input asks for.
+    /// The stamp of the list that this input requests.
     fn take(&mut self, input: Input) -> Option<u64> {
         let commands = self.pods.handle(self.now, input);
         let mut stamps = commands.iter().filter_map(|command| match command {

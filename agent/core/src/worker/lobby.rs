@@ -34,11 +34,11 @@ struct Guest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Lobby {
     guests: BTreeMap<PodUid, Guest>,
-    /// There is a Node object to look at.
+    /// There is a Node object to read.
     has_object: bool,
     /// The watch of it has delivered an event.
     node_seen: bool,
-    /// Number of the last read of it that was asked for.
+    /// Number of its last requested read.
     reads: u64,
     /// One is under way.
     reading: bool,
@@ -81,7 +81,7 @@ impl Lobby {
 }
 
 impl Pods {
-    /// A pod waits until something is known of the node.
+    /// A pod waits until the node is known.
     pub(super) fn wait_for_node(&mut self, uid: PodUid, request: AdmissionRequest) {
         self.lobby.guests.insert(uid, Guest { request, read: None });
     }
@@ -98,7 +98,7 @@ impl Pods {
         request: AdmissionRequest,
         waited_for: Option<u64>,
     ) {
-        // One that changed while it waited need not wait longer for that.
+        // A pod that changed while it waited need not wait longer for that.
         let read = waited_for.or(Some(self.lobby.reads + 1));
         self.lobby.guests.insert(uid, Guest { request, read });
         self.read_node();

@@ -138,14 +138,14 @@ pub enum Input {
         /// The pods, or why they could not be listed.
         result: Result<Vec<ListedPod>, String>,
     },
-    /// Something may have happened to a pod.
+    /// A pod may have changed.
     Hint {
         /// The pod's uid.
         uid: PodUid,
         /// The hint.
         hint: Hint,
     },
-    /// Something may have happened to a container, by a source that does not know its pod.
+    /// A container may have changed, from a source that does not know its pod.
     ContainerHint {
         /// The container, or a sandbox.
         container: ContainerId,
@@ -181,11 +181,11 @@ pub enum Input {
         /// Its result.
         healthy: bool,
     },
-    /// Something that the pod refers to changed or appeared.
+    /// An object that the pod refers to changed or appeared.
     Content {
         /// The pod's uid.
         uid: PodUid,
-        /// Its volumes show it, and have to be written again.
+        /// Its volumes show it, and must be written again.
         files: bool,
     },
     /// A user requests that the pod's waits end now.
@@ -227,11 +227,11 @@ pub enum Input {
         /// The result.
         freed: Freed,
     },
-    /// The kernel says that memory gets short: it is to be measured now.
+    /// The kernel reports that memory gets short: measure it now.
     MemoryLow,
     /// A source of hints lost some: list everything now.
     Lost,
-    /// How often everything is to be listed: the sources of hints see more or less than before.
+    /// Sets how often everything is listed: the sources of hints see more or less than before.
     RelistEvery(Duration),
     /// Time has passed: check everything that is due.
     Tick,
@@ -282,7 +282,7 @@ pub enum Hint {
         /// When.
         at: UnixNanos,
     },
-    /// Anything else: the runtime or the kernel says that something changed.
+    /// Anything else: the runtime or the kernel reports a change.
     Changed,
 }
 
@@ -342,7 +342,7 @@ pub enum Command {
         uid: PodUid,
         /// Names the sync.
         ticket: u64,
-        /// The pod; `None` for one that only the runtime knows.
+        /// The pod; `None` for a pod that only the runtime knows.
         #[serde(serialize_with = "crate::arc::option::serialize")]
         pod: Option<Arc<Pod>>,
         /// The record on which the sync was planned.
@@ -404,7 +404,7 @@ pub enum Command {
         /// The pod's uid.
         uid: PodUid,
     },
-    /// Something happened that a metric counts.
+    /// An event that a metric counts.
     Count(Count),
     /// How far the shutdown of the node has come, to be kept for an agent that comes after this one.
     Shutdown(Record),
@@ -417,7 +417,7 @@ pub enum Command {
         /// Measure their disk usage as well, which takes longer.
         disks: bool,
     },
-    /// Free something without evicting a pod. Dead containers that are not needed are removed
+    /// Free a resource without evicting a pod. Dead containers that are not needed are removed
     /// before.
     Reclaim {
         /// To be returned with the answer.
@@ -449,13 +449,13 @@ pub enum Command {
 pub enum Count {
     /// A pod was refused for this reason.
     Refused(String),
-    /// A pod had to go because this resource was short.
+    /// A pod was evicted because this resource was short.
     Preempted(String),
     /// A resize will never be granted, for this reason.
     Infeasible(&'static str),
     /// A resize was granted that had been put off, because of this.
     Accepted(&'static str),
-    /// A pod's spec asks for a resize.
+    /// A pod's spec requests a resize.
     Asked(crate::resize::Asked),
     /// The runtime had a pod that no source knew.
     Orphan,
@@ -470,7 +470,7 @@ pub enum Count {
 /// The part of the configuration that the workers need.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// How often a pod is looked at without a reason (`syncFrequency`).
+    /// How often a pod is synced without a reason (`syncFrequency`).
     pub sync_period: Duration,
     /// How often everything is listed: 60 s behind a healthy kernel source, else 1 s.
     pub relist_period: Duration,
@@ -481,7 +481,7 @@ pub struct Settings {
     /// The node's offer to pods, as far as is known without its object.
     #[serde(with = "crate::arc")]
     pub admission: Arc<admit::Node>,
-    /// The node has an object at an API server: pods from there wait until it was looked at.
+    /// The node has an object at an API server: pods from there wait until it was read.
     pub has_node_object: bool,
     /// When pods are evicted so that the node has enough of everything.
     #[serde(default)]

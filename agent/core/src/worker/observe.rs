@@ -14,8 +14,8 @@ use crate::worker::step::{Context, Stage, Worker};
 use pintle_api_types::ids::{ContainerId, Mono, Now};
 
 /// Delay before the first re-read after an exit event of the kernel or of the task. containerd
-/// needs 30 to 45 ms to list the end and then says so itself: each read before that competes with
-/// it. With 5 ms, after an immediate first read, there were ten reads for every end.
+/// needs 30 to 45 ms to list the end and then reports it itself: each read before that competes
+/// with it. With 5 ms, after an immediate first read, there were ten reads for every end.
 const REREAD_FIRST: Duration = Duration::from_millis(20);
 /// Longest such wait.
 const REREAD_MAX: Duration = Duration::from_millis(160);

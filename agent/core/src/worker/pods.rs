@@ -1,6 +1,6 @@
 //! All workers: admission, orphans, the next list, the next wake-up.
 //!
-//! Pure, see the module's header. Static pods of one name run one after the other: a newcomer waits
+//! Pure, see the module's header. Static pods of one name run one after the other: a new one waits
 //! until the earlier one has ended. A pod that the runtime has and no source wants is stopped, but
 //! only once every source has reported. Bounds: one worker per uid, one sync and one read per
 //! worker. Indices make the cost of an input independent of the number of pods.
@@ -57,7 +57,7 @@ pub struct Pods {
     pub(super) counter: u64,
     pub(super) list_at: Mono,
     pub(super) listing: bool,
-    /// Something was lost since the list under way began: another one follows it at once.
+    /// An event was lost since the list under way began: another list follows it at once.
     pub(super) list_again: bool,
     /// The first complete list of pods since every source has reported.
     pub(super) ready_stamp: u64,
@@ -254,7 +254,7 @@ impl Pods {
         let mut worker = Worker::new(uid.clone(), pod, name.clone(), curve);
         worker.ends_kept = self.settings.garbage.kept_at_once();
         if !worker.is_serial() {
-            // A list before its source may have taken it for one that stands in others' way.
+            // A list before its source may have taken it for a pod that blocks others.
             if self.release_name(&uid, &name) {
                 self.freed.push(name.clone());
             }

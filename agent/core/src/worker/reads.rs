@@ -1,12 +1,11 @@
 //! Which reads of pods are made: one at a time for each pod, and at most one behind it.
 //!
-//! Pure, the same for the driver and the simulator. Input: the core asks for a read (`asked`), its
-//! delay is over (`due`), a read has ended (`ended`), a pod is gone (`forget`). Output: the stamp of
-//! the read to begin now, if any. A read answers every question that was asked before it began, so
-//! questions that arrive while one is under way share the one that follows. Nothing is awaited
-//! between the end of a read and the decision about the next one: a question that arrives while an
-//! answer is on its way to the worker is never lost. Bounds: an entry per pod that the core asked
-//! for and that is not gone.
+//! Pure, the same for the driver and the simulator. Input: the core requests a read (`asked`), its
+//! delay is over (`due`), a read has ended (`ended`), a pod is gone (`forget`). Output: the stamp
+//! of the read to begin now, if any. A read answers every request made before it began, so requests
+//! that arrive while one is under way share the next one. Nothing is awaited between the end of a
+//! read and the decision about the next one: a request that arrives while an answer is on its way
+//! to the worker is never lost. Bounds: an entry per requested pod that is not gone.
 
 use std::collections::HashMap;
 
@@ -34,8 +33,8 @@ impl Reads {
         self.slots.entry(uid.clone()).or_default();
     }
 
-    /// The read of this stamp is due. True when it is to be made now; otherwise one that is made
-    /// already, or that follows the one under way, answers the question, or the pod is gone.
+    /// The read of this stamp is due. True when it must be made now; otherwise a read already made,
+    /// or the one after the read under way, answers the request, or the pod is gone.
     #[must_use]
     pub fn due(&mut self, uid: &PodUid, stamp: u64) -> bool {
         let Some(slot) = self.slots.get_mut(uid) else { return false };

@@ -106,7 +106,8 @@ fn what_could_not_be_started_again_has_ended() {
     }
 }
 
-/// A sync that was to replace the container has failed after the runtime had been asked to stop it.
+/// A sync that was to replace the container has failed after the runtime received the request to
+/// stop it.
 #[test]
 fn an_end_that_people_know_and_nothing_leaves_is_the_last_one() {
     for (policy, phase) in [("Never", "Succeeded"), ("OnFailure", "Succeeded")] {

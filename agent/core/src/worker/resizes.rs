@@ -53,7 +53,7 @@ pub(super) struct AdmissionRequest {
     /// With the resources that it was given, if it was admitted before.
     #[serde(with = "crate::arc")]
     pub pod: Arc<Pod>,
-    /// As its source has it, when that is something else.
+    /// As its source has it, when that differs.
     #[serde(with = "crate::arc::option")]
     pub wanted: Option<Arc<Pod>>,
     pub requests: Amounts,
@@ -76,8 +76,8 @@ impl AdmissionRequest {
         Self { pod, wanted, requests, admitted_before, actuated, ended }
     }
 
-    /// Nothing is asked of a pod that was admitted before, and of one that will not run: it has
-    /// ended, or it is being deleted.
+    /// A pod that was admitted before is not checked, nor one that will not run because it has
+    /// ended or is being deleted.
     pub(super) fn is_asked(&self) -> bool {
         let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
         !(self.admitted_before || status::is_terminal(phase) || pod::is_deleted(&self.pod))
@@ -144,7 +144,7 @@ impl Pods {
         self.pending.sort_by_cached_key(|uid| workers.get(uid).map(Worker::resize_order));
     }
 
-    /// Looks at resizes when room became free or time has come.
+    /// Tries resizes when room became free or their time has come.
     pub(super) fn resizes_due(&mut self, now: Now) {
         if let Some(why) = self.notes.freed.take() {
             self.retry_resizes(why, now);
@@ -167,7 +167,7 @@ impl Pods {
         }
     }
 
-    /// Looks at one resize; true when it has to wait.
+    /// Tries one resize; true when it has to wait.
     // k8s: pkg/kubelet/allocation/allocation_manager.go handlePodResourcesResize
     fn try_resize(&mut self, uid: &PodUid, why: &'static str, now: Now) -> bool {
         let Some(worker) = self.workers.get(uid) else { return false };
@@ -239,7 +239,7 @@ impl Worker {
         let more = ["cpu", "memory"].iter().any(|name| asked.get(*name) > has.get(*name));
         let priority = pod::spec(wanted).priority.unwrap_or(0);
         let lower = qos::class_of(wanted) != QosClass::Guaranteed;
-        // One that was never looked at has waited least.
+        // A resize that was never tried has waited least.
         let since = self.resize.pending.as_ref().map_or(UnixNanos(i64::MAX), |p| p.since);
         (more, Reverse(priority), lower, since)
     }
@@ -276,7 +276,7 @@ impl Worker {
         self.desire(wanted);
     }
 
-    /// Says that a resize is under way, or that it is done.
+    /// Reports that a resize is under way, or that it is done.
     // k8s: pkg/kubelet/kubelet.go SyncPod
     pub(super) fn follow_resize(&mut self, context: &mut Context<'_>) {
         let ready = self.stage == Stage::Syncing && self.sync_run.is_none() && self.fresh();

@@ -52,8 +52,8 @@ impl Worker {
         hooks.is_some_and(|hooks| hooks.post_start.is_some()).then_some(name)
     }
 
-    /// A container that the sync replaces and that would not come back by itself is never shown
-    /// dead: nothing may leave such an end, so the status would stay as it is for ever.
+    /// A container that the sync replaces and that would not restart by its policy is never shown
+    /// dead: the status may not leave such an end, so it would stay as it is for ever.
     // k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
     pub(super) fn unreplaced(&self, pod: &Pod, shown: Option<ObservedPod>) -> Option<ObservedPod> {
         let spec = pod::spec(pod);

@@ -97,7 +97,7 @@ impl Pods {
         due.collect()
     }
 
-    /// Something of the group under way is still there.
+    /// A container of the current group is still there.
     fn waits_for(&self, shutdown: &Shutdown) -> bool {
         let mut pods = self.workers.values().filter(|w| w.pod.is_some());
         pods.any(|w| w.stage < Stage::Finished && shutdown.is_waited_for(w.priority()))
@@ -110,7 +110,7 @@ impl Worker {
         self.pod.as_ref().and_then(|pod| pod::spec(pod).priority).unwrap_or(0)
     }
 
-    /// True if it has not been stopped for the shutdown yet, and has something to end.
+    /// True if it has not been stopped for the shutdown yet, and has a container to end.
     fn may_be_shut_down(&self) -> bool {
         let is_over = self.stage >= Stage::Terminated
             || status::is_terminal(self.status.phase.as_deref()) && !self.needs_kill();

@@ -59,7 +59,7 @@ fn pods_end_group_by_group_and_say_why() {
         assert_eq!(target["message"], message);
         assert_eq!(host.stage(uid), Some(Stage::Finished));
     }
-    // As often as the machine says it: nothing is stopped twice, nothing starts again.
+    // However often the machine reports it, nothing is stopped twice, nothing starts again.
     host.tell(begins());
     host.wait(seconds(600));
     assert_eq!(host.take(), "");
@@ -204,7 +204,7 @@ fn a_new_agent_starts_nothing_of_what_has_ended_and_goes_on() {
     let record = told.last().expect("the next group").clone();
     assert_eq!(record.started_at, first[0].started_at);
     assert_eq!(record.group.map(|(priority, _)| priority), Some(1_000));
-    // Of the first group something has ended, and its manifest is still there.
+    // A pod of the first group has ended, and its manifest is still there.
     host.stubborn = false;
     host.end("least", "c", 0);
     let manifest = |uid, priority| of_folder(pod(uid, priority), uid);

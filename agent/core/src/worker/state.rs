@@ -1,7 +1,7 @@
-//! All that `Pods` knows, as plain data: from there a replay goes on as the agent did.
+//! The whole state of `Pods`, as plain data: from there a replay continues like the agent.
 //!
 //! Pure. Values that follow from the rest are not in it and are rebuilt: indices, sums of admitted
-//! pods, texts of checkpoints. Everything else has to be here; a field that is forgotten shows as a
+//! pods, texts of checkpoints. All other state is here; a field that is forgotten shows as a
 //! difference of a replay (`flight::proptests`). Only between two inputs, when no command waits.
 
 use std::collections::{BTreeMap, BTreeSet};

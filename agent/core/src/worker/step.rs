@@ -80,7 +80,7 @@ pub struct Context<'a> {
 /// The effects of a worker's turn on the rest of the core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
-    /// Records changed that have to survive a restart of the agent.
+    /// Records that survive a restart of the agent have changed.
     pub unsaved: bool,
     /// Room may have become free: why.
     pub(super) freed: Option<&'static str>,
@@ -142,7 +142,7 @@ pub struct Worker {
     #[serde(with = "crate::arc::first")]
     pub(crate) published: (Arc<PodStatus>, Stage),
     pub(crate) failures: u32,
-    /// When the pod is looked at again after something failed that all of it needs.
+    /// The next sync of the pod after a failure that affects all of it.
     pub(crate) retry_at: Option<Mono>,
     /// Containers that could not be started.
     pub(crate) pauses: Pauses,
@@ -160,7 +160,7 @@ pub struct Worker {
     pub(crate) last_failure: Option<Failure>,
     /// The node resources that the pod holds since it was admitted.
     pub requests: Option<Amounts>,
-    /// The pod as its source has it, while it asks for resources that it was not given.
+    /// The pod as its source has it, while it requests resources beyond its allocation.
     #[serde(with = "crate::arc::option")]
     pub wanted: Option<Arc<Pod>>,
     /// The resources that its containers were last given.
@@ -186,7 +186,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker for a pod that a source wants, or, without `pod`, for one that only the runtime
+    /// A worker for a pod that a source wants, or, without `pod`, for a pod that only the runtime
     /// knows.
     pub(crate) fn new(
         uid: PodUid,
@@ -256,7 +256,7 @@ impl Worker {
         &self.uid
     }
 
-    /// The pod as desired; `None` for one that only the runtime knows.
+    /// The pod as desired; `None` for a pod that only the runtime knows.
     pub fn pod(&self) -> Option<&Arc<Pod>> {
         self.pod.as_ref()
     }
@@ -299,7 +299,7 @@ impl Worker {
         self.last_failure.as_ref()
     }
 
-    /// When it wants to be looked at again.
+    /// When it next wakes.
     pub fn wake_at(&self) -> Option<Mono> {
         self.wake_at
     }
@@ -310,14 +310,14 @@ impl Worker {
     }
 
     /// True for a pod that may not run beside another one of its name: a static pod, because its
-    /// files and mirror pod go by name, and a pod that only the runtime knows.
+    /// files and mirror pod are identified by name, and a pod that only the runtime knows.
     // k8s: pkg/kubelet/pod_workers.go allowStaticPodStart
     pub(super) fn is_serial(&self) -> bool {
         self.pod.as_ref().is_none_or(|pod| pod::is_static(pod))
     }
 
     /// True once nothing of the pod is left anywhere and no source wants it, or only the remains
-    /// from which the same pod goes on.
+    /// from which the same pod continues.
     pub fn is_gone(&self) -> bool {
         let is_over = self.removed && self.stage == Stage::Finished && self.sync_run.is_none();
         is_over && (self.cleaned() || self.goes_on())
@@ -456,7 +456,7 @@ impl Worker {
         }
     }
 
-    /// Something may have happened.
+    /// The pod may have changed.
     pub fn hint(&mut self, hint: Hint, context: &mut Context<'_>) {
         let mut soon = Duration::ZERO;
         match hint {

@@ -24,7 +24,7 @@ const READ_STARTING: Duration = Duration::from_secs(1);
 // k8s: pkg/kubelet/kubelet.go backOffPeriod
 const RETRY: Duration = Duration::from_secs(10);
 /// First and longest wait after a container was made and did not come up. Its crash loop holds it
-/// besides, so this is only how soon it is looked at.
+/// as well, so this only decides how soon it is checked.
 const COME_UP_RETRY: (Duration, Duration) = (Duration::from_secs(1), RETRY);
 /// Such failures.
 const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
@@ -32,7 +32,7 @@ const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
 // k8s: pkg/util/goroutinemap/exponentialbackoff
 pub(super) const VOLUME_RETRY: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(122));
-/// First and longest wait before a kill that left something running is repeated.
+/// First and longest wait before a kill that left a container running is repeated.
 const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 impl Worker {

@@ -24,7 +24,7 @@ pub(super) fn now() -> Now {
     Now { wall: UnixNanos(1000 * testing::SECOND), mono: Mono::default() }
 }
 
-/// A roomy node that looks at its pods this often, and lists them all once an hour.
+/// A roomy node that syncs its pods this often, and lists them all once an hour.
 pub(super) fn settings(sync_period: Duration) -> Settings {
     Settings {
         sync_period,
@@ -73,7 +73,7 @@ pub(super) struct Host {
     pub(super) probed: Vec<(Option<String>, usize)>,
     /// Reads of the node's object that wait for their answer.
     pub(super) node_reads: Vec<u64>,
-    /// Looks at the node that wait for their answer: ticket, pods, disks as well.
+    /// Observations of the node that wait for their answer: ticket, pods, disks as well.
     pub(super) looks: Vec<(u64, Scope, bool)>,
     /// Reclaims that wait for their end.
     pub(super) reclaims: Vec<u64>,
@@ -326,7 +326,7 @@ impl Host {
         std::mem::take(&mut self.starts)
     }
 
-    /// A container's process ends and the runtime says so.
+    /// A container's process ends and the runtime reports it.
     pub(super) fn end(&mut self, uid: &str, container: &str, code: i32) {
         let record = self.records.get_mut(uid).expect("a pod in the runtime");
         let latest = record.containers.iter_mut().find(|c| c.name == container);

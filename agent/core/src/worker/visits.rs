@@ -6,7 +6,7 @@ thread_local! {
     static VISITS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A pod is looked at.
+/// A pod is visited.
 pub(super) fn count() {
     VISITS.set(VISITS.get() + 1);
 }

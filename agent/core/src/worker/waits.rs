@@ -18,7 +18,7 @@ pub const RETRY_TOLD: &str = "somebody asked that nothing of it waits any longer
 pub struct Wait {
     /// `container web`, `all of the pod`.
     pub what: String,
-    /// Why it waits, as its status or its last failure says.
+    /// Why it waits, from its status or its last failure.
     pub reason: String,
     /// The remaining wait.
     pub left: Duration,

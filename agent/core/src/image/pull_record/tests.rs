@@ -87,7 +87,7 @@ fn a_record_grows_by_who_pulled_and_ends_at_everybody() {
     };
     let two = [Some(secret("b", "1", "p")), Some(secret("a", "2", "q"))];
     assert_eq!(mapping(&two), json!({"kubernetesSecrets": [s("a", "2", "q"), s("b", "1", "p")]}));
-    // The same object says something else today.
+    // The same object has another content now.
     let changed = [Some(secret("b", "1", "p")), Some(secret("b", "1", "q"))];
     assert_eq!(mapping(&changed), json!({"kubernetesSecrets": [s("b", "1", "q")]}));
     let both = [Some(secret("b", "1", "p")), Some(account("b", "3")), Some(account("a", "4"))];
