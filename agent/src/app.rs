@@ -81,9 +81,9 @@ use crate::pressure::{Lookout, Order};
 
 /// Questions of the server that may wait.
 const QUERIES_MAX: usize = 64;
-/// Looks at the node that may wait; the decisions ask for one at a time.
+/// Observations of the node that may wait; the decisions request one at a time.
 const LOOKS_MAX: usize = 4;
-/// Calls that create or start something at the same time, for each CPU.
+/// Simultaneous calls that create or start a container or sandbox, for each CPU.
 const STARTS_PER_CPU: usize = 4;
 /// Pods that are removed from the runtime at the same time, for each CPU. A removal mostly waits for
 /// the runtime's database; one at a time takes 1.7 times as long as the runtime needs.
@@ -146,7 +146,7 @@ pub async fn run(config: Config) -> Result<()> {
     let (ask, queries) = mpsc::channel::<Query>(QUERIES_MAX);
     let parts = Parts::new(config, metrics, cluster?, inputs)?;
     let server = server::spawn(parts.server(ask))?;
-    // As the kubelet: the agent is up before its runtime is, and says so.
+    // As the kubelet: the agent is up before its runtime is, and logs that.
     server.ready();
     let tell = cluster::teller(parts.cluster.as_ref());
     let of_container = container_oom::start(&parts);
@@ -266,7 +266,7 @@ impl Parts {
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime, &reader)?;
         let writer = self.writer();
-        // Before any pod comes: nothing is started on a machine that goes down.
+        // Before any pod comes: no pod starts on a machine that shuts down.
         shutdown::start(self).await;
         sources::start(self, &reader, writer.clone(), offered.features)?;
         let own = self.cluster.as_ref().map(|cluster| cluster.node.clone());

@@ -34,7 +34,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt, StreamMap};
 
-/// Wait before the runtime is asked again for the running pods.
+/// Wait before the running pods are listed again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source.

@@ -1,6 +1,6 @@
 //! Observes the node's resources on order, and hints when an early observation is worth it: the
-//! kernel reports that memory gets short, or page cache hides that and memory alone was read, or
-//! something falls so fast that the next observation would be late.
+//! kernel reports that memory gets short, or page cache hides that and memory alone was read, or a
+//! resource falls so fast that the next observation would be late.
 //!
 //! Owner: one task. Input: `Order`, one at a time. Output: `Input::Pressure` to each,
 //! `Input::MemoryLow`. Effects: one job of the pool for each observation and each peek at memory,
@@ -30,16 +30,16 @@ use tokio::sync::mpsc;
 
 /// How long a look waits for a disk, and the runtime's word on where its disks are.
 const READ_MAX: Duration = Duration::from_secs(10);
-/// Time between two hints, however fast something goes.
+/// Time between two hints, however fast a resource falls.
 const SOONEST: Duration = Duration::from_millis(250);
 /// The kubelet's period of observation.
 // k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod
 const USUAL: Duration = Duration::from_secs(10);
-/// Looks until a threshold would be met, or nothing left, at the rate at which something goes.
+/// Observations until a threshold would be met, or nothing left, at the current rate of a resource.
 const LOOKS_BEFORE_END: u32 = 4;
-/// Of which memory there are lines, in the order of `NodeReader::memory_dirs`.
+/// The memories with lines, in the order of `NodeReader::memory_dirs`.
 const MEMORY: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-/// How often the runtime is asked where its disks are.
+/// How often the runtime's disks are read.
 const DISKS_EVERY: Duration = Duration::from_secs(300);
 
 /// A look that is to be made now.
@@ -159,7 +159,8 @@ impl Lookout {
         Ok(again)
     }
 
-    /// The kernel says when a line is crossed, where it can; when to peek where it cannot.
+    /// The kernel's notices when a line is crossed, where it sends them; when to peek where it does
+    /// not.
     fn draw_lines(&mut self, reading: &node::Reading, seen: &Observation) -> Option<Duration> {
         let (mut peek, memories) = (None, [reading.memory, reading.pods_memory]);
         self.lines.clear();
@@ -242,7 +243,7 @@ impl Readers {
     }
 }
 
-/// No more is left of some memory than its line says.
+/// Some memory has no more left than its line.
 struct IsLow;
 
 /// The observation of a reading, without pods.
@@ -268,7 +269,7 @@ fn readings(of: &node::Reading) -> BTreeMap<Signal, Reading> {
     let bytes = |fs: Option<pintle_agent_host::disk::FileSystem>| {
         fs.map(|fs| (fs.available_bytes, fs.capacity_bytes))
     };
-    // A file system that makes inodes as it needs them says that it has none.
+    // A file system that makes inodes on demand reports none.
     let inodes = |fs: Option<pintle_agent_host::disk::FileSystem>| {
         fs.filter(|fs| fs.inodes > 0).map(|fs| (fs.inodes_free, fs.inodes))
     };
@@ -290,8 +291,8 @@ fn readings(of: &node::Reading) -> BTreeMap<Signal, Reading> {
     known.collect()
 }
 
-/// When the next look should be, if not by the usual clock: something that goes fast is seen some
-/// times before its threshold is met, and again before it is gone.
+/// When the next observation should be, if not after the usual period: a fast-falling resource is
+/// observed some times before its threshold is met, and again before it is used up.
 fn pace(
     settings: &Settings,
     before: &BTreeMap<Signal, Reading>,

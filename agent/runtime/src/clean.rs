@@ -51,7 +51,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The log goes before its container, because only the container's record has the path.
+    /// The log is removed before its container, because only the container's record has the path.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go removeContainer
     async fn remove_log(
         &self,
@@ -88,7 +88,7 @@ impl Executor {
         }
     }
 
-    /// Volumes and cgroup of a pod of which nothing runs any more.
+    /// Volumes and cgroup of a pod without running containers.
     pub(super) async fn tear_down(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
         let own = dirs.clone();

@@ -1,8 +1,8 @@
 //! Registry credentials that the node itself has: Docker's configuration files.
 //!
 //! Effects: reads small files at each pull, so that a changed password is used at once. Files are
-//! looked for where the kubelet looks; the first that is one counts, and the older kind only without
-//! one of the newer. Nothing of their content goes into logs or messages. Bound: `FILE_BYTES_MAX`.
+//! searched in the kubelet's places; the first valid one counts, and the older kind only without
+//! one of the newer. Logs and messages never contain their content. Bound: `FILE_BYTES_MAX`.
 // k8s: pkg/credentialprovider/config.go ReadDockerConfigFile
 
 use std::path::{Path, PathBuf};

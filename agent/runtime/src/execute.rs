@@ -41,7 +41,7 @@ use crate::users::Users;
 /// How long records of pods that are gone stay at most while others start or stop: longer than two
 /// cores need for a hundred pods, and half of what a kubelet lets them stay.
 const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long they stay when none of those others gets done: they wait for something themselves.
+/// How long they stay when none of those others completes: the others wait themselves.
 const CLEANUP_STILL_MAX: Duration = Duration::from_millis(500);
 
 /// Ends a sync early; clones share it.
@@ -49,13 +49,13 @@ const CLEANUP_STILL_MAX: Duration = Duration::from_millis(500);
 pub struct Cancel(Rc<(Cell<bool>, Notify)>);
 
 impl Cancel {
-    /// Asks the sync to end.
+    /// Requests the end of the sync.
     pub fn cancel(&self) {
         self.0.0.set(true);
         self.0.1.notify_waiters();
     }
 
-    /// True once asked.
+    /// True once requested.
     pub fn is_cancelled(&self) -> bool {
         self.0.0.get()
     }
@@ -115,7 +115,7 @@ pub(super) struct NewSandbox {
 pub struct Executor {
     /// The runtime.
     pub client: Client,
-    /// Reads pods; receives requests to look at running containers again.
+    /// Reads pods; receives requests to inspect running containers again.
     pub reader: Reader,
     /// Images.
     pub images: Images,
@@ -338,7 +338,7 @@ pub fn unrecorded() -> Failure {
     Failure::new("CleanupError", message)
 }
 
-/// Actions that go on when the pod is to end.
+/// Actions that continue when the pod ends.
 fn is_ending(action: &Action) -> bool {
     matches!(action, Action::Teardown | Action::Cleanup)
 }

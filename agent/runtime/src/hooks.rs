@@ -3,8 +3,8 @@
 //! Effects. An exec hook has no time limit of its own: postStart blocks the start, preStop is cut
 //! off by the end of its container. An HTTP hook fails only when no answer comes; its status is
 //! ignored, and HTTPS is not verified and falls back to HTTP, without credentials, when the peer
-//! speaks that, as for the kubelet. Output of a hook never goes into logs or events: it may hold
-//! secrets. Bounds: of a command's outputs and of an answer only the first bytes are kept.
+//! uses that, as for the kubelet. Logs and events never contain output of a hook, because it may
+//! hold secrets. Bounds: of a command's outputs and of an answer only the first bytes are kept.
 // k8s: pkg/kubelet/lifecycle/handlers.go
 
 use std::net::IpAddr;

@@ -3,8 +3,8 @@
 //! Input: a container's image and pull policy. Output: the runtime's id of the image, or the reason
 //! that the container's status shows. An image that is present and may be used never waits for a
 //! pull. A failed pull backs off per pod and image: 10 s doubling to 300 s, as for the kubelet, or
-//! until the pod's pull secrets say something else. Bounds: the back-off table holds entries of
-//! live pods only; pulls are `puller`'s.
+//! until the pod's pull secrets change. Bounds: the back-off table holds entries of live pods only;
+//! pulls are `puller`'s.
 // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists, pullImage
 
 use std::cell::RefCell;

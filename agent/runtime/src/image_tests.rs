@@ -93,7 +93,7 @@ impl Scene {
         self.metrics.scraped().lines().any(|told| told == line)
     }
 
-    /// Begins a pull and goes away while it hangs.
+    /// Begins a pull and disconnects while it hangs.
     async fn leave_a_pull(&self, images: &Images, keyring: &KeyringResult) -> Lift {
         let hang = self.runtime.on(Method::PullImage).hang_after();
         tokio::select! {
@@ -158,12 +158,12 @@ fn an_image_that_a_secret_pulled_is_for_pods_with_a_secret_that_says_the_same() 
         let pulls = scene.pulls();
         assert_eq!(ensure(&images, "Never", &nobody()).await, Err("ErrImageNeverPull".into()));
         assert_eq!(scene.pulls(), pulls);
-        // The registry is asked, and refuses.
+        // The registry receives the request, and refuses.
         assert_eq!(ensure(&images, "IfNotPresent", &nobody()).await, Err("ErrImagePull".into()));
         let wrong = keyring("wrong", "bad");
         assert_eq!(ensure(&images, "IfNotPresent", &wrong).await, Err("ErrImagePull".into()));
         assert_eq!(scene.pulls(), pulls + 2);
-        // The same object, and another one that says the same.
+        // The same object, and another one with equal content.
         for name in ["one", "two", "two"] {
             assert_eq!(ensure(&images, "Never", &keyring(name, "good")).await, Ok(()));
         }
@@ -397,7 +397,7 @@ fn a_pull_that_a_crash_cut_off_leaves_its_image_to_those_who_can_prove_themselve
         let hang = scene.leave_a_pull(&images, &good).await;
         let left: Vec<_> = scene.files("pulling");
         let left: Vec<_> = left.iter().map(|path| (path, std::fs::read(path).ok())).collect();
-        // The runtime has the image, and the agent that asked for it is no more.
+        // The runtime has the image, and the agent that requested it is no more.
         scene.runtime.add_image(IMAGE);
         hang.lift();
         drop(images);

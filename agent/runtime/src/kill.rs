@@ -1,7 +1,7 @@
 //! Stops containers and sandboxes: hook, wait for one's turn, StopContainer, StopPodSandbox.
 //!
 //! Effects only; `stop` decides the containers, their order and their time. All containers of a pod
-//! are stopped in parallel. A hook that outlives the grace period goes on until its container has
+//! are stopped in parallel. A hook that outlives the grace period continues until its container has
 //! stopped. Sandboxes that were stopped are remembered until they are removed: a repeated stop has
 //! the runtime take down the network once more. Dropping the future gives up waits and cancels
 //! calls, but for the hook: it belongs to the container's next stop as well, which is reported as
@@ -31,7 +31,8 @@ use crate::hooks::{HookTarget, Hooks};
 /// Stopped sandboxes that are remembered; with more, all are forgotten and stopped once more.
 const STOPPED_MAX: usize = 4096;
 
-/// A preStop hook under way: it goes on while a clone is polled, and is cut with the last of them.
+/// A preStop hook under way: it continues while a clone is polled, and is cut with the last of
+/// them.
 type PreStop = Shared<LocalBoxFuture<'static, ()>>;
 
 /// A stop of a container that has begun, and not ended since.
@@ -138,7 +139,7 @@ impl Killer {
         left -= seconds(waited.elapsed());
         let stopping = self.stop_after_turn(stop, left, turns);
         let mut stopping = std::pin::pin!(stopping);
-        // The hook goes on through the time that every container is given at least.
+        // The hook continues through the minimum time that every container has.
         let done = tokio::select! {
             biased;
             () = hook, if !hooked => stopping.await,

@@ -103,7 +103,7 @@ pub fn rotated(log: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// True if a log's path names something below the folder of all logs, and nothing else.
+/// True if a log's path is below the folder of all logs, and nowhere else.
 pub fn is_below(log: &Path, logs: &Path) -> bool {
     use std::path::Component;
     let below = log.strip_prefix(logs).ok();

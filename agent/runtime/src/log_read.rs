@@ -57,9 +57,9 @@ pub struct LogReader {
 /// The result of one step through a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There was something wanted.
+    /// A wanted line was found.
     Wrote,
-    /// There was something, but nothing wanted, or not the end of it.
+    /// A line was read, but not a wanted one, or not its end.
     Skipped,
     /// There is nothing more, for now or for good.
     End,
@@ -86,7 +86,7 @@ impl From<&fs::Metadata> for FileId {
 }
 
 impl LogReader {
-    /// Opens the file and goes to where the query starts.
+    /// Opens the file and seeks to the start of the query.
     pub fn open(path: &Path, query: LogQuery) -> io::Result<Self> {
         let mut file = regular_file::open_log(path)?;
         let start = match query.tail_lines {
@@ -111,7 +111,7 @@ impl LogReader {
         })
     }
 
-    /// Goes on at the start of another file of the same log. With `skip_known` lines that are not
+    /// Continues at the start of another file of the same log. With `skip_known` lines that are not
     /// newer than the last one are left out, for a file that may be the one just read, compressed.
     pub fn go_on(&mut self, path: &Path, skip_known: bool) -> io::Result<()> {
         let file = regular_file::open_log(path)?;
@@ -308,9 +308,9 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     Ok(end)
 }
 
-/// The message of a terminated container: its message file's end, else the end of its log where
-/// `fallback_to_log` says so (policy `FallbackToLogsOnError` and a failure).
-/// `message_file` is the node's path of the mount at `terminationMessagePath`.
+/// The message of a terminated container: its message file's end, else the end of its log if
+/// `fallback_to_log` is set (policy `FallbackToLogsOnError` and a failure). `message_file` is the
+/// node's path of the mount at `terminationMessagePath`.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTerminationMessage
 pub fn termination_message(
     message_file: Option<&Path>,

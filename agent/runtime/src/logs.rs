@@ -6,12 +6,12 @@
 //!   its deadline ─>└──────────────────────────────────────────────┘ ──> gzip
 //! ```
 //! Owner: this task alone touches rotated logs. A silent log costs an inotify watch that fires once
-//! (`IN_ONESHOT`); a growing one is looked at when its `Pace` says so, by `fstat` of a descriptor
-//! kept open (about 1 µs). Bounds: `ROTATIONS_MAX` rotations at once, so that a runtime call that
-//! hangs holds up its own log only; one compression at a time; after a failed rotation the log is
-//! tried again after `RETRY`. Every name is opened, renamed and removed in the pool for blocking
-//! work (`blocking`), as a pod that mounts the folder can put anything there. A watch is a hint:
-//! `BACKSTOP` stands behind it. Without inotify every log is looked at each `POLL`. It never writes
+//! (`IN_ONESHOT`); a growing one is checked when its `Pace` is due, by `fstat` of a descriptor kept
+//! open (about 1 µs). Bounds: `ROTATIONS_MAX` rotations at once, so that a runtime call that hangs
+//! holds up its own log only; one compression at a time; after a failed rotation the log is tried
+//! again after `RETRY`. Every name is opened, renamed and removed in the pool for blocking work
+//! (`blocking`), as a pod that mounts the folder can put anything there. A watch is a hint:
+//! `BACKSTOP` stands behind it. Without inotify every log is checked each `POLL`. It never writes
 //! to a log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -51,9 +51,9 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_DOUBLINGS: u32 = 6;
 /// Free bytes below which a refused reopen is taken for a full disk.
 const FULL_BELOW: u64 = 1 << 20;
-/// Look at every log that often where inotify cannot be had.
+/// How often every log is checked where inotify is unavailable.
 const POLL: Duration = Duration::from_secs(1);
-/// Look at a silent log that often, should its watch have missed a write.
+/// How often a silent log is checked, should its watch have missed a write.
 const BACKSTOP: Duration = Duration::from_secs(60);
 /// Commands waiting for the task.
 pub const COMMANDS_MAX: usize = 256;
@@ -201,7 +201,7 @@ impl<R: Reopen + 'static> Rotator<R> {
         }
     }
 
-    /// Looks at every log that is due and returns the actions.
+    /// Checks every log that is due and returns the actions.
     fn due(&mut self) -> Vec<(ContainerId, Wanted)> {
         let now = Instant::now();
         let due = self.due.iter().take_while(|(at, _)| *at <= now);
@@ -230,7 +230,7 @@ impl<R: Reopen + 'static> Rotator<R> {
         let Some(log) = self.logs.get_mut(id) else { return Some(Next::Sleep) };
         match log.size() {
             Some(size) => Some(log.pace.observe(size, now)),
-            // The runtime is asked to open it again; a file in its place is moved aside.
+            // The runtime reopens it; a file in its place is moved aside.
             None if log.missing => Some(Next::Rotate),
             None => None,
         }
@@ -366,7 +366,7 @@ impl<R: Reopen + 'static> Rotator<R> {
                 Outcome::Opened(file) => {
                     log.missing = file.is_none();
                     log.file = file;
-                    // To be looked at as it is now.
+                    // To be checked in its current state.
                     log.due = Some(Instant::now());
                 }
                 Outcome::Rotated(done) => log.rotated(id, done, now),

@@ -201,8 +201,8 @@ pub(super) fn image_spec(image: &str, sandbox: &v1::PodSandboxConfig) -> v1::Ima
     }
 }
 
-/// Annotations by which a pull is another one. Those that the agent adds differ from pod to pod and
-/// say nothing to the runtime.
+/// Annotations that distinguish pulls. Those that the agent adds differ from pod to pod and mean
+/// nothing to the runtime.
 fn told_apart(sandbox: &v1::PodSandboxConfig) -> Vec<(String, String)> {
     let own = |name: &str| name.starts_with("kubernetes.io/config.");
     let others = sandbox.annotations.iter().filter(|(name, _)| !own(name));
@@ -226,7 +226,7 @@ pub(super) fn aggregate(errors: &[String]) -> String {
     }
 }
 
-/// A code that says nothing is left out.
+/// A code without meaning is left out.
 // k8s: staging/src/k8s.io/cri-client/pkg/remote_image.go PullImage
 fn pull_text(error: &pintle_cri::Error) -> String {
     let text = error.rpc_text();

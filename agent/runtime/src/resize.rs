@@ -1,7 +1,7 @@
 //! Carries out a resize: the pod's cgroup and its running containers, step by step.
 //!
 //! Effects of `Action::ResizePod`. The order of the writes is `resize::steps`' alone. The first
-//! failure ends the action; completed writes stay, and the next sync goes on from there, because
+//! failure ends the action; completed writes stay, and the next sync continues from there, because
 //! every write may be repeated.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction
 
@@ -220,7 +220,8 @@ impl Executor {
         };
         match self.client.update_pod_sandbox_resources(request).await {
             Ok(_) => Ok(()),
-            // containerd 2.2 answers "not implemented" with the code Unknown; may go with it.
+            // containerd 2.2 answers "not implemented" with the code Unknown; this can be removed
+            // with it.
             Err(error)
                 if error.code == Code::Unimplemented
                     || error.code == Code::Unknown && error.message.contains("not implemented") =>

@@ -1,12 +1,12 @@
 //! Names of hosts that probes and hooks are sent to, looked up in the node's context.
 //!
 //! Effects. Input: a name. Output: a connection. Neither the system's resolver nor a thread is
-//! involved: a question is a datagram and a wait, which end with the probe that asked, so a name
-//! server that hangs costs no other probe anything. Questions for one name that come together are
-//! one question. Answers are not kept: a name that moves is followed at once. As with the kubelet's
+//! involved: a query is a datagram and a wait, which end with the probe that sent it, so a name
+//! server that hangs costs no other probe anything. Simultaneous queries for one name are one
+//! query. Answers are not kept: a name that moves is followed at once. As with the kubelet's
 //! resolver, `/etc/hosts` comes before the servers of `/etc/resolv.conf`; other sources of names
-//! are not asked. Bounds: `LOOKUPS_MAX` names at a time, `ADDRESSES_MAX` addresses of one,
-//! `FILE_BYTES_MAX` of either file; a question ends after the servers' time-outs.
+//! are not used. Bounds: `LOOKUPS_MAX` names at a time, `ADDRESSES_MAX` addresses of one,
+//! `FILE_BYTES_MAX` of either file; a query ends after the servers' time-outs.
 // Go: net/dnsclient_unix.go, net/dial.go
 
 mod files;
@@ -62,7 +62,7 @@ pub enum Error {
     TimedOut {
         /// The name.
         name: String,
-        /// The last server asked.
+        /// The last server queried.
         server: SocketAddr,
     },
     /// A server could not answer.
@@ -70,12 +70,12 @@ pub enum Error {
     Failed {
         /// The name.
         name: String,
-        /// The last server asked.
+        /// The last server queried.
         server: SocketAddr,
         /// Its answer.
         what: String,
     },
-    /// Not a name that can be asked for.
+    /// Not a valid name for a query.
     #[error("lookup {name}: no such host")]
     NoName {
         /// The given name.
@@ -232,7 +232,7 @@ async fn race(first: &[SocketAddr], second: &[SocketAddr]) -> io::Result<TcpStre
     }
 }
 
-/// Asks for each name that the given one may stand for, until one has addresses.
+/// Queries each name that the given one may stand for, until one has addresses.
 async fn ask(config: &Config, name: &str) -> Resolved {
     let mut failed = None;
     for full in config.names(name) {
@@ -248,7 +248,7 @@ async fn ask(config: &Config, name: &str) -> Resolved {
     Err(called(failed, name))
 }
 
-/// The error, of the name that was asked for.
+/// The error, with the queried name.
 fn called(error: Error, asked: &str) -> Error {
     let name = asked.to_owned();
     match error {
@@ -284,7 +284,7 @@ async fn ask_servers(config: &Config, name: &str) -> Resolved {
 #[error("not a name")]
 struct NotAName;
 
-/// Asks one server for both families; `None` when it did not answer in time.
+/// Queries one server for both families; `None` when it did not answer in time.
 async fn ask_server(
     server: SocketAddr,
     name: &str,
@@ -370,7 +370,7 @@ fn in_order(mut ips: Vec<IpAddr>) -> Arc<[IpAddr]> {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        // Asks the routing table; nothing is sent.
+        // Reads the routing table; nothing is sent.
         std::net::UdpSocket::bind((any, 0)).is_ok_and(|socket| socket.connect((*ip, 9)).is_ok())
     };
     if ips.iter().any(IpAddr::is_ipv4) && ips.iter().any(IpAddr::is_ipv6) {

@@ -73,7 +73,7 @@ async fn serve(server: Server) -> Served {
     Served { address, asked }
 }
 
-/// A resolver that asks these servers, with the hosts of `hosts`.
+/// A resolver that queries these servers, with the hosts of `hosts`.
 fn asking(servers: &[&Served], hosts: &str) -> Resolver {
     let resolver = Resolver::reading(PathBuf::new(), PathBuf::new());
     let mut config = Config::parse("search first.example second.example\noptions timeout:1");

@@ -3,10 +3,10 @@
 //! When an agent dies in the middle of RunPodSandbox, containerd gives the sandbox up and may leave
 //! its shim behind: no list shows it, and it never ends. Input: `/proc`, the known sandboxes, and
 //! containerd's records by id. Output: shims to log, each once. Never ends one: a person may want
-//! to look at it first. A shim counts as left over when it speaks to our runtime's socket, is in
-//! CRI's namespace, is of no sandbox that is known, has no record in containerd, and all that was
-//! so in two looks, `driver::SWEEP_EVERY` apart: a record is made before its shim and goes before
-//! it. Bounds: `PROCESSES_MAX` processes looked at, `CMDLINE_BYTES_MAX` of each command line.
+//! to look at it first. A shim counts as left over when it is connected to our runtime's socket, is
+//! in CRI's namespace, belongs to no known sandbox, has no record in containerd, and all that held
+//! in two looks, `driver::SWEEP_EVERY` apart: a record is made before its shim and removed before
+//! it. Bounds: `PROCESSES_MAX` processes read, `CMDLINE_BYTES_MAX` of each command line.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use pintle_daemon::twice::Twice;
 
 use crate::execute::Executor;
 
-/// Processes of the node that are looked at.
+/// Processes of the node that are read.
 const PROCESSES_MAX: usize = 65_536;
 /// Bytes of a command line that are read; a shim's is a few hundred.
 const CMDLINE_BYTES_MAX: u64 = 4096;

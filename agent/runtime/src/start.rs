@@ -190,7 +190,7 @@ impl Executor {
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<Created, Failure> {
         let refuse = |text: String| self.refuse(start, &text);
-        // A pod that a kubelet admitted may ask for a device when one of its containers restarts.
+        // A pod that a kubelet admitted may need a device when one of its containers restarts.
         let plugins = &ctx.node.facts.plugin_resources;
         if let Some(resource) = admit::needed_plugin_resource(plugins, container) {
             return Err(refuse(format!(
@@ -333,7 +333,7 @@ impl Executor {
         Ok(())
     }
 
-    /// A container of a sandbox that lives elsewhere goes where the sandbox is.
+    /// A container of a sandbox that lives elsewhere is made where the sandbox is.
     fn keep_together(&self, start: &Start<'_>, config: &mut v1::PodSandboxConfig) {
         if let (Some(parent), Some(linux)) = (self.parent_of_new(start), &mut config.linux) {
             linux.cgroup_parent = parent;
@@ -422,7 +422,7 @@ impl Executor {
             let text = small::read(Work::own("resolv.conf"), &path, RESOLV_CONF_BYTES_MAX).await;
             let text = text.map_err(|error| match error {
                 FileError::Chain(error) => {
-                    // As Go says it.
+                    // In Go's words.
                     format!("open {}: {}", path.display(), error.errno().desc().to_lowercase())
                 }
                 other => other.to_string(),
@@ -505,7 +505,7 @@ fn image_mounts(pod: &Pod, container: &Container) -> (usize, usize) {
     (BTreeSet::from_iter(&mounts).len(), mounts.len())
 }
 
-/// Id, attempt and addresses of the sandbox that the container goes into.
+/// Id, attempt and addresses of the sandbox of the container.
 fn sandbox_of(start: &Start<'_>) -> Result<(String, u32, Vec<IpAddr>), Failure> {
     if let Some(new) = start.sandbox {
         return Ok((new.id.clone(), new.attempt, new.ips.clone()));

@@ -3,13 +3,13 @@
 //! A sync keeps its permit from its first call to its last: of a hundred pods that arrive together,
 //! the median starts in half the time and the last no later than if each call had a permit of its
 //! own; then all of them would get their token and their sandbox before the first one runs. A sync
-//! that lost its permit because it waited for something else, and one of a pod that has its
-//! sandbox, come before new pods; else the order is that of arrival. Those are few, so new ones do
-//! not starve. Bounds: `count` permits; one waiter per sync; a permit is kept for `CALL_MAX` in a
-//! call and for `PAUSE_MAX` between two, so that a sync that hangs or pulls an image holds up
-//! others for no longer. `StartsUnderWay` lets work without a waiter come last. A wait for its end
-//! covers the starts that were there before, while some of them complete: not newcomers, which may
-//! come for ever, and not a start that hangs in a hook or in a long grace period.
+//! that lost its permit because it waited, and one of a pod that has its sandbox, come before new
+//! pods; else the order is that of arrival. Those are few, so new ones do not starve. Bounds:
+//! `count` permits; one waiter per sync; a permit is kept for `CALL_MAX` in a call and for
+//! `PAUSE_MAX` between two, so that a sync that hangs or pulls an image holds up others for no
+//! longer. `StartsUnderWay` lets work without a waiter come last. A wait for its end covers the
+//! starts that were there before, while some of them complete: not newcomers, which may come for
+//! ever, and not a start that hangs in a hook or in a long grace period.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -114,7 +114,7 @@ impl StartPermit {
         Self { permits: permits.clone(), next: Cell::new(first), held, timer }
     }
 
-    /// Makes a call that costs the runtime something, with a permit.
+    /// Makes a call that costs the runtime work, with a permit.
     pub async fn call<T>(&self, call: impl Future<Output = T>) -> T {
         self.call_within(CALL_MAX, call).await
     }
@@ -280,8 +280,8 @@ mod tests {
         assert_eq!(order.into_inner(), [3, 1, 2]);
     }
 
-    /// Two syncs that come one after the other, of two calls each. The first one has done something
-    /// else between them, or hangs in the first call, until the second sync is over.
+    /// Two syncs that come one after the other, of two calls each. The first one does other work
+    /// between them, or hangs in the first call, until the second sync is over.
     async fn order_of_calls(first_waits: bool, first_hangs: bool) -> Vec<u32> {
         let (permits, order, over) =
             (StartPermits::new(1), RefCell::<Vec<u32>>::default(), Notify::new());
@@ -373,7 +373,7 @@ mod tests {
                 _ = &mut waiting => panic!("there is no permit"),
                 () = std::future::ready(()) => {}
             }
-            // Sent, and never looked at.
+            // Sent, and never read.
             drop(held);
         }
         assert_eq!(permits.0.borrow().free, 1);

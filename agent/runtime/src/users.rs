@@ -2,8 +2,8 @@
 //!
 //! Every such pod gets a range of `userNamespaces.idsPerPod` ids that no other pod has, noted in
 //! `<pod dir>/userns` in the kubelet's format before the sandbox is made, so that it keeps them
-//! over restarts of either agent. Which ids there are says `getsubids kubelet`, else everything
-//! above the first range. Owner of the ranges in use; they are read once at the start. Effects:
+//! over restarts of either agent. The available ids come from `getsubids kubelet`, else they are
+//! all above the first range. Owner of the ranges in use; they are read once at the start. Effects:
 //! reads and writes those files, runs `getsubids` once. Bounds: as many ranges as there are ids.
 // k8s: pkg/kubelet/userns/userns_manager.go
 
@@ -134,9 +134,9 @@ impl Users {
     pub async fn release(&self, uid: &PodUid) {
         if self.used.borrow().contains_key(uid) {
             let file = self.file(uid);
-            // The pod's directory goes with it in any case.
+            // The pod's directory is removed with it in any case.
             let _ = blocking::run(Place::change(uid), move || fs::remove_file(file)).await;
-            // Only now: the ids are for others when nothing says any more that they are taken.
+            // Only now: the ids are free for other pods once no record marks them as taken.
             self.used.borrow_mut().remove(uid);
         }
     }
@@ -174,7 +174,7 @@ impl Users {
         self.used.borrow().get(uid).map(|index| range_at(&self.ids, *index))
     }
 
-    /// Notes the range that a pod's file says it has.
+    /// Records the range in a pod's file.
     fn take(&self, uid: &PodUid, text: &str) -> Result<IdRange, UsersError> {
         let range = parse(text)?;
         let mut used = self.used.borrow_mut();

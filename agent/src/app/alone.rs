@@ -2,7 +2,7 @@
 //! and the features of the runtime.
 //!
 //! Input: the runtime's Status and the host's addresses, every `nodeStatusUpdateFrequency`. Output:
-//! `Input::Node` whenever that is something new. Bound: one call at a time.
+//! `Input::Node` after each change. Bound: one call at a time.
 // k8s: pkg/kubelet/kubelet.go updateRuntimeUp, kubelet_getters.go getHostIPsAnyWay
 
 use std::net::IpAddr;

@@ -118,7 +118,7 @@ fn start_events(config: &Config, client: kube::Client) -> events::Recorder {
 }
 
 /// Events about the node: by name, because its object may not be there yet. The name is the uid,
-/// too, because `kubectl describe node` asks for events with it.
+/// too, because `kubectl describe node` selects events by it.
 // k8s: pkg/kubelet/kubelet.go NewMainKubelet nodeRef
 // k8s: staging/src/k8s.io/kubectl/pkg/describe/describe.go NodeDescriber.Describe
 fn about_node(name: &str) -> ObjectReference {
@@ -168,7 +168,7 @@ async fn identity(
     Ok((access, None))
 }
 
-/// Events about the node go to the log and, in a cluster, to the API server.
+/// Events about the node are logged and, in a cluster, sent to the API server.
 pub(super) fn teller(cluster: Option<&Cluster>) -> NodeEvents {
     let about = cluster.map(|c| (c.events.clone(), about_node(&c.node_name)));
     Rc::new(move |event| {

@@ -45,13 +45,12 @@ use tokio::sync::mpsc;
 
 use super::{Parts, kernel_tunables};
 
-/// After this long without an answer of the runtime the log says so.
+/// After this long without an answer of the runtime the log reports it.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 
 /// There only with the unified hierarchy of cgroups.
 const UNIFIED: &str = "/sys/fs/cgroup/cgroup.controllers";
-/// How often the runtime is asked for its cgroup driver and for its features, and the pause
-/// between.
+/// How often the runtime's cgroup driver and features are requested, and the pause between.
 const ASK_TRIES: u32 = 3;
 const ASK_PAUSE: Duration = Duration::from_secs(2);
 /// How long the start waits for the runtime's features, which are read again later.

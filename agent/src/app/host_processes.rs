@@ -23,7 +23,7 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 use pintle_daemon::tasks;
 
-/// How often processes are looked at.
+/// How often processes are read.
 const EVERY: Duration = Duration::from_secs(60);
 /// How often the root is emptied before the next turn: processes fork meanwhile.
 const ROUNDS: usize = 11;

@@ -23,7 +23,7 @@ const WANTED: [(&str, i64); 6] = [
 ];
 
 /// Applies the settings. A setting that differs and must not be changed is an error; a setting that
-/// cannot be changed is logged, and the node goes on, because a container may lack the right.
+/// cannot be changed is logged, and the start continues, because a container may lack the right.
 pub(super) fn settle(dir: &Path, protect: bool) -> Result<()> {
     let mut wrong = Vec::new();
     for (name, wanted) in WANTED {

@@ -7,10 +7,10 @@
 //! A note is written `GROUP` later, so a burst is one write, and a power cut costs no more than
 //! `GROUP` and the write under way. A disk that is full, dead or too slow costs the record and
 //! nothing else: notes that do not fit are dropped and counted, one log line reports it, the next
-//! attempt is made after a wait that doubles, and the record goes on with a state of all pods. The
-//! agent's start waits for the folder for a moment and no longer. A panic of the decisions writes
-//! the notes before the process ends: the input that led to it is last. Bounds: `NOTES_BYTES_MAX`,
-//! `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
+//! attempt is made after a wait that doubles, and the record continues with a state of all pods.
+//! The agent's start waits for the folder for a moment and no longer. A panic of the decisions
+//! writes the notes before the process ends: the input that led to it is last. Bounds:
+//! `NOTES_BYTES_MAX`, `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -333,7 +333,7 @@ impl Shared {
         lock(&self.notes).list.is_empty() && lock(&self.batches).is_empty()
     }
 
-    /// The disk refused or hangs: one line says so, and nothing is noted for a while.
+    /// The disk refuses or hangs: one log line reports it, and nothing is noted for a while.
     async fn failed(&self, retry: &mut Option<Duration>, error: &io::Error) {
         self.counts.failed();
         if retry.is_none() {

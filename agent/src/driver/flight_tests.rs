@@ -294,7 +294,7 @@ fn hangs_under_a_segment(operation: Operation) {
             disk.set(operation, Fault::Hangs);
             inputs(2).into_iter().for_each(|input| agent.decide(input));
             agent.until(|_| disk.hung() > 0).await;
-            // Decisions go on until the write is given up, and after that.
+            // Decisions continue until the write is given up, and after that.
             agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;
             let text = exposition(&agent.metrics);
             assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");

@@ -71,7 +71,7 @@ pub(crate) struct Driver {
     pub back: mpsc::Sender<Input>,
     /// Questions from the server.
     pub queries: mpsc::Receiver<Query>,
-    /// Asks for the Node object; `None` without an API server.
+    /// The channel for reads of the Node object; `None` without an API server.
     pub node_reads: Option<mpsc::Sender<u64>>,
     /// Reads pods.
     pub reader: Reader,
@@ -89,7 +89,7 @@ pub(crate) struct Driver {
     pub logs: Option<mpsc::Sender<LogCommand>>,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
-    /// Has the node looked at; `None` where that cannot be.
+    /// The channel for observations of the node; `None` where these are impossible.
     pub looks: Option<mpsc::Sender<Order>>,
     /// Removes unused images.
     pub garbage: garbage::Requests,
@@ -406,7 +406,7 @@ impl Driver {
     }
 }
 
-/// Reads one pod, as often as it is asked for meanwhile.
+/// Reads one pod, again for each request made meanwhile.
 struct PodRead {
     uid: PodUid,
     names: (String, String),

@@ -130,7 +130,7 @@ impl Sweeper {
 
     fn sweep_folders(&self, turn: Held, pods: &Pods) {
         let keep: BTreeSet<PodUid> = pods.workers().map(|worker| worker.uid().clone()).collect();
-        // Their folders go with one of the next sweeps.
+        // Their folders are removed by one of the next sweeps.
         self.executor
             .volumes
             .release_unless(|uid| keep.contains(uid) || self.views.load().knows(uid));

@@ -1,11 +1,11 @@
 //! Static pods from a folder (or one file): effects of the file source.
 //!
-//! Input: the folder. Output: a `Reading` of all its manifests whenever something changed; one that
-//! was removed is missing from a reading, even if it is back. One inotify watch wakes the task and
-//! names the files to look at; every `fileCheckFrequency` it looks at all of them anyway, since the
-//! folder may not exist yet, may be replaced, or lie on a file system without events. Files are read
-//! again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of at
-//! most 10 MiB each, read one at a time.
+//! Input: the folder. Output: a `Reading` of all its manifests after each change; one that was
+//! removed is missing from a reading, even if it is back. One inotify watch wakes the task and
+//! names the files to check; every `fileCheckFrequency` it checks all of them anyway, since the
+//! folder may not exist yet, may be replaced, or lie on a file system without events. Files are
+//! read again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of
+//! at most 10 MiB each, read one at a time.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -47,7 +47,7 @@ pub(crate) struct Folder {
     scanned: bool,
     /// The last scan of everything found a folder, and not one file or nothing.
     is_folder: bool,
-    /// Something changed since the last reading.
+    /// The folder changed since the last reading.
     unsaid: bool,
 }
 
@@ -132,8 +132,8 @@ impl Folder {
         Ok(readings)
     }
 
-    /// All there is without the files that were removed. One that is back is another manifest, also
-    /// if it says the same: its pod ends, and begins again.
+    /// All manifests without the removed files. One that is back is another manifest, even with
+    /// equal content: its pod ends, and begins again.
     // k8s: pkg/kubelet/config/file_linux.go consumeWatchEvent
     fn without(&mut self, names: &BTreeMap<OsString, bool>) -> Option<Reading> {
         for (name, _) in names.iter().filter(|(_, was_removed)| **was_removed) {
@@ -142,7 +142,7 @@ impl Folder {
         self.news()
     }
 
-    /// Looks at files of these names only. False if that does not suffice: a touched name leads to
+    /// Checks files of these names only. False if that does not suffice: a touched name leads to
     /// other files, or there are too many.
     fn look_at<'a>(&mut self, names: impl Iterator<Item = &'a OsString> + Clone) -> bool {
         for name in names.clone().filter(|name| !is_hidden(Path::new(name))) {
@@ -162,7 +162,7 @@ impl Folder {
         self.ignored == 0 && !names.into_iter().any(|name| leads_elsewhere(name))
     }
 
-    /// The whole reading, if something changed since the last one.
+    /// The whole reading, if the folder changed since the last one.
     fn news(&mut self) -> Option<Reading> {
         std::mem::take(&mut self.unsaid).then(|| self.reading())
     }
@@ -258,7 +258,7 @@ fn list(path: &Path) -> io::Result<(BTreeMap<PathBuf, Metadata>, usize)> {
     names.sort();
     let ignored = names.len().saturating_sub(FILES_MAX);
     for path in names.into_iter().take(FILES_MAX) {
-        // A file that vanished meanwhile or cannot be looked at is treated as deleted.
+        // A file that vanished meanwhile or cannot be read is treated as deleted.
         if let Ok(metadata) = fs::metadata(&path)
             && metadata.is_file()
         {
@@ -300,8 +300,8 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
     if bytes.len() > MANIFEST_BYTES_MAX { too_large() } else { Ok(bytes) }
 }
 
-/// Delivers readings until the receiver is gone. Looks at the files that events name, and at all
-/// files every `check_every`, with each new watch, and after events that were lost.
+/// Delivers readings until the receiver is gone. Checks the files that events name, and all files
+/// every `check_every`, with each new watch, and after events that were lost.
 pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
     let path = folder.path.clone();
     let folder = Arc::new(Mutex::new(folder));
@@ -325,7 +325,7 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
         tokio::select! {
             events = Watch::events(watch.as_ref()) => match events {
                 Some(names) if is_seen => touched = names,
-                // Files that were to be looked at before are not forgotten.
+                // Files that were due for a check before are not forgotten.
                 Some(_) => touched = Touched::Anything,
                 None => (watch, touched) = (None, Touched::Anything),
             },
@@ -342,7 +342,7 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
 /// A look where it may block.
 async fn looked(folder: &Arc<Mutex<Folder>>, touched: Touched) -> io::Result<Vec<Reading>> {
     let folder = Arc::clone(folder);
-    // One look at a time; one that panicked left the files as they were read before.
+    // One check at a time; one that panicked left the files as they were read before.
     let look = move || folder.lock().unwrap_or_else(PoisonError::into_inner).look(&touched);
     blocking::try_run(Place::own("manifests"), look).await
 }
@@ -402,7 +402,7 @@ impl Watch {
         while let Ok(events) = watch.inotify.get_ref().0.read_events() {
             for event in events {
                 lost |= event.mask.intersects(gone);
-                // One without a name is about the folder, or says that the queue was full.
+                // An event without a name is about the folder, or reports that the queue was full.
                 names = names.zip(event.name).map(|(mut names, name)| {
                     *names.entry(name).or_default() |= event.mask.intersects(removed);
                     names
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(names(&folder.scan().expect("scanned").expect("a reading")), ["b-n"]);
     }
 
-    /// A look at named files; no other file may be looked at, however many there are.
+    /// A check of named files; no other file may be read, however many there are.
     #[test]
     fn only_what_is_named_is_looked_at() {
         let dir = TempDir::new().expect("a folder");

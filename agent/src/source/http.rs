@@ -283,8 +283,8 @@ struct Poll {
 }
 
 impl Poll {
-    /// Asks once; a reading when something changed. Before the first good answer a failure gives
-    /// nothing, or the pods that run would be taken for orphans.
+    /// Makes one request; returns a reading after a change. Before the first good answer a failure
+    /// returns nothing, or the running pods would be taken for orphans.
     async fn step(&mut self) -> Option<Reading> {
         let cause = match self.endpoint.fetch().await {
             Ok(bytes) if self.last.as_ref().is_some_and(|(last, _)| *last == bytes) => return None,
@@ -332,7 +332,7 @@ mod tests {
     const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},
         "spec":{"containers":[{"name":"c","image":"i"}]}}"#;
 
-    /// Answers each request with the next of these bodies; gives back the requests.
+    /// Answers each request with the next of these bodies; returns the requests.
     async fn serve(listener: TcpListener, answers: Vec<(u16, String)>) -> Vec<String> {
         let mut requests = Vec::new();
         for (status, body) in answers {
@@ -435,7 +435,7 @@ mod tests {
         let url = format!("https://{}/pods", listener.local_addr().expect("an address"));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // A client that does not trust us goes away.
+                // A client that does not trust us disconnects.
                 let Ok(mut stream) = acceptor.accept(stream).await else { continue };
                 let mut head = vec![0; 4096];
                 let _ = stream.read(&mut head).await;

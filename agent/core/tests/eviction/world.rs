@@ -19,7 +19,7 @@ use crate::check::Check;
 
 /// All there is of memory, and of the disk.
 const CAPACITY: u64 = 100_000;
-/// How finely time goes.
+/// The granularity of time.
 const TICK: Duration = Duration::from_millis(250);
 const SECOND: u64 = 4;
 /// Ticks with pods that eat, and after it without.

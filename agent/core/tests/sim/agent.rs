@@ -36,7 +36,7 @@ pub struct SyncRun {
 /// The progress of the current action.
 enum Step {
     Begin,
-    /// Containers being stopped, and which have been asked.
+    /// Containers being stopped, with the ones that already received the stop.
     Stopping {
         stops: Vec<Stop>,
         asked: Vec<bool>,
@@ -347,7 +347,7 @@ impl World {
         }
     }
 
-    /// Asks each container to stop in its turn; true once all have ended.
+    /// Sends each container its stop in its turn; true once all have ended.
     fn stopping(&mut self, sync: &mut SyncRun) -> bool {
         let uid = sync.uid.clone();
         let Step::Stopping { stops, asked } = &mut sync.step else { return true };

@@ -35,7 +35,7 @@ pub enum Wire {
     Answered { run: u64, ticket: u64, answer: Answer },
     /// Time for the status queue.
     Tick { run: u64 },
-    /// The API server goes away for a while, or is back.
+    /// The API server becomes unreachable for a while, or is back.
     Outage { on: bool },
     /// A copy of its store is made.
     Saved,
@@ -100,7 +100,7 @@ impl ApiServer {
         self.out
     }
 
-    /// CPU that pods ask for that are not over, in millicores.
+    /// CPU requests of pods that are not over, in millicores.
     pub fn cpu_of_living(&self, known: &BTreeMap<PodUid, Manifest>) -> u64 {
         let living = self.objects.values().filter(|object| !is_over(object));
         living.filter_map(|object| known.get(&uid_of(object))).map(Manifest::cpu_millis).sum()

@@ -26,7 +26,7 @@ const PHASE_IS_TERMINAL: &str = "its phase is terminal";
 pub struct Checker {
     /// Of every pod there ever was the last version, with the containers that only others had.
     pub known: BTreeMap<PodUid, Manifest>,
-    /// How often each container was asked to start.
+    /// How often each container was started.
     starts: BTreeMap<(PodUid, String), u32>,
     /// Init containers that ended well and sidecars that started, by sandbox.
     passed: BTreeSet<(String, String)>,
@@ -40,11 +40,11 @@ pub struct Checker {
     terminal: BTreeMap<PodUid, String>,
     /// Pods with a deadline and an end that only a dead agent has reported.
     untold: BTreeSet<PodUid>,
-    /// When a stop of the container was first asked for, and with how much time.
+    /// When a stop of the container was first requested, and with how much time.
     pub stops: BTreeMap<String, (Mono, i64)>,
     /// The last status of each pod.
     pub statuses: BTreeMap<PodUid, Arc<PodStatus>>,
-    /// The machine shuts down: pods may have less time than they ask for.
+    /// The machine shuts down: pods may have less time than they request.
     pub shuts_down: bool,
     /// Pods that ended for a shutdown, or were refused because of one.
     shut_down: BTreeSet<PodUid>,
@@ -61,7 +61,7 @@ impl Checker {
         self.known.insert(last.uid.clone(), last);
     }
 
-    /// The agent asks for a start. From here on nothing of an ended pod may appear.
+    /// The agent requests a start. From here on no container of an ended pod may appear.
     pub fn start_asked(&mut self, uid: &PodUid, container: &str) {
         if let Some(why) = self.ended.get(uid) {
             panic!("{uid}/{container} is started although {why}");
@@ -124,7 +124,7 @@ impl Checker {
         );
     }
 
-    /// The agent asks for a stop with that timeout.
+    /// The agent requests a stop with that timeout.
     pub fn stop_asked(&mut self, uid: &PodUid, id: &str, timeout: i64, now: Mono) {
         let own = self.known[uid].grace.max(2);
         assert!(

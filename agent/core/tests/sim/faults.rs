@@ -3,7 +3,7 @@
 
 use crate::rng::Rng;
 
-/// One kind of trouble.
+/// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Calls of the runtime fail, before they had an effect or after.
@@ -14,7 +14,7 @@ pub enum Fault {
     Crashes,
     /// Sandboxes die with all that is in them.
     Sandboxes,
-    /// Pods come from an API server that lags, refuses, forgets and goes away.
+    /// Pods come from an API server that lags, refuses, forgets and becomes unreachable.
     Api,
     /// The first lists after a start fail.
     Lists,

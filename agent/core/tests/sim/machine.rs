@@ -95,7 +95,7 @@ impl World {
         self.tell(Input::Shutdown(Notice::Begins { windows, resumed }));
     }
 
-    /// The agent says how far it is.
+    /// The agent reports its progress.
     pub fn shutdown_goes_on(&mut self, record: Record) {
         let before = self.machine.record.replace(record.clone());
         if record.cancelled {

@@ -168,7 +168,7 @@ fn an_agent_may_die_after_any_step() {
         let repeated = number("PINTLE_SEED").map(|seed| vec![seed]);
         let seeds = repeated.unwrap_or_else(|| (first..first + DEATHS).collect());
         let stats = run_all(&seeds, |seed| {
-            // A few worlds; the seed also says after which step it dies.
+            // A few worlds; the seed also chooses the step after which it dies.
             World::new(first + seed % 3, faults).dying_after(1 + seed.saturating_sub(first))
         });
         assert!(seeds.len() == 1 || stats.crashes_in_sync > stats.worlds / 4, "{stats:?}");

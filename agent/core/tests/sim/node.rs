@@ -1,7 +1,7 @@
 //! The node of a world: its object at the API server, how the agent learns of it, and the prober.
 //!
-//! A scheduler sends pods only where they fit and where the labels are that they ask for, so a
-//! pod that is refused for either was refused wrongly.
+//! A scheduler binds pods only where they fit and where the labels match, so a refusal for either
+//! reason is wrong.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub enum NodeNews {
 /// The node's object.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// It has the label that some pods ask for.
+    /// It has the label that some pods require.
     pub labelled: bool,
     /// A read of it has failed: decisions made without it are not checked.
     pub unread: bool,
@@ -123,7 +123,7 @@ impl World {
         self.probing.insert(uid.clone(), now);
     }
 
-    /// Looks at a container as its probes would, and again when their answers change.
+    /// Probes a container, and again when its answers change.
     pub fn look_at(&mut self, run: u64, uid: &PodUid, id: &str) {
         let probed = self.probing.get(uid).is_some_and(|ids| ids.contains_key(id));
         let container = self.runtime.containers.get(id).filter(|c| c.state == RunState::Running);
@@ -149,7 +149,7 @@ impl World {
             let (uid, id) = (uid.clone(), id.to_owned());
             self.at((left + 1) * MS, Event::Probe { run, uid, id });
         }
-        // The other two are asked once it has started.
+        // The other two probes run once it has started.
         let waits = answers.contains(&(ProbeKind::Startup, false));
         for (kind, healthy) in answers {
             // A startup probe that takes its time has not failed.
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Its startup probe has failed as often as it may once that time is over; nothing else is asked.
+    /// Its startup probe has failed as often as it may once that time is over; no other probe runs.
     fn give_up(&mut self, uid: &PodUid, id: &str, left_ms: u64) {
         if left_ms > 0 {
             let (run, uid, id) = (self.run, uid.clone(), id.to_owned());

@@ -42,9 +42,9 @@ pub struct Box {
     pub cpu_millis: u64,
     /// Each process of it gets sick after so long, which its liveness probe finds.
     pub sick_after_ms: Option<u64>,
-    /// It is ready after so long, says its readiness probe.
+    /// Its readiness probe succeeds after this time.
     pub ready_after_ms: Option<u64>,
-    /// It has started after so long, says its startup probe.
+    /// Its startup probe succeeds after this time.
     pub started_after_ms: Option<u64>,
     /// Its first process never starts, and its startup probe gives it up after so long.
     pub stuck_ms: Option<u64>,

@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// One of the pods that run takes too much from now on; the kernel may say so.
+    /// One of the running pods takes too much from now on; the kernel may report it.
     pub fn greed(&mut self) {
         let running: BTreeSet<_> = self.running().map(|(uid, _)| uid.clone()).collect();
         let running: Vec<_> = running.into_iter().collect();

@@ -34,11 +34,11 @@ pub const S: u64 = 1_000 * MS;
 pub const BUSY: u64 = 240 * S;
 /// Time that the node has afterwards.
 const QUIET: u64 = 900 * S;
-/// How much longer it lasts while something is to be written.
+/// How much longer it lasts while a write is pending.
 const SETTLE: u64 = 20 * S;
 /// The wall clock when a world begins.
 pub const START: UnixNanos = UnixNanos(1_800_000_000_000_000_000);
-/// Steps of a world; more means that something spins.
+/// Steps of a world; more means a busy loop.
 const STEPS_MAX: u64 = 400_000;
 
 /// Counts of events.
@@ -80,7 +80,7 @@ impl Stats {
     }
 }
 
-/// Something that happens at a time.
+/// An event at a time.
 #[derive(Debug)]
 pub enum Event {
     /// To this run of the agent, if it still lives.
@@ -93,7 +93,7 @@ pub enum Event {
     ReadEnds { run: u64, pod: String, stamp: u64, uid: PodUid, result: Result<ObservedPod, String> },
     /// A list is taken now.
     TakeList { run: u64, stamp: u64 },
-    /// A sync goes on; its own run of the agent is in it.
+    /// A sync continues; it contains its own run of the agent.
     SyncRun { run: u64, ticket: u64 },
     /// A container's process ends by itself.
     Exit { id: String, code: i32 },
@@ -111,7 +111,7 @@ pub enum Event {
     Content,
     /// A user requests that a pod's waits end.
     Retry,
-    /// The prober looks at a container.
+    /// The prober runs on a container.
     Probe { run: u64, uid: PodUid, id: String },
     /// The agent's news of the node.
     Node(NodeNews),
@@ -458,7 +458,7 @@ impl World {
         }
     }
 
-    /// The runtime is asked now.
+    /// The read of the runtime happens now.
     fn take_read(&mut self, uid: PodUid, pod: String, stamp: u64) {
         let result: Result<ObservedPod, String> = match self.trouble(Fault::Calls, 5) {
             true => Err("unavailable".to_owned()),
@@ -606,7 +606,7 @@ impl World {
         }
     }
 
-    /// One manifest appears, changes or goes.
+    /// One manifest appears, changes or is removed.
     fn edit(&mut self) {
         let name = format!("p{}", self.rng.range(0, 4));
         if self.api.is_some() {

@@ -50,7 +50,8 @@ fn limit_of(line: &str) -> Option<u64> {
     kib(line.strip_prefix("memory: usage ")?.split_once(", limit ")?.1)
 }
 
-/// `total-vm:8kB, anon-rss:1kB, file-rss:2kB, shmem-rss:0kB, …` behind the name, which may say anything.
+/// `total-vm:8kB, anon-rss:1kB, file-rss:2kB, shmem-rss:0kB, …` behind the name, which is
+/// arbitrary.
 fn resident(line: &str) -> Option<u64> {
     let (_, sizes) = line.rsplit_once(" anon-rss:")?;
     let others = ["file-rss:", "shmem-rss:"]

@@ -202,7 +202,7 @@ mod tests {
             (&["a/memory.max", "a/memory.swap.max"], "/a", true),
             (&["a/memory.max"], "/a", false),
             (&["a/b/memory.max", "c/memory.max", "c/memory.swap.max"], "/a/b", false),
-            // In the root, and where the own one counts no memory, another one is asked.
+            // In the root, and where the own one lacks the memory controller, another one is read.
             (&["memory.stat", "a/cpu.max", "b/memory.max"], "/", false),
             (&["memory.stat", "a/cpu.max", "b/memory.max", "b/memory.swap.max"], "/a", true),
             // A namespace of cgroups begins at one that has them.

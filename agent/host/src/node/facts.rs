@@ -62,8 +62,8 @@ pub fn named(name: &str) -> Vec<IpAddr> {
     found.map(|socket| socket.ip()).filter(|ip| !ip.is_loopback()).collect()
 }
 
-/// The source address of a packet to a documentation address: asks the routing table without
-/// sending anything.
+/// The source address of a packet to a documentation address: from the routing table, without
+/// sending a packet.
 pub fn outgoing(v6: bool) -> Option<IpAddr> {
     let (any, target): (IpAddr, IpAddr) = match v6 {
         false => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
@@ -78,7 +78,7 @@ pub fn outgoing(v6: bool) -> Option<IpAddr> {
     (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
 }
 
-/// Size of the file system that holds a folder; 0 when it cannot be asked.
+/// Size of the file system that holds a folder; 0 when it cannot be read.
 pub fn disk_bytes(root: &Path) -> u64 {
     nix::sys::statvfs::statvfs(root).map_or(0, |fs| fs.blocks().saturating_mul(fs.fragment_size()))
 }

@@ -19,13 +19,13 @@ const FIREWALL: &str = "KUBE-FIREWALL";
 const CANARY: &str = "KUBE-KUBELET-CANARY";
 /// Tables with a canary; the first one is checked.
 const CANARY_TABLES: [&str; 3] = ["mangle", "nat", "filter"];
-/// How often the canary is looked at.
+/// How often the canary is checked.
 const EVERY: Duration = Duration::from_secs(60);
 /// How often, and how long, the other canaries are waited for once the first is gone.
 const FLUSH: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Longest run of the program; it waits up to 5 s for others itself.
 const CALL_MAX: Duration = Duration::from_secs(30);
-/// The program is killed by a resource problem, or has one: says nothing about chains.
+/// The program is killed for lack of a resource, or reports that: the state of chains is unknown.
 const RESOURCE_PROBLEM: i32 = 4;
 
 /// Keeps the chains of both families for ever.
@@ -46,7 +46,7 @@ pub async fn keep() {
     tokio::join!(keep(v4, has_v4), keep(v6, has_v6));
 }
 
-/// Why something is not as it should be.
+/// Why the tables could not be set up.
 #[derive(Debug, thiserror::Error)]
 enum TablesError {
     #[error("{program} cannot be run")]
@@ -126,7 +126,7 @@ impl Tables {
         self.has_chain("nat", "POSTROUTING").await.is_ok_and(|has| has)
     }
 
-    /// Makes everything; again whenever the tables were flushed, which is looked for this often.
+    /// Creates everything; again whenever the tables were flushed, which is checked this often.
     pub async fn keep(&self, every: Duration) {
         match self.make().await {
             Ok(()) => tracing::info!(program = self.program, "created the node's iptables chains"),
@@ -191,7 +191,7 @@ impl Tables {
     async fn add_chain(&self, table: &str, name: &str) -> Result<(), TablesError> {
         let arguments = ["-N", name, "-t", table];
         let output = self.run(&arguments).await?;
-        // 1 says that it is there already.
+        // 1 means that it is there already.
         match output.status.code() {
             Some(0 | 1) => Ok(()),
             _ => Err(self.failed(&arguments, &output)),

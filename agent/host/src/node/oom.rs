@@ -3,8 +3,8 @@
 //!
 //! Input: the kernel's log, a record at a time, from its oldest one on: records that it still holds
 //! at the start of the agent are reported again, as by a kubelet. Output: an event about the node
-//! for each kill that no limit of a cgroup asked for; of other kills only new ones, not those of
-//! the past. `Log` is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`, and
+//! for each kill without a limit of a cgroup; of other kills only new ones, not those of the past.
+//! `Log` is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`, and
 //! `RECORDS_MAX` records before other tasks run.
 //!
 //! The log, because no other source names the scope that ran out of memory: the kernel's tracepoint
@@ -83,7 +83,7 @@ async fn follow(log: &AsyncFd<File>, mut tell: impl FnMut(Told)) -> io::Error {
                     is_past = false;
                     break;
                 }
-                // The next record was overwritten before it was read; reading goes on behind it.
+                // The next record was overwritten before it was read; reading continues behind it.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return error,

@@ -23,7 +23,7 @@ const UNUSED_PART: u64 = 32;
 pub struct Line {
     /// A look is due when no more than this is left.
     pub left: u64,
-    /// The use at which the kernel is to say so.
+    /// The usage at which the kernel sends a notice.
     pub usage: u64,
     /// A line that moved by less may stay where it is.
     pub tolerance: u64,
@@ -41,8 +41,8 @@ impl Line {
         Self { left: line, usage, tolerance: (left - line) / 4, is_hidden: usage > most }
     }
 
-    /// When it is to be read whether the line is met, where the kernel does not say so; `None` where
-    /// it does, or where the next look by the clock is soon enough.
+    /// When to read if the line is met, where the kernel sends no notice; `None` where it does, or
+    /// where the next periodic observation is soon enough.
     pub fn peek_in(&self, left: u64) -> Option<Duration> {
         let millis = left.saturating_sub(self.left) / (FASTEST / 1_000);
         let after = Duration::from_millis(millis).max(PEEKS.0);

@@ -72,7 +72,7 @@ impl MemoryWatch {
     /// less than `tolerance` stays where it is.
     ///
     /// # Errors
-    /// The kernel refuses; then the cgroup is looked at by the clock alone.
+    /// The kernel refuses; then the cgroup is read only periodically.
     pub fn arm(&mut self, index: usize, line: u64, tolerance: u64) -> io::Result<()> {
         let is_v2 = self.is_v2;
         let Some(watched) = self.watched.get_mut(index) else { return Ok(()) };
@@ -94,7 +94,7 @@ impl MemoryWatch {
         Ok(())
     }
 
-    /// Returns when one of the cgroups is to be looked at; never without an armed one.
+    /// Returns when one of the cgroups is due for a read; never without an armed one.
     pub async fn fired(&mut self) {
         if let Some(last) = self.last {
             tokio::time::sleep(PAUSE.saturating_sub(last.elapsed())).await;
@@ -200,7 +200,7 @@ mod tests {
     use crate::cgroup::stats::Sampler;
     use std::fs;
 
-    /// A cgroup of the memory hierarchy that goes away with it.
+    /// A cgroup of the memory hierarchy that is removed on drop.
     struct Own(PathBuf);
 
     impl Own {
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// The kernel says nothing by itself below the line: the watch fires when memory is used.
+    /// Below the line the kernel sends nothing: the watch fires when memory is used.
     #[tokio::test]
     async fn a_cgroup_that_crosses_its_line_is_told() {
         blocking::Pool::own();

@@ -160,7 +160,7 @@ fn hundredths(percent: f64) -> u16 {
     (percent * 100.0).round() as u16
 }
 
-/// On different file systems; false when one of them cannot be asked. On btrfs each subvolume has a
+/// On different file systems; false when one of them cannot be read. On btrfs each subvolume has a
 /// number of its own for one and the same disk, so the mounts decide.
 // k8s: vendor/github.com/google/cadvisor/fs/fs.go GetDirFsDevice
 fn apart(one: Option<&Path>, other: Option<&Path>) -> bool {

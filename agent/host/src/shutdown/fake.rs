@@ -133,7 +133,7 @@ impl FakeLogind {
             while let Ok((stream, _)) = listener.accept().await {
                 let (facts, clients) = (Arc::clone(&facts), Arc::clone(&clients));
                 tokio::spawn(async move {
-                    // A client that goes before it is served is none.
+                    // A client that disconnects before it is served does not count.
                     if let Ok(client) = serve(stream, &facts).await {
                         clients.lock().unwrap_or_else(PoisonError::into_inner).push(client);
                     }

@@ -1,8 +1,8 @@
 //! logind over D-Bus: its delay locks, how long it waits for them, and when it shuts down.
 //!
-//! Effects: calls on the system bus, logind's drop-in file. Any process of the machine may send a signal
-//! with logind's interface over the bus, and as with the kubelet it counts, unless `Announcer::Logind`
-//! was asked for. Bounds: `CALL_MAX` for each call, `SIGNALS_MAX` that wait.
+//! Effects: calls on the system bus, logind's drop-in file. Any process of the machine may send a
+//! signal with logind's interface over the bus, and as with the kubelet it counts, unless
+//! `Announcer::Logind` is set. Bounds: `CALL_MAX` for each call, `SIGNALS_MAX` that wait.
 // k8s: pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go
 
 use std::io::ErrorKind;

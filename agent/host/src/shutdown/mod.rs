@@ -5,11 +5,11 @@
 //!      ^                            │                                     │ Record
 //!      └──── delay lock <───────────┴──────────── keep ─> state file <────┘
 //! ```
-//! A delay lock makes logind wait with a shutdown until it is let go of, or until logind's own
+//! A delay lock makes logind wait with a shutdown until it is released, or until logind's own
 //! `InhibitDelayMaxSec` is over, which is raised when it is too small. Both tasks run on the thread
 //! that decides: they sleep on one socket and one cell, and their reports are inputs of the
-//! decisions. Nothing of this is there when no time is configured. Bounds: one connection, one
-//! lock, calls of `logind::CALL_MAX`, reconnects after `RECONNECT`.
+//! decisions. Without configured time none of this runs. Bounds: one connection, one lock, calls of
+//! `logind::CALL_MAX`, reconnects after `RECONNECT`.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go
 
 #[cfg(any(test, feature = "fake"))]
@@ -74,7 +74,7 @@ struct Watcher {
     inputs: mpsc::Sender<Input>,
     events: NodeEvents,
     lock: Rc<DelayLock>,
-    /// Of an agent before this one, until it is known whether it goes on with it.
+    /// The record of an agent before this one, until it is known if this shutdown continues it.
     before: Option<Record>,
 }
 

@@ -33,7 +33,7 @@ pub(super) fn load(root: &Path) -> Option<Record> {
     })
 }
 
-/// Keeps the file, and lets go of the lock when the last group is over. While that is written the
+/// Keeps the file, and releases the lock when the last group is over. While that is written the
 /// shutdown may be given up: then the lock is for the next one.
 pub(super) async fn keep(
     root: PathBuf,

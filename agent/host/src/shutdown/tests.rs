@@ -219,7 +219,7 @@ fn a_start_in_the_middle_of_a_shutdown_tells_it_first_and_how_far_it_was() {
                 std::fs::write(world.dir.path().join(STATE_FILE), left.text()).expect("written");
             }
             world.watch().await;
-            // It is there when the start goes on, before any pod is.
+            // It is there when the start continues, before any pod is.
             let Ok(Input::Shutdown(notice)) = world.inputs.try_recv() else { panic!("{name}") };
             assert_eq!(begins(&notice).is_some(), goes_on, "{name}");
             world.logind.prepare(false).await.expect("announced");

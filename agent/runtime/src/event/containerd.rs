@@ -1,6 +1,6 @@
 //! containerd's own task events as hints: the one source on releases without container events.
 //!
-//! Owner: one task for the life of the agent; it asks again when the stream ends, after which
+//! Owner: one task for the life of the agent; it subscribes again when the stream ends, after which
 //! everything is listed, and gives up on a runtime that is not containerd. An exit's code and time
 //! are evidence beside the CRI answer, as from the kernel; an event's container is found among the
 //! observed ones, and an unknown one is left to the relist. The hint carries the container's

@@ -1,10 +1,9 @@
 //! The runtime's own container events as hints.
 //!
-//! Owner: one task for the life of the agent. The first subscriber receives buffered history, and
-//! a stream may break at any time: neither matters, because an event only says which pod to read, and
-//! once a stream is open again everything is listed.
-//! A runtime without the call is remembered as such by the client and asked again only after it
-//! restarted.
+//! Owner: one task for the life of the agent. The first subscriber receives buffered history, and a
+//! stream may break at any time: neither matters, because an event only names the pod to read, and
+//! once a stream is open again everything is listed. A runtime without the call is remembered by
+//! the client and called again only after it restarted.
 // k8s: pkg/kubelet/pleg/evented.go (as a hint source only)
 
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::or_open;
 
 /// First and longest wait before the stream is opened again.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Wait before a runtime without events is asked again; it may have been upgraded.
+/// Wait before a runtime without events is tried again; it may have been upgraded.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Forwards events as hints until the receiver is gone.

@@ -123,7 +123,7 @@ struct Task {
     dropped: Arc<AtomicU64>,
     /// How often everything is listed, as last reported.
     relist: Duration,
-    /// Pods of which not everything can be followed.
+    /// Pods that cannot be followed completely.
     blind: BTreeSet<PodUid>,
     ooms: OomPace,
     next_slot: u64,

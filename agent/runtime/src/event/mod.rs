@@ -1,4 +1,4 @@
-//! Hints: reasons to look at a pod, from the kernel, from CRI, from containerd.
+//! Hints: reasons to read a pod, from the kernel, from CRI, from containerd.
 //!
 //! Every source turns its events into `Input::Hint` and nothing else; state always comes from a CRI
 //! read. A source may be missing, late, or wrong without harm: the slow relist is behind all of

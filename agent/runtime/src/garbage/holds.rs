@@ -5,8 +5,8 @@
 //!                                          │ removed meanwhile? then once more, still holding
 //!   look ─> containers listed ─> removal of one that is not held and was not held since the look
 //! ```
-//! Between the runtime's word that an image is there and the container that keeps it, nothing in
-//! the runtime says that it is needed. One thread has all of this, so each step above is whole.
+//! Between the runtime's answer that an image is present and the container that keeps it, nothing
+//! in the runtime marks it as needed. One thread has all of this, so each step above is whole.
 //! Bounds: one removal at a time; ids of images that are held or were since the last look, and of
 //! those removed since the oldest resolution in progress began.
 
@@ -60,12 +60,12 @@ impl Holds {
         Hold { of: self.clone(), id: id.to_owned() }
     }
 
-    /// Something other than a start changed which images there are or are used.
+    /// Another event than a start changed the present or used images.
     pub(crate) fn changed(&self) {
         self.0.state.borrow_mut().changed = true;
     }
 
-    /// True if something changed since the last look.
+    /// True after a change since the last look.
     pub(super) fn has_changed(&self) -> bool {
         self.0.state.borrow().changed
     }

@@ -7,9 +7,9 @@
 //! caller sees progress, for its own request or an earlier one.
 //!
 //! Every `EVERY` the disk is read. The runtime is asked for images and containers only when the
-//! disk is too full, a maximum age is set, something was started or removed since, or the last such
-//! call is `LOOK_AFTER` ago. When each image was first seen and last used is kept in a file, so the
-//! order survives a restart of the agent. `holds` keeps images that are about to be used.
+//! disk is too full, a maximum age is set, a container was started or removed since, or the last
+//! such call is `LOOK_AFTER` ago. When each image was first seen and last used is kept in a file,
+//! so the order survives a restart of the agent. `holds` keeps images that are about to be used.
 //!
 //! Bounds: one removal at a time, each for `REMOVE_MAX`; `FILE_BYTES_MAX` read of the file;
 //! `REQUESTS_MAX` requests wait.
@@ -48,7 +48,7 @@ use crate::puller::Puller;
 /// How often is looked.
 // k8s: pkg/kubelet/kubelet.go ImageGCPeriod
 const EVERY: Duration = Duration::from_secs(300);
-/// So long the runtime is not asked while nothing seems to change.
+/// How long the runtime is not called while nothing seems to change.
 const LOOK_AFTER: Duration = Duration::from_secs(3600);
 /// How long the removal of one image may take.
 const REMOVE_MAX: Duration = Duration::from_secs(120);
@@ -57,7 +57,7 @@ const READ_MAX: Duration = Duration::from_secs(30);
 /// Requests that may wait.
 pub const REQUESTS_MAX: usize = 4;
 
-/// Something to do now.
+/// A request that is due now.
 #[derive(Debug)]
 pub enum Request {
     /// Remove all unused images, however full the disk is.
@@ -71,7 +71,7 @@ pub enum Request {
 pub struct Requests {
     /// The requests.
     pub queue: mpsc::Sender<Request>,
-    /// Changes with each answer of a look and each image that goes.
+    /// Changes with each answer of a look and each removed image.
     pub steps: watch::Receiver<u64>,
 }
 
@@ -85,7 +85,7 @@ impl Steps {
     }
 }
 
-/// How much an image goes for.
+/// The reason for the removal of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Age,

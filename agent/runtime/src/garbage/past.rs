@@ -1,8 +1,8 @@
 //! When images were first seen and last used, kept over a restart of the agent.
 //!
-//! Output: `ROOT/pintle/images.json`, replaced after each look that saw something else than the
-//! last one. A file that cannot be read costs the past of the images and one sentence; they count
-//! as new. Bounds: `FILE_BYTES_MAX`; one entry for each image of the runtime.
+//! Output: `ROOT/pintle/images.json`, replaced after each look that differs from the last one. A
+//! file that cannot be read costs the past of the images and one sentence; they count as new.
+//! Bounds: `FILE_BYTES_MAX`; one entry for each image of the runtime.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _};

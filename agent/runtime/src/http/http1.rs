@@ -1,11 +1,11 @@
 //! HTTP/1.1 as Go's client speaks it: the order and case of the headers it sends, and every answer
 //! that it accepts.
 //!
-//! Servers in pods are often of their own make. Go reads a space before a header's colon, folded
-//! headers, two spaces in the status line, lines that end in a bare LF, a status line without a
-//! reason, and a body without a length; so a probe must. Effects: reads and writes the stream.
-//! Bounds: the head takes `HEAD_BYTES_MAX` bytes in `HEADERS_MAX` lines, of a body `limit` bytes are
-//! kept. Every error is Go's sentence.
+//! Servers in pods are often home-made. Go accepts a space before a header's colon, folded headers,
+//! two spaces in the status line, lines that end in a bare LF, a status line without a reason, and
+//! a body without a length; so a probe must. Effects: reads and writes the stream. Bounds: the head
+//! takes `HEAD_BYTES_MAX` bytes in `HEADERS_MAX` lines, of a body `limit` bytes are kept. Every
+//! error is Go's sentence.
 // Go: net/http Request.write, ReadResponse, readTransfer; net/textproto Reader.ReadMIMEHeader
 
 use std::io;
@@ -209,8 +209,8 @@ impl<S: AsyncRead + Unpin> Input<S> {
     /// The buffered bytes; empty at the end of the stream.
     async fn buffered(&mut self) -> io::Result<&[u8]> {
         match self.stream.fill_buf().await {
-            // A peer that closes without TLS' farewell has ended all the same.
-            // Go: crypto/tls Conn.readRecordOrCCS
+            // A peer that closes without a TLS close_notify has ended all the same. Go: crypto/tls
+            // Conn.readRecordOrCCS
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(&[]),
             other => other,
         }

@@ -40,7 +40,7 @@ pub(super) fn request(mut wire: Request<Empty<Bytes>>) -> Option<Request<Empty<B
     Some(wire)
 }
 
-/// Asks over a new connection.
+/// Sends the request over a new connection.
 pub(super) async fn exchange<S>(
     stream: S,
     request: Request<Empty<Bytes>>,

@@ -76,7 +76,7 @@ pub fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The action's headers with upstream's defaults, named as Go names them. Of names that count once
+/// The action's headers with upstream's defaults, named as Go names them. For single-valued names
 /// the first value counts; an empty one takes the header away.
 // k8s: pkg/probe/http/request.go newProbeRequest
 // Go: net/textproto CanonicalMIMEHeaderKey
@@ -124,11 +124,11 @@ pub(super) enum Redirect {
     Within(Box<Get>),
     /// To another one: upstream does not follow.
     Elsewhere,
-    /// Nowhere; why, in Go's words.
+    /// No target; the reason, in Go's words.
     Broken(String),
 }
 
-/// Follows a `Location` as far as the host goes.
+/// Follows a `Location` as far as it keeps the host.
 // k8s: pkg/probe/http/http.go RedirectChecker
 // Go: net/http Client.do, net/url URL.ResolveReference
 pub(super) fn redirect(from: &Get, location: &str) -> Redirect {
@@ -178,7 +178,7 @@ pub(super) fn redirect(from: &Get, location: &str) -> Redirect {
         target.referer = None;
     }
     if !url.scheme.is_empty() {
-        // A custom Host header goes with a relative location only.
+        // A custom Host header is sent for a relative location only.
         target.headers.retain(|(name, _)| name != "Host");
     }
     Redirect::Within(Box::new(target))

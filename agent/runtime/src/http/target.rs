@@ -56,7 +56,7 @@ impl Url {
     }
 }
 
-/// A probe's path with query as it goes over the wire, without the host that it may name.
+/// A probe's path with query in wire format, without the host that it may name.
 // k8s: pkg/probe/http/request.go formatURL
 pub(super) fn path_of(given: &str) -> String {
     match Url::parse(given) {

@@ -26,7 +26,7 @@ pub(super) struct Refused {
     pub(super) plain: bool,
 }
 
-/// Opens a session; one with `http2` may come to speak that.
+/// Opens a session; with `http2` the peer may choose that.
 pub(super) async fn open(
     name: rustls::pki_types::ServerName<'static>,
     socket: TcpStream,

@@ -1,4 +1,4 @@
-//! The words in which upstream's HTTP client, Go's, says why there was no answer.
+//! The texts with which upstream's HTTP client, Go's, reports a missing answer.
 //!
 //! Pure. Users search for these phrases and alert on them, so a connection that was refused is
 //! `dial tcp 10.0.0.1:80: connect: connection refused` here too.
@@ -74,11 +74,11 @@ pub(super) fn broken(error: &io::Error, during: &str) -> String {
     }
 }
 
-/// Why a connection could not be made, as Go's dialer says it.
+/// The reason of a failed connection, as Go's dialer formats it.
 pub fn dial_error(address: &str, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(_) => format!("dial tcp {address}: connect: {}", io_error(error)),
-        // A name that could not be looked up says so itself.
+        // The error of a failed look-up has its own text.
         None => format!("dial tcp: {error}"),
     }
 }

@@ -54,7 +54,7 @@ impl Everything {
         self.pods_dir = Some(pods_dir(root).into());
     }
 
-    /// Everything; `known` are the pods of which the caller knows.
+    /// All pods; `known` are the pods that the caller knows.
     pub(super) async fn list(
         &self,
         known: impl FnOnce() -> BTreeSet<PodUid>,
@@ -187,7 +187,7 @@ pub(super) async fn sandboxes(
         return Ok(all);
     }
     let mut all = BTreeMap::new();
-    // In the order in which a sandbox goes through them: one that changes meanwhile is not missed.
+    // In the order of a sandbox's states: one that changes meanwhile is not missed.
     for state in [v1::PodSandboxState::SandboxReady, v1::PodSandboxState::SandboxNotready] {
         let state = Some(v1::PodSandboxStateValue { state: state.into() });
         let part = list_sandboxes(client, Some(v1::PodSandboxFilter { state, ..filter.clone() }));

@@ -1,14 +1,14 @@
 //! The lists that a read begins with, shared by reads that come together.
 //!
 //! Input: a pod's uid. Output: the sandboxes and containers that the runtime lists for it, from a
-//! call that began after the question. A lone question is a filtered list. Questions that arrive
-//! while a list is under way wait for its end and then share one list of everything: thirty pods
-//! that end at once cost the runtime a few lists rather than thirty each time the kernel is ahead
-//! of it, and the runtime goes through all its containers for a filtered list anyway. A few among
-//! many pods are asked for one by one: to take in a list of all of them costs more than their own,
-//! and a pod's start must not cost more on a fuller node. Bounds: one shared list at a time; a
-//! question given up gives up its place. A failed shared list is asked again by each, so that each
-//! caller has the error of its own call.
+//! call that began after the request. A lone request is a filtered list. Requests that arrive while
+//! a list is under way wait for its end and then share one list of everything: thirty pods that end
+//! at once cost the runtime a few lists rather than thirty each time the kernel is ahead of it, and
+//! the runtime goes through all its containers for a filtered list anyway. A few among many pods
+//! are listed one by one: to take in a list of all of them costs more than their own, and a pod's
+//! start must not cost more on a fuller node. Bounds: one shared list at a time; a request given up
+//! gives up its place. A failed shared list is repeated by each, so that each caller has the error
+//! of its own call.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub(super) struct Listing {
 struct Line {
     busy: bool,
     waiting: Vec<(PodUid, oneshot::Sender<Message>)>,
-    /// Pods that the runtime had when it was last asked for all.
+    /// Pods of the last complete list.
     pods: usize,
 }
 
@@ -50,7 +50,7 @@ struct Line {
 enum Message {
     /// The answer.
     Lists(Lists),
-    /// There is no shared list, or it failed: ask for yourself.
+    /// There is no shared list, or it failed: make a call of your own.
     Alone,
     /// You make the next list.
     Lead(Lead),
@@ -172,7 +172,7 @@ impl Drop for Lead {
             };
             match next.send(Message::Lead(Lead(Some(Rc::clone(&line))))) {
                 Ok(()) => return,
-                // That one has given up: its message is emptied, and the next one is asked.
+                // That caller has given up: its message is emptied, and the next one gets the turn.
                 Err(Message::Lead(mut lead)) => lead.0 = None,
                 Err(_) => unreachable!("what was sent comes back"),
             }

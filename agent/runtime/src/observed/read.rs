@@ -1,12 +1,12 @@
 //! Reads pods from the runtime: the only place that turns CRI answers into observed records.
 //!
-//! Two questions: `list` (every pod, ids and states only) and `read` (one pod, in full). Final
-//! state is not asked for again: a container that has exited is read once and its record kept for
-//! as long as the runtime lists it, so a recorded exit code never changes later; a running one is
-//! asked again only when its listed state changed. For containers and sandboxes from before this
-//! agent the runtime spec is read once (`verbose`), which costs a runtime several times as much and
-//! never changes; for the agent's own it is not. Bounds: one list and one read per pod under way
-//! (the driver sees to it), one cached record per pod, one spec per sandbox and container.
+//! Two requests: `list` (every pod, ids and states only) and `read` (one pod, in full). Final state
+//! is not read again: a container that has exited is read once and its record kept for as long as
+//! the runtime lists it, so a recorded exit code never changes later; a running one is read again
+//! only when its listed state changed. For containers and sandboxes from before this agent the
+//! runtime spec is read once (`verbose`), which costs a runtime several times as much and never
+//! changes; for the agent's own it is not. Bounds: one list and one read per pod under way (the
+//! driver sees to it), one cached record per pod, one spec per sandbox and container.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go GetPodStatus
 
 use std::cell::{Cell, RefCell};
@@ -42,7 +42,7 @@ pub struct Reader {
     specs: Rc<RefCell<HashMap<String, Option<SpecFacts>>>>,
 }
 
-/// Has a pod's running containers asked for in full once it is dropped.
+/// Has a pod's running containers read in full once it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Reinspect {
@@ -68,7 +68,7 @@ where
     }
 }
 
-/// Running containers are asked for in full at the next read.
+/// Running containers are read in full at the next read.
 fn forget_running(pod: &mut ObservedPod) {
     pod.containers.retain(|container| container.state != RunState::Running);
 }
@@ -142,7 +142,7 @@ impl Reader {
         Some(ListedPod { uid: uid.clone(), namespace, name, digest: digest_of(pod) })
     }
 
-    /// One pod in full; a pod of which the runtime has nothing is an empty record.
+    /// One pod in full; a pod without any record in the runtime is an empty record.
     pub async fn read(&self, uid: &PodUid, names: (&str, &str)) -> Result<ObservedPod, Error> {
         let epoch = self.epoch.get();
         let lists = self.listing.of(uid).await?;
@@ -363,7 +363,7 @@ mod tests {
         let expected: BTreeMap<_, _> =
             expected.into_iter().map(|(id, path)| (id.clone(), path)).collect();
         assert_eq!(cgroups(&first), expected);
-        // Its state changes, its resources do: it is asked again, and not that again.
+        // Its state changes, its resources do: it is read again, and the spec is not.
         drop(reader.reinspect_after(&uid));
         reader.list().await.expect("it answers");
         runtime.clear_calls();

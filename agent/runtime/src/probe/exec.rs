@@ -18,7 +18,7 @@ use super::patience::patiently;
 use super::target::Target;
 use super::words;
 
-/// Longest output that goes into an event, in bytes.
+/// Longest output in an event, in bytes.
 const OUTPUT_BYTES_MAX: usize = 10 * 1024;
 /// Longest command, in bytes, with expanded references: Linux accepts as much with the usual stack.
 /// It is expanded again at each attempt.

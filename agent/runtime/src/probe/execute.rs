@@ -34,14 +34,14 @@ use crate::resolver::Resolver;
 pub(super) const ATTEMPTS_MAX: usize = 1024;
 /// Of the files that the agent may have open, attempts take one part in this many.
 const FILES_PART: u64 = 4;
-/// Attempts begun in one go; then the rest of the agent has its turn.
+/// Attempts started in one go; then the rest of the agent runs.
 const BEGINS_MAX: usize = 32;
 /// Attempts due within this time start together: each wake-up costs more than the work in it, and
 /// no probe has a period below twenty times as much.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Longest sleep of the task.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
-/// Longest sleep while something waits for a place.
+/// Longest sleep while an attempt waits for a place.
 const SLEEP_WAITING: Duration = Duration::from_secs(1);
 
 /// Probes containers; see the module's header.
@@ -132,8 +132,8 @@ impl Prober {
         schedule.next_due().map_or(latest, |at| together(at).min(latest))
     }
 
-    /// Wakes the task if an attempt's end gives it something to do before it wakes up by itself:
-    /// an attempt that went as the one before it does not.
+    /// Wakes the task if an attempt's end makes work due before its next wake-up: an attempt with
+    /// the result of the one before it does not.
     fn attempt_ended(&self) {
         let schedule = self.schedule.borrow();
         let has_news = schedule.has_results() || schedule.is_waiting();

@@ -64,7 +64,7 @@ async fn a_container_starts_then_becomes_ready_and_is_told_once() {
         world.order(&runtime, &container, false);
         assert_eq!(world.result().await, (ProbeKind::Startup, true));
         assert_eq!(world.result().await, (ProbeKind::Readiness, true));
-        // The server goes away: readiness and liveness fail after three attempts in a row.
+        // The server stops: readiness and liveness fail after three attempts in a row.
         drop(listener);
         let mut failed = [world.result().await, world.result().await];
         failed.sort_unstable();
@@ -75,7 +75,7 @@ async fn a_container_starts_then_becomes_ready_and_is_told_once() {
             events.iter().filter(|e| e.text.starts_with(&text)).map(|e| e.count).sum::<u32>()
         };
         assert_eq!(of("Liveness"), 3);
-        // It is asked once more at once when the pod changes.
+        // Its probe runs once more at once when the pod changes.
         assert!((3..=5).contains(&of("Readiness")), "{events:?}");
     };
     LocalSet::new().run_until(work).await;

@@ -59,7 +59,7 @@ pub(super) struct CheckResponse {
     pub(super) status: i32,
 }
 
-/// Asks once.
+/// Makes one attempt.
 pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -> Verdict {
     let host = match target.host_or(None) {
         Ok(host) => host,
@@ -102,8 +102,8 @@ pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -
 /// When the server has spoken HTTP/2 on a connection.
 type Greeted = Arc<OnceLock<Instant>>;
 
-/// Asks over new connections until a server has spoken HTTP/2 on one; only an address that is none
-/// is an error. The answer of that server counts.
+/// Makes new connections until a server has answered with HTTP/2 on one; only an invalid address is
+/// an error. The answer of that server counts.
 // Go: google.golang.org/grpc http2Client (reader waits for the server's settings), WithBlock
 async fn ask(
     address: &str,
@@ -154,7 +154,7 @@ impl Service<Uri> for Dial {
     }
 }
 
-/// A socket of which the first frame is looked at.
+/// A socket that records the first frame.
 struct Watched {
     socket: TcpStream,
     head: [u8; FRAME_HEAD],

@@ -1,8 +1,8 @@
 //! HTTP and HTTPS probes: a GET, well when its status is 200 to 399.
 //!
 //! The request is made by `crate::http`. An answer with a body that breaks off or does not end
-//! within the limit counts as neither, as upstream has it. The body never goes into an event: it
-//! may hold secrets; a redirect that is not followed is the exception, as upstream prints it.
+//! within the limit counts as neither, as upstream has it. Events never contain the body, because
+//! it may hold secrets; a redirect that is not followed is the exception, as upstream prints it.
 // k8s: pkg/probe/http/http.go, pkg/probe/http/request.go
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ const BODY_BYTES_MAX: usize = 10 * 1024;
 /// The name that servers see.
 pub(super) const USER_AGENT: &str = "kube-probe/1.36";
 
-/// Asks once.
+/// Makes one attempt.
 pub(super) async fn probe(
     resolver: &Resolver,
     target: &Target,

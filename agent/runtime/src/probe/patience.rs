@@ -3,8 +3,8 @@
 //! On a busy node the agent itself may not run for seconds. A plain timeout would then end an
 //! attempt with an unread answer in the socket, and healthy pods would be restarted because of a
 //! busy node. So the limit is waited for in `SLICES` steps, each of which counts as no more than
-//! its own length however late it ends, and the work is looked at again after each of them. The
-//! limit begins with the attempt, not with the time at which it was due.
+//! its own length however late it ends, and the work is polled again after each of them. The limit
+//! begins with the attempt, not with the time at which it was due.
 
 use std::time::Duration;
 

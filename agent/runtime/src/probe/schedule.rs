@@ -227,7 +227,7 @@ impl Schedule {
         self.peek()
     }
 
-    /// Something is due and has no place yet.
+    /// An attempt is due and has no place yet.
     pub(super) fn is_waiting(&self) -> bool {
         self.places.is_waiting()
     }

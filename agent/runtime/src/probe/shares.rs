@@ -2,7 +2,7 @@
 //!
 //! Pure. Input: waiting, started and ended attempts, by pod. Output: the attempt that may start
 //! next, and the attempt that gives up its place. While there are places, every pod gets one,
-//! however many it has. Once all are taken, a pod's share is an equal part of them: places go round
+//! however many it has. Once all are taken, a pod's share is an equal part of them: places rotate
 //! between the pods that wait, those below their share first, and for each of these the pod that
 //! holds the most gives up its oldest. So one pod can fill an idle node and cannot keep another one
 //! waiting. Bounds: `max` places; waiting attempts are bounded by their owners, each of which waits
@@ -20,17 +20,17 @@ const OLD: Duration = Duration::from_secs(10);
 pub(super) struct Shares<K, T> {
     max: usize,
     pods: BTreeMap<K, Held<T>>,
-    /// Pods with something that waits, in the order of their turns.
+    /// Pods with a waiting attempt, in the order of their turns.
     turns: VecDeque<K>,
     taken: usize,
-    /// Places that were asked back and have not come yet.
+    /// Places that were revoked and have not come back yet.
     asked_back: usize,
 }
 
 #[derive(Debug)]
 struct Held<T> {
     waiting: VecDeque<T>,
-    /// When each place was taken, and whether it was asked back; numbers grow with time.
+    /// When each place was taken, and if it was revoked; numbers grow with time.
     places: BTreeMap<u64, (Duration, bool)>,
     asked_back: usize,
 }
@@ -40,7 +40,7 @@ impl<T> Held<T> {
         self.places.len() - self.asked_back
     }
 
-    /// The oldest place that was not asked back yet.
+    /// The oldest place that was not revoked yet.
     fn oldest(&self) -> Option<(u64, Duration)> {
         let mut kept = self.places.iter().filter(|(_, (_, asked_back))| !asked_back);
         kept.next().map(|(number, (since, _))| (*number, *since))
@@ -54,7 +54,7 @@ impl<K: Ord + Clone, T> Shares<K, T> {
         Self { max, pods, turns, taken: 0, asked_back: 0 }
     }
 
-    /// Something of this pod waits for a place.
+    /// An attempt of this pod waits for a place.
     pub(super) fn wait(&mut self, pod: &K, what: T) {
         let held = self.held(pod);
         held.waiting.push_back(what);
@@ -63,7 +63,7 @@ impl<K: Ord + Clone, T> Shares<K, T> {
         }
     }
 
-    /// Of the waiting attempts of this pod, only these go on waiting.
+    /// Drops the waiting attempts of this pod but for these.
     pub(super) fn keep_waiting(&mut self, pod: &K, keep: impl Fn(&T) -> bool) {
         let Some(held) = self.pods.get_mut(pod) else { return };
         held.waiting.retain(keep);
@@ -110,8 +110,8 @@ impl<K: Ord + Clone, T> Shares<K, T> {
         self.drop_idle(pod);
     }
 
-    /// A place that has to be given back, for a pod that waits with less than its share; called
-    /// until there is none. The answer is not given twice.
+    /// The next place to revoke, for a pod that waits with less than its share; called until there
+    /// is none. Each place is returned once.
     pub(super) fn ask_back(&mut self, now: Duration) -> Option<(K, u64)> {
         if self.taken < self.max {
             return None;
@@ -143,7 +143,7 @@ impl<K: Ord + Clone, T> Shares<K, T> {
         Some((pod, number))
     }
 
-    /// Something waits.
+    /// An attempt waits.
     pub(super) fn is_waiting(&self) -> bool {
         !self.turns.is_empty()
     }
@@ -199,7 +199,7 @@ mod tests {
             Self { shares: Shares::new(max), number: 0, now: SECOND, held, gave_up }
         }
 
-        /// Starts the attempts that may start, and gives back the places that must be given back.
+        /// Starts the attempts that may start, and returns the revoked places.
         fn run(&mut self) -> Vec<usize> {
             let mut began = Vec::new();
             loop {

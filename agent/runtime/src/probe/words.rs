@@ -1,4 +1,4 @@
-//! The words in which upstream's probes, written in Go, speak of errors and times.
+//! The texts with which upstream's probes, written in Go, report errors and times.
 //!
 //! Pure. Users search for these phrases and alert on them. Those of connections are in
 //! `crate::http::words`.

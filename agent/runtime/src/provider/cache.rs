@@ -16,7 +16,7 @@ use super::account::AccountKey;
 pub(super) const ENTRIES_MAX: usize = 4096;
 /// Key of an answer that is good for every image; no image is named like that.
 pub(super) const GLOBAL: &str = "<global>";
-/// Answers that are over are looked for this often.
+/// How often expired answers are dropped.
 const PURGE_EVERY: Duration = Duration::from_secs(15 * 60);
 
 struct Entry {

@@ -1,7 +1,7 @@
 //! CredentialProviderConfig: a file, or a folder of them, and the folder of the programs.
 //!
-//! Effects: reads files and looks at programs, once at the start. Output: the plugins in order, or
-//! a sentence. Files are read strictly. Bounds: `FILE_BYTES_MAX`, `FILES_MAX`.
+//! Effects: reads files and checks programs, once at the start. Output: the plugins in order, or a
+//! sentence. Files are read strictly. Bounds: `FILE_BYTES_MAX`, `FILES_MAX`.
 // k8s: pkg/credentialprovider/plugin/config.go readCredentialProviderConfig
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ const V1: &str = "kubelet.config.k8s.io/v1";
 /// Why the plugins cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A file or folder that cannot be read, or something in it.
+    /// A file or folder that cannot be read, or an entry in it.
     #[error("--image-credential-provider-config: {0}")]
     Config(String),
     /// The folder of the programs, or one of them.
@@ -41,7 +41,7 @@ pub enum SettingsError {
 /// The plugins of this node.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// In the order in which they are asked.
+    /// In the order in which they are called.
     pub(super) providers: Vec<ProviderSettings>,
     /// Of the files, for the metric that shows it; `None` when there are none.
     pub(super) hash: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct ProviderSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TokenSettings {
     pub(super) audience: String,
-    /// Not to be asked for pods without an account.
+    /// Not called for pods without an account.
     pub(super) require_service_account: bool,
     /// An answer is good for one token only, not for all of an account.
     pub(super) per_token: bool,
@@ -116,7 +116,7 @@ pub(super) struct TokenWire {
     pub(super) optional_service_account_annotation_keys: Option<Vec<String>>,
 }
 
-/// Reads and checks everything; `accounts` as the gate of service accounts' tokens says.
+/// Reads and checks everything; `accounts` is the gate of service accounts' tokens.
 // k8s: pkg/credentialprovider/plugin/plugin.go RegisterCredentialProviderPlugins
 pub fn read(config: &Path, bin_dir: &Path, accounts: bool) -> Result<Settings, SettingsError> {
     if let Err(error) = fs::metadata(bin_dir) {

@@ -1,4 +1,4 @@
-//! Runs a plugin: the request goes in, the answer comes out.
+//! Runs a plugin with a request and reads its answer.
 //!
 //! An effect. Bounds: `TIMEOUT` a run, `OUTPUT_BYTES_MAX` of answer, `COMPLAINT_BYTES_MAX` of its
 //! standard error, which the log shows. A run that is given up is killed.
@@ -27,7 +27,7 @@ struct Ended {
     complaint: Vec<u8>,
 }
 
-/// Asks a plugin.
+/// Calls a plugin.
 pub(super) async fn run(
     settings: &ProviderSettings,
     request: &Request,

@@ -9,9 +9,9 @@
 //! secrets and the node's files. A plugin that fails adds nothing; the log has the reason. One run
 //! of a program for an image and account is under way at a time, shared by all waiters.
 //!
-//! Effects: runs programs, asks for service accounts and their tokens. Owner: `Images`. Bounds:
-//! `exec::TIMEOUT` and `exec::OUTPUT_BYTES_MAX` a run, `cache::ENTRIES_MAX` answers a plugin.
-//! Neither tokens nor passwords get into logs.
+//! Effects: runs programs, reads service accounts and requests their tokens. Owner: `Images`.
+//! Bounds: `exec::TIMEOUT` and `exec::OUTPUT_BYTES_MAX` a run, `cache::ENTRIES_MAX` answers a
+//! plugin. Neither tokens nor passwords get into logs.
 // k8s: pkg/credentialprovider/plugin/plugin.go, plugins.go
 
 mod account;
@@ -102,7 +102,7 @@ struct Provider {
 
 type SharedRun = Shared<LocalBoxFuture<'static, RunResult>>;
 
-/// A service account for which a plugin is asked.
+/// A service account for which a plugin is called.
 struct Caller {
     key: AccountKey,
     token: Rc<str>,
@@ -220,7 +220,7 @@ impl Provider {
         run.await
     }
 
-    /// A token that is given back as a password may not outlive itself in the cache.
+    /// A token that is returned as a password may not outlive itself in the cache.
     fn check_echo(&self, response: &Response, caller: Option<&Caller>) -> Result<(), String> {
         let per_token = self.settings.token.as_ref().is_some_and(|token| token.per_token);
         let Some(caller) = caller.filter(|_| !per_token) else { return Ok(()) };
@@ -233,7 +233,7 @@ impl Provider {
         Ok(())
     }
 
-    /// Remembers an answer for as long as the plugin or the configuration says.
+    /// Caches an answer for as long as the plugin or the configuration allows.
     fn keep(
         &self,
         image: &str,

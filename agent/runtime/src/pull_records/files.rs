@@ -2,7 +2,7 @@
 //!
 //! Effects that block. A file is replaced in one step and its name is synced with its folder: an
 //! image without its intent would look preloaded, and every pod could use it. Other files stay.
-//! Bounds: `FILE_BYTES_MAX` a file, `FILES_MAX` looked at in a folder.
+//! Bounds: `FILE_BYTES_MAX` a file, `FILES_MAX` read in a folder.
 // k8s: pkg/kubelet/images/pullmanager/fs_pullrecords.go
 
 use std::fs::{self, DirBuilder, File};
@@ -15,7 +15,7 @@ use pintle_daemon::durable;
 
 /// Longest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most files of a folder that are looked at.
+/// Most files of a folder that are read.
 const FILES_MAX: usize = 65_536;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;

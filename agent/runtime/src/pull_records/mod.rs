@@ -5,13 +5,13 @@
 //!   image is there:  record, policy ─> credentials of the pod (only where they count) ─> may it?
 //! ```
 //! Input: pulls as they begin and end, and pods that want an image that is there. Output: the
-//! decision if the registry has to be asked. The files are the kubelet's, read at each question:
-//! either agent continues where the other stopped. An intent without a pull under way is from a
-//! crash; if its image is there after all, it gets a record without credentials, so the next pod
-//! has to prove its access.
+//! decision if a pull has to prove access at the registry. The files are the kubelet's, read at
+//! each request: either agent continues where the other stopped. An intent without a pull under way
+//! is from a crash; if its image is there after all, it gets a record without credentials, so the
+//! next pod has to prove its access.
 //!
-//! Effects: files, on the blocking pool. Owner: `Images`. An unreadable file counts as "ask the
-//! registry". A record goes with its image.
+//! Effects: files, on the blocking pool. Owner: `Images`. With an unreadable file a pull has to
+//! prove access. A record is removed with its image.
 // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go
 
 mod files;
@@ -52,7 +52,7 @@ pub struct PullRecords {
 pub enum Access {
     /// It may.
     Granted,
-    /// The registry has to say so.
+    /// The registry has to decide.
     Ask,
 }
 
@@ -135,7 +135,7 @@ impl PullRecords {
     }
 
     /// Decides if a pod may use an image that is present, by its name in the pod and the runtime's
-    /// id. `credentials` are asked for only where they count; their error is returned.
+    /// id. `credentials` are read only where they count; their error is returned.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go MustAttemptImagePull
     pub async fn access(
         &self,
@@ -200,7 +200,7 @@ impl PullRecords {
         .await
     }
 
-    /// Adds to a record, or makes one; `None` for an image of which nothing more is known.
+    /// Adds to a record, or makes one; `None` for an image of unknown origin.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go writePulledRecordIfChanged
     async fn write(&self, image: &str, image_ref: &str, known: Option<Known>) -> io::Result<()> {
         let _turn = self.turn.lock().await;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Servers that are asked.
+/// Servers that are queried.
 const SERVERS_MAX: usize = 3;
 /// The port of name servers.
 const PORT: u16 = 53;
@@ -67,7 +67,7 @@ impl Config {
         }
     }
 
-    /// The names to ask for, in order, each with its last dot.
+    /// The names to query, in order, each with its last dot.
     // Go: net/dnsclient_unix.go nameList
     pub(super) fn names(&self, name: &str) -> Vec<String> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {

@@ -1,14 +1,14 @@
 //! DNS messages: a question for the addresses of a name, and the content of its answer.
 //!
-//! Pure. An answer comes from anywhere: every offset is checked, a name's pointers are followed
-//! nowhere, at most `RECORDS_MAX` records are looked at and `ADDRESSES_MAX` addresses kept.
+//! Pure. An answer is untrusted: every offset is checked, a name's pointers are never followed, at
+//! most `RECORDS_MAX` records are read and `ADDRESSES_MAX` addresses kept.
 // RFC 1035, RFC 3596
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Addresses kept of an answer.
 pub(super) const ADDRESSES_MAX: usize = 16;
-/// Records looked at.
+/// Records read.
 const RECORDS_MAX: u16 = 256;
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 63;

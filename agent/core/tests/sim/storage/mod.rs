@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// A pod's next sync asks for its volumes again.
+    /// A pod's next sync requests its volumes again.
     fn sync_one(&mut self) {
         let uids: Vec<_> = self.pods.keys().cloned().collect();
         if uids.is_empty() {
@@ -194,7 +194,7 @@ impl World {
         self.nodes[at].sources_ready(&wanted.iter().map(|(uid, _)| uid.clone()).collect());
     }
 
-    /// The attach-detach controller does one thing.
+    /// The attach-detach controller takes one step.
     fn attach_or_detach(&mut self) {
         let volumes = Volume::all(&mut self.rng);
         let Some(volume) = volumes.iter().find(|volume| volume.is_attached_first()) else { return };

@@ -243,7 +243,7 @@ impl Node {
         node
     }
 
-    /// A new agent looks at the disk.
+    /// A new agent reads the disk.
     pub fn begin(&mut self) {
         let volumes = self.disk.found();
         self.give(Input::Found { volumes, is_whole: true });
@@ -262,7 +262,7 @@ impl Node {
         self.give(Input::SourcesReady);
         let orphans: Vec<_> = self.storage.pods().cloned().collect();
         let orphans = orphans.into_iter().filter(|pod| !wanted.contains(pod));
-        // Pods that were on their way out are as well: their end is asked for again.
+        // Pods that were ending still are: their end is requested again.
         let ending: BTreeSet<_> = self.released.iter().cloned().chain(orphans).collect();
         ending.iter().for_each(|pod| self.release(pod));
     }
