@@ -144,7 +144,7 @@ impl Lookout {
         (Observation { pods, ..seen }, soonest, peek)
     }
 
-    /// Checks if memory alone has reached a line; else returns when to peek again.
+    /// Checks whether memory alone has reached a line; else returns when to peek again.
     async fn peek(&mut self) -> Result<Option<Duration>, IsLow> {
         let Ok(reading) = self.readers.memory().await else { return Ok(None) };
         let seen = observation(&reading);

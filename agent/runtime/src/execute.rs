@@ -217,7 +217,7 @@ impl Executor {
         self.metrics.action_ended(action, Some(&failure));
         let (uid, ticket) = (order.uid.clone(), order.ticket);
         let progress = Input::Progress { uid, ticket, index: 0, outcome: Err(failure) };
-        let _ = back.send(progress).await; // the driver has ended
+        let _ = back.send(progress).await; // fails once the driver has ended
     }
 
     /// A panic fails the action, which is tried again as after any failure.

@@ -1,4 +1,4 @@
-//! Admission: decides if a pod may run on this node, and if a resize is granted now.
+//! Admission: decides whether a pod may run on this node, and whether a resize is granted now.
 //!
 //! Pure. Input: the node's offer (`Node`), the admitted pods that still hold their share, and the
 //! candidate. Output: a `Grant`, perhaps with victims, or a `Refusal` with the kubelet's text,
@@ -100,7 +100,7 @@ impl Refusal {
     }
 }
 
-/// Decides if a pod may run next to the admitted ones.
+/// Decides whether a pod may run next to the admitted ones.
 pub fn admit(
     node: &Node,
     others: &Others<'_>,

@@ -202,7 +202,7 @@ impl Evictor {
         self.evictions.iter()
     }
 
-    /// The last observations, and how they move.
+    /// The last observations and their trends.
     pub fn trends(&self) -> &Trends {
         &self.trends
     }

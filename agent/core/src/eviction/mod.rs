@@ -12,7 +12,7 @@
 //! | `observed` | readings of the node, and usage of pods |
 //! | `threshold` | the required amount of each resource |
 //! | `met` | met thresholds, since when, and the pressure conditions |
-//! | `rank`, `local` | the order of eviction; pods above a limit of their own|
+//! | `rank`, `local` | the order of eviction; pods above a limit of their own |
 //! | `sight` | decides when usage figures suffice to rank |
 //! | `evictor` | the next step: observe, reclaim, rank, evict, wait |
 //! | `message` | texts of its event and status |

@@ -187,8 +187,8 @@ fn weight(pod: &Pod, used: Option<&PodUse>, signal: Signal, layout: Layout) -> W
     }
 }
 
-/// The pod's request, plus overhead where it requests anything. With a pod-level request or limit,
-/// the requests of its containers do not count.
+/// The pod's request, plus overhead where it requests anything. If the pod has pod-level requests
+/// or limits, a resource that only its containers request does not count.
 // k8s: pkg/api/v1/resource/helpers.go GetResourceRequestQuantity
 fn request(pod: &Pod, resource: &str) -> Amount {
     let spec = pod::spec(pod);

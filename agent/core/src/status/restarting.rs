@@ -23,7 +23,7 @@ pub(super) const CONDITION: &str = "AllContainersRestarting";
 pub(super) const REASON_STARTED: &str = "RestartAllContainersStarted";
 /// Its message.
 pub(super) const MESSAGE_STARTED: &str = "container exited with restart policy rule";
-/// The reason why a container waits, and of its last attempt's end.
+/// Reason of a waiting container, and of its last attempt's end.
 pub(crate) const REASON: &str = "RestartingAllContainers";
 const MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 /// Exit code of an attempt that the restart took away.

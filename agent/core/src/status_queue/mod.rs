@@ -37,7 +37,7 @@ const GATHER: Duration = Duration::from_millis(100);
 const GATHER_GOING: Duration = Duration::from_secs(1);
 /// The same until a container has been started, and while the pod is stopped: the statuses of an
 /// accepted pod, of its sandbox and of its container are one write when the pod starts at the usual
-/// speed, and so do the containers' ends and the pod's. With many pods, each waits for the ones
+/// speed, and so are the containers' ends and the pod's. With many pods, each waits for the ones
 /// before it. One takes two cores about 100 ms, and this is for half of that speed: a hundred pods
 /// that start cost one write of a status each instead of three, and one instead of three to end.
 const GATHER_CHANGING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! Decides if a container that is not running is started again, given its observed attempts.
+//! Decides whether a container that is not running is started again, given its observed attempts.
 //!
 //! Pure; the policies and rules themselves are in `pod::restart`. A rule needs an exit code and is
 //! therefore never checked for a running container.

@@ -176,7 +176,7 @@ impl Worker {
         let holds = match self.stage {
             Stage::Waiting | Stage::Syncing => !over,
             // A pod that was over before this agent started was reported as over only when all of
-            // it had stopped. The first read shows if that holds.
+            // it had stopped. The first read shows whether that holds.
             // k8s: pkg/kubelet/pod_workers.go UpdatePod isPodStatusCacheTerminal
             Stage::Terminating if self.observed_stamp == 0 => !status::is_terminal(of_source),
             Stage::Terminating => {

@@ -3,7 +3,7 @@
 //! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
 //! up nothing; a pod that failed because an object was missing continues when that appears. A pod
 //! with an image that cannot be pulled syncs again, because a pull secret may have come: the image
-//! puller decides if that ends the wait.
+//! puller decides whether that ends the wait.
 
 use crate::worker::step::Worker;
 use crate::worker::syncs::VOLUME_RETRY;

@@ -343,7 +343,7 @@ impl Worker {
 
     fn derive(&mut self, context: &mut Context<'_>) {
         let Some(pod) = self.pod.clone() else { return };
-        // Before the first read it is unknown if the pod runs or is already over.
+        // Before the first read it is unknown whether the pod runs or is already over.
         if self.observed_stamp == 0 {
             return;
         }

@@ -1,9 +1,9 @@
 //! Node-pressure eviction of pods: a victim ends like any other stopped pod.
 //!
 //! Pure, part of `Pods`. `eviction::Evictor` decides; this module runs it after each input and
-//! turns its steps into commands. Critical pods are never evicted, nor pods without running
-//! containers, because their end would free nothing. A pod that already ends for another reason may
-//! be chosen: it may hold the scarce resource, and then it ends sooner and no other pod is evicted.
+//! turns its steps into commands. Critical pods are never evicted, nor pods of which nothing runs,
+//! because their end would free nothing. A pod that already ends for another reason may be chosen:
+//! it may hold the scarce resource, and then it ends sooner and no other pod is evicted.
 // k8s: pkg/kubelet/eviction/eviction_manager.go evictPod
 
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::worker::{Command, Count};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
 
-/// Longest wait for the first complete list of pods, without which ranking might choose the wrong
-/// pod.
+/// Longest wait until all pods of the node are known, because ranking might choose the wrong pod
+/// before.
 const EARLY_MAX: Duration = Duration::from_secs(30);
 
 impl Pods {
@@ -153,7 +153,7 @@ fn threshold_met(starved: Starved) -> NodeEvent {
 }
 
 impl Worker {
-    /// Some container of it runs, it is not critical, and it has not been evicted before.
+    /// It still has to be stopped, it is not critical, and it has not been evicted before.
     // k8s: pkg/kubelet/kubelet_pods.go isPodInactive
     fn may_be_evicted(&self) -> bool {
         let spared = self.pod.as_ref().is_none_or(|pod| pod::is_critical(pod));

@@ -2,12 +2,12 @@
 //!
 //! Pure, part of `Pods`. Once in `EVERY`, with a list of the runtime, `garbage::containers`
 //! chooses; each worker removes its chosen containers in a sync of its own, when it has nothing
-//! else to do, after a check that they still exist. Eviction does all of that at once, and removes
-//! all containers of pods that are over. An evicted pod loses its containers as soon as it has
-//! ended, even if its source does not know of the end: a node that cannot reach the API server
-//! would be as short as before, and the next pod would be evicted. Its verdict is then kept on disk
-//! (`ledger`), so that no agent starts it again. No container is removed before every pod is known.
-//! Unwanted pods are not chosen from: their workers remove all of them (`Action::Cleanup`).
+//! else to do, after a new read of the pod. Eviction does all of that at once, and removes all
+//! containers of pods that are over. An evicted pod loses its containers as soon as it has ended,
+//! even if its source does not know of the end: a node that cannot reach the API server would be as
+//! short as before, and the next pod would be evicted. Its verdict is then kept on disk (`ledger`),
+//! so that no agent starts it again. No container is removed before every pod is known. Unwanted
+//! pods are not chosen from: their workers remove all of them (`Action::Cleanup`).
 //!
 //! Bounds: an id for each container to remove; `RECLAIM_MAX` for those before images are removed.
 // k8s: pkg/kubelet/kubelet.go StartGarbageCollection, pkg/kubelet/container/container_gc.go

@@ -67,7 +67,7 @@ impl Line {
         over
     }
 
-    /// The victims that a pod waits for.
+    /// The pods that a pod waits for.
     pub(super) fn blocked(&self, uid: &PodUid) -> Option<&Blocked> {
         self.blocked.get(uid)
     }
@@ -77,7 +77,8 @@ impl Line {
         self.blocked.values().map(|blocked| blocked.until).min()
     }
 
-    /// The waiting pods and their victims, from which the omitted fields follow.
+    /// The pods that wait for a name, and those that wait for other pods to end; the omitted fields
+    /// follow from these.
     pub(super) fn parts(&self) -> (&BTreeMap<PodUid, FullName>, &BTreeMap<PodUid, Blocked>) {
         (&self.waiting, &self.blocked)
     }

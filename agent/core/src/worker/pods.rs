@@ -259,7 +259,7 @@ impl Pods {
                 self.freed.push(name.clone());
             }
         }
-        // Before the first list it is unknown if an earlier pod of this name still runs.
+        // Before the first list it is unknown whether an earlier pod of this name still runs.
         let begins = self.may_begin(&uid, worker.is_serial(), name.clone()) && self.listed_once;
         if begins && !self.is_blocked(&uid) {
             worker.begin();

@@ -1,9 +1,9 @@
 //! Node shutdown: pods end group by group, and new pods are refused.
 //!
 //! Pure, part of `Pods`. Pods of the current group are stopped, once. After each input it is
-//! checked if the group is over, so that the next one begins without a wait. Before all pods are
-//! known no group is over but by its time: an agent that starts in the middle learns of its pods
-//! one by one. A pod that has ended for the shutdown stays so when it is given up.
+//! checked whether the group is over, so that the next one begins without a wait. Before all pods
+//! are known no group is over but by its time: an agent that starts in the middle learns of its
+//! pods one by one. A pod that has ended for the shutdown stays so when it is given up.
 // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go killPods
 
 use std::sync::Arc;
@@ -125,7 +125,8 @@ impl Worker {
         if self.observed_stamp > 0 {
             return self.evict(shutdown::verdict(), grace, now);
         }
-        // It is unknown if the pod is over already, so nothing of it may start until that is known.
+        // It is unknown whether the pod is over already, so nothing of it may start until that is
+        // known.
         self.unjudged = Some(began_at);
         self.terminate(grace);
     }

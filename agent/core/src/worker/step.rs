@@ -104,7 +104,7 @@ pub struct Worker {
     /// Effective grace period in seconds once terminating; only shrinks.
     pub grace_seconds: Option<i64>,
     pub(crate) verdict: Option<Verdict>,
-    /// The time at which all stopped containers of a pod should have ended.
+    /// The time by which an evicted pod should have ended.
     pub(super) overdue_at: Option<Mono>,
     /// No source wants it any more.
     pub removed: bool,
@@ -171,7 +171,7 @@ pub struct Worker {
     /// It ends because the node is being shut down, in this group.
     #[serde(default)]
     pub(crate) ends_with: Option<Window>,
-    /// When that shutdown began, until the first read shows if the pod was over before.
+    /// When that shutdown began, until the first read shows whether the pod was over before.
     #[serde(default)]
     pub(super) unjudged: Option<UnixNanos>,
     /// How many ends of a container stay when it is started again.

@@ -1,8 +1,8 @@
 //! A system bus with nothing on it but logind and systemd, for tests.
 //!
 //! It listens on a socket that `DBUS_SYSTEM_BUS_ADDRESS` names, answers the calls of a client to a
-//! bus and to logind, hands out locks as pipes and knows if they are held, and announces shutdowns.
-//! Real messages over a real socket; no bus daemon is needed.
+//! bus and to logind, hands out locks as pipes and knows whether they are held, and announces
+//! shutdowns. Real messages over a real socket; no bus daemon is needed.
 
 #![allow(missing_docs, reason = "the macro makes methods that nobody can document")]
 
@@ -149,7 +149,7 @@ impl FakeLogind {
         locked(&self.facts).delay_after_reload = Some(usec);
     }
 
-    /// Sets if it refuses locks.
+    /// Sets whether it refuses locks.
     pub fn refuse(&self, refuses: bool) {
         locked(&self.facts).refuses = refuses;
     }

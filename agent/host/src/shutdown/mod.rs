@@ -74,7 +74,8 @@ struct Watcher {
     inputs: mpsc::Sender<Input>,
     events: NodeEvents,
     lock: Rc<DelayLock>,
-    /// The record of an agent before this one, until it is known if this shutdown continues it.
+    /// The record of an agent before this one, until it is known whether this shutdown continues
+    /// it.
     before: Option<Record>,
 }
 

@@ -77,8 +77,8 @@ impl Holds {
         state.changed = false;
     }
 
-    /// Begins the removal of the image with these names; `None` when it is held or being resolved,
-    /// or when another one is being removed.
+    /// Begins the removal of the image with these names; `None` when it is or was held since the
+    /// last look, or when another one is being removed.
     pub(super) fn remove(&self, names: Vec<String>) -> Option<Removal> {
         let mut state = self.0.state.borrow_mut();
         let needed = names.iter().any(|name| state.held_since.contains(name));

@@ -100,7 +100,7 @@ impl Listing {
         let worth_it = (group.len() + 1) * PODS_PER_QUESTION >= self.line.borrow().pods;
         if group.is_empty() || !worth_it {
             for (_, answer) in group {
-                let _ = answer.send(Message::Alone); // or the waiter is gone
+                let _ = answer.send(Message::Alone); // fails if the waiter is gone
             }
             return self.filtered(uid).await;
         }
@@ -113,7 +113,7 @@ impl Listing {
                 Ok(()) => Message::Lists(wanted.get(&uid).cloned().unwrap_or_default()),
                 Err(_) => Message::Alone,
             };
-            let _ = answer.send(message); // or the waiter is gone
+            let _ = answer.send(message); // fails if the waiter is gone
         }
         match listed {
             // The lists of other pods are too long.

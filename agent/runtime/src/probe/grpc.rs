@@ -128,7 +128,7 @@ async fn ask(
     }
 }
 
-/// Makes connections and records when they start.
+/// Makes connections that record when the peer has sent its first frame.
 #[derive(Clone, Debug)]
 struct Dial {
     address: String,
@@ -154,7 +154,7 @@ impl Service<Uri> for Dial {
     }
 }
 
-/// A socket that records the first frame.
+/// A socket that checks the first frame it receives.
 struct Watched {
     socket: TcpStream,
     head: [u8; FRAME_HEAD],

@@ -5,10 +5,10 @@
 //!   image is there:  record, policy ─> credentials of the pod (only where they count) ─> may it?
 //! ```
 //! Input: pulls as they begin and end, and pods that want an image that is there. Output: the
-//! decision if a pull has to prove access at the registry. The files are the kubelet's, read at
-//! each request: either agent continues where the other stopped. An intent without a pull under way
-//! is from a crash; if its image is there after all, it gets a record without credentials, so the
-//! next pod has to prove its access.
+//! decision whether a pull has to prove access at the registry. The files are the kubelet's, read
+//! at each request: either agent continues where the other stopped. An intent without a pull under
+//! way is from a crash; if its image is there after all, it gets a record without credentials, so
+//! the next pod has to prove its access.
 //!
 //! Effects: files, on the blocking pool. Owner: `Images`. With an unreadable file a pull has to
 //! prove access. A record is removed with its image.
@@ -134,8 +134,8 @@ impl PullRecords {
         .await
     }
 
-    /// Decides if a pod may use an image that is present, by its name in the pod and the runtime's
-    /// id. `credentials` are read only where they count; their error is returned.
+    /// Decides whether a pod may use an image that is present, by its name in the pod and the
+    /// runtime's id. `credentials` are read only where they count; their error is returned.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go MustAttemptImagePull
     pub async fn access(
         &self,
