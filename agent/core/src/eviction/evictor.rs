@@ -58,8 +58,7 @@ enum Doing {
     Watching,
     /// A reclaim is under way.
     Reclaiming { ticket: u64, signal: Signal, before: u64 },
-    /// The reclaim is done, and the node has to show it, unless not even all that was freed would
-    /// suffice.
+    /// The reclaim is done, and has to show, unless even all of it would not suffice.
     Settling {
         signal: Signal,
         expected: u64,
@@ -440,8 +439,7 @@ impl Evictor {
         self.look_at = self.next_look(now);
     }
 
-    /// When to observe without an event: an observation of memory alone does not delay the one of
-    /// disks.
+    /// When to observe without an event: one of memory alone does not delay that of disks.
     fn next_look(&self, now: Mono) -> Mono {
         let usual = now.plus(PERIOD);
         let limits = self.limits_at.filter(|_| self.doing == Doing::Watching);
@@ -514,8 +512,7 @@ impl Evictor {
     }
 
     /// Waits for the usage that ranking needs. After `COUNT_MAX` it returns to watching, because a
-    /// reclaim may help again; but not while a count is under way, just before an eviction without
-    /// it.
+    /// reclaim may help again; but not while a count is under way.
     fn wait_to_see(&mut self, again: Duration, now: Mono) {
         if now.since(self.since) >= COUNT_MAX && !self.sight.is_counting(now) {
             self.now_does(Doing::Watching, now);
@@ -587,10 +584,9 @@ fn is_due(last: Option<Mono>, now: Mono) -> bool {
     last.is_none_or(|last| now.since(last) >= PERIOD)
 }
 
-/// True when an event about this shortage is due, given the one reported last. The kubelet emits it
-/// at each synchronization, one in `PERIOD`, and at the one after a victim. This agent also
-/// observes when the kernel notifies it: an event each time would use up the rate limit of the node
-/// (`events::Correlator`), and the node's next event would be dropped.
+/// True when an event about this shortage is due, given the last one. The kubelet emits it at each
+/// synchronization, one in `PERIOD`, and at the one after a victim. This agent also observes upon
+/// kernel notices: an event each time would use up the node's rate limit (`events::Correlator`).
 // k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
 fn tells(told: Option<(Starved, Mono)>, starved: Starved, now: Mono) -> bool {
     told.is_none_or(|(of, at)| of != starved || is_due(Some(at), now))

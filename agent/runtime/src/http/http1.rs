@@ -209,8 +209,8 @@ impl<S: AsyncRead + Unpin> Input<S> {
     /// The buffered bytes; empty at the end of the stream.
     async fn buffered(&mut self) -> io::Result<&[u8]> {
         match self.stream.fill_buf().await {
-            // A peer that closes without a TLS close_notify has ended all the same. Go: crypto/tls
-            // Conn.readRecordOrCCS
+            // A peer that closes without a TLS close_notify has ended all the same.
+            // Go: crypto/tls Conn.readRecordOrCCS
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(&[]),
             other => other,
         }
