@@ -45,7 +45,7 @@ fn run(config: Config) -> ExitCode {
                 1
             }
         };
-        // Everything that has to be put away is; taking the ring apart would cost another second.
+        // All state is saved; taking the ring apart would cost another second.
         std::process::exit(code)
     });
     let Err(error) = ran;

@@ -1,7 +1,7 @@
 //! The kubelet's checkpoint of pods' resources: JSON within JSON, with a checksum.
 //!
-//! `{"data": "{\"entries\": {UID: …}}", "checksum": FNV-1a of "(string)" and the data}`. Pure. One field
-//! of a pod is our own, which a kubelet passes over.
+//! `{"data": "{\"entries\": {UID: …}}", "checksum": FNV-1a of "(string)" and the data}`. Pure. One
+//! field of a pod is our own, which a kubelet ignores.
 // k8s: pkg/kubelet/allocation/state/checkpoint.go, pkg/kubelet/checkpointmanager/checksum
 
 use std::collections::BTreeMap;

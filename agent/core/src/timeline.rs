@@ -116,7 +116,7 @@ impl Recorder {
         Self { pods: Arc::default(), clock: Clock::Runs(clock), sink: None }
     }
 
-    /// A recorder with a clock that stands where it was set, in nanoseconds since the epoch.
+    /// A recorder with a fixed clock, set in nanoseconds since the epoch.
     pub fn at(clock: Arc<AtomicI64>) -> Self {
         Self { pods: Arc::default(), clock: Clock::Set(clock), sink: None }
     }

@@ -69,7 +69,7 @@ impl NodeFacts {
         self.supplemental_groups_policy = supplemental_groups_policy;
     }
 
-    /// A runtime handler by its name, empty for the default; one that is not known can do nothing.
+    /// A runtime handler by its name, empty for the default; an unknown one has no features.
     pub fn handler(&self, name: &str) -> RuntimeHandler {
         let known = self.handlers.iter().find(|handler| handler.name == name);
         let unknown = || RuntimeHandler { name: name.to_owned(), ..RuntimeHandler::default() };

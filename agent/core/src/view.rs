@@ -42,7 +42,7 @@ pub struct PodView {
 }
 
 impl PodView {
-    /// How a pod looks now; `None` for one that is not known, or that only the runtime knows.
+    /// The current view of a pod; `None` for an unknown one, or one that only the runtime knows.
     pub fn of(pods: &Pods, uid: &PodUid, now: Now) -> Option<Self> {
         let worker = pods.worker(uid)?;
         Some(Self {

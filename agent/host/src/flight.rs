@@ -142,7 +142,7 @@ impl Folder {
         run_one(place(), Chain::sync_dir(At::path(&self.dir)?)).await.map(drop)
     }
 
-    /// Removes the oldest segments, by their count: numbers are passed over where a disk failed.
+    /// Removes the oldest segments, by their count: numbers are skipped where a disk failed.
     async fn make_room(&mut self) -> Result<(), FileError> {
         self.numbers.sort_unstable();
         let kept = usize::try_from(self.segments_max.saturating_sub(1)).unwrap_or(usize::MAX);

@@ -116,7 +116,7 @@ fn run(
     thread.expect("a thread").join().expect("the test ends well");
 }
 
-/// Brings the pod up, for the so many-th time; the last action's outcome.
+/// Brings the pod up, as this attempt; returns the last action's outcome.
 async fn bring_up(
     executor: &Executor,
     mut spec: Value,

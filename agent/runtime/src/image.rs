@@ -87,7 +87,7 @@ struct BackOff {
     wait: Duration,
     failed_at: Instant,
     reason: String,
-    /// Stands for the pod's own credentials, `Images::fingerprint`.
+    /// Fingerprint of the pod's own credentials, `Images::fingerprint`.
     keys: u64,
     /// A user has ended the wait.
     is_over: bool,

@@ -176,7 +176,7 @@ impl Killer {
         (hook, grace_seconds)
     }
 
-    /// Stops of the pod's containers that were given up are not taken up again.
+    /// Stops of the pod's containers that were given up are not resumed.
     pub fn forget(&self, uid: &PodUid) {
         self.begun.borrow_mut().retain(|(pod, _), _| pod != uid);
     }

@@ -25,7 +25,7 @@ use crate::execute::Executor;
 const PROCESSES_MAX: usize = 65_536;
 /// Bytes of a command line that are read; a shim's is a few hundred.
 const CMDLINE_BYTES_MAX: u64 = 4096;
-/// After the first looks there is one pair of them in so many sweeps.
+/// After the first looks there is one pair of them in this many sweeps.
 const SWEEPS_PER_PAIR: u32 = 20;
 
 /// A running shim.

@@ -375,7 +375,7 @@ impl Executor {
         Err(Failure::new("PostStartHookError", message))
     }
 
-    /// In the event the container's name stands for its id, which is another one each time.
+    /// In the event the container's name replaces its id, which is another one each time.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go recordContainerEvent
     fn begin_failed(&self, start: &Start<'_>, created: &Created, text: &str) -> Failure {
         self.failed(start, "RunContainerError", &text.replace(&created.id, start.name));

@@ -50,7 +50,7 @@ struct Line {
 pub struct Permit(Option<Rc<RefCell<Line>>>);
 
 impl StartPermits {
-    /// So many at once.
+    /// This many at once.
     pub fn new(count: usize) -> Self {
         assert!(count > 0, "somebody must have a permit");
         let (begun, new) = (VecDeque::new(), VecDeque::new());
@@ -119,7 +119,7 @@ impl StartPermit {
         self.call_within(CALL_MAX, call).await
     }
 
-    /// The same with a permit that a hanging call keeps so long.
+    /// The same with a permit that a hanging call keeps for this long.
     pub async fn call_within<T>(&self, limit: Duration, call: impl Future<Output = T>) -> T {
         if self.held.borrow().is_none() {
             let permit = self.permits.take(self.next.get()).await;
@@ -132,7 +132,7 @@ impl StartPermit {
         done
     }
 
-    /// Passes the permit on if it is not used for so long. Must be called on a local task.
+    /// Passes the permit on if it is not used for this long. Must be called on a local task.
     fn keep(&self, limit: Duration) {
         if self.held.borrow().is_none() {
             return;

@@ -86,7 +86,7 @@ fn mebi(bytes: u64) -> String {
     format!("{}.{} MiB", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20)
 }
 
-/// When each was last let pass, once in so long.
+/// When each last passed, once in this period.
 struct Pace {
     every: Duration,
     passed: HashMap<String, Instant>,

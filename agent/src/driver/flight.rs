@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 const GROUP: Duration = Duration::from_millis(80);
 /// Bytes of notes that may wait for encoding, as `weight_of` estimates them.
 const NOTES_BYTES_MAX: usize = 1 << 20;
-/// With so many they are not waited for any longer.
+/// From this size on notes are written without a wait for more.
 const NOTES_BYTES_MANY: usize = 64 << 10;
 /// Encoded bytes that may wait for the disk; one batch may be beyond it.
 const BATCHES_BYTES_MAX: usize = 512 << 10;

@@ -38,7 +38,7 @@ fn inputs(number: usize) -> Vec<Input> {
     vec![desired, Input::Tick, Input::Removed { uid }]
 }
 
-/// A driver with nothing but its decisions and its recorder.
+/// A driver with only its decisions and its recorder.
 struct Recorded {
     pods: Pods,
     tape: Tape,

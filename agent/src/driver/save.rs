@@ -53,7 +53,7 @@ impl Saver {
         self.ledger.save(allocated, actuated);
     }
 
-    /// How long the loop may sleep that would sleep so long.
+    /// How long the loop may sleep, given that it would sleep this long.
     pub(super) fn within(&self, sleep: Duration, pods: &Pods) -> Duration {
         if !pods.is_unsaved() {
             return sleep;

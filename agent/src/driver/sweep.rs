@@ -27,10 +27,10 @@ use pintle_daemon::tasks;
 use pintle_daemon::told::{self, Line, Told};
 use tokio::time::Instant;
 
-/// How often is looked.
+/// The period of sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// A place that one at a time may hold.
+/// A place for one holder at a time.
 #[derive(Clone, Debug, Default)]
 struct Single(Rc<Cell<bool>>);
 

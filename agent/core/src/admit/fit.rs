@@ -2,7 +2,7 @@
 //! amounts.
 //!
 //! Pure. Sums are in the units of the kubelet's messages: millicores, bytes, counts. Extended
-//! resources that the node does not have are not its business and are passed over.
+//! resources that the node does not have are ignored.
 // k8s: pkg/scheduler/framework/plugins/noderesources/fit.go fitsRequest
 
 use std::collections::BTreeMap;

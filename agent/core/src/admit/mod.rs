@@ -80,7 +80,7 @@ pub struct Refusal {
     pub reason: String,
     /// The kubelet's sentence, as its event has it.
     pub message: String,
-    /// Nothing but the pod's node affinity keeps it out.
+    /// Only the pod's node affinity excludes it.
     pub by_affinity_alone: bool,
 }
 

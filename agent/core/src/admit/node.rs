@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::request::sysctl::AllowList;
 use pintle_api_types::pod::resources::Amounts;
 
-/// The node as pods are held against it.
+/// The node against which pods are checked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     /// Name, lower-cased.
@@ -50,8 +50,8 @@ pub struct Features {
     pub limited_swap: bool,
     /// Gate `InPlacePodVerticalScalingInitContainers`.
     pub init_container_resize: bool,
-    /// Gate `NodeDeclaredFeatures`: new pods are held against the two below, changed ones against
-    /// the two kinds of resize.
+    /// Gate `NodeDeclaredFeatures`: new pods are checked against the two below, changed ones
+    /// against the two kinds of resize.
     pub declared: bool,
     /// Gate `RestartAllContainersOnContainerExits`.
     pub restart_all_containers: bool,

@@ -100,7 +100,7 @@ impl Taken {
     }
 }
 
-/// The pods that a candidate is held against.
+/// The pods against which a candidate is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Others<'a> {
     taken: &'a Taken,

@@ -49,7 +49,7 @@ pub fn cpu_weight(shares: u64) -> u64 {
     1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - SHARES_MIN) * 9999 / (SHARES_MAX - SHARES_MIN)
 }
 
-/// The shares that a weight stands for.
+/// The shares that a weight represents.
 // k8s: pkg/kubelet/cm/cgroup_v2_manager_linux.go cpuWeightToCPUShares
 pub fn weight_to_shares(weight: u64) -> u64 {
     SHARES_MIN + (weight.clamp(1, 10_000) - 1) * (SHARES_MAX - SHARES_MIN) / 9999
@@ -64,7 +64,7 @@ pub fn cpu_quota_us(millis: i64, period_us: i64) -> i64 {
     (millis.saturating_mul(period_us) / MILLIS_PER_CORE).max(QUOTA_MIN_US)
 }
 
-/// The limit that a quota stands for; 0 for none.
+/// The limit that a quota represents; 0 for none.
 // k8s: pkg/kubelet/cm/helpers_linux.go QuotaToMilliCPU
 pub fn quota_to_millis(quota_us: i64, period_us: i64) -> i64 {
     if quota_us <= 0 || period_us <= 0 {

@@ -18,7 +18,7 @@ pub struct CgroupLimits {
     /// Process limit; 0 and less for none.
     pub pids_max: Option<i64>,
     /// Huge page limits: page size in bytes and limit in bytes. Sizes that the node does not have
-    /// are passed over.
+    /// are ignored.
     pub hugetlb: Vec<(u64, u64)>,
     /// CPUs as the kernel lists them, such as `0-3`; used on v2 only.
     pub cpus: Option<String>,

@@ -39,7 +39,7 @@ pub struct CgroupSetup {
     pub driver: CgroupDriver,
     /// v1 or v2.
     pub version: CgroupVersion,
-    /// `cgroupsPerQOS`: without it pods live in the root cgroup.
+    /// `cgroupsPerQOS`: without it pods are in the root cgroup.
     pub per_qos: bool,
 }
 

@@ -15,7 +15,7 @@ use pintle_api_types::pod::resources::{
 };
 use pintle_api_types::quantity::Amount;
 
-/// Resources for which an unset limit stands for the node's allocatable amount.
+/// Resources for which an unset limit means the node's allocatable amount.
 const DEFAULTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Why a reference has no value.

@@ -53,7 +53,7 @@ pub const EVICTIONS_MAX: usize = 32;
 /// The step in progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 enum Doing {
-    /// Nothing but looks.
+    /// Only observations.
     #[default]
     Watching,
     /// A reclaim is under way.

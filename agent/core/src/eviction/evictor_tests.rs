@@ -122,7 +122,7 @@ impl Node {
         }
     }
 
-    /// So many seconds, in each of which the kernel reports four times that memory gets short, or
+    /// This many seconds, in each of which the kernel reports four times that memory gets short, or
     /// never.
     fn pass(&mut self, seconds: u32, is_storm: bool) {
         for _ in 0..seconds * 4 {

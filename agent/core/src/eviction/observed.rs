@@ -68,7 +68,7 @@ pub struct PodUse {
     pub unread: Unread,
 }
 
-/// Parts of a pod's use of disks that could not be read, or not yet: they are not known to be nothing.
+/// Parts of a pod's disk usage that could not be read, or not yet: they are unknown, not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unread {
     /// The runtime does not report writable layers.
@@ -123,7 +123,7 @@ pub struct DiskUse {
 pub enum Scope {
     /// None: the node alone.
     Nobody,
-    /// These, because they may use so much of a disk and no more.
+    /// These, because they have a disk limit.
     These(BTreeSet<PodUid>),
     /// All that run.
     All,

@@ -106,7 +106,7 @@ pub struct Gauge {
 pub struct Stall {
     /// Now; `None` where the kernel does not count it, and the available amount decides alone.
     pub now: Option<u16>,
-    /// From so much on page cache counts as used.
+    /// The stall from which on page cache counts as used.
     pub least: u16,
     /// Bytes of page cache that are left as well while it is less.
     pub cache: u64,
@@ -233,7 +233,7 @@ impl Trends {
         slope(self.samples.get(&signal)?)
     }
 
-    /// When so much is left, at this rate.
+    /// When only this much is left, at this rate.
     fn met_in(&self, signal: Signal, least: i64, stall: Option<Stall>) -> Option<Duration> {
         let available = self.last.get(&signal)?.available;
         match stall.filter(Stall::spares_cache) {
@@ -333,7 +333,7 @@ pub fn report(
     }
 }
 
-/// When so much is left at this rate; nothing when it does not fall, or is used up.
+/// When only this much is left at this rate; nothing when it does not fall, or is used up.
 #[allow(clippy::cast_precision_loss)]
 fn reaches(available: u64, least: i64, per_second: f64) -> Option<Duration> {
     let left = available as f64 - least as f64;

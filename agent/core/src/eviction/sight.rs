@@ -20,7 +20,7 @@ use super::observed::{Layout, Observation};
 use super::rank::{self, Evictable, Uses};
 use super::threshold::{Settings, Threshold};
 
-/// How long figures of pods are waited for, where there are none at all.
+/// Longest wait for figures of pods, where there are none.
 const BLIND_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for volumes that are being counted, for logs on a disk that does not answer, and
 /// for layers of new containers; then pods are ranked by the known figures, as by a kubelet before

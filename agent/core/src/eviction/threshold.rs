@@ -39,16 +39,16 @@ pub struct Settings {
     pub grace_seconds_max: i64,
     /// Pods above a disk limit of their own are evicted.
     pub local_storage: bool,
-    /// Page cache counts as used only while the node stalls for memory so much, in hundredths of a
-    /// percent; `None` has the kubelet's rule, by which it always does.
+    /// Page cache counts as used only while the node stalls for memory by at least this, in
+    /// hundredths of a percent; `None` selects the kubelet's rule, by which it always does.
     #[serde(default)]
     pub stall_min: Option<u16>,
 }
 
-/// So much, or this part of all there is.
+/// A fixed amount, or this part of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Level {
-    /// So much.
+    /// A fixed amount.
     Amount(Amount),
     /// This part of the capacity, in the precision of the kubelet.
     Part(f32),
@@ -77,7 +77,7 @@ impl Level {
         }
     }
 
-    /// How much that is of so much.
+    /// The amount for this capacity.
     // k8s: pkg/kubelet/eviction/api/types.go GetThresholdQuantity
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
     pub fn of(self, capacity: i64) -> Amount {

@@ -161,7 +161,7 @@ fn pulled(container: &str, pull: &RuntimeCall) -> Explanation {
     if pull.age >= SLOW_PULL { explanation.with_remedy(slow) } else { explanation }
 }
 
-/// A pull that has not begun, because so many others are under way as there may be.
+/// A pull that has not begun, because the maximum number of pulls is under way.
 fn queued(subject: &Subject<'_>, container: &str, turn: &RuntimeCall) -> Explanation {
     let of = |method: &'static str| subject.calls.iter().filter(move |call| call.method == method);
     let longest = of("PullImage").max_by_key(|pull| pull.age);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::observed::{ObservedPod, OomKill, RunState};
 use pintle_api_types::ids::UnixNanos;
 
-/// Longest quoted message within a sentence, in characters: so many from its beginning, and so many
-/// from its end, where causes stand.
+/// Longest quoted message within a sentence, in characters: this many from its beginning and its
+/// end, where causes are.
 const HEAD_CHARS: usize = 160;
 const TAIL_CHARS: usize = 140;
 /// Characters of an id that suffice to distinguish two, as `crictl` shows them.

@@ -17,7 +17,7 @@
 //! | input | how it reaches `Pods` | recorded as |
 //! |---|---|---|
 //! | configuration, facts and capacity of the node at the start | `Pods::new(Settings)` | `Frame::Start` |
-//! | allocated resources of an earlier agent, and those in force | `Pods::restore` | `Frame::Start` |
+//! | allocated and actuated resources of an earlier agent | `Pods::restore` | `Frame::Start` |
 //! | both clocks | `now` of `Pods::handle`, read once for each input | `Frame::Input` |
 //! | everything else | `Input` of `Pods::handle` | `Frame::Input` |
 //!

@@ -225,7 +225,7 @@ impl Past {
         index: usize,
         outcome: &Result<(), Failure>,
     ) {
-        // Of a sync that began before the record nothing is known.
+        // Nothing is known of a sync that began before the record.
         let Some(sync) = self.syncs.get_mut(&ticket) else { return };
         let Some(action) = sync.actions.get(index) else { return };
         let took = self.now.mono.since(sync.since);

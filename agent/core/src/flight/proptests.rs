@@ -84,7 +84,7 @@ fn any_other() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// A node with so much left of a hundred of memory, and with a pod's usage if `pods`.
+/// A node with this much left of a hundred of memory, and with a pod's usage if `pods`.
 fn look(left: u64, pods: bool) -> Observation {
     let at = UnixNanos(left as i64 + 1);
     let reading = Reading { available: left, capacity: 100, at };

@@ -301,7 +301,7 @@ mod tests {
         let env = &pod["spec"]["containers"][0]["env"];
         assert_eq!(env[1]["valueFrom"]["secretKeyRef"]["name"], "s");
         assert_eq!(env[2]["value"], "");
-        // The same secret is the same digest wherever it stands.
+        // The same secret has the same digest in every field.
         assert_eq!(env[0]["value"], annotations["a"]);
         assert_eq!(env[0]["value"], pod["spec"]["containers"][0]["command"][2]);
     }

@@ -21,9 +21,9 @@ use pintle_api_types::ids::UnixNanos;
 
 /// Alignment of batches.
 pub const SECTOR_BYTES: usize = 512;
-/// A segment is full when it has as much; one batch may be beyond it.
+/// A segment is full at this size; one batch may be beyond it.
 pub const SEGMENT_BYTES: u64 = 8 << 20;
-/// A batch is to be written when it has as much; one frame may be beyond it.
+/// A batch is to be written at this size; one frame may be beyond it.
 pub const BATCH_BYTES_MAX: usize = 128 << 10;
 /// Longest frame; the API server takes no object that is longer than an eighth of it.
 pub const FRAME_BYTES_MAX: usize = 12 << 20;

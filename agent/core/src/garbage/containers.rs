@@ -46,9 +46,9 @@ impl Limits {
 /// The containers of a pod that are still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The last end of each container: the pod may run, or it is not known everywhere that it is over.
+    /// The last end of each container: the pod may run, or its end is not known everywhere yet.
     LastEnds,
-    /// Nothing for itself; as much stays as the limits allow, for users to inspect.
+    /// Nothing for itself; the containers within the limits stay, for users to inspect.
     Limits,
     /// Nothing: whatever does not run is removed.
     Nothing,
@@ -124,7 +124,7 @@ fn units_of<'a>(kept: &Kept<'a>, limits: &Limits, now: UnixNanos) -> Vec<Unit<'a
     units.into_values().collect()
 }
 
-/// Leaves so many of a container, or the needed one; removes the oldest first.
+/// Leaves this many of a container, or the needed one; removes the oldest first.
 fn trim(unit: &mut Unit<'_>, limit: usize, discarded: &mut Discarded) {
     while unit.len() > limit && unit.last().is_some_and(|oldest| !oldest.needed) {
         let oldest = unit.pop().expect("it is not empty");
@@ -132,7 +132,7 @@ fn trim(unit: &mut Unit<'_>, limit: usize, discarded: &mut Discarded) {
     }
 }
 
-/// Leaves so many of the node: first as many of each container, then the youngest.
+/// Leaves this many of the node: first this many of each container, then the youngest.
 fn trim_all(mut units: Vec<Unit<'_>>, limit: usize, discarded: &mut Discarded) {
     let count = |units: &[Unit<'_>]| units.iter().map(Vec::len).sum::<usize>();
     if count(&units) <= limit {

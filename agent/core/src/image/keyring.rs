@@ -2,7 +2,7 @@
 //!
 //! Input: the text of a file or a secret. Output: the credentials to try for an image, the most
 //! specific entry first. An entry is a host, which may have `*` within a label, and the beginning
-//! of a path; the port has to be the same. Nothing of it goes into logs or messages.
+//! of a path; the port must be the same. Logs and messages never contain its content.
 // k8s: pkg/credentialprovider/keyring.go, config.go, secrets/secrets.go
 
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ impl Keyring {
         self.0.entry(place(registry)).or_default().push(credential);
     }
 
-    /// Adds a pull secret; one of another type is passed over.
+    /// Adds a pull secret; ignores one of another type.
     // k8s: pkg/credentialprovider/secrets/secrets.go secretsToTrackedDockerConfigs
     pub fn add_secret(&mut self, secret: &Secret) -> Result<(), String> {
         let value = |key: &str| {

@@ -1,7 +1,7 @@
 //! The credential of a pull: user and password, their source, and a hash of them.
 //!
 //! Pure. The hash is part of records on disk that either agent reads, so it is the kubelet's:
-//! SHA-256 over the JSON that Go writes. Nothing of a password goes into logs.
+//! SHA-256 over the JSON that Go writes. Logs never contain passwords.
 // k8s: pkg/credentialprovider/keyring.go TrackedAuthConfig, hashAuthConfig
 
 use std::fmt;
@@ -37,7 +37,7 @@ pub enum Source {
 pub struct Credential {
     /// The credential as the runtime receives it.
     pub auth: v1::AuthConfig,
-    /// Goes into the hash only.
+    /// Part of the hash only.
     pub email: String,
     /// Its source.
     pub source: Source,

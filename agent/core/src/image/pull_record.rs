@@ -1,7 +1,7 @@
 //! The record of a pulled image, in the kubelet's own form: pure.
 //!
 //! An intent records that a pull began; a record names the owners of the credentials that pulled
-//! it. Either agent reads what the other wrote. A record holds hashes of credentials, never the
+//! it. Either agent reads the other's files. A record holds hashes of credentials, never the
 //! credentials.
 // k8s: staging/src/k8s.io/kubelet/config/v1beta1/types.go ImagePullIntent, ImagePulledRecord
 

@@ -174,7 +174,7 @@ pub fn cpu_count(list: &str) -> i64 {
     sizes.sum()
 }
 
-/// The two signals that take away from allocatable.
+/// The two signals that reduce allocatable.
 // k8s: pkg/kubelet/cm/helpers.go hardEvictionReservation
 fn eviction(texts: &TextMap) -> BTreeMap<&'static str, Level> {
     let of = |(signal, level)| match signal {

@@ -56,8 +56,8 @@ pub fn parent_of_new(layout: &CgroupSetup, home: &CgroupHome) -> Option<String> 
     }
 }
 
-/// Cgroups that are this pod's alone and that no class of this layout has. Only these may be taken
-/// away with the pod: the name of each carries its uid.
+/// Cgroups that are this pod's alone and that no class of this layout has. Only these may be
+/// removed with the pod: the name of each contains its uid.
 pub fn own_elsewhere(layout: &CgroupSetup, observed: &ObservedPod) -> BTreeSet<String> {
     let classes = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
     let usual = classes.map(|qos| layout.pod(qos, &observed.uid));
@@ -286,7 +286,7 @@ mod tests {
             (json!({}), usual, own_pid, &[]),
             (json!({"hostNetwork": true}), of(Node, Own, Own, Node), own_pid, &[]),
             (json!({"hostPID": true}), of(Joined, Own, Node, Node), shared_pid, &[]),
-            // CRI-O's containers of such a pod have no process namespace at all.
+            // CRI-O's containers of such a pod have no process namespace.
             (
                 json!({"hostPID": true}),
                 of(Joined, Own, Node, Node),

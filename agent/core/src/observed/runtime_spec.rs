@@ -13,7 +13,7 @@ use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Longest answer that is looked into; one with a large seccomp profile has some 60 KiB.
+/// Longest answer that is parsed; one with a large seccomp profile has some 60 KiB.
 pub const INFO_BYTES_MAX: usize = 1024 * 1024;
 /// The kernel's longest path.
 const PATH_BYTES_MAX: usize = 4096;

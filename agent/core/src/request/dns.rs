@@ -228,7 +228,7 @@ struct Options {
 }
 
 impl Options {
-    /// Puts an option in, in the place of the one of the same name.
+    /// Adds an option, in place of the one of the same name.
     fn set(&mut self, option: String) {
         let name = option.split(':').next().unwrap_or_default();
         match self.places.get(name) {

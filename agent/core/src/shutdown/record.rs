@@ -86,7 +86,7 @@ impl Record {
         }))
     }
 
-    /// True if a machine that is up for so long, and about to shut down, still does so for this.
+    /// True if the shutdown began in this boot, by the machine's uptime, and was not given up.
     pub fn is_of_this_boot(&self, now: UnixNanos, up_for: Duration) -> bool {
         !self.cancelled && now.since(self.started_at) <= up_for
     }

@@ -29,7 +29,7 @@ pub enum ManifestError {
     /// More bytes than `MANIFEST_BYTES_MAX`.
     #[error("more than {MANIFEST_BYTES_MAX} bytes")]
     TooLarge,
-    /// Nothing but white space.
+    /// Only white space.
     #[error("no content")]
     Empty,
     /// No YAML or JSON, or a value of the wrong type.

@@ -2,7 +2,7 @@
 //!
 //! Input: an `ObservedContainer`. Output: `Ended`, or `None` while it has not ended. Rules:
 //! - The runtime's exit code, reason and time stand whenever it has them.
-//! - When it lost them (exit 255 with reason `Unknown`, or no state at all) the kernel's stand.
+//! - When it lost them (exit 255 with reason `Unknown`, or no state at all) the kernel's count.
 //! - `OOMKilled` needs the first process to be a victim, or the runtime to report it itself. A
 //!   plain SIGKILL in a container that once lost a child to the OOM killer stays `Error`.
 //! - A child taken by the OOM killer never changes code or reason; the message names it when the

@@ -79,7 +79,7 @@ impl<V> PodMap<V> {
         after.saturating_sub(1)
     }
 
-    /// Puts a pod in, or in the place of the one of that uid.
+    /// Inserts a pod, or replaces the one of that uid.
     pub fn insert(&mut self, uid: PodUid, value: Arc<V>) {
         let at = self.chunk_of(&uid);
         let chunks = Arc::make_mut(&mut self.chunks);

@@ -26,7 +26,7 @@ pub(super) const MESSAGE_STARTED: &str = "container exited with restart policy r
 /// Reason of a waiting container, and of its last attempt's end.
 pub(crate) const REASON: &str = "RestartingAllContainers";
 const MESSAGE: &str = "The container is removed because RestartAllContainers in place";
-/// Exit code of an attempt that the restart took away.
+/// Exit code of an attempt that the restart removed.
 const EXIT_REMOVED: i32 = 137;
 
 /// True while the condition holds in this status.
@@ -68,7 +68,7 @@ pub(crate) fn removed(status: &mut ContainerStatus, old: &ContainerStatus) {
     status.restart_count = old.restart_count.saturating_add(1);
 }
 
-/// True for the end of an attempt that the restart took away: it comes back whatever its policy.
+/// True for the end of an attempt that the restart removed: it starts again whatever its policy.
 pub(super) fn took_away(end: &ContainerStateTerminated) -> bool {
     end.reason.as_deref() == Some(REASON)
 }

@@ -71,7 +71,7 @@ impl World {
         status
     }
 
-    /// The input as it stands.
+    /// The input in its current state.
     pub fn input(&self) -> DeriveInput<'_> {
         DeriveInput {
             pod: &self.pod,

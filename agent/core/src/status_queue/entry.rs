@@ -87,8 +87,8 @@ impl PodEntry {
         self.locals.remove(uid);
     }
 
-    /// Takes a copy unless it is older than the one that is known: an answer and the watch may
-    /// overtake each other.
+    /// Takes a copy unless it is older than the known one: an answer and the watch may overtake
+    /// each other.
     pub(crate) fn seen(&mut self, copy: Arc<Pod>) {
         let known = self.copy.as_deref().filter(|known| known.metadata.uid == copy.metadata.uid);
         if known.is_none_or(|known| version(&copy) >= version(known)) {

@@ -45,8 +45,8 @@ pub fn mirrored(api: &PodStatus, ours: &PodStatus) -> PodStatus {
     }
 }
 
-/// Foreign conditions as the API server has them, then ours. The disruption condition is set
-/// together with the terminal phase, and kept afterwards.
+/// Conditions of other writers as the API server has them, then ours. The disruption condition is
+/// set together with the terminal phase, and kept afterwards.
 fn conditions(api: &PodStatus, ours: &PodStatus, ends: bool) -> Vec<PodCondition> {
     let is_owned = |condition: &&PodCondition| OWNED.contains(&&*condition.type_);
     let foreign = api.conditions.iter().flatten().filter(|c| !is_owned(c));

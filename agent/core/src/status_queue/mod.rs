@@ -71,7 +71,7 @@ pub enum Input {
     Listed(Arc<Pod>),
     /// It has it no longer.
     Unseen(Arc<Pod>),
-    /// Every source has delivered: a mirror pod without a static pod is left over.
+    /// Every source has delivered: a mirror pod without a static pod is an orphan.
     SourcesReady,
     /// Answer to a request.
     Answered {
@@ -383,7 +383,7 @@ impl StatusQueue {
     }
 }
 
-/// How long statuses of a changing pod may gather while so many other pods wait as well.
+/// How long statuses of a changing pod may gather while this many other pods wait as well.
 fn gather_among(others: usize) -> Duration {
     let others = u32::try_from(others).unwrap_or(u32::MAX);
     let (least, most) = GATHER_CHANGING;

@@ -109,9 +109,8 @@ impl CrashLoop {
         self.entries.insert(key.name.to_owned(), Entry::new(key, wait, now));
     }
 
-    /// Takes over a loop that an earlier run of the agent was in, from the gap that it kept
-    /// between the last two attempts, unless no loop keeps one so long. Does nothing when the
-    /// container is known already.
+    /// Takes over a crash loop of an earlier run of the agent, from the gap between the last two
+    /// attempts, unless no loop has one of that length. Does nothing for a known container.
     pub fn adopt(&mut self, key: Key<'_>, gap: Duration, started_at: Mono) {
         if self.entries.contains_key(key.name) {
             return;

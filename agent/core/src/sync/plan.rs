@@ -98,7 +98,7 @@ pub enum Action {
     StartContainer {
         /// Its name.
         name: String,
-        /// Which list it stands in.
+        /// The list that contains it.
         kind: ContainerKind,
         /// Restart count of the new attempt; `None` when the runtime knows no earlier attempt, so
         /// that the log files decide.
@@ -512,7 +512,7 @@ fn kill_remains(observed: &ObservedPod) -> Vec<Action> {
     if left { vec![Action::KillPod { grace_seconds: None }] } else { Vec::new() }
 }
 
-/// Dead attempts beyond those of each container that may stay: only the last end is of use.
+/// Dead attempts beyond those of each container that may stay: only the last end is useful.
 // k8s: pkg/kubelet/pod_container_deletor.go getContainersToDeleteInPod
 fn stale_attempts(spec: &PodSpec, input: &PlanInput<'_>) -> Vec<Action> {
     let names = spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| &c.name);

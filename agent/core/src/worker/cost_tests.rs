@@ -8,7 +8,7 @@ use super::testing::{Host, pod, settings};
 use super::visits;
 use crate::worker::{Hint, Input};
 
-/// A node on which so many pods run.
+/// A node on which this many pods run.
 fn full(count: usize) -> Host {
     let mut host = Host::with(settings(Duration::from_secs(3600)));
     for index in 0..count {

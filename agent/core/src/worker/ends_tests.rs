@@ -70,7 +70,7 @@ impl Node {
         self.tell(Input::Hint { uid: uid(), hint });
     }
 
-    /// Answers the newest question.
+    /// Answers the newest request.
     fn read(&mut self) {
         let (stamp, _) = std::mem::take(&mut self.reads).pop().expect("a question");
         let result = Ok(self.record.clone());

@@ -188,7 +188,7 @@ impl Scarce {
         true
     }
 
-    /// Everything is answered for so many seconds.
+    /// Everything is answered for this many seconds.
     pub(super) fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             let mut turns = 0;

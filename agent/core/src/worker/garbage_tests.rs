@@ -29,7 +29,7 @@ fn left(host: &Host) -> String {
     shown.join(" ")
 }
 
-/// Ends the container so often; it runs again after each end.
+/// Ends the container this many times; it runs again after each end.
 fn crash(host: &mut Host, times: u32) {
     for _ in 0..times {
         host.end("p", "c", 1);

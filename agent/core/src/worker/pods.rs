@@ -270,7 +270,7 @@ impl Pods {
         self.workers.insert(uid, worker);
     }
 
-    /// True when no other pod stands in the way of this one's name, which is the pod's then.
+    /// True when no other pod holds this one's name, which is the pod's then.
     fn may_begin(&mut self, uid: &PodUid, serial: bool, name: FullName) -> bool {
         !serial || self.owners.entry(name).or_insert_with(|| uid.clone()) == uid
     }
@@ -335,7 +335,7 @@ impl Pods {
         }
     }
 
-    /// A finished pod no longer stands in the way of another one of its name, now or later.
+    /// A finished pod no longer holds its name, now or later.
     fn pass_name_on(&mut self, uid: &PodUid, now: Now) {
         let Some(worker) = self.workers.get(uid) else { return };
         if self.owners.get(&worker.full_name) == Some(uid) {

@@ -79,12 +79,12 @@ impl Reads {
         self.slots.remove(uid);
     }
 
-    /// Pods that have a place here.
+    /// Pods with an entry here.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// True when no pod has a place here.
+    /// True when no pod has an entry here.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

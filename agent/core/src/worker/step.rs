@@ -46,7 +46,7 @@ pub enum Stage {
     Syncing,
     /// Being stopped.
     Terminating,
-    /// Nothing runs any more; volumes and cgroup are being taken away.
+    /// No container runs any more; volumes and cgroup are being removed.
     Terminated,
     /// Nothing is left but records in the runtime.
     Finished,
@@ -309,8 +309,9 @@ impl Worker {
         (self.wake_at, self.observed.version)
     }
 
-    /// True for a pod that may not run beside another one of its name: a static pod, because its
-    /// files and mirror pod are identified by name, and a pod that only the runtime knows.
+    /// True for a pod that may not run at the same time as another one of its name: a static pod,
+    /// because its files and mirror pod are identified by name, and a pod that only the runtime
+    /// knows.
     // k8s: pkg/kubelet/pod_workers.go allowStaticPodStart
     pub(super) fn is_serial(&self) -> bool {
         self.pod.as_ref().is_none_or(|pod| pod::is_static(pod))
@@ -451,7 +452,7 @@ impl Worker {
         self.retry_at = None;
         if let Some(run) = &mut self.sync_run {
             // Given up below, in `advance`: a sync that starts must not start anything more, one
-            // that stops goes on with less time.
+            // that stops continues with less time.
             run.cancelled = run.cancelled || self.stage == Stage::Terminating;
         }
     }

@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const COME_UP_RETRY: (Duration, Duration) = (Duration::from_secs(1), RETRY);
 /// Such failures.
 const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
-/// First and longest wait after volumes could not be made ready or taken away.
+/// First and longest wait after volumes could not be prepared or removed.
 // k8s: pkg/util/goroutinemap/exponentialbackoff
 pub(super) const VOLUME_RETRY: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(122));

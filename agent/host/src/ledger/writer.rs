@@ -125,7 +125,7 @@ impl Ledger {
     pub fn save(&mut self, allocated: Draft, actuated: Draft) {
         self.last += 1;
         let number = self.last;
-        // The task lives as long as the driver.
+        // The task runs as long as the driver.
         let _ = self.jobs.send(Some(Arc::new(Job { number, allocated, actuated })));
     }
 

@@ -9,7 +9,7 @@ use super::oom::{Verdict, killed};
 /// A process that was killed in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerKill {
-    /// Path of its cgroup, in which the container's id stands.
+    /// Path of its cgroup, which contains the container's id.
     pub cgroup: String,
     /// Name.
     pub process: String,

@@ -39,8 +39,8 @@ pub fn kib(meminfo: &str, field: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// The node's addresses: those given, else the one its name stands for, else the one that packets
-/// to elsewhere would carry. Blocks.
+/// The node's addresses: the given ones, else the one that its name resolves to, else the source
+/// address of packets to elsewhere. Blocks.
 pub fn addresses(name: &str, given: &[IpAddr]) -> Vec<IpAddr> {
     let unspecified = |ip: &IpAddr| ip.is_unspecified();
     if !given.is_empty() && !given.iter().all(unspecified) {

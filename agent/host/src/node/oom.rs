@@ -158,8 +158,8 @@ fn line(record: &[u8]) -> Option<String> {
 }
 
 impl Report {
-    /// Reads a line; true once the victim is known. Without a cgroup's limit that takes the last
-    /// line of all.
+    /// Reads a line; true once the victim is known. Without a cgroup's limit that takes the very
+    /// last line.
     fn is_complete_with(&mut self, line: &str) -> bool {
         if let Some(verdict) = Verdict::of(line) {
             self.of_cgroup = verdict.limit != "/";

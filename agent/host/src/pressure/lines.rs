@@ -21,13 +21,13 @@ const UNUSED_PART: u64 = 32;
 /// How little of one memory has to be left for a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// A look is due when no more than this is left.
+    /// An observation is due when no more than this is left.
     pub left: u64,
     /// The usage at which the kernel sends a notice.
     pub usage: u64,
     /// A line that moved by less may stay where it is.
     pub tolerance: u64,
-    /// The cgroup cannot use so much before its cache is dropped.
+    /// The cgroup cannot use this much before its cache is dropped.
     pub is_hidden: bool,
 }
 

@@ -174,7 +174,7 @@ async fn stalled(pressure: Option<&AsyncFd<File>>) {
     std::future::pending::<()>().await;
 }
 
-/// Comes when the cgroup uses so many bytes; never once it is gone.
+/// Resolves when the cgroup uses this many bytes; never once it is gone.
 async fn crossed(usage: Option<&Arc<File>>, line: u64) {
     while let Some(usage) = usage.map(Arc::clone) {
         tokio::time::sleep(PEEK).await;

@@ -19,7 +19,7 @@ use zbus::{Connection, MatchRule, Message, MessageStream};
 pub const CALL_MAX: Duration = Duration::from_secs(10);
 /// Signals that wait.
 const SIGNALS_MAX: usize = 16;
-/// How often it is looked whether logind waits longer, and the first pause, which doubles.
+/// How often it is checked whether logind waits longer, and the first pause, which doubles.
 const LOOKS: u32 = 5;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 

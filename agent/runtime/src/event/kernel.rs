@@ -6,7 +6,7 @@
 //! by listing the pod's directory when an unknown id turns up. An event with a cgroup that is
 //! already gone still names the pod to read.
 //!
-//! Behind it stands the relist: each `RELIST.0` while every pod is followed, each `RELIST.1` while
+//! The relist is its backstop: each `RELIST.0` while every pod is followed, each `RELIST.1` while
 //! one is not, or once the source has ended.
 
 use std::collections::{BTreeSet, HashMap};

@@ -45,7 +45,7 @@ use crate::execute::Executor;
 use crate::puller;
 use crate::puller::Puller;
 
-/// How often is looked.
+/// How often the disk is checked.
 // k8s: pkg/kubelet/kubelet.go ImageGCPeriod
 const EVERY: Duration = Duration::from_secs(300);
 /// How long the runtime is not called while nothing seems to change.
@@ -182,7 +182,7 @@ impl Collector {
             true => self.too_full().await,
             false => Ok(None),
         };
-        // A too old image is removed whatever is known of the disk.
+        // An image beyond its age limit is removed even if the disk cannot be read.
         let full = if by_age { full } else { Ok(full?) };
         let stale = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AFTER);
         if matches!(full, Ok(None)) && !by_age && !stale && !self.holds.has_changed() {
@@ -257,7 +257,7 @@ impl Collector {
     /// Reads images and their users from the runtime.
     async fn look(&mut self) -> Result<(), String> {
         self.holds.look();
-        // Until the end of this look nothing is known to be seen.
+        // Until the end of this look no image is known to be seen.
         self.looked_at = None;
         let began = jiff::Timestamp::now();
         // An image in use until now is found unused only by this look.
@@ -331,7 +331,7 @@ impl Collector {
         Ok((fs.capacity_bytes, fs.available_bytes))
     }
 
-    /// Removes images one after the other until so much is free.
+    /// Removes images one after the other until this much is free.
     async fn remove(&self, judged: &[&Judged], enough: u64, reason: Reason) -> Removed {
         let mut done = Removed::default();
         for image in judged {

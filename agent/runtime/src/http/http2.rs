@@ -29,7 +29,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Backgro
     }
 }
 
-/// The request as HTTP/2 has it: the server stands in the target, and no header is about the
+/// The request in the form of HTTP/2: the server is part of the target, and no header is about the
 /// connection.
 pub(super) fn request(mut wire: Request<Empty<Bytes>>) -> Option<Request<Empty<Bytes>>> {
     wire.headers_mut().remove(CONNECTION);

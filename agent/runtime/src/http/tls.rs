@@ -1,4 +1,4 @@
-//! TLS that accepts any certificate, and knows a peer that answers in plain HTTP.
+//! TLS that accepts any certificate, and detects a peer that answers in plain HTTP.
 //!
 //! The certificate of a pod is self-signed as a rule, and the kubelet does not verify it either. A
 //! peer without TLS is distinguished from a broken one by the first bytes of its answer, as in Go's

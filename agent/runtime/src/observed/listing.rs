@@ -28,10 +28,10 @@ pub(super) struct Lists {
     pub(super) containers: Vec<v1::Container>,
 }
 
-/// A list of everything is made when it answers at least one question for so many pods.
+/// A list of everything is made when it answers at least one request for this many pods.
 const PODS_PER_QUESTION: usize = 8;
 
-/// Answers questions for lists; clones share the line.
+/// Answers requests for lists; clones share the queue.
 #[derive(Clone, Debug)]
 pub(super) struct Listing {
     client: Client,
@@ -65,7 +65,7 @@ impl Listing {
         Self { client, line: Rc::default() }
     }
 
-    /// The runtime has so many pods.
+    /// The runtime has this many pods.
     pub(super) fn counted(&self, pods: usize) {
         self.line.borrow_mut().pods = pods;
     }

@@ -298,7 +298,7 @@ async fn where_the_time_went_is_in_the_timeline_and_not_in_the_event() {
 }
 
 /// A server that answers a request with these bytes, and with others again and again for as long as
-/// it is listened to; counts them.
+/// the client reads; counts them.
 async fn endless(first: &'static [u8], again: &'static [u8], pause: Duration) -> (u16, Count) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();

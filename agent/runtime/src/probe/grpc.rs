@@ -34,7 +34,7 @@ use super::words::{self, Spent};
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Wait before a connection that failed is tried again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// Bytes of a frame's head, where its type stands, and the type of a server's first frame.
+/// Bytes of a frame's head, the position of its type, and the type of a server's first frame.
 const FRAME_HEAD: usize = 9;
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;

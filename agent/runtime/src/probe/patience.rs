@@ -74,8 +74,8 @@ mod tests {
     async fn time_in_which_the_agent_did_not_run_does_not_count() {
         let (send, receive) = tokio::sync::oneshot::channel();
         let stalls = async {
-            // The whole loop stands still for longer than the limit. The answer comes only when
-            // it has run again for a while: looking once more at the end would not be enough.
+            // The whole loop stands still for longer than the limit. The answer comes only when it
+            // has run again for a while: a single check at the end would not be enough.
             sleep(MS).await;
             std::thread::sleep(MS * 1000);
             sleep(MS * 20).await;

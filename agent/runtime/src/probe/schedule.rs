@@ -26,8 +26,8 @@ use super::plan::{Change, KINDS, Machine, Outcome, Run, Settings};
 use super::shares::Shares;
 use super::target::Target;
 
-/// Entries of the heap from which on it is looked whether they still hold; after that, when they
-/// have doubled: an entry costs the same however many there are.
+/// Entries of the heap from which on stale ones are searched; after that, when they have doubled:
+/// an entry costs the same however many there are.
 const HEAP_MIN: usize = 64;
 
 /// `Command::Probe`, taken apart.
