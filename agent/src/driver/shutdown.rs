@@ -1,8 +1,8 @@
 //! Reports the progress of a node shutdown: metrics, the Node object, the state file, the lock.
 //!
 //! When the last group is over the machine waits a moment more, until the API server has accepted
-//! the statuses of the pods: no later agent could report them, and a controller would wait for pods
-//! that have ended. Bounds: `STATUSES_MAX`.
+//! the statuses of the pods: they could not be written afterwards, and a controller would wait for
+//! pods that have ended. Bounds: `STATUSES_MAX`.
 
 use std::time::Duration;
 

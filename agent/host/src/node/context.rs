@@ -124,8 +124,8 @@ fn has_apparmor() -> bool {
 }
 
 /// True if the kernel limits the swap of cgroups. With v2 the root has no such file: this reads the
-/// agent's own cgroup, else any with the memory controller. Without such
-/// a cgroup the answer is true.
+/// agent's own cgroup, else any with the memory controller. Without such a cgroup the answer is
+/// true.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go checkSwapControllerAvailability
 fn swap_controller(root: &Path, own: &str, version_2: bool) -> bool {
     if !version_2 {

@@ -3,9 +3,9 @@
 //!
 //! Input: the kernel's log, a record at a time, from its oldest one on: records that it still holds
 //! at the start of the agent are reported again, as by a kubelet. Output: an event about the node
-//! for each kill without a limit of a cgroup; of other kills only new ones, not those of the past.
-//! `Log` is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`, and
-//! `RECORDS_MAX` records before other tasks run.
+//! for each kill that was not caused by a cgroup's limit; of other kills only new ones, not those
+//! of the past. `Log` is pure, `run` has the effects; owner: its task. Bounds: `RECORD_BYTES_MAX`,
+//! and `RECORDS_MAX` records before other tasks run.
 //!
 //! The log, because no other source names the scope that ran out of memory: the kernel's tracepoint
 //! has the victim alone, counters of cgroups have no names. It costs nothing while no records

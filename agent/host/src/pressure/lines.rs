@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::node::Memory;
 
-/// Assumed fastest growth, in bytes a second: between two peeks, memory falls no further than to
-/// the line.
+/// Fastest growth of usage in bytes a second for which peeks are planned: at this rate the line is
+/// not passed between two of them.
 pub const FASTEST: u64 = 512 << 20;
 /// The least and the most time between two peeks.
 pub const PEEKS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
@@ -41,8 +41,8 @@ impl Line {
         Self { left: line, usage, tolerance: (left - line) / 4, is_hidden: usage > most }
     }
 
-    /// When to read if the line is met, where the kernel sends no notice; `None` where it does, or
-    /// where the next periodic observation is soon enough.
+    /// When to read whether the line is met, where the kernel sends no notice; `None` where it
+    /// does, or where the next periodic observation is soon enough.
     pub fn peek_in(&self, left: u64) -> Option<Duration> {
         let millis = left.saturating_sub(self.left) / (FASTEST / 1_000);
         let after = Duration::from_millis(millis).max(PEEKS.0);
