@@ -1,7 +1,7 @@
 //! Reads the bytes of a segment: whatever they are, returns the whole parts and the losses.
 //!
-//! A batch is whole or not there. Behind a broken one the next is searched at each sector. JSON has
-//! no zero bytes and the head of a batch always has some, so text of a pod is never taken for a
+//! A batch is whole or not there. Behind a broken one the next is searched for at each sector. JSON
+//! has no zero bytes and the head of a batch always has some, so text of a pod is never taken for a
 //! batch. Only a segment of a newer format is refused. Pure; bounds: the bytes given.
 
 use std::ops::Range;
