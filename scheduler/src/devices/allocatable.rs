@@ -1,8 +1,8 @@
-//! What devices take of the allocatable resources of their node: CPUs, memory, huge pages.
+//! Node-allocatable devices: devices that use CPUs, memory or huge pages of their node.
 //!
-//! Input: a pod, the devices that its claims get on a node, what is left there. Output: what the pod's
-//! status is to say of each claim, what the pod wants of the node with all of it, why it does not fit.
-//! Owner: one decision; pure. Bounds: the devices of a pod. Only behind the gate
+//! Input: a pod, the devices that its claims get on a node, the node's free resources. Output: the
+//! pod's status entry for each claim, the pod's total requests on the node, the reason it does not
+//! fit. Owner: one decision; pure. Bounds: the devices of a pod. Only behind the gate
 //! DRANodeAllocatableResources.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/nodeallocatabledynamicresources.go
 
@@ -28,7 +28,7 @@ use super::known::uid;
 use super::offer::{Device, Offers, Slice, amount};
 use super::request::name;
 
-/// What a device takes of its node, by the resource.
+/// Amounts that a device takes from its node, by resource name.
 pub(super) type Takes = BTreeMap<String, Take>;
 
 /// How much a device takes of a resource of its node.
@@ -66,10 +66,10 @@ impl Take {
     }
 }
 
-/// What a pod wants of a node, and what of it devices take.
+/// Total requests of a pod on a node, including what its devices take.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Share {
-    /// What its status says of its claims, by their names.
+    /// The pod's `nodeAllocatableResourceClaimStatuses`, ordered by claim name.
     pub(crate) statuses: Vec<NodeAllocatableResourceClaimStatus>,
     /// All that it wants.
     total: Resources,
@@ -80,11 +80,11 @@ pub(crate) struct Share {
 pub(super) enum Unfit {
     /// On this node.
     Here(String),
-    /// On any: nobody is looked at any more.
+    /// On any node: the attempt ends.
     Anywhere(String),
 }
 
-/// A pod whose devices may take of its node.
+/// A pod whose devices may take allocatable resources of its node.
 #[derive(Clone, Debug)]
 pub(super) struct Sharer {
     pod: Pod,
@@ -94,11 +94,11 @@ pub(super) struct Sharer {
     sizes: BTreeMap<String, Option<Str>>,
 }
 
-/// What a claim is called that is to be made for extended resources. No container names it.
+/// Placeholder name of a claim still to be created for extended resources. No container names it.
 // k8s: extendeddynamicresources.go specialClaimInMemName
 const UNMADE: &str = "<extended-resources>";
 
-/// Whether a resource is a size of huge pages.
+/// Does the resource name a size of huge pages?
 // k8s: pkg/apis/core/v1/helper/helpers.go IsHugePageResourceName
 fn is_pages(resource: &str) -> bool {
     resource.starts_with("hugepages-")
@@ -128,10 +128,11 @@ impl Sharer {
         Self { pod: pod.clone(), claims, sizes }
     }
 
-    /// What the pod wants of a node where its claims get these devices; `None` where those take nothing.
+    /// Returns the pod's requests on a node where its claims get these devices; `None` if the
+    /// devices take nothing from the node.
     ///
     /// # Errors
-    /// Why the pod cannot have them so.
+    /// The reason the pod cannot have these devices there.
     // k8s: calculateAndCheckNodeAllocatableResources, getPodNodeAllocatableResourceFootprint
     pub(super) fn share(
         &self,
@@ -167,7 +168,7 @@ impl Sharer {
         self.total(statuses).map(Some)
     }
 
-    /// What the pod's status says of a claim.
+    /// Builds the entry of the pod's status for a claim.
     fn status(
         &self,
         claim: &ResourceClaim,
@@ -266,7 +267,7 @@ fn newest<'a>(
     all.max_by_key(|(generation, _)| *generation).map(|(_, device)| device)
 }
 
-/// What the devices of a claim take of their node; `None` where that is nothing that counts.
+/// Sums the amounts that the devices of a claim take from their node; `None` if nothing counts.
 // k8s: buildNodeAllocatableDRAInfo
 fn taken(
     claim: &ResourceClaim,
@@ -315,7 +316,7 @@ fn lack(wants: &Resources, has: &Numbers, pages: impl Fn(&str) -> (i64, i64)) ->
     for (name, wants, (all, _)) in lacks {
         reasons.push(format!("Insufficient {name}"));
         if wants > all {
-            // Whoever goes, it never has as much.
+            // The request exceeds the node's total, so no eviction helps.
             code = Code::UnschedulableAndUnresolvable;
         }
     }

@@ -1,4 +1,4 @@
-//! What devices take of their node: how much, for which containers, and whether that is there.
+//! Node-allocatable devices: amounts, containers that they count for, and fit on the node.
 // k8s: dynamicresources/nodeallocatabledynamicresources_test.go
 
 use std::rc::Rc;
@@ -43,7 +43,7 @@ fn given(devices: &[(&str, Value)]) -> AllocationResult {
 
 type Claims<'a> = &'a [(&'a str, &'a str, AllocationResult)];
 
-/// What a pod takes with claims of these names, which it has its own names for.
+/// Computes the share of a pod with claims of these names; the pod knows them by names of its own.
 fn share(pod: &Pod, claims: Claims, offers: &Offers) -> Result<Option<Share>, Unfit> {
     let claims: Vec<(String, Rc<ResourceClaim>, &AllocationResult)> = claims
         .iter()
@@ -130,7 +130,8 @@ fn a_capacity_of_which_nothing_is_consumed_takes_nothing_and_none_at_all_is_a_mi
     let why = "claim ns/x, device a: ConsumedCapacity is nil, but Capacity key 'cores' is set in \
         NodeAllocatableResourceMappings for resource cpu";
     assert_eq!(get(&[("b", Value::Null), ("a", Value::Null)]), json!({ "anywhere": why }));
-    // A device that nobody offers any more takes nothing, but for one beside another that does.
+    // A device that no slice lists any more takes nothing, unless another device of the claim takes
+    // something.
     assert_eq!(get(&[("gone", Value::Null)]), Value::Null);
     let why = "claim ns/x, device gone: device gone not found in pool p";
     let both = get(&[("a", json!({"cores": "1"})), ("gone", Value::Null)]);
@@ -237,8 +238,8 @@ fn cluster(has: Value, used: Value) -> Cluster {
     cluster
 }
 
-/// What devices take, what the node has, what it lacks, how hard that is, and what it lacks still once the
-/// other pod has gone.
+/// Amounts that devices take, amounts the node has, reasons, status code, and the reasons left once
+/// the other pod is removed.
 type Lack<'a> = (Value, Value, &'a [&'a str], Code, &'a [&'a str]);
 
 #[test]
@@ -283,7 +284,7 @@ fn a_node_lacks_what_is_not_left_and_whoever_goes_does_not_help_where_it_never_w
             hard,
             &["Insufficient hugepages-1Gi"],
         ),
-        // What nobody may take so is not looked at.
+        // A resource that devices cannot take from a node is ignored.
         (json!({"example.com/card": "2"}), json!({"example.com/card": "1"}), &[], soft, &[]),
     ];
     let used = json!({"cpu": "2", "ephemeral-storage": "1", "hugepages-2Mi": "4Mi"});

@@ -1,12 +1,12 @@
-//! Which devices claims get on a node.
+//! Allocates devices of a node to claims.
 //!
 //! ```text
 //!   slices ─pools─> what is near ─┐
 //!   claims ─prepare─> what they ask for ─search─> devices ─answer─> AllocationResults
 //! ```
-//! Input: claims without devices, a node, what is offered and what is taken. Output: an allocation
-//! for each claim, or why there is none. Owner: pure. Bounds: [`RESULTS_MAX`] devices a claim; the
-//! search tries every combination until one fits, or until its caller says that it is late or the
+//! Input: claims without devices, a node, offered and taken devices. Output: an allocation for each
+//! claim, or the reason there is none. Owner: pure. Bounds: [`RESULTS_MAX`] devices a claim; the
+//! search tries every combination until one fits, until its caller reports a timeout, or until the
 //! attempt has spent its budget.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating
 
@@ -29,16 +29,16 @@ use super::usage::Usage;
 // k8s: staging/src/k8s.io/api/resource/v1/types.go AllocationResultsMaxSize
 pub(super) const RESULTS_MAX: usize = 32;
 
-/// What is offered, taken and known.
+/// Offered and used devices, classes and compiled selectors.
 #[derive(Clone, Copy)]
 pub(crate) struct World<'a> {
     pub(crate) offers: &'a Offers,
     pub(crate) usage: &'a Usage,
     pub(crate) classes: &'a BTreeMap<String, Rc<DeviceClass>>,
     pub(crate) selectors: &'a Selectors,
-    /// What the attempt may spend.
+    /// Budget of the attempt.
     pub(crate) budget: &'a AttemptBudget,
-    /// Whether this node has taken too long.
+    /// Has the filter spent its time limit on this node?
     pub(crate) is_late: &'a dyn Fn() -> bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Failure {
     Nothing,
     /// The same, and some of it cannot be used.
     OnNode(String),
-    /// Nobody knows: the search took too long.
+    /// Undecided: the search ran into its time limit.
     Late,
     /// The same, of the attempt.
     Exhausted(Exhausted),

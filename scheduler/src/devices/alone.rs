@@ -1,8 +1,8 @@
-//! What claims get on one node, by objects alone.
+//! Test oracle: allocates devices of one node, from API objects only.
 //!
-//! Input: a node, classes, slices, what is taken. Output: devices, or why there are none. Owner: pure.
-//! Bounds: the objects; the search takes as long as it takes. The daemon does not come here: this is
-//! for comparing the same search with another allocator.
+//! Input: a node, classes, slices, used devices. Output: devices, or the reason there are none.
+//! Owner: pure. Bounds: the objects; the search has no time limit. The daemon does not use it: it
+//! exists to compare this search with another allocator.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -32,7 +32,7 @@ pub enum NoDevices {
     Anywhere(String),
 }
 
-/// What is offered on a node, and what of it is taken.
+/// Offered and used devices of one node.
 pub struct Alone {
     offers: Offers,
     classes: BTreeMap<String, Rc<DeviceClass>>,
@@ -115,12 +115,12 @@ impl Alone {
     }
 }
 
-/// What a selector says of a device.
+/// Result of a selector for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selected {
-    /// Whether it fits, or why that cannot be said.
+    /// Does the device match? An error says why the selector has no answer.
     pub fits: Result<bool, String>,
-    /// What upstream counts for that.
+    /// CEL cost as upstream counts it.
     pub cost: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Whether one node takes a pod whose devices take of it, by objects alone.
+//! Test oracle: fits a pod with node-allocatable devices on one node, from API objects only.
 //!
-//! Input: a node, the pods on it, what drivers offer, claims. Output: what the plugin says, what the pod's
-//! status is to say, and what the pod counts for there then. Owner: a test that compares the same with
-//! upstream's plugin. Bounds: the objects. The daemon does not come here.
+//! Input: a node, the pods on it, slices of drivers, claims. Output: the plugin's status, the pod's
+//! new status entries, and the requests that the pod then counts for. Owner: a test that compares
+//! them with upstream's plugin. Bounds: the objects. The daemon does not use it.
 
 use k8s_openapi::api::core::v1::{NodeAllocatableResourceClaimStatus, Pod};
 use pintle_api::informer::key_of;
@@ -20,16 +20,16 @@ use crate::watch::Thing;
 #[derive(Debug)]
 pub struct Shared(Mirror);
 
-/// What becomes of a pod there.
+/// Result of the plugin for a pod on the node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// Why the node does not take it, if it does not.
     pub status: Option<Status>,
-    /// What failed.
+    /// The error that ended the attempt.
     pub error: Option<String>,
-    /// What its status is to say.
+    /// The pod's new `nodeAllocatableResourceClaimStatuses`.
     pub statuses: Vec<NodeAllocatableResourceClaimStatus>,
-    /// What it counts for on the node.
+    /// Requests that the pod counts for on the node.
     pub requests: PodRequests,
 }
 
@@ -45,10 +45,10 @@ impl Shared {
         Self(mirror)
     }
 
-    /// What becomes of a pod without a node.
+    /// Runs the plugin for a pod without a node.
     ///
     /// # Errors
-    /// Why it cannot be read, or is looked at nowhere.
+    /// The pod cannot be decoded, or PreFilter rejects it.
     pub fn ask(&mut self, pod: &Pod) -> Result<Answer, String> {
         let mirror = &mut self.0;
         let spec = mirror.spec_of(pod, &key_of(pod)).ok_or("it cannot be read")?;
@@ -59,7 +59,7 @@ impl Shared {
         let status = plugin.filter(mirror.cluster.view(), &program, 0);
         let share = match status {
             None => plugin.at(0).ok().and_then(|given| given.share),
-            // Nobody asks for devices then.
+            // The pod asks for no devices then.
             Some(_) => None,
         };
         let statuses = share.map(|share| share.statuses.clone()).unwrap_or_default();

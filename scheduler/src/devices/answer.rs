@@ -1,6 +1,6 @@
-//! What is written of the devices that were found.
+//! Builds the AllocationResults of the devices that a search chose.
 //!
-//! Input: a search that ended well. Output: AllocationResults as the API has them. Owner: pure
+//! Input: a successful search. Output: AllocationResults as the API defines them. Owner: pure
 //! functions. Bounds: the claims.
 // k8s: structured/internal/incubating/allocator_incubating.go Allocate, createNodeSelector
 

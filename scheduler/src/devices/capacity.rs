@@ -1,7 +1,7 @@
-//! How much of a device that several may have is asked for, and whether that is left.
+//! Consumable capacity: amounts that requests take of shared devices, and whether they are left.
 //!
-//! Input: what a request asks for, what a device has and what of it is used. Output: amounts.
-//! Owner: pure functions. Bounds: 32 capacities a device.
+//! Input: a request's amounts, a device's capacity and the part in use. Output: amounts. Owner:
+//! pure functions. Bounds: 32 capacities a device.
 // k8s: structured/internal/incubating/consumable_capacity.go
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use pintle_api_types::quantity::Amount;
 
 use super::offer::{Capacity, Counters, Policy, amount};
 
-/// What a request takes of a device.
+/// Returns the amounts that a request takes of a device.
 // k8s: GetConsumedCapacityFromRequest, calculateConsumedCapacity
 pub(super) fn consumed(
     asked: Option<&CapacityRequirements>,
@@ -57,7 +57,8 @@ fn violates(taken: Amount, policy: &Policy) -> bool {
     !policy.values.is_empty() && !policy.values.contains(&taken)
 }
 
-/// Whether a device has what a request takes beside what is used, and is being given out.
+/// Does the device still have what a request takes, given the parts in use and allocated in this
+/// search?
 // k8s: CmpRequestOverCapacity
 pub(super) fn is_left(
     asked: Option<&CapacityRequirements>,

@@ -1,7 +1,8 @@
 //! Constraints among the devices of a claim.
 //!
-//! Input: devices as they are tried and given up. Output: whether they go together. Owner: one
-//! search. Bounds: the constraints of a claim, 32 of them.
+//! Input: devices, added and removed as the search tries them. Output: does the device meet the
+//! constraint with those already added? Owner: one search. Bounds: the constraints of a claim, 32
+//! of them.
 // k8s: structured/internal/{incubating/{allocator_incubating,constraint},experimental/constraint}.go
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +63,7 @@ impl Values {
         found.or_else(|| one(of.version.as_ref()).map(Self::Versions))
     }
 
-    /// What both have, if that is anything.
+    /// Returns the values that both attributes have, if any.
     fn common(&self, other: &Self) -> Option<Self> {
         fn both<T: Clone + Ord>(a: &BTreeSet<T>, b: &BTreeSet<T>) -> Option<BTreeSet<T>> {
             Some(a & b).filter(|both| !both.is_empty())
@@ -78,8 +79,8 @@ impl Values {
 }
 
 impl Constraint {
-    /// Reads one, about attributes that may be lists, or may not; `None` for a kind that nobody knows
-    /// here.
+    /// Reads a constraint; `lists` says if attributes may be lists. `None` for an unknown kind of
+    /// constraint.
     pub(super) fn read(constraint: &DeviceConstraint, lists: bool) -> Option<Self> {
         let (all, distinct) = (&constraint.match_attribute, &constraint.distinct_attribute);
         let (attribute, rule) = match (all, distinct) {
@@ -99,7 +100,7 @@ impl Constraint {
         self.requests.is_empty() || self.requests.iter().any(is_it)
     }
 
-    /// Takes a device, if it goes with the others.
+    /// Adds a device, if it meets the constraint with the others.
     pub(super) fn add(&mut self, request: &str, sub: Option<&str>, device: &Device) -> bool {
         if !self.is_about(request, sub) {
             return true;
@@ -170,7 +171,7 @@ fn is_known(a: &DeviceAttribute) -> bool {
     a.string.is_some() || a.int.is_some() || a.bool.is_some() || a.version.is_some()
 }
 
-/// Whether two have the same value; versions are compared as they are written.
+/// Do two attributes have the same value? Versions are compared as text.
 fn is_same(a: &DeviceAttribute, b: &DeviceAttribute) -> bool {
     match a {
         DeviceAttribute { string: Some(text), .. } => b.string.as_ref() == Some(text),

@@ -22,14 +22,14 @@ use super::known::Devices;
 use super::request::EXACT;
 use super::row::uuid;
 
-/// What a claim says that was made for extended resources.
+/// Annotation of a claim created for extended resources.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ExtendedResourceClaimAnnotation
 pub(crate) const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 /// A class may be asked for by its own name.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceDeviceClassPrefix
 const OF_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 
-/// Which class offers which extended resource: of several the newest.
+/// Maps each extended resource to its class; of several classes the newest wins.
 // k8s: dynamic-resource-allocation/deviceclass/extendedresourcecache
 pub(super) fn resources<'a>(
     classes: impl Iterator<Item = &'a Rc<DeviceClass>>,
@@ -51,13 +51,13 @@ pub(super) fn resources<'a>(
     found
 }
 
-/// Whether a claim was made for extended resources.
+/// Was the claim created for extended resources?
 pub(crate) fn is_of_resources(claim: &ResourceClaim) -> bool {
     let all = claim.metadata.annotations.as_ref();
     all.and_then(|all| all.get(EXTENDED)).is_some_and(|value| value == "true")
 }
 
-/// Whether somebody else than Kubernetes itself may name a resource so.
+/// Is this a valid name of an extended resource (not native to Kubernetes)?
 // k8s: pkg/apis/core/v1/helper/helpers.go IsExtendedResourceName, scheduler/util IsDRAExtendedResourceName
 fn is_extended(name: &str) -> bool {
     let is_native = !name.contains('/') || name.contains("kubernetes.io/");
@@ -77,7 +77,7 @@ struct Wanted {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Made {
     pub(crate) claim: Rc<ResourceClaim>,
-    /// Which request of it is whose.
+    /// Maps the claim's requests to containers and resources.
     pub(crate) mappings: Vec<ContainerExtendedResourceRequest>,
 }
 
@@ -88,14 +88,14 @@ type ByLack = HashMap<Vec<String>, Option<Rc<Made>>>;
 #[derive(Clone, Debug)]
 pub(super) struct Extended {
     wanted: Vec<Wanted>,
-    /// The claim of an earlier attempt: it has to go first.
+    /// The claim of an earlier attempt: it must be deleted first.
     pub(super) old: Option<Rc<ResourceClaim>>,
     metadata: ObjectMeta,
     containers: Rc<[Asking]>,
     made: RefCell<ByLack>,
 }
 
-/// What a container asks for.
+/// Extended resources that a container requests.
 #[derive(Clone, Debug)]
 struct Asking {
     name: String,
@@ -118,7 +118,7 @@ impl Asking {
 }
 
 impl Devices {
-    /// What a pod's extended resources mean to nodes.
+    /// Evaluates a pod's extended resources against all nodes.
     pub(super) fn extended(
         &self,
         pod: &Pod,
@@ -154,7 +154,7 @@ impl Devices {
         let metadata = ObjectMeta {
             namespace: pod.metadata.namespace.clone(),
             generate_name: Some(format!("{name}-extended-resources-")),
-            // Nobody has it: it tells this claim from others until it is made.
+            // A temporary UID, until the API server has created the claim.
             uid: Some(uuid()),
             annotations: Some([(EXTENDED.to_owned(), "true".to_owned())].into()),
             owner_references: Some(vec![owner]),

@@ -1,6 +1,6 @@
 //! Claims that belong to a group of pods: made for it, reserved for it, used by all its pods.
 //!
-//! Input: pods, groups, claims. Output: whose a claim is, and for whom it is reserved. Owner: pure
+//! Input: pods, groups, claims. Output: the owner of a claim, and its reservations. Owner: pure
 //! functions. Bounds: the claims that a group names.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/resourceclaim/resourceclaim.go
 
@@ -15,7 +15,7 @@ use pintle_api::informer::{ObjectKey, key_of};
 use super::known::{Claims, allocation};
 use super::look::is_reserved;
 
-/// What groups of pods are called in references.
+/// API names of a pod group in references.
 const API_GROUP: &str = "scheduling.k8s.io";
 const RESOURCE: &str = "podgroups";
 const KIND: &str = "PodGroup";
@@ -29,10 +29,10 @@ fn controller(claim: &ResourceClaim) -> Option<&OwnerReference> {
     owners.find(|owner| owner.controller == Some(true))
 }
 
-/// Whether a claim was made for a pod, or for its group where that may be.
+/// Was the claim created for this pod, or for its group if that is allowed?
 ///
 /// # Errors
-/// When it was not.
+/// The claim was not created for it.
 // k8s: resourceclaim.go IsForPod
 pub(super) fn is_for(pod: &Pod, claim: &ResourceClaim, of_groups: bool) -> Result<(), String> {
     let owner = controller(claim);
@@ -56,7 +56,7 @@ pub(super) fn is_for(pod: &Pod, claim: &ResourceClaim, of_groups: bool) -> Resul
     Err(format!("ResourceClaim {claim} was not created for Pod {pod} ({nobody})"))
 }
 
-/// Whether somebody who uses a claim is the group of this name.
+/// Is this consumer of a claim the group of this name?
 pub(super) fn is_it(user: &ResourceClaimConsumerReference, group: &str) -> bool {
     let of_kind = user.api_group.as_deref() == Some(API_GROUP) && user.resource == RESOURCE;
     of_kind && user.name == group
@@ -81,7 +81,8 @@ pub(super) fn user(
     })
 }
 
-/// Claims of a group that have devices and are reserved for it. None behind one whose name is not known.
+/// Returns the group's claims that are allocated and reserved for it; stops at a claim without a
+/// known name.
 // k8s: dynamicresources.go unreservePodGroupClaims
 pub(crate) fn reserved(group: &PodGroup, known: &Claims) -> Vec<Rc<ResourceClaim>> {
     let known = known.borrow();

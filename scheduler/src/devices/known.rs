@@ -1,8 +1,8 @@
-//! What is known of devices and of who has them.
+//! Cache of slices, classes, claims and devices in use.
 //!
-//! Input: slices, classes and claims as they are told; what was decided and is not written yet.
-//! Output: who has what, and the claims of pods. Owner: the mirror; pure but for the clock. Bounds:
-//! what the API server has.
+//! Input: slices, classes and claims from watches; allocations decided and not written yet. Output:
+//! devices in use, and the claims of pods. Owner: the cluster cache; pure but for the clock.
+//! Bounds: the objects of the API server.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dra_manager.go
 
 use std::cell::RefCell;
@@ -28,14 +28,14 @@ use super::users::Users;
 use super::{DeviceGates, extended};
 use crate::watch::{Kind, Thing};
 
-/// Claims by name, as the newest is that anybody told of.
+/// Claims by name, at the newest version that a watch, a list or a write returned.
 pub(crate) type Claims = Rc<RefCell<KnownClaims>>;
 
 /// Upstream's name of a change of a claim.
 const CLAIM_UPDATE: &str = "resource.k8s.io/ResourceClaimUpdate";
 /// Of a change of a slice.
 const SLICE_UPDATE: &str = "resource.k8s.io/ResourceSliceUpdate";
-/// Rules say something else of devices: upstream tells it as a change of their slices.
+/// Taint rules changed; upstream reports it as a change of slices.
 const TAINTED: Event = Event::Other(&[Plugin::DynamicResources], SLICE_UPDATE);
 
 /// See [`Claims`].
@@ -77,8 +77,8 @@ struct Given {
     number: u64,
 }
 
-/// Rows of nodes that meet a selector, and of which nodes: the selector is kept, so that its place in
-/// memory is nobody else's.
+/// Rows of nodes that meet a selector, at a node count. The selector is kept, so that its address
+/// stays unique.
 #[derive(Debug)]
 struct Reachable {
     _selector: Rc<NodeSelector>,
@@ -86,17 +86,17 @@ struct Reachable {
     rows: Rc<Bits>,
 }
 
-/// What is known.
+/// The cache.
 #[derive(Debug)]
 pub struct Devices {
     claims: Claims,
     written: HashMap<ObjectKey, Written>,
-    /// What lists said of claims that had been written here a moment before.
+    /// Listed versions of claims that were written here just before the list.
     outlived: HashMap<ObjectKey, ResourceClaim>,
     /// By uid of the claim: decided, and not known to be written.
     given: HashMap<String, Given>,
     last_given: u64,
-    /// Groups that were decided, and whether one is being decided.
+    /// Number of groups decided, and whether a group is being decided now.
     cycles: u64,
     is_of_group: bool,
     gates: DeviceGates,
@@ -105,7 +105,7 @@ pub struct Devices {
     /// Names of classes by the extended resource that they offer.
     pub(super) extended: BTreeMap<String, String>,
     pub(super) usage: Usage,
-    /// Pods whose devices take of their nodes.
+    /// Pods with node-allocatable devices.
     pub(crate) users: Users,
     pub(super) selectors: Selectors,
     reachable: HashMap<*const NodeSelector, Reachable>,
@@ -157,12 +157,12 @@ pub(crate) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
 }
 
 impl Devices {
-    /// The claims, which others may look at.
+    /// Returns the claims, shared with other plugins.
     pub(crate) fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// The time that claims tell.
+    /// Returns the time, by the clock that claims are stamped with.
     pub(crate) fn now(&self) -> SystemTime {
         (self.clock)()
     }
@@ -172,7 +172,7 @@ impl Devices {
         self.claims.borrow().get(key).cloned()
     }
 
-    /// Whether a claim is being given devices.
+    /// Is a claim being allocated (decided, and not known to be written)?
     pub(super) fn is_given(&self, claim: &ResourceClaim) -> bool {
         self.given.contains_key(uid(claim))
     }
@@ -182,18 +182,18 @@ impl Devices {
         self.claims.borrow_mut().of_groups = true;
     }
 
-    /// The gates, before any slice is told.
+    /// Sets the gates; must be called before the first slice.
     pub(crate) fn use_gates(&mut self, gates: DeviceGates) {
         self.gates = gates;
         self.selectors = Selectors::new(gates.lists);
     }
 
-    /// Whether rules that taint devices are told as well.
+    /// Are DeviceTaintRules watched?
     pub(crate) fn has_rules(&self) -> bool {
         self.gates.taint_rules
     }
 
-    /// Whether devices may take of the allocatable resources of their nodes.
+    /// May devices take allocatable resources of their nodes?
     pub(crate) fn takes_of_nodes(&self) -> bool {
         self.gates.allocatable
     }
@@ -224,7 +224,7 @@ impl Devices {
         (given.cycle.is_some() && given.cycle == self.cycle()).then_some(&given.allocation)
     }
 
-    /// Takes an object as it is now; who may be helped by it.
+    /// Adds or updates an object. Returns the event for queueing hints.
     pub(crate) fn set(&mut self, thing: Thing) -> Option<Event> {
         match thing {
             Thing::ResourceClaim(claim) => self.set_claim(*claim),
@@ -293,7 +293,7 @@ impl Devices {
         }
     }
 
-    /// Whether the known version of a claim was written here a moment ago.
+    /// Was the known version of a claim written here a moment ago?
     fn is_written_here(&self, key: &ObjectKey) -> bool {
         let known = self.claim(key).map(|claim| version(&claim.metadata));
         let written = self.written.get(key).filter(|written| Some(written.version) == known);
@@ -320,8 +320,8 @@ impl Devices {
         (!is_same).then(|| Event::ResourceClaim(key.as_str().into(), label))
     }
 
-    /// Takes what a write made of a claim. One whose end was told before the write's answer came stays
-    /// gone: nobody would tell of its end again.
+    /// Applies the answer of a write of a claim. A claim whose deletion was observed before the
+    /// answer stays deleted, because no second deletion event follows.
     // k8s: pkg/scheduler/util/assumecache/assume_cache.go Assume
     pub(crate) fn set_written(&mut self, claim: ResourceClaim) -> Option<Event> {
         let key = key_of(&claim);
@@ -345,14 +345,14 @@ impl Devices {
         }
     }
 
-    /// Takes the end of an object; who may be helped by it.
+    /// Removes an object. Returns the event for queueing hints.
     pub(crate) fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
         match kind {
             Kind::ResourceClaim => {
                 self.outlived.remove(key);
                 let old = self.claims.borrow_mut().all.remove(key)?;
                 self.count(&old, false);
-                // It gave them back before, if all was told.
+                // The deallocation was an event of its own, if it was observed.
                 let frees = allocation(&old).is_some() || extended::is_of_resources(&old);
                 let label = "resource.k8s.io/ResourceClaimDelete";
                 return frees.then_some(Event::Other(&[Plugin::DynamicResources], label));
@@ -407,13 +407,13 @@ impl Devices {
         number
     }
 
-    /// Whether it has no devices and nobody gives it any: they were given back.
+    /// Is the claim deallocated, and not being allocated?
     pub(crate) fn is_bare(&self, claim: &ResourceClaim) -> bool {
         allocation(claim).is_none() && !self.given.contains_key(uid(claim))
     }
 
-    /// A pod does not want a claim to be given what has this number any more. When nobody does, what it
-    /// says itself counts. What the claim is given for others meanwhile stays.
+    /// Withdraws one pod's interest in the pending allocation of this number. Without a pod left,
+    /// the claim's own status counts. A pending allocation of another number stays.
     // k8s: dra_manager.go MaybeRemoveClaimPendingAllocation
     pub(crate) fn take_back(&mut self, uid_of_claim: &str, number: u64) {
         match self.given.get_mut(uid_of_claim).filter(|given| given.number == number) {
@@ -423,7 +423,7 @@ impl Devices {
         }
     }
 
-    /// What a claim says itself counts, whoever was to use it.
+    /// Drops the pending allocation of a claim: from now on the claim's own status counts.
     pub(crate) fn is_written(&mut self, uid_of_claim: &str) {
         let Some(given) = self.given.remove(uid_of_claim) else { return };
         self.usage.remove(&given.allocation);

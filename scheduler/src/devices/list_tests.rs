@@ -8,7 +8,7 @@ use super::selectors::Selectors;
 use super::tests::{claim, exactly, own, read, selected, short, wants};
 use super::usage::Usage;
 
-/// What a claim gets of these devices, with the gate or without.
+/// Allocates a claim from these devices, with the gate for list attributes on or off.
 fn get(lists: bool, devices: &Value, devices_of_claim: Value) -> String {
     let mut offers = Offers::default();
     offers.set(Slice::read(&read(own("p", devices.clone())), lists));

@@ -1,4 +1,4 @@
-//! The claims of a pod before any node is looked at.
+//! PreEnqueue and PreFilter: the claims of a pod before any node is filtered.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PreEnqueue, PreFilter
 
 use std::cell::RefCell;
@@ -24,23 +24,23 @@ use super::row::Memory;
 use super::{groups, ready, request};
 use crate::volumes::Refused;
 
-/// Who may use a claim at most.
+/// Limit of consumers that a claim may be reserved for.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceClaimReservedForMaxSize
 const USERS_MAX: usize = 256;
 
 /// Work of reading a claim.
 const CLAIM_WORK: u64 = 64;
-/// What reading claims is for.
+/// Label of budget steps spent on reading claims.
 const READING: &str = "reading the pod's claims of devices";
 
-/// What devices may take: by the profile, and of the attempt.
+/// Limits of the plugin: from the profile, and the budget of the attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceLimits {
     /// Looking for devices on one node; zero for as long as it takes.
     pub filter: Duration,
     /// Until a node is ready to use devices.
     pub binding: Duration,
-    /// What the attempt may spend on all nodes.
+    /// Budget of the attempt for all nodes.
     pub budget: Rc<AttemptBudget>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Own {
     pub(super) claim: Rc<ResourceClaim>,
     /// The devices that it is being given with another pod of the group.
     pub(super) shared: Option<AllocationResult>,
-    /// For whom it is reserved, if not for the pod.
+    /// The consumer to reserve the claim for, if not the pod itself.
     pub(super) user: Option<ResourceClaimConsumerReference>,
     /// Where its devices can be used; `None` for everywhere, or where it has none yet.
     pub(super) reach: Option<Rc<Bits>>,
@@ -73,11 +73,11 @@ pub struct DeviceClaims {
     pub(super) uid: String,
     /// The same, where devices take of their nodes.
     pub(super) sharer: Option<Rc<Sharer>>,
-    /// What was found so far.
+    /// Results so far.
     pub(super) memory: RefCell<Memory>,
 }
 
-/// Whether a pod has claims of devices.
+/// Does the pod name ResourceClaims?
 pub(crate) fn has_claims(pod: &Pod) -> bool {
     !named(pod).is_empty()
 }
@@ -87,7 +87,8 @@ fn named(pod: &Pod) -> &[PodResourceClaim] {
     claims.unwrap_or_default()
 }
 
-/// The name of a claim, and whether it was made for the pod; `None` where there is to be none.
+/// Returns the name of a claim, and whether it was created for the pod; `None` if the pod needs
+/// none.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/resourceclaim/resourceclaim.go Name
 fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, bool)>, String> {
     let whose = key_of(pod);
@@ -145,13 +146,13 @@ fn named_claims_of<'a>(
     Ok(found)
 }
 
-/// Whether a pod uses a claim of this name, and has all its claims.
+/// Does the pod use a claim of this name, and do all its claims exist?
 pub(crate) fn uses(pod: &Pod, known: &Claims, claim: &str) -> bool {
     let all = claims_of(pod, known);
     all.is_ok_and(|all| all.iter().any(|own| key_of(&**own).as_str() == claim))
 }
 
-/// Whether a pod may use a claim already, itself or, where it has one, as one of a group of this name.
+/// Is the claim already reserved for the pod, or for its group?
 // k8s: resourceclaim.go IsReservedForPod
 pub(crate) fn is_reserved(claim: &ResourceClaim, uid: &str, group: Option<&str>) -> bool {
     let users = claim.status.as_ref().and_then(|status| status.reserved_for.as_ref());
@@ -160,10 +161,11 @@ pub(crate) fn is_reserved(claim: &ResourceClaim, uid: &str, group: Option<&str>)
 }
 
 impl Devices {
-    /// What a pod's claims leave it of the nodes; `None` for a pod without any.
+    /// Runs PreFilter: restricts the nodes to those that the pod's claims allow; `None` for a pod
+    /// without claims.
     ///
     /// # Errors
-    /// When they leave it none.
+    /// The claims allow no node.
     pub(crate) fn look(
         &mut self,
         (pod, resources): (&Pod, &[(String, i64)]),
@@ -230,7 +232,7 @@ impl Devices {
         }))
     }
 
-    /// A pod whose devices may take of its node.
+    /// Returns the pod's state if its devices may take allocatable resources of their node.
     fn sharer(
         &self,
         pod: &Pod,
@@ -243,7 +245,7 @@ impl Devices {
         takes.then(|| Rc::new(Sharer::new(pod, claims, resources, (&self.offers, cluster))))
     }
 
-    /// Whether a claim may be given devices at all.
+    /// Can the claim be allocated at all?
     fn is_possible(&self, claim: &ResourceClaim) -> Result<(), String> {
         let whose = name(claim);
         if self.is_given(claim) {

@@ -1,4 +1,4 @@
-//! Devices: what drivers offer, what claims ask for, and who gets which.
+//! Devices (DRA): slices of drivers, claims of pods, and allocation.
 //!
 //! ```text
 //!   slices, classes, rules ─> offer ─┐
@@ -40,7 +40,7 @@ mod tests;
 pub(crate) mod usage;
 pub(crate) mod users;
 
-/// Which of the gates of devices that are off where nobody asks for them are on.
+/// Feature gates of DRA that are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceGates {
     /// Rules that taint devices count (DRADeviceTaintRules).

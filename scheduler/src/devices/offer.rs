@@ -1,4 +1,4 @@
-//! What drivers offer: slices of pools, read once.
+//! ResourceSlices, parsed once.
 //!
 //! Input: ResourceSlices of the API. Output: the same with quantities as numbers and each device as
 //! selectors see it. Owner: the devices; pure. Bounds: what the API has; 128 devices a slice.
@@ -46,7 +46,7 @@ pub(super) enum Reach {
     Nodes(Rc<NodeSelector>),
     /// Each device says it.
     PerDevice,
-    /// A field that nobody knows here says it.
+    /// By a field that this version does not know: no node.
     Nowhere,
 }
 
@@ -60,7 +60,7 @@ impl Reach {
         }
     }
 
-    /// Whether a node is one of them.
+    /// Does it include the node?
     // k8s: structured/internal/incubating/pools_incubating.go NodeMatches
     pub(super) fn is(&self, place: &dyn Place) -> bool {
         match self {
@@ -72,11 +72,11 @@ impl Reach {
     }
 }
 
-/// A node that somebody wants to use devices on.
+/// A node on which devices are to be allocated.
 pub(crate) trait Place {
     /// Its name.
     fn name(&self) -> &str;
-    /// Whether it meets a selector of a slice or a device.
+    /// Does the node meet a selector of a slice or a device?
     fn meets(&self, selector: &Rc<NodeSelector>) -> bool;
 }
 
@@ -113,18 +113,18 @@ pub(super) struct Device {
     pub(super) reach: Reach,
     pub(super) attributes: BTreeMap<String, DeviceAttribute>,
     pub(super) capacity: BTreeMap<String, Capacity>,
-    /// Which counters it takes, by the name of their set.
+    /// Counters that it consumes, by the name of their set.
     pub(super) consumes: Vec<(String, Counters)>,
-    /// What its driver says against it, and what rules do.
+    /// Taints set by the driver; `ruled` are those of DeviceTaintRules.
     pub(super) taints: Vec<DeviceTaint>,
     pub(super) ruled: Vec<Rc<DeviceTaint>>,
-    /// Who has it is tied to the node.
+    /// Its allocation is bound to the node.
     pub(super) binds_to_node: bool,
     pub(super) conditions: Option<Vec<String>>,
     pub(super) failures: Option<Vec<String>>,
     /// Several claims may have parts of it.
     pub(super) is_shareable: bool,
-    /// What it takes of the node.
+    /// Amounts that it takes from the node.
     pub(super) takes: Takes,
     /// As selectors see it, or why they cannot.
     pub(super) value: Result<Value, String>,
@@ -137,7 +137,7 @@ pub(super) struct Capacity {
     pub(super) policy: Option<Policy>,
 }
 
-/// Which amounts may be asked for.
+/// Valid amounts of a request for capacity.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Policy {
     pub(super) default: Option<Amount>,
@@ -156,7 +156,7 @@ fn counters(all: &BTreeMap<String, Counter>) -> Counters {
 }
 
 impl Slice {
-    /// Reads a slice of devices whose attributes may be lists, or may not.
+    /// Parses a slice; `lists` says if attributes may be lists.
     pub(super) fn read(slice: &ResourceSlice, lists: bool) -> Self {
         let spec = &slice.spec;
         let (driver, pool): (Rc<str>, Rc<str>) =
@@ -232,7 +232,7 @@ impl Device {
         }
     }
 
-    /// Whether a request may not have it.
+    /// Do its taints keep the request off?
     pub(super) fn keeps_off(&self, request: &Request) -> bool {
         let ruled = self.ruled.iter().map(|taint| &**taint);
         request.is_kept_off(self.taints.iter().chain(ruled))
@@ -264,7 +264,7 @@ impl Capacity {
     }
 }
 
-/// What selectors see under `device`.
+/// Builds the CEL variable `device`.
 // k8s: cel/compile.go DeviceMatches, getAttributeValue
 pub(super) fn value(device: &api::Device, driver: &str, lists: bool) -> Result<Value, String> {
     let attribute = |(name, attribute): (&String, &DeviceAttribute)| {
@@ -320,7 +320,7 @@ fn list(attribute: &DeviceAttribute) -> Option<Result<Vec<Value>, String>> {
     })
 }
 
-/// Values by domain and name; whoever asks for a domain that is not there finds an empty one.
+/// Groups values by domain and name; an unknown domain reads as an empty map.
 fn by_domain(all: Vec<(String, Value)>, driver: &str) -> Value {
     let mut domains: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
     for (full, value) in all {
@@ -368,7 +368,7 @@ impl Offers {
         }
     }
 
-    /// A rule is as it is now, or gone: whether any device has other taints than before.
+    /// Adds, replaces or removes a rule. Returns true if the taints of any device changed.
     // k8s: resourceslice/tracker/tracker.go deviceTaintUpdate, syncSlice
     pub(super) fn set_rule(&mut self, name: &str, rule: Option<Rule>) -> bool {
         let new = rule.clone();

@@ -23,11 +23,11 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// Whether devices of a pool may be taken.
+/// State of a pool: may its devices be allocated?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Good,
-    /// Some of its slices were not told yet.
+    /// Some of its slices were not observed yet.
     Incomplete,
     /// Its slices contradict each other.
     Invalid,
@@ -40,7 +40,7 @@ pub(super) struct Pool {
     pub(super) state: State,
     /// Slices with devices for the node, by name.
     pub(super) near: Vec<Rc<Slice>>,
-    /// The others, whose devices take of the same counters.
+    /// Slices for other nodes, whose devices consume the same counters.
     pub(super) far: Vec<Rc<Slice>>,
     /// Counters by the name of their set.
     pub(super) counters: BTreeMap<String, Counters>,
@@ -58,7 +58,8 @@ impl Pool {
     }
 }
 
-/// The pools of a node: by driver and name, those last whose devices are not ready at once.
+/// Returns the pools of a node by driver and name; pools with devices that have binding conditions
+/// come last.
 pub(super) fn pools(offers: &Offers, place: &dyn Place) -> Vec<Pool> {
     let mut found: BTreeMap<PoolId, Vec<Rc<Slice>>> = BTreeMap::new();
     for slice in offers.near(place.name()).filter(|slice| is_near(slice, place)) {

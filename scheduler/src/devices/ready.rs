@@ -1,4 +1,4 @@
-//! Whether the devices of a claim are ready to be used on their node.
+//! Binding conditions: are the devices of a claim ready on their node?
 //!
 //! Input: claims with devices, the time. Output: yes, not yet, or why never. Owner: pure functions.
 // k8s: dynamicresources.go isClaimReadyForBinding, isClaimTimeout
@@ -16,7 +16,7 @@ use super::known::allocation;
 pub(crate) enum Readiness {
     Ready,
     Waits,
-    /// Somebody said that they will not be.
+    /// The driver reported a failure condition.
     Failed(String),
     /// The claim is there no more, or its devices are not.
     Gone(String),
@@ -32,7 +32,7 @@ fn conditions(device: &DeviceRequestAllocationResult) -> &[String] {
     device.binding_conditions.as_deref().unwrap_or_default()
 }
 
-/// Whether somebody has to make devices ready.
+/// Do any of the claim's devices have binding conditions?
 pub(crate) fn has_conditions(claim: &ResourceClaim) -> bool {
     results(claim).any(|device| !conditions(device).is_empty())
 }
@@ -51,7 +51,7 @@ fn status_of<'a>(
     all.iter().find(|status| (&status.driver, &status.pool, &status.device) == id)
 }
 
-/// Whether a claim's devices are ready; one without devices waits for them.
+/// Returns the readiness of a claim's devices; a claim without devices waits for them.
 pub(crate) fn readiness(claim: &ResourceClaim) -> Readiness {
     if allocation(claim).is_none() {
         return Readiness::Waits;
@@ -75,13 +75,13 @@ pub(crate) fn readiness(claim: &ResourceClaim) -> Readiness {
     Readiness::Ready
 }
 
-/// Whether its devices have been waited for too long.
+/// Has the claim waited for its devices for too long?
 fn is_late(claim: &ResourceClaim, most: Duration, now: SystemTime) -> bool {
     time_left(claim, most, now) == Some(None)
 }
 
-/// How long its devices will be waited for, from when it was given them; nothing when that is over.
-/// `None` for a claim that nobody waits for.
+/// Returns the time left to wait for its devices, counted from their allocation; `Some(None)` once
+/// that is over, `None` for a claim that has nothing to wait for.
 pub(crate) fn time_left(
     claim: &ResourceClaim,
     most: Duration,
@@ -93,7 +93,7 @@ pub(crate) fn time_left(
     waits.then(|| until.duration_since(now).ok())
 }
 
-/// Whether a claim should look for other devices.
+/// Should the claim be allocated other devices?
 pub(super) fn is_broken(claim: &ResourceClaim, most: Duration, now: SystemTime) -> bool {
     match readiness(claim) {
         Readiness::Ready => false,

@@ -17,7 +17,7 @@ pub(super) struct Request<'a> {
     pub(super) class: &'a str,
     pub(super) mode: &'a str,
     pub(super) count: i64,
-    /// It watches over devices, whoever has them.
+    /// Admin access: it monitors devices, even those in use.
     pub(super) is_admin: bool,
     pub(super) selectors: &'a [DeviceSelector],
     pub(super) tolerations: &'a Option<Vec<DeviceToleration>>,
@@ -68,7 +68,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The name under which a result says whose it is.
+    /// Returns the request's name as results report it (`parent/sub`).
     pub(super) fn full_name(&self) -> String {
         let parent = self.parent.map(|parent| format!("{parent}/"));
         format!("{}{}", parent.unwrap_or_default(), self.name)
@@ -79,7 +79,7 @@ impl<'a> Request<'a> {
         self.parent.map_or((self.name, None), |parent| (parent, Some(self.name)))
     }
 
-    /// Whether one of a device's taints keeps it off.
+    /// Does one of the device's taints keep the request off?
     // k8s: structured/internal/incubating/allocator_incubating.go taintPreventsAllocation
     pub(super) fn is_kept_off<'t>(&self, taints: impl Iterator<Item = &'t DeviceTaint>) -> bool {
         let is_hard =
@@ -106,7 +106,7 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
         }
 }
 
-/// What a claim asks for.
+/// Returns the device part of a claim's spec.
 pub(super) fn asked(claim: &ResourceClaim) -> Option<&DeviceClaim> {
     claim.spec.devices.as_ref()
 }

@@ -1,9 +1,10 @@
-//! What a pod's claims say of single nodes: which have the devices, and how good these are.
+//! Filter, PostFilter and Score of a pod's claims: which nodes have the devices, and how well they
+//! fit.
 //!
-//! Input: what is known of devices, a pod's claims, rows that other plugins left. Output: statuses,
-//! scores, and the devices of the node that is chosen. Owner: one decision. Bounds: each row is looked at
-//! once a decision, for `DeviceLimits::filter` at most, and all of them for the budget of the attempt;
-//! the first that takes more ends the attempt.
+//! Input: known devices, a pod's claims, rows that passed other plugins. Output: statuses, scores,
+//! and the devices of the chosen node. Owner: one decision. Bounds: each row is filtered once a
+//! decision, for `DeviceLimits::filter` at most, and all rows together within the budget of the
+//! attempt; the first row over the budget ends the attempt.
 // k8s: dynamicresources.go Filter, PostFilter, Score
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -30,7 +31,7 @@ use super::offer::Place;
 use super::request::requests;
 use crate::cycle::Reserve;
 
-/// What a plugin gives a node at most.
+/// Highest score of a node.
 const SCORE_MAX: i64 = 100;
 /// Why a node is rejected that claims with devices cannot be used on.
 const UNAVAILABLE: &str = "resourceclaim not available on the node";
@@ -38,14 +39,14 @@ const UNAVAILABLE: &str = "resourceclaim not available on the node";
 // k8s: staging/src/k8s.io/api/resource/v1/types.go FirstAvailableDeviceRequestMaxSize
 const ALTERNATIVES_MAX: usize = 8;
 
-/// What claims get on a node.
+/// Devices that claims get on a node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     /// Devices for the claims that want some, in their order.
     pub(super) devices: Vec<AllocationResult>,
-    /// The claim that is made for extended resources, whose devices come last.
+    /// The claim to create for extended resources; its devices come last.
     pub(super) extended: Option<Rc<Made>>,
-    /// What of the node they take with the pod.
+    /// The pod's requests on the node, with what the devices take.
     pub(crate) share: Option<Rc<Share>>,
 }
 
@@ -59,18 +60,18 @@ struct Seen {
     is_unavailable: bool,
 }
 
-/// What they get, or why nothing.
+/// The devices, or the status of the rejection.
 type Found = Result<Given, Status>;
 
-/// What was found of rows in one decision.
+/// Results by row within one decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// What was seen there, or why it has no devices.
+    /// Devices found, or the rejection.
     rows: HashMap<u32, Result<Seen, Status>>,
     scores: HashMap<u32, i64>,
-    /// Claims whose devices are no good on some node, by number.
+    /// Indexes of claims whose devices cannot be used on some node.
     unavailable: BTreeSet<usize>,
-    /// What failed: nobody else is looked at.
+    /// The error that ends the attempt.
     error: Option<String>,
 }
 
@@ -112,12 +113,12 @@ impl DeviceClaims {
         OfDevices { devices, claims: self }
     }
 
-    /// What failed while nodes were looked at.
+    /// Returns the error of the filter, if it failed.
     pub fn error(&self) -> Option<String> {
         self.memory.borrow().error.clone()
     }
 
-    /// Nodes are looked at again, other ones than before: what was found of claims there counts no more.
+    /// Forgets which claims had unusable devices, because other nodes are filtered next.
     pub(crate) fn forget_unavailable(&self) {
         self.memory.borrow_mut().unavailable.clear();
     }
@@ -133,7 +134,7 @@ impl DeviceClaims {
         self.all.iter().map(|own| (Rc::clone(&own.claim), one(own))).collect()
     }
 
-    /// What has to be written for a node with these devices.
+    /// Returns the writes needed to reserve these devices on a node.
     pub(crate) fn reserves(&self, given: Given) -> Vec<Reserve> {
         let own = self.with(&given).into_iter().zip(&self.all);
         let own = own.map(|((claim, allocation), own)| {
@@ -149,8 +150,8 @@ impl DeviceClaims {
         own.chain(made).collect()
     }
 
-    /// A claim that keeps the pod off nodes and is nobody else's: it might do better without its
-    /// devices.
+    /// Returns a claim to deallocate: its devices keep the pod off nodes, and no other consumer
+    /// uses it.
     pub(crate) fn to_give_back(&self) -> Option<Rc<ResourceClaim>> {
         let old = || self.extended.as_ref()?.old.clone();
         let memory = self.memory.borrow();
@@ -227,7 +228,8 @@ impl OfDevices<'_> {
         }
     }
 
-    /// The same whether the claims that have some can be used there or not.
+    /// Finds devices for the row; whether claims that are already allocated fit there is not
+    /// checked.
     fn get(&self, row: u32) -> Found {
         if let Some(error) = self.claims.error() {
             return Err(rejected(&error));
@@ -257,11 +259,11 @@ impl OfDevices<'_> {
             let known = (&*self.claims.uid, &key_of(&*own.claim));
             self.devices.users.refusal(known, self.name(row), &is_gone)
         })?;
-        // Extended resources are looked at before.
+        // A rejection for extended resources takes precedence.
         Some(self.made(row).err().unwrap_or_else(|| rejected(&why)))
     }
 
-    /// What of the node the pod takes with these devices.
+    /// Computes the pod's requests on the node with these devices.
     fn share(&self, row: u32, given: &Given) -> Result<Option<Rc<Share>>, Status> {
         let Some(sharer) = &self.claims.sharer else { return Ok(None) };
         let own = self.claims.with(given);
@@ -280,14 +282,14 @@ impl OfDevices<'_> {
         self.claims.names.get(row as usize).map_or("", |name| name)
     }
 
-    /// Nobody is looked at any more.
+    /// Records the error that ends the attempt.
     fn fails(&self, error: &str) -> Status {
         let error = format!("running {:?} filter plugin: {error}", "DynamicResources");
         self.claims.memory.borrow_mut().error.get_or_insert_with(|| error.clone());
         rejected(&error)
     }
 
-    /// Claims whose devices are no good on a node, by number.
+    /// Returns indexes of claims whose devices cannot be used on a node.
     fn unavailable(&self, row: u32) -> impl Iterator<Item = usize> {
         let is_off =
             move |own: &Own| own.is_broken || own.reach.as_ref().is_some_and(|rows| !rows.get(row));

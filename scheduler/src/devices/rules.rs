@@ -16,7 +16,8 @@ use serde::Deserialize;
 
 use super::offer::DeviceId;
 
-/// A rule without what no decision reads: its status tells of evictions, again and again.
+/// A DeviceTaintRule without its status, because no decision reads it and evictions update it
+/// often.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct LeanRule {
     #[serde(default)]
@@ -67,7 +68,7 @@ impl Rule {
         }
     }
 
-    /// Whether a device is one of those that it selects.
+    /// Does the rule select the device?
     // k8s: tracker.go applyPatches
     pub(super) fn selects(&self, id: &DeviceId) -> bool {
         let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|w| w == has);
@@ -93,7 +94,7 @@ impl Rules {
         self.0.keys()
     }
 
-    /// What they say of a device.
+    /// Returns the taints that rules add to a device.
     pub(super) fn taints(&self, id: &DeviceId) -> Vec<Rc<DeviceTaint>> {
         let all = self.0.values().filter(|rule| rule.selects(id));
         all.map(|rule| Rc::clone(&rule.taint)).collect()

@@ -28,7 +28,7 @@ use super::usage::Parts;
 const STEPS_UNSEEN: u64 = 64;
 /// Work of a step.
 const STEP_WORK: u64 = 32;
-/// What steps are for.
+/// Label of budget steps spent on the search.
 pub(super) const SEARCHING: &str = "searching for devices";
 
 /// A request, or an alternative of one, of a claim.
@@ -47,13 +47,13 @@ pub(super) struct Spot {
     pub(super) device: usize,
 }
 
-/// What a request asks for.
+/// A request, or one alternative of it.
 #[derive(Clone, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) request: Request<'a>,
     pub(super) class: Rc<DeviceClass>,
     pub(super) count: usize,
-    /// Which, where all are wanted.
+    /// The devices, for allocation mode All.
     pub(super) all: Vec<Spot>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Asked<'a> {
 pub(super) struct Chosen {
     pub(super) key: Key,
     pub(super) spot: Spot,
-    /// What it has of it, where several may.
+    /// The amounts taken, if the device is shared.
     pub(super) part: Option<Counters>,
 }
 
@@ -93,7 +93,7 @@ enum Open {
     Device { key: Key, number: usize, next: Option<Spot> },
 }
 
-/// What is done next.
+/// Next step of the search.
 enum Next {
     /// A request of a claim.
     Request(usize, usize),
@@ -117,11 +117,11 @@ pub(super) struct Search<'a> {
     /// By claim, request and alternative.
     pub(super) requests: Vec<Vec<Vec<Rc<Asked<'a>>>>>,
     pub(super) constraints: Vec<Vec<Constraint>>,
-    /// Which alternative was chosen, by claim and request.
+    /// Chosen alternatives, by claim and request.
     pub(super) selected: HashMap<(usize, usize), usize>,
     pub(super) results: Vec<Vec<Chosen>>,
     fits: HashMap<(Key, Spot), bool>,
-    /// Which claims are being given a device.
+    /// Claims that get the device in this search.
     giving: HashMap<DeviceId, BTreeSet<usize>>,
     parts: HashMap<DeviceId, Parts>,
     /// Counters of pools before this search, and what it takes of them.
@@ -155,8 +155,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether there is a solution: it is in `results`. What is open is kept here and not on the
-    /// stack: a pod may name any number of claims.
+    /// Runs the search; true if there is a solution, which is then in `results`. Open steps are
+    /// kept here and not on the stack, because a pod may name any number of claims.
     pub(super) fn run(&mut self) -> Result<bool, Stop> {
         let mut open = Vec::new();
         let mut next = Next::Request(0, 0);
@@ -182,7 +182,7 @@ impl<'a> Search<'a> {
         &self.slice(spot).devices[spot.device]
     }
 
-    /// Goes on with a request of a claim, its first alternative first.
+    /// Continues with a request of a claim, its first alternative first.
     fn request(&mut self, claim: usize, request: usize, open: &mut Vec<Open>) -> Next {
         let Some(requests) = self.requests.get(claim) else { return Next::Back(Ok(true)) };
         let Some(subs) = requests.get(request) else {
@@ -309,7 +309,7 @@ impl<'a> Search<'a> {
         Ok(self.fits(&asked, key, spot)? && self.has_capacity(&asked, spot))
     }
 
-    /// Whether somebody has the device, or the claim itself where it only watches over it.
+    /// Is the device in use? For admin access: is it already allocated to this claim?
     fn is_in_use(&self, key: Key, spot: Spot) -> bool {
         let asked = &self.requests[key.claim][key.request][key.sub];
         let device = self.device(spot);
@@ -323,7 +323,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether class, request and device allow it.
+    /// Do the selectors of class and request match the device?
     // k8s: allocator_incubating.go isSelectable
     pub(super) fn fits(&mut self, asked: &Asked, key: Key, spot: Spot) -> Result<bool, Stop> {
         if let Some(known) = self.fits.get(&(key, spot)) {
@@ -349,7 +349,7 @@ impl<'a> Search<'a> {
         Ok(found)
     }
 
-    /// Whether as much of it is left as is asked for.
+    /// Is enough of the device's capacity left for the request?
     pub(super) fn has_capacity(&self, asked: &Asked, spot: Spot) -> bool {
         let device = self.device(spot);
         let used = [self.world.usage.parts(&device.id), self.parts.get(&device.id)];
@@ -383,7 +383,8 @@ impl<'a> Search<'a> {
                 device.id
             )));
         }
-        // Only now: a constraint that is against it is told, whether or not enough of it is left.
+        // Capacity is checked after constraints, because a violated constraint is an error even
+        // without capacity.
         if !self.has_capacity(&asked, spot) {
             self.constraints[key.claim].iter_mut().for_each(|one| one.remove(parent, sub));
             self.give_counters_back(spot.pool, device);
@@ -424,7 +425,7 @@ impl<'a> Search<'a> {
         self.give_counters_back(spot.pool, device);
     }
 
-    /// Whether a device takes of the counters: not where others have a part of it already.
+    /// Does the device consume counters? Not if another claim already has a part of it.
     fn counts(&self, device: &Device) -> bool {
         let is_shared = device.is_shareable
             && (self.world.usage.parts(&device.id).is_some()
@@ -446,7 +447,7 @@ impl<'a> Search<'a> {
             let sum = taken.get(name).map_or(*amount, |sum| *sum + *amount);
             left.get(name).is_some_and(|left| sum <= *left)
         });
-        // A counter of which more is used than there is keeps everybody off.
+        // An overdrawn counter blocks all devices of the pool.
         let is_good = is_left && !left.values().any(|left| left.is_negative());
         if is_good {
             for (name, amount) in needs {
@@ -479,7 +480,7 @@ fn needs(device: &Device) -> Vec<((String, String), Amount)> {
     device.consumes.iter().flat_map(of_set).collect()
 }
 
-/// What the devices that somebody has leave of a pool's counters.
+/// Returns a pool's counters less those of allocated devices.
 fn left(pool: &Pool, world: &World) -> PoolCounters {
     let mut left = PoolCounters::new();
     for (set, counters) in &pool.counters {

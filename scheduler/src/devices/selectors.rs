@@ -34,7 +34,7 @@ const ERRORS_MAX: usize = 16;
 const ERROR_BYTES: usize = 1 << 12;
 /// Work of reading a byte of an expression.
 const READ_WORK: u64 = 100;
-/// What reading one is for.
+/// Label of budget steps spent on compiling.
 const COMPILING: &str = "compiling CEL expressions";
 
 /// An expression, and what it said.
@@ -102,17 +102,17 @@ pub(crate) struct Selectors {
 pub(super) struct Origin<'a> {
     /// The namespace of the claim; none for a class.
     pub(super) namespace: &'a str,
-    /// What errors call it.
+    /// Subject of error messages.
     pub(super) whose: &'a dyn Fn() -> String,
 }
 
 impl Selectors {
-    /// None yet; of devices whose attributes may be lists, or may not.
+    /// Creates an empty cache; `lists` says if attributes may be lists.
     pub(super) fn new(lists: bool) -> Self {
         Self { lists, ..Self::default() }
     }
 
-    /// Whether attributes may be lists.
+    /// May attributes be lists?
     pub(super) fn have_lists(&self) -> bool {
         self.lists
     }
@@ -178,10 +178,10 @@ impl Selectors {
         }
     }
 
-    /// Whether a device meets all of these.
+    /// Does a device match all selectors?
     ///
     /// # Errors
-    /// When one has no answer for it, or none within the limits.
+    /// A selector fails on it, or exceeds its limits.
     // k8s: structured/internal/incubating/allocator_incubating.go selectorsMatch
     pub(super) fn all_match(
         &self,
@@ -236,7 +236,7 @@ fn bytes(share: &Share) -> usize {
     share.keys().map(String::len).sum()
 }
 
-/// Drops the expression that was used longest ago; whether there was one.
+/// Drops the least recently used expression; false if there was none.
 fn drop_oldest(share: &mut Share) -> bool {
     let oldest = share.iter().min_by_key(|(_, known)| known.used.get());
     let oldest = oldest.map(|(text, _)| text.clone());

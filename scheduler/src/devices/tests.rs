@@ -62,7 +62,7 @@ pub(super) fn wants(requests: Value) -> Vec<ResourceClaim> {
     vec![claim("claim", json!({ "requests": requests }))]
 }
 
-/// What claims get of slices, beside what is taken.
+/// Allocates claims from slices, with the `taken` devices in use.
 fn get(
     slices: Vec<Value>,
     taken: &[&str],
@@ -531,7 +531,7 @@ fn parts_of_a_device_share_its_counters() {
         let found = get(vec![counters.clone(), parts(devices.clone())], &taken, request(count));
         assert_eq!(short(&found), want, "{taken:?} {count}");
     }
-    // One that takes of counters that nobody has makes the whole pool useless.
+    // A device that consumes an unknown counter set invalidates the whole pool.
     let odd = json!([{"name": "a", "consumesCounters": [{"counterSet": "other", "counters": {}}]}]);
     let found = get(vec![counters, parts(odd)], &[], request(1));
     assert_eq!(short(&found), "OnNode(\"invalid resource pools were encountered\")");

@@ -1,7 +1,7 @@
-//! Which devices are taken.
+//! Devices in use.
 //!
-//! Input: allocations of claims, as they come and go. Output: devices that somebody has, and how
-//! much of those that several may have. Owner: the devices; pure. Bounds: 32 devices a claim.
+//! Input: allocations of claims, added and removed. Output: devices in exclusive use, and the used
+//! capacity of shared ones. Owner: the devices; pure. Bounds: 32 devices a claim.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/allocateddevices.go
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use pintle_api_types::quantity::Amount;
 
 use super::offer::{Counters, DeviceId, amount};
 
-/// Who has what.
+/// Allocated devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
     /// How many claims have a device for themselves: more than one only by mistake.
@@ -19,7 +19,7 @@ pub(crate) struct Usage {
     parts: HashMap<DeviceId, Parts>,
 }
 
-/// What claims have of a device.
+/// Parts of a shared device that claims use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     claims: usize,
@@ -36,7 +36,7 @@ impl Parts {
         }
     }
 
-    /// One claim less; whether that was the last one.
+    /// Removes one claim's share; true if it was the last one.
     pub(super) fn remove(&mut self, used: &BTreeMap<String, Amount>) -> bool {
         self.claims = self.claims.saturating_sub(1);
         for (name, amount) in used {
@@ -97,17 +97,17 @@ impl Usage {
         }
     }
 
-    /// Somebody has it for himself.
+    /// Is the device in exclusive use?
     pub(super) fn is_taken(&self, device: &DeviceId) -> bool {
         self.whole.contains_key(device)
     }
 
-    /// What is used of one that several may have; `None` while nobody has any of it.
+    /// Returns the used parts of a shared device; `None` if it is unused.
     pub(super) fn parts(&self, device: &DeviceId) -> Option<&Parts> {
         self.parts.get(device)
     }
 
-    /// Somebody has it, or a part of it.
+    /// Is the device in use, whole or in part?
     pub(super) fn is_used(&self, device: &DeviceId) -> bool {
         self.is_taken(device) || self.parts.contains_key(device)
     }

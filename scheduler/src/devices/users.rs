@@ -1,8 +1,8 @@
-//! Pods on nodes whose claims have devices that take of the node: no other pod there may use such a claim.
+//! Claims with node-allocatable devices may be used by one pod per node.
 //!
-//! Input: pods that have a node, or are assumed to have one, with what their status says of such claims.
-//! Output: who else uses a claim on a node. Owner: what is known of devices. Bounds: such pods. Only
-//! behind the gate DRANodeAllocatableResources.
+//! Input: pods bound to or assumed on a node, with their status entries for such claims. Output:
+//! other users of a claim on a node. Owner: the cache of devices. Bounds: such pods. Only behind
+//! the gate DRANodeAllocatableResources.
 // k8s: pkg/scheduler/framework/types.go updateNodeAllocatableDRAClaimState
 
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +18,7 @@ struct User {
     claims: Vec<ObjectKey>,
 }
 
-/// A pod that is thought away.
+/// A pod removed in a dry run.
 #[derive(Debug)]
 pub(crate) struct Away(Rc<str>, User);
 
@@ -30,7 +30,7 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// A pod is on a node, and this is what it says of its claims, which are in its namespace.
+    /// Records a pod on a node with the status entries of its claims, which are in its namespace.
     pub(crate) fn put(
         &mut self,
         (uid, namespace): (&str, &str),
@@ -46,7 +46,7 @@ impl Users {
         }
     }
 
-    /// A pod is on no node any more.
+    /// Removes a pod from its node.
     pub(crate) fn take(&mut self, uid: &str) -> Option<Away> {
         let (uid, user) = self.pods.remove_entry(uid)?;
         for claim in &user.claims {
@@ -60,7 +60,7 @@ impl Users {
         Some(Away(uid, user))
     }
 
-    /// Puts it back.
+    /// Puts a removed pod back.
     pub(crate) fn put_back(&mut self, Away(uid, user): Away) {
         for claim in &user.claims {
             self.by_claim.entry(claim.clone()).or_default().insert(Rc::clone(&uid));
@@ -68,7 +68,8 @@ impl Users {
         self.pods.insert(uid, user);
     }
 
-    /// Why a pod may not use a claim on a node, once some have gone from there.
+    /// Returns the reason a pod may not use a claim on a node, once the pods of `is_gone` have
+    /// left.
     // k8s: nodeallocatabledynamicresources.go validateNodeAllocatableDRAClaimSharing
     pub(super) fn refusal(
         &self,

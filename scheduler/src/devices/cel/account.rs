@@ -1,7 +1,7 @@
-//! What one evaluation may spend.
+//! Limits of one evaluation.
 //!
-//! Input: charges, each before the work or the memory that it pays for. Output: whether the evaluation
-//! may go on. Owner: one evaluation. Bounds: `COST_MAX` of upstream's units, [`BYTES_MAX`] bytes,
+//! Input: charges, each before the work or the memory that it pays for. Output: may the evaluation
+//! continue? Owner: one evaluation. Bounds: `COST_MAX` of upstream's units, [`BYTES_MAX`] bytes,
 //! `TEXT_BYTES` of one text, [`DEPTH_MAX`] calls within each other, and what the attempt has left.
 //! Two accounts, because upstream's units count what an expression is written to do and not what it
 //! takes here: they decide which answers there are, the attempt's budget decides how long it may take.
@@ -25,7 +25,7 @@ const DEPTH_MAX: usize = 1_000;
 const LATE_EVERY: u64 = 4_096;
 /// Bytes that are read or copied for one unit of work.
 const BYTES_OF_UNIT: u64 = 16;
-/// What is being paid for.
+/// Label of budget steps spent on evaluation.
 const PURPOSE: &str = "evaluating CEL expressions";
 
 /// The bounds that an evaluation shares with others.
@@ -33,7 +33,7 @@ const PURPOSE: &str = "evaluating CEL expressions";
 pub(crate) struct Limits<'a> {
     /// Of the attempt.
     pub(crate) budget: &'a AttemptBudget,
-    /// Whether the node has taken too long.
+    /// Has the filter spent its time limit on this node?
     pub(crate) is_late: &'a dyn Fn() -> bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Account<'a> {
     end: Cell<Option<End>>,
 }
 
-/// Whether a charge was accepted; the text of the error where it was not.
+/// Result of a charge: accepted, or the text of the error.
 pub(super) type Paid = Result<(), String>;
 
 impl<'a> Account<'a> {
@@ -143,7 +143,7 @@ impl<'a> Account<'a> {
         found
     }
 
-    /// What a limit makes of a result.
+    /// Replaces a result by the limit that ended the evaluation, if one did.
     pub(super) fn ended(&self, found: Result<Value, String>) -> Result<Value, Unanswered> {
         match self.end.get() {
             None => found.map_err(Unanswered::Error),
@@ -153,7 +153,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// What was charged, in upstream's units.
+    /// Returns the cost so far, in upstream's units.
     pub(super) fn cost(&self) -> u64 {
         self.cost.get()
     }

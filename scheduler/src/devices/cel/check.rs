@@ -1,8 +1,8 @@
-//! What can be said of an expression before any device is looked at.
+//! Checks an expression before it is evaluated for any device.
 //!
 //! Input: a tree. Output: the kind of value that it gives, as far as that is certain. Owner: pure
-//! functions. The API server has checked every stored expression with all of CEL's types; what is
-//! refused here is what nobody could evaluate: unknown names, functions and fields of a device.
+//! functions. The API server has checked every stored expression with all of CEL's types; this
+//! check rejects only what can never be evaluated: unknown names, functions and fields of a device.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go newCompiler
 
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::parse::{Fold, Node, Tree};
 use super::value::Value;
 use super::{signatures, times};
 
-/// What a device has.
+/// Fields of a device.
 const FIELDS: [&str; 4] = ["driver", "allowMultipleAllocations", "attributes", "capacity"];
 /// Names of types.
 pub(super) const TYPES: [&str; 13] = [
@@ -33,7 +33,7 @@ pub(super) const TYPES: [&str; 13] = [
 /// The kind of an expression's value; `None` where it depends on the device.
 ///
 /// # Errors
-/// What it names is not there.
+/// The expression names something that does not exist.
 pub(super) fn kind(tree: &Tree, lists: bool) -> Result<Option<&'static str>, String> {
     of(tree, &mut Names { all: Vec::new(), lists })
 }
@@ -118,7 +118,7 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
     }
 }
 
-/// The kind of what a call gives, and whether upstream's checker knows the overload.
+/// Returns the kind of a call's result, and if upstream's checker knows the overload.
 fn call<'a>(
     name: &str,
     target: Option<&'a Tree>,
@@ -299,7 +299,7 @@ fn operator(
     }
 }
 
-/// What comes of a calculation; times and durations give each other.
+/// Returns the kind of an arithmetic result; times and durations yield each other.
 fn calculated(
     sign: &str,
     left: Option<&'static str>,

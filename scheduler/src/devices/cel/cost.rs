@@ -1,4 +1,5 @@
-//! What upstream counts for operators and functions: its run-time cost, which ends an evaluation.
+//! Run-time cost of operators and functions as upstream counts it; the cost limit ends an
+//! evaluation.
 //!
 //! Input: a call with its values, and whether the checker knows the overload. Output: units. Owner: pure
 //! functions; reading values for it is paid for. What upstream takes for one unit may be any amount of
@@ -140,7 +141,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// What it costs, with its result where it has one.
+    /// Returns the cost of a call, with its result if it has one.
     pub(super) fn cost(&self, result: Option<&Value>, account: &Account) -> Result<u64, String> {
         let size_of = |at: usize| size(self.values.get(at), account);
         let made = |times: u64| Ok(times + CALL + LIST);

@@ -33,14 +33,14 @@ pub(super) fn evaluate(
     account.ended(Evaluation { account, patterns }.of(tree, &names))
 }
 
-/// What names mean, innermost first.
+/// Names in scope, innermost first.
 pub(super) struct Names<'a> {
     pub(super) name: &'a str,
     pub(super) is: Is<'a>,
     pub(super) outer: Option<&'a Names<'a>>,
 }
 
-/// What a name means.
+/// Meaning of a name.
 pub(super) enum Is<'a> {
     Value(Value),
     /// The same, which upstream evaluates at its first use, at this price.
@@ -265,7 +265,7 @@ impl Evaluation<'_> {
     ) -> Result<(Vec<Value>, Option<String>), String> {
         let (mut values, mut failed) = (Vec::with_capacity(parts.len()), None);
         for (at, part) in parts.iter().enumerate() {
-            // Of `a.orValue(b)`, b is looked at only where a has nothing.
+            // `b` of `a.orValue(b)` is evaluated only if `a` is empty.
             if matches!(&values[..], [Value::Optional(Some(_))]) && cost::is_choice(name) {
                 break;
             }
@@ -305,7 +305,7 @@ impl Evaluation<'_> {
         result
     }
 
-    /// What a value has under a key.
+    /// Looks a key up in a value.
     fn find(&self, of: &Value, key: &Value) -> Result<Option<Value>, String> {
         match of {
             Value::Map(map) => {

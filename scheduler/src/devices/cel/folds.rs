@@ -1,4 +1,4 @@
-//! What macros make of the entries of a list or a map.
+//! Macros over the entries of a list or a map.
 //!
 //! Input: entries, and what their bodies give. Output: a value. Owner: one fold. Bounds: what the
 //! account allows; the list is paid for before it is copied.
@@ -14,7 +14,7 @@ use super::lists;
 use super::parse::{Fold, Node, Tree};
 use super::value::{Key, Map, Value};
 
-/// What upstream's loops cost beside their bodies, in its units.
+/// Upstream's cost of loops in addition to their bodies, in its units.
 pub(super) struct Prices {
     /// Before any entry.
     pub(super) once: u64,
@@ -53,7 +53,7 @@ impl Prices {
     }
 }
 
-/// What a fold has found so far.
+/// State of a fold.
 pub(super) struct Folded<'a> {
     kind: Fold,
     typed: bool,
@@ -72,7 +72,7 @@ impl<'a> Folded<'a> {
         Self { kind, typed, account, answer: None, failed: None, count: 0, list, keys, map }
     }
 
-    /// Whether no further entry is looked at.
+    /// Is the result known without the remaining entries?
     pub(super) fn is_decided(&self) -> bool {
         self.answer.is_some()
     }
@@ -193,7 +193,7 @@ pub(super) fn truth(value: &Value) -> Result<bool, String> {
 
 type Entries = Vec<(Value, Option<Value>)>;
 
-/// What a fold goes over: the values of a list, the keys of a map, both where two are wanted.
+/// Returns the entries to fold over: a list's values, a map's keys, or both for two loop variables.
 pub(super) fn entries(
     kind: Fold,
     over: &Value,

@@ -13,7 +13,7 @@ use super::{
     COST_MAX, Limits, Map, Patterns, Quantity, Selector, Unanswered, Value, Version, eval,
 };
 
-/// What an input may take.
+/// Budget of one input.
 const ALLOWED: attempt_budget::Limits =
     attempt_budget::Limits { work: 10_000_000, bytes: 64 << 20 };
 

@@ -1,4 +1,4 @@
-//! What an expression may not do to the thread that evaluates it: end it, hold it up, or fill its memory.
+//! Limits of an expression on the evaluating thread: no crash, no long stall, no exhausted memory.
 //!
 //! Each of these was admitted by upstream's compiler: a user with the right to create claims can write it.
 

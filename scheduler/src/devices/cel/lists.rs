@@ -157,7 +157,7 @@ fn slice(all: &[Value], from: i64, to: i64, account: &Account) -> Evaluated {
     }
 }
 
-/// What is in lists of lists, so many levels down.
+/// Flattens nested lists down to a number of levels.
 fn flatten(all: &[Value], levels: u32, account: &Account) -> Evaluated {
     let mut found = Vec::new();
     flatten_into(&mut found, all, levels, account)?;

@@ -3,8 +3,9 @@
 //! ```text
 //!   text ─lex─> words ─parse─> tree ─check─> Selector ─eval, functions─> yes, no or an error
 //! ```
-//! Input: an expression of a claim or a class, a device as a [`Value`]. Output: whether it fits.
-//! Owner: pure. Bounds: `TEXT_BYTES_MAX` bytes, a tree `DEPTH_MAX` deep, and for one answer `COST_MAX`
+//! Input: an expression of a claim or a class, a device as a [`Value`]. Output: does it match?
+//! Owner: pure. Bounds: `TEXT_BYTES_MAX` bytes, a tree `DEPTH_MAX` deep, and for one answer
+//! `COST_MAX`
 //! of upstream's units, the memory that `account` allows, and what the attempt has left.
 //! Why not a crate: docs/adr/0105-cel-of-our-own.md.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go
@@ -78,10 +79,10 @@ pub(crate) enum Unanswered {
 }
 
 impl Selector {
-    /// Reads an expression, of devices whose attributes may be lists, or may not.
+    /// Compiles an expression; `lists` says if attributes of devices may be lists.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The expression does not compile.
     pub(crate) fn compile(text: &str, lists: bool) -> Result<Self, String> {
         let failed = |error: String| format!("compilation failed: ERROR: <input>: {error}");
         let tree = parse::parse(text).map_err(failed)?;
@@ -92,11 +93,11 @@ impl Selector {
         }
     }
 
-    /// Whether a device fits.
+    /// Does the device match?
     ///
     /// # Errors
-    /// When the expression has no answer for it, or none within the limits. A panic is such an error: it
-    /// is this expression's, and the scheduler goes on.
+    /// The expression fails for it, or exceeds a limit. A panic is such an error too: it fails this
+    /// expression, and the scheduler keeps running.
     pub(crate) fn matches(
         &self,
         device: &Value,
@@ -142,7 +143,7 @@ fn catch(evaluate: impl FnOnce() -> Result<Value, Unanswered>) -> Result<Value, 
     catch_unwind(AssertUnwindSafe(evaluate)).unwrap_or_else(panicked)
 }
 
-/// What a panic makes of an evaluation: an error with its text, a line in the log, and a count.
+/// Turns a panic of an evaluation into an error; logs and counts it.
 // k8s: vendor/github.com/google/cel-go/cel/program.go Eval
 fn panicked(payload: Box<dyn Any + Send>) -> Result<Value, Unanswered> {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());

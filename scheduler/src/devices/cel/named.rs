@@ -32,7 +32,7 @@ pub(super) fn named(name: &str) -> Option<&'static str> {
     FORMATS.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
 }
 
-/// What is wrong with a text; nothing with one that has the format.
+/// Returns the violations of the format; empty for a valid text.
 pub(super) fn validate(format: &str, text: &str) -> Vec<String> {
     let only = |fits: bool, why: &str| if fits { Vec::new() } else { vec![why.to_owned()] };
     match format {

@@ -101,7 +101,7 @@ impl Tree {
     }
 }
 
-/// What is made of the entries of a list or a map.
+/// Kind of a macro over the entries of a list or a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fold {
     All,

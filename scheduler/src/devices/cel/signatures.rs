@@ -1,4 +1,4 @@
-//! Which functions there are, and what they give.
+//! Signatures of the known functions.
 //!
 //! Output: what is known of a call before its values are. Owner: pure data.
 // k8s: vendor/github.com/google/cel-go/{common/stdlib,ext}, apiserver/pkg/cel/library
@@ -128,7 +128,8 @@ const SIGNATURES: [Signature; 106] = [
     (INCLUDES, true, &[1], BOOL),
 ];
 
-/// What a function gives: the kind of its value, if that is always the same; `None` for none such.
+/// Returns the kind of a function's result if it is always the same; `None` for an unknown
+/// function.
 pub(super) fn signature(name: &str, is_member: bool, args: usize) -> Option<Option<&'static str>> {
     let is_it = |s: &&Signature| s.0 == name && s.1 == is_member && s.2.contains(&args);
     let of_format = |name: &str| named::named(name).map(|_| Some("kubernetes.NamedFormat"));

@@ -1,4 +1,4 @@
-//! What selectors say of a device, and what is none.
+//! Selectors and their results; invalid expressions.
 //!
 //! Cases are those that compile_test.go and the libraries' tests describe, in words of our own.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile_test.go
@@ -46,7 +46,7 @@ fn answer_in_time(text: &str, is_late: &dyn Fn() -> bool) -> Result<bool, Unansw
     selector.matches(&device(), &Patterns::default(), limits)
 }
 
-/// What stands for the long names in the tables below.
+/// Expands the abbreviations in the tables below.
 fn full(text: &str) -> String {
     text.replace("ATTR", "device.attributes['dra.example.com']")
         .replace("CAP", "device.capacity['dra.example.com']")
@@ -305,7 +305,7 @@ fn places_are_counted_in_characters_from_either_end() {
         "'äbäbä'.lastIndexOf('ä', 3) == 2 && 'äbäbä'.lastIndexOf('äbä', 1) == 0",
         "'äbäbä'.lastIndexOf('ä') == 4 && 'aé'.lastIndexOf('b', 0) == -1",
         "'ab'.indexOf('c') == -1 && 'ab'.lastIndexOf('b', 5) == -1 && 'ab'.indexOf('b', 2) == -1",
-        // A search that begins anew at each place takes minutes.
+        // A search that restarted at each position would take minutes.
         "cel.bind(a, lists.range(100000).map(n, 'x').join(), \
             a.indexOf(a.substring(50000) + 'y') == -1 && a.lastIndexOf(a.substring(50000)) == 50000)",
     ] {

@@ -44,14 +44,14 @@ pub(crate) enum Value {
     Type(&'static str),
 }
 
-/// A map. One with a default has, for whoever looks an entry up, a value under every name.
+/// A map. One with a default returns it for every missing key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
     pub(super) entries: BTreeMap<Key, Value>,
     pub(super) default: Option<Value>,
 }
 
-/// What a map has values under: whole numbers are the same however they are written.
+/// Key of a map: whole numbers compare by value, whatever their type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Bool(bool),
@@ -73,7 +73,7 @@ impl Key {
         }
     }
 
-    /// What reading it takes, in bytes.
+    /// Bytes to charge for reading it.
     pub(super) fn bytes(&self) -> usize {
         if let Self::Str(text) = self { text.len() } else { 0 }
     }
@@ -213,10 +213,10 @@ impl Value {
     }
 }
 
-/// A comparison. Every value that is looked at is paid for. Parts are shared, so that one walk may meet
-/// the same two many times: lists and maps that were met before are not walked again, because one
-/// difference ends all of it. What is the same in memory is walked all the same: a number that is
-/// none is not equal to itself, wherever it is.
+/// A comparison. Every visited value is paid for. Parts are shared, so one walk may meet the same
+/// pair many times: pairs of lists and maps seen before are not walked again, because one
+/// difference ends the comparison. Identical addresses are still walked, because a NaN is not equal
+/// to itself, wherever it is.
 struct Equality<'a> {
     account: &'a Account<'a>,
     /// Addresses of lists and maps with lists or maps in them.

@@ -1,4 +1,4 @@
-//! What one pod's claims may cost the thread that decides all pods.
+//! Cost limits of one pod's claims on the thread that decides all pods.
 
 use pintle_sched_core::attempt_budget;
 
