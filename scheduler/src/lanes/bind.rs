@@ -1,7 +1,7 @@
-//! Bindings: each is sent once; where the answer is lost, the pod says what became of it.
+//! Bindings: each is sent once; if the answer is lost, the pod is read to learn the result.
 //!
-//! Input: pods with nodes. Output: an answer for each. Owner: one thread. Bounds: so many at once;
-//! who waits for a turn is a few words, no task.
+//! Input: pods with nodes. Output: a result for each. Owner: one thread. Bounds: a limit of
+//! concurrent requests; a waiting binding is a small struct, not a task.
 // k8s: pkg/scheduler/framework/plugins/defaultbinder/default_binder.go Bind
 
 use std::cell::{Cell, RefCell};
@@ -26,13 +26,13 @@ const ANSWER_MAX: Duration = Duration::from_secs(600);
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// How often an API server is asked that refuses to say it.
 const REFUSED_MAX: u32 = 10;
-/// What the API server also says when its store gave no answer in time, or when the same binding came
-/// before.
+/// Status code of a conflict, also returned if etcd did not answer in time, or if the same binding
+/// was made before.
 // k8s: pkg/registry/core/pod/storage/storage.go assignPod
 const CONFLICT: u16 = 409;
 const TOO_MANY_REQUESTS: u16 = 429;
 
-/// What the API server is sent.
+/// Body of the request.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Binding<'a> {
@@ -119,7 +119,7 @@ impl BindLane {
     }
 
     fn queue(lane: &Rc<Self>, job: Job) {
-        // Whoever comes too late has failed: that is what it owes when it is dropped.
+        // A binding after `close` fails: dropping the job reports that.
         if !lane.is_closed.get() {
             lane.waiting.borrow_mut().push_back(job);
             Self::begin(lane);
@@ -142,13 +142,13 @@ impl BindLane {
     }
 }
 
-/// The turn of a binding: whoever waits is next, however it ends.
+/// Permit for one binding; dropping it starts the next one in the queue.
 struct Turn(Rc<BindLane>);
 
 impl Drop for Turn {
     fn drop(&mut self) {
         self.0.free.set(self.0.free.get() + 1);
-        // What is dropped with its runtime is followed by nobody.
+        // Without a runtime, as at shutdown, nothing can be started.
         if !self.0.is_closed.get() && tokio::runtime::Handle::try_current().is_ok() {
             BindLane::begin(&self.0);
         }
@@ -156,7 +156,7 @@ impl Drop for Turn {
 }
 
 impl Job {
-    /// Makes it; who did.
+    /// Makes the binding. Returns its result, and what made it.
     // k8s: pkg/scheduler/schedule_one.go bind, extendersBinding
     async fn make(&self, client: kube::Client) -> (Ended, BoundBy) {
         if let Some(binder) = &self.binder {
@@ -208,8 +208,8 @@ async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
     }
 }
 
-/// Where the pod is: an answer that is lost says nothing. While nobody says, it keeps its room: whoever
-/// took that would share the node with it.
+/// Reads the pod to learn its node, because a lost answer may mean either result. Until a read
+/// succeeds the pod stays assumed: releasing its resources could overcommit the node.
 async fn ask(
     pods: &Api<Pod>,
     pod: &PodRef,
@@ -329,7 +329,7 @@ mod tests {
         let refused = Ended::Failed(String::new());
         let ways = [(true, Ended::Bound, BoundBy::Default), (false, refused, BoundBy::Extender)];
         for (ignorable, ended, by) in ways {
-            // Nobody listens there.
+            // Nothing listens on that port.
             let extender = Extender {
                 url_prefix: "http://127.0.0.1:9/".to_owned(),
                 bind_verb: "bind".to_owned(),

@@ -1,4 +1,4 @@
-//! What is written of a pod, and in which order, until it is bound.
+//! Order of the writes of a pod until it is bound.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,10 +19,10 @@ kind: KubeSchedulerConfiguration
 profiles:
 - plugins: {preBind: {enabled: [{name: Slow}]}}
 ";
-/// How often everybody else has a turn while the plugin prepares.
+/// Turns that other tasks get while the plugin prepares.
 const TURNS: usize = 1000;
 
-/// What happens, one after the other.
+/// Calls in the order in which they happened.
 type Seen = Arc<Mutex<Vec<String>>>;
 
 /// A plugin that takes its time before the binding, and how that ends.

@@ -1,8 +1,8 @@
-//! Claims of devices: reserved for a pod that has a node, released, or made to give devices back.
+//! ResourceClaims: reserved for a pod that has a node, released, or deallocated.
 //!
-//! Input: claims as they are known. Output: the same as they are now. Owner: a task a pod, and [`Turns`]
-//! for all. Bounds: [`TRIES_MAX`] writes of a claim that somebody else writes as well; a claim is kept
-//! while pods wait for it.
+//! Input: claims as cached. Output: the same claims as written. Owner: a task a pod, and [`Turns`]
+//! for all. Bounds: [`TRIES_MAX`] writes of a claim that another client writes as well; a claim is
+//! kept while pods wait for it.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go bindClaim, Unreserve, PostFilter
 
 use std::cell::RefCell;
@@ -28,7 +28,7 @@ use crate::devices::known::{allocation, uid};
 use crate::devices::look::is_reserved;
 use crate::devices::request::name;
 
-/// A claim has devices: somebody has to give them back before it goes.
+/// Finalizer of an allocated claim: it must be deallocated before it is deleted.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go Finalizer
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// How often a write is tried, and the time between.
@@ -36,7 +36,7 @@ const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 const TRIES_MAX: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const CONFLICT: u16 = 409;
-/// How often a claim is asked for whose write failed; the time between doubles, 20 s in all.
+/// Reads of a claim after a failed write; the time between them doubles, 20 s in all.
 const LOOKS_MAX: u32 = 10;
 
 /// A write that failed.
@@ -93,7 +93,7 @@ impl Turns {
         let written = reserve_one(api, pod, one, last.take()).await;
         *last = written.as_ref().ok().cloned();
         drop(last);
-        // Nobody else has it but the table.
+        // Only the table and this task still refer to the turn.
         if Rc::strong_count(&turn) == 2 {
             self.0.borrow_mut().remove(&uid);
         }
@@ -101,9 +101,10 @@ impl Turns {
     }
 }
 
-/// Reserves claims for a pod: those that were, as they are now, and why the next was not. That one is
-/// told as well, as it is: it may have been written though the answer was lost. And whether a claim was
-/// made, where one was to be.
+/// Reserves claims for a pod, one after the other. Returns the claims as written, and the error of
+/// the first failure. The claim that failed is read again and returned too, because it may have
+/// been written though the answer was lost. The last value says if a claim for extended resources
+/// was created, if the pod needs one.
 pub(super) async fn reserve(
     client: &kube::Client,
     turns: &Turns,
@@ -165,12 +166,12 @@ async fn tell_pod(
     })
 }
 
-/// Deletes a claim that was made for extended resources; whether it is gone or going.
+/// Deletes a claim for extended resources; true if it is deleted or being deleted.
 // k8s: extendeddynamicresources.go deleteClaim
 async fn delete(client: &kube::Client, claim: &ResourceClaim) -> bool {
     let api = api(client, claim);
     let own = own_name(claim);
-    // Finalizers of others stay.
+    // Finalizers set by other controllers stay.
     let unprotected = json!({"metadata": {"uid": uid(claim),
         "$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
     let params = PatchParams::default();
@@ -189,7 +190,7 @@ async fn delete(client: &kube::Client, claim: &ResourceClaim) -> bool {
     }
 }
 
-/// A claim as it is, if it is there and somebody answers.
+/// Reads a claim again; `None` if it does not exist or no read succeeds.
 async fn look_again(api: &Api<ResourceClaim>, name: &str) -> Option<ResourceClaim> {
     let mut wait = BETWEEN_TRIES;
     for _ in 0..LOOKS_MAX {
@@ -230,7 +231,7 @@ async fn reserve_one(
         };
         tracing::debug!(claim = whose, failed.error, "it is tried again");
         tries += 1;
-        // Nobody tells when the other one is done with it.
+        // No event announces when the other writer is done.
         tokio::time::sleep(BETWEEN_TRIES).await;
         let again = |error| format!("get updated claim {whose} after conflict: {}", text(error));
         let short = whose.split_once('/').map_or("", |(_, name)| name);
@@ -282,7 +283,7 @@ async fn write(
     })
 }
 
-/// Whether these are the same devices, whenever they were given.
+/// Are these the same devices, whenever they were allocated?
 fn is_same(one: &AllocationResult, other: &AllocationResult) -> bool {
     one.devices == other.devices && one.node_selector == other.node_selector
 }
@@ -307,8 +308,8 @@ async fn protect(api: &Api<ResourceClaim>, claim: ResourceClaim) -> Result<Resou
     written.map_err(|error| Failed::of(&format!("add finalizer to claim {}", name(&claim)), error))
 }
 
-/// A pod uses claims no longer; these as they are now. Whether one that failed was written is looked
-/// up; the controller of claims does it once the pod is gone.
+/// Releases a pod's reservations. Returns the claims as they are now; after a failed write the
+/// claim is read again. The ResourceClaim controller releases the rest once the pod is deleted.
 pub(super) async fn release(
     client: &kube::Client,
     pod: &PodRef,
@@ -339,8 +340,8 @@ pub(super) async fn release(
     now
 }
 
-/// A claim gives its devices back; whether it did, and what it is now. After a write that failed that is
-/// looked up.
+/// Deallocates a claim. Returns true on success, and the claim as it is now, which after a failed
+/// write is read again.
 pub(super) async fn give_back(
     client: &kube::Client,
     claim: &ResourceClaim,
@@ -395,7 +396,7 @@ mod tests {
                 let server = Arc::clone(&server);
                 async move {
                     let body = request.into_body().collect().await?.to_bytes();
-                    // Whoever else is about to write has read by now.
+                    // The other writer has read the claim by this point.
                     tokio::task::yield_now().await;
                     let (code, answer) = server.answer(&body);
                     let answer = Body::from(answer.to_string().into_bytes());

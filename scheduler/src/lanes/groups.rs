@@ -1,6 +1,7 @@
-//! Writes into the status of groups how their pods fared, one group after the other.
+//! Writes conditions into the status of pod groups, one group after the other.
 //!
-//! Input: groups as they were told last, with a condition. Output: patches. Owner: one task. Bounds:
+//! Input: groups at their last observed version, with a condition. Output: patches. Owner: one
+//! task. Bounds:
 //! one condition a group waits, the latest.
 // k8s: pkg/scheduler/util/utils.go PatchPodGroupStatus
 
@@ -19,10 +20,10 @@ use tokio::sync::Notify;
 
 use super::status::{send, since_second};
 
-/// What waits, by namespace and name.
+/// Conditions still to be written, by namespace and name.
 type Waiting = BTreeMap<String, (Rc<PodGroup>, PodCondition)>;
 
-/// Whoever writes them.
+/// Writes the statuses of pod groups.
 pub(super) struct GroupLane {
     client: kube::Client,
     waiting: RefCell<Waiting>,

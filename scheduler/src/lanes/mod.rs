@@ -1,18 +1,18 @@
-//! Carries commands out: bindings on lanes of their own, never behind what is only said.
+//! Dispatcher: sends API writes; bindings never queue behind statuses and events.
 //!
 //! ```text
-//!   Command ─┬─ Bind ───> BINDS_MAX at once ──Ended──> whoever decides
+//!   Command ─┬─ Bind ───> BINDS_MAX at once ──Ended──> the deciding thread
 //!            ├─ Status ─> one of a pod at a time, the latest wins, STATUS_LANES pods at once
 //!            ├─ GroupStatus > the latest of each group, one after the other
 //!            ├─ BindVolumes > volumes and claims, one after the other
 //!            ├─ ReserveDevices, ReleaseDevices, GiveDevicesBack > claims of devices, the same
 //!            ├─ Evict ──> its victims, EVICTIONS_MAX at once
 //!            ├─ Consult > extenders: one after the other takes nodes out, all score at once
-//!            └─ Tell ───> notes: events of events.k8s.io, the same again raises a count
+//!            └─ Tell ───> notes: events of events.k8s.io, a repeated one raises a count
 //! ```
-//! Input: commands. Output: requests, and how each binding ended, whatever happens to its task.
-//! Owner: one thread. Bounds: `BINDS_MAX` bindings under way (more wait, as assumed pods do); one
-//! status a pod waits; events that wait are bounded by `notes::book`.
+//! Input: commands. Output: requests, and the result of each binding, even if its task panics.
+//! Owner: one thread. Bounds: `BINDS_MAX` bindings in flight (more wait, as assumed pods do); one
+//! waiting status a pod; waiting events are bounded by `notes::book`.
 
 mod bind;
 #[cfg(test)]
@@ -51,11 +51,11 @@ use crate::extender::{Consult, Consulted};
 use crate::framework::Attempt;
 use crate::volumes::bind::Write;
 
-/// What requests hold.
+/// Content type of requests.
 const JSON: &str = "application/json";
 /// Bindings under way.
 const BINDS_MAX: usize = 128;
-/// Victims that are told to go at once.
+/// Victims deleted at once.
 const EVICTIONS_MAX: usize = 16;
 /// Longest wait for one answer, from when the request had its turn.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -69,14 +69,15 @@ pub enum End {
     Bind(BindEnd),
     /// Making room.
     Evict(Evicted),
-    /// A pod uses claims no longer, which are so now, as far as they could be told.
+    /// A pod's reservations were released; the claims as they are now, as far as they could be
+    /// read.
     Released(Rc<str>, Vec<ResourceClaim>),
-    /// Whether a claim gave its devices back, for this pod, and what it is now, as far as that could be
-    /// told.
+    /// A claim was to be deallocated for this pod: true on success, and the claim as it is now, if
+    /// it could be read.
     GaveBack(Rc<str>, bool, Vec<ResourceClaim>),
     /// Extenders have answered.
     Consult(Consulted),
-    /// What was chosen of a pod's volumes was written, or not.
+    /// The chosen volumes of a pod were written, or the write failed.
     Volumes(Written),
     /// Claims of devices were reserved for a pod, or not.
     Devices(Reserved),
@@ -85,7 +86,7 @@ pub enum End {
 /// A binding that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindEnd {
-    /// Of whom.
+    /// The pod.
     pub pod: PodRef,
     /// Where to.
     pub node: Rc<str>,
@@ -93,16 +94,16 @@ pub struct BindEnd {
     pub ended: Ended,
     /// How long it took, from when it had its turn.
     pub took: Duration,
-    /// Who made it, or was to.
+    /// The component that made it, or was to.
     pub by: BoundBy,
 }
 
-/// Who makes a binding.
+/// Component that makes a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundBy {
     /// The scheduler itself.
     Default,
-    /// A plugin of others.
+    /// An out-of-tree plugin.
     Plugin,
     /// An extender.
     Extender,
@@ -110,7 +111,7 @@ pub enum BoundBy {
     Nobody,
 }
 
-/// Whoever carries commands out.
+/// The dispatcher of API writes.
 pub struct Lanes {
     /// For bindings, and for the rest.
     client: kube::Client,
@@ -181,7 +182,7 @@ impl Lanes {
         self.under_way.get()
     }
 
-    /// Pods with a node of which the API server is being told: their bindings, volumes and devices.
+    /// Returns the number of pods with a node whose binding, volumes or claims are being written.
     pub fn ahead(&self) -> usize {
         self.under_way.get() + self.prepared.get()
     }
@@ -285,7 +286,7 @@ impl Lanes {
         });
     }
 
-    /// What is told unless something else is.
+    /// Returns a guard that reports this end if nothing else is reported.
     fn owes(&self, end: End) -> Owed {
         Owed { ends: self.ends.clone(), end: Some(end), under_way: None }
     }
@@ -346,8 +347,8 @@ fn path_of(key: &ObjectKey) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", key.namespace(), key.name())
 }
 
-/// Does this with all but the last at once, then with the last; whether all of it succeeded. Once one
-/// fails, none is begun: who preempts finds others, and those who are left may stay.
+/// Runs all but the last at once, then the last; true if all succeeded. After a failure no further
+/// one starts, because the preemptor then looks for other victims and the remaining ones may stay.
 // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
 async fn last_after_all<T>(
     turns: &Semaphore,
@@ -369,7 +370,7 @@ async fn last_after_all<T>(
     !failed.get()
 }
 
-/// Deletes a victim; whether it is gone or going.
+/// Deletes a victim; true if it is deleted or being deleted.
 // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
 async fn evict(
     client: kube::Client,
@@ -434,7 +435,7 @@ impl Drop for Owed {
     fn drop(&mut self) {
         drop(self.under_way.take());
         if let Some(end) = self.end.take() {
-            // Nobody takes it only when the process is about to end.
+            // The receiver is closed only when the process is about to end.
             let _ = self.ends.send(end);
         }
     }

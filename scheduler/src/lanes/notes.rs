@@ -1,8 +1,8 @@
-//! Events of events.k8s.io: what the scheduler did, for people. The same again becomes a series.
+//! Events of events.k8s.io: what the scheduler did, for users. A repeated event becomes a series.
 //!
-//! Input: notes. Output: events made and patched. A note never waits; an event that nobody answered is
-//! tried again, while others are written. What is lost is counted, and said when nothing waits any
-//! more. Bounds: those of `book`; `SINKS` requests at once.
+//! Input: notes. Output: events created and patched. Recording never waits; an event without an
+//! answer is retried while others are written. Lost events are counted, and logged once nothing
+//! waits any more. Bounds: those of `book`; `SINKS` requests at once.
 // k8s: staging/src/k8s.io/client-go/tools/events/{event_broadcaster,event_recorder}.go
 
 mod book;
@@ -128,7 +128,7 @@ impl Sink {
         let is_series = request.series().is_some();
         let written = if request.is_made {
             match self.patch(request).await {
-                // It was forgotten: a series is made anew.
+                // The event has expired: a new series is created.
                 Err(error) if code(&error) == 404 => match self.make(request).await {
                     Err(error) if code(&error) == 409 => return Written::Again,
                     made => made,
@@ -137,7 +137,7 @@ impl Sink {
             }
         } else {
             match self.make(request).await {
-                // It was made, and nobody heard the answer.
+                // It was created, but the answer was lost.
                 Err(error) if code(&error) == 409 && is_series => self.patch(request).await,
                 Err(error) if code(&error) == 409 => Ok(()),
                 made => made,
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(sink.write(&request).await, Written::Again);
         server.lock().expect("no panic").is_away = false;
         assert_eq!(sink.write(&request).await, Written::Settled);
-        // Nobody heard the answer: it is there already.
+        // The answer was lost: the event already exists.
         assert_eq!(sink.write(&request).await, Written::Settled);
         let server = server.lock().expect("no panic");
         assert_eq!(server.events.len(), 1);

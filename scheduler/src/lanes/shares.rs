@@ -1,8 +1,8 @@
-//! What a pod's status says of what devices of its claims take of its node: written before it is bound,
+//! Amounts that node-allocatable devices take, in a pod's status: written before the pod is bound,
 //! cleared when it gets another node.
 //!
-//! Input: a pod, what its claims take. Output: a patch of its status. Owner: the task that writes its
-//! claims. Bounds: as many tries as any status has.
+//! Input: a pod, the amounts of its claims. Output: a patch of its status. Owner: the task that
+//! writes its claims. Bounds: the retries of any status write.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/nodeallocatabledynamicresources.go
 
 use k8s_openapi::api::core::v1::NodeAllocatableResourceClaimStatus;
@@ -32,7 +32,7 @@ pub(super) async fn say(
     })
 }
 
-/// Clears it; whoever is gone needs nothing.
+/// Clears the entries; a deleted pod needs no write.
 // k8s: clearNodeAllocatableResourceClaimStatus
 pub(super) async fn clear(client: &kube::Client, pod: &PodRef) {
     let is_gone =

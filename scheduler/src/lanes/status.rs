@@ -1,4 +1,4 @@
-//! What a pod's status says of its placing: one write a pod at a time, the latest wins.
+//! Status of pods about their scheduling: one write a pod at a time, the latest wins.
 //!
 //! Namespaces take turns, so that a tenant with ten thousand pending pods delays no other tenant's
 //! status by more than one write. Bounds: one status that waits a pod.
@@ -33,7 +33,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(10);
 type Uid = Rc<str>;
 type Namespace = Rc<str>;
 
-/// What is to be written.
+/// A status to be written.
 struct Said {
     pod: Rc<KeptPod>,
     namespace: Namespace,
@@ -46,8 +46,8 @@ pub(super) struct StatusLane {
     client: kube::Client,
     waiting: RefCell<HashMap<Uid, Said>>,
     order: RefCell<FairQueue<Namespace, Uid>>,
-    /// Those that are being written, and who waits for the end of that because it would come too
-    /// late.
+    /// Pods whose status is being written, with a notification for a binding that must wait until
+    /// that write has ended.
     busy: RefCell<HashMap<Uid, Option<Rc<Notify>>>>,
     wake: Notify,
 }
@@ -90,8 +90,8 @@ impl StatusLane {
         self.wake.notify_one();
     }
 
-    /// What waits of a pod is not written any more. What is being written may still come true:
-    /// until when that is, if it is.
+    /// Drops the waiting status of a pod. A write in flight may still succeed: the returned
+    /// notification fires once it has ended.
     pub(super) fn forget(&self, uid: &str) -> Option<Rc<Notify>> {
         if let Some(said) = self.waiting.borrow_mut().remove(uid) {
             self.order.borrow_mut().remove(&said.namespace, |waiting| &**waiting == uid);
@@ -234,7 +234,7 @@ pub(super) fn since_second(time: Timestamp) -> Time {
     )
 }
 
-/// Tells a victim why it goes.
+/// Writes the DisruptionTarget condition into a victim's status.
 // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
 pub(super) async fn disrupt(
     client: &kube::Client,

@@ -1,7 +1,8 @@
-//! What is attached, by node.
+//! VolumeAttachments by node.
 //!
-//! Input: attachments that come and go. Output: those of a node. Owner: the volumes. Bounds: two entries an
-//! attachment. Why by node: each question is about one, and a cluster has very many attachments.
+//! Input: attachments added and deleted. Output: those of a node. Owner: the volumes. Bounds: two
+//! entries an attachment. Why by node: each query is about one node, and a cluster has very many
+//! attachments.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;

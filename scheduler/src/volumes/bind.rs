@@ -1,7 +1,7 @@
-//! Volumes of a pod that has a node: assumed, written, and looked at until they are bound.
+//! Volumes of a pod that has a node: assumed, written, and watched until they are bound.
 //!
-//! Input: what was chosen. Output: what has to be written, and whether the controller of volumes has
-//! done its part. Owner: the volumes; pure.
+//! Input: the chosen volumes. Output: the writes needed, and the progress of the PersistentVolume
+//! controller. Owner: the volumes; pure.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/binder.go AssumePodVolumes, BindPodVolumes
 
 use std::rc::Rc;
@@ -27,7 +27,7 @@ pub struct Write {
     pub is_written: bool,
 }
 
-/// What is changed.
+/// Object to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
     /// A volume is given to a claim.
@@ -48,7 +48,7 @@ pub enum Target {
     },
 }
 
-/// What the progress of volumes depends on: nothing else that happens needs a look.
+/// An object that the progress of volumes depends on: changes of other objects need no check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Topic {
     /// A claim.
@@ -62,7 +62,7 @@ pub enum Topic {
 /// How far the volumes of a pod are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Somebody else has not done his part.
+    /// The PersistentVolume controller, or a provisioner, is not done.
     Waits,
     /// All are bound.
     Bound,
@@ -106,7 +106,7 @@ impl Volumes {
         writes
     }
 
-    /// What was not written does not count any more.
+    /// Drops assumed objects that were not written.
     pub fn revert(&mut self, writes: &[Write]) {
         for write in writes.iter().filter(|write| !write.is_written) {
             match &write.target {
@@ -130,7 +130,7 @@ impl Volumes {
         }
     }
 
-    /// How far they are, as the API has told.
+    /// Returns the progress of the volumes, by the objects as observed.
     // k8s: binder.go checkBindings
     pub fn progress(&mut self, cluster: &mut Cluster, writes: &[Write], node: &str) -> Progress {
         let Some(row) = cluster.row(node) else {
@@ -152,7 +152,8 @@ impl Volumes {
         Progress::Bound
     }
 
-    /// What their progress depends on, as it is known now: a claim may get a volume later.
+    /// Returns the objects that the progress depends on, as known now: a claim may get a volume
+    /// later.
     pub fn topics(&self, writes: &[Write], node: &str) -> Vec<Topic> {
         let mut topics = vec![Topic::Node(node.to_owned())];
         for write in writes {

@@ -1,8 +1,9 @@
-//! Which volumes claims have, or could have, on which nodes.
+//! VolumeBinding: volumes that claims have or could have, by node.
 //!
-//! Input: the claims of a pod. Output: for a node the volumes that would be bound and the claims that
-//! would be provisioned there, or why there are none. Bounds: the volumes of the claims' classes; the
-//! nodes of each volume are a set, so that a node costs a bit a volume, once for all claims that share it.
+//! Input: the claims of a pod. Output: for a node the volumes that would be bound and the claims
+//! that would be provisioned there, or the reason there are none. Bounds: the volumes of the
+//! claims' classes; the nodes of each volume are a set, so that a node costs a bit a volume, once
+//! for all claims that share it.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/binder.go FindPodVolumes
 
 use std::collections::{BTreeMap, HashSet};
@@ -28,12 +29,12 @@ const BIND_CONFLICT: &str = "node(s) didn't find available persistent volumes to
 const NODE_CONFLICT: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NOT_ENOUGH: &str = "node(s) did not have enough free storage";
 const NO_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
-/// A claim whose provisioner was told to make a volume for this node.
+/// Annotation of a claim whose provisioner is to create a volume for this node.
 pub(super) const SELECTED: &str = "volume.kubernetes.io/selected-node";
 /// A class without a provisioner.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// What the claims of a pod allow.
+/// Nodes and volumes that the claims of a pod allow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Binding {
     /// Nodes of the volumes that claims have; `None` for a volume that is not there.
@@ -43,7 +44,7 @@ pub(super) struct Binding {
     wanted: Vec<(Rc<Wanted>, usize)>,
     /// Volumes that would do, by the place that claims name.
     lists: Vec<Candidates>,
-    /// What the attempt may spend: no node takes a pod whose attempt has spent it.
+    /// Budget of the attempt: once it is exhausted no node passes.
     spent: Rc<AttemptBudget>,
 }
 
@@ -65,8 +66,8 @@ struct Wanted {
     size: Amount,
     /// It is being provisioned on this node; there may be no node of that name any more.
     selected: Option<Option<u32>>,
-    /// The volume that somebody gave to it, with its nodes: no other will do, unless it is chosen
-    /// for the same claim already, which a pod may name twice.
+    /// The volume whose `claimRef` names the claim, with its nodes: no other fits, unless it is
+    /// chosen for the same claim already, which a pod may name twice.
     given: Option<(Rc<str>, Rc<Bits>)>,
     /// The list of volumes that would do, and the first of it that is large enough.
     list: (usize, usize),
@@ -74,7 +75,7 @@ struct Wanted {
     provision: Option<(Bits, Option<Bits>)>,
 }
 
-/// What was chosen on a node so far.
+/// Volumes chosen on a node so far.
 struct Chosen<'a> {
     row: u32,
     taken: HashSet<&'a str>,
@@ -147,7 +148,7 @@ impl Binding {
         self.provisioned(chosen)
     }
 
-    /// Chooses a volume for a claim; whether there is one.
+    /// Chooses a volume for a claim; false if there is none.
     fn choose_one<'a>(
         &'a self,
         wanted: &'a Wanted,
@@ -205,7 +206,7 @@ pub(super) fn limit(capacity: &CSIStorageCapacity) -> Option<i64> {
 }
 
 impl Volumes {
-    /// What these claims allow, which a pod names in this order.
+    /// Evaluates these claims; the pod names them in this order.
     pub(super) fn binding(
         &mut self,
         cluster: &mut Cluster,
@@ -377,8 +378,8 @@ fn rows(cluster: &mut Cluster, terms: Option<Vec<NodeSelectorTerm>>) -> Bits {
     }
 }
 
-/// A term of nodes without what it says of their names; `None` for one that says nothing else,
-/// which all meet.
+/// Returns a node selector term without its requirements on names; `None` for a term without other
+/// requirements, which every node meets.
 // k8s: component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go nodeSelectorTerm.match
 fn without_names(mut term: NodeSelectorTerm) -> Option<NodeSelectorTerm> {
     let names = term.match_fields.take().is_some_and(|fields| !fields.is_empty());
@@ -414,7 +415,7 @@ fn requests(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
     claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage")
 }
 
-/// What a claim asks for.
+/// Returns the storage that a claim requests.
 pub(super) fn asked(claim: &PersistentVolumeClaim) -> Amount {
     requests(claim).and_then(|size| Amount::parse(&size.0)).unwrap_or_default()
 }
@@ -424,8 +425,8 @@ pub(super) fn capacity(volume: &PersistentVolume) -> Amount {
     all.and_then(|all| Amount::parse(&all.get("storage")?.0)).unwrap_or_default()
 }
 
-/// Whether a volume is of the claim's mode and attributes, and then whether it can be accessed as the
-/// claim wants.
+/// Checks mode and attributes class, then access modes. `None` if the former differ; else says if
+/// the volume offers all access modes of the claim.
 pub(super) fn modes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<bool> {
     let (claim, volume) = (claim.spec.as_ref()?, volume.spec.as_ref()?);
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
@@ -437,7 +438,7 @@ pub(super) fn modes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) ->
     fits.then(|| claim.access_modes.iter().flatten().all(has))
 }
 
-/// Whether a volume belongs to a claim; `None` for one that belongs to nobody.
+/// Does the volume's `claimRef` name the claim? `None` for a volume without `claimRef`.
 // k8s: component-helpers/storage/volume/pv_helpers.go IsVolumeBoundToClaim
 pub(super) fn belongs(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<bool> {
     let to = volume.spec.as_ref()?.claim_ref.as_ref()?;

@@ -1,7 +1,8 @@
 //! Volumes that claims without one could have, found once for all claims that ask alike.
 //!
-//! Input: the volumes of the API, claims of one pod. Output: for a claim the volume that was given to it,
-//! and a list of others, the smallest first. Owner: one look at a pod. Bounds: one walk over the volumes,
+//! Input: the volumes of the API, claims of one pod. Output: for a claim the volume reserved for
+//! it, and a list of others, the smallest first. Owner: one PreFilter of a pod. Bounds: one walk
+//! over the volumes,
 //! and one over those of a class for each kind of claim; claims of one kind share their list.
 //! Why shared: a pod may name thousands of claims, and a class may have thousands of volumes.
 // k8s: component-helpers/storage/volume/pv_helpers.go FindMatchingVolume
@@ -18,7 +19,7 @@ use pintle_sched_core::bits::Bits;
 use super::binding::{asked, belongs, capacity, matches, modes};
 use super::{Volumes, class_of_claim, class_of_volume};
 
-/// What the attempt pays for here.
+/// Label of budget steps spent on matching.
 pub(super) const PURPOSE: &str = "matching volumes to claims";
 
 /// A volume and its nodes.
@@ -32,8 +33,8 @@ pub(super) struct Candidate {
 /// Volumes in the order of their size.
 pub(super) type Candidates = Rc<[Candidate]>;
 
-/// What of a claim decides which volumes it could have, but for its size: class, mode, attributes, kinds of
-/// access and selector.
+/// Properties of a claim that decide which volumes fit, except its size: class, mode, attributes
+/// class, access modes and selector.
 type Kind = (String, String, String, Vec<String>, String);
 
 /// Namespace and name.

@@ -1,4 +1,4 @@
-//! What a pod's volumes leave it of the nodes, as four plugins of single nodes.
+//! Filters of a pod's volumes by node, as four plugins.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,8 @@ pub struct Claims {
     pub(super) disks: Bits,
     /// Volumes that drivers attach for it.
     pub(super) wanted: Attached,
-    /// A claim that is not there, where nobody asked before what volumes are attached.
+    /// Error about a claim that does not exist, for NodeVolumeLimits if no earlier plugin rejected
+    /// the pod for it.
     pub(super) unknown: Option<String>,
     /// Nodes that cannot attach as many.
     pub(super) too_many: Bits,
@@ -54,7 +55,7 @@ impl Claims {
         PLUGINS.map(|plugin| OfPlugin(plugin, self))
     }
 
-    /// Which volumes the pod would have on a node, if it can have any there.
+    /// Returns the volumes that the pod would have on a node, if it can have any there.
     pub fn choice(&self, row: u32) -> Option<Choice> {
         self.binding.at(row).ok()
     }
@@ -113,8 +114,8 @@ impl Claims {
         self.binding.pay((1 + self.wanted.len() + there) as u64)
     }
 
-    /// Why its volumes do not go with those of all who use any on a node now, but these: pods that room
-    /// is kept for may have been counted since.
+    /// Returns the rejection by the volumes in use on a node now, without those of the pods `gone`:
+    /// nominated pods may have been added since PreFilter.
     // k8s: pkg/scheduler/framework/runtime/framework.go addGENominatedPods
     pub fn rejection_beside(
         &self,

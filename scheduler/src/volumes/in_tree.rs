@@ -2,9 +2,9 @@
 //! them.
 //!
 //! Input: a volume, of a pod or of the API, or a class. Output: the driver that attaches it now and
-//! the name that it has there, and the nodes that it can be on. Pure. Seven plugins have moved; the
-//! scheduler follows five of them: what VolumeBinding and NodeVolumeLimits are told of Azure files
-//! and vSphere volumes they leave as it is.
+//! the name that it has there, and the nodes that it can be on. Pure. Seven plugins have migrated
+//! to CSI; the scheduler translates five of them: VolumeBinding and NodeVolumeLimits use volumes of
+//! Azure files and vSphere untranslated.
 // k8s: staging/src/k8s.io/csi-translation-lib/plugins
 
 use std::collections::BTreeSet;
@@ -23,9 +23,9 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const REGION: &str = "topology.kubernetes.io/region";
 const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
-/// What is between the zones of a volume.
+/// Separator between the zones of a volume.
 const SEPARATOR: &str = "__";
-/// What a disk of Google's that says nothing of its project or zone says.
+/// Project or zone of a Google disk that specifies none.
 const UNSPECIFIED: &str = "UNSPECIFIED";
 /// Plugins that have moved and that the scheduler does not follow.
 const NOT_FOLLOWED: [&str; 2] = ["kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"];
@@ -89,7 +89,7 @@ impl InTree {
         all.into_iter().find(|(is_it, _)| *is_it).map(|(_, plugin)| plugin)
     }
 
-    /// Whether a node says that the plugin has moved there.
+    /// Does the node report that the plugin has migrated?
     // k8s: volumebinding/binder.go isPluginMigratedToCSIOnNode
     pub(super) fn has_moved(self, node: &CSINode) -> bool {
         moved(node).is_some_and(|all| all.split(',').any(|name| name == self.name()))
@@ -191,8 +191,9 @@ fn label<'a>(volume: &'a PersistentVolume, key: &str) -> Option<&'a str> {
     volume.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Nodes of a volume as its driver says it: zones under the driver's label, also those that only
-/// labels of the volume tell. `terms` are those of the volume itself.
+/// Returns the node selector terms of a volume as its driver reports them: zones under the driver's
+/// label, including zones found only in the volume's labels. `terms` are those of the volume
+/// itself.
 // k8s: csi-translation-lib/plugins/in_tree_volume.go translateTopologyFromInTreeToCSI
 pub(super) fn terms(
     plugin: InTree,

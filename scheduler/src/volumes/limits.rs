@@ -31,12 +31,12 @@ fn limits(node: &CSINode) -> impl Iterator<Item = (&str, i32)> {
     drivers.filter_map(|d| Some((d.name.as_str(), d.allocatable.as_ref()?.count?)))
 }
 
-/// Whether a node has a limit for any of these volumes.
+/// Does the node limit any of these drivers?
 fn is_limited(node: &CSINode, new: &Attached) -> bool {
     limits(node).any(|(driver, _)| new.values().any(|d| d == driver))
 }
 
-/// Whether a node can attach more of any driver's volumes than before.
+/// Can the node attach more of any driver's volumes than before?
 pub(super) fn raises(old: &CSINode, new: &CSINode) -> bool {
     let before = |driver: &str| limits(old).find(|(name, _)| *name == driver).map_or(0, |l| l.1);
     let drivers = new.spec.drivers.iter();
@@ -87,13 +87,13 @@ impl Volumes {
         Ok(rows)
     }
 
-    /// Whether these volumes would be too many on a node that these pods have left.
+    /// Would these volumes exceed a limit of the node, once the pods `gone` have left?
     pub(super) fn is_too_many(&self, node: &str, new: &Attached, gone: &Gone<'_>) -> bool {
         let csi = self.csi_nodes.get(node).filter(|csi| is_limited(csi, new));
         csi.is_some_and(|csi| self.is_over((node, csi), new, gone))
     }
 
-    /// What is attached to a node.
+    /// Returns the volumes attached to a node.
     fn attached(&self, node: &str) -> Attached {
         let mut found = Attached::new();
         for attachment in self.attachments.on_node(node) {
@@ -145,7 +145,7 @@ impl Volumes {
         }
     }
 
-    /// Who attaches the volume of a claim, and its name there.
+    /// Returns the driver that attaches a claim's volume, and the volume's handle.
     // k8s: csi.go getCSIDriverInfo
     fn driver_and_handle<'a>(
         &'a self,

@@ -1,4 +1,4 @@
-//! A pod's volumes before any node is looked at.
+//! PreFilter of a pod's volumes, before any node is filtered.
 // k8s: the PreFilter functions of volumerestrictions, volumebinding and volumezone
 
 use std::collections::HashMap;
@@ -18,20 +18,20 @@ use super::{Volumes, class_of_claim, in_tree, is_bound, restrictions, volume_nam
 /// Why no node can take a pod, whatever pods go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Who says so.
+    /// The plugin that rejects the pod.
     pub plugin: Plugin,
     /// The words.
     pub reason: String,
 }
 
-/// A claim of a pod, and whether it is made for the pod.
+/// A claim of a pod; true if it is created for the pod.
 type Named = (ObjectKey, bool);
 
 impl Volumes {
-    /// What a pod's volumes leave it of the nodes; `None` for a pod whose volumes tie it to none.
+    /// Runs PreFilter: restricts the nodes; `None` for a pod whose volumes restrict none.
     ///
     /// # Errors
-    /// When they leave it none, or the attempt has exceeded a limit.
+    /// The volumes allow no node, or the attempt has exceeded a limit.
     pub fn look(
         &mut self,
         pod: &Pod,
@@ -168,7 +168,7 @@ impl Volumes {
         }
     }
 
-    /// Whether a claim gets its volume only when a pod that uses it has a node.
+    /// Is the claim bound only when a pod that uses it has a node?
     // k8s: component-helpers/storage/volume/pv_helpers.go IsDelayBindingMode
     pub(super) fn waits_for_consumer(&self, claim: &PersistentVolumeClaim) -> bool {
         let class = self.classes.get(class_of_claim(claim));

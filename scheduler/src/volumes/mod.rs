@@ -41,7 +41,7 @@ pub use self::look::Refused;
 use self::users::Users;
 use crate::watch::{Kind, Thing};
 
-/// What is known of volumes.
+/// Cache of volumes, claims, classes and CSI objects.
 #[derive(Debug, Default)]
 pub struct Volumes {
     claims: HashMap<ObjectKey, Rc<PersistentVolumeClaim>>,
@@ -90,7 +90,7 @@ impl Volumes {
         Some(assumed.filter(is_good).unwrap_or(told))
     }
 
-    /// Takes an object as it is now; who may be helped by it.
+    /// Adds or updates an object. Returns the event for queueing hints.
     pub fn set(&mut self, thing: Thing) -> Option<Event> {
         match thing {
             Thing::PersistentVolumeClaim(claim) => Some(self.set_claim(*claim)),
@@ -172,7 +172,7 @@ impl Volumes {
             Some(_) => "storage.k8s.io/CSINodeUpdate",
         };
         let raises = old.is_none_or(|old| limits::raises(&old, &new));
-        // Those of other nodes are of no use to whoever waits for this one's.
+        // The CSINode of another node helps no pod that waits for this one.
         let helps: &[Plugin] = match (raises, moves) {
             (true, true) => &[NodeVolumeLimits, VolumeBinding],
             (true, false) => &[NodeVolumeLimits],
@@ -182,13 +182,13 @@ impl Volumes {
         Some(Event::Other(helps, label))
     }
 
-    /// Takes the end of an object; who may be helped by it.
+    /// Removes an object. Returns the event for queueing hints.
     pub fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
         match kind {
             Kind::PersistentVolumeClaim => {
                 self.claims.remove(key);
                 self.assumed_claims.remove(key);
-                // It helps nobody, but ends the wait of whoever is about to use it.
+                // It requeues no pod, but ends the wait of a pod about to be bound with it.
                 return Some(Event::Other(&[], "PersistentVolumeClaimDelete"));
             }
             Kind::PersistentVolume => {
@@ -258,7 +258,7 @@ fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
-/// Whether claim and volume belong to each other, as their controller says.
+/// Are claim and volume bound to each other, with the controller's confirmation?
 // k8s: volumebinding/binder.go isPVCFullyBound
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     volume_name(claim).is_some()

@@ -15,7 +15,7 @@ pub(super) const DISK_CONFLICT: &str = "node(s) had no available disk";
 pub(super) const ONE_POD: &str = "node(s) unavailable due to PersistentVolumeClaim with \
     ReadWriteOncePod access mode already in-use by another pod";
 
-/// A disk that a pod names itself, and whether it only reads there.
+/// A disk named in a pod's spec. The flag says if it is read-only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Disk {
     Gce(String, bool),
@@ -43,7 +43,7 @@ impl Disk {
 }
 
 impl Disk {
-    /// Whether it is only read; a disk of Amazon's never is.
+    /// Is it read-only? An AWS disk never is.
     fn is_read_only(&self) -> bool {
         match self {
             Self::Gce(_, reads) | Self::Iscsi(_, reads) | Self::Rbd { reads, .. } => *reads,
@@ -83,7 +83,7 @@ struct Monitors {
 /// name very many.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disks {
-    /// By name, whether it is written to.
+    /// By name; true if it is written to.
     plain: HashMap<String, bool>,
     rbd: HashMap<String, Monitors>,
 }
@@ -110,7 +110,7 @@ impl Disks {
         self.plain.is_empty() && self.rbd.is_empty()
     }
 
-    /// Whether a pod on the same node cannot have this disk.
+    /// Does this disk conflict with those of a pod on the same node?
     // k8s: volume_restrictions.go isVolumeConflict, haveOverlap
     fn conflict_with(&self, other: &Disk) -> bool {
         let reads = other.is_read_only();
@@ -147,7 +147,7 @@ pub(super) fn taken(
     Ok(rows)
 }
 
-/// Whether a pod on a node, other than these, has a disk that these cannot be used beside.
+/// Does a pod on the node, other than those `gone`, have a conflicting disk?
 pub(super) fn is_taken(users: &Users, node: &str, disks: &Disks, gone: &Gone<'_>) -> bool {
     if disks.is_empty() {
         return false;
@@ -156,7 +156,7 @@ pub(super) fn is_taken(users: &Users, node: &str, disks: &Disks, gone: &Gone<'_>
     there.any(|other| disks.conflict_with(other))
 }
 
-/// Whether one pod alone may use a claim.
+/// Is the claim ReadWriteOncePod?
 pub(super) fn is_for_one_pod(claim: &PersistentVolumeClaim) -> bool {
     let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
     modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod"))

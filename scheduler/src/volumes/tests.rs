@@ -1,4 +1,4 @@
-//! Which nodes volumes leave a pod, in upstream's words.
+//! Nodes that volumes allow, and upstream's messages.
 
 use pintle_sched_core::attempt_budget::{AttemptBudget, Limits};
 use pintle_sched_core::hint::Event;
@@ -469,7 +469,7 @@ fn a_part_of_a_zone_that_no_node_can_be_in_leaves_the_others() {
     assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
 }
 
-/// What a pod is told by a profile that has these plugins alone.
+/// Returns the message for a pod under a profile with these plugins alone.
 fn told(volumes: &mut Volumes, plugins: &[&str], claims: &[&str]) -> String {
     let enabled = ["PrioritySort", "DefaultBinder"].iter().chain(plugins);
     let enabled: Vec<Value> = enabled.map(|name| json!({"name": name})).collect();
@@ -580,7 +580,7 @@ fn a_disk_counts_once_for_the_driver_however_it_is_named() {
     assert_eq!(reasons(&mut volumes, &["two"])[2], "node(s) exceed max volume count");
 }
 
-/// What it takes to choose on three nodes for a pod that names these claims, in units of work.
+/// Chooses on three nodes for a pod with these claims, within a budget of `work` units.
 fn choose_within(volumes: &mut Volumes, claims: &[&str], work: u64) -> Result<(), String> {
     let limits = Limits { work, bytes: u64::MAX };
     let spent = Rc::new(AttemptBudget::new(limits, || false));

@@ -1,7 +1,7 @@
-//! Which pods on nodes use which claims and disks.
+//! Claims and disks used by pods on nodes.
 //!
-//! Input: pods that have a node, or are assumed to have one. Output: who uses what where. Owner: the
-//! volumes. Bounds: pods with claims, such disks, or volumes of plugins that have moved to drivers.
+//! Input: pods bound to or assumed on a node. Output: users of a claim or disk by node. Owner: the
+//! volumes. Bounds: pods with claims, such disks, or volumes of plugins that have migrated to CSI.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// What a pod uses on a node, and those of its claims that were not made for it.
+    /// Returns what a pod uses on a node, and those of its claims that were not created for it.
     fn of(pod: &Pod, node: &str) -> (Self, Vec<ObjectKey>) {
         let (claims, disks, in_tree) = (Vec::new(), Vec::new(), Vec::new());
         let mut user = Self { node: node.into(), claims, disks, in_tree };
@@ -57,13 +57,13 @@ impl User {
     }
 }
 
-/// Whether a pod uses any of the claims and disks of these names.
+/// Does the pod use any of the claims and disks of these names?
 pub fn shares(pod: &Pod, names: &[String]) -> bool {
     let names: HashSet<&String> = names.iter().collect();
     !names.is_empty() && User::of(pod, "").0.names().any(|name| names.contains(&name))
 }
 
-/// What a pod used that is thought away.
+/// Volumes of a pod removed in a dry run.
 #[derive(Debug)]
 pub struct Lifted {
     uid: Rc<str>,
@@ -71,10 +71,10 @@ pub struct Lifted {
     own: Vec<ObjectKey>,
 }
 
-/// Uids of pods that are thought away.
+/// Uids of pods removed in a dry run.
 pub(super) type Gone<'a> = HashSet<&'a str>;
 
-/// Who uses what.
+/// Pods with their claims and disks.
 #[derive(Debug, Default)]
 pub struct Users {
     pods: HashMap<Rc<str>, User>,
@@ -88,7 +88,7 @@ pub(super) fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
 }
 
-/// The claim of a volume, and whether it is made for the pod.
+/// Returns the claim of a volume; true if it is created for the pod.
 // k8s: component-helpers/storage/ephemeral/ephemeral.go VolumeClaimName
 pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(ObjectKey, bool)> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
@@ -100,7 +100,7 @@ pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(ObjectKey, bool)> 
     Some((ObjectKey::new(namespace, &format!("{pod}-{}", volume.name)), true))
 }
 
-/// Whether a pod uses a claim.
+/// Does the pod use the claim?
 pub fn uses(pod: &Pod, claim: &str) -> bool {
     volumes(pod).filter_map(|v| claim_of(pod, v)).any(|(key, _)| key.as_str() == claim)
 }
@@ -129,7 +129,7 @@ impl Users {
         self.pods.get(uid).map(|user| user.names().collect()).unwrap_or_default()
     }
 
-    /// Whether a pod is on a node and uses anything.
+    /// Is the pod on a node, using anything?
     pub fn has(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
     }
@@ -174,7 +174,7 @@ impl Users {
         self.pods.insert(uid, user);
     }
 
-    /// Whether any pod but these uses a claim by its name. Pods of nodes that are not there do not
+    /// Does any pod other than those `gone` use the claim by its name? Pods of deleted nodes do not
     /// count.
     // k8s: pkg/scheduler/backend/cache/cache.go updateNodeInfoSnapshotList
     pub(super) fn is_used(&self, claim: &ObjectKey, cluster: &Cluster, gone: &Gone<'_>) -> bool {

@@ -14,7 +14,7 @@ const LABELS: [(&str, &str); 4] = [
     ("topology.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
 ];
-/// What is between the zones of a volume.
+/// Separator between the zones of a volume.
 const SEPARATOR: &str = "__";
 
 fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> NodeSelectorRequirement {

@@ -1,14 +1,14 @@
-//! What was noted: what is still to be written, what was, and when it is tried again. Pure.
+//! Event series: events to be written, written ones, and times of retries. Pure.
 //!
 //! ```text
-//!   tell ─> waits ─next─> is sent ─ended─┬─> settled ─ the same again ─> waits
+//!   tell ─> waits ─next─> is sent ─ended─┬─> settled ─ repeated ─> waits
 //!             ^──── RETRY_AFTER ─────────┘      └─ SERIES_OVER ─> forgotten
 //! ```
-//! Input: notes, how requests ended, the time. Output: the next request. Owner: whoever writes
+//! Input: notes, results of requests, the time. Output: the next request. Owner: the writer of
 //! events. Namespaces take turns, so that a tenant's ten thousand pending pods hold up no other
-//! tenant's events. Bounds: `WAITING_MAX` bytes for all that waits and all that is remembered:
-//! those told longest ago are forgotten first. Where nothing is left to be forgotten a note is
-//! lost, and counted: the newest of the namespace with most, or the new one where that is its own.
+//! tenant's events. Bounds: `WAITING_MAX` bytes for all waiting and remembered events: the oldest
+//! settled ones are dropped first. If none is left to drop, a note is lost, and counted: the newest
+//! of the namespace with most, or the new one if that is its own.
 // k8s: staging/src/k8s.io/client-go/tools/events/event_broadcaster.go
 
 use std::collections::{HashMap, VecDeque};
@@ -34,7 +34,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// After so long without the same again a series is over.
 // k8s: event_broadcaster.go finishTime
 const SERIES_OVER: Duration = Duration::from_secs(6 * 60);
-/// How often a series that goes on is written.
+/// Interval of writing a series that continues.
 // k8s: event_broadcaster.go refreshTime
 const WRITE_AGAIN: Duration = Duration::from_secs(30 * 60);
 
@@ -43,7 +43,7 @@ const WRITE_AGAIN: Duration = Duration::from_secs(30 * 60);
 struct Same(Rc<Note>);
 
 impl Same {
-    /// What makes two events the same.
+    /// Returns the identity of an event: two events with the same key form a series.
     // k8s: event_broadcaster.go getKey
     fn key(&self) -> impl Hash + PartialEq + '_ {
         let Note { about, version, related, warning, reason, action, .. } = &*self.0;
@@ -55,7 +55,7 @@ impl Same {
         self.0.about.key.namespace()
     }
 
-    /// What it takes to remember it.
+    /// Returns the bytes that remembering it takes.
     fn cost(&self) -> usize {
         let note = &*self.0;
         let of_related = match &note.related {
@@ -99,13 +99,13 @@ enum State {
 
 type Namespace = Rc<str>;
 
-/// What became of a note.
+/// State of a note.
 #[derive(Debug)]
 struct Told {
     state: State,
     first: Timestamp,
     last: Timestamp,
-    /// How often it was told.
+    /// Number of occurrences.
     count: i32,
     /// The count that was written last; zero before the first time.
     said: i32,
@@ -120,7 +120,7 @@ struct Told {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     same: Same,
-    /// When it was told first.
+    /// Time of the first occurrence.
     pub(super) first: Timestamp,
     /// It was made before, as far as is known.
     pub(super) is_made: bool,
@@ -134,7 +134,7 @@ impl Request {
         &self.same.0
     }
 
-    /// How often it was told and when last, of a series.
+    /// Returns the number of occurrences and the time of the last one, if it is a series.
     pub(super) fn series(&self) -> Option<(i32, Timestamp)> {
         (self.count > 1).then_some((self.count, self.last))
     }
@@ -145,7 +145,7 @@ impl Request {
 pub(super) enum Written {
     /// It is written, or will never be.
     Settled,
-    /// Nobody was there to say.
+    /// No answer: retried later.
     Again,
 }
 
@@ -172,7 +172,7 @@ pub(super) struct Book {
     is_losing: bool,
 }
 
-/// What is to be said of notes that were lost.
+/// Message to log about lost notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
     /// The first one is.
@@ -198,8 +198,8 @@ impl Book {
         }
     }
 
-    /// Takes a note; the sink that has something to do, if there is something. What is told of one
-    /// pod stays in order.
+    /// Records a note. Returns the sink that now has work, if any. Notes about one pod stay in
+    /// order.
     pub(super) fn tell(&mut self, now: Instant, at: Timestamp, note: Note) -> Option<usize> {
         let same = Same(Rc::new(note));
         let line = self.line(&same);
@@ -234,7 +234,7 @@ impl Book {
         Some(line)
     }
 
-    /// What this sink is to write next.
+    /// Returns the next request of this sink.
     pub(super) fn next(&mut self, line: usize, now: Instant) -> Option<Request> {
         let Line { queue, later } = &mut self.lines[line];
         while later.front().is_some_and(|(due, _)| *due <= now) {
@@ -249,7 +249,7 @@ impl Book {
         Some(Request { same, first, is_made: told.said > 0, count, last })
     }
 
-    /// When this sink has something to do at the latest, if nothing is told.
+    /// Returns when this sink has work at the latest, if nothing new is recorded.
     pub(super) fn due(&self, line: usize) -> Option<Instant> {
         self.lines[line].later.front().map(|(due, _)| *due)
     }
@@ -304,7 +304,7 @@ impl Book {
         self.settled == self.told.len()
     }
 
-    /// What there is to say of notes that were lost, once each.
+    /// Returns what to log about lost notes, once each.
     pub(super) fn loss(&mut self) -> Option<Loss> {
         let new = self.lost - self.said_lost;
         if new == 0 {
@@ -469,7 +469,7 @@ mod tests {
         book.tell(now, AT, note("p", "m"));
         let request = book.next(0, now).expect("it waits");
         assert_eq!((request.is_made, request.series()), (false, None));
-        // Told again while it is sent.
+        // It occurs again while the first request is in flight.
         assert_eq!(book.tell(now, AT, note("p", "other words")), None);
         book.ended(&request, Written::Settled, now);
         let request = book.next(0, now).expect("a series");
