@@ -52,23 +52,23 @@ pub struct Asking {
     pub program: Arc<Program>,
     /// By which it is decided.
     profile: Arc<Profile>,
-    /// What its volumes leave it.
+    /// Nodes that its volumes allow.
     claims: Option<Claims>,
-    /// What its claims of devices leave it.
+    /// Nodes that its ResourceClaims allow.
     devices: Option<DeviceClaims>,
-    /// Why they leave it nothing, and the place of who says so.
+    /// The PreFilter rejection, and the rank of the plugin.
     refused: Option<(Rank, Refused)>,
-    /// A plugin says so for which it may matter who goes.
+    /// The rejection is Unschedulable, so preemption may help.
     refused_for_now: bool,
-    /// What extenders said of the nodes.
+    /// Results of extenders.
     pub consulted: Option<consulted::Rows>,
-    /// What plugins of others say of them.
+    /// Results of out-of-tree plugins.
     pub attempt: Option<Rc<Attempt>>,
-    /// The nodes that are looked at for its group, if not all are.
+    /// The placement of its group, if that limits the nodes.
     pub placement: Option<Rc<Placement>>,
-    /// Why nobody goes for it, whoever it is.
+    /// The reason it may not preempt at all.
     pub never_preempts: Option<&'static str>,
-    /// A claim of its group is reserved that nobody of it uses.
+    /// A claim is reserved for its group, but no pod of the group uses it.
     pub unreserves: bool,
 }
 
@@ -96,7 +96,7 @@ impl Asking {
         spec: &Rc<PodSpec>,
         mirror: &mut Mirror,
     ) -> Result<Self, DeltaError> {
-        // They may ask for labels that nobody asked for, after which programs are compiled again.
+        // PodDisruptionBudgets may add label keys, after which programs are compiled again.
         mirror.budgets();
         let profile = Arc::clone(mirror.profile(mirror.profile_number(&pod).unwrap_or(0)));
         mirror.cluster.use_profile(&profile);
@@ -131,7 +131,7 @@ impl Asking {
         self.spec.key
     }
 
-    /// Those who look at single nodes, beside the room that is kept there.
+    /// Returns the plugins that filter by row, beside the rows closed by nominated pods.
     fn of_rows<'a>(&'a self, kept: &'a Kept, claims: &'a OfClaims<'a>) -> Vec<&'a dyn RowPlugin> {
         let devices = claims.1.iter().map(|plugin| plugin as &dyn RowPlugin);
         let claims = claims.0.iter().map(|plugin| plugin as &dyn RowPlugin).chain(devices);
@@ -154,7 +154,7 @@ impl Asking {
         self.claims.as_ref()?.rejection_beside(volumes, cluster, row, &uids)
     }
 
-    /// Plugins of others see these pods on a node, where room is kept for them.
+    /// Shows these nominated pods of a node to out-of-tree plugins.
     fn expects(
         &self,
         cluster: &Cluster,
@@ -175,7 +175,7 @@ impl Asking {
         }
     }
 
-    /// What failed while nodes were looked at: of devices, and in plugins of others.
+    /// Returns the error of the filters: of devices, or of an out-of-tree plugin.
     pub fn failed(&self) -> Option<String> {
         let of_devices = self.devices.as_ref().and_then(DeviceClaims::error);
         of_devices.or_else(|| self.attempt.as_ref()?.error())
@@ -212,14 +212,14 @@ impl RowPlugin for Kept {
     }
 }
 
-/// What was found of a pod that fits nowhere.
+/// Diagnosis of a pod that fits no node.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
     /// Why each node was rejected, by row.
     pub statuses: Vec<(u32, Status)>,
-    /// What preemption found.
+    /// Result of the preemption dry run.
     pub preemption: DryRun,
-    /// Plugins of others that rejected it.
+    /// Out-of-tree plugins that rejected it.
     pub rejected_by: Vec<Name>,
     /// A claim that might do better without its devices.
     pub gives_back: Option<Rc<ResourceClaim>>,
@@ -227,7 +227,7 @@ pub struct Diagnosis {
     pub unreserves: bool,
     /// One of upstream's plugins failed to do anything about it, so that no other is asked to.
     pub fails: bool,
-    /// What is said of claims of devices.
+    /// Part of the message about ResourceClaims.
     pub of_claims: &'static str,
     /// The sentence of why no node takes it.
     pub text: String,
@@ -318,7 +318,7 @@ impl Thinker {
         mirror.cluster.use_profile(&asking.profile);
         let mut kept = Kept::default();
         if let Some(devices) = asking.devices.as_ref().filter(|_| !only_feasible) {
-            // Without those pods more nodes may have been looked at.
+            // Without nominated pods more nodes may have passed the earlier filters.
             devices.forget_unavailable();
         }
         for (node, pods) in mirror.nominees(asking.uid(), asking.spec.priority) {
@@ -368,8 +368,8 @@ impl Thinker {
         found.map(|status| (row, status))
     }
 
-    /// The node that is kept for the pod, if it can be looked at, and whether it takes the pod beside
-    /// those who come before it there.
+    /// Returns the pod's nominated node, if it may be filtered, and true if the pod fits there with
+    /// the pods nominated there that have precedence.
     // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
     pub fn kept_node(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<(Rc<str>, bool)> {
         let node = Rc::clone(&mirror.nomination(asking.uid())?.node);
@@ -413,7 +413,7 @@ impl Thinker {
         let found = explain::statuses(&mirror.cluster, program, &detail, &mut self.scratch);
         let mut statuses: BTreeMap<u32, Status> = found.into_iter().collect();
         for (row, status) in kept.0 {
-            // A node that was not even looked at stays one.
+            // An absent node stays absent.
             if statuses.get(&row).is_none_or(|found| *found != Status::absent()) {
                 statuses.insert(row, status);
             }
@@ -430,7 +430,7 @@ impl Thinker {
         Some(self.conclude(mirror, asking, nodes, text, statuses))
     }
 
-    /// What is done about a pod that was rejected by all nodes, and what is said of it.
+    /// Decides what to do for a pod that no node accepts, and composes its message.
     fn conclude(
         &mut self,
         mirror: &mut Mirror,
@@ -439,7 +439,7 @@ impl Thinker {
         text: String,
         statuses: Vec<(u32, Status)>,
     ) -> Diagnosis {
-        // Whoever rejects a node that is tried for preemption waits for nothing.
+        // Read before preemption: plugins that reject nodes in its dry run must not count.
         let rejected_by = asking.attempt.as_ref().map(|attempt| attempt.rejected_by());
         let preemption = self.preempt(mirror, asking, &statuses);
         let devices = asking.devices.as_ref();
@@ -579,7 +579,7 @@ fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> O
     let cluster = &mirror.cluster;
     let row = cluster.row(&mirror.nomination(asking.uid())?.node)?;
     let status = statuses.iter().find(|(at, _)| *at == row);
-    // Where nothing is said of the node, nobody who goes from there helps.
+    // A node without a status is absent: no eviction there helps.
     // k8s: schedule_one.go findNodesThatFitPod, framework/types.go NewDefaultNodeToStatus
     let is_hopeless =
         |(_, status): &(u32, Status)| status.code == Code::UnschedulableAndUnresolvable;

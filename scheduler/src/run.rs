@@ -1,13 +1,13 @@
-//! The scheduler as it runs: watches tell, it decides, lanes carry out.
+//! The main loop: watches deliver events, the scheduler decides, the dispatcher writes.
 //!
 //! ```text
 //!   watch ─Told─> Scheduler ─Command─> Lanes ─> API server
 //!                    ^ ────────End──────┘
 //! ```
 //! Effects. Owner of the one thread that decides, and of the clock; the lease has another thread.
-//! What was told is taken before the next pod is decided, so that no decision is made with less than
-//! is known. Bounds: `AHEAD_MAX` pods are assumed and not bound; until some are, nobody else is
-//! decided; `TAKE_MAX` for what is told before anything else is looked at.
+//! All pending watch events are applied before the next pod is decided, so that decisions use the
+//! newest cache. Bounds: `AHEAD_MAX` pods are assumed and not bound; at that limit no further pod
+//! is decided; `TAKE_MAX` for watch events before other work.
 
 mod rebuild;
 mod start;
@@ -44,15 +44,15 @@ const DECISIONS_AT_ONCE: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How often it says how many pods wait where, at most.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// Pods that a dump tells of.
+/// Pods listed in a dump.
 const DUMPED_MAX: usize = 1000;
-/// How long it takes what is told, or decides, before it looks at anything else.
+/// Time spent on watch events, or on decisions, before other work.
 const TAKE_MAX: Duration = Duration::from_millis(50);
 /// Decisions that took so long in a row are followed by a pause for I/O.
 const LONG_DECISIONS: Duration = Duration::from_millis(20);
 /// How often it says what it waits for before it may lead.
 const SAY_MISSING_EVERY: Duration = Duration::from_secs(30);
-/// How long bindings that are under way may take when it is told to end.
+/// Time for bindings in flight at shutdown.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// Schedules, with the plugins of the registry that profiles enable.
@@ -98,7 +98,7 @@ fn lead(access: &Access, settings: &Settings, state: &Arc<State>) -> Result<Opti
     Ok(Some(LeaderLease::begin(access, &candidate, Arc::clone(state) as Arc<_>)?))
 }
 
-/// Schedules until the process is told to end or does not lead any more.
+/// Schedules until shutdown, or until the lease is lost.
 async fn work(
     mut running: Running,
     mut lead: Option<LeaderLease>,
@@ -106,7 +106,7 @@ async fn work(
 ) -> Result<()> {
     own_code::start(pintle_heap::code::forget);
     let state = Arc::clone(&running.state);
-    // Whoever cannot know the cluster leaves the lease to those who do.
+    // A scheduler without a synced cache leaves the lease to others.
     // k8s: cmd/kube-scheduler/app/server.go Run
     let leads = async {
         running.learn().await?;
@@ -154,8 +154,8 @@ fn seed() -> u64 {
     u64::try_from(since.as_nanos() & u128::from(u64::MAX)).unwrap_or(1)
 }
 
-/// What each search and each of the pods that were decided has of the time: a pod whose own node did not
-/// take it has two searches.
+/// Splits the time over searches, and over decided pods: a pod rejected by its nominated node has
+/// two searches.
 fn shares(took: Duration, facts: &[Fact]) -> (Duration, Duration) {
     let count = |is: fn(&&Fact) -> bool| facts.iter().filter(is).count();
     let searched = count(|fact| matches!(fact, Fact::Searched { .. }));
@@ -174,7 +174,7 @@ async fn let_io_run(took: Duration) {
     }
 }
 
-/// The scheduler with what it hears and whom it tells.
+/// The scheduler with its inputs and outputs.
 struct Running {
     scheduler: Scheduler,
     /// Makes one that knows nothing yet.
@@ -185,7 +185,7 @@ struct Running {
     told: mpsc::Receiver<Told>,
     ended: mpsc::UnboundedReceiver<End>,
     questions: mpsc::Receiver<Question>,
-    /// Plugins of others have asked for something.
+    /// An out-of-tree plugin requested something.
     asked_for: Rc<Notify>,
     dump: Signal,
     counted: Duration,
@@ -248,7 +248,7 @@ impl Running {
         self.begun.elapsed()
     }
 
-    /// Takes what is told until the cluster is known.
+    /// Applies watch events until the cache is synced.
     async fn learn(&mut self) -> Result<()> {
         let first = tokio::time::Instant::now() + SAY_MISSING_EVERY;
         let mut says = tokio::time::interval_at(first, SAY_MISSING_EVERY);
@@ -263,12 +263,12 @@ impl Running {
         }
         // A standby is ready as well.
         self.state.is_synced();
-        // The start is over: what only it needed makes room for those who wait.
+        // Code that only the start needed is released from memory.
         pintle_heap::code::forget();
         Ok(())
     }
 
-    /// Takes what is told until it leads.
+    /// Applies watch events until this process is the leader.
     async fn follow(&mut self, leads: impl Future<Output = ()>) -> Result<()> {
         let mut leads = std::pin::pin!(leads);
         loop {
@@ -279,7 +279,7 @@ impl Running {
         }
     }
 
-    /// Takes one thing that was told or asked; false when nothing will be told any more.
+    /// Handles one watch event or request; false once the watches have ended.
     async fn hear(&mut self) -> Result<bool> {
         self.begin_turn().await?;
         tokio::select! {
@@ -313,7 +313,7 @@ impl Running {
         loop {
             self.begin_turn().await?;
             let knows_all = self.take_told();
-            // What was told may have been what a pod with a node waited for.
+            // An event may satisfy a pod that waits with a node.
             self.scheduler.attend(self.now());
             self.carry_out(Duration::ZERO);
             self.look_around();
@@ -350,7 +350,7 @@ impl Running {
         }
     }
 
-    /// Takes what a watch told.
+    /// Applies a watch event.
     fn tell(&mut self, told: Told) {
         let now = self.now();
         if let Some(event) = self.scheduler.tell(told, now) {
@@ -358,7 +358,7 @@ impl Running {
         }
     }
 
-    /// Takes what is known by now, for a moment; whether that was all.
+    /// Applies pending results and watch events, for at most `TAKE_MAX`; true if none is left.
     fn take_told(&mut self) -> bool {
         let began = Instant::now();
         while let Ok(end) = self.ended.try_recv() {
@@ -371,7 +371,7 @@ impl Running {
         false
     }
 
-    /// What must not wait until nobody is left to be decided.
+    /// Handles requests that must not wait until the queue is empty.
     fn look_around(&mut self) {
         if let Ok(question) = self.questions.try_recv() {
             self.answer(question);
@@ -382,12 +382,12 @@ impl Running {
         self.count_now_and_then();
     }
 
-    /// Whether nobody may be decided, whoever waits.
+    /// Must all decisions wait?
     fn is_blocked(&self, now: Duration) -> bool {
         self.lanes.ahead() >= AHEAD_MAX || self.scheduler.is_blocked(now)
     }
 
-    /// Says what it knows, for whoever looks for a mistake.
+    /// Logs cache and queue, for debugging.
     fn dump(&self) {
         let (waiting, bound, nodes) = self.scheduler.mirror.counts();
         let assumed = self.scheduler.assumed();
@@ -399,7 +399,7 @@ impl Running {
         }
     }
 
-    /// Whoever asked may have gone.
+    /// Answers a request; the client may have disconnected.
     fn answer(&mut self, question: Question) {
         match question {
             Question::Explain { pod, node, answer } => {
@@ -449,7 +449,7 @@ impl Running {
         self.carry_out(Duration::ZERO);
     }
 
-    /// Decides some; whether there were any.
+    /// Decides some pods; false if there was none to decide.
     fn decide(&mut self) -> bool {
         let (mut any, first) = (false, self.now());
         for _ in 0..DECISIONS_AT_ONCE {
@@ -459,7 +459,7 @@ impl Running {
                 break;
             }
             if self.is_blocked(began) || !self.scheduler.decide_next(began) {
-                // Nobody's turn: but who has waited for too long may have been told so.
+                // No pod was decided, but pods whose wait timed out may have new statuses.
                 self.carry_out(Duration::ZERO);
                 break;
             }
@@ -525,7 +525,8 @@ impl Running {
         metrics.net.over_share(self.scheduler.queue.namespaces_over_share(now));
     }
 
-    /// Nobody else may begin before what was decided is bound or given up; whether it is.
+    /// Waits for bindings in flight, because no other scheduler may start before they end; true if
+    /// all ended in time.
     async fn end(&mut self) -> bool {
         self.lanes.close();
         let bound =

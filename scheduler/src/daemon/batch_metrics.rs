@@ -1,9 +1,9 @@
-//! What decisions took over from earlier ones, under upstream's names.
+//! Metrics of results reused from earlier decisions, under upstream's names.
 //!
-//! Input: counts by profile. Output: two families of Prometheus. Owner: the other metrics. Bounds: two
-//! results and two reasons a profile. Upstream hands on the next node of a list to a pod of the same
-//! signature; here a pod with the same requests takes over where it fits and what utilisation and
-//! balance are worth, and all else is decided anew (docs/COMPAT.md).
+//! Input: counts by profile. Output: two families of Prometheus. Owner: the other metrics. Bounds:
+//! two results and two reasons a profile. Upstream hands on the next node of a list to a pod of the
+//! same signature; here a pod with the same requests reuses the fit results and the scores of
+//! utilisation and balance, and all else is decided again (docs/COMPAT.md).
 // k8s: pkg/scheduler/metrics/metrics.go BatchAttemptStats, BatchCacheFlushed
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! What waiting for conditions of devices came to, under upstream's names.
+//! Metrics of waits for binding conditions of devices, under upstream's names.
 //!
-//! Input: how each wait ended, and whose devices they were. Output: two families of Prometheus. Owner:
-//! the other metrics. Bounds: four words a profile and driver.
+//! Input: the result of each wait, and the drivers of its devices. Output: two families of
+//! Prometheus. Owner: the other metrics. Bounds: four label values a profile and driver.
 // k8s: pkg/scheduler/metrics/metrics.go DRABindingConditionsAllocationsTotal,
 // DRABindingConditionsPreBindDuration
 

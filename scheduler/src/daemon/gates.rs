@@ -1,6 +1,6 @@
-//! What the scheduler does with each feature gate of Kubernetes 1.36.
+//! Feature gates of Kubernetes 1.36 and their effect on the scheduler.
 //!
-//! Output: [`GATES`], which says whether a name is known, may be switched, and has an effect.
+//! Output: [`GATES`]: for each name, is it known, may it be switched, does it have an effect?
 
 use pintle_config::component_gates::{self, COUNT};
 use pintle_config::gates::Gate;

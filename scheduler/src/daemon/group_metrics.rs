@@ -1,6 +1,7 @@
-//! What scrapers read of groups of pods, where the gate is on.
+//! Metrics of pod groups, if their gate is on.
 //!
-//! Input: how groups fared. Output: three families of Prometheus under upstream's names. Owner: the
+//! Input: results of groups. Output: three families of Prometheus under upstream's names. Owner:
+//! the
 //! other metrics. Bounds: a label for each result and profile.
 // k8s: pkg/scheduler/metrics/metrics.go podGroupScheduleAttempts, podGroupSchedulingLatency
 

@@ -1,6 +1,7 @@
-//! What scrapers of kube-scheduler read, under upstream's names.
+//! Metrics of kube-scheduler, under upstream's names.
 //!
-//! Input: what the scheduler did. Output: families of Prometheus. Owner: shared; each is a few atomics.
+//! Input: what the scheduler did. Output: families of Prometheus. Owner: shared; each is a few
+//! atomics.
 //! Bounds: labels are results, queues, plugins and the profile's name.
 // k8s: pkg/scheduler/metrics/metrics.go
 
@@ -193,7 +194,7 @@ impl OfWaiting {
     }
 }
 
-/// Those of what is told, and of what is done about it in the API.
+/// Metrics of watch events, and of preemption and claims in the API.
 struct OfEvents {
     handled: Histograms<Handled>,
     kept: Family<Handled, Gauge<i64, AtomicI64>>,
@@ -392,7 +393,7 @@ impl SchedulerMetrics {
         self.plugins.evaluated(plugin, point, &self.profiles[profile], times);
     }
 
-    /// What decisions took over from earlier ones, by the number of their profile.
+    /// Counts the results that decisions reused from earlier ones, by the number of their profile.
     pub fn batches(&self, all: &[Batches]) {
         for (batches, profile) in all.iter().zip(&self.profiles) {
             self.batches.count(batches, profile);
@@ -404,7 +405,7 @@ impl SchedulerMetrics {
         self.plugins.volumes_failed();
     }
 
-    /// How pods moved in the queue, whom plugins have rejected, and how many bindings are under way.
+    /// Counts moves of pods in the queue, pods rejected by plugins, and bindings in flight.
     pub fn queue(
         &self,
         moved: BTreeMap<Moved, u64>,
@@ -438,8 +439,8 @@ impl SchedulerMetrics {
         self.waiting.permits.get_or_create(&Permitted { result }).observe(took.as_secs_f64());
     }
 
-    /// A pod of the profile of this number has waited for conditions of its devices: the driver of each,
-    /// and whether it has any.
+    /// Counts a pod of the profile of this number that has waited for binding conditions: the
+    /// driver of each device, and true if it has any.
     pub fn prepared(
         &self,
         profile: usize,
@@ -469,12 +470,12 @@ impl SchedulerMetrics {
         }
     }
 
-    /// Something that a watch told was taken.
+    /// Records the handling of a watch event.
     pub fn handled(&self, event: &'static str, took: Duration) {
         self.events.handled.get_or_create(&Handled { event }).observe(took.as_secs_f64());
     }
 
-    /// What is kept for pods that are being decided.
+    /// Sets the number of events kept for pods in an attempt.
     pub fn kept(&self, events: BTreeMap<&'static str, usize>) {
         self.events.kept.clear();
         for (event, count) in events {
@@ -505,13 +506,13 @@ impl SchedulerMetrics {
         }
     }
 
-    /// Whether this process works. The name is upstream's, whatever that of the lease.
+    /// Sets whether this process leads. The name is upstream's, whatever that of the lease.
     // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
     pub fn leads(&self, leads: bool) {
         self.leads.set("kube-scheduler", leads);
     }
 
-    /// What a scraper reads.
+    /// Returns the text of a scrape.
     pub fn text(&self) -> String {
         self.process.read();
         self.net.read();

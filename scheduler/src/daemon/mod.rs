@@ -68,7 +68,7 @@ const SERVING: Defaults = Defaults { port: 10259, tolerates: Tolerates::Failure 
 pub struct Settings {
     /// Decide, at least one.
     pub profiles: Vec<Profile>,
-    /// The plugins of others that each of these enables.
+    /// The out-of-tree plugins that each of these enables.
     pub chosen: Vec<Chosen>,
     /// Are asked about pods.
     pub extenders: Vec<Extender>,
@@ -76,9 +76,9 @@ pub struct Settings {
     pub process: Process,
     /// `--master`.
     pub master: Option<String>,
-    /// What is done with groups of pods; `None` where nobody asked for any.
+    /// Features of pod groups; `None` if their gate is off.
     pub groups: Option<GroupGates>,
-    /// What is different of devices.
+    /// Features of devices.
     pub devices: DeviceGates,
     /// How long pods wait.
     pub queue: QueueSettings,
@@ -94,13 +94,13 @@ pub struct Settings {
     pub gates: Vec<GateState>,
     /// As `/flagz` shows them.
     pub flags: listing::Listed,
-    /// What was read and has no effect, one sentence each.
+    /// Settings without effect, one sentence each.
     pub warnings: Vec<String>,
     /// Write the configuration there and end.
     pub write_config_to: Option<PathBuf>,
 }
 
-/// What to do.
+/// Action of the process.
 #[derive(Debug)]
 pub enum Command {
     /// Print this.
@@ -220,8 +220,8 @@ fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> C
     ConfigError::new(flag, format!("{value:?}"), problem.into(), remedy)
 }
 
-/// The profiles, the extenders, the rest, what is shown as it was written, what has no effect, and the
-/// plugins of others.
+/// The profiles, the extenders, the process settings, the file as written, the settings without
+/// effect, and the out-of-tree plugins.
 type FromFile =
     (Vec<Profile>, Vec<Extender>, Process, Map<String, Value>, Vec<String>, Vec<Chosen>);
 

@@ -1,7 +1,7 @@
-//! What scrapers read of attempts that were ended by force.
+//! Metrics of attempts that exceeded a limit or panicked.
 //!
-//! Input: such attempts, panics that were caught. Output: families of Prometheus of this scheduler
-//! alone. Owner: the other metrics. Bounds: a label for each limit and for each name of a task.
+//! Input: such attempts, caught panics. Output: families of Prometheus of this scheduler alone.
+//! Owner: the other metrics. Bounds: a label for each limit and for each name of a task.
 
 use std::sync::atomic::AtomicI64;
 

@@ -1,8 +1,8 @@
-//! What plugins do, one by one, under upstream's names.
+//! Metrics of single plugins, under upstream's names.
 //!
-//! Input: how long a plugin of others ran, or the default binding took. Output: families of Prometheus.
-//! Owner: shared. Bounds: labels are plugins, points, words of statuses and profiles. Upstream's own
-//! plugins are one pass over columns here, of which nobody can say how long each took.
+//! Input: run times of out-of-tree plugins, and of the default binding. Output: families of
+//! Prometheus. Owner: shared. Bounds: labels are plugins, points, statuses and profiles. Upstream's
+//! own plugins are one pass over columns here, so they have no run times of their own.
 // k8s: pkg/scheduler/metrics/metrics.go
 
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::mirror::declared::{Declaration, Row};
 /// A piece of the answer is sent once it is so long.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// What a family has of a pod.
+/// Returns a family's values of a pod.
 type OfPod = fn(&Declaration) -> &[(Box<str>, f64)];
 
 /// Families: name, help, what they have of a pod.
@@ -40,7 +40,7 @@ const FAMILIES: [(&str, &str, OfPod); 2] = [
 /// Writes all families, in pieces.
 ///
 /// # Errors
-/// When nobody reads any more.
+/// The client has closed the connection.
 pub(super) async fn write(mut rows: Vec<Row>, sink: &Sink) -> Result<(), Closed> {
     sort(&mut rows);
     let mut piece = String::with_capacity(PIECE_BYTES + 1024);

@@ -1,7 +1,7 @@
 //! The HTTPS port: health checks, metrics, and what it runs with.
 //!
-//! Input: requests. Output: answers from a [`State`] that others keep current. Owner: a thread with a
-//! runtime of its own, so that nobody who asks disturbs a decision. Bounds: those of `https`.
+//! Input: requests. Output: answers from a [`State`] that others keep current. Owner: a thread with
+//! a runtime of its own, so that requests never delay a decision. Bounds: those of `https`.
 // k8s: cmd/kube-scheduler/app/server.go newEndpointsHandler, buildHandlerChain
 
 use std::collections::BTreeMap;
@@ -39,13 +39,13 @@ const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics"
 /// Why a pod has no node: `?pod=NAMESPACE/NAME`, and why not this one: `&node=NAME`; as text or, asked
 /// for by `Accept`, as JSON.
 const EXPLAIN: &str = "/pintle/explain";
-/// What pods ask for and may use.
+/// Requests and limits of pods.
 const RESOURCES: &str = "/metrics/resources";
 /// Questions that wait, and how long one does.
 const QUESTIONS_MAX: usize = 8;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What the thread that decides is asked, and where the answer goes.
+/// A request to the deciding thread, with the channel of its answer.
 #[derive(Debug)]
 pub enum Question {
     /// Why has this pod no node, and why not this one?
@@ -54,22 +54,22 @@ pub enum Question {
         pod: ObjectKey,
         /// The node, if one is asked about.
         node: Option<String>,
-        /// Where the answer goes.
+        /// Channel of the answer.
         answer: oneshot::Sender<Result<Explanation, Unexplained>>,
     },
-    /// What do all pods declare?
+    /// List the resources that all pods declare.
     Declared(oneshot::Sender<Vec<Row>>),
 }
 
-/// What is known of the process.
+/// State of the process.
 #[derive(Debug)]
 pub struct State {
     questions: mpsc::Sender<Question>,
-    /// What the deciding thread lets others know of itself.
+    /// Progress of the deciding thread.
     pub turns: Arc<Turns>,
-    /// What scrapers read.
+    /// Metrics to scrape.
     pub metrics: SchedulerMetrics,
-    /// Who tells of the lease: the name of the first profile.
+    /// Reporting component of lease events: the name of the first profile.
     pub reporter: String,
     configuration: Value,
     flags: BTreeMap<&'static str, String>,
@@ -143,12 +143,12 @@ impl State {
         self.is_synced.store(true, Ordering::Relaxed);
     }
 
-    /// It decides: it leads, or nobody has to.
+    /// Marks that it decides: it leads, or needs no lease.
     pub fn works(&self) {
         self.works.store(true, Ordering::Relaxed);
     }
 
-    /// It was told to end.
+    /// Marks that it is shutting down.
     pub fn is_ending(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
@@ -207,8 +207,8 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
     Ok(port::start(serving, "a kube-scheduler", pages)?)
 }
 
-/// Those of `/healthz`, `/livez`, `/readyz`. A process whose lease is late is not well, but it lives;
-/// `ping` is where there is nothing else to check.
+/// Returns the checks of `/healthz`, `/livez`, `/readyz`. A late lease fails `/healthz`, not
+/// `/livez`; `ping` is the check if there is no other.
 // k8s: cmd/kube-scheduler/app/server.go Run, newEndpointsHandler;
 // staging/src/k8s.io/apiserver/pkg/server/healthz/healthz.go InstallPathHandlerWithHealthyFunc
 pub(super) fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {

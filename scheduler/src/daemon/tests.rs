@@ -161,7 +161,7 @@ fn timings_of_the_lease_with_which_two_could_lead_are_refused_by_name_and_value(
         let wrong = lease(&[&format!("--leader-elect-{flag}")]);
         assert!(wrong.starts_with(said), "{wrong}");
     }
-    // Nobody reads them where nobody is elected.
+    // Without leader election these settings are not validated.
     run(&[&short[..], &["--leader-elect=false"]].concat()).expect("nobody leads");
 }
 

@@ -1,7 +1,7 @@
-//! Why no node is looked at for a pod: the first plugin says so that is asked before any is.
+//! PreFilter rejections: the first plugin that rejects the pod gives the reason.
 //!
-//! Input: a pod that wants a node, what plugins said before. Output: a refusal with its place among the
-//! plugins of a profile. Owner: pure functions. Bounds: the pod's volumes and claims.
+//! Input: a pod without a node, results of plugins so far. Output: a rejection with its rank among
+//! the plugins of a profile. Owner: pure functions. Bounds: the pod's volumes and claims.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use crate::mirror::Mirror;
 use crate::volumes::{Claims, Refused};
 
 impl Asking {
-    /// No node is looked at, for this reason of a plugin of others, whatever the reason was before.
+    /// Records a PreFilter rejection by an out-of-tree plugin; it replaces an earlier one.
     pub fn refuse(&mut self, rank: Rank, code: Code, reason: String) {
         self.refused_for_now = code == Code::Unschedulable;
         self.refused = Some((rank, Refused { plugin: Plugin::OutOfTree, reason }));
@@ -34,7 +34,7 @@ impl Asking {
         Some(names.map(|name| cluster.text(*name).to_owned()).collect())
     }
 
-    /// What is said of each node where none was looked at.
+    /// Returns the status of each node if PreFilter rejected all of them.
     // k8s: pkg/scheduler/schedule_one.go findNodesThatFitPod, SetAbsentNodesStatus
     pub(super) fn everywhere(&self, view: &View) -> Vec<(u32, Status)> {
         let Some((_, refused)) = self.refused.as_ref().filter(|_| self.refused_for_now) else {
@@ -45,8 +45,8 @@ impl Asking {
         view.valid_rows().iter().map(|row| (row, status.clone())).collect()
     }
 
-    /// Whether DynamicResources fails to say what it does for a pod that no node takes: it was not asked
-    /// before, because another plugin said no for good, and so does not know the pod's claims.
+    /// Does DynamicResources' PostFilter fail for lack of state? Its PreFilter did not run if an
+    /// earlier plugin returned UnschedulableAndUnresolvable.
     // k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PostFilter, getStateData
     pub(super) fn lacks_claims(&self, refusal: &Refusal) -> bool {
         let profile = &self.profile;
@@ -63,8 +63,8 @@ impl Asking {
             && rank.is_some_and(|rank| rank < own)
     }
 
-    /// Why no node is looked at, where another plugin than those of columns says so and none of these
-    /// before it.
+    /// Returns the PreFilter rejection: the recorded one, unless an earlier plugin of the columns
+    /// rejects the pod too. `None` if no rejection was recorded.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins
     pub(super) fn refusal(&self, view: &View) -> Option<Refusal> {
         let (rank, refused) = self.refused.as_ref()?;
@@ -78,7 +78,7 @@ impl Asking {
         self.refusal(view).or_else(|| select::refusal(view, &self.program))
     }
 
-    /// The place of the plugin of upstream's that says why no node is looked at, if one does.
+    /// Returns the rank of the in-tree plugin that rejects the pod in PreFilter, if one does.
     pub fn refusal_rank(&self, view: &View) -> Rank {
         match self.any_refusal(view) {
             Some(Refusal::PreFilter(plugin, _)) => view.profile().pre_filter_rank(plugin),
@@ -88,7 +88,7 @@ impl Asking {
 }
 
 impl Thinker {
-    /// What is done about a pod of which no node was looked at.
+    /// Diagnoses a pod rejected in PreFilter.
     pub(super) fn refused(
         &mut self,
         mirror: &mut Mirror,
@@ -108,7 +108,7 @@ impl Thinker {
     }
 }
 
-/// The place of who says why no node is looked at; a mistake in the pod comes before all.
+/// Returns the rank of a rejection; an invalid pod comes first.
 fn rank_of(refusal: &Refusal, profile: &Profile) -> Rank {
     match refusal {
         Refusal::PreFilter(plugin, _) => profile.pre_filter_rank(*plugin),
@@ -116,8 +116,8 @@ fn rank_of(refusal: &Refusal, profile: &Profile) -> Rank {
     }
 }
 
-/// What a pod's volumes and its claims of devices leave it of the nodes. Where both leave it none, the
-/// plugin that comes first says why.
+/// Runs PreFilter of the pod's volumes and ResourceClaims. If both reject it, the plugin of lower
+/// rank gives the reason.
 pub(super) fn look(
     pod: &Pod,
     spec: &PodSpec,

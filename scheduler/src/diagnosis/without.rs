@@ -1,7 +1,7 @@
-//! What plugins of single nodes say of a node that pods have left.
+//! Row filters of a node from which pods were removed in a dry run.
 //!
-//! Input: a pod that wants a node, the pods that would go. Output: why the node still does not take it.
-//! Owner: pure but for what plugins of others keep. Bounds: one node.
+//! Input: a pod without a node, the pods removed. Output: the reason the node still rejects it.
+//! Owner: pure but for state of out-of-tree plugins. Bounds: one node.
 
 use pintle_sched_core::config::Rank;
 use pintle_sched_core::filter::status::Status;

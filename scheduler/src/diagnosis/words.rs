@@ -8,11 +8,12 @@ use pintle_sched_core::{Plugin, explain};
 
 use crate::devices::extended::is_of_resources;
 
-/// What DynamicResources says of a pod that it was not asked about before.
+/// Message of DynamicResources if its PreFilter did not run.
 // k8s: staging/src/k8s.io/kube-scheduler/framework/cycle_state.go ErrNotFound
 pub(super) const NO_CLAIMS: &str = "not found";
 
-/// What is said of claims of devices that a pod has, and whether one of them gives some back.
+/// Returns the part of the message about a pod's ResourceClaims; the inner `Option` is a claim to
+/// deallocate.
 // k8s: dynamicresources/dynamicresources.go PostFilter
 pub(super) fn of_claims(view: &View, gives_back: Option<Option<&ResourceClaim>>) -> &'static str {
     match gives_back {
@@ -24,19 +25,19 @@ pub(super) fn of_claims(view: &View, gives_back: Option<Option<&ResourceClaim>>)
     }
 }
 
-/// The sentence of a pod for which extenders would have nobody go.
+/// Returns the message for a pod whose candidates were all dropped by extenders.
 // k8s: pkg/scheduler/framework/preemption/preemption.go Preempt
 pub fn without_candidate(text: &str, of_claims: &str) -> String {
     format!("{text} {of_claims}preemption: no candidate node for preemption")
 }
 
-/// The sentence of a pod whose preemption failed.
+/// Returns the message for a pod whose preemption failed.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins
 pub fn without_preemption(text: &str, mistake: &str) -> String {
     format!("{text} preemption: {mistake}")
 }
 
-/// Why nobody preempts in a profile without DefaultPreemption.
+/// Reason in a profile without DefaultPreemption.
 pub(super) const DISABLED: &str = "DefaultPreemption is disabled.";
 
 /// The sentence with what the plugins add that are asked when no node is left.

@@ -33,7 +33,7 @@ const PODS_MAX: usize = 100_000;
 /// How long all lists may take.
 const LIST_WAIT: Duration = Duration::from_secs(120);
 
-/// Which cluster, and by which rules.
+/// Cluster and configuration to use.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Where {
     /// Credentials that may list; $KUBECONFIG or ~/.kube/config without it.
@@ -152,8 +152,8 @@ pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     output::print(|out| simulate::write(&simulation, options.at.output, options.limit, out))
 }
 
-/// Lists what admission reads, and gives the pods their priorities: what they say themselves must be
-/// what their classes say, unless these credentials may not list the classes.
+/// Lists what admission reads, and sets the priorities of the pods: the priority of a pod must
+/// match its class, unless these credentials may not list the classes.
 async fn follow_admission(client: &kube::Client, dump: &mut Dump, asked: &mut Dump) -> Result<()> {
     let own = "pods have the priority that they say themselves";
     let classes = list_allowed::<PriorityClass>(client, "PriorityClasses", own).await?;
@@ -190,7 +190,7 @@ async fn follow_admission(client: &kube::Client, dump: &mut Dump, asked: &mut Du
     Ok(())
 }
 
-/// What a file says is to be placed.
+/// Reads the pods to place from a file.
 fn asked_pods(path: &Path) -> Result<Dump> {
     let shown = path.display().to_string();
     let bytes = simulate::read("--pod", path)?;
@@ -241,7 +241,7 @@ fn copy(pod: &Pod, at: usize, of: usize) -> Pod {
     pod
 }
 
-/// What a simulation uses. Pods that wait are not asked about and hold nothing.
+/// Keeps what a simulation uses. Pending pods are not explained and hold no resources.
 fn keep(dump: &mut Dump, told: Told) {
     let Told::Listed(thing) = told else { return };
     let source = || Source { place: "the cluster".to_owned(), is_stored: true };
@@ -273,7 +273,7 @@ fn keep(dump: &mut Dump, told: Told) {
         Thing::PodDisruptionBudget(o) => {
             dump.budgets.insert(object_name("PodDisruptionBudget", &o.metadata), *o);
         }
-        // A simulation has no volumes, and nobody who waits.
+        // A simulation has no volumes and no pending pods.
         _ => {}
     }
 }
@@ -313,7 +313,7 @@ fn usual_kubeconfig(named: Option<std::ffi::OsString>, home: Option<PathBuf>) ->
 /// Hears of the lists of a kind that fail.
 struct Hears(Kind, mpsc::UnboundedSender<Fails>);
 
-/// A list that failed: whether asking again soon is of no use, and why, in a sentence.
+/// A failed list: is a retry useless, and a sentence with the reason.
 struct Fails {
     kind: Kind,
     is_final: bool,
@@ -324,13 +324,13 @@ impl InformerObserver for Hears {
     fn fails(&self, name: &str, error: &InformerError) {
         use InformerError::{Busy, Expired, TooLarge};
         let is_final = !matches!(error, Busy(_) | Expired(_) | TooLarge(_));
-        // Nobody listens only when the command is about to end.
+        // The receiver is closed only when the command is about to end.
         let _ = self.1.send(Fails { kind: self.0, is_final, said: cannot_list(name, error) });
     }
 }
 
-/// Lists all that decisions read. As with kubectl the first list that fails is told, and ends it; only
-/// who is asked to come again later does.
+/// Lists everything that decisions read. As with kubectl the first failed list ends the command;
+/// only a list rejected with a retry hint is retried.
 async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<()> {
     let (tell, mut told) = mpsc::channel(TOLD_MAX);
     let (fails, mut failed) = mpsc::unbounded_channel();
@@ -344,7 +344,8 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<(
     let all = async {
         while !missing.is_empty() {
             tokio::select! {
-                // A kind that is complete may well fail: who can list it cannot watch it, perhaps.
+                // A watch of a complete kind may still fail: credentials may allow list but not
+                // watch.
                 biased;
                 Some(one) = told.recv() => {
                     if let Told::Complete(kind) = &one {
@@ -372,7 +373,7 @@ async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<(
     })
 }
 
-/// What the server says, or why it says nothing, and what may help.
+/// Returns the server's message, or the reason it cannot be reached, with a remedy.
 fn cannot_list(name: &str, error: &InformerError) -> String {
     let said = error.to_string();
     let said = said.strip_prefix("ServiceError: ").unwrap_or(&said);

@@ -43,7 +43,7 @@ pub struct Rejection {
     /// The plugin that says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<&'static str>,
-    /// Whether room could be made by evictions, as far as this plugin and priorities are concerned.
+    /// May evictions help, as far as this plugin and priorities are concerned?
     pub preemption_may_help: bool,
 }
 
@@ -60,7 +60,7 @@ impl From<&Status> for Rejection {
 /// Nodes that are rejected for the same reasons.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// Which; whether evictions may help is that of any of them.
+    /// The rejection; `preemptionMayHelp` is true if it is for any of these nodes.
     #[serde(flatten)]
     pub why: Rejection,
     /// How many.
@@ -78,12 +78,12 @@ pub struct Fitting {
     pub score: i32,
 }
 
-/// What is to be said of the node that was asked about.
+/// Answer about the node asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OneNode {
     /// The node.
     pub node: String,
-    /// Whether it would take the pod.
+    /// Does it accept the pod?
     pub fits: bool,
     /// Its total score, if it would.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ pub struct OneNode {
     /// Why it would not.
     #[serde(flatten)]
     pub why: Option<Rejection>,
-    /// What it lacks; all of it is needed.
+    /// Changes it needs, all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<Change>,
 }
@@ -124,13 +124,13 @@ impl Queued {
     }
 }
 
-/// What preemption would do.
+/// Result of preemption.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Eviction {
     /// The node.
     pub node: String,
-    /// Who would go, the most important first.
+    /// Victims, the most important first.
     pub victims: Vec<String>,
     /// How many of them against a disruption budget.
     pub violations: usize,
@@ -144,12 +144,12 @@ pub struct Eviction {
     pub runner_up: Option<RunnerUp>,
 }
 
-/// What preemption would do if the chosen node were not there.
+/// Preemption on the second-best node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunnerUp {
     /// The node.
     pub node: String,
-    /// Who would go, the most important first.
+    /// Victims, the most important first.
     pub victims: Vec<String>,
     /// How many of them against a disruption budget.
     pub violations: usize,
@@ -175,14 +175,14 @@ pub struct Explanation {
     pub ties: usize,
     /// The best of them.
     pub fitting: Vec<Fitting>,
-    /// What the scheduler says of a pod that fits nowhere.
+    /// Message of the scheduler for a pod that fits no node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Why nodes are rejected, the most frequent reason first.
     pub rejected: Vec<Group>,
-    /// What each of the nearest nodes lacks; the first is the smallest change of all.
+    /// Changes that each of the nearest nodes needs; the first is the smallest change of all.
     pub nearest: Vec<Remedy>,
-    /// What preemption would do.
+    /// Result of preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Eviction>,
     /// Why it would do nothing.
@@ -191,10 +191,10 @@ pub struct Explanation {
     /// The node that was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_node: Option<OneNode>,
-    /// Where it waits, if whoever answers decides it.
+    /// Place in the queue, if this scheduler decides the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queued>,
-    /// What else is to be known.
+    /// Notes.
     pub notes: Vec<String>,
 }
 
@@ -215,8 +215,8 @@ pub enum Unexplained {
     Unreadable(#[from] DeltaError),
 }
 
-/// Explains a pod as the API server has it, and why it does or does not fit this node. One that has a
-/// node is looked at without it there.
+/// Explains a pod as the API server has it, and why it does or does not fit this node. A bound pod
+/// is explained as if it were pending.
 ///
 /// # Errors
 /// When the pod cannot be read, or there is no such node.
@@ -274,7 +274,7 @@ fn look(
             matches!(refusal, Refusal::PreFilter(pintle_sched_core::Plugin::SchedulingGates, _));
         answer.nearest = vec![remedy::of_refusal(refusal)];
         answer.message = match (refusal, gated) {
-            // Nobody asks for a place before the gates are open.
+            // PreEnqueue rejects the pod until its gates are removed.
             (Refusal::PreFilter(_, reason), true) => Some(reason.clone()),
             _ => thinker.diagnose(mirror, asking).map(|d| d.message),
         };
@@ -346,7 +346,7 @@ fn one_node(
     OneNode { node, fits: false, score: None, why, lacks }
 }
 
-/// What is to be said of a node that was not looked at, as no other was.
+/// Answers about a node that was not filtered, because PreFilter rejected the pod.
 fn refused_everywhere(cluster: &Cluster, refusal: &Refusal, row: u32) -> OneNode {
     let (plugin, reason) = match refusal {
         Refusal::PreFilter(plugin, reason) => (Some(plugin.name()), reason.clone()),
@@ -362,7 +362,7 @@ fn refused_everywhere(cluster: &Cluster, refusal: &Refusal, row: u32) -> OneNode
     }
 }
 
-/// Whether evictions on a node may help the pod: not one that may not preempt, nor where every pod is
+/// May evictions on a node help the pod? Not if the pod may not preempt, nor if every pod there is
 /// at least as important.
 fn may_preempt(cluster: &Cluster, asking: &Asking, row: u32, status: &Status) -> bool {
     let spec = asking.pod.spec.as_ref();

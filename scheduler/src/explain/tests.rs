@@ -1,4 +1,4 @@
-//! What is said of pods in clusters of a few nodes.
+//! Explanations of pods in clusters of a few nodes.
 
 use super::*;
 use crate::cycle::Scheduler;

@@ -26,10 +26,10 @@ pub struct Caller {
     client: kube::Client,
 }
 
-/// Where it is, whom to trust and who we are.
+/// Builds address, trusted CAs and client credentials.
 ///
 /// # Errors
-/// What is wrong with the address, a certificate or a key.
+/// The address, a certificate or a key is invalid.
 // k8s: pkg/scheduler/extender.go makeTransport
 pub fn access(extender: &Extender) -> Result<Access, String> {
     let tls = extender.tls_config.clone().unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn access(extender: &Extender) -> Result<Access, String> {
 }
 
 impl Caller {
-    /// Whether pods are scheduled without it when it does not answer.
+    /// Are pods scheduled without it if it does not answer?
     pub fn is_ignorable(&self) -> bool {
         self.extender.ignorable
     }
@@ -152,7 +152,7 @@ async fn nodes(
     Ok(found)
 }
 
-/// What those say who score, all at once.
+/// Asks all these extenders for scores, concurrently.
 // k8s: pkg/scheduler/schedule_one.go prioritizeNodes
 async fn scores(
     callers: &[&Caller],

@@ -1,4 +1,4 @@
-//! What extenders said of the nodes, as a plugin of single nodes.
+//! Results of extenders, as a plugin of rows.
 //!
 //! Input: names, reasons and scores. Output: statuses and scores by row. Owner: one attempt of one pod.
 
@@ -10,14 +10,14 @@ use pintle_sched_core::select::RowPlugin;
 use pintle_sched_core::snapshot::View;
 use pintle_sched_core::{Plugin, Profile};
 
-/// What is left, why the others are not, and what is added to scores.
+/// Nodes left, rejections of the others, and scores to add.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Nodes {
     /// Nodes that every extender takes.
     pub left: HashSet<String>,
-    /// Those that one rejects: whether preemption would not help, and why.
+    /// Rejected nodes: true if preemption would not help, and the reason.
     pub failed: HashMap<String, (bool, String)>,
-    /// What is added to the score of a node, weights and scale included.
+    /// Scores to add to nodes, weights and scale included.
     pub scores: HashMap<String, i64>,
 }
 

@@ -1,12 +1,12 @@
-//! Extenders: servers of others that filter, score, choose victims and bind, asked over HTTP.
+//! Extenders: HTTP servers that filter, score, choose victims and bind.
 //!
 //! ```text
 //!   cycle ─Command::Consult─> lanes (call) ─> filter, one after the other ─> prioritize
 //!     ^──────────────────── Consulted ───────────────┘
 //! ```
-//! Input: the configuration; for a pod the nodes that pass all filters. Output: which of them are left,
-//! why the others are not, what is added to their scores. Owner: [`call`] has the connections, the rest
-//! is pure. Bounds: one pod is asked about at a time, for `httpTimeout` an answer; `call::ANSWER_BYTES`.
+//! Input: the configuration; for a pod the nodes that pass all filters. Output: the nodes left,
+//! reasons for the others, scores to add. Owner: [`call`] has the connections, the rest is pure.
+//! Bounds: one pod at a time, `httpTimeout` for an answer; `call::ANSWER_BYTES`.
 // k8s: pkg/scheduler/extender.go
 
 pub mod call;
@@ -36,7 +36,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Extender {
     /// Where it is: `http://HOST:PORT/PATH`.
     pub url_prefix: String,
-    /// What is added to the address to filter; empty for one that does not.
+    /// Path of the filter verb; empty if it does not filter.
     pub filter_verb: String,
     /// The same to choose victims.
     pub preempt_verb: String,
@@ -49,11 +49,11 @@ pub struct Extender {
     /// Without an authority in `tls_config` any certificate will do.
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
-    /// Whom to trust, and who we are.
+    /// Trusted CAs and client certificate.
     pub tls_config: Option<TlsConfig>,
     /// The longest wait for an answer.
     pub http_timeout: Option<GoDuration>,
-    /// It knows the nodes, and is told names alone.
+    /// It caches nodes, and is sent names alone.
     pub node_cache_capable: bool,
     /// It is asked about pods that want one of these; about all where there are none.
     pub managed_resources: Vec<ManagedResource>,
@@ -67,7 +67,7 @@ pub struct Extender {
 pub struct ManagedResource {
     /// Its name.
     pub name: String,
-    /// Nobody else counts it.
+    /// NodeResourcesFit ignores the resource.
     pub ignored_by_scheduler: bool,
 }
 
@@ -93,7 +93,7 @@ impl std::fmt::Debug for TlsConfig {
 }
 
 impl Extender {
-    /// Whether it is asked about a pod.
+    /// Is the extender called for the pod?
     // k8s: extender.go IsInterested
     pub fn is_interested(&self, pod: &Pod) -> bool {
         let Some(spec) = &pod.spec else { return self.managed_resources.is_empty() };
@@ -114,7 +114,7 @@ impl Extender {
         given.map_or(TIMEOUT, GoDuration::to_std)
     }
 
-    /// Whether it says anything of the nodes for a pod.
+    /// Does it filter or score?
     pub fn looks_at_nodes(&self) -> bool {
         !self.filter_verb.is_empty() || !self.prioritize_verb.is_empty()
     }
@@ -124,7 +124,7 @@ impl Extender {
     }
 }
 
-/// What upstream refuses: the field within `extenders`, and why.
+/// Returns what upstream's validation rejects: the field within `extenders`, and the reason.
 // k8s: pkg/scheduler/apis/config/validation/validation.go validateExtenders
 pub fn mistake(extenders: &[Extender]) -> Option<(String, String)> {
     let mut managed = HashSet::new();
@@ -158,32 +158,32 @@ fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
-/// What extenders are asked.
+/// Request to extenders.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Consult {
     /// The pod, whole.
     pub pod: Rc<Pod>,
     /// Its name and uid.
     pub about: PodRef,
-    /// What about it.
+    /// The question.
     pub question: Question,
 }
 
 /// A question.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
-    /// Which of these nodes take it, and how good are they.
+    /// Filter and score these nodes.
     Nodes {
         /// Names of the nodes.
         names: Vec<Rc<str>>,
         /// The nodes in the same order, where an extender wants them; otherwise none.
         objects: Vec<Rc<Node>>,
     },
-    /// Who may go from which node to make room.
+    /// Victims by node; the extender may drop nodes or victims.
     Victims(BTreeMap<String, Victims>),
 }
 
-/// Who goes from a node.
+/// Victims on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Victims {
     /// The pods.
@@ -194,10 +194,10 @@ pub struct Victims {
     pub others: Rc<[PodRef]>,
 }
 
-/// What extenders say.
+/// Answers of extenders.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Consulted {
-    /// About whom.
+    /// The pod.
     pub about: PodRef,
     /// The sentence of a mistake that ends the attempt, or the answer.
     pub answer: Result<Answer, String>,

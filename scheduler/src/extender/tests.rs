@@ -118,7 +118,7 @@ async fn those_who_score_are_asked_at_once() {
             request(&mut peer).await.expect("a question");
             peers.push(peer);
         }
-        // Nobody is answered before all have asked.
+        // No response before all requests have arrived.
         for peer in &mut peers {
             respond(peer, 200, &json!([{"Host": "a", "Score": 1}])).await;
         }
@@ -213,7 +213,7 @@ async fn an_extender_has_others_of_the_node_go() {
     assert_eq!(asked(&["preempt"], false).await, on_a(&["v2"]));
     let (_, body) = heard.recv().await.expect("it was asked");
     assert_eq!(body["NodeNameToMetaVictims"]["b"]["Pods"], json!([{"UID": "v1"}, {"UID": "v2"}]));
-    // The next one is asked about what the one before left, and may name pods that nobody has.
+    // The next extender is sent what the previous one left; an answer may name unknown pods.
     assert_eq!(asked(&["preempt", "another"], false).await, on_a(&["v2", "v3"]));
     heard.recv().await.expect("the first was asked");
     let (_, body) = heard.recv().await.expect("the second was asked");

@@ -1,4 +1,4 @@
-//! What is sent to extenders and what they answer, under the names of Go's fields.
+//! JSON of requests to extenders and their answers, with Go's field names.
 //!
 //! Names of answers are read as Go reads them, whatever their case.
 // k8s: staging/src/k8s.io/kube-scheduler/extender/v1/types.go
@@ -32,7 +32,7 @@ pub fn binding(pod: &PodRef, node: &str) -> Value {
         "PodUID": &*pod.uid, "Node": node})
 }
 
-/// Who would go, by node: uids, or what is known of the pods.
+/// Builds the victims by node: uids alone, or whole pods.
 pub fn victims(pod: &Pod, of: &BTreeMap<String, Victims>, uids_alone: bool) -> Value {
     let one = |victims: &Victims| {
         let pods: Vec<Value> = victims.pods.iter().map(|pod| victim(pod, uids_alone)).collect();
@@ -51,7 +51,7 @@ fn victim(pod: &PodRef, uid_alone: bool) -> Value {
         "uid": &*pod.uid}})
 }
 
-/// Who goes from a node, as an extender says.
+/// Victims on a node, as an extender returns them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetaVictims {
     /// Their uids.
@@ -60,12 +60,12 @@ pub struct MetaVictims {
     pub violations: i64,
 }
 
-/// What a filter answered.
+/// Answer of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filtered {
     /// Nodes that it takes.
     pub left: Vec<String>,
-    /// Why it does not take others: whether preemption would not help, and the words.
+    /// Rejected nodes: true if preemption would not help, and the reason.
     pub failed: HashMap<String, (bool, String)>,
 }
 
@@ -82,7 +82,7 @@ fn text(of: &Value, name: &str) -> String {
     field(of, name).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// The mistake that an answer tells of.
+/// Returns the error that an answer reports.
 pub fn error(answer: &Value) -> Result<(), String> {
     match text(answer, "Error") {
         none if none.is_empty() => Ok(()),
@@ -90,10 +90,10 @@ pub fn error(answer: &Value) -> Result<(), String> {
     }
 }
 
-/// Reads what a filter answered to whoever `by_name` names nodes, or sends them.
+/// Parses the answer of a filter; `by_name` says if nodes were sent as names or as objects.
 ///
 /// # Errors
-/// The mistake that it tells of, or a node that it was not asked about.
+/// The error that the answer reports, or a node that was not sent.
 // k8s: pkg/scheduler/extender.go Filter
 pub fn filtered(
     answer: &Value,
@@ -121,7 +121,7 @@ pub fn filtered(
         let names = items.filter_map(|node| node["metadata"]["name"].as_str());
         found.left.extend(names.map(str::to_owned));
     }
-    // Those whom preemption does not help come second, and win.
+    // Unresolvable nodes come second, and win.
     for (name, is_final) in [("FailedNodes", false), ("FailedAndUnresolvableNodes", true)] {
         let failed = field(answer, name).and_then(Value::as_object).into_iter().flatten();
         let failed = failed.map(|(node, why)| {
@@ -132,7 +132,7 @@ pub fn filtered(
     Ok(found)
 }
 
-/// What is added to the scores of nodes.
+/// Parses scores to add to nodes.
 // k8s: pkg/scheduler/schedule_one.go prioritizeNodes
 pub fn scores(answer: &Value, weight: i64) -> Vec<(String, i64)> {
     let all = answer.as_array().into_iter().flatten();
@@ -143,7 +143,7 @@ pub fn scores(answer: &Value, weight: i64) -> Vec<(String, i64)> {
     all.map(one).collect()
 }
 
-/// Who goes, by node.
+/// Parses the victims by node.
 pub fn chosen_victims(answer: &Value) -> BTreeMap<String, MetaVictims> {
     let all = field(answer, "NodeNameToMetaVictims").and_then(Value::as_object);
     let one = |(node, victims): (&String, &Value)| {

@@ -26,8 +26,8 @@ use crate::watch::{self, TOLD_MAX, Told};
 
 /// Longest wait for bindings under way. Answers that come later would count as the successor's.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// The first wait before a rebuild that follows another one, and the longest: well below the time after
-/// which a standby that waits is asked what it misses, and the thread counts as stuck.
+/// The first wait before a rebuild that follows another one, and the longest: well below the time
+/// after which a standby logs missing lists, and after which the thread counts as stuck.
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// A rebuild so long after the last one is the first again.

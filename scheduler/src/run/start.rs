@@ -1,4 +1,4 @@
-//! What a scheduler needs before it watches: credentials, and plugins of others.
+//! Setup before watches start: credentials, and out-of-tree plugins.
 //!
 //! Input: settings. Output: an [`Access`], the plugins of each profile. Owner: the start of the process.
 
@@ -15,10 +15,10 @@ use crate::daemon::plugin_metrics::OfProfile;
 use crate::daemon::serve::State;
 use crate::framework::{Handle, Plugins, Registry};
 
-/// Plugins of others, by profile.
+/// Out-of-tree plugins, by profile.
 pub(super) type OfOthers = Vec<Option<Rc<Plugins>>>;
 
-/// The plugins of others that each profile runs.
+/// Builds the out-of-tree plugins of each profile.
 pub(super) fn plugins(
     settings: &Settings,
     registry: &Registry,

@@ -1,5 +1,4 @@
-//! Whoever decides by other rules is found out: the shadow agrees with what equals it and with
-//! nothing else.
+//! The shadow detects other rules: it agrees with an equal scheduler and with no other.
 
 use serde_json::{Value, json};
 

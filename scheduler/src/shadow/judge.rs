@@ -136,7 +136,7 @@ impl Shadow {
     }
 }
 
-/// Whether we might choose this node.
+/// Could this scheduler choose the node?
 fn is_choice(thinker: &mut Thinker, mirror: &mut Mirror, asking: &Asking, node: &str) -> bool {
     let Some(row) = mirror.cluster.row(node) else { return false };
     let outcome = thinker.decide(mirror, asking);

@@ -1,17 +1,17 @@
-//! The shadow: decides again what another scheduler decided, and says where the two differ.
+//! The shadow: repeats the decisions of another scheduler, and reports differences.
 //!
 //! ```text
 //!   Told ─> by version, SETTLE_WAIT ─> asked (is it a decision?) ─> judged ─> Report
 //!                    │                                                ^
 //!                    └─> mirror: one step after the other ────────────┘ nearby states
 //! ```
-//! Input: what watches tell, and the time. Output: a [`Report`]. Owner: one task; pure, no clock.
-//! Watches of different kinds are apart by milliseconds, so a change is taken only after it has
+//! Input: watch events, and the time. Output: a [`Report`]. Owner: one task; pure, no clock.
+//! Watches of different kinds are apart by milliseconds, so a change is applied only after it has
 //! waited for `SETTLE_WAIT`, in the order of versions. The other scheduler binds pods at the same
-//! time and sees changes later than they are written: what it decided is compared with the state
-//! before the binding, then with states nearby (`nearby`), before it counts as another decision; and
-//! again as long as `DOUBT_WAIT`, for what was decided earlier may be written later.
-//! Bounds: `HELD_MAX` changes wait; more are taken before their time. `PAST_MAX` are remembered.
+//! time and sees changes later than they are written: its decision is compared with the state
+//! before the binding, then with states nearby (`nearby`), before it counts as a difference; and
+//! again until `DOUBT_WAIT`, because an earlier decision may be written later. Bounds: `HELD_MAX`
+//! changes wait; beyond that the oldest are applied early. `PAST_MAX` are remembered.
 
 #[cfg(test)]
 mod control_tests;
@@ -42,7 +42,7 @@ const HELD_MAX: usize = 16 * 1024;
 /// Steps that can be taken back.
 const PAST_MAX: usize = 64;
 
-/// What the shadow knows of the scheduler that it follows.
+/// The scheduler that the shadow follows.
 #[derive(Clone, Debug)]
 pub struct Followed {
     /// Its profile.
@@ -63,7 +63,7 @@ enum Held {
 pub struct Shadow {
     /// The cluster as of the last change that was taken.
     pub mirror: Mirror,
-    /// What came of it.
+    /// Result so far.
     pub report: Report,
     /// Memory of decisions.
     pub thinker: Thinker,
@@ -89,7 +89,7 @@ impl Shadow {
         }
     }
 
-    /// Takes what a watch told at `now`, a time that only grows.
+    /// Takes a watch event of time `now`, which only grows.
     pub fn tell(&mut self, now: Duration, told: Told) {
         let (version, held) = match told {
             Told::Set(thing) => (thing.version(), Held::Set(thing)),
@@ -106,7 +106,7 @@ impl Shadow {
         }
     }
 
-    /// A list is no history: what it says is taken as it is, and nobody's decision is seen in it.
+    /// A list is no history: it is applied as it is, and no decision is read from it.
     fn list(&mut self, told: Told) {
         if let Told::Listed(thing) = &told {
             self.last = self.last.max(thing.version());
@@ -179,14 +179,14 @@ impl Shadow {
     }
 }
 
-/// What the other scheduler decided, and the pod as it was before.
+/// Decision of the other scheduler, and the pod as it was before.
 #[derive(Debug)]
 enum Decision {
     Bound { before: Rc<Pod>, node: String },
     Refused { before: Rc<Pod>, said: String },
 }
 
-/// What the scheduler said of a pod that fits nowhere.
+/// Returns the scheduler's message for a pod that fits no node.
 fn unschedulable(pod: &Pod) -> Option<&str> {
     let is_refusal = |c: &&PodCondition| {
         c.type_ == "PodScheduled"

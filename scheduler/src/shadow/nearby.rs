@@ -18,9 +18,9 @@ use crate::mirror::{Aside, Mirror, Step};
 const REACH: usize = 32;
 /// Of these near ones every pair and triple is tried.
 const CLOSE: usize = 10;
-/// Changes that wait and are looked at for steps.
+/// Waiting changes from which steps are taken.
 const LOOK_AHEAD: usize = 4 * REACH;
-/// Steps that a disagreement tells of, to each side.
+/// Steps that a disagreement lists, on each side.
 const TOLD_MAX: usize = 8;
 
 /// The steps around a decision.
@@ -99,7 +99,7 @@ impl Nearby {
         found
     }
 
-    /// What was near, in words.
+    /// Describes the steps nearby.
     pub(super) fn told(&self, mirror: &Mirror) -> Vec<String> {
         let text = |step: &Step| {
             let object = step.object().map_or("", |object| mirror.cluster.text(object));

@@ -1,4 +1,4 @@
-//! What came of comparing: counts, and the last disagreements in words.
+//! Report of the comparison: counts, and descriptions of the last disagreements.
 //!
 //! Input: verdicts. Output: numbers for metrics, an object for `/debug/shadow`, a line in the log for
 //! each disagreement. Owner: the shadow. Bounds: `KEPT_MAX` disagreements are kept, each with the
@@ -13,7 +13,7 @@ use super::Decision;
 /// Disagreements that are kept.
 const KEPT_MAX: usize = 256;
 
-/// What the two do not agree about.
+/// Kind of disagreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Difference {
@@ -38,20 +38,20 @@ pub struct Disagreement {
     /// The plugin that makes the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<&'static str>,
-    /// What the other scheduler did or said.
+    /// Decision or message of the other scheduler.
     pub theirs: String,
-    /// What this one would.
+    /// Decision of this one.
     pub ours: String,
-    /// What happened around it.
+    /// Steps around it.
     pub nearby: Vec<String>,
 }
 
-/// What came of one comparison.
+/// Result of one comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// The same in a state so many steps away.
     Same(usize),
-    /// The other one did not look at all nodes, and its node fits.
+    /// The other scheduler filtered only a sample of nodes, and its node fits.
     Sampled,
     /// Another decision.
     Other(Disagreement),
@@ -66,7 +66,7 @@ pub struct Counts {
     pub exact: u64,
     /// The same in a state nearby.
     pub nearby: u64,
-    /// Not to be compared, because not all nodes were looked at.
+    /// Not comparable, because only a sample of nodes was filtered.
     pub sampled: u64,
     /// Another decision.
     pub other: u64,
