@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
     tokio::task::LocalSet::new().block_on(&runtime, shadow(options, followed))
 }
 
-/// Follows the cluster of a kubeconfig until the process is told to end.
+/// Follows the cluster of a kubeconfig until SIGTERM or SIGINT.
 async fn shadow(options: &Options, followed: Followed) -> Result<()> {
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -86,7 +86,8 @@ fn open(path: &Path) -> Result<(File, &Path)> {
     Ok((file, path))
 }
 
-/// What took hours is not lost because a disk is full.
+/// Writes the report; if that fails, prints it, because hours of work must not be lost to a full
+/// disk.
 fn hand_over(text: &str, (mut file, path): (File, &Path)) -> Result<()> {
     let mut write = || {
         if file.metadata()?.is_file() {

@@ -72,7 +72,7 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// What is wrong with the arguments, in one sentence: the parser's first paragraph.
+/// Returns a sentence about invalid arguments: the parser's first paragraph.
 fn mistake(error: &clap::Error) -> String {
     let text = error.to_string();
     let first: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -84,7 +84,7 @@ fn complain(errors: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCod
     for error in errors {
         let text = error.to_string();
         let text = text.lines().map(output::plain).collect::<Vec<_>>().join("\n");
-        // Before there is a logger; a closed standard error is nobody's problem.
+        // Logging is not set up yet; a closed standard error is ignored.
         let _ = writeln!(std::io::stderr(), "pintle-scheduler: {text}");
     }
     ExitCode::FAILURE

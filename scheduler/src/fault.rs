@@ -20,7 +20,7 @@ pub(crate) fn arm(point: &'static str, after: usize) {
     ARMED.set(Some((point, after)));
 }
 
-/// Ends that; whether the panic has not happened.
+/// Disarms the point; true if the panic has not happened.
 #[cfg(test)]
 pub(crate) fn disarm() -> bool {
     ARMED.take().is_some()

@@ -1,10 +1,10 @@
-//! Pods without a node: those that were looked at last as objects, all others as text.
+//! Store of pending pods: recently used ones as objects, all others as compressed text.
 //!
-//! Input: a pod as a watch told it. Output: the same pod, whenever somebody looks at it. Owner: one
-//! thread; the shelf is shared by all its pods. An object of the API takes 7 KB, its text a tenth of
-//! that, what it differs by from another pod of its workload a tenth of the text; and of ten thousand
-//! pods that wait each is looked at once in a while. Bounds: `WHOLE_MAX` objects beside those that
-//! events ask about, and those that somebody holds.
+//! Input: a pod from a watch. Output: the same pod, on demand. Owner: one thread; the shelf is
+//! shared by all its pods. An object of the API takes 7 KB, its text a tenth of that, its
+//! difference from another pod of its workload a tenth of the text; and of ten thousand pending
+//! pods each is read only now and then. Bounds: `WHOLE_MAX` objects in addition to those that
+//! events ask about, and those that callers hold.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 use crate::mirror::declared::Declaration;
 use crate::packed::{Packed, Packer};
 
-/// Pods that are kept as objects though nobody holds them.
+/// Pods kept as objects without a caller that holds them.
 const WHOLE_MAX: usize = 256;
 
 /// Those that are objects now, the one that was unpacked first first.
@@ -95,7 +95,7 @@ impl KeptPod {
         &self.spec
     }
 
-    /// What it declares.
+    /// Returns the resources that it declares.
     pub fn declares(&self) -> &Arc<Declaration> {
         &self.declares
     }
@@ -115,7 +115,7 @@ impl KeptPod {
         self.nominated.as_deref()
     }
 
-    /// As it was told.
+    /// Returns the pod as the watch delivered it.
     pub fn whole(&self) -> Rc<Pod> {
         if let Some(pod) = &*self.whole.borrow() {
             return Rc::clone(pod);
@@ -148,7 +148,7 @@ impl PartialEq for KeptPod {
     }
 }
 
-/// Whose pods are like this one: those of its controller, or else of its namespace.
+/// Returns the key of pods with similar text: the controller's UID, or else the namespace.
 fn whose(pod: &Pod) -> &str {
     let owners = pod.metadata.owner_references.iter().flatten();
     let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
@@ -156,7 +156,7 @@ fn whose(pod: &Pod) -> &str {
     controller.map_or(namespace, |owner| &owner.uid)
 }
 
-/// Whether each event of a claim asks what the pod has of them.
+/// Does every event of a claim check this pod's volumes or ResourceClaims?
 fn is_asked_about(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     spec.is_some_and(|spec| spec.volumes.is_some() || spec.resource_claims.is_some())

@@ -1,9 +1,9 @@
-//! Pods as a watch reads them: what no decision looks at is skipped while the text is read.
+//! Projection of pods: fields that no decision reads are skipped while JSON is parsed.
 //!
-//! Input: a pod of the API as JSON. Output: the pod without it. Owner: pure functions. A pod of the API
-//! has kilobytes of environment, mounts, status and field managers; a few hundred bytes of it decide
-//! where it may run. That a decision does not miss any is proved beside upstream's plugins
-//! (`tests/scheduler/vectors.rs`), whose pods are whole.
+//! Input: a pod of the API as JSON. Output: the pod without those fields. Owner: pure functions. A
+//! pod of the API has kilobytes of environment, mounts, status and field managers; a few hundred
+//! bytes of it decide where it may run. The comparison with upstream's plugins, which get whole
+//! pods (`tests/scheduler/vectors.rs`), proves that no decision misses a field.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ use pintle_api::informer::Object;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Annotations that say to whom a pod belongs.
+/// Annotations that are kept: the one of mirror pods.
 const KEPT_ANNOTATIONS: [&str; 1] = ["kubernetes.io/config.mirror"];
 /// Conditions that are compared with what would be written, or say how far a resize is.
 const KEPT_CONDITIONS: [&str; 3] = ["PodScheduled", "PodResizePending", "DisruptionTarget"];
@@ -298,7 +298,7 @@ impl From<Status> for PodStatus {
     }
 }
 
-/// What a container was given counts as its request while it is being resized.
+/// Resources allocated to a container; they count as its request while it is being resized.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OneStatus {
@@ -329,7 +329,7 @@ struct Condition {
     reason: Option<String>,
     message: Option<String>,
     observed_generation: Option<i64>,
-    // As text: most are of conditions that nobody reads.
+    // As text, because most belong to conditions that are dropped.
     last_transition_time: Option<String>,
 }
 
@@ -355,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// What of a whole pod is left.
+    /// Returns the projection of a whole pod.
     fn lean(value: &Value) -> Value {
         let text = value.to_string();
         let read: LeanPod = serde_json::from_str(&text).expect("a pod");

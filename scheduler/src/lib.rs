@@ -6,14 +6,14 @@
 //!                   ^──────────── how bindings ended ──┘
 //!   a dump ─────> simulate
 //! ```
-//! [`watch`] follows the kinds that decisions read, [`mirror`] keeps what they are as columns,
-//! [`diagnosis`] asks the core about one pod, [`explain`] says in words what comes of it, [`shadow`]
-//! compares it with what another scheduler did, [`app`] is the daemon around them. [`simulate`]
-//! answers questions about a dump. [`config`] reads the file that all share. [`queue`] is the order in
-//! which pods are decided, [`cycle`] decides them, with the plugins of [`framework`] where others bring
-//! some, and whole [`groups`] of pods where a gate says so, on a [`placement`] each, [`lanes`] carries
-//! out what comes of it, [`run`] is the daemon around these, [`daemon`] its flags and its HTTPS port,
-//! [`command_line`] what `main` calls. Only `lanes` writes.
+//! [`watch`] follows the kinds that decisions read, [`mirror`] caches them as columns,
+//! [`diagnosis`] asks the core about one pod, [`explain`] puts the answer into words, [`shadow`]
+//! compares it with the decision of another scheduler, [`app`] is the daemon around them.
+//! [`simulate`] answers questions about a dump. [`config`] reads the file that all share. [`queue`]
+//! orders the pending pods, [`cycle`] decides them, with the out-of-tree plugins of [`framework`]
+//! if any are linked in, and whole pod [`groups`] if their gate is on, each on a [`placement`].
+//! [`lanes`] sends the resulting writes, [`run`] is the daemon around these, [`daemon`] its flags
+//! and its HTTPS port, [`command_line`] the entry point of `main`. Only `lanes` writes.
 #![forbid(unsafe_code)]
 
 pub mod app;

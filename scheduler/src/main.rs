@@ -1,4 +1,4 @@
-//! `pintle-scheduler`: the scheduler without plugins of others.
+//! `pintle-scheduler`: the scheduler without out-of-tree plugins.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

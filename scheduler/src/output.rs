@@ -1,8 +1,8 @@
-//! What commands print.
+//! Standard output of commands.
 //!
-//! Input: what is to be written. Output: standard output. Owner: the command line. Whoever reads it may
-//! stop early, as `head` does; a full disk is an error. Nothing of others' files is written that a
-//! terminal obeys.
+//! Input: text. Output: standard output. Owner: the command line. A reader may close the pipe
+//! early, as `head` does; a full disk is an error. Control characters in text from input files are
+//! never sent to a terminal.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -22,7 +22,7 @@ fn print_to(out: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()
     }
 }
 
-/// What would move the cursor, ring, or turn the direction of letters, as its number.
+/// Replaces characters that move the cursor, ring or change the direction of text by their code.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let obeyed = |c: char| c.is_control() || turns(c);

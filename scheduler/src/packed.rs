@@ -1,16 +1,16 @@
-//! Texts that are much like another one, of which only the difference is kept.
+//! Dictionary compression: similar texts are kept as their difference from one of them.
 //!
-//! Input: a text, and whose it is. Output: the same text, whenever it is asked for. Owner: one thread.
-//! Pods of a workload differ by their name and a few numbers: their texts are compressed with one of
-//! them as the dictionary, the pattern. Bounds: `PATTERNS_MAX` patterns for those that come, beside
-//! those that somebody's text still needs.
+//! Input: a text, and the key of its workload. Output: the same text, on demand. Owner: one thread.
+//! Pods of a workload differ by their name and a few numbers: their texts are compressed with one
+//! of them as the dictionary, the pattern. Bounds: `PATTERNS_MAX` patterns for new texts, in
+//! addition to those that kept texts still refer to.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use lz4_flex::block;
 
-/// Workloads whose patterns are at hand.
+/// Workloads with a pattern for new texts.
 const PATTERNS_MAX: usize = 64;
 /// A text that needs more than this part of itself becomes the pattern of those that come.
 const DIFFERENT: usize = 4;
@@ -18,7 +18,7 @@ const DIFFERENT: usize = 4;
 /// Makes packed texts.
 #[derive(Debug, Default)]
 pub(crate) struct Packer {
-    /// Patterns by whose they are, the one that was used last at the end.
+    /// Patterns by workload, the one used last at the end.
     patterns: VecDeque<(Box<str>, Rc<[u8]>)>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Packed {
 }
 
 impl Packer {
-    /// Packs a text of somebody whose texts are much alike.
+    /// Compresses a text with the pattern of its workload.
     pub(crate) fn pack(&mut self, of: &str, text: &[u8]) -> Packed {
         let known = self.patterns.iter().position(|(whose, _)| **whose == *of);
         if let Some(at) = known

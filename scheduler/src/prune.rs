@@ -1,7 +1,7 @@
-//! Objects without what no decision reads.
+//! Drops fields that no decision reads.
 //!
-//! Input: objects of the API. Output: the same with fields taken out. Owner: pure functions. Of pods,
-//! which are many, such fields are not even read: see [`lean`](crate::lean).
+//! Input: objects of the API. Output: the same with fields removed. Owner: pure functions. Such
+//! fields of pods, which are many, are not even parsed: see [`lean`](crate::lean).
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
@@ -116,7 +116,7 @@ impl Prune for PodDisruptionBudget {
     }
 }
 
-/// Those of which all is read but who wrote what.
+/// Kinds that lose only their managed fields.
 macro_rules! whole {
     ($($kind:ident),+) => {
         $(impl Prune for $kind {

@@ -1,9 +1,10 @@
-//! What the API server tells of the kinds that decisions read.
+//! Watches of the kinds that decisions read.
 //!
-//! Input: watches. Output: [`Told`], one object after the other, over one bounded channel. Owner: one
-//! task a kind. Bounds: `TOLD_MAX` changes wait; while the channel is full a watch or list is held back,
-//! and only the rest of one piece of a list is kept here. Objects are stripped of what no decision reads
-//! before they are handed on; of pods that is not even read. Nothing is ever written.
+//! Input: watches. Output: [`Told`], one object after the other, over one bounded channel. Owner:
+//! one task a kind. Bounds: `TOLD_MAX` events wait; while the channel is full a watch or list is
+//! held back, and only the rest of one piece of a list is kept here. Fields that no decision reads
+//! are dropped before objects are sent on; those of pods are not even parsed. Nothing is ever
+//! written.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ use crate::devices::rules::LeanRule;
 use crate::lean::LeanPod;
 use crate::prune;
 
-/// Changes that wait for the one who takes them.
+/// Events waiting for the deciding thread.
 pub const TOLD_MAX: usize = 512;
 /// Pods that ended hold nothing any more.
 // k8s: pkg/scheduler/scheduler.go NewInformerFactory
@@ -177,7 +178,7 @@ impl Thing {
     }
 }
 
-/// What was told.
+/// A watch event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
     /// A list of a kind begins; an earlier one that was not completed does not count.
@@ -202,7 +203,7 @@ trait Followed: Object {
     const NAME: &'static str;
     const PATH: &'static str;
     const FIELDS: &'static str = "";
-    /// Strips it of what nobody reads, unless it is wanted whole.
+    /// Drops the fields that no decision reads, unless the object is wanted whole.
     fn thing(self, whole: bool) -> Thing;
 }
 
@@ -274,10 +275,10 @@ followed!(ResourceSlice, "resourceslices", "/apis/resource.k8s.io/v1/resourcesli
 followed!(DeviceClass, "deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses");
 followed!(PodGroup, "podgroups", "/apis/scheduling.k8s.io/v1alpha2/podgroups");
 
-/// What is followed, and what has to run for that.
+/// Name of a kind's watch, and the future that runs it.
 pub type Following = (&'static str, futures_util::future::LocalBoxFuture<'static, ()>);
 
-/// Who is told of the lists and watches of a kind.
+/// Builds the observer of the lists and watches of a kind.
 pub type Observed<'a> = Option<&'a dyn Fn(Kind) -> Arc<dyn InformerObserver>>;
 
 /// Follows all kinds with the client of `client`; each future runs until it is dropped. Pods and nodes
@@ -290,7 +291,7 @@ pub fn follow_all(
     follow_observed(client, told, whole, None)
 }
 
-/// The same, with somebody who is told how each kind fares.
+/// Like [`follow_all`], with an observer for each kind.
 pub fn follow_observed(
     client: impl Fn() -> kube::Client,
     told: &mpsc::Sender<Told>,
@@ -347,7 +348,7 @@ fn one<T: Followed>(
     (T::NAME, Box::pin(follow::<T, _>(client, spec, sink)))
 }
 
-/// Hands on what a watch tells.
+/// Sends a watch's events to the channel.
 struct Tell {
     told: mpsc::Sender<Told>,
     /// Of a list, what found no room.
@@ -377,7 +378,7 @@ impl Tell {
 
     async fn send(&mut self, told: Told) {
         self.send_kept().await;
-        // Nobody takes it only when the process is about to end.
+        // The receiver is closed only when the process is about to end.
         let _ = self.told.send(told).await;
     }
 

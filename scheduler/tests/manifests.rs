@@ -32,7 +32,7 @@ fn asks(cpu: &str) -> Value {
     json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]})
 }
 
-/// Whether it ended well, and what it wrote.
+/// Runs `simulate`; returns success and the output.
 fn run(text: &str, arguments: &[&str]) -> (bool, String) {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("dump"), text).expect("a file");

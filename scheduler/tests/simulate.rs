@@ -41,7 +41,7 @@ impl Files {
             .expect("runs")
     }
 
-    /// What `what-if` says of a cluster that is not there.
+    /// Returns the error of `what-if` about a cluster that does not exist.
     fn what_if(&self, arguments: &[&str]) -> String {
         let output = Command::new(env!("CARGO_BIN_EXE_pintle-scheduler"))
             .args(["what-if", "--kubeconfig", "no-cluster"])
@@ -170,7 +170,7 @@ fn pods_with_volumes_or_claims_are_left_out_by_name() {
     let arguments = ["--nodes", "nodes.json", "--pods", "pods.json", "--drain", "n1"];
     let found = files.json(&arguments);
     assert_eq!(found["leftOut"], json!(["d/waits", "d/drained", "d/devices"]));
-    // Who stays counts: the other one has no room beside it.
+    // The pod that stays is counted: the other one does not fit with it.
     assert_eq!((&found["placed"], &found["bound"]), (&json!([]), &json!(1)));
     let text = String::from_utf8_lossy(&files.run(&arguments).stdout).into_owned();
     let says = "3 pods left out (volumes and resource claims are not simulated): d/waits, ";
@@ -258,7 +258,7 @@ fn what_counts_otherwise_than_one_may_believe_is_said() {
         before that pods.json:1:1), Pod d/low (pods.json:2:1, ";
     let note = found["notes"][0].as_str().expect("a note");
     assert!(note.starts_with(says), "{note}");
-    // A later state of a node and of a pod, as a watch tells it.
+    // A later state of a node and of a pod, as watch events.
     let later = [node("n1", "1", "a"), pod("low", "1", Some("n2"), 0)];
     files.write("later.json", &format!("{}{}", later[0], later[1]));
     let found = files.json(&[&both[..], &["--cluster", "later.json"]].concat());
@@ -375,7 +375,7 @@ fn what_cannot_be_placed_is_told_before_the_cluster_is_asked() {
     }
 }
 
-/// A cluster where nobody listens.
+/// A cluster at a port without a listener.
 const NOWHERE: &str = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, \
     context: {cluster: c, user: u}}], users: [{name: u, user: {}}], \
     clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}";

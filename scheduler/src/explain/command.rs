@@ -33,7 +33,7 @@ const PODS_MAX: usize = 100_000;
 /// How long all lists may take.
 const LIST_WAIT: Duration = Duration::from_secs(120);
 
-/// Cluster and configuration to use.
+/// Which cluster, and by which rules.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Where {
     /// Credentials that may list; $KUBECONFIG or ~/.kube/config without it.

@@ -1,8 +1,8 @@
-//! What a simulation uses of a dump, each object known by its kind, namespace and name.
+//! The objects of a dump that a simulation uses, by kind, namespace and name.
 //!
-//! Input: typed objects with where they came from. Output: the last state of each. Owner: the loader
-//! fills it, the simulation takes it apart. Bounds: those of the files that were read.
-//! A uid identifies nothing here: manifests have none, and dumps that were made by hand repeat them.
+//! Input: typed objects with their sources. Output: the last state of each. Owner: the loader fills
+//! it, the simulation takes it apart. Bounds: those of the files. A uid identifies nothing here:
+//! manifests have none, and handmade dumps repeat them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -51,22 +51,22 @@ pub struct Dump {
     pub(crate) runtime_classes: ByName<RuntimeClass>,
     /// All classes of the cluster are there, so that another one does not exist.
     pub(crate) has_all_runtime_classes: bool,
-    /// Objects of other kinds, by kind, not looked at.
+    /// Number of objects of other kinds, by kind.
     pub(crate) ignored: BTreeMap<String, usize>,
     /// Nodes and pods that came again, not as news of a watch, each as its name, where it is now and
     /// where it was first.
     pub(crate) again: Vec<String>,
-    /// What a file says of itself that makes its answer incomplete, a sentence each.
+    /// Reasons in a file that make the answer incomplete, a sentence each.
     pub(crate) incomplete: Vec<String>,
     /// Fields of manifests that are not read, because Kubernetes 1.36 does not have them.
     pub(crate) unknown_fields: Vec<String>,
-    /// What pods were given that their manifests do not say.
+    /// Values set on pods that their manifests do not have.
     pub(crate) assumed: Assumed,
     /// Where nodes and pods are, by kind and name.
     known: HashMap<(&'static str, String), usize>,
     /// Places of nodes and of pods that a watch says are gone.
     gone: [HashSet<usize>; 2],
-    /// What comes is news of a watch.
+    /// The current object is a watch event.
     pub(super) is_news: bool,
     pub(crate) node_sources: Vec<Source>,
     pub(crate) pod_sources: Vec<Source>,

@@ -1,8 +1,8 @@
-//! What a dump ends or begins with when it was cut: the words with which kubectl fails.
+//! Truncated dumps: error messages of kubectl at the start or end of a file.
 //!
-//! Input: the text of a file. Output: a line of an error in it. Pure.
-//! Standard error that is written into the dump is how such a line comes there; without it the text
-//! just ends, which the reader of JSON or YAML finds.
+//! Input: the text of a file. Output: an error line in it. Pure. Such a line appears if standard
+//! error was redirected into the dump; otherwise the text just ends, which the JSON or YAML parser
+//! detects.
 
 use super::valid::flaws::cut;
 

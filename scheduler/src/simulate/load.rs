@@ -74,14 +74,14 @@ struct Names {
     namespace: Option<String>,
 }
 
-/// What a list says of itself.
+/// Metadata of a list.
 #[derive(Deserialize, Default)]
 struct ListMeta {
     #[serde(default, rename = "continue")]
     token: Option<String>,
 }
 
-/// What all texts of a file come to.
+/// Results over all texts of a file.
 struct Found<'d> {
     dump: &'d mut Dump,
     /// Objects and empty lists.
@@ -269,7 +269,7 @@ impl<'a> Loader<'a, '_, '_> {
         }
     }
 
-    /// Notes a list that names where it goes on.
+    /// Notes a list with a `continue` token, because it is incomplete.
     fn list_is_whole(&mut self, at: usize, metadata: Option<&RawValue>) {
         let meta: ListMeta =
             metadata.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
@@ -397,10 +397,10 @@ impl<'a> Loader<'a, '_, '_> {
         serde_json::from_str(&text).map_err(|e| self.retyped(at, &text, kind, &e))
     }
 
-    /// Whether an object may be kept: what the API server would refuse would be judged as if it did not.
+    /// May the object be kept? Simulating an object that the API server rejects would mislead.
     ///
     /// # Errors
-    /// When the object has no name, or one that is too long.
+    /// The object has no name, or one that is too long.
     fn is_usable(
         &mut self,
         item: &Item<'_>,

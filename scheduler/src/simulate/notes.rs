@@ -1,7 +1,7 @@
-//! What of a dump counts otherwise than somebody who made it may believe.
+//! Notes about parts of a dump that count differently than its author may expect.
 //!
-//! Input: a dump, and what a simulation found in it. Output: sentences, for the report. Pure.
-//! Bounds: `NAMED_MAX` names a sentence.
+//! Input: a dump, and results of its simulation. Output: sentences for the report. Pure. Bounds:
+//! `NAMED_MAX` names a sentence.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -12,7 +12,7 @@ use super::dump::Dump;
 /// Names in a sentence.
 const NAMED_MAX: usize = 5;
 
-/// What can be said before anything is placed.
+/// Returns the notes known before pods are placed.
 pub(super) fn of_dump(dump: &Dump) -> Vec<String> {
     let mut notes = dump.incomplete.clone();
     let ignored: usize = dump.ignored.values().sum();
@@ -57,7 +57,7 @@ pub(super) fn of_dump(dump: &Dump) -> Vec<String> {
     notes
 }
 
-/// What is said where nobody waits for a scheduler, but somebody does for others.
+/// Returns a note if no pod waits for this scheduler but some wait for others.
 pub(super) fn nobody(scheduler: &str, others: &BTreeMap<String, usize>) -> Option<String> {
     let others = others.iter().map(|(name, pods)| format!("{name:?} ({pods})"));
     let others: Vec<String> = others.collect();

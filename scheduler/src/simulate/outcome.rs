@@ -1,4 +1,4 @@
-//! What a simulation says of one pod: its place, or why it has none.
+//! Result of a simulation for one pod: its node, or the reason it has none.
 //!
 //! Input: the decisions of the simulation. Output: values for the report and for JSON. Pure.
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 pub struct Placed {
     /// namespace/name.
     pub pod: String,
-    /// Where it goes.
+    /// The chosen node.
     pub node: String,
     /// Total score of that node.
     pub score: i32,
@@ -36,7 +36,7 @@ pub struct Unplaced {
     pub message: String,
     /// The smallest change that would make it fit.
     pub remedy: Option<Remedy>,
-    /// What preemption would do.
+    /// Result of preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Preemption>,
     /// Where it was, when it was drained.
@@ -79,6 +79,6 @@ pub struct Why {
     pub answer: String,
     /// Every node, best first, then the rejected ones.
     pub nodes: Vec<NodeAnswer>,
-    /// What would make it fit, when nothing does.
+    /// The change that would make it fit, if it does not.
     pub remedy: Option<Remedy>,
 }

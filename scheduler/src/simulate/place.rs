@@ -33,7 +33,7 @@ use crate::mirror::{has_claims, scheduler_name};
 /// Passes over pods that did not fit, at most: each needs a placement in the one before.
 const PASSES_MAX: usize = 16;
 
-/// What is asked beside the placement.
+/// Questions to answer in addition to the placement.
 #[derive(Clone, Debug, Default)]
 pub struct Questions {
     /// Explain this pod.
@@ -59,7 +59,7 @@ pub enum SimulationError {
         place: String,
         /// Kind and name.
         object: String,
-        /// What cannot be read.
+        /// The invalid field.
         field: String,
         /// Why.
         problem: String,
@@ -91,9 +91,9 @@ pub struct Simulation {
     pub left_out: Vec<String>,
     /// Objects of kinds that a simulation has no use for.
     pub ignored_objects: usize,
-    /// What of the dump counts differently than a reader may expect, a sentence each.
+    /// Parts of the dump that count differently than a reader may expect, a sentence each.
     pub notes: Vec<String>,
-    /// What pods count with that their manifests do not say.
+    /// Values that count although manifests do not set them.
     pub assumed: Vec<Assumption>,
     /// Pods that wait for other schedulers, by the scheduler's name.
     #[serde(skip)]
@@ -482,7 +482,7 @@ fn object(place: &str, name: &str, kind: &str, error: &dyn std::error::Error) ->
     }
 }
 
-/// Whether a question means this pod: namespace/name, or the name alone.
+/// Does the question name this pod, as namespace/name or by name alone?
 fn names(question: &str, pod: &Pod) -> bool {
     question == pod_name(pod) || Some(question) == pod.metadata.name.as_deref()
 }

@@ -1,7 +1,7 @@
-//! Priorities of pods that nobody has admitted yet, by the classes of the cluster or the dump.
+//! Priorities of pods not admitted yet, by the classes of the cluster or the dump.
 //!
 //! Input: PriorityClasses, a pod. Output: the pod with the priority and the preemption policy that
-//! admission would give it, or the sentence with which it would be refused. Pure.
+//! admission would set, or the message with which it would be rejected. Pure.
 // k8s: plugin/pkg/admission/priority/admission.go admitPod, establishPriority
 
 use k8s_openapi::api::core::v1::Pod;
@@ -14,7 +14,7 @@ use super::valid::flaws::cut;
 pub(super) const OF_SYSTEM: [(&str, i32); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-/// What a pod gets: the name of its class, the priority, the policy.
+/// Fields that a pod gets: the name of its class, the priority, the policy.
 type Given<'a> = (Option<&'a str>, i32, Option<&'a str>);
 
 /// Gives a pod that has no priority its class's; one that has a priority keeps it.

@@ -1,7 +1,8 @@
 //! Files that users name, read whole.
 //!
-//! Input: a path, or `-` for standard input. Output: bytes. Effects: reads. Bounds: `FILE_BYTES_MAX`;
-//! what is not text at all, as a device or an archive, is found in its first `SNIFF_BYTES`.
+//! Input: a path, or `-` for standard input. Output: bytes. Effects: reads. Bounds:
+//! `FILE_BYTES_MAX`; a file that is not text, such as a device or an archive, is rejected by its
+//! first `SNIFF_BYTES`.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -15,7 +16,7 @@ const FILE_BYTES_MAX: u64 = 8 << 30;
 /// Bytes in which a text has no byte that no text has.
 const SNIFF_BYTES: u64 = 4096;
 
-/// What a flag's file holds, or standard input.
+/// Reads the file of a flag, or standard input.
 pub(crate) fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
     if path == Path::new("-") {
         return bounded(std::io::stdin().lock()).context("standard input");

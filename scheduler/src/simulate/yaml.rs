@@ -82,7 +82,7 @@ fn split(text: &str) -> Vec<(usize, &str)> {
     parts
 }
 
-/// Lines of the items of a list, from 1, where they can be told from all others.
+/// Returns the lines of a list's items, from 1; empty unless exactly `count` items are found.
 fn item_lines(part: &str, count: usize) -> Vec<usize> {
     let mut lines = part.lines().enumerate().skip_while(|(_, line)| !line.starts_with("items:"));
     lines.next();

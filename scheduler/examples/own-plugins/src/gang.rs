@@ -1,9 +1,9 @@
 //! Pods of a gang are bound together or not at all.
 //!
 //! A pod belongs to a gang by the label `example.pintle.dev/gang`; the annotation
-//! `example.pintle.dev/gang-size` says of how many. Each member that has a node waits for the others;
-//! one that fails takes those who wait along, so that two gangs cannot hold each other's nodes for
-//! ever. Once a gang has begun, later members are bound as any pod is.
+//! `example.pintle.dev/gang-size` is the size of the gang. Each member that has a node waits for
+//! the others; if one fails, the waiting members are rejected too, so that two gangs cannot hold
+//! each other's nodes forever. Once a gang is complete, later members are bound like any pod.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ fn uid(pod: &Pod) -> String {
 }
 
 impl Gangs {
-    /// Those of a gang who wait.
+    /// Returns the waiting members of a gang.
     fn waiting(&self, gang_name: &str) -> Vec<String> {
         let all = self.handle.waiting_pods().into_iter();
         let own = all.filter(

@@ -1,8 +1,9 @@
-//! Pods that need a licence go where one is, best where many are, and say which node gave it.
+//! Pods that need a licence go to a node that has one, best to a node with many, and record that
+//! node.
 //!
-//! A pod names the licence by the label `example.pintle.dev/needs-licence`; a node says how many it has
-//! by the annotation `licence.example.pintle.dev/NAME`. Each serves one pod. Who goes for a pod of a
-//! higher priority gives its licence back: those who come and go in thought are followed.
+//! A pod names the licence by the label `example.pintle.dev/needs-licence`; a node declares its
+//! number by the annotation `licence.example.pintle.dev/NAME`. Each serves one pod. A victim of
+//! preemption frees its licence: the plugin follows pods that a dry run adds and removes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -37,7 +38,7 @@ pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, String> {
 
 struct Licence(Handle);
 
-/// What an attempt needs, and how many pods have that, by node.
+/// Licence that an attempt needs, and the number in use by node.
 #[derive(Clone)]
 struct Needed {
     licence: String,

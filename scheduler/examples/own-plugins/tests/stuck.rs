@@ -1,4 +1,4 @@
-//! What becomes of the process when a plugin blocks its deciding thread, or panics.
+//! The process when a plugin blocks its deciding thread, or panics.
 #![allow(missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 /// Far more than anything here takes.
 const LONG: Duration = Duration::from_secs(120);
 
-/// An API server with a node and some pods, on threads of its own; what is asked goes to the channel.
+/// An API server with a node and some pods, on threads of its own; requests are sent to the
+/// channel.
 struct Server {
     url: String,
     asked: mpsc::Receiver<(String, Value)>,

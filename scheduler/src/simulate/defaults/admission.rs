@@ -1,9 +1,9 @@
-//! What the admission of an API server gives a new pod, and which pods it refuses.
+//! Admission: fields that an API server sets on a new pod, and pods that it rejects.
 //!
-//! Input: a dump. Output: its pods with the resources of LimitRanges, the overhead and the scheduling
-//! of RuntimeClasses, priority and default tolerations, in the order of the API server's plugins, or
-//! the first field with which a pod is refused. Pure. A pod that an API server has taken keeps what it
-//! was given then; one that runs is refused nothing.
+//! Input: a dump. Output: its pods with the resources of LimitRanges, the overhead and the
+//! scheduling of RuntimeClasses, priority and default tolerations, in the order of the API server's
+//! plugins, or the first field for which a pod is rejected. Pure. A pod that an API server has
+//! admitted keeps its fields; a running pod is never rejected.
 // k8s: pkg/kubeapiserver/options/plugins.go AllOrderedPlugins
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Toleration};

@@ -1,7 +1,8 @@
-//! What pods count with that their manifests do not say.
+//! Assumed values: fields that count although manifests do not set them.
 //!
-//! Input: one field of one pod at a time. Output: for each field and value how many pods were given
-//! it, with the first names. Pure. Bounds: `ASSUMED_MAX` different values, `EXAMPLES_MAX` names each.
+//! Input: one field of one pod at a time. Output: for each field and value the number of pods that
+//! got it, with the first names. Pure. Bounds: `ASSUMED_MAX` different values, `EXAMPLES_MAX` names
+//! each.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const EXAMPLES_MAX: usize = 5;
 pub struct Assumption {
     /// The field, as `spec.containers[].resources.requests`.
     pub field: String,
-    /// What it was taken for, and by which rule.
+    /// The assumed value, and the rule.
     pub value: String,
     /// How many pods.
     pub pods: usize,

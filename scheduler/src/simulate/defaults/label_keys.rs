@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-/// Whether any selector was changed.
+/// Merges the keys; true if any selector changed.
 pub(in crate::simulate) fn merge(pod: &mut Pod) -> bool {
     let Some(labels) = pod.metadata.labels.as_ref() else { return false };
     let Some(spec) = &mut pod.spec else { return false };

@@ -16,7 +16,7 @@ struct Used {
     limits: Amounts,
 }
 
-/// Whether the range gave the pod anything.
+/// Applies the range's defaults to the pod; true if the pod changed.
 // k8s: admission.go PodMutateLimitFunc
 pub(super) fn give(range: &LimitRange, pod: &mut Pod) -> bool {
     let Some(spec) = &mut pod.spec else { return false };

@@ -71,7 +71,7 @@ pub(super) fn of_limit_range(range: &mut LimitRange) {
     }
 }
 
-/// Gives each resource that has no amount the one of `from`; whether any was without.
+/// Sets each missing resource to its amount in `from`; true if any was missing.
 fn fill(into: &mut Resources, from: Option<&Resources>) -> bool {
     let before = into.len();
     for (name, amount) in from.into_iter().flatten() {
@@ -89,7 +89,7 @@ pub(super) fn name_generated(metadata: &mut ObjectMeta, number: usize) -> bool {
     true
 }
 
-/// What decoding a pod sets, and what its creation merges.
+/// Sets the defaults of decoding a pod, and of its creation.
 // k8s: defaults.go SetDefaults_Pod, SetDefaults_PodSpec
 pub(super) fn of_pod(pod: &mut Pod, assumed: &mut Assumed) {
     if pod.metadata.namespace.as_ref().is_none_or(String::is_empty) {
@@ -125,7 +125,7 @@ pub(super) fn of_pod(pod: &mut Pod, assumed: &mut Assumed) {
     }
 }
 
-/// Whether a limit became a request.
+/// Copies limits to missing requests; true if any was copied.
 fn limits_as_requests(container: &mut Container) -> bool {
     let Some(resources) = &mut container.resources else { return false };
     let Some(limits) = resources.limits.as_ref().filter(|limits| !limits.is_empty()) else {
@@ -134,7 +134,7 @@ fn limits_as_requests(container: &mut Container) -> bool {
     fill(resources.requests.get_or_insert_default(), Some(limits))
 }
 
-/// Whether a port became one of the host's.
+/// Sets the defaults of ports; true if a host port was set.
 fn container_ports(container: &mut Container, is_host: bool) -> bool {
     let mut any = false;
     for port in container.ports.iter_mut().flatten() {
@@ -149,7 +149,7 @@ fn container_ports(container: &mut Container, is_host: bool) -> bool {
     any
 }
 
-/// Whether requests at the pod's own level were set.
+/// Sets requests at pod level; true if any was set.
 // k8s: defaults.go defaultHugePagePodLimits, defaultPodRequests
 fn pod_level(spec: &mut PodSpec) -> bool {
     let Some(of_containers) = of_containers(spec) else { return false };
@@ -184,8 +184,8 @@ fn pod_level(spec: &mut PodSpec) -> bool {
     is_set
 }
 
-/// What the containers of a pod come to, where the pod has resources at its own level and every
-/// quantity can be read.
+/// Returns the sum of the containers' resources, if the pod has resources at pod level and every
+/// quantity is valid.
 pub(super) fn of_containers(spec: &PodSpec) -> Option<Declared> {
     spec.resources.as_ref()?;
     let spec = PodSpec {

@@ -1,4 +1,4 @@
-//! What an API server gives objects that did not come from one.
+//! Defaults and admission of objects that no API server has seen.
 
 use serde_json::{Value, json};
 
@@ -119,7 +119,8 @@ fn nodes_namespaces_and_controllers_have_their_defaults() {
     assert_eq!(selector["a"], "b");
 }
 
-/// What becomes of a pod `p` in a dump, or the field and the sentence with which it is refused.
+/// Admits a pod `p`: returns it with the assumptions, or the field and the message of its
+/// rejection.
 fn admitted(
     spec: Value,
     metadata: Value,

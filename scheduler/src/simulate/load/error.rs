@@ -22,7 +22,7 @@ pub struct LoadError {
     pub object: String,
     /// Path of the field with a colon, or nothing.
     pub field: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
     /// Mistakes after this one, where there are any.
     pub more: Option<Box<MoreMistakes>>,

@@ -1,8 +1,8 @@
-//! Which kinds are read, and what people write otherwise than an API server does.
+//! Known kinds, and corrections of handwritten objects.
 //!
-//! Input: the name of a kind; the JSON of an object. Output: the kind's API group; the JSON with the
-//! texts that typed objects insist on; the fields that typed objects do not have. Pure.
-//! Bounds: `UNKNOWN_MAX` fields of an object.
+//! Input: the name of a kind; the JSON of an object. Output: the kind's API group; the JSON with
+//! the strings that typed objects require; the fields that typed objects do not have. Pure. Bounds:
+//! `UNKNOWN_MAX` fields of an object.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What is left: how many more pods of each shape fit, and how scattered the free resources are.
+//! Free capacity: how many more pods of each shape fit, and how fragmented the free resources are.
 //!
 //! Input: a cluster after the simulation and the programs of its pods. Output: shapes and shares.
 //! Owner: pure functions. Bounds: `SHAPES_MAX` shapes, each one pass over the nodes.
@@ -16,14 +16,14 @@ use serde::Serialize;
 /// Shapes that are reported, the most frequent first.
 const SHAPES_MAX: usize = 20;
 
-/// Programs that are looked at, the most frequent first.
+/// Programs that are evaluated, the most frequent first.
 const PROGRAMS_MAX: usize = 2000;
 
 /// Pods that are alike.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
-    /// What one asks for.
+    /// Requests of one pod.
     pub requests: String,
     /// How many were to be placed.
     pub pods: usize,

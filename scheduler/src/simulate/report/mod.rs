@@ -1,7 +1,7 @@
 //! The report as tables.
 //!
 //! Input: a `Simulation`. Output: text. Owner: pure but for the writer. Bounds: `limit` rows a table.
-//! A dump may be somebody else's: nothing of it is written that a terminal obeys.
+//! A dump may come from a stranger: none of its control characters reach the terminal.
 
 pub mod capacity;
 
@@ -84,7 +84,7 @@ fn more(shown: usize, all: usize, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What manifests leave to the API server, and was taken as it would set it.
+/// Lists fields that manifests omit, with the values an API server would set.
 fn assumed(s: &Simulation, limit: usize, out: &mut dyn Write) -> io::Result<()> {
     if s.assumed.is_empty() {
         return Ok(());

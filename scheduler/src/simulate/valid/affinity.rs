@@ -1,4 +1,4 @@
-//! What the API refuses of affinity, spreading, and the selectors of both.
+//! Validation of affinity, topology spread, and their selectors.
 //!
 //! Input: parts of a pod, with the keys of `matchLabelKeys` merged into selectors. Output: flaws. Pure.
 // k8s: pkg/apis/core/validation/validation.go validateAffinity, validateTopologySpreadConstraints
@@ -18,8 +18,8 @@ const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const POLICIES: [&str; 2] = ["Honor", "Ignore"];
 const ACTIONS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
 
-/// What is wrong, and how much of it counts: the API keeps values of labels that it took before it
-/// began to check them.
+/// Flaws, and how strict the checks are: stored objects keep label values from before the API
+/// validated them.
 pub(super) struct Checker<'a> {
     pub(super) flaws: &'a mut Flaws,
     /// An API server has taken the object.

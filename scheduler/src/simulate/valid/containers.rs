@@ -1,4 +1,4 @@
-//! What the API refuses of containers: names, ports, resources.
+//! Validation of containers: names, ports, resources.
 //!
 //! Input: the specification of a pod with its defaults. Output: flaws. Pure.
 // k8s: pkg/apis/core/validation/validation.go validateContainerCommon, validateResourceRequirements
@@ -22,7 +22,7 @@ const PULLS: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 /// Longest name of a port.
 const PORT_NAME_BYTES_MAX: usize = 15;
 
-/// Whose resources.
+/// Level of resources.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Container,
@@ -240,7 +240,7 @@ pub(super) fn amount(name: &str, quantity: &Quantity, path: &Path<'_>, flaws: &m
     }
 }
 
-/// What keeps a text from being the name of a resource of a container.
+/// Returns the reason a text is no valid name of a container's resource.
 // k8s: validation.go validateContainerResourceName
 fn name_mistake(name: &str) -> Option<&'static str> {
     if let Some(why) = names::mistake(name) {

@@ -1,8 +1,8 @@
-//! What is wrong with an object: the field's path, and a sentence in the words of the API server.
+//! Flaws of an object: the field's path, and a message in the words of the API server.
 //!
-//! Input: what the checks of this folder find. Output: `Flaw`s. Pure. Bounds: `FLAWS_MAX` an object
-//! are kept, more are counted; `ECHO_CHARS_MAX` of a value are repeated. A path is text only where
-//! something is wrong, because a dump has very many fields that are right.
+//! Input: flaws that the checks of this folder find. Output: `Flaw`s. Pure. Bounds: `FLAWS_MAX` an
+//! object are kept, more are counted; `ECHO_CHARS_MAX` of a value are repeated. A path becomes text
+//! only for a flaw, because most fields of a dump are valid.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/field/errors.go
 
 use std::fmt::{self, Display, Formatter};
@@ -67,7 +67,7 @@ impl Display for Path<'_> {
     }
 }
 
-/// What is wrong with one object.
+/// Flaws of one object.
 #[derive(Debug, Default)]
 pub(in crate::simulate) struct Flaws {
     /// The first ones.
@@ -154,7 +154,7 @@ pub(in crate::simulate) fn cut(value: &str) -> &str {
     }
 }
 
-/// A message of others with the values that it quotes cut.
+/// Shortens the values quoted in an error message of another library.
 pub(in crate::simulate) fn cut_quotes(message: &str) -> String {
     let mut shown = String::with_capacity(message.len().min(512));
     let (mut quote, mut length, mut is_escaped) = (None, 0, false);

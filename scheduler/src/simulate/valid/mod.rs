@@ -1,8 +1,8 @@
-//! What the API refuses of objects, as far as decisions read them.
+//! Validation of objects, as far as decisions read them.
 //!
-//! Input: an object of a file, with the defaults that decoding gives it. Output: what is wrong with it,
-//! in the words of the API server. Pure. A dump of a cluster has nothing of it; a file that somebody
-//! wrote may, and an answer about a pod that cannot be created would be wrong.
+//! Input: an object of a file, with the defaults that decoding sets. Output: its flaws, in the
+//! words of the API server. Pure. Objects of a cluster's dump are valid; handwritten ones may not
+//! be, and an answer about a pod that cannot be created would be wrong.
 // k8s: pkg/apis/core/validation/validation.go ValidatePodSpec, ValidateNode
 
 mod affinity;
@@ -30,7 +30,7 @@ const RESTARTS: [&str; 3] = ["Always", "OnFailure", "Never"];
 const PREEMPTIONS: [&str; 2] = ["PreemptLowerPriority", "Never"];
 const DNS: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 
-/// Whether an API server has taken an object: it gives each a time and a version.
+/// Was the object stored by an API server, which sets a creation time and a version?
 pub(super) fn is_stored(metadata: &ObjectMeta) -> bool {
     metadata.creation_timestamp.is_some()
         || metadata.resource_version.as_ref().is_some_and(|version| !version.is_empty())

@@ -1,5 +1,5 @@
-//! What the API refuses of the objects that decide about pods: budgets, priority classes, limit
-//! ranges, runtime classes, and the owners of pods.
+//! Validation of other objects: budgets, priority classes, limit ranges, runtime classes, and the
+//! owners of pods.
 //!
 //! Input: an object of a file. Output: flaws. Pure.
 // k8s: pkg/apis/policy/validation/validation.go, pkg/apis/scheduling/validation/validation.go

@@ -1,4 +1,4 @@
-//! What the API server refuses, a table of each kind.
+//! Objects that the API server rejects, a table for each kind.
 
 use serde_json::{Value, json};
 
