@@ -1,8 +1,9 @@
-//! What one scheduling attempt may spend on what users wrote.
+//! Budget of one scheduling attempt for work whose size users decide.
 //!
-//! Input: the limits of an attempt, and charges from every loop whose length a user's object decides
-//! (CEL steps, bytes, regexes, devices, victims, affinity terms, volumes). Output: whether the attempt may go
-//! on. Owner: one attempt, one thread. A charge is made *before* the work it pays for. Once a limit is
+//! Input: the limits of an attempt, and charges from every loop whose length depends on a user's
+//! object (CEL steps, bytes, regexes, devices, victims, affinity terms, volumes). Output: may the
+//! attempt continue? Owner: one attempt, one thread. A charge is made *before* the work it pays
+//! for. Once a limit is
 //! exceeded every later charge fails too, so that a loop that ignores one error ends at the next.
 //! Why not the clock alone: a single regex or list may take longer than the whole deadline, so work
 //! and memory are priced as well; why not prices alone: they are estimates, the deadline is a promise.
@@ -27,7 +28,7 @@ impl Limits {
     pub const NONE: Self = Self { work: u64::MAX, bytes: u64::MAX };
 }
 
-/// Which limit of an attempt was exceeded.
+/// The limit of an attempt that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// Its deadline.
@@ -43,7 +44,7 @@ pub enum Limit {
 pub struct Exhausted {
     /// The limit.
     pub limit: Limit,
-    /// What was being paid for, as a gerund: "evaluating CEL expressions".
+    /// The work that was charged, as a gerund: "evaluating CEL expressions".
     pub purpose: &'static str,
 }
 
@@ -87,7 +88,7 @@ impl Default for AttemptBudget {
 }
 
 impl AttemptBudget {
-    /// Creates a budget with these limits and a clock that says whether the deadline has passed.
+    /// Creates a budget with these limits; `is_past_deadline` is the clock.
     pub fn new(limits: Limits, is_past_deadline: impl Fn() -> bool + 'static) -> Self {
         Self {
             work_left: Cell::new(limits.work),

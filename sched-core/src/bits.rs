@@ -1,7 +1,7 @@
 //! Bitsets over node rows: dense words for masks, and a row set that is sparse while it is small.
 //!
 //! Input: row numbers. Output: 64-bit words, one bit a row, bit `row % 64` of word `row / 64`.
-//! Owner: whoever holds the set; masks are scratch, row sets belong to the snapshot.
+//! Owner: the holder of the set; masks are scratch, row sets belong to the snapshot.
 //! Bounds: a dense set takes `rows / 8` bytes; a `RowSet` turns dense only when that is not more
 //! than eight bytes a member, so that a set never costs more than its members justify.
 //! Why: a filter over nodes is then an AND of words, 64 nodes an instruction.
@@ -175,7 +175,7 @@ impl Default for RowSet {
 }
 
 impl RowSet {
-    /// Puts `row` in; returns whether it was new. `rows` is the size of the table.
+    /// Inserts `row`; returns true if it was new. `rows` is the size of the table.
     pub fn insert(&mut self, row: u32, rows: usize) -> bool {
         match self {
             Self::Sparse(list) => {
@@ -197,7 +197,7 @@ impl RowSet {
         }
     }
 
-    /// Takes `row` out; returns whether it was there.
+    /// Removes `row`; returns true if it was there.
     pub fn remove(&mut self, row: u32) -> bool {
         match self {
             Self::Sparse(list) => list.binary_search(&row).map(|at| list.remove(at)).is_ok(),

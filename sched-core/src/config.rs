@@ -1,6 +1,6 @@
-//! What a scheduler profile says: which plugins run, their weights and their arguments.
+//! A scheduler profile: the enabled plugins, their weights and their arguments.
 //!
-//! Input: the defaults of Kubernetes 1.36, changed by whoever reads a KubeSchedulerConfiguration.
+//! Input: the defaults of Kubernetes 1.36, overridden by a KubeSchedulerConfiguration.
 //! Output: a `Profile`, valid once `validate` passed. Owner: the cluster that was made with it.
 //! Why typed: a program compiled for a profile never looks a name up again.
 
@@ -37,23 +37,23 @@ pub enum Plugin {
     SchedulingGates,
     /// All plugins that are none of upstream's.
     OutOfTree,
-    /// Whoever is asked over HTTP: no plugin of a profile, and after all of them.
+    /// HTTP extenders: no plugin of a profile, and after all of them.
     Extender,
     /// Keeps pods of a gang from being decided before all are there: it looks at no node.
     GangScheduling,
 }
 
-/// Number of plugins, those of others, extenders and gangs included.
+/// Number of plugins, including the placeholders for out-of-tree plugins, extenders and gangs.
 pub const PLUGINS: usize = 20;
 
-/// A place among the plugins of a point: of those that reject, the one with the lowest is told. Zero
-/// is before all of them.
+/// Position of a plugin at an extension point: of several rejections the one of the lowest rank is
+/// reported. Zero precedes all plugins.
 pub type Rank = u16;
 
 /// The place behind all others.
 pub const RANK_LAST: Rank = Rank::MAX;
 
-/// The places of upstream's plugins in this order of names; who is not named comes last.
+/// Returns the ranks of upstream's plugins in this order of names; plugins not named come last.
 #[must_use]
 pub fn ranks<'a>(order: impl IntoIterator<Item = &'a str>) -> [Rank; PLUGINS] {
     let mut ranks = [RANK_LAST; PLUGINS];
@@ -66,10 +66,10 @@ pub fn ranks<'a>(order: impl IntoIterator<Item = &'a str>) -> [Rank; PLUGINS] {
 }
 
 impl Plugin {
-    /// Whoever is none of upstream's plugins, or no plugin at all.
+    /// Placeholders that are not upstream's plugins.
     pub(crate) const OTHERS: [Self; 2] = [Self::OutOfTree, Self::Extender];
 
-    /// All of upstream's plugins that look at nodes or pods alone, in the default order of filters.
+    /// All of upstream's plugins for nodes or single pods, in the default order of filters.
     pub const ALL: [Self; PLUGINS - 3] = [
         Self::NodeUnschedulable,
         Self::NodeName,
@@ -149,11 +149,11 @@ pub enum SpreadDefaults {
 pub struct Profile {
     /// Name that pods ask for.
     pub scheduler_name: String,
-    /// Which plugins filter, by `Plugin as usize`.
+    /// Enabled filter plugins, by `Plugin as usize`.
     pub filters: [bool; PLUGINS],
     /// The order of filters, by `Plugin as usize`.
     pub filter_ranks: [Rank; PLUGINS],
-    /// The order in which it is asked whether nodes are looked at, by `Plugin as usize`.
+    /// The order of PreFilter, by `Plugin as usize`.
     pub pre_filter_ranks: [Rank; PLUGINS],
     /// Score weights, by `Plugin as usize`; zero is off.
     pub weights: [i64; PLUGINS],
@@ -161,7 +161,7 @@ pub struct Profile {
     pub strategy: Strategy,
     /// Resources and weights of the utilisation score.
     pub fit_resources: Vec<(String, i64)>,
-    /// Extended resources that the filter does not look at.
+    /// Extended resources that the filter ignores.
     pub ignored_resources: Vec<String>,
     /// As above, by the part before the slash.
     pub ignored_resource_groups: Vec<String>,
@@ -169,15 +169,15 @@ pub struct Profile {
     pub balanced_resources: Vec<String>,
     /// Weight of existing pods' required affinity in scores.
     pub hard_pod_affinity_weight: i32,
-    /// Whether a pod without preferred terms ignores those of others.
+    /// True if a pod without preferred terms ignores those of existing pods.
     pub ignore_preferred_terms_of_existing_pods: bool,
     /// Default topology spread constraints.
     pub spread_defaults: SpreadDefaults,
     /// Node affinity added to every pod's.
     pub added_affinity: Option<NodeAffinity>,
-    /// Whether pods of a gang wait for each other, where groups of pods are known at all.
+    /// True if pods of a gang wait for each other (only if pod groups are enabled).
     pub gangs: bool,
-    /// Whether a pod that fits nowhere may preempt others.
+    /// True if a pod that fits no node may preempt other pods.
     pub preemption: bool,
     /// Candidate nodes of a preemption, percent of all.
     pub preemption_candidates_percent: i32,
@@ -191,7 +191,7 @@ pub struct Profile {
     pub device_binding_timeout: Duration,
     /// Percent of the nodes that are enough to choose from when they pass; 0 is all of them.
     pub percentage_of_nodes: u32,
-    /// Whether tolerations compare numbers (`Gt`, `Lt`), a feature that is off unless asked for.
+    /// True if tolerations compare numbers (`Gt`, `Lt`), a feature that is off by default.
     pub compares_tolerations: bool,
 }
 
@@ -242,7 +242,7 @@ impl Default for Profile {
     }
 }
 
-/// What a plugin gives a node at most.
+/// Highest score of a node.
 const SCORE_MAX: i64 = 100;
 /// Greatest total of a node: the scores add up in 32 bits.
 const TOTAL_MAX: i64 = i32::MAX as i64;
@@ -253,7 +253,7 @@ const TOTAL_MAX: i64 = i32::MAX as i64;
 pub struct ProfileError {
     /// Path of the field within its plugin's arguments.
     pub field: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 
@@ -270,7 +270,7 @@ impl Profile {
         self.filter_ranks[plugin as usize]
     }
 
-    /// Where a plugin comes among those who say whether nodes are looked at.
+    /// Returns a plugin's position in PreFilter.
     #[must_use]
     pub fn pre_filter_rank(&self, plugin: Plugin) -> Rank {
         self.pre_filter_ranks[plugin as usize]
@@ -326,7 +326,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Upstream refuses weights whose scores could overflow its 64 bits; totals here have 32.
+    /// Rejects weights whose scores could overflow; upstream allows 64 bits, totals here have 32.
     // k8s: pkg/scheduler/framework/runtime/framework.go getScoreWeights
     fn validate_weights(&self) -> Result<(), ProfileError> {
         let mut total = 0i64;

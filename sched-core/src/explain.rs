@@ -113,7 +113,7 @@ pub fn summary<'a>(nodes: usize, statuses: impl Iterator<Item = &'a Status>) -> 
     text
 }
 
-/// The summary of a pod that was refused before any node was looked at.
+/// Returns the summary of a pod rejected in PreFilter.
 #[must_use]
 pub fn refused(nodes: usize, refusal: &Refusal) -> String {
     match refusal {
@@ -123,7 +123,7 @@ pub fn refused(nodes: usize, refusal: &Refusal) -> String {
     }
 }
 
-/// Filter plugins whose PreFilter has nothing to do for this pod, in profile order.
+/// Returns the filter plugins whose PreFilter skips this pod, in profile order.
 #[must_use]
 pub fn skipped_filters(view: &View, program: &Program) -> Vec<Plugin> {
     use Plugin::{

@@ -4,9 +4,9 @@
 //! Owner: the writer of the cluster. Bounds: 2^32 strings at a time. A number is not given twice within
 //! the first 2^30, and later not before `QUARANTINE` sweeps, so that a copy of one never means another
 //! text: no copy without a lease lives as long.
-//! What nothing refers to is freed by `sweep`. Its caller marks what the tables hold; whoever holds
-//! numbers outside of them (programs, pods that were read, budgets) holds a `Lease`, which protects
-//! everything that was asked for until it was taken and after what it protects was first seen.
+//! `sweep` frees unreferenced entries. Its caller marks those in the tables; code that holds
+//! numbers outside of them (programs, parsed pods, budgets) holds a `Lease`, which protects
+//! everything that was requested before it was taken, or after its own content was first seen.
 //! Why: comparisons and hashes of constraints become those of integers.
 //! Tenants choose these texts, so that the maps by text have keyed hashes.
 
@@ -22,7 +22,7 @@ pub struct Str(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelsId(pub u32);
 
-/// A multiplicative hasher for numbers that this process gives: nobody outside chooses them.
+/// A multiplicative hasher for numbers assigned by this process, which no outsider can choose.
 #[derive(Clone, Copy, Default)]
 pub struct FastHasher(u64);
 
@@ -82,7 +82,7 @@ impl Hash for Lease {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// What is known of an id beside its text.
+/// Bookkeeping of an id.
 #[derive(Clone, Copy, Debug)]
 struct Known<I> {
     id: I,
@@ -145,11 +145,11 @@ pub struct Interner {
     set_numbers: Supply,
     era: u32,
     current: Option<Arc<u32>>,
-    /// Eras that somebody may hold a lease of, this one excepted, ascending.
+    /// Eras with a possible lease, without the current one, ascending.
     leased: VecDeque<Weak<u32>>,
 }
 
-/// What the tables of a cluster refer to.
+/// Ids that the tables of a cluster refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub(crate) texts: HashSet<Str, BuildHasherDefault<FastHasher>>,
@@ -295,7 +295,7 @@ mod tests {
             (interner.text(marked), interner.text(old)),
             ("marked", "asked for by the holder")
         );
-        // Born after the lease: nobody holds it.
+        // It is younger than the lease: no holder protects it.
         let young = interner.intern("young");
         interner.sweep(&mut marks);
         assert_eq!((interner.text(old), interner.find("young")), ("asked for by the holder", None));

@@ -8,7 +8,7 @@ const NAME_BYTES_MAX: usize = 63;
 /// Longest prefix, which is a DNS subdomain.
 const PREFIX_BYTES_MAX: usize = 253;
 
-/// What keeps a text from being the name of a label: `NAME` or `DNS.SUBDOMAIN/NAME`.
+/// Returns the reason a text is no valid name of a label: `NAME` or `DNS.SUBDOMAIN/NAME`.
 #[must_use]
 pub fn mistake(text: &str) -> Option<&'static str> {
     let (prefix, name) = match text.split_once('/') {
@@ -27,7 +27,7 @@ pub fn mistake(text: &str) -> Option<&'static str> {
     None
 }
 
-/// What keeps a text from being the value of a label.
+/// Returns the reason a text is no valid value of a label.
 // k8s: staging/src/k8s.io/apimachinery/pkg/api/validate/content/kube.go IsLabelValue
 #[must_use]
 pub fn value_mistake(text: &str) -> Option<&'static str> {
@@ -37,7 +37,7 @@ pub fn value_mistake(text: &str) -> Option<&'static str> {
     )
 }
 
-/// What keeps a text from being the name of an object, which is a DNS subdomain.
+/// Returns the reason a text is no valid name of an object, which is a DNS subdomain.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsDNS1123Subdomain
 #[must_use]
 pub fn object_mistake(text: &str) -> Option<&'static str> {
@@ -47,7 +47,7 @@ pub fn object_mistake(text: &str) -> Option<&'static str> {
     )
 }
 
-/// What keeps a text from being the name of a namespace or container, which is a DNS label.
+/// Returns the reason a text is no valid name of a namespace or container, which is a DNS label.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsDNS1123Label
 #[must_use]
 pub fn dns_label_mistake(text: &str) -> Option<&'static str> {

@@ -1,4 +1,4 @@
-//! Preemption, dry: which pods would have to go from which node, and which node is best.
+//! Preemption dry run: victims on each node, and the best node.
 //!
 //! Input: a cluster, the compiled pod that found no place, disruption budgets. Output: candidates with
 //! their victims, the statuses of nodes where nothing helps, the choice.
@@ -33,7 +33,7 @@ use crate::snapshot::Cluster;
 use crate::snapshot::pods::PodId;
 use crate::snapshot::view::View;
 
-/// What the attempt pays for here.
+/// Label of budget steps spent on the search.
 const PURPOSE: &str = "looking for preemption victims";
 
 /// A node that would have room.
@@ -47,7 +47,7 @@ pub struct Candidate {
     pub violations: usize,
 }
 
-/// What the dry run of all potential nodes found.
+/// Result of the dry run over all potential nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DryRun {
     /// Why the pod may not preempt at all.
@@ -58,14 +58,15 @@ pub struct DryRun {
     pub candidates: Vec<Candidate>,
     /// Nodes where they do not, and why.
     pub rejected: Vec<(u32, Status)>,
-    /// Nodes where nobody would have to go: whoever rejected them is not asked again here.
+    /// Nodes that need no victims in the dry run, although a filter rejected them that it does not
+    /// repeat.
     pub needless: Vec<u32>,
     /// Index of the best candidate.
     pub chosen: Option<usize>,
 }
 
 impl DryRun {
-    /// What went wrong, where that leaves no candidate.
+    /// Returns the error, if there is no candidate because of it.
     // k8s: preemption.go DryRunPreemption
     #[must_use]
     pub fn mistake(&self, cluster: &Cluster) -> Option<String> {
@@ -82,9 +83,9 @@ impl DryRun {
     }
 }
 
-/// What preemption says about a node that it cannot help.
+/// Reason for a node that preemption cannot help.
 pub const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
-/// What it says about a node without pods of lower priority.
+/// Reason for a node without pods of lower priority.
 pub const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
 /// The dry run from the first potential node. `statuses` are those of the failed decision.
@@ -102,22 +103,22 @@ pub fn dry_run(
     dry_run_from(cluster, pod, program, statuses, &trials, scratch)
 }
 
-/// What plugins of single nodes say of a row that these pods have left, those that come before this
-/// place among the filters.
+/// Returns the rejection of a row by row plugins, without the pods removed, and only by plugins of
+/// lower rank than the given one.
 pub type Without<'a> = dyn Fn(&Cluster, u32, &[PodId], Rank) -> Option<Status> + 'a;
 
 /// How nodes are tried.
 #[derive(Clone, Copy)]
 pub struct Trials<'a> {
-    /// Who protects pods.
+    /// Disruption budgets.
     pub budgets: &'a [Budget],
     /// The potential node to begin with.
     pub offset: usize,
     /// Pods for which room is kept, where they are counted: a node has to do without them as well.
     pub expected: &'a [PodId],
-    /// What plugins of single nodes say.
+    /// Filter of the row plugins.
     pub without: &'a Without<'a>,
-    /// What the attempt may spend: a search that exceeds it finds no candidate, and says why in
+    /// Budget of the attempt: a search that exceeds it finds no candidate, and reports that in
     /// [`DryRun::ineligible`].
     pub spent: &'a AttemptBudget,
 }
@@ -201,7 +202,7 @@ fn try_nodes(search: &Search<'_>, priority: i32, found: &mut DryRun) -> Result<(
     Ok(())
 }
 
-/// Filters that say the same whoever goes.
+/// Filters whose result does not depend on the victims.
 const FIXED: [Plugin; 5] = [
     Plugin::NodeUnschedulable,
     Plugin::NodeName,
@@ -210,10 +211,10 @@ const FIXED: [Plugin; 5] = [
     Plugin::NodeDeclaredFeatures,
 ];
 
-/// What is the same for all nodes that are tried.
+/// Results that are the same for all nodes.
 struct Fixed {
-    /// Column filters in the order of the profile; rows that pass, of those that say the same whoever
-    /// goes.
+    /// Column filters in the order of the profile; with the passing rows, for filters that do not
+    /// depend on the victims.
     columns: Vec<(Plugin, Option<Bits>)>,
     passing: PassingParts,
 }

@@ -1,7 +1,7 @@
 //! The smallest change that would make an unschedulable pod fit.
 //!
 //! Input: a cluster, a program, the details of a failed decision. Output: a node and what to change.
-//! Owner: pure functions. Bounds: one look at each node; scratch of one decision.
+//! Owner: pure functions. Bounds: one check of each node; scratch of one decision.
 //! The column filters are independent of each other, so that removing every obstacle of one node
 //! makes the pod fit there: the advice is sufficient by construction, and a test applies it.
 //! "Smallest" means fewest obstacles, then the cheapest kind, then the least relative shortage.
@@ -82,7 +82,7 @@ pub enum Change {
     /// Relax pod affinity or anti-affinity.
     #[serde(rename_all = "camelCase")]
     PodAffinity {
-        /// Which rule.
+        /// The rule.
         rule: String,
     },
     /// A node that declares these features.
@@ -94,13 +94,13 @@ pub enum Change {
     /// Let pods go first for which room is kept on the node.
     #[serde(rename_all = "camelCase")]
     Wait {
-        /// What is missing beside them.
+        /// Reasons in addition to them.
         reasons: Vec<String>,
     },
     /// Something that no single node stands for.
     #[serde(rename_all = "camelCase")]
     Pod {
-        /// What.
+        /// The change.
         what: String,
     },
 }
@@ -226,7 +226,7 @@ pub fn amount(resource: &str, value: i64) -> String {
     }
 }
 
-/// The smallest change for a pod that was refused before any node was looked at.
+/// Returns the smallest change for a pod rejected in PreFilter.
 #[must_use]
 pub fn of_refusal(refusal: &Refusal) -> Remedy {
     let what = match refusal {
@@ -240,7 +240,7 @@ pub fn of_refusal(refusal: &Refusal) -> Remedy {
     Remedy { node: None, changes: vec![Change::Pod { what }] }
 }
 
-/// What would have to change for a plugin without a column of its own.
+/// Returns the change for a plugin without a column of its own.
 fn of_plugin(plugin: Plugin, reason: &str) -> String {
     match plugin {
         Plugin::NodeAffinity => format!("change the pod's node affinity ({reason})"),
@@ -323,7 +323,7 @@ fn changes_of(
         .for_each(|plugin| obstacles(cluster, program, scratch, plugin, row, &mut changes));
     changes.extend(rejected(detail, row));
     if changes.contains(&Change::Uncordon) {
-        // The taint goes with the cordon.
+        // Uncordoning removes the taint too.
         let of_cordon = "node.kubernetes.io/unschedulable:NoSchedule";
         changes
             .retain(|change| !matches!(change, Change::Tolerate { taint } if taint == of_cordon));
@@ -336,14 +336,14 @@ fn failing(detail: &Detail, row: u32) -> impl Iterator<Item = Plugin> {
     detail.passing.iter().filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
 }
 
-/// What a plugin of single nodes that rejects this one would need.
+/// Returns the change needed for the row plugin that rejects this node.
 fn rejected(detail: &Detail, row: u32) -> Option<Change> {
     let at = detail.rejected.binary_search_by_key(&row, |(row, _)| *row).ok()?;
     of_status(&detail.rejected[at].1, failing(detail, row))
 }
 
-/// What a plugin of single nodes would need. One that has a column says so here of a node on which room
-/// is kept for others; nothing where its column says the same without them.
+/// Returns the change needed for a row plugin. A column plugin has such a status on a node with
+/// nominated pods; nothing is needed twice if its column rejects the node even without them.
 fn of_status(status: &Status, mut failing: impl Iterator<Item = Plugin>) -> Option<Change> {
     let reasons = status.reasons.clone();
     let Some(plugin) = status.plugin else {
@@ -358,7 +358,7 @@ fn of_status(status: &Status, mut failing: impl Iterator<Item = Plugin>) -> Opti
     (adds_up || !says_so).then_some(Change::Wait { reasons })
 }
 
-/// What one failing plugin would need on one node.
+/// Returns the changes that one failing plugin needs on a node.
 fn obstacles(
     cluster: &Cluster,
     program: &Program,

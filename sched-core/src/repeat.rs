@@ -46,7 +46,7 @@ struct Group {
     counts: Vec<u32>,
 }
 
-/// A normalised plugin, how, whether it takes part, and its raw score of a group.
+/// A normalised plugin, its normalisation, if it takes part, and its raw score of a group.
 type Part = (Plugin, Normalise, bool, fn(&Group) -> i64);
 
 /// One soft constraint's domains.
@@ -211,7 +211,7 @@ impl Repeat {
         }
     }
 
-    /// What happened on `row` since; false when the whole must be prepared anew.
+    /// Applies changes on `row`; returns false if everything must be prepared again.
     #[must_use]
     pub fn changed(&mut self, view: &View, row: u32) -> bool {
         let stale = !view.is_current(&self.program);
@@ -441,7 +441,7 @@ impl Domains {
         counter.nodes.iter().for_each(|(row, _)| self.recount(view, c, row));
     }
 
-    /// Reads the count of a row's domain again, of whose rows no other one has changed.
+    /// Reads the count of a row's domain again; no other row of the domain has changed.
     fn recount(&mut self, view: &View, c: &Spread, row: u32) {
         let column = view.keys.column(c.key);
         let counter = view.counters.get(c.counter.0);

@@ -1,9 +1,9 @@
-//! What a pod asks for: the sums over containers, init containers, sidecars, pod level and overhead.
+//! Requests of a pod: the sums over containers, init containers, sidecars, pod level and overhead.
 //!
 //! Input: a pod. Output: amounts by resource, and the fixed fields the columns hold.
 //! Owner: pure functions. Bounds: none beyond the pod's own size.
-//! Why several variants: upstream's filter, its two resource scores and its per-node sums each look
-//! at another subset of the same fields, and the differences show in recorded scores.
+//! Why several variants: upstream's filter, its two resource scores and its per-node sums each use
+//! another subset of the same fields, and the differences show in recorded scores.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests
 
 pub mod declared;
@@ -28,19 +28,19 @@ pub struct RequestError {
     pub field: String,
     /// The resource.
     pub resource: String,
-    /// What is wrong with it.
+    /// The problem.
     #[source]
     pub source: QuantityError,
 }
 
-/// Which fields take part.
+/// Fields that take part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
     status: bool,
     pod_level: bool,
     default_cpu: bool,
     default_mem: bool,
-    /// What devices of its claims take of its node, by the pod's status.
+    /// Amounts that devices take from the node, by the pod's status.
     devices: bool,
 }
 
@@ -61,15 +61,15 @@ pub struct Resources {
 /// All variants of a pod's requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodRequests {
-    /// What the filter and the sums of a node use, and the balance score.
+    /// Requests for the filter, the sums of a node and the balance score.
     pub plain: Resources,
-    /// What a bound pod adds to the sums used by the utilisation score.
+    /// Amounts that a bound pod adds to the sums of the utilisation score.
     pub nonzero_cpu_milli: i64,
     /// As above, memory.
     pub nonzero_mem_bytes: i64,
-    /// What an incoming pod adds in the utilisation score: without pod level and status.
+    /// Amounts that an incoming pod adds in the utilisation score: without pod level and status.
     pub score: Resources,
-    /// What it asks for itself, where devices of its claims are part of `plain`.
+    /// Its own requests, if `plain` includes amounts that devices take.
     own: Option<Box<Resources>>,
 }
 
@@ -107,13 +107,13 @@ impl PodRequests {
         Ok(Self { own: Some(Box::new(own.plain)), ..Self::read(pod, all)? })
     }
 
-    /// Whether devices of its claims take of its node.
+    /// Returns true if devices of its claims take allocatable resources of its node.
     #[must_use]
     pub fn has_devices(&self) -> bool {
         self.own.is_some()
     }
 
-    /// What it asks for itself, whatever devices of its claims take of its node.
+    /// Returns its own requests, without amounts that devices take from the node.
     #[must_use]
     pub fn own(&self) -> &Resources {
         self.own.as_deref().unwrap_or(&self.plain)
@@ -146,8 +146,8 @@ impl PodRequests {
     }
 }
 
-/// What a pod without a node wants of one with what devices of its claims take there, by its status;
-/// with what it asks for at its own level, or without.
+/// Returns the requests of a pending pod, with amounts that devices of its claims take, by its
+/// status; `pod_level` includes requests at pod level.
 ///
 /// # Errors
 /// When a quantity of the pod cannot be read.
@@ -156,7 +156,7 @@ pub fn demand(pod: &Pod, pod_level: bool) -> Result<Amounts, RequestError> {
     pod_amounts(pod, Options { pod_level, devices: true, ..Options::default() })
 }
 
-/// What a pod's status says that devices of its claims take of its node.
+/// Returns the amounts that devices of a pod's claims take from its node, by the pod's status.
 #[must_use]
 pub fn node_claims(pod: &Pod) -> &[NodeAllocatableResourceClaimStatus] {
     let status = pod.status.as_ref();
@@ -185,7 +185,7 @@ impl Resources {
         resources
     }
 
-    /// Whether nothing at all is named.
+    /// Returns true if it has no amount at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cpu_milli == 0 && self.mem_bytes == 0 && self.eph_bytes == 0 && self.scalars.is_empty()
@@ -208,7 +208,7 @@ impl Resources {
         self.scalar_at(name).map(|at| self.scalars[at].1)
     }
 
-    /// Whether less of anything is asked for than there.
+    /// Returns true if any amount is less than in `was`.
     #[must_use]
     pub fn is_less_than(&self, was: &Self) -> bool {
         let is_less =
@@ -243,7 +243,7 @@ fn says_all(pod: &Pod) -> bool {
         && containers.all(named)
 }
 
-/// Whether the scheduler counts a resource of this name beside the built-in ones.
+/// Returns true if the scheduler counts a resource of this name in addition to the built-in ones.
 // k8s: pkg/scheduler/util/utils.go IsScalarResourceName
 #[must_use]
 pub fn is_scalar(name: &str) -> bool {
@@ -323,8 +323,8 @@ fn is_pod_level_resource(name: &str) -> bool {
     name == "cpu" || name == "memory" || name.starts_with("hugepages-")
 }
 
-/// Pod-level requests of a pod that is being resized in place: the most of what is asked for, what
-/// is allocated and what is in force. An allocation without resources in force is not looked at.
+/// Pod-level requests of a pod that is being resized in place: the most of the requested, the
+/// allocated and the actuated amount. An allocation without actuated resources is ignored.
 // k8s: helpers.go PodRequests
 fn pod_level_effective(pod: &Pod, spec: Amounts) -> Result<Amounts, RequestError> {
     let status = pod.status.as_ref();
@@ -353,8 +353,8 @@ fn is_resize_infeasible(pod: &Pod) -> bool {
         .is_some_and(|c| c.reason.as_deref() == Some("Infeasible"))
 }
 
-/// A container's requests; while it is resized in place the most of what is asked for, what is in
-/// force and what is allocated. An allocation without resources in force is not looked at.
+/// A container's requests; while it is resized in place the most of the requested, the actuated and
+/// the allocated amount. An allocation without actuated resources is ignored.
 // k8s: helpers.go determineContainerReqs
 fn container_requests(
     pod: &Pod,
@@ -394,7 +394,8 @@ fn container_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestErro
     })
 }
 
-/// What all containers come to, by what `of` says of each and of whether it stays for the pod's life.
+/// Sums up `of` over all containers; its second argument is true for containers that run all the
+/// pod's life.
 fn sum_of(
     spec: &PodSpec,
     of: impl Fn(&Container, bool) -> Result<Amounts, RequestError>,
@@ -419,7 +420,7 @@ fn sum_of(
     Ok(total)
 }
 
-/// Whether an init container keeps running beside the others.
+/// Returns true if an init container keeps running as a sidecar.
 pub(crate) fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }

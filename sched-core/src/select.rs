@@ -1,10 +1,11 @@
-//! One decision: masks first, scores for the survivors, the greatest total and all who reach it.
+//! One decision: masks first, scores for the survivors, the greatest total and all rows that reach
+//! it.
 //!
 //! Input: a view and a program. Output: an `Outcome`; on request every mask and score column.
 //! Owner: one decider with its own `Scratch`; the view is only read.
 //! Bounds: scratch is a few dozen bytes a node; nothing depends on the number of pods. Plugins that
-//! look at single nodes run after the columns, on what passed, and cost their own time only.
-//! Why the full tie set: upstream breaks ties by chance, so that the choice is the caller's.
+//! filter single nodes run after the columns, on rows that passed, and cost their own time only.
+//! Why the full tie set: upstream breaks ties at random, so that the choice is the caller's.
 
 use crate::bits::{Bits, WORD_ROWS};
 use crate::config::{PLUGINS, Plugin, Profile, Rank};
@@ -37,11 +38,11 @@ const SCORE_OF_ROW: i64 = 1 << 30;
 pub trait RowPlugin {
     /// The plugin it stands for.
     fn plugin(&self) -> Plugin;
-    /// Whether it limits the nodes whatever plugins the profile has.
+    /// Returns true if it limits the nodes whatever plugins the profile has.
     fn always(&self) -> bool {
         false
     }
-    /// Whether the profile lets it reject nodes.
+    /// Returns true if the profile lets it reject nodes.
     fn is_asked(&self, profile: &Profile) -> bool {
         self.always() || profile.filters(self.plugin())
     }
@@ -51,7 +52,7 @@ pub trait RowPlugin {
     }
     /// Why a node is rejected, if it is.
     fn filter(&self, view: &View, program: &Program, row: u32) -> Option<Status>;
-    /// Why it is by who has this one of its places.
+    /// Returns the reason of the plugin at this one of its ranks.
     fn filter_at(&self, _: Rank, view: &View, program: &Program, row: u32) -> Option<Status> {
         self.filter(view, program, row)
     }
@@ -65,7 +66,7 @@ pub trait RowPlugin {
     fn score(&self, view: &View, program: &Program, row: u32) -> Option<i64>;
 }
 
-/// Why no node was even looked at.
+/// Reason why no node was filtered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The cycle cannot run.
@@ -76,7 +77,7 @@ pub enum Refusal {
     Stale,
 }
 
-/// What a decision found.
+/// Result of a decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Nodes that pass all filters.
@@ -87,7 +88,7 @@ pub struct Outcome {
     pub first: Option<u32>,
     /// Rows with that total.
     pub ties: usize,
-    /// Why nothing was looked at.
+    /// The PreFilter rejection.
     pub refusal: Option<Refusal>,
 }
 
@@ -138,20 +139,20 @@ pub struct Scratch {
 impl Scratch {
     /// The tie set of the last decision, beginning at the `turn`-th of `turns` equal shares.
     ///
-    /// Upstream breaks ties by chance. Deciders that begin at shares of their own seldom choose the
+    /// Upstream breaks ties at random. Deciders that begin at shares of their own seldom choose the
     /// same node, and each choice is still one that upstream might make.
     pub fn ties_from(&self, turn: usize, turns: usize) -> impl Iterator<Item = u32> + '_ {
         let skip = self.ties.count() * (turn % turns.max(1)) / turns.max(1);
         self.ties.iter().skip(skip).chain(self.ties.iter().take(skip))
     }
 
-    /// What decisions have taken over from earlier ones since this was asked last.
+    /// Returns the counts of results reused from earlier decisions, since the last call.
     pub fn take_handed(&mut self) -> Handed {
         std::mem::take(&mut self.shapes.handed)
     }
 
-    /// Totals by row, meaningful where feasible, of the last decision, which was about this view and
-    /// program. A decision keeps no totals where nobody asks for them.
+    /// Totals by row, meaningful where feasible, of the last decision, which was about this view
+    /// and program. They are computed on demand.
     pub fn totals(&mut self, view: &View, program: &Program) -> &[i32] {
         if !std::mem::replace(&mut self.written, true) {
             let shapes = std::mem::take(&mut self.shapes);
@@ -177,8 +178,8 @@ pub fn decide(view: &View, program: &Program, scratch: &mut Scratch) -> Outcome 
     run(view, program, &[], scratch, (None, None))
 }
 
-/// As [`decide`], with plugins that look at single nodes: each sees the nodes that passed all columns
-/// and the plugins before it.
+/// As [`decide`], with plugins that filter single nodes: each sees the nodes that passed all
+/// columns and the plugins before it.
 pub fn decide_with(
     view: &View,
     program: &Program,
@@ -199,7 +200,7 @@ pub fn decide_sampled(
     run(view, program, plugins, scratch, (None, Some(sample)))
 }
 
-/// Decides for one pod, with plugins that look at single nodes, keeping all details.
+/// Decides for one pod, with plugins that filter single nodes, keeping all details.
 pub fn decide_in_detail(
     view: &View,
     program: &Program,
@@ -211,7 +212,7 @@ pub fn decide_in_detail(
     (outcome, detail)
 }
 
-/// Whether the pod is refused before any node is looked at.
+/// Returns the PreFilter rejection of the pod, if there is one.
 #[must_use]
 pub fn refusal(view: &View, program: &Program) -> Option<Refusal> {
     if !view.is_current(program) {
@@ -257,7 +258,7 @@ fn run(
         return Outcome::default();
     }
     plugins.iter().for_each(|plugin| plugin.prepare(view, &scratch.feasible));
-    // The only node is taken without a look at how good it is.
+    // A single feasible node is taken without being scored.
     // k8s: pkg/scheduler/schedule_one.go schedulePod
     if let Some(error) = &program.preferred_error
         && feasible > 1
@@ -367,7 +368,7 @@ fn reject_rows(
     }
 }
 
-/// Adds what plugins of single nodes say; whether any of them said something.
+/// Adds the scores of row plugins; returns true if any of them scored.
 fn score_rows(
     view: &View,
     program: &Program,
@@ -395,7 +396,7 @@ fn score_rows(
     any
 }
 
-/// The greatest total; in `Scratch::ties` who has it.
+/// Returns the greatest total, and marks the rows that reach it in `Scratch::ties`.
 fn greatest(view: &View, scratch: &mut Scratch) -> i32 {
     scratch.ties.reset(view.rows);
     simd::arg_max(&scratch.total, scratch.feasible.words(), scratch.ties.words_mut())
@@ -562,7 +563,7 @@ pub(crate) fn column(
     same
 }
 
-/// Records the plugins whose raw score is the normalised one.
+/// Records plugins whose raw score equals the normalised one.
 fn record_plain(view: &View, scratch: &Scratch, detail: &mut Detail, w: (i32, i32)) {
     let same = |column: Vec<i64>| Some(PluginScores { raw: column.clone(), normalised: column });
     let of = |column: &[u8]| same(column.iter().map(|s| i64::from(*s)).collect());

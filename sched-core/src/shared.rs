@@ -1,19 +1,19 @@
 //! Several deciders at once: an epoch-published view to read, reservations by compare-and-swap.
 //!
 //! Input: a `Cluster` to share; a pod, its program and the row a decider chose. Output: a
-//! reservation, or a conflict. Owner: `Shared`; the cluster inside is touched only by whoever
-//! applies reservations. Bounds: one 64-bit claim a row and one for the whole; as many pending
+//! reservation, or a conflict. Owner: `Shared`; the cluster inside is touched only by the thread
+//! that applies reservations. Bounds: one 64-bit claim a row and one for the whole; as many pending
 //! reservations as there are deciders.
 //!
-//! A view shows how often each row changed. A decider swaps the row's claim from that number to
-//! the next; whoever decided on an older state of the row loses the swap and decides again. The
-//! winner hands its reservation over, and whoever finds the applier's seat free applies all that
-//! wait and publishes once. Between two swaps on a row its change was applied and published, so
-//! that no row is ever filled on the strength of a state it no longer has.
-//! Pods that reach across rows (affinity, hard spread, anti-affinity of others) need more: the
-//! claim of the whole counts all placements and, apart, those that reach across. A reaching pod
-//! needs that nothing at all was placed since its view; any other that no reaching pod was.
-//! Readers never wait. A lost swap costs one retry; handing over holds a lock for one push.
+//! A view has a change count of each row. A decider swaps the row's claim from that number to the
+//! next; a decider with an older state of the row loses the swap and decides again. The winner
+//! enqueues its reservation, and any thread that gets the applier's seat applies all waiting ones
+//! and publishes once. Between two swaps on a row its change was applied and published, so that no
+//! row is ever filled on the strength of a state it no longer has. Pods that reach across rows
+//! (affinity, hard spread, anti-affinity of others) need more: the claim of the whole counts all
+//! placements and, apart, those that reach across. A reaching pod requires that no pod at all was
+//! placed since its view; any other that no reaching pod was. Readers never wait. A lost swap costs
+//! one retry; enqueuing holds a lock for one push.
 
 use std::collections::VecDeque;
 
@@ -99,7 +99,7 @@ impl<V> Published<V> {
         Self::of(Arc::new(view))
     }
 
-    /// The same with one that somebody holds already.
+    /// Creates one from a view that is shared already.
     pub fn of(view: Arc<V>) -> Self {
         Self(ArcCell::new(view))
     }
@@ -114,13 +114,13 @@ impl<V> Published<V> {
         self.replace(Arc::new(view));
     }
 
-    /// The same with one that somebody holds already.
+    /// Publishes a view that is shared already.
     pub fn replace(&self, view: Arc<V>) {
         self.0.store(view);
     }
 }
 
-/// Work handed to whoever holds the seat: a queue, a state, one applier at a time.
+/// Work handed to the holder of the seat: a queue, a state, one applier at a time.
 #[derive(Debug)]
 pub struct Combiner<S, R> {
     waiting: Mutex<VecDeque<R>>,
@@ -133,15 +133,15 @@ impl<S, R> Combiner<S, R> {
         Self { waiting: Mutex::new(VecDeque::new()), seat: Mutex::new(state) }
     }
 
-    /// Hands `item` over, and applies everything that waits unless somebody else is doing so.
+    /// Enqueues `item`, and applies everything in the queue unless another thread is doing so.
     /// `finish` runs once after each batch, before the seat is left.
     pub fn hand_over(&self, item: R, apply: impl Fn(&mut S, R), finish: impl Fn(&mut S)) {
         self.queue().push_back(item);
         self.drain(apply, finish);
     }
 
-    /// Runs `with` on the state, waiting for the seat, and then applies what came meanwhile: whoever
-    /// found the seat taken relies on it.
+    /// Runs `with` on the state, waiting for the seat, and then applies what was enqueued
+    /// meanwhile: threads that found the seat taken rely on it.
     pub fn with<T>(
         &self,
         with: impl FnOnce(&mut S) -> T,
@@ -165,7 +165,7 @@ impl<S, R> Combiner<S, R> {
 
     fn drain(&self, apply: impl Fn(&mut S, R), finish: impl Fn(&mut S)) {
         while !self.queue().is_empty() {
-            // Whoever sits there looks at the queue once more after standing up.
+            // The holder of the seat checks the queue once more after releasing it.
             let Ok(mut state) = self.seat.try_lock() else { return };
             let batch = std::mem::take(&mut *self.queue());
             if !batch.is_empty() {

@@ -47,12 +47,12 @@ impl Model {
         row.version += 1;
     }
 
-    /// What was applied, the queue included.
+    /// Returns the applied placements, including the queue.
     fn used(&self) -> u32 {
         self.writer.inspect(|row| row.used, Self::apply, |row| self.view.publish(row.clone()))
     }
 
-    /// One decision on the current view; whether a pod was placed.
+    /// Makes one decision on the current view; returns true if a pod was placed.
     fn decide(&self) -> bool {
         let view = self.view.load();
         if view.used >= ROOM || !self.claim.take(view.version) {
@@ -90,7 +90,7 @@ fn a_delta_from_outside_makes_older_decisions_lose() {
             let model = Arc::clone(&model);
             thread::spawn(move || u32::from(model.decide()))
         };
-        // Somebody else's pod appears on the row.
+        // A pod of another scheduler appears on the row.
         let outside = |row: &mut Row| {
             row.used += 1;
             row.version += 1;
@@ -168,7 +168,7 @@ fn pod(name: &str) -> serde_json::Value {
 
 type Work = (StdArc<Program>, StdArc<PodSpec>);
 
-/// Places a pod if the current view has room; whether it did.
+/// Places a pod if the current view has room; returns true on success.
 fn place(shared: &Shared, (program, spec): &Work) -> bool {
     let view = shared.view();
     let row = decide(&view, program, &mut Scratch::default()).first;

@@ -61,7 +61,7 @@ pub(crate) fn reject_anti(
     scratch: &mut NodeScratch,
     mask: &mut Bits,
 ) {
-    // Terms of one key are joined before any row is looked at: a pod may have very many.
+    // Terms of one key are joined before rows are filtered, because a pod may have very many.
     for terms in program.anti.chunk_by(|a, b| a.1 == b.1) {
         let key = terms[0].1;
         let counters = terms.iter().map(|(counter, _)| view.counters.get(counter.0));

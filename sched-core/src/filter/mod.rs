@@ -3,7 +3,7 @@
 //! Input: a view, a program, a mask of candidate rows. Output: the rows that pass.
 //! Owner: pure functions over scratch memory. Bounds: a few words a node for bit filters, a few
 //! bytes a node for numbers; nothing walks pods.
-//! The reason why a row fails is not kept: `status` derives it for one row when somebody asks.
+//! The reason why a row fails is not kept: `status` derives it for single rows on demand.
 
 pub mod interpod;
 pub mod node;

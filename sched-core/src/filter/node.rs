@@ -1,4 +1,4 @@
-//! Filters that look at the node alone: name, taints, labels, ports, free resources, features.
+//! Filters by the node alone: name, taints, labels, ports, free resources, features.
 //!
 //! Input: view, program, mask. Output: the mask without the rejected rows.
 //! Owner: pure functions. Bounds: one pass over the distinct taints, requirements and ports of the
@@ -273,7 +273,7 @@ pub(crate) fn resources(
         column.keep_fitting(*amount, mask);
     }
     for (name, amount) in &program.delegated {
-        // Where nobody offers any, devices are looked for.
+        // A resource that no node offers may come from devices.
         let Some(column) = view.scalars.get(name) else { continue };
         let short = |row| {
             let all = column.allocatable(row).unwrap_or(0);
@@ -293,7 +293,7 @@ pub(crate) fn fits_row(view: &View, program: &Program, n: &Numbers, row: u32) ->
     fits_numbers(program, n)
         && program.scalars.iter().all(|(name, asked)| free(*name).is_some_and(|f| *asked <= f.1))
         && program.delegated.iter().all(|(name, asked)| {
-            // Where nobody offers any, devices are looked for.
+            // A resource that the node does not offer may come from devices.
             free(*name).is_none_or(|(all, free)| all <= 0 || *asked <= free)
         })
 }

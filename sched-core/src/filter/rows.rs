@@ -29,7 +29,7 @@ impl Cluster {
         found
     }
 
-    /// The nodes whose labels meet all of these.
+    /// Returns the nodes whose labels meet all of these.
     pub fn rows_with(&mut self, requirements: Vec<NodeSelectorRequirement>) -> Bits {
         if requirements.is_empty() {
             return self.all_rows();

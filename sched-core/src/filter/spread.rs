@@ -12,7 +12,7 @@ use crate::program::{Program, Spread};
 use crate::snapshot::keys::KeyColumn;
 use crate::snapshot::view::View;
 
-/// What upstream starts the minimum with.
+/// Upstream's initial value of the minimum.
 pub(crate) const NO_MINIMUM: i64 = i32::MAX as i64;
 
 /// Counts of one constraint.

@@ -1,7 +1,7 @@
 //! Why one row fails: the first failing plugin, its code and its reasons in upstream's words.
 //!
 //! Input: view, program, the masks of all filters, a row. Output: a `Status`.
-//! Owner: pure functions. Bounds: one row; whoever wants all rows asks for each.
+//! Owner: pure functions. Bounds: one row; callers that need all rows loop over them.
 
 use super::interpod;
 use super::spread::HardSpread;
@@ -25,7 +25,7 @@ pub enum Code {
 /// Why a node was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Status {
-    /// The rejecting plugin; `None` for a node that was never looked at.
+    /// The rejecting plugin; `None` for a node that was not filtered.
     pub plugin: Option<Plugin>,
     /// Kind.
     pub code: Code,
@@ -51,7 +51,8 @@ impl Status {
 
 use Code::{Unschedulable as Soft, UnschedulableAndUnresolvable as Hard};
 
-/// Rows that pass parts of a filter whose parts say different things, where the pod has such parts.
+/// Rows that pass parts of a filter, for filters whose parts have different reasons, if the pod has
+/// such parts.
 #[derive(Debug, Default)]
 pub(crate) struct PassingParts {
     /// The affinity of the profile.
@@ -60,7 +61,7 @@ pub(crate) struct PassingParts {
     pub(crate) anti_affinity: Bits,
 }
 
-/// What a plugin says about a row that it rejects.
+/// Returns the status of a row that a plugin rejects.
 pub(crate) fn of(
     plugin: Plugin,
     view: &View,
@@ -75,7 +76,7 @@ pub(crate) fn of(
             Status::new(plugin, Hard, "node(s) didn't match the requested node name")
         }
         Plugin::TaintToleration => Status::new(plugin, Hard, "node(s) had untolerated taint(s)"),
-        // The profile's is looked at first.
+        // The profile's affinity is checked first.
         Plugin::NodeAffinity if program.added.is_some() && !passing.added_affinity.get(row) => {
             Status::new(plugin, Hard, "node(s) didn't match scheduler-enforced node affinity")
         }
@@ -143,8 +144,8 @@ pub(crate) fn resources(
     (!reasons.is_empty()).then_some(Status { plugin, code, reasons })
 }
 
-/// Evaluates the spread filter for a row, given its value for each constraint and whether the constraint
-/// allows the pod there.
+/// Evaluates the spread filter for a row, given its value for each constraint, and a function that
+/// says if the constraint allows the pod there.
 pub(crate) fn spread_status(
     program: &Program,
     value: impl Fn(usize) -> u32,

@@ -1,9 +1,9 @@
-//! Whether something that happened may give a rejected pod a place: upstream's queueing hints.
+//! Queueing hints: may an event make a rejected pod schedulable?
 //!
-//! Input: what happened, a pod that was rejected, the plugin that did it. Output: yes or no. Owner:
-//! pure functions over interned facts. Bounds: the requirements of one pod and the labels of one
-//! node. What happened is copied out of the tables when it happens, so that it can be told again to
-//! a pod that was being decided meanwhile.
+//! Input: an event, a rejected pod, the plugin that rejected it. Output: yes or no. Owner: pure
+//! functions over interned facts. Bounds: the requirements of one pod and the labels of one node.
+//! Events are copied out of the tables when they happen, so that they can be replayed to a pod that
+//! was in an attempt meanwhile.
 // k8s: pkg/scheduler/framework/plugins/*: EventsToRegister and the isSchedulableAfter.. functions
 
 mod node;
@@ -27,7 +27,7 @@ use crate::snapshot::{Cluster, DeltaError};
 
 type Labels = Arc<[(Str, Str)]>;
 
-/// What is known of a pod on a node, or for which room on a node is kept.
+/// A pod on a node, or nominated to a node, as hints see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodFacts {
     /// Its identity.
@@ -80,7 +80,7 @@ impl PodFacts {
     }
 }
 
-/// What of a pod without a node changed.
+/// Changed fields of a pending pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Its labels.
@@ -128,13 +128,14 @@ pub enum Event {
     /// A group of pods, or a pod of it without a node, came: namespace and name of the group, and
     /// upstream's name of the event.
     Group(Rc<str>, &'static str),
-    /// Something happened that nobody follows closely: it may help whoever waits for these; upstream's
+    /// Another event: it may help pods rejected by these plugins; the second value is upstream's
     /// name of it.
     Other(&'static [Plugin], &'static str),
 }
 
 impl Event {
-    /// A node came, went, or changed in a way that can help anybody.
+    /// Returns the event of an added, changed or deleted node; `None` if the change cannot help any
+    /// pod.
     #[must_use]
     pub fn of_node(old: Option<Rc<NodeSpec>>, new: Option<Rc<NodeSpec>>) -> Option<Self> {
         if let (Some(old), Some(new)) = (&old, &new) {
@@ -176,7 +177,7 @@ impl Event {
         }
     }
 
-    /// Whether a pod of this priority respects what it took until now.
+    /// Returns true if a pod of this priority respected the resources that are freed now.
     // k8s: pkg/scheduler/eventhandlers.go getLEPriorityPreCheck
     #[must_use]
     pub fn concerns(&self, priority: i32) -> bool {
@@ -186,12 +187,12 @@ impl Event {
         }
     }
 
-    /// Whether an event of this kind can help anybody whom this plugin rejected: an answer without a
-    /// look at the pod.
+    /// Returns true if an event of this kind can help any pod rejected by this plugin, without
+    /// checking a pod.
     #[must_use]
     pub fn may_help(&self, rejector: Plugin) -> bool {
         use Plugin::{NodePorts, NodeResourcesFit};
-        // Nobody here knows what these wait for.
+        // The requirements of out-of-tree plugins and extenders are not known here.
         if Plugin::OTHERS.contains(&rejector) {
             return true;
         }
@@ -224,10 +225,10 @@ impl Event {
 pub struct Rejected {
     /// Its identity.
     pub key: Str,
-    /// What it asks for.
+    /// Its compiled requirements.
     pub program: Arc<Program>,
     namespace: Str,
-    /// All of them: whoever comes later may ask for those that no other pod has.
+    /// All labels, because a later pod may select by keys that no other pod uses.
     labels: Labels,
     namespace_labels: Labels,
     /// Keeps what its labels refer to.
@@ -246,7 +247,7 @@ impl Rejected {
 }
 
 impl Cluster {
-    /// What hints need of a pod that is on a node.
+    /// Returns the facts that hints need about a pod on a node.
     pub fn facts(&mut self, spec: &PodSpec) -> PodFacts {
         let class = self.class_of(spec.namespace, spec.labels, &spec.own);
         PodFacts {
@@ -282,7 +283,7 @@ impl Cluster {
         })
     }
 
-    /// What hints need of a pod that has no node.
+    /// Returns the facts that hints need about a pending pod.
     ///
     /// # Errors
     /// When the pod cannot be read.
@@ -334,7 +335,7 @@ impl Cluster {
             Event::PodChanged(old, new) => pod::helps_changed(old, new, pod, rejector),
             Event::PodGone(old, _) => pod::helps_gone(self, old, pod, rejector),
             Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
-            // Whose claim it is, is known to whoever has the pod.
+            // The owner of the pod object compares claims and groups.
             Event::Claim(..) | Event::ResourceClaim(..) | Event::Group(..) => {
                 event.may_help(rejector)
             }

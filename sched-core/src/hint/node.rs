@@ -1,12 +1,12 @@
-//! What a node that came, changed or went means to a pod.
+//! Hints about an added, changed or deleted node.
 
 use super::*;
 use crate::filter::node::keeps_away;
 
 type Change<'a> = (Option<&'a NodeSpec>, Option<&'a NodeSpec>);
 
-/// Upstream's name of a change of a node, the first that fits where it changed in several ways; `None`
-/// where that can help nobody, as new images or a cordon.
+/// Returns upstream's name of a change of a node, the first that applies if several do; `None` for
+/// a change that cannot help any pod, such as new images or a cordon.
 // k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
 pub(super) fn change(old: &NodeSpec, new: &NodeSpec) -> Option<&'static str> {
     if amounts(old) != amounts(new) {
@@ -27,12 +27,12 @@ pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: P
     if by == Plugin::PodTopologySpread {
         return spread(change, pod);
     }
-    // Whoever was attracted or repelled by pods there may be free of them; upstream waits until
-    // these are deleted.
+    // A deleted node frees pods attracted or repelled by its pods; upstream waits until these are
+    // deleted.
     if by == Plugin::InterPodAffinity && change.1.is_none() {
         return true;
     }
-    // Of the others nobody waits for a node to go.
+    // The other plugins have no use for a deleted node.
     let (old, Some(new)) = change else { return false };
     match by {
         Plugin::NodeName | Plugin::NodePorts => old.is_none(),
@@ -167,6 +167,7 @@ fn pod_affinity(old: Option<&NodeSpec>, new: &NodeSpec, pod: &Rejected) -> bool 
     let repelled = program.anti.iter().map(|(_, key)| key);
     attracted.filter_map(|key| pod.topology(*key)).any(comes)
         || repelled.filter_map(|key| pod.topology(*key)).any(leaves)
-        // Those whom others repel: a node without others has room, and a label may be gone.
+        // Anti-affinity of other pods: a new node has none of them, and a changed label may end a
+        // domain.
         || old.is_none_or(|old| old.labels != new.labels)
 }

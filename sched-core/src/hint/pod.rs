@@ -1,9 +1,9 @@
-//! What other pods, and a change of its own, mean to a pod.
+//! Hints about other pods, and about changes of the pod itself.
 
 use super::*;
 use crate::requests::Resources;
 
-/// Whoever looks at who uses volumes.
+/// Returns true if the plugin depends on the users of volumes.
 pub(super) fn waits_for_users(by: Plugin) -> bool {
     matches!(by, Plugin::VolumeRestrictions | Plugin::NodeVolumeLimits)
 }
@@ -55,8 +55,8 @@ fn attracts(other: &PodFacts, pod: &Rejected) -> bool {
     pod.program.affinity.as_ref().is_some_and(|(counter, _)| counted(other, *counter))
 }
 
-/// A pod that meets its own affinity may go anywhere once nobody else meets it: upstream forgets to
-/// look when the last one goes.
+/// A pod that meets its own affinity may go to any node once no other pod meets it: upstream has no
+/// hint for the deletion of the last one.
 fn was_last_hope(other: &PodFacts, pod: &Rejected) -> bool {
     pod.program.affinity_self && attracts(other, pod)
 }
@@ -69,7 +69,7 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
     match by {
         Plugin::NodeResourcesFit => gives_back(old, new, pod),
         Plugin::PodTopologySpread => {
-            // Pods that are being deleted are not counted, of which upstream tells nobody.
+            // Terminating pods are not counted; upstream has no event for that change.
             let counts = |pod: &PodFacts, s: &Spread| !pod.terminating && counted(pod, s.counter);
             let differs = |s: &Spread| counts(old, s) != counts(new, s);
             new.namespace == pod.namespace && pod.program.spread_hard.iter().any(differs)
@@ -87,7 +87,7 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
     }
 }
 
-/// Whether there is more of anything that the pod asks for.
+/// Returns true if the other pod now requests less of a resource that this pod requests.
 // k8s: noderesources/fit.go isSchedulableAfterPodScaleDown
 fn gives_back(old: &PodFacts, new: &PodFacts, pod: &Rejected) -> bool {
     let asked = &pod.program.requests.plain;

@@ -1,7 +1,7 @@
-//! Whether a pod that the resource filter rejected everywhere would pass it on one node now.
+//! Does a pod that NodeResourcesFit rejected on all nodes fit one node now?
 //!
-//! Pure: one row of the columns, and what others are to get there. Bounds: the resources that the pod
-//! asks for, by those who are expected.
+//! Pure: one row of the columns, and pods expected there. Bounds: the resources that the pod
+//! requests, times the expected pods.
 // k8s: noderesources/fit.go fitsRequest
 
 use super::*;
@@ -9,8 +9,8 @@ use crate::filter::node::keeps_away;
 use crate::filter::status;
 
 impl Cluster {
-    /// Whether the resource filter would take the pod on this node beside those who are expected
-    /// there as well; true of a node that is not known.
+    /// Returns true if the resource filter accepts the pod on this node together with the expected
+    /// pods, or if the node is not known.
     pub fn has_room<'a>(
         &self,
         pod: &Rejected,
@@ -35,7 +35,7 @@ impl Cluster {
         status::resources(&pod.program, &numbers, scalar, |_| String::new()).is_none()
     }
 
-    /// Whether a node is there and open to the pod, whoever else is on it: neither cordoned nor tainted.
+    /// Returns true if the node exists and neither a cordon nor a taint keeps the pod off.
     #[must_use]
     pub fn is_open(&self, pod: &Rejected, node: &str) -> bool {
         let Some(row) = self.row(node) else { return false };

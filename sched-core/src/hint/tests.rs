@@ -1,4 +1,4 @@
-//! What helps whom: a table a plugin.
+//! Queueing hints: a table for each plugin.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ impl Stage {
         helps
     }
 
-    /// Whether a node helps that comes, and one that becomes it; and its end.
+    /// Does a node help when it is added, when it changes, and when it is deleted?
     fn node_helps(&mut self, from: Value, to: Value, rejector: Plugin) -> [bool; 3] {
         let (old, new) = (self.node(from), self.node(to));
         let comes = Event::Node { old: None, new: Some(Rc::clone(&new)) };
@@ -256,7 +256,7 @@ fn whom_others_repel_hopes_that_they_go() {
 fn whom_others_repel_by_a_label_that_no_other_pod_has_hopes_that_they_go() {
     for key in OWN_KEYS {
         let mut stage = stage(json!({"labels": {key: "0", "app": "me"}}));
-        // Nobody asked for the label when the pod was rejected.
+        // No selector used the label when the pod was rejected.
         let repels = |selector: Value| {
             json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 [{"topologyKey": "zone", "labelSelector": selector}]}}})

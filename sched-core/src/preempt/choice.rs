@@ -1,8 +1,8 @@
-//! Which of the nodes where evictions help is best, and by which rule.
+//! Chooses the best candidate node, and names the deciding rule.
 //!
-//! Input: a cluster, candidates in the order in which they were tried. Output: the place of one among
-//! them, and what sets it apart from the best of the others. Owner: pure functions. Bounds: the
-//! victims of the candidates.
+//! Input: a cluster, candidates in the order in which they were tried. Output: the index of one of
+//! them, and the rule that ranks it above the best of the others. Owner: pure functions. Bounds:
+//! the victims of the candidates.
 // k8s: pkg/scheduler/framework/preemption/preemption.go pickOneNodeForPreemption
 
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ use super::Candidate;
 use crate::snapshot::Cluster;
 use crate::snapshot::pods::NO_START;
 
-/// What one candidate may be preferred for, the weightiest first.
+/// Rules that rank candidates, the weightiest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Rule {
@@ -99,7 +99,7 @@ mod tests {
 
     /// A victim: its priority and the second in which it started.
     type Victim = (i32, u32);
-    /// A node: how many budgets it costs, and who would go.
+    /// A node: the number of violated budgets, and the victims.
     type Found = (usize, &'static [Victim]);
 
     #[test]

@@ -3,7 +3,7 @@
 //! Input: budgets in the order of their namespaces, pods. Output: the budgets that guard a pod. Owner:
 //! pure functions, and one search for victims. Bounds: the budgets of the pods' own namespaces, each
 //! compared once with each class of pods that the search meets.
-//! Why by class: a user who may create budgets may create very many, and each node has many pods.
+//! Why by class: a user may create very many budgets, and each node has many pods.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -119,7 +119,7 @@ impl<'a> Allowances<'a> {
         Self { budgets, left: HashMap::new() }
     }
 
-    /// Takes one disruption from a budget; whether it allowed none.
+    /// Takes one disruption from a budget; returns true if that violates it.
     pub(super) fn take(&mut self, at: u32) -> bool {
         let allowed = self.budgets[at as usize].allowed;
         let left = self.left.entry(at).or_insert(allowed);

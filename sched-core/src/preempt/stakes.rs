@@ -1,7 +1,8 @@
-//! What pods on nodes are to the constraints of a pod that wants a node: what changes if one of them goes.
+//! Effect of single pods on the constraints of the preemptor: changes if one of them is removed.
 //!
-//! Input: a program and the columns. Output: for a node, sums over all constraints; for a pod, what it
-//! takes from these sums. Owner: one search for victims. Bounds: the counters of the program and their
+//! Input: a program and the columns. Output: for a node, sums over all constraints; for a pod, its
+//! share in these sums. Owner: one search for victims. Bounds: the counters of the program and
+//! their
 //! domains once a search, those of a class of pods or a list of terms once each; then a node costs its
 //! topology keys, and a pod the keys that it touches.
 //! Why sums: a rule such as "no pod of any of these terms is in the domain" holds exactly when the sum of
@@ -88,7 +89,7 @@ impl Least {
     }
 }
 
-/// What the required affinity of a pod asks of a node.
+/// The required affinity of a pod, as a node must meet it.
 #[derive(Debug)]
 pub(super) struct Attracted<'a> {
     keys: Vec<(KeyId, &'a DomainCounts)>,
@@ -96,7 +97,7 @@ pub(super) struct Attracted<'a> {
     pub(super) most: i64,
 }
 
-/// What a class of pods is to the program.
+/// Effect of a class of pods on the program.
 #[derive(Debug, Default)]
 pub(super) struct OfClass {
     /// It meets the required affinity.
@@ -189,7 +190,8 @@ impl<'a> Stakes<'a> {
         Ok(())
     }
 
-    /// Whether a constraint allows the pod in a domain where there are so many pods more than there were.
+    /// Returns true if a constraint allows the pod in a domain whose number of pods changes by
+    /// `delta`.
     pub(super) fn allows(&self, at: usize, value: u32, delta: i64) -> bool {
         let (c, domains, value) =
             (&self.program.spread_hard[at], &self.domains[at], value as usize);
@@ -198,7 +200,7 @@ impl<'a> Stakes<'a> {
         count + i64::from(c.self_match) - least <= c.max_skew
     }
 
-    /// What a pod's class is to the program.
+    /// Returns the effect of a pod's class on the program.
     pub(super) fn class(&mut self, pod: &PodRow) -> Result<Rc<OfClass>, Exhausted> {
         if let Some(found) = self.classes.get(&pod.class) {
             return Ok(Rc::clone(found));
@@ -255,7 +257,7 @@ impl<'a> Stakes<'a> {
         Ok(found)
     }
 
-    /// What a pod requests of the program's extended resources, by their place in the program:
+    /// Returns a pod's requests of the program's extended resources, by their index in the program:
     /// `scalars` first, then `delegated`.
     pub(super) fn scalars(&mut self, pod: &PodRow) -> Result<OfKeys, Exhausted> {
         if let Some(found) = self.requests.get(&pod.requests) {

@@ -1,4 +1,4 @@
-//! What a search for victims finds, what it costs, and that both agree with removing the pods.
+//! The search for victims: results, cost, and equality with really removing the pods.
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::json;
@@ -81,7 +81,7 @@ fn a_node_whose_room_is_told_before_its_taint_is_tried_and_keeps_its_taint() {
         Status { plugin: Some(plugin), code, reasons: vec!["no".to_owned()] }
     };
     let spent = &AttemptBudget::unlimited();
-    // the order, whether the node is tried, who rejects it then
+    // the order, is the node tried, the plugin that rejects it then
     for (order, is_tried, want) in [
         ([Taint, Fit, Volumes], false, None),
         ([Fit, Taint, Volumes], true, Some(Taint)),
@@ -150,7 +150,7 @@ fn crowded(nodes: usize, pods: usize) -> Cluster {
     cluster
 }
 
-/// A pod for which others have to go, and that repels pods by so many terms. Half of the terms are met.
+/// A preemptor that repels pods by `terms` anti-affinity terms. Half of them are met.
 fn repelling(terms: usize) -> Pod {
     let term = |at: usize| {
         let app = if at.is_multiple_of(2) { format!("a{}", at / 2) } else { format!("x{at}") };
@@ -204,7 +204,7 @@ fn budgets_of_other_namespaces_cost_nothing_and_own_ones_once_a_class() {
     let budgets = cluster.budgets(&all);
     let run = search(&mut cluster, &repelling(0), &budgets, 3_000 * 10);
     assert_eq!(run.ineligible, None);
-    // One pod has to go, and there are ten on each node that no budget guards.
+    // One victim is enough, and each node has ten pods without a budget.
     assert!(run.candidates.iter().all(|c| (c.victims.len(), c.violations) == (1, 0)), "{run:?}");
     let mut own: Vec<_> = all;
     own.iter_mut().for_each(|budget| budget.metadata.namespace = Some("ns".to_owned()));

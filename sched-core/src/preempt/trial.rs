@@ -35,7 +35,7 @@ impl From<Exhausted> for Stop {
     }
 }
 
-/// What the search knows, whatever node is tried.
+/// State of the search that does not depend on the node.
 pub(super) struct Search<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) program: &'a Program,
@@ -165,7 +165,7 @@ impl<'a, 's> Trial<'a, 's> {
         Ok(Candidate { row: self.row, victims, violations })
     }
 
-    /// Pods whose eviction would violate a budget, and the others, in their order.
+    /// Splits pods into those whose eviction violates a budget, and the others, in their order.
     // k8s: default_preemption.go filterPodsWithPDBViolation
     fn split(
         &self,

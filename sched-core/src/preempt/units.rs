@@ -1,6 +1,6 @@
-//! Who may go for a whole group of pods: pods, and groups that go as a whole.
+//! Victims for a whole pod group: single pods, and groups that are evicted as a whole.
 //!
-//! Input: a cluster, what the group of a pod is to it, disruption budgets. Output: units of pods that go
+//! Input: a cluster, the groups of pods, disruption budgets. Output: units of pods that are evicted
 //! together, in the order of their importance. Owner: pure functions. Bounds: the pods on nodes.
 //! Why units: a group whose disruption mode is the whole group loses all its pods or none.
 // k8s: pkg/scheduler/framework/preemption/{types,podgrouppreemption}.go
@@ -15,12 +15,12 @@ use crate::intern::Str;
 use crate::snapshot::Cluster;
 use crate::snapshot::pods::{NONE, PodId};
 
-/// What the group of a pod is to it.
+/// Disruption mode of a pod in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// It goes alone.
+    /// It is evicted alone.
     Alone,
-    /// It goes with the others of the group of this number, which has this priority.
+    /// It is evicted with all pods of the group of this number, which has this priority.
     Whole(usize, i32),
 }
 
@@ -66,7 +66,7 @@ pub fn below(cluster: &Cluster, below: i32, groups: &HashMap<Str, Membership>) -
     units
 }
 
-/// The most important first. Of equals, who was known first.
+/// Sorts by importance, the most important first. Equal units stay in their order.
 // k8s: preemption/podgrouppreemption.go moreImportantVictim
 pub fn sort(units: &mut [Unit]) {
     units.sort_by_key(|unit| {
@@ -75,8 +75,8 @@ pub fn sort(units: &mut [Unit]) {
     });
 }
 
-/// Units whose end would violate a budget, and the others, in their order. Of a unit and of a pod the
-/// first violation counts: what comes behind it takes nothing from any budget.
+/// Splits units into those whose eviction violates a budget, and the others, in their order. Within
+/// a unit the first violation ends the count: later pods take nothing from any budget.
 ///
 /// # Errors
 /// When the attempt has exceeded a limit.

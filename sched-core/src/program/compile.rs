@@ -1,6 +1,6 @@
 //! The compiler: an API pod in, a program out.
 //!
-//! Input: a pod, and the cluster whose names, namespaces and workloads it is read against.
+//! Input: a pod, and the cluster whose names, namespaces and workloads it refers to.
 //! Output: a `Program`; counters that it reads are begun. Owner: the writer of the cluster.
 //! Bounds: the pod's own size. One method a family of constraints, each in upstream's order.
 
@@ -40,7 +40,7 @@ const TAINT_UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 // k8s: podtopologyspread/plugin.go systemDefaultConstraints
 const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
 
-/// What the attempt pays for here.
+/// Label of budget steps spent on compiling.
 const PURPOSE: &str = "compiling the terms of the pod";
 
 /// Compiles a pod that asks for this, whatever was compiled before.
@@ -165,7 +165,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// What the profile requires of every pod's node.
+    /// Compiles the profile's required affinity.
     fn added_terms(&mut self) -> Option<NodeTerms> {
         let added = self.profile.added_affinity.clone();
         let required = added.and_then(|a| a.required_during_scheduling_ignored_during_execution);
@@ -428,7 +428,7 @@ impl<'a> Compiler<'a> {
         self.cluster.key(key)
     }
 
-    /// What the services and the controller of the pod select.
+    /// Returns the selector of the pod's services and controller.
     // k8s: pkg/scheduler/framework/plugins/helper/spread.go DefaultSelector
     fn default_selector(&mut self) -> Selector {
         let empty = BTreeMap::new();

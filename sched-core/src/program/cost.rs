@@ -1,4 +1,4 @@
-//! What it costs to compile and to decide a pod, by what it says.
+//! Cost of compiling and deciding a pod, estimated from its spec.
 //!
 //! Input: a pod. Output: numbers of its parts, and from these work and memory. Owner: pure functions.
 //! Bounds: one walk over the pod. Why before anything is compiled: a charge is made before the work, and
@@ -116,13 +116,13 @@ impl PodCost {
         self.words += expressions.map(|r| 1 + len(&r.values)).sum::<usize>();
     }
 
-    /// Whether a template of the pod would take up too much.
+    /// Returns true if a template of the pod would take too much memory.
     pub(super) fn is_heavy(&self) -> bool {
         let terms = self.counted * 4 + self.words + self.requirements + self.values;
         terms + self.tolerations + self.rest > PARTS_MAX
     }
 
-    /// What it takes to compile the pod and to decide it once.
+    /// Returns the work of compiling the pod and deciding it once.
     pub(super) fn work(&self, cluster: &Cluster) -> u64 {
         let words = cluster.view.rows / WORD_ROWS;
         // A counter is compared with all classes of pods, and joined to a mask.

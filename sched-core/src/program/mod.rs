@@ -63,7 +63,7 @@ impl Toleration {
     }
 }
 
-/// What a node requirement asks.
+/// Operator of a node requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NodeOp {
     /// Present and one of these.
@@ -85,7 +85,7 @@ pub enum NodeOp {
 pub struct NodeRequirement {
     /// Label key; `None` asks for the node's name.
     pub key: Option<Str>,
-    /// What is asked.
+    /// The operator.
     pub op: NodeOp,
 }
 
@@ -118,7 +118,7 @@ pub struct Spread {
     pub min_domains: i64,
     /// Only nodes that the pod's node affinity admits count.
     pub honor_affinity: bool,
-    /// Only nodes whose taints the pod tolerates count.
+    /// True if only nodes whose taints the pod tolerates count.
     pub honor_taints: bool,
     /// The pods it counts.
     pub counter: CounterId,

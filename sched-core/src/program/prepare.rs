@@ -79,7 +79,7 @@ impl Cluster {
         {
             return Ok((program, spec?));
         }
-        // Its terms first: they may ask for labels that tell single pods apart.
+        // Terms come first, because they may mention labels that distinguish single pods.
         let spec = self.read_anew(pod)?;
         let spent = AttemptBudget::unlimited();
         let program = compile::compile(self, pod, spec.requests.clone(), &spent)?;
@@ -107,8 +107,8 @@ impl Cluster {
 
     fn read_anew(&mut self, pod: &Pod) -> Result<PodSpec, ObjectError> {
         let spec = PodSpec::of(pod, &mut self.interner)?;
-        // Its terms are counted once it is placed. What they ask of labels is known from now on, so that
-        // programs that are compiled after this tell pods apart by it.
+        // Its terms are counted once it is placed. The labels they mention are known from now on,
+        // so that programs compiled later distinguish pods by them.
         for term in spec.terms.iter() {
             self.mention(&term.selector);
         }

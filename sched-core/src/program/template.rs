@@ -1,13 +1,13 @@
 //! Templates: what pods of one workload have in common, read and compiled once.
 //!
 //! Input: a pod. Output: the program and the row of the pod before it that was equal in everything they
-//! are made of. Owner: the writer of the cluster. Bounds: `TEMPLATES_MAX`, then all begin anew;
-//! a look is a hash of some fields and a comparison of all, without allocating.
-//! A template holds as long as nothing else that compiling looks at has changed: what does drops
-//! all of them (labels of namespaces, device classes, what selectors ask for, a sweep), but for events of
+//! are made of. Owner: the writer of the cluster. Bounds: `TEMPLATES_MAX`, then all are dropped; a
+//! lookup is a hash of some fields and a comparison of all, without allocating. A template is valid
+//! while no other input of compiling changes: a change drops all of them (labels of namespaces,
+//! device classes, label keys of selectors, a sweep), except events of
 //! workloads, which count for their namespace alone.
 //! Why fields are compared and not only hashed: two pods that share a hash must not share a program.
-//! Pods whose status says what their containers were given are read each by itself.
+//! Pods whose status has the allocated resources of containers have no template.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -28,7 +28,7 @@ use crate::snapshot::workloads::Owners;
 /// Templates that are kept; a few hundred bytes to some tens of kilobytes each.
 const TEMPLATES_MAX: usize = 4096;
 
-/// Which labels of single pods anybody asks for, by position in `OWN_KEYS`.
+/// Own labels of pods that some selector mentions, by position in `OWN_KEYS`.
 pub(crate) type Asked = [bool; OWN_KEYS.len()];
 
 /// All templates, by a hash of some of their fields; of two that share it the later one stays.
@@ -43,7 +43,7 @@ pub(crate) struct Template {
     like: Like,
     /// When a workload of the namespace changed last.
     workloads: u64,
-    /// As it was read, whoever the pod was.
+    /// The parsed pod, without its identity.
     pub(crate) spec: PodSpec,
     /// Compiled by a profile.
     program: Option<(Arc<Profile>, Arc<Program>)>,
@@ -58,7 +58,7 @@ impl Template {
 }
 
 impl Templates {
-    /// The template of a pod whose print this is.
+    /// Returns the template of a pod with this print.
     pub(crate) fn find(
         &self,
         print: u64,
@@ -229,7 +229,7 @@ impl LikeContainer {
     }
 }
 
-/// Whether labels are the same, but for values that only tell single pods apart and nobody asks for.
+/// Returns true if labels are equal, ignoring values of own labels that no selector mentions.
 fn same_labels(
     a: Option<&BTreeMap<String, String>>,
     b: Option<&BTreeMap<String, String>>,
@@ -240,7 +240,7 @@ fn same_labels(
     a.len() == b.len() && a.iter().zip(b).all(|((k, v), (l, w))| k == l && (v == w || !counts(k)))
 }
 
-/// A hash of what usually tells templates apart; `None` for a pod that has none.
+/// Returns a hash that usually distinguishes templates; `None` for a pod that has none.
 pub(crate) fn print(pod: &Pod, asked: &Asked) -> Option<u64> {
     if let Some(status) = &pod.status {
         let all = [&status.container_statuses, &status.init_container_statuses];

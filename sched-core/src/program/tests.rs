@@ -30,7 +30,7 @@ fn rich() -> Value {
     })
 }
 
-/// What a pod has in its place, and another value for it.
+/// Fields of a pod, with another value for each.
 fn changes() -> Vec<(&'static str, Value)> {
     vec![
         ("/metadata/name", json!("q")),

@@ -2,8 +2,8 @@
 //!
 //! Input: a taint or a requirement in words. Output: what has to happen instead. Pure.
 
-/// What has to happen to a node before its taint goes: tolerating it would place the pod where it
-/// cannot run.
+/// Returns what must happen to a node before its taint is removed, because a pod that tolerates it
+/// could not run there.
 // k8s: staging/src/k8s.io/api/core/v1/well_known_taints.go
 pub(super) fn recovery(taint: &str) -> Option<&'static str> {
     let key = taint.split(['=', ':']).next().unwrap_or_default();

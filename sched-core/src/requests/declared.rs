@@ -1,4 +1,4 @@
-//! What a pod declares: requests and limits by its specification alone.
+//! Declared resources of a pod: requests and limits from its spec alone.
 //!
 //! Input: a pod. Output: amounts by resource, of all resources. Owner: a pure function. Bounds: none
 //! beyond the pod's own size. Unlike what the filters count, no status raises anything.
@@ -12,9 +12,9 @@ use super::{RequestError, add, amounts_of, is_pod_level_resource, sum_of};
 /// Requests and limits of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Declared {
-    /// What it asks for, overhead included.
+    /// Requests, including overhead.
     pub requests: Amounts,
-    /// What it may use; overhead counts where there is a limit.
+    /// Limits; overhead counts if there is a limit.
     pub limits: Amounts,
 }
 

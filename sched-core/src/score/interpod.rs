@@ -21,11 +21,11 @@ use crate::snapshot::view::View;
 pub struct PodScore {
     tables: Vec<(KeyId, Vec<f64>)>,
     spare: Vec<Vec<f64>>,
-    /// Whose pods are counted by row.
+    /// Pods that are counted by row.
     by_row: Option<Of>,
 }
 
-/// Whose pods give a score.
+/// Pods that give a score.
 #[derive(Clone, Copy, Debug)]
 enum Of {
     /// Those that the pod prefers.
@@ -146,7 +146,7 @@ impl PodScore {
         }
     }
 
-    /// What the tables give a row.
+    /// Returns the sum of the tables for a row.
     fn row(&self, view: &View, row: u32) -> f64 {
         let gain =
             |(key, table): &(KeyId, Vec<f64>)| table[view.keys.column(*key).value(row) as usize];
@@ -164,7 +164,7 @@ impl PodScore {
         pulls(view, program).fold(false, |any, pull| self.add(view, &pull) | any)
     }
 
-    /// Adds what each pod gives; returns whether there was one.
+    /// Adds the scores of each pod; returns true if there was one.
     fn add(&mut self, view: &View, pull: &Pull<'_>) -> bool {
         if pull.domains.is_empty() {
             return false;

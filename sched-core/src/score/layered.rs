@@ -1,11 +1,11 @@
 //! Totals without columns: one column of what numbers say, and a few constants under masks over it.
 //!
 //! Input: view, program, the feasible rows, the scores of the program's request shape.
-//! Output: the greatest total, and who has it.
+//! Output: the greatest total, and the rows that reach it.
 //! Owner: scratch of one decider. Bounds: `PARTS_MAX` layers a plugin, and for one that counts pods by
-//! node a table; a plugin that needs more (a topology key with many values) goes through
+//! node a table; a plugin that needs more (a topology key with many values) uses
 //! `select::column` instead, whose numbers are added to the shape's.
-//! Totals are 16 bits wide here: profiles whose weights are too large for that take the way of columns.
+//! Totals are 16 bits wide here: profiles with larger weights use columns.
 
 use super::parts::Parts;
 use super::{node, resources};
@@ -16,7 +16,7 @@ use crate::simd;
 use crate::simd::narrow::{self, Scores, Sums};
 use crate::snapshot::view::View;
 
-/// What a plugin says as parts.
+/// A plugin's scores as parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// It takes no part in the score.
@@ -38,7 +38,7 @@ const PLUGINS_MAX: usize = COLUMNS.len() + 1;
 pub(crate) struct Layered {
     parts: [Parts; PLUGINS_MAX],
     used: [bool; PLUGINS_MAX],
-    /// What every row gets.
+    /// Amount for every row.
     base: i32,
     /// Some plugin filled a column.
     columns: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Layered {
     scores: Vec<u16>,
 }
 
-/// Whether totals fit in 16 bits, given the most that a plugin gives.
+/// Returns true if totals fit in 16 bits, given the highest score of each plugin.
 pub(crate) fn is_narrow(profile: &Profile) -> bool {
     let own =
         [Plugin::NodeResourcesFit, Plugin::NodeResourcesBalancedAllocation, Plugin::ImageLocality];
@@ -56,7 +56,8 @@ pub(crate) fn is_narrow(profile: &Profile) -> bool {
     most <= i64::from(i16::MAX) / resources::SCORE_MAX
 }
 
-/// Scores all feasible rows; returns the greatest total and marks who has it in `Scratch::ties`.
+/// Scores all feasible rows; returns the greatest total and marks the rows that reach it in
+/// `Scratch::ties`.
 pub(crate) fn score_all(
     view: &View,
     program: &Program,

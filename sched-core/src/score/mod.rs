@@ -14,7 +14,7 @@ pub mod spread;
 
 use crate::simd;
 
-/// What a plugin's raw column holds.
+/// Content of a plugin's raw column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Raw {
     /// PreScore skipped the plugin: it takes no part.

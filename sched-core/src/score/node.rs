@@ -1,4 +1,4 @@
-//! Scores that look at the node alone: soft taints, preferred labels, images.
+//! Scores by the node alone: soft taints, preferred labels, images.
 //!
 //! Input: view, program, feasible rows. Output: raw columns, or image scores by row.
 //! Owner: pure functions. Bounds: distinct taints, preferred terms and images of the pod, each a
@@ -118,7 +118,7 @@ fn image_sizes<'a>(
     })
 }
 
-/// The score of a node whose images count this much together.
+/// Returns the score of a node whose images have this size together.
 fn image_score(sum: i64, program: &Program) -> i64 {
     let max = IMAGE_BYTES_MAX * program.image_containers;
     let sum = if sum < IMAGE_BYTES_MIN { IMAGE_BYTES_MIN } else { sum.min(max) };

@@ -84,7 +84,7 @@ impl Parts {
         amount == 0.0 || self.split(mask, amount)
     }
 
-    /// As `add`, and tells the rows in `mask` apart even if nothing is added.
+    /// Like `add`, but separates the rows in `mask` even if nothing is added.
     #[must_use]
     pub(crate) fn split(&mut self, mask: &Bits, amount: f64) -> bool {
         self.split_first(self.live, mask, amount)
@@ -185,7 +185,7 @@ impl Parts {
         }
         if table.live {
             for (weighted, raw) in table.weighted.iter_mut().zip(counted) {
-                // Who adds these up has seen that all weights together fit.
+                // The caller has checked that all weights together fit.
                 *weighted = (normalise_exact(*raw, how, min, max) as i32 * weight) as i16;
             }
             return;
@@ -201,25 +201,26 @@ impl Parts {
         self.parts[..self.live].iter_mut().for_each(|p| p.weighted = of(p.raw));
     }
 
-    /// What every row gets when every row is in a part; the layers then add the difference.
+    /// Returns the amount of every row if every row is in a part; the layers then add the
+    /// difference.
     pub(crate) fn level(&mut self) -> i32 {
         self.level = if self.table.live { 0 } else { self.parts[0].weighted };
         self.level
     }
 
-    /// What to add to the totals, whatever the counts.
+    /// Returns the amounts to add to the totals that do not depend on counts.
     pub(crate) fn layers(&self) -> impl Iterator<Item = Layer<'_>> {
         let live = if self.table.live { 0 } else { self.live };
         let parts = self.parts[..live].iter().filter(|p| p.weighted != self.level);
         parts.map(|p| Layer { words: p.rows.words(), amount: p.weighted - self.level })
     }
 
-    /// Whether amounts go by counts.
+    /// Returns true if amounts depend on counts.
     pub(crate) fn is_counted(&self) -> bool {
         self.table.live
     }
 
-    /// What to add by counts to `rows`, all of which are in some part.
+    /// Returns the amounts to add by counts to `rows`, all of which are in some part.
     pub(crate) fn counted<'a>(&'a self, counts: &'a RowCounts, rows: &'a Bits) -> Counted<'a> {
         let planes = match counts {
             RowCounts::Dense(planes) => planes,

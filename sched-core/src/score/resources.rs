@@ -221,7 +221,7 @@ pub fn balance_default(n: &Numbers) -> u8 {
     balance(parts.map(|(used, all)| fraction(*used, *all))) as u8
 }
 
-/// Whether the balance score is skipped: the pod asks for none of its resources.
+/// Returns true if the balance score is skipped, because the pod requests none of its resources.
 #[must_use]
 pub fn balance_skips(profile: &Profile, program: &Program) -> bool {
     profile.balanced_resources.iter().all(|name| program.requests.plain.amount(name) == 0)

@@ -19,7 +19,7 @@ use crate::snapshot::keys::{KeyColumn, Values};
 use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
-/// What one constraint gives by value id, and the weight that a count has.
+/// Score of one constraint by value id, and the weight of a count.
 #[derive(Debug, Default)]
 struct Gain {
     by_value: Vec<f64>,
@@ -127,7 +127,7 @@ impl SoftSpread {
         Found::Parts { whole: self.ignored.is_empty() }
     }
 
-    /// What the hostname constraint counts, and the rows that it gives a score.
+    /// Returns the counts of the hostname constraint, and the rows that it scores.
     pub(crate) fn counted<'a>(
         &'a self,
         view: &'a View,

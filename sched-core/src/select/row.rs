@@ -1,4 +1,4 @@
-//! One node alone: who rejects it.
+//! Filters a single node: which plugin rejects it?
 //!
 //! Input: a view, a program, a row. Output: the first filter that rejects it, in the order of the
 //! profile. Owner: pure functions over scratch memory. Bounds: the filters over all columns; nothing
@@ -12,10 +12,10 @@ use crate::filter::{self, COLUMN_FILTERS};
 use crate::program::Program;
 use crate::snapshot::view::View;
 
-/// Who rejects one row.
+/// The rejection of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejector {
-    /// It is not even looked at: there is no such node, or another one is asked for.
+    /// It is not filtered: the node does not exist, or PreFilter excludes it.
     Nobody,
     /// The filter of this plugin.
     Column(Plugin),
@@ -23,8 +23,8 @@ pub enum Rejector {
     OfRows(Status),
 }
 
-/// Who rejects one row first, if anybody does. Nothing is scored, no other row is looked at longer
-/// than the filters need for this one.
+/// Returns the first plugin that rejects the row, if one does. Nothing is scored, and other rows
+/// are only touched as far as the filters need.
 pub fn rejector(
     view: &View,
     program: &Program,
@@ -52,7 +52,7 @@ pub fn rejector(
     })
 }
 
-/// Whoever is asked about nodes.
+/// A filter.
 pub(super) enum Asked<'a> {
     /// A filter that has a column.
     Column(Plugin),

@@ -1,14 +1,14 @@
-//! Some of the nodes that pass, for those who would rather not have all of them scored.
+//! Samples the feasible nodes, for profiles that limit how many are scored.
 //!
 //! Input: the rows that pass all filters, where to begin, how many are enough. Output: those of them
-//! that are scored, and where the next decision begins. Owner: whoever decides keeps the sample.
-//! Why after the filters: they take all columns at once, so that looking at fewer nodes saves nothing
-//! there. The order is that of rows; upstream's goes round the zones.
+//! to be scored, and the start of the next decision. Owner: the decider keeps the sample. Why after
+//! the filters: they process all columns at once, so that filtering fewer nodes saves nothing. The
+//! order is that of rows; upstream's alternates between zones.
 // k8s: pkg/scheduler/schedule_one.go findNodesThatPassFilters, numFeasibleNodesToFind
 
 use crate::bits::Bits;
 
-/// Nodes that are always looked at, where there are as many.
+/// Nodes to score at least, if there are as many.
 // k8s: pkg/scheduler/schedule_one.go minFeasibleNodesToFind
 const NODES_MIN: usize = 100;
 

@@ -1,12 +1,12 @@
-//! What the numbers of nodes say to a pod, kept by what it asks for: where it fits, and the
-//! weighted scores of utilisation and balance there.
+//! Cached results by a pod's requests (its shape): feasibility, and the weighted scores of
+//! utilisation and balance.
 //!
 //! Input: views, programs. Output: a bitset and a column by row. Owner: the scratch of one decider.
-//! Bounds: `SHAPES_MAX` shapes and `BYTES_MAX` bytes, of which the longest unused goes first; a
-//! decision computes again the rows that changed since the shape was last asked for, all of them
-//! when that is longer ago than the cluster remembers (`snapshot::changes`).
-//! Why with the decider and not with the cluster: the writer would pay for every shape with every
-//! placement, also for shapes that nobody asks for any more (docs/adr/0106).
+//! Bounds: `SHAPES_MAX` shapes and `BYTES_MAX` bytes; the least recently used shape is dropped. A
+//! decision recomputes the rows that changed since the shape was last used, or all of them if that
+//! is longer ago than the cluster remembers (`snapshot::changes`). Why with the decider and not
+//! with the cluster: the writer would pay for every shape with every placement, even for shapes no
+//! longer in use (docs/adr/0106).
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const SHAPES_MAX: usize = 64;
 /// Bytes of all shapes that a decider keeps, but for the last two.
 const BYTES_MAX: usize = 64 << 20;
 
-/// What a column depends on beside the nodes.
+/// Inputs of a column in addition to the nodes.
 #[derive(Debug)]
 struct Key {
     profile: Arc<Profile>,
@@ -94,9 +94,9 @@ pub struct Handed {
     pub taken: u64,
     /// Decisions that computed all rows.
     pub computed: u64,
-    /// What was kept was of no use: more rows changed since than the cluster remembers.
+    /// The shape was useless: more rows changed since than the cluster remembers.
     pub outdated: u64,
-    /// What was kept of one shape made room for another.
+    /// The shape was dropped for another one.
     pub displaced: u64,
 }
 
@@ -205,7 +205,7 @@ impl Shape {
         Self { hash, key, weights, used: 0, stamp: 0, fits, scores }
     }
 
-    /// Computes what changed; whether it was known what did.
+    /// Recomputes the changed rows; returns false if they are not known.
     fn refresh(&mut self, view: &View, program: &Program, scratch: &mut Scratch) -> bool {
         let rows = view.chunks.len() * CHUNK_ROWS;
         if rows < self.scores.as_scores().rows() {
@@ -256,7 +256,7 @@ impl Shape {
             node::resources(view, program, &mut scratch.node, &mut self.fits);
         }
         let (fit, balance) = self.weights;
-        // The kernels look at the rows of a mask.
+        // The kernels process the rows of a mask.
         std::mem::swap(&mut scratch.feasible, &mut self.fits);
         numbers(view, program, scratch, fit != 0, balance != 0);
         std::mem::swap(&mut scratch.feasible, &mut self.fits);
@@ -304,7 +304,7 @@ mod tests {
         })
     }
 
-    /// One change of a cluster: a node comes, changes or goes, a pod comes or goes.
+    /// One change of a cluster: a node is added, changed or deleted, a pod is added or deleted.
     fn change(cluster: &mut Cluster, dice: &mut Dice, at: u64) {
         let name = format!("n{}", dice.below(90));
         match dice.below(8) {

@@ -12,7 +12,7 @@ use crate::filter::status::Code;
 use crate::snapshot::tests::{node_with, pod_with};
 use crate::{Cluster, Profile};
 
-/// Rejects odd rows, scores the others, and remembers who was asked.
+/// Rejects odd rows, scores the others, and records the rows asked for.
 struct Odd(Plugin, RefCell<Vec<u32>>);
 
 impl RowPlugin for Odd {
@@ -174,7 +174,7 @@ fn a_node_is_rejected_by_the_first_in_the_order_of_the_profile() {
     }
 }
 
-/// Nodes that are looked at whatever plugins there are.
+/// Limits the nodes to one, whatever plugins the profile has.
 struct Only(u32);
 
 impl RowPlugin for Only {
@@ -225,7 +225,7 @@ fn one_node_alone_takes_whom_it_takes_among_the_others() {
     assert_eq!((0..10).filter(alone).collect::<Vec<_>>(), fits);
 }
 
-/// What one plugin gives each node: raw and normalised, nothing where it did not score.
+/// Returns a plugin's score of each node: raw and normalised, nothing for rows not scored.
 fn scores(cluster: &mut Cluster, pod: &serde_json::Value, plugin: Plugin) -> Vec<(i64, i64)> {
     let pod = serde_json::from_value(pod.clone()).expect("pod");
     let program = cluster.compile(&pod).expect("pod");
@@ -278,7 +278,7 @@ fn a_list_of_default_constraints_scores_as_upstream_does() {
     let mut cluster = zones(list("ScheduleAnyway", 2));
     let found = scores(&mut cluster, &plain(), Plugin::PodTopologySpread);
     assert_eq!(found, [(4, 25), (1, 100), (0, 0)]);
-    // Nobody selects this one: it has no defaults.
+    // No workload selects this one: it has no defaults.
     let mut other = plain();
     other["metadata"]["labels"] = json!({"app": "other"});
     assert_eq!(scores(&mut cluster, &other, Plugin::PodTopologySpread), []);
@@ -326,7 +326,7 @@ fn added_affinity_filters_and_scores_beside_the_pods_own() {
     own["spec"]["affinity"]["nodeAffinity"] = json!({
         "preferredDuringSchedulingIgnoredDuringExecution": preferred(40, json!(["a"]))});
     assert_eq!(scores(&mut cluster, &own, Plugin::NodeAffinity), [(40, 100), (30, 75)]);
-    // No node is left: what the profile requires is looked at first.
+    // No node is left: the profile's required affinity is checked first.
     let mut selecting = plain();
     selecting["spec"]["nodeSelector"] = json!({"pool": "none"});
     let pod = serde_json::from_value(selecting).expect("pod");

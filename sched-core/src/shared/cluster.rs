@@ -68,7 +68,7 @@ impl Claims {
     }
 }
 
-/// What whoever holds the writer's seat works on.
+/// State of the holder of the writer's seat.
 #[derive(Debug)]
 struct Writer {
     cluster: Cluster,
@@ -131,8 +131,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Changes the cluster by other deltas than reservations, and publishes the result. Whoever
-    /// decided before loses: what the API says is true, whatever a decider saw.
+    /// Changes the cluster by other deltas than reservations, and publishes the result. Deciders
+    /// with an older view lose, because the API server's state is authoritative.
     pub fn with_cluster<T>(&self, with: impl FnOnce(&mut Cluster) -> T) -> T {
         let finish = |writer: &mut Writer| self.publish(writer);
         let change = |writer: &mut Writer| {
@@ -166,7 +166,7 @@ fn apply(writer: &mut Writer, r: Reservation) {
     cluster.view.whole += PLACEMENT + if r.reaching { REACHING } else { 0 };
 }
 
-/// Whether a placement depends on other rows than its own, or restricts them.
+/// Returns true if a placement depends on other rows than its own, or restricts them.
 fn reaches_across(view: &View, program: &Program, pod: &PodSpec) -> bool {
     program.affinity.is_some()
         || !program.anti.is_empty()

@@ -1,10 +1,10 @@
-//! The epochs that deciders read: each follows the writer's view in place, once nobody reads it.
+//! The epochs that deciders read: each follows the writer's view in place, while it has no reader.
 //!
 //! Input: the writer's view and the changes since the last publication. Output: the next epoch. Owner:
-//! whoever holds the writer's seat. Bounds: `EPOCHS_MAX` copies of what pods change, and
+//! the holder of the writer's seat. Bounds: `EPOCHS_MAX` copies of what pods change, and
 //! `CHANGES_MAX` changes that one of them lacks.
 //! Why several copies: publishing one that shares everything makes the next change of each chunk and
-//! counter copy it. A copy that nobody reads any more catches up by the few changes it lacks. See adr/0107.
+//! counter copy it. A copy without readers catches up by the few changes it lacks. See adr/0107.
 
 use std::collections::VecDeque;
 
@@ -49,7 +49,7 @@ impl Epochs {
         self.forget(last);
     }
 
-    /// A copy that nobody reads, brought up to date; a new one where all are read.
+    /// Returns a copy without readers, brought up to date; a new one if all have readers.
     fn next(&mut self, cluster: &Cluster) -> Arc<View> {
         for at in 0..self.copies.len() {
             let (copy, seen) = &mut self.copies[at];

@@ -65,7 +65,7 @@ pub(super) fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
     }
 }
 
-/// Which of sixteen differences are not below `least`.
+/// Returns which of sixteen differences are at least `least`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn at_least(all: &[f64; CHUNK_ROWS], used: &[f64; CHUNK_ROWS], at: usize, least: __m512d) -> u16 {
     let half = |at| {

@@ -21,7 +21,7 @@ use self::narrow::Scores;
 use crate::bits::WORD_ROWS;
 use crate::snapshot::chunk::Chunk;
 
-/// What the resource filter compares, narrow.
+/// Requests that the resource filter compares, narrow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FitRequest {
     /// Thousandths of a CPU; zero is not compared.
@@ -32,7 +32,7 @@ pub struct FitRequest {
     pub eph: f64,
 }
 
-/// What the two resource scores add to a node, narrow.
+/// Requests that the two resource scores add to a node, narrow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScoreRequest {
     /// CPU with defaults.
@@ -393,7 +393,7 @@ pub fn arg_max(total: &[i32], words: &[u64], ties: &mut [u64]) -> i32 {
 pub struct Layer<'a> {
     /// The rows, as many words as there are totals of.
     pub words: &'a [u64],
-    /// What they get.
+    /// The amount of these rows.
     pub amount: i32,
 }
 

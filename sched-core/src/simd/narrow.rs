@@ -1,11 +1,11 @@
-//! The greatest total and who has it, in one pass over 16-bit scores.
+//! The greatest total and the rows that reach it, in one pass over 16-bit scores.
 //!
 //! Input: a column of scores, constants under masks, and amounts by how many pods a row has.
 //! Output: the greatest sum of the feasible rows and a bit for each that reaches it.
-//! Owner: pure functions. Bounds: the words with feasible rows, each looked at once; no sum is
+//! Owner: pure functions. Bounds: the words with feasible rows, each read once; no sum is
 //! written. Sums wrap in no lane of a feasible row: the caller's weights are below `i16::MAX`.
-//! Why one pass: rows that equal the greatest sum so far are marked at once, and whatever was
-//! marked before a greater one came is taken back at the end.
+//! Why one pass: rows that equal the greatest sum so far are marked at once, and marks from before
+//! a greater sum are removed at the end.
 
 use multiversion::multiversion;
 
@@ -14,10 +14,10 @@ use crate::bits::WORD_ROWS;
 
 /// Entries of an amount table.
 pub const TABLE: usize = 64;
-/// Bits of a count that are looked at.
+/// Bits of a count that are used.
 pub const PLANES_MAX: usize = 6;
 
-/// Parts that rows are told apart by.
+/// Parts that rows may be divided into.
 pub const LAYERS_MAX: usize = 12;
 
 /// A few things in an array.
@@ -70,7 +70,7 @@ impl<'a> Counted<'a> {
         Self { rows, planes: Few::new(&[]), parts: Few::new(nothing), table }
     }
 
-    /// What a row gets.
+    /// Returns the amount of a row.
     #[must_use]
     pub fn of(&self, row: u32) -> i16 {
         let has = |words: &[u64]| {

@@ -2,11 +2,11 @@
 //!
 //! Input: words of two sets, of equal length. Output: words, or what the sets have in common.
 //! Owner: pure functions. Bounds: the words; what asks a question stops at the first answer.
-//! Why: a decision goes over its masks a few dozen times, and eight words are a register.
+//! Why: a decision walks its masks a few dozen times, and eight words are a register.
 
 use multiversion::multiversion;
 
-/// Words looked at between two chances to stop early: a few registers.
+/// Words processed between two checks for an early stop: a few registers.
 const STRIDE: usize = 32;
 
 /// `a &= b`.
@@ -70,7 +70,7 @@ pub fn count_common(a: &[u64], b: &[u64], c: &[u64]) -> u64 {
     words.map(|((a, b), c)| u64::from((a & b & c).count_ones())).sum()
 }
 
-/// Words that are looked at together: a register.
+/// Words processed together: a register.
 const LANES: usize = 8;
 
 /// Some words, zeros beyond the end.

@@ -1,9 +1,9 @@
-//! Which rows changed lately: what somebody who kept results by row has to compute again.
+//! Rows that changed lately, so that caches by row know what to compute again.
 //!
 //! Input: rows whose numbers change. Output: a stamp that names the state of all rows, and the rows
 //! that changed since an older stamp. Owner: the writer of the cluster; readers hold it within a
 //! view.
-//! Bounds: the last `BLOCK * BLOCKS` changes; who comes later computes all rows. A change after a
+//! Bounds: the last `BLOCK * BLOCKS` changes; an older cache computes all rows. A change after a
 //! publication copies one block.
 //! Why stamps from one source: two clusters, or two copies of one that went separate ways, never
 //! share a stamp, so that results kept by a decider cannot be taken for those of another cluster.

@@ -79,8 +79,8 @@ impl Cluster {
         id
     }
 
-    /// Learns that a selector asks for these keys. Pods that were of one class, because only labels
-    /// of their own told them apart, become as many as the new key makes them.
+    /// Records that a selector mentions these keys. A class whose pods differed only in own labels
+    /// is split by the values of a new key.
     pub(crate) fn mention(&mut self, selector: &Selector) {
         let Selector::All(requirements) = selector else { return };
         for at in 0..self.own_keys.len() {
@@ -163,7 +163,7 @@ impl Cluster {
         known.unwrap_or_else(|| Arc::make_mut(&mut self.view.keys).intern(name))
     }
 
-    /// A counter of these pods that also counts by `topology`, begun if nobody asked before.
+    /// Returns a counter of these pods that also counts by `topology`; creates it if it is new.
     pub(crate) fn counter(&mut self, key: &CounterKey, topology: Option<KeyId>) -> CounterId {
         let known = self.counter_ids.get(key).or_else(|| self.counter_budget.find(key));
         let id = known.unwrap_or_else(|| self.new_counter(key));

@@ -2,9 +2,10 @@
 //!
 //! Input: nodes, pods, namespaces, workloads. Output: a `View` to read, `Program`s to run.
 //! Owner: one thread. Bounds: a pod delta touches its node's row, one entry a counter that counts
-//! it, and one number a topology key; a node delta also re-counts the pods of that node, and looks
-//! at the images that nodes have when its own changed.
-//! Never walks all pods, except to begin a counter that nobody asked for before, and to free names.
+//! Bounds: a pod delta touches its node's row, one entry a counter that counts it, and one number a
+//! topology key; a node delta also re-counts the pods of that node, and checks the images that
+//! nodes have when its own changed. Never walks all pods, except to create a counter that is new,
+//! and to free names.
 //! Why one writer: readers hold published epochs, so nothing here needs a lock.
 
 use std::collections::{BTreeSet, HashMap};
@@ -57,12 +58,12 @@ pub enum DeltaError {
     Exhausted(#[from] Exhausted),
 }
 
-/// Pods of one namespace with the same labels, as far as selectors can tell them apart.
+/// Pods of one namespace with the same labels, as far as selectors distinguish them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Class {
     pub(crate) namespace: Option<Str>,
     pub(crate) labels: Arc<[(Str, Str)]>,
-    /// Whether the pods have labels at all, those included that `labels` leaves out.
+    /// True if the pods have labels at all, those included that `labels` leaves out.
     pub(crate) labelled: bool,
     /// Counters that count these pods, ascending.
     pub(crate) counters: Vec<CounterId>,
@@ -91,16 +92,16 @@ pub struct Cluster {
     pub(crate) of_devices: BTreeSet<String>,
     pub(super) programs: FastMap<u64, Vec<Arc<Program>>>,
     pub(super) programs_len: usize,
-    /// What pods of one workload have in common.
+    /// Templates of workloads.
     pub(crate) templates: Templates,
     /// Hashes what tenants write.
     pub(super) keyed: RandomState,
     pub(super) free: Free,
-    /// What pods changed, and each change of a row's numbers, while somebody asks.
+    /// Changes by pods, and each change of a row's numbers, while a reader follows them.
     pub(crate) log: Option<Vec<Change>>,
 }
 
-/// Whether the kernels cover a profile's scores of utilisation and of balance.
+/// Returns for utilisation and balance if the kernels cover a profile's scores.
 fn kernels_cover(profile: &Profile) -> (bool, bool) {
     let pair = |a: &str, b: &str| (a == "cpu" && b == "memory") || (a == "memory" && b == "cpu");
     let fit = profile.strategy == Strategy::LeastAllocated
@@ -276,7 +277,7 @@ impl Cluster {
         self.pods.requests.get(self.pods.get(id).requests)
     }
 
-    /// What a node has once these pods of it have gone.
+    /// Returns the numbers of a node without these of its pods.
     #[must_use]
     pub fn numbers_without(&self, row: u32, gone: &[PodId]) -> Numbers {
         let mut numbers = self.view.numbers(row);

@@ -1,9 +1,9 @@
-//! Counters that pods may keep while they wait, and counters that are gone after one attempt.
+//! Counters that pending pods may keep, and counters that live for one attempt.
 //!
-//! Input: the namespace and the size of a pod that is compiled, counters that are made for it. Output:
-//! whether they are kept, and which are freed. Owner: the writer of the cluster. Bounds: the limits of
+//! Input: the namespace and the size of a pod that is compiled, counters created for it. Output:
+//! are they kept, and which are freed? Owner: the writer of the cluster. Bounds: the limits of
 //! [`CounterLimits`]; beyond them a counter lives as long as its program is held, which is an attempt.
-//! Why: each pod that comes or goes updates all counters that count it, and one pod may have tens of
+//! Why: each added or deleted pod updates all counters that count it, and one pod may have tens of
 //! thousands of terms, each with a selector of its own. A counter that is created for each attempt counts
 //! the same; it costs the attempts of that pod more, and other pods nothing.
 
@@ -34,7 +34,7 @@ impl Default for CounterLimits {
     }
 }
 
-/// What a namespace has.
+/// Counters of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     counters: usize,
@@ -78,7 +78,7 @@ impl CounterBudget {
         self.open.as_ref()?.get(key).copied()
     }
 
-    /// A counter was made; whether it is kept.
+    /// Records a new counter; returns true if it is kept.
     pub(crate) fn keeps(&mut self, key: &CounterKey, id: CounterId, bytes: usize) -> bool {
         if let Some(open) = &mut self.open {
             self.passing += 1;
@@ -168,7 +168,7 @@ impl CounterBudget {
         }
     }
 
-    /// Counts anew what terms select, of those that are not freed.
+    /// Recounts how many classes terms select, for terms that are not freed.
     pub(crate) fn count_selected<'a>(
         &mut self,
         is_freed: impl Fn(u32) -> bool,
@@ -189,7 +189,7 @@ impl CounterBudget {
         self.passing
     }
 
-    /// Begins to count anew.
+    /// Restarts the count.
     pub(crate) fn forget_passing(&mut self) {
         self.passing = 0;
     }

@@ -1,9 +1,9 @@
-//! Counters by what they count, and by what a pod has to have to be counted.
+//! Index of counters by key, and by labels that a counted pod must have.
 //!
-//! Input: counters that come and go. Output: the counter of a key; of a pod's namespace and labels, those
-//! that may count it. Owner: the writer of the cluster. Bounds: a place a counter, or `NAMESPACES_MAX`.
-//! Why places: pods that only wait keep their counters, of which one pod may have very many, and each new
-//! class of anybody's pods is matched with all that stand at its places.
+//! Input: counters, added and removed. Output: the counter of a key; for a pod's namespace and
+//! labels, those that may count it. Owner: the writer of the cluster. Bounds: a place a counter, or
+//! `NAMESPACES_MAX`. Why places: pending pods keep their counters, of which one pod may have very
+//! many, and each new class of pods is matched with all counters at its places.
 
 use std::collections::HashMap;
 

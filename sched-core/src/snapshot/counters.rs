@@ -23,7 +23,7 @@ pub struct CounterId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TermId(pub u32);
 
-/// Which namespaces a selector looks into.
+/// Namespaces of a selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Every namespace, also one without an object.
@@ -60,7 +60,7 @@ impl PodMatch {
     }
 }
 
-/// What a counter counts: pods that meet every condition.
+/// Key of a counter: it counts pods that meet every condition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CounterKey {
     /// All of these must hold.
@@ -80,7 +80,7 @@ impl CounterKey {
 /// Pods of one selector.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    /// What is counted.
+    /// The key.
     pub key: CounterKey,
     /// Matching pods by row.
     pub nodes: RowCounts,
@@ -152,7 +152,7 @@ fn add_to_domain(counts: &mut DomainCounts, column: &KeyColumn, row: u32, delta:
     }
 }
 
-/// What an affinity term of existing pods does to an incoming pod it selects.
+/// Effect of an existing pod's affinity term on an incoming pod it selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TermKind {
     /// Forbids the domain.
@@ -210,7 +210,7 @@ impl Term {
 /// Items in a block of a [`CowVec`].
 const BLOCK: usize = 32;
 
-/// A vector whose copy costs one pointer, and whose change copies one block of pointers.
+/// A vector that is copied by one pointer; a change copies one block of pointers.
 #[derive(Debug)]
 pub struct CowVec<T> {
     blocks: Arc<Vec<Arc<Vec<Arc<T>>>>>,

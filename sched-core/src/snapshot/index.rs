@@ -1,7 +1,7 @@
 //! Position of a string in a list of distinct strings: four bytes an entry and room to spare.
 //!
 //! Input: a list that its owner keeps, and changes to it. Output: where in it a string is.
-//! Owner: whoever owns the list; both are changed together. Bounds: at most seven eighths of the
+//! Owner: the owner of the list; both are changed together. Bounds: at most seven eighths of the
 //! slots are taken, at most half of them wasted by doubling.
 //! Why not a map: the strings are in the list already, and node names and hostname values would be
 //! stored twice, with a control byte each, for every node.
@@ -52,7 +52,7 @@ impl Index {
         let mask = self.slots.len() - 1;
         let mut hole = self.probe(list[at as usize], list);
         assert_eq!(self.slots[hole], at, "only what was entered is removed");
-        // Whoever would be looked for across the hole moves into it.
+        // An entry whose probe path crosses the hole moves into it.
         let mut next = hole;
         loop {
             next = (next + 1) & mask;

@@ -233,7 +233,7 @@ pub struct KeyTable {
     rare: CowMap<Str, Vec<RareLabel>>,
     /// Keys of a row that had no column when the row got them.
     rare_keys: CowMap<u32, Vec<Str>>,
-    /// Keys that nobody refers to any more.
+    /// Keys without references.
     free: Vec<KeyId>,
     /// Columns that were made because many nodes carry the key.
     unasked: usize,

@@ -147,8 +147,8 @@ pub struct PodSpec {
     pub lease: Lease,
 }
 
-/// Labels that a controller gives to one pod alone. They tell pods apart that are otherwise equal,
-/// and count only while some selector asks for them.
+/// Labels that a controller gives to one pod alone. They distinguish otherwise equal pods, and
+/// count only while some selector mentions them.
 pub const OWN_KEYS: [&str; 3] = [
     "statefulset.kubernetes.io/pod-name",
     "apps.kubernetes.io/pod-index",
@@ -247,7 +247,7 @@ pub fn pod_key(pod: &Pod, interner: &mut Interner) -> Str {
     }
 }
 
-/// Whether a pod is being deleted because a scheduler makes room.
+/// Returns true if a pod is being deleted because of preemption.
 // k8s: defaultpreemption/default_preemption.go podTerminatingByPreemption
 fn is_preempted(pod: &Pod) -> bool {
     let all = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
@@ -258,7 +258,7 @@ fn is_preempted(pod: &Pod) -> bool {
         })
 }
 
-/// Whether a pod has ended: it takes nothing from its node any more.
+/// Returns true if a pod has ended: it no longer uses resources of its node.
 #[must_use]
 pub fn is_final(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());

@@ -1,4 +1,4 @@
-//! What names that one node or pod has alone cost: labels, extended resources, namespaces.
+//! Cost of names that one node or pod has alone: labels, extended resources, namespaces.
 
 use serde_json::{Map, Value, json};
 
@@ -109,7 +109,7 @@ fn a_label_of_few_nodes_is_found_as_one_of_many_is() {
         assert_eq!(cluster.view().keys.find(key).is_some(), nodes == 100);
         for counts in [false, true] {
             if counts {
-                // Whoever counts by it makes a column.
+                // A counter by the key makes a column.
                 cluster.key(key);
                 assert!(cluster.view().keys.rare(key).is_empty());
             }

@@ -159,8 +159,8 @@ impl Cluster {
         id
     }
 
-    /// Whether a pod that is there counts for everything exactly as `spec` would: what is left to
-    /// change are fields that no node and no counter depends on.
+    /// Returns true if the pod counts for everything exactly as `spec` would: only fields may
+    /// differ that no node and no counter depends on.
     fn counts_alike(&self, id: PodId, spec: &PodSpec, node_name: Str, class: u32) -> bool {
         let row = self.pods.get(id);
         let terms = self.pods.terms.get(row.terms);
@@ -196,11 +196,11 @@ impl Cluster {
         let pod = self.pods.get(id);
         let requests = self.pods.requests.get(pod.requests);
         let (view, log) = (&mut self.view, &mut self.log);
-        // Of nothing nobody needs a column.
+        // An amount of zero needs no column.
         for (name, amount) in requests.plain.scalars.iter().filter(|(_, amount)| *amount != 0) {
             let name = self.interner.intern(name);
             if view.scalars.get(&name).is_none() {
-                // From now on somebody has a column for it.
+                // From now on the resource has a column.
                 view.scalars.entry(name);
             }
             view.record(log, Change::Scalar(name, row, sign.wrapping_mul(*amount)));

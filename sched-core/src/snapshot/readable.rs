@@ -1,9 +1,9 @@
 //! A pod without what of it cannot be read.
 //!
-//! Input: a pod of the API, some of whose quantities or selectors mean nothing. Output: the same pod
-//! without them. Owner: pure functions. Why: such a pod takes its place on its node, its ports and what
-//! else of it can be read, whoever let it in. An affinity that has one selector without a meaning
-//! counts for nothing as a whole, and the pod's other affinities count.
+//! Input: a pod of the API with invalid quantities or selectors. Output: the same pod without them.
+//! Owner: pure functions. Why: such a pod uses its node, its ports and its other valid fields,
+//! however it was admitted. An affinity with one invalid selector counts for nothing as a whole,
+//! and the pod's other affinities count.
 // k8s: pkg/scheduler/framework/types.go PodInfo.Update, NodeInfo.AddPod
 
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
-//! Copies of a view that follow it: what pods change is done again on a copy instead of being copied.
+//! Copies of a view that follow it: changes by pods are replayed on a copy instead of being copied.
 //!
 //! Input: changes in their order. Output: a view equal to the writer's. Owner: `Cluster` records
-//! while somebody asks, `shared::epochs` does them again. Bounds: a placement is one row, and one entry a
-//! counter, term, resource and port of the pod.
-//! Only changes that pods make are recorded. Whatever else changes a table that they touch (nodes with
-//! other labels, new counters, resources, sweeps) changes its shape, and the copy begins anew as one that
-//! shares all tables; tables that pods never touch are compared by address and shared.
+//! while there are followers, `shared::epochs` replays them. Bounds: a placement is one row, and
+//! one entry a counter, term, resource and port of the pod. Only changes that pods make are
+//! recorded. Any other change of a table that they touch (nodes with other labels, new counters,
+//! resources, sweeps) changes its shape, and the copy restarts as one that shares all tables;
+//! tables that pods never touch are compared by address and shared.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::counters::{CounterId, TermId};
 use super::view::{HostPort, View};
 use crate::intern::Str;
 
-/// What a pod changes in the tables.
+/// A change that a pod makes in the tables.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// A row has these numbers.
@@ -30,7 +30,7 @@ pub(crate) enum Change {
 }
 
 impl View {
-    /// Does a change, and records it where somebody asks.
+    /// Applies a change, and records it if there are followers.
     pub(super) fn record(&mut self, log: &mut Option<Vec<Change>>, change: Change) {
         self.apply(&change);
         if let Change::Numbers(row, _) = change {
@@ -81,7 +81,7 @@ impl View {
         self.share_rest(other);
     }
 
-    /// Whether a copy to which every change was done shows what `other` does.
+    /// Returns true if a copy, after all changes are replayed, equals `other`.
     pub(crate) fn shows(&self, other: &Self) -> bool {
         self.has_shape_of(other)
             && (self.epoch, self.whole, self.terms_version, self.own_keys_version)
@@ -97,7 +97,7 @@ impl View {
             && Arc::ptr_eq(&self.row_index, &other.row_index)
     }
 
-    /// Whether nothing but recorded changes happened to the tables that pods touch.
+    /// Returns true if only recorded changes happened to the tables that pods touch.
     fn has_shape_of(&self, other: &Self) -> bool {
         // Domains are counted by the labels of nodes as they were when a pod came.
         Arc::ptr_eq(&self.keys, &other.keys)
@@ -149,7 +149,7 @@ impl View {
         self.images.share(images);
         self.features.share(features);
         self.class_terms.share(class_terms);
-        // The writer's stamps: whoever kept results by an epoch before it finds them here.
+        // The writer's stamps: caches made at an earlier epoch find them here.
         self.changes.clone_from(changes);
         (self.epoch, self.whole, self.nodes) = (*epoch, *whole, *nodes);
         (self.fit_is_default, self.balance_is_default) = (*fit_is_default, *balance_is_default);
@@ -157,7 +157,8 @@ impl View {
     }
 }
 
-/// Takes another pointer, where it is another: counting who shares it costs more than looking.
+/// Takes another pointer, if it differs: updating the reference count costs more than the
+/// comparison.
 pub(super) fn share<T: ?Sized>(mine: &mut Arc<T>, other: &Arc<T>) {
     if !Arc::ptr_eq(mine, other) {
         *mine = Arc::clone(other);

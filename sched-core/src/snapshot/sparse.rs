@@ -1,4 +1,4 @@
-//! What only some nodes have: extended resources, host ports, images, features.
+//! Data that only some nodes have: extended resources, host ports, images, features.
 //!
 //! Input: a name, a row, a number. Output: rows and numbers by name. Owner: the writer of the cluster;
 //! readers hold the maps of a published epoch.
@@ -25,7 +25,7 @@ const WORDS: usize = CHUNK_ROWS / WORD_ROWS;
 /// One part of a [`CowMap`].
 type Shard<K, V> = Arc<FastMap<K, Arc<V>>>;
 
-/// A map whose copy costs one pointer.
+/// A map that is copied by one pointer.
 #[derive(Debug)]
 pub struct CowMap<K, V> {
     shards: Arc<Vec<Shard<K, V>>>,
@@ -47,7 +47,7 @@ impl<K, V> Default for CowMap<K, V> {
 
 impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
     fn shard(key: &K) -> usize {
-        // Bits that the table within a shard does not look at.
+        // Bits that the table within a shard does not use.
         (BuildHasherDefault::<FastHasher>::default().hash_one(key) >> 40) as usize % SHARDS
     }
 
@@ -151,7 +151,8 @@ struct ScalarRow {
     used: i64,
 }
 
-/// The same of a chunk as its rows need it: whoever names many resources must not make a chunk of each.
+/// The data of a chunk as its rows need it, because a node with many resources must not make a
+/// chunk of each.
 #[derive(Clone, Debug)]
 enum ScalarPart {
     /// Rows that name the resource or use it, ascending.
@@ -387,7 +388,7 @@ impl PortUse {
         self.by_ip.keys().copied()
     }
 
-    /// Whether nobody uses the port.
+    /// Returns true if no pod uses the port.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.by_ip.is_empty()

@@ -1,13 +1,12 @@
 //! Frees what nothing refers to any more: programs, classes, counters, terms, keys, strings.
 //!
 //! Input: the tables of a cluster. Output: the same tables without what only gone objects named.
-//! Owner: the writer of the cluster. Bounds: a sweep looks at everything that can be freed, and at
-//! the names of each pod; it runs when as much has come as the last one found in use, so that the
-//! memory of any churn is a small multiple of what is alive. What is only leased does not count:
-//! whoever holds a lease for long protects all that came in its time, which must not become more
-//! and more.
-//! Places of a table are given again. Nobody can mistake one: a program that is held outside keeps
-//! its class, its counters and its keys.
+//! Owner: the writer of the cluster. Bounds: a sweep checks everything that can be freed, and the
+//! names of each pod; it runs when as much was added as the last one found in use, so that the
+//! memory of any churn is a small multiple of what is alive. Leased entries do not count: a lease
+//! held for long protects everything added in its time, which must not grow without bound. Indexes
+//! of a table are reused. None can be mistaken: a program that is held outside keeps its class, its
+//! counters and its keys.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ pub(super) struct Free {
     due: usize,
 }
 
-/// What programs refer to, by table.
+/// Entries that programs refer to, by table.
 #[derive(Default)]
 struct Used {
     classes: Bits,

@@ -1,4 +1,4 @@
-//! What becomes of objects that come, change and go.
+//! Objects added, changed and deleted.
 
 use std::sync::Arc;
 
@@ -197,7 +197,7 @@ fn a_selector_of_one_ordinal_tells_them_apart_from_then_on() {
     let mut scratch = Scratch::default();
     decide(cluster.view(), &program, &mut scratch);
     assert_eq!(scratch.feasible.iter().collect::<Vec<_>>(), [1], "db-0 is on the first");
-    // And the other way round: who is selected, is kept away.
+    // And the other way round: the selected pod is kept away.
     cluster.remove_pod(&ordinal(0)).expect("there");
     cluster.assume(&lonely("l", first, json!(null)), "b").expect("room");
     let stale = decide(cluster.view(), &early, &mut scratch).refusal;

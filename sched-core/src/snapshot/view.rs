@@ -1,4 +1,4 @@
-//! The read side of a cluster: everything that filters and scores look at, cheap to copy.
+//! The read side of a cluster: everything that filters and scores read, cheap to copy.
 //!
 //! Input: built and changed by `Cluster` alone. Output: what a decider reads.
 //! Owner: the writer holds one; `publish` hands out copies that share all chunks and tables.
@@ -103,7 +103,7 @@ pub struct View {
     pub(crate) terms_version: u64,
     /// Terms of existing pods that select a class of incoming pods, by class.
     pub(crate) class_terms: CowVec<Vec<TermId>>,
-    /// Counts how often a selector first asked for a label that tells single pods apart.
+    /// Number of times a selector first mentioned an own label.
     pub(crate) own_keys_version: u32,
 }
 
@@ -114,8 +114,8 @@ impl View {
         self.epoch
     }
 
-    /// Whether a program still says all of its pod that selectors ask for. One that does not has to
-    /// be compiled again: since then a selector mentioned a label that tells single pods apart.
+    /// Returns true if a program still knows all labels of its pod that selectors mention.
+    /// Otherwise it must be compiled again, because a selector has since mentioned an own label.
     #[must_use]
     pub fn is_current(&self, program: &Program) -> bool {
         program.own_keys_version == self.own_keys_version

@@ -1,9 +1,9 @@
-//! Namespaces, and the workloads whose selectors default topology spread looks at.
+//! Namespaces, and the workloads whose selectors define default topology spread.
 //!
-//! Input: API objects, or the names of removed ones. Output: what the compiler looks up. Owner: the
+//! Input: API objects, or the names of removed ones. Output: tables for the compiler. Owner: the
 //! writer of the cluster. Bounds: an event of a workload touches its own entry; one of a namespace
-//! the classes of its pods. Programs are never dropped for it: the next pod compiles by what is
-//! true then, and equal pods share a program whose content is equal.
+//! the classes of its pods. Programs are never dropped for it: the next pod compiles by the current
+//! tables, and equal pods share a program whose content is equal.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,8 @@ impl Owners {
         self.changes.insert(namespace, self.clock);
     }
 
-    /// A selector asks for these keys. A workload need not select the first pod of a template, so
-    /// that compiling does not tell.
+    /// A selector mentions these keys. A workload need not select the first pod of a template, so
+    /// that compiling alone does not find out.
     fn ask<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
         keys.filter_map(own_key).for_each(|at| self.own_asked[usize::from(at)] = true);
     }
