@@ -56,7 +56,7 @@ impl Bits {
         self.words.resize(rows.div_ceil(WORD_ROWS), 0);
     }
 
-    /// Whether `row` is in the set.
+    /// Returns true if `row` is in the set.
     #[must_use]
     pub fn get(&self, row: u32) -> bool {
         let row = row as usize;
@@ -82,7 +82,7 @@ impl Bits {
         crate::simd::count_rows(&self.words)
     }
 
-    /// Whether no row is in the set.
+    /// Returns true if no row is in the set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|w| *w == 0)
@@ -114,14 +114,14 @@ impl Bits {
         words::or(&mut self.words, &other.words);
     }
 
-    /// Whether every row of this set is in `other`.
+    /// Returns true if every row of this set is in `other`.
     #[must_use]
     pub fn is_subset_of(&self, other: &Bits) -> bool {
         let (both, beyond) = self.words.split_at(self.words.len().min(other.words.len()));
         !words::exceeds(both, &other.words) && beyond.iter().all(|w| *w == 0)
     }
 
-    /// Whether the two sets share a row.
+    /// Returns true if the two sets share a row.
     #[must_use]
     pub fn intersects(&self, other: &Bits) -> bool {
         words::intersects(&self.words, &other.words)
@@ -210,7 +210,7 @@ impl RowSet {
         }
     }
 
-    /// Whether `row` is in the set.
+    /// Returns true if `row` is in the set.
     #[must_use]
     pub fn contains(&self, row: u32) -> bool {
         match self {
@@ -228,7 +228,7 @@ impl RowSet {
         }
     }
 
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -258,7 +258,7 @@ pub struct ProfileError {
 }
 
 impl Profile {
-    /// Whether a plugin filters.
+    /// Returns true if a plugin filters.
     #[must_use]
     pub fn filters(&self, plugin: Plugin) -> bool {
         self.filters[plugin as usize]

@@ -29,7 +29,7 @@ pub enum Change {
         resource: String,
         /// How much is missing.
         missing: i64,
-        /// Whether the node is too small even when empty.
+        /// True if the node is too small even when empty.
         beyond_node: bool,
         /// How much the pod asks for: less than what is missing on a node that has given away more
         /// than it has.
@@ -123,7 +123,7 @@ impl std::fmt::Display for Remedy {
     }
 }
 
-/// Whether a node has pods of a lower priority, without which preemption cannot help there.
+/// Returns true if a node has pods of a lower priority, without which preemption cannot help there.
 #[must_use]
 pub fn has_victims(cluster: &Cluster, row: u32, priority: i32) -> bool {
     let pods = cluster.pods();
@@ -342,8 +342,9 @@ fn rejected(detail: &Detail, row: u32) -> Option<Change> {
     of_status(&detail.rejected[at].1, failing(detail, row))
 }
 
-/// Returns the change needed for a row plugin. A column plugin has such a status on a node with
-/// nominated pods; nothing is needed twice if its column rejects the node even without them.
+/// Returns the change needed for a row plugin. A column filter has such a status if nominated pods
+/// make it reject the node. That needs no change of its own if the column rejects the node even
+/// without them, except for resources, which add up.
 fn of_status(status: &Status, mut failing: impl Iterator<Item = Plugin>) -> Option<Change> {
     let reasons = status.reasons.clone();
     let Some(plugin) = status.plugin else {

@@ -225,8 +225,8 @@ impl Resources {
     }
 }
 
-/// Whether all variants are one: nothing is asked for at the pod's level, no status says otherwise,
-/// and no container needs a default.
+/// Returns true if all variants are one: nothing is asked for at the pod's level, no status says
+/// otherwise, and no container needs a default.
 fn says_all(pod: &Pod) -> bool {
     let Some(spec) = pod.spec.as_ref() else { return false };
     let named = |c: &Container| {

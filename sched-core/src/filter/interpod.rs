@@ -23,14 +23,14 @@ pub(crate) fn forbidding<'a>(
     terms.filter(|(_, t)| t.key.kind == TermKind::RequiredAnti && t.total > 0)
 }
 
-/// Whether the filter has nothing to do.
+/// Returns true if the filter has nothing to do.
 pub(crate) fn skips(view: &View, program: &Program) -> bool {
     program.affinity.is_none()
         && program.anti.is_empty()
         && forbidding(view, program).next().is_none()
 }
 
-/// Whether no pod anywhere meets the pod's affinity terms on a node with one of their keys.
+/// Returns true if no pod anywhere meets the pod's affinity terms on a node with one of their keys.
 pub(crate) fn nobody_matches(view: &View, program: &Program) -> bool {
     let Some((counter, keys)) = &program.affinity else { return true };
     let counter = view.counters.get(counter.0);

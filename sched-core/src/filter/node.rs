@@ -29,12 +29,12 @@ pub(crate) fn keep_named(view: &View, names: &[Str], mask: &mut Bits) {
     kept.into_iter().for_each(|row| mask.set(row));
 }
 
-/// Whether a taint keeps pods away.
+/// Returns true if a taint keeps pods away.
 pub(crate) fn is_hard(taint: &Taint) -> bool {
     matches!(taint.effect, Effect::NoSchedule | Effect::NoExecute)
 }
 
-/// Whether a taint keeps this pod away.
+/// Returns true if a taint keeps this pod away.
 pub(crate) fn keeps_away(taint: &Taint, program: &Program) -> bool {
     is_hard(taint) && !program.tolerations.iter().any(|t| t.tolerates(taint))
 }
@@ -48,12 +48,12 @@ pub(crate) fn taints(view: &View, program: &Program, mask: &mut Bits) {
     }
 }
 
-/// Whether the program restricts nodes by labels at all, the profile's addition included.
+/// Returns true if the program restricts nodes by labels at all, the profile's addition included.
 pub(crate) fn has_affinity(program: &Program) -> bool {
     has_own_affinity(program) || program.added.is_some()
 }
 
-/// Whether the pod itself restricts nodes by labels.
+/// Returns true if the pod itself restricts nodes by labels.
 pub(crate) fn has_own_affinity(program: &Program) -> bool {
     !program.selector.is_empty() || program.required.is_some()
 }
@@ -284,7 +284,7 @@ pub(crate) fn resources(
     }
 }
 
-/// Whether all resources of one row fit: what [`resources`] finds for it.
+/// Returns true if all resources of one row fit: what [`resources`] finds for it.
 pub(crate) fn fits_row(view: &View, program: &Program, n: &Numbers, row: u32) -> bool {
     let free = |name| {
         let (all, used) = view.scalar(name, row);
@@ -298,7 +298,7 @@ pub(crate) fn fits_row(view: &View, program: &Program, n: &Numbers, row: u32) ->
         })
 }
 
-/// Whether the built-in resources fit.
+/// Returns true if the built-in resources fit.
 pub(crate) fn fits_numbers(program: &Program, n: &Numbers) -> bool {
     let r = &program.requests.plain;
     let short = |asked: i64, all: i64, used: i64| asked > 0 && asked > all.wrapping_sub(used);

@@ -38,7 +38,7 @@ impl Domains {
         self.least = if size < constraint.min_domains { 0 } else { least };
     }
 
-    /// Whether one more pod in this domain keeps the skew.
+    /// Returns true if one more pod in this domain keeps the skew.
     #[must_use]
     pub fn allows(&self, constraint: &Spread, value: usize) -> bool {
         let count = self.counts.get(value).copied().unwrap_or(0);
@@ -120,7 +120,7 @@ pub(crate) fn inclusion(
     }
 }
 
-/// Whether the inclusion policies of a constraint may leave nodes out.
+/// Returns true if the inclusion policies of a constraint may leave nodes out.
 pub(crate) fn includes_some(program: &Program, c: &Spread) -> bool {
     c.honor_taints || (c.honor_affinity && node::has_own_affinity(program))
 }

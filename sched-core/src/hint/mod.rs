@@ -66,7 +66,7 @@ impl PodFacts {
         self.volumes.as_deref()
     }
 
-    /// Whether both count for as much on a node.
+    /// Returns true if both count for as much on a node.
     #[must_use]
     pub fn asks_as(&self, other: &Self) -> bool {
         self.requests == other.requests
@@ -96,7 +96,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether a pod that this plugin rejected may pass it now.
+    /// Returns true if a pod that this plugin rejected may pass it now.
     #[must_use]
     pub fn may_pass(self, rejector: Plugin) -> bool {
         pod::helps_itself(self, rejector)
@@ -321,7 +321,7 @@ impl Cluster {
         })
     }
 
-    /// Whether what happened may let a pod pass the plugin that rejected it.
+    /// Returns true if what happened may let a pod pass the plugin that rejected it.
     #[must_use]
     pub fn helps(&self, event: &Event, pod: &Rejected, rejector: Plugin) -> bool {
         match event {
@@ -344,7 +344,7 @@ impl Cluster {
     }
 }
 
-/// Whether a plugin counts pods by labels.
+/// Returns true if a plugin counts pods by labels.
 fn counts_pods(plugin: Plugin) -> bool {
     matches!(plugin, Plugin::PodTopologySpread | Plugin::InterPodAffinity)
 }

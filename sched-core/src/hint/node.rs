@@ -107,7 +107,7 @@ fn scalar(node: &NodeSpec, name: &str) -> i64 {
     node.allocatable.scalar(name).unwrap_or(0)
 }
 
-/// Whether the pod fits a node on which nothing else is.
+/// Returns true if the pod fits a node on which nothing else is.
 // k8s: noderesources/fit.go isFit
 fn fits_alone(cluster: &Cluster, program: &Program, node: &NodeSpec) -> bool {
     let (asked, has) = (&program.requests.plain, &node.allocatable);
@@ -123,7 +123,7 @@ fn fits_alone(cluster: &Cluster, program: &Program, node: &NodeSpec) -> bool {
         })
 }
 
-/// Whether there is more of anything that the pod asks for.
+/// Returns true if there is more of anything that the pod asks for.
 // k8s: noderesources/fit.go haveAnyRequestedResourcesIncreased
 fn has_more(program: &Program, old: &NodeSpec, new: &NodeSpec) -> bool {
     let asked = &program.requests.plain;

@@ -45,7 +45,7 @@ impl Cluster {
         !is_cordoned && !taints.any(|(taint, _)| keeps_away(taint, program))
     }
 
-    /// Whether the pod of this identity is on some node.
+    /// Returns true if the pod of this identity is on some node.
     #[must_use]
     pub fn is_placed(&self, pod: &str) -> bool {
         self.placed(pod).is_some()

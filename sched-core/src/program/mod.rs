@@ -41,7 +41,7 @@ pub struct Toleration {
 }
 
 impl Toleration {
-    /// Whether it tolerates a taint.
+    /// Returns true if it tolerates a taint.
     // k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
     #[must_use]
     pub fn tolerates(&self, taint: &Taint) -> bool {
@@ -56,7 +56,7 @@ impl Toleration {
             }
     }
 
-    /// Whether it counts when soft taints are scored.
+    /// Returns true if it counts when soft taints are scored.
     #[must_use]
     pub fn is_soft(&self) -> bool {
         self.effect.is_none_or(|e| e == Effect::PreferNoSchedule)

@@ -96,7 +96,7 @@ fn label_op(
     if errors.is_empty() { Ok(op) } else { Err(errors) }
 }
 
-/// Whether a text can be the value of a label.
+/// Returns true if a text can be the value of a label.
 fn is_label_value(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let bytes = text.as_bytes();

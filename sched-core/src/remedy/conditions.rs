@@ -23,7 +23,7 @@ pub(super) fn recovery(taint: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether a requirement is about what a node is: no label can be set to meet it.
+/// Returns true if a requirement is about what a node is: no label can be set to meet it.
 pub(super) fn is_fixed(requirement: &str) -> bool {
     let key = requirement.split([' ', '=']).next().unwrap_or_default();
     matches!(

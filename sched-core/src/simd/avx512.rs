@@ -27,7 +27,7 @@ const LANES: usize = 16;
 /// Vectors in a word of rows.
 const VECTORS: usize = WORD_ROWS / LANES;
 
-/// Whether this machine runs them.
+/// Returns true if this machine runs them.
 #[inline]
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f")

@@ -6,7 +6,7 @@
 use super::{FitRequest, ScoreRequest};
 use crate::snapshot::chunk::Chunk;
 
-/// Whether `row` of a mask is set.
+/// Returns true if `row` of a mask is set.
 fn live(words: &[u64], row: usize) -> bool {
     words[row / 64] >> (row % 64) & 1 == 1
 }

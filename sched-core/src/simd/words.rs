@@ -42,7 +42,7 @@ pub fn split(out: &mut [u64], a: &mut [u64], b: &[u64]) {
     }
 }
 
-/// Whether a bit is in both.
+/// Returns true if a bit is in both.
 #[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2", "aarch64+neon"))]
 #[must_use]
 pub fn intersects(a: &[u64], b: &[u64]) -> bool {
@@ -50,7 +50,7 @@ pub fn intersects(a: &[u64], b: &[u64]) -> bool {
     a.chunks(STRIDE).zip(b.chunks(STRIDE)).any(|pair| shared(pair) != 0)
 }
 
-/// Whether a bit is in the first set alone.
+/// Returns true if a bit is in the first set alone.
 #[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2", "aarch64+neon"))]
 #[must_use]
 pub fn exceeds(a: &[u64], b: &[u64]) -> bool {

@@ -55,7 +55,7 @@ impl Numbers {
         self.pods_used += sign;
     }
 
-    /// Whether the columns hold these numbers exactly.
+    /// Returns true if the columns hold these numbers exactly.
     #[must_use]
     pub fn is_narrow(&self) -> bool {
         let within = |values: [i64; 3], max| values.iter().all(|v| (0..max).contains(v));

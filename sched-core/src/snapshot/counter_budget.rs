@@ -116,7 +116,7 @@ impl CounterBudget {
         Err(program)
     }
 
-    /// Whether the counters of the pod that is being compiled are not kept.
+    /// Returns true if the counters of the pod that is being compiled are not kept.
     pub(crate) fn is_passing(&self) -> bool {
         self.open.is_some()
     }
@@ -179,7 +179,7 @@ impl CounterBudget {
         lists.for_each(|list| self.select(list));
     }
 
-    /// Whether terms of a namespace select as many classes as they may.
+    /// Returns true if terms of a namespace select as many classes as they may.
     pub(crate) fn is_full(&self, namespace: Str) -> bool {
         self.selected.get(&namespace).is_some_and(|count| *count >= self.limits.selected)
     }

@@ -33,7 +33,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Whether a namespace is within.
+    /// Returns true if a namespace is within.
     #[must_use]
     pub fn contains(&self, namespace: Str) -> bool {
         match self {
@@ -53,7 +53,7 @@ pub struct PodMatch {
 }
 
 impl PodMatch {
-    /// Whether a pod with these labels in this namespace meets it.
+    /// Returns true if a pod with these labels in this namespace meets it.
     #[must_use]
     pub fn matches(&self, namespace: Str, labels: &[(Str, Str)]) -> bool {
         self.scope.contains(namespace) && self.selector.matches(labels)
@@ -70,7 +70,7 @@ pub struct CounterKey {
 }
 
 impl CounterKey {
-    /// Whether a pod counts.
+    /// Returns true if a pod counts.
     #[must_use]
     pub fn matches(&self, namespace: Str, labels: &[(Str, Str)]) -> bool {
         !self.all.is_empty() && self.all.iter().all(|m| m.matches(namespace, labels))
@@ -238,7 +238,7 @@ impl<T: Clone> CowVec<T> {
         self.len
     }
 
-    /// Whether it is empty.
+    /// Returns true if it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -291,7 +291,7 @@ impl<T: Clone> CowVec<T> {
         self.shape
     }
 
-    /// Whether both are the same copy.
+    /// Returns true if both are the same copy.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.blocks, &other.blocks)
     }

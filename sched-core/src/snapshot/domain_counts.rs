@@ -48,7 +48,7 @@ impl DomainCounts {
         }
     }
 
-    /// Whether no domain has any.
+    /// Returns true if no domain has any.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {

@@ -123,19 +123,19 @@ impl KeyColumn {
         }
     }
 
-    /// Whether each value has a bitset.
+    /// Returns true if each value has a bitset.
     #[must_use]
     pub fn is_narrow(&self) -> bool {
         !self.rows.is_empty()
     }
 
-    /// Whether all of so many nodes carry the key.
+    /// Returns true if all of so many nodes carry the key.
     #[must_use]
     pub(crate) fn is_everywhere(&self, nodes: usize) -> bool {
         self.carriers as usize == nodes
     }
 
-    /// Whether each value is of one row, so that a row is a domain.
+    /// Returns true if each value is of one row, so that a row is a domain.
     #[must_use]
     pub(crate) fn is_by_row(&self) -> bool {
         self.carriers as usize == self.texts.len() - 1 - self.free.len()

@@ -181,7 +181,7 @@ impl PodTable {
         self.by_key.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
@@ -338,7 +338,7 @@ impl PodTable {
         used.map(|(at, _)| PodId(at as u32))
     }
 
-    /// Whether a class has pods.
+    /// Returns true if a class has pods.
     pub(crate) fn has_class(&self, class: u32) -> bool {
         self.in_class.get(class as usize).is_some_and(|head| *head != NONE)
     }

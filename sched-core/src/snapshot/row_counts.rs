@@ -120,7 +120,7 @@ impl RowCounts {
         sparse.chain(dense.into_iter().flat_map(Planes::iter))
     }
 
-    /// Whether no row has any.
+    /// Returns true if no row has any.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {

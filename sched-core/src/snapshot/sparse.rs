@@ -92,7 +92,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
         self.shape
     }
 
-    /// Whether both are the same copy.
+    /// Returns true if both are the same copy.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shards, &other.shards)
     }
@@ -312,7 +312,7 @@ impl ScalarColumn {
         }
     }
 
-    /// Whether no row names the resource or uses it.
+    /// Returns true if no row names the resource or uses it.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.parts.iter().all(ScalarPart::is_unused)

@@ -221,7 +221,7 @@ fn field(
     Ok(known)
 }
 
-/// Whether there is nothing in a list as it is written: it is one of anything.
+/// Returns true if there is nothing in a list as it is written: it is one of anything.
 fn is_empty(tree: &Tree) -> bool {
     match &tree.node {
         Node::Literal(Value::List(all)) => all.is_empty(),

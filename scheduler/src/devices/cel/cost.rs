@@ -17,12 +17,13 @@ pub(super) const MAP: u64 = 30;
 /// A call.
 pub(super) const CALL: u64 = 1;
 
-/// Whether the second value is evaluated only where the first one has none; upstream counts nothing.
+/// Returns true if the second value is evaluated only where the first one has none; upstream counts
+/// nothing.
 pub(super) fn is_choice(name: &str) -> bool {
     matches!(name, "or" | "orValue")
 }
 
-/// Whether a call of a literal is a literal, evaluated once.
+/// Returns true if a call of a literal is a literal, evaluated once.
 // k8s: vendor/github.com/google/cel-go/common/overloads/overloads.go IsTypeConversionFunction
 pub(super) fn is_conversion(name: &str) -> bool {
     let numbers = ["int", "uint", "double", "bool"];

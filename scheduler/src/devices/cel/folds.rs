@@ -28,7 +28,7 @@ pub(super) struct Prices {
     pub(super) kept: u64,
     /// The result.
     pub(super) end: u64,
-    /// Whether the checker knows what the last body gives.
+    /// True if the checker knows what the last body gives.
     pub(super) typed: bool,
 }
 

@@ -52,7 +52,7 @@ impl<'a> Lexer<'a> {
         &self.text[self.at..]
     }
 
-    /// Whether anything is left behind blanks and comments.
+    /// Returns true if anything is left behind blanks and comments.
     fn skip_space(&mut self) -> bool {
         loop {
             let rest = self.rest();

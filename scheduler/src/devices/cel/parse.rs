@@ -90,7 +90,8 @@ impl Tree {
         if let Node::Literal(value) = &self.node { Some(value.clone()) } else { None }
     }
 
-    /// Whether upstream evaluates it as an attribute: a name, what is selected of something, a choice.
+    /// Returns true if upstream evaluates it as an attribute: a name, what is selected of
+    /// something, a choice.
     // k8s: vendor/github.com/google/cel-go/interpreter/planner.go
     pub(super) fn is_attribute(&self) -> bool {
         match &self.node {

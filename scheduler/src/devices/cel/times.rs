@@ -120,7 +120,7 @@ impl std::fmt::Display for Time {
     }
 }
 
-/// Whether it is a day of the calendar, as it is written.
+/// Returns true if it is a day of the calendar, as it is written.
 pub(super) fn is_date(text: &str) -> bool {
     text.len() == 10 && Time::parse(&format!("{text}T00:00:00Z")).is_some()
 }

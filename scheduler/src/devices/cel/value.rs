@@ -179,7 +179,7 @@ impl Value {
         self.order(other).unwrap_or_else(by_nan)
     }
 
-    /// Whether it may have lists or maps in it.
+    /// Returns true if it may have lists or maps in it.
     fn is_nested(&self) -> bool {
         matches!(self, Self::List(_) | Self::Map(_) | Self::Optional(_))
     }
@@ -193,7 +193,7 @@ impl Value {
         }
     }
 
-    /// Whether both are numbers.
+    /// Returns true if both are numbers.
     pub(super) fn is_number(&self) -> bool {
         matches!(self, Self::Int(_) | Self::Uint(_) | Self::Double(_))
     }
