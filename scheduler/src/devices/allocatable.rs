@@ -31,17 +31,17 @@ use super::request::name;
 /// Amounts that a device takes from its node, by resource name.
 pub(super) type Takes = BTreeMap<String, Take>;
 
-/// How much a device takes of a resource of its node.
+/// Amount of a node resource that a device takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Take {
-    /// As much as was consumed of this capacity of the device.
+    /// The amount is the consumed capacity of this name.
     capacity: Option<String>,
-    /// So many times that; or so much, where there is no capacity.
+    /// Factor of the capacity; the amount itself if there is no capacity.
     multiplier: Option<Amount>,
 }
 
 impl Take {
-    /// Reads what a device says.
+    /// Reads the mappings of a device.
     pub(super) fn read(device: &api::Device) -> Takes {
         let all = device.node_allocatable_resource_mappings.iter().flatten();
         let one = |(resource, take): (&String, &api::NodeAllocatableResourceMapping)| {
@@ -52,10 +52,10 @@ impl Take {
         all.map(one).collect()
     }
 
-    /// How much that is of a device that was given so; `None` where nothing of the capacity was.
+    /// Returns the amount for an allocated device; `None` if the capacity is not consumed.
     ///
     /// # Errors
-    /// When no capacity is consumed at all.
+    /// The allocation records no consumed capacity.
     fn of(&self, given: &DeviceRequestAllocationResult) -> Result<Option<Amount>, &str> {
         let Some(capacity) = &self.capacity else {
             return Ok(Some(self.multiplier.unwrap_or_default()));
@@ -71,11 +71,11 @@ impl Take {
 pub(crate) struct Share {
     /// The pod's `nodeAllocatableResourceClaimStatuses`, ordered by claim name.
     pub(crate) statuses: Vec<NodeAllocatableResourceClaimStatus>,
-    /// All that it wants.
+    /// All requests of the pod.
     total: Resources,
 }
 
-/// Why devices do not go with a pod.
+/// Reason why devices do not fit the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
     /// On this node.
@@ -104,17 +104,17 @@ fn is_pages(resource: &str) -> bool {
     resource.starts_with("hugepages-")
 }
 
-/// The devices of an allocation.
+/// Returns the device results of an allocation.
 fn results(allocation: &AllocationResult) -> &[DeviceRequestAllocationResult] {
     let devices = allocation.devices.as_ref();
     devices.and_then(|devices| devices.results.as_deref()).unwrap_or_default()
 }
 
-/// A claim and the devices that it gets.
+/// A claim and its allocation.
 type Gets<'a> = (&'a Rc<ResourceClaim>, &'a AllocationResult);
 
 impl Sharer {
-    /// A pod with these claims, by the names that it has for them.
+    /// Creates the state of a pod from its claims, by the pod's names for them.
     pub(super) fn new<'a>(
         pod: &Pod,
         claims: impl Iterator<Item = (&'a String, &'a Rc<ResourceClaim>)>,
@@ -143,7 +143,7 @@ impl Sharer {
         let takes = |given: &DeviceRequestAllocationResult| {
             device(offers, node, given).is_some_and(|device| !device.takes.is_empty())
         };
-        // Of a claim that the pod has several names for, what it gets last counts.
+        // If the pod has several names for a claim, its last allocation counts.
         let is_last =
             |at: usize| !gets[at + 1..].iter().any(|(other, _)| uid(other) == uid(gets[at].0));
         let last = (0..gets.len()).filter(|at| is_last(*at)).map(|at| &gets[at]);
@@ -181,7 +181,7 @@ impl Sharer {
         let uses = |container: &Container| {
             let named = container.resources.as_ref().and_then(|r| r.claims.as_ref());
             let count = named.into_iter().flatten().filter(|named| is_its(&named.name)).count();
-            // Once for each request of the claim that it names.
+            // Once for each request of the claim that the container names.
             std::iter::repeat_n(container.name.clone(), count)
         };
         let quantity =
@@ -216,13 +216,13 @@ impl Sharer {
         Ok(Share { statuses, total: Resources::of(&total) })
     }
 
-    /// Why a node has too little left for all that the pod wants.
+    /// Returns the reason a node has too little left for the pod's requests.
     pub(super) fn lack(&self, share: &Share, view: &View, row: u32) -> Option<Status> {
         let of_size = |name: &str| self.pages(name, view, row);
         lack(&share.total, &view.numbers(row), of_size)
     }
 
-    /// The same once these pods of it have gone.
+    /// Like `lack`, without these pods of the node.
     pub(super) fn lack_without(
         &self,
         share: &Share,
@@ -237,24 +237,25 @@ impl Sharer {
         lack(&share.total, &cluster.numbers_without(row, gone), of_size)
     }
 
-    /// Huge pages of a size that a node has, and how much of that is asked for.
+    /// Returns a node's huge pages of a size, and how much of them is requested.
     fn pages(&self, name: &str, view: &View, row: u32) -> (i64, i64) {
         let size = self.sizes.get(name).copied().flatten();
         size.map_or((0, 0), |size| view.extended(size, row))
     }
 }
 
-/// A device that was given on a node, as its driver offers it now.
+/// Returns an allocated device as its driver offers it now.
 fn device<'a>(
     offers: &'a Offers,
     node: &str,
     given: &DeviceRequestAllocationResult,
 ) -> Option<&'a Device> {
-    // A claim that a group shares may have devices of another node.
+    // The shared claim of a group may have devices of another node.
     newest(offers.near(node), given).or_else(|| newest(offers.all(), given))
 }
 
-/// The same among these slices: what is left of an older state of its pool may have it as well.
+/// Returns the device from the newest of these slices: an older generation of the pool may list it
+/// too.
 fn newest<'a>(
     slices: impl Iterator<Item = &'a Rc<Slice>>,
     given: &DeviceRequestAllocationResult,
@@ -298,8 +299,8 @@ fn taken(
     Ok(taken)
 }
 
-/// Why there is too little of what a pod wants; `pages` knows how much there is of a size of huge pages,
-/// and how much of that is asked for.
+/// Returns the reason that too little is left for the requests; `pages` returns a node's huge pages
+/// of a size, and how much of them is requested.
 // k8s: nodeFitsResources
 fn lack(wants: &Resources, has: &Numbers, pages: impl Fn(&str) -> (i64, i64)) -> Option<Status> {
     let plain = [
@@ -324,7 +325,7 @@ fn lack(wants: &Resources, has: &Numbers, pages: impl Fn(&str) -> (i64, i64)) ->
     (!reasons.is_empty()).then_some(Status { plugin, code, reasons })
 }
 
-/// A pod with what devices of its claims take of its node, and nothing else that its status said of that.
+/// Returns a pod with the amounts of these status entries, which replace those of its own status.
 // k8s: pkg/scheduler/schedule_one.go assume
 pub(crate) fn on_node(
     pod: &Pod,
@@ -340,7 +341,7 @@ pub(crate) fn on_node(
     counted(&pod, spec)
 }
 
-/// A pod with what devices of its claims take of its node, by its status.
+/// Returns a pod with the amounts that devices take, by its status.
 pub(crate) fn with_devices(pod: &Pod, spec: Rc<PodSpec>) -> Rc<PodSpec> {
     if node_claims(pod).is_empty() { spec } else { counted(pod, &spec) }
 }
@@ -350,7 +351,7 @@ fn counted(pod: &Pod, spec: &Rc<PodSpec>) -> Rc<PodSpec> {
         Ok(requests) if requests != spec.requests => {
             Rc::new(PodSpec { requests, ..PodSpec::clone(spec) })
         }
-        // What cannot be read of it counts for nothing.
+        // If the amounts are invalid or equal, the spec stays as it is.
         _ => Rc::clone(spec),
     }
 }

@@ -28,7 +28,7 @@ fn pod(spec: Value) -> Pod {
     read(json!({"metadata": {"name": "pod", "namespace": "ns", "uid": "pod"}, "spec": spec}))
 }
 
-/// Some devices of the pool, with what is consumed of each.
+/// An allocation of some devices of the pool, with their consumed capacity.
 fn given(devices: &[(&str, Value)]) -> AllocationResult {
     let one = |(device, consumed): &(&str, Value)| {
         let mut one = json!({"request": "r", "driver": "d", "pool": "p", "device": device});
@@ -56,7 +56,7 @@ fn share(pod: &Pod, claims: Claims, offers: &Offers) -> Result<Option<Share>, Un
     sharer.share(&gets, offers, "n")
 }
 
-/// The same in short: the statuses, nothing, or why not.
+/// Shortens a result: the statuses, nothing, or the error.
 fn short(found: &Result<Option<Share>, Unfit>) -> Value {
     match found {
         Ok(share) => json!(share.as_ref().map(|share| &share.statuses)),
@@ -96,13 +96,13 @@ fn a_device_takes_what_its_capacity_and_its_multiplier_come_to() {
             json!({"cores": "3"}),
             json!({"cpu": "6", "memory": "1Gi"}),
         ),
-        // Where one is a power of two and the other of ten, the first says how it is written.
+        // If one is a power of two and the other a power of ten, the first decides the format.
         (
             json!({"memory": {"capacityKey": "m", "allocationMultiplier": "2Ki"}}),
             json!({"m": "3M"}),
             json!({"memory": "6144M"}),
         ),
-        // What of it is finer than anything counts as one of the finest.
+        // Fractions of the finest unit are rounded up to it.
         (
             json!({"cpu": {"capacityKey": "m", "allocationMultiplier": "1m"}}),
             json!({"m": "1n"}),
@@ -180,7 +180,7 @@ fn each_claim_has_its_containers_in_their_order() {
             {"resourceClaimName": "z", "containers": ["before"], "resources": resources},
         ])
     );
-    // One that is given twice because the pod has two names for it counts once.
+    // An allocation counts once even if the pod has two names for the claim.
     let twice = share(&pod, &[("own", "b", has()), ("own", "b", has())], &offers);
     assert_eq!(short(&twice).as_array().map(Vec::len), Some(1));
     let idle = share(&pod, &[("own", "b", has()), ("third", "y", has())], &offers);
@@ -215,7 +215,7 @@ fn what_a_pod_asks_for_at_its_own_level_has_to_cover_its_devices() {
         (json!({"cpu": "2999m"}), Value::Null, Some("cpu")),
         (json!({"cpu": "4", "memory": "1023Mi"}), json!({"memory": "2Gi"}), Some("memory")),
         (json!({"cpu": "1", "memory": "1"}), Value::Null, Some("cpu")),
-        // Of these there is no level of its own.
+        // Resources without a level of their own.
         (json!({"ephemeral-storage": "1"}), Value::Null, None),
     ] {
         let found = get(of_pod.clone(), overhead.clone());
@@ -226,7 +226,7 @@ fn what_a_pod_asks_for_at_its_own_level_has_to_cover_its_devices() {
     }
 }
 
-/// A cluster of one node with these resources and a pod that has some of them.
+/// A cluster of one node with these resources and a pod that uses some of them.
 fn cluster(has: Value, used: Value) -> Cluster {
     let mut cluster = Cluster::new(Profile::default());
     let node: Node = read(json!({"metadata": {"name": "n"}, "status": {"allocatable": has}}));
@@ -331,12 +331,12 @@ fn a_pod_counts_for_what_its_status_says_and_waits_for_what_it_asks_for_itself()
     let plain = &counted.requests.plain;
     assert_eq!((plain.cpu_milli, plain.mem_bytes), (3500, 1 << 30));
     assert_eq!(plain.scalars, [("hugepages-2Mi".to_owned(), 2 << 20)]);
-    // A container that asks for no memory counts for some, whatever its devices take.
+    // A container without a memory request counts with the default, whatever its devices take.
     let nonzero = (counted.requests.nonzero_cpu_milli, counted.requests.nonzero_mem_bytes);
     assert_eq!(nonzero, (3500, (1 << 30) + (200 << 20)));
     assert_eq!((counted.requests.own().cpu_milli, counted.requests.own().mem_bytes), (1500, 0));
     assert_eq!(counted.requests.score, spec.requests.score);
-    // What was chosen replaces what its status says.
+    // The new allocation replaces what the pod's status says.
     assert!(Rc::ptr_eq(&with_devices(&bare, Rc::clone(&spec)), &spec));
     assert!(Rc::ptr_eq(&on_node(&bare, &spec, &[]), &spec));
     assert_eq!(on_node(&told, &counted, &[]).requests, spec.requests);

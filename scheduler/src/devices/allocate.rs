@@ -42,25 +42,25 @@ pub(crate) struct World<'a> {
     pub(crate) is_late: &'a dyn Fn() -> bool,
 }
 
-/// Why claims get nothing.
+/// Reason why claims get no devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nothing of what there is fits.
+    /// No combination fits.
     Nothing,
-    /// The same, and some of it cannot be used.
+    /// No combination fits, and some pools cannot be used.
     OnNode(String),
     /// Undecided: the search ran into its time limit.
     Late,
-    /// The same, of the attempt.
+    /// The attempt has spent its budget.
     Exhausted(Exhausted),
-    /// Something is wrong with a claim, a class or a device.
+    /// A claim, a class or a device is invalid.
     Error(String),
 }
 
-/// The devices of claims on a node, in the order of the claims.
+/// Allocates the claims on a node; returns the allocations in the order of the claims.
 ///
 /// # Errors
-/// Why they get none.
+/// The reason they get none.
 // k8s: allocator_incubating.go Allocate
 pub(crate) fn allocate(
     world: World,
@@ -91,7 +91,7 @@ fn failure(stop: Stop) -> Failure {
     }
 }
 
-/// Reads what a claim asks for.
+/// Reads the requests of a claim.
 fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> Result<(), Stop> {
     let mut least = 0;
     search.requests.push(Vec::new());
@@ -127,7 +127,7 @@ fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> 
     Ok(())
 }
 
-/// Reads what a request asks for.
+/// Reads one request.
 // k8s: allocator_incubating.go validateDeviceRequest
 fn read<'a>(
     search: &mut Search<'a>,
@@ -161,7 +161,7 @@ fn read<'a>(
     Ok(asked)
 }
 
-/// All devices that fit a request.
+/// Returns all devices that fit a request.
 fn all_devices(
     search: &mut Search,
     asked: &Asked,

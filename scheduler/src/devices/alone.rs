@@ -20,15 +20,15 @@ use super::offer::{Offers, Place, Slice, value};
 use super::selectors::Selectors;
 use super::usage::Usage;
 
-/// The share of a device that several may have is called so, where others make up a name each time.
+/// Fixed name of a shared device's part, which other allocators draw at random.
 pub const SHARE: &str = "share";
 
-/// Why claims get no devices.
+/// Reason why claims get no devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoDevices {
-    /// This node does not have them; why, where that is more than that.
+    /// This node does not have them; the text is a reason beyond that, if there is one.
     Here(String),
-    /// Something is wrong that is so for all nodes.
+    /// An error that is the same for all nodes.
     Anywhere(String),
 }
 
@@ -41,7 +41,7 @@ pub struct Alone {
     node: OneNode,
 }
 
-/// A node, and which selectors of slices and devices it meets.
+/// A node, and the selectors of slices and devices that it meets.
 struct OneNode {
     name: String,
     meets: HashMap<*const NodeSelector, bool>,
@@ -58,9 +58,9 @@ impl Place for OneNode {
 }
 
 impl Alone {
-    /// Reads the objects, where attributes of devices may be lists, or may not.
+    /// Reads the objects; `lists` says if attributes of devices may be lists.
     ///
-    /// # Errors
+    /// The node is invalid.
     /// When the node cannot be read.
     pub fn new(
         node: &Node,
@@ -91,10 +91,10 @@ impl Alone {
         })
     }
 
-    /// The devices of claims without any, in their order.
+    /// Allocates claims without devices, in their order.
     ///
     /// # Errors
-    /// Why they get none.
+    /// The reason they get none.
     pub fn devices(&self, claims: Vec<ResourceClaim>) -> Result<Vec<AllocationResult>, NoDevices> {
         let world = World {
             offers: &self.offers,
@@ -124,10 +124,10 @@ pub struct Selected {
     pub cost: u64,
 }
 
-/// Evaluates a selector once, within no limits but its own.
+/// Evaluates a selector once, with no other limits than its own.
 ///
 /// # Errors
-/// When the text is no selector.
+/// The text does not compile.
 pub fn selected(text: &str, driver: &str, device: &Device) -> Result<Selected, String> {
     let selector = Selector::compile(text, false)?;
     let value = value(device, driver, false)?;

@@ -16,14 +16,14 @@ use super::allocatable::on_node;
 use crate::mirror::Mirror;
 use crate::watch::Thing;
 
-/// A cluster of one node, where devices may take of it.
+/// A cluster of one node, with DRANodeAllocatableResources on.
 #[derive(Debug)]
 pub struct Shared(Mirror);
 
 /// Result of the plugin for a pod on the node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Why the node does not take it, if it does not.
+    /// The rejection of the node, if any.
     pub status: Option<Status>,
     /// The error that ended the attempt.
     pub error: Option<String>,
@@ -34,7 +34,7 @@ pub struct Answer {
 }
 
 impl Shared {
-    /// A cluster of these objects.
+    /// Builds a cluster from these objects.
     pub fn new(things: Vec<Thing>) -> Self {
         let mut mirror = Mirror::new(Profile::default());
         mirror.devices.use_gates(DeviceGates { allocatable: true, ..DeviceGates::default() });

@@ -17,10 +17,10 @@ use super::offer::Reach;
 use super::request::{asked, requests};
 use super::search::{Asked, Chosen, Search};
 
-/// The allocations of all claims.
+/// Returns the allocations of all claims.
 ///
 /// # Errors
-/// When a slice selects nodes in a way that cannot be written.
+/// The node selector of a slice cannot be expressed in an allocation.
 pub(super) fn results(
     search: &Search,
     node: &str,
@@ -74,7 +74,7 @@ fn result(
     }
 }
 
-/// The configuration of the classes, each once, then that of the claim.
+/// Returns the configuration of the classes, each once, then that of the claim.
 fn config(search: &Search, at: usize, claim: &ResourceClaim) -> Vec<DeviceAllocationConfiguration> {
     let mut all: Vec<DeviceAllocationConfiguration> = Vec::new();
     let mut of_class: HashMap<&str, std::ops::Range<usize>> = HashMap::new();
@@ -125,7 +125,7 @@ fn from_claim(config: &DeviceClaimConfiguration) -> DeviceAllocationConfiguratio
     }
 }
 
-/// The nodes on which the devices can be used; `None` for all.
+/// Returns the nodes on which the devices can be used; `None` for all.
 fn node_selector(
     search: &Search,
     chosen: &[Chosen],
@@ -160,7 +160,7 @@ fn node_selector(
     Ok((!is_empty).then(|| NodeSelector { node_selector_terms: vec![term] }))
 }
 
-/// A node by its name.
+/// Returns a selector of one node by its name.
 fn only(node: &str) -> NodeSelector {
     let name = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),

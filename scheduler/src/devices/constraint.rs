@@ -11,10 +11,10 @@ use k8s_openapi::api::resource::v1::{DeviceAttribute, DeviceConstraint};
 
 use super::offer::Device;
 
-/// A constraint, and what its devices have so far.
+/// A constraint, and the values of its devices so far.
 #[derive(Clone, Debug)]
 pub(super) struct Constraint {
-    /// Names of the requests that it is about; all where there is none.
+    /// Names of the requests it applies to; empty for all.
     requests: Vec<String>,
     attribute: String,
     rule: Rule,
@@ -23,17 +23,17 @@ pub(super) struct Constraint {
 
 #[derive(Clone, Debug)]
 enum Rule {
-    /// All have the same.
+    /// All devices have the same value.
     Match(Option<DeviceAttribute>),
-    /// The last device of each request has another one.
+    /// The last device of each request has a different value.
     Distinct(BTreeMap<String, DeviceAttribute>),
-    /// All have a value in common, of these.
+    /// All devices have a value in common: one of these.
     Common(Option<Values>),
-    /// The last device of each request has no value of another one's.
+    /// The last device of each request shares no value with those of others.
     Disjoint(BTreeMap<String, Option<Values>>),
 }
 
-/// The values of an attribute: one, or those of a list.
+/// Values of an attribute: a single one, or those of a list.
 #[derive(Clone, Debug)]
 enum Values {
     Ints(BTreeSet<i64>),
@@ -113,7 +113,7 @@ impl Constraint {
                 true
             }
             Rule::Match(all) => all.as_ref().is_some_and(|all| is_same(attribute, all)),
-            // Upstream remembers one device of each request: of several, the one before.
+            // Upstream remembers one device of each request: the last of several.
             Rule::Distinct(others) => {
                 let is_new =
                     is_known(attribute) && !others.values().any(|other| is_same(attribute, other));
@@ -131,7 +131,7 @@ impl Constraint {
                     None => None,
                 };
                 let fits = both.is_some();
-                // Upstream gives back no value with a device that is given up, but with the first.
+                // Upstream restores no value when a device is removed, except for the first device.
                 if fits {
                     *common = both;
                 }
@@ -153,7 +153,7 @@ impl Constraint {
         fits
     }
 
-    /// Gives up a device that it took.
+    /// Removes a device.
     pub(super) fn remove(&mut self, request: &str, sub: Option<&str>) {
         if !self.is_about(request, sub) {
             return;

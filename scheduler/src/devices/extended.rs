@@ -1,8 +1,9 @@
-//! Extended resources that device classes offer: where no device plugin has any, a claim is made for
-//! the pod.
+//! Extended resources of device classes: if no device plugin offers any, a claim is created for the
+//! pod.
 //!
-//! Input: what a pod's containers ask for, classes, what nodes have. Output: for each node the claim
-//! that has to be made. Owner: one decision; pure but for made-up uids. Bounds: the pod's containers.
+//! Input: requests of a pod's containers, classes, allocatable resources of nodes. Output: for each
+//! node the claim to be created. Owner: one decision; pure but for random uids. Bounds: the pod's
+//! containers.
 // k8s: pkg/scheduler/framework/plugins/dynamicresources/extendeddynamicresources.go
 
 use std::cell::RefCell;
@@ -25,7 +26,7 @@ use super::row::uuid;
 /// Annotation of a claim created for extended resources.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ExtendedResourceClaimAnnotation
 pub(crate) const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
-/// A class may be asked for by its own name.
+/// Prefix of resource names that name a class directly.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceDeviceClassPrefix
 const OF_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 
@@ -36,7 +37,7 @@ pub(super) fn resources<'a>(
 ) -> BTreeMap<String, String> {
     let mut all: Vec<&DeviceClass> = classes.map(|class| &**class).collect();
     let name = |class: &DeviceClass| class.metadata.name.clone().unwrap_or_default();
-    // The last one wins: the newest, and of equally old ones the first by name.
+    // The last one wins: the newest class, and of equally old ones the first by name.
     all.sort_by_key(|class| {
         let created = class.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (created, std::cmp::Reverse(name(class)))
@@ -64,7 +65,7 @@ fn is_extended(name: &str) -> bool {
     name.starts_with(OF_CLASS) || (!is_native && !name.starts_with("requests."))
 }
 
-/// A resource that a pod asks for, and which nodes name it or have some of it.
+/// A requested resource, nodes that list it, and nodes that have some of it.
 #[derive(Clone, Debug)]
 struct Wanted {
     name: String,
@@ -73,7 +74,7 @@ struct Wanted {
     some: Bits,
 }
 
-/// A claim that has to be made.
+/// A claim to be created.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Made {
     pub(crate) claim: Rc<ResourceClaim>,
@@ -84,7 +85,7 @@ pub(crate) struct Made {
 /// Claims by the resources that nodes lack.
 type ByLack = HashMap<Vec<String>, Option<Rc<Made>>>;
 
-/// Extended resources that a pod asks for.
+/// Extended resources that a pod requests.
 #[derive(Clone, Debug)]
 pub(super) struct Extended {
     wanted: Vec<Wanted>,
@@ -100,7 +101,7 @@ pub(super) struct Extended {
 struct Asking {
     name: String,
     requests: BTreeMap<String, i64>,
-    /// It ends before the others begin.
+    /// An init container that ends before the others begin.
     is_short: bool,
 }
 
@@ -171,10 +172,10 @@ impl Devices {
 }
 
 impl Extended {
-    /// The claim that is made for the pod on a node, if it needs one there.
+    /// Returns the claim to create for the pod on a node, if it needs one there.
     ///
     /// # Errors
-    /// Why it cannot be there.
+    /// The reason it cannot be created there.
     // k8s: filterExtendedResources
     pub(super) fn at(&self, row: u32) -> Result<Option<Rc<Made>>, &'static str> {
         if self.old.is_some() {
@@ -221,15 +222,15 @@ impl Extended {
     }
 }
 
-/// The requests of one resource, of all containers.
+/// Requests of one resource, over all containers.
 struct OfResource<'a> {
     resource: &'a str,
     class: &'a str,
-    /// Of containers that live as long as the pod, by their number: those that end before may use
-    /// them.
+    /// Requests of containers that live as long as the pod, by their number; init containers that
+    /// end before may use the same devices.
     long: Vec<Option<DeviceRequest>>,
     long_mappings: Vec<ContainerExtendedResourceRequest>,
-    /// The greatest of those that end, which all of these use, one after the other.
+    /// The largest request of those init containers, which all of them use, one after the other.
     short: Option<DeviceRequest>,
     short_names: BTreeSet<String>,
     short_mappings: Vec<ContainerExtendedResourceRequest>,

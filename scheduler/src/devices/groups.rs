@@ -62,7 +62,7 @@ pub(super) fn is_it(user: &ResourceClaimConsumerReference, group: &str) -> bool 
     of_kind && user.name == group
 }
 
-/// The group as a user of a claim that a pod names, if that is one of the group's.
+/// Returns the group as consumer of a claim that a pod names, if the claim is the group's.
 // k8s: resourceclaim.go BindTo
 pub(super) fn user(
     group: &PodGroup,

@@ -31,9 +31,9 @@ use crate::watch::{Kind, Thing};
 /// Claims by name, at the newest version that a watch, a list or a write returned.
 pub(crate) type Claims = Rc<RefCell<KnownClaims>>;
 
-/// Upstream's name of a change of a claim.
+/// Upstream's event name of a claim update.
 const CLAIM_UPDATE: &str = "resource.k8s.io/ResourceClaimUpdate";
-/// Of a change of a slice.
+/// Upstream's event name of a slice update.
 const SLICE_UPDATE: &str = "resource.k8s.io/ResourceSliceUpdate";
 /// Taint rules changed; upstream reports it as a change of slices.
 const TAINTED: Event = Event::Other(&[Plugin::DynamicResources], SLICE_UPDATE);
@@ -46,14 +46,14 @@ pub(crate) struct KnownClaims {
     pub(super) of_groups: bool,
 }
 
-/// A version of a claim that was written here, and when: a list may be older than the write.
+/// Version of a claim written here, and the time: a list may be older than the write.
 #[derive(Debug)]
 struct Written {
     version: u64,
     at: SystemTime,
 }
 
-/// How long what was written here outlives a list that does not have it.
+/// How long a written claim outlives a list that does not have the write.
 const WRITTEN_KEPT: Duration = Duration::from_secs(60);
 
 impl Deref for KnownClaims {
@@ -64,16 +64,16 @@ impl Deref for KnownClaims {
     }
 }
 
-/// Devices that a claim is being given.
+/// A pending allocation of a claim.
 #[derive(Debug)]
 struct Given {
     key: ObjectKey,
     allocation: AllocationResult,
-    /// Of how many pods it was decided.
+    /// Number of pods that wait for it.
     pods: usize,
-    /// The number of the cycle of a group in which it was.
+    /// The group cycle in which it was decided, if any.
     cycle: Option<u64>,
-    /// Its own number: a claim may be given devices, lose them, and be given others for another pod.
+    /// Its own number: a claim may be allocated, deallocated, and allocated again for another pod.
     number: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct Devices {
     written: HashMap<ObjectKey, Written>,
     /// Listed versions of claims that were written here just before the list.
     outlived: HashMap<ObjectKey, ResourceClaim>,
-    /// By uid of the claim: decided, and not known to be written.
+    /// Pending allocations by uid of the claim: decided, and not known to be written.
     given: HashMap<String, Given>,
     last_given: u64,
     /// Number of groups decided, and whether a group is being decided now.
@@ -102,14 +102,14 @@ pub struct Devices {
     gates: DeviceGates,
     pub(super) offers: Offers,
     pub(super) classes: BTreeMap<String, Rc<DeviceClass>>,
-    /// Names of classes by the extended resource that they offer.
+    /// Names of classes by extended resource.
     pub(super) extended: BTreeMap<String, String>,
     pub(super) usage: Usage,
     /// Pods with node-allocatable devices.
     pub(crate) users: Users,
     pub(super) selectors: Selectors,
     reachable: HashMap<*const NodeSelector, Reachable>,
-    /// Names by row, of nodes as they were at that count.
+    /// Node names by row, at a node count.
     names: (u64, Rc<[Rc<str>]>),
     pub(super) clock: fn() -> SystemTime,
 }
@@ -146,12 +146,12 @@ fn is_recent(written: &Written, now: SystemTime) -> bool {
     now.duration_since(written.at).is_ok_and(|age| age < WRITTEN_KEPT)
 }
 
-/// The uid of a claim.
+/// Returns the uid of a claim.
 pub(crate) fn uid(claim: &ResourceClaim) -> &str {
     claim.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The devices that a claim has, as far as it says so.
+/// Returns the allocation in a claim's status.
 pub(crate) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()
 }
@@ -177,7 +177,7 @@ impl Devices {
         self.given.contains_key(uid(claim))
     }
 
-    /// Claims may belong to groups of pods.
+    /// Turns DRAWorkloadResourceClaims on.
     pub(crate) fn of_groups(&mut self) {
         self.claims.borrow_mut().of_groups = true;
     }
@@ -198,7 +198,7 @@ impl Devices {
         self.gates.allocatable
     }
 
-    /// A pod is on a node, with what its status says of what its devices take there.
+    /// Records a pod on a node, with the status entries of its node-allocatable devices.
     pub(crate) fn uses(&mut self, uid: &str, pod: &Pod, node: &str) {
         if self.takes_of_nodes() {
             let namespace = key_of(pod);
@@ -206,7 +206,7 @@ impl Devices {
         }
     }
 
-    /// A group is being decided from now on, or no longer.
+    /// Begins or ends the decision of a group.
     pub(crate) fn decides_group(&mut self, is_of_group: bool) {
         self.cycles += 1;
         self.is_of_group = is_of_group;
@@ -216,8 +216,8 @@ impl Devices {
         self.is_of_group.then_some(self.cycles)
     }
 
-    /// The devices that a claim is being given with a pod of the group that is being decided: others
-    /// of the group may use them as well.
+    /// Returns the pending allocation of a claim that was decided in this group cycle: other pods
+    /// of the group may use it too.
     // k8s: dynamicresources.go PreFilter, podGroupStateData
     pub(super) fn shared(&self, claim: &ResourceClaim) -> Option<&AllocationResult> {
         let given = self.given.get(uid(claim))?;
@@ -254,7 +254,7 @@ impl Devices {
         }
     }
 
-    /// Takes a claim, unless a newer one is known.
+    /// Updates a claim, unless a newer version is known.
     // k8s: dynamicresources.go isSchedulableAfterClaimChange
     pub(crate) fn set_claim(&mut self, claim: ResourceClaim) -> Option<Event> {
         let key = key_of(&claim);
@@ -265,8 +265,8 @@ impl Devices {
         self.replace_claim(key, old, claim)
     }
 
-    /// Takes a claim of a list of all claims: it replaces what is known, also by an older version, because
-    /// a restored etcd counts from an earlier number. What was written here a moment ago stays.
+    /// Updates a claim from a full list: it replaces the known version, even with an older one,
+    /// because a restored etcd counts from a lower number. A claim written here a moment ago stays.
     pub(crate) fn set_listed(&mut self, claim: ResourceClaim) -> Option<Event> {
         let key = key_of(&claim);
         let old = self.claim(&key);
@@ -281,8 +281,8 @@ impl Devices {
         }
     }
 
-    /// Takes what lists said of claims that were written here, once that is a while ago and nothing
-    /// newer came: a write that a restored etcd does not have was undone.
+    /// Applies listed versions of claims written here, once that is a while ago and no newer
+    /// version came: a restored etcd has lost the write.
     pub(super) fn end_outlived(&mut self) {
         let is_over = |key: &&ObjectKey| !self.is_written_here(key);
         let over: Vec<ObjectKey> = self.outlived.keys().filter(is_over).cloned().collect();
@@ -335,7 +335,8 @@ impl Devices {
         self.set_claim(claim)
     }
 
-    /// Counts what a claim says that it has, unless it counts as being given already.
+    /// Adds or removes a claim's allocation in the usage, unless a pending allocation counts
+    /// instead.
     fn count(&mut self, claim: &ResourceClaim, is_there: bool) {
         if let Some(allocation) = allocation(claim).filter(|_| !self.is_given(claim)) {
             match is_there {
@@ -370,12 +371,12 @@ impl Devices {
         None
     }
 
-    /// Extended resources that classes offer.
+    /// Returns the extended resources that classes offer.
     pub(crate) fn resources(&self) -> BTreeSet<String> {
         self.extended.keys().cloned().collect()
     }
 
-    /// The names of all objects of a kind.
+    /// Returns the names of all objects of a kind.
     pub(crate) fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
         let unspaced = |name: &String| ObjectKey::new("", name);
         match kind {
@@ -387,7 +388,7 @@ impl Devices {
         }
     }
 
-    /// A claim is being given these devices; the number by which that is taken back.
+    /// Adds a pending allocation of a claim; returns the number by which it is withdrawn.
     // k8s: dra_manager.go SignalClaimPendingAllocation
     pub(crate) fn give(&mut self, claim: &ResourceClaim, allocation: AllocationResult) -> u64 {
         if self.shared(claim).is_some()
@@ -431,7 +432,7 @@ impl Devices {
         claim.iter().for_each(|claim| self.count(claim, true));
     }
 
-    /// Names of nodes by row.
+    /// Returns node names by row.
     pub(super) fn names(&mut self, cluster: &Cluster, nodes: u64) -> Rc<[Rc<str>]> {
         let rows = cluster.view().row_count();
         if self.names.0 != nodes || self.names.1.len() != rows {
@@ -441,7 +442,7 @@ impl Devices {
         Rc::clone(&self.names.1)
     }
 
-    /// Rows of nodes that meet each selector of a slice or a device.
+    /// Returns the rows of nodes that meet each selector of a slice or a device.
     pub(super) fn reachable(
         &mut self,
         cluster: &mut Cluster,
@@ -459,7 +460,7 @@ impl Devices {
             });
             all.insert(at, known);
         }
-        // Those of slices that are gone are forgotten.
+        // Selectors of deleted slices are dropped.
         self.reachable = all;
         self.reachable.iter().map(|(at, known)| (*at, Rc::clone(&known.rows))).collect()
     }
@@ -478,7 +479,7 @@ mod tests {
         static NOW: Cell<SystemTime> = const { Cell::new(SystemTime::UNIX_EPOCH) };
     }
 
-    /// A claim that has this device, or none.
+    /// A claim that has this device allocated, or none.
     fn claim(version: u64, device: Option<&str>) -> ResourceClaim {
         let result = |device| json!({"driver": "d", "pool": "p", "device": device, "request": "r"});
         let devices = device.map(|device| json!({"results": [result(device)]}));

@@ -1,4 +1,4 @@
-//! Attributes that are lists, where the gate says that they may be.
+//! List attributes, behind their feature gate.
 // k8s: structured/internal/allocatortesting/allocator_testing.go, cel/compile_test.go
 
 use serde_json::{Value, json};
@@ -78,7 +78,8 @@ fn devices_that_are_distinct_have_no_value_in_common() {
 #[test]
 fn what_devices_have_in_common_is_not_given_back_with_one_of_them() {
     let attributes = [texts(&["u", "v"]), texts(&["u"]), texts(&["v"]), texts(&["v"])];
-    // `a` and `b` have `u`, and no third device does; `v` is not thought of again before `a` goes.
+    // `a` and `b` share `u`, and no third device has it; `v` is reconsidered only when `a` is
+    // removed.
     let found = get(true, &devices(&attributes), constrained(3, "matchAttribute"));
     assert_eq!(found, "r0=p/c r1=p/a r2=p/d");
     let found = get(true, &devices(&attributes), constrained(2, "matchAttribute"));

@@ -28,7 +28,7 @@ use crate::volumes::Refused;
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceClaimReservedForMaxSize
 const USERS_MAX: usize = 256;
 
-/// Work of reading a claim.
+/// Work units of reading a claim.
 const CLAIM_WORK: u64 = 64;
 /// Label of budget steps spent on reading claims.
 const READING: &str = "reading the pod's claims of devices";
@@ -36,9 +36,9 @@ const READING: &str = "reading the pod's claims of devices";
 /// Limits of the plugin: from the profile, and the budget of the attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceLimits {
-    /// Looking for devices on one node; zero for as long as it takes.
+    /// Time limit of the search on one node; zero for none.
     pub filter: Duration,
-    /// Until a node is ready to use devices.
+    /// Time limit until devices are ready on the node.
     pub binding: Duration,
     /// Budget of the attempt for all nodes.
     pub budget: Rc<AttemptBudget>,
@@ -48,30 +48,30 @@ pub(crate) struct DeviceLimits {
 #[derive(Clone, Debug)]
 pub(super) struct Own {
     pub(super) claim: Rc<ResourceClaim>,
-    /// The devices that it is being given with another pod of the group.
+    /// Its pending allocation, decided with another pod of the group.
     pub(super) shared: Option<AllocationResult>,
     /// The consumer to reserve the claim for, if not the pod itself.
     pub(super) user: Option<ResourceClaimConsumerReference>,
-    /// Where its devices can be used; `None` for everywhere, or where it has none yet.
+    /// Rows on which its devices can be used; `None` for all, or if it is not allocated.
     pub(super) reach: Option<Rc<Bits>>,
     /// Its devices were not made ready.
     pub(super) is_broken: bool,
 }
 
-/// The claims of a pod that has any.
+/// The claims of a pod.
 #[derive(Clone, Debug)]
 pub struct DeviceClaims {
     pub(super) all: Vec<Own>,
-    /// Those of them without devices.
+    /// Claims not yet allocated.
     pub(super) wanted: Vec<Rc<ResourceClaim>>,
-    /// Extended resources that it asks for and that classes offer.
+    /// Extended resources of device classes that the pod requests.
     pub(super) extended: Option<Extended>,
     pub(super) names: Rc<[Rc<str>]>,
     pub(super) reachable: Rc<HashMap<*const NodeSelector, Rc<Bits>>>,
     pub(super) limits: DeviceLimits,
     /// The pod.
     pub(super) uid: String,
-    /// The same, where devices take of their nodes.
+    /// The pod's state for node-allocatable devices, if their gate is on.
     pub(super) sharer: Option<Rc<Sharer>>,
     /// Results so far.
     pub(super) memory: RefCell<Memory>,
@@ -108,21 +108,21 @@ fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, boo
     }
 }
 
-/// The claims of a pod, in its order.
+/// Returns the claims of a pod, in its order.
 ///
 /// # Errors
-/// When one is not there, or is no longer or not its.
+/// A claim does not exist, is being deleted, or belongs to another pod.
 // k8s: dynamicresources.go foreachPodResourceClaim
 pub(crate) fn claims_of(pod: &Pod, known: &Claims) -> Result<Vec<Rc<ResourceClaim>>, String> {
     let all = named_claims_of(pod, known, &AttemptBudget::unlimited())?;
     Ok(all.into_iter().map(|(_, claim)| claim).collect())
 }
 
-/// A claim as a pod names it, and it.
+/// The pod's entry for a claim, and the claim.
 type NamedClaim<'a> = (&'a PodResourceClaim, Rc<ResourceClaim>);
 
-/// The claims of a pod by its names for them, each of which is paid for: a claim that has several names
-/// is there as often, as upstream has it.
+/// Returns the claims of a pod by its names for them, charging for each: a claim with several names
+/// is listed several times, as upstream does.
 fn named_claims_of<'a>(
     pod: &'a Pod,
     known: &Claims,

@@ -43,10 +43,10 @@ pub(crate) mod users;
 /// Feature gates of DRA that are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceGates {
-    /// Rules that taint devices count (DRADeviceTaintRules).
+    /// DeviceTaintRules apply (DRADeviceTaintRules).
     pub taint_rules: bool,
-    /// Attributes may have several values (DRAListTypeAttributes).
+    /// Attributes may be lists (DRAListTypeAttributes).
     pub lists: bool,
-    /// Devices may take of the allocatable resources of their node (DRANodeAllocatableResources).
+    /// Devices may take allocatable resources of their node (DRANodeAllocatableResources).
     pub allocatable: bool,
 }

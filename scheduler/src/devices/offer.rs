@@ -21,7 +21,7 @@ use super::cel::{self, Map, Value, Version};
 use super::request::Request;
 use super::rules::{Rule, Rules};
 
-/// A device among all devices.
+/// Identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DeviceId {
     pub(crate) driver: Rc<str>,
@@ -38,13 +38,13 @@ impl fmt::Display for DeviceId {
 /// Counters by name.
 pub(super) type Counters = BTreeMap<String, Amount>;
 
-/// Where devices can be used.
+/// Nodes on which devices can be used.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reach {
     Node(String),
     Everywhere,
     Nodes(Rc<NodeSelector>),
-    /// Each device says it.
+    /// The nodes are defined by each device.
     PerDevice,
     /// By a field that this version does not know: no node.
     Nowhere,
@@ -87,21 +87,21 @@ pub(crate) struct Slice {
     pub(super) driver: Rc<str>,
     pub(super) pool: Rc<str>,
     pub(super) generation: i64,
-    /// How many slices the pool has in this generation.
+    /// Number of slices of the pool in this generation.
     pub(super) count: i64,
     pub(super) reach: Reach,
-    /// Sets of counters, in a slice that has these instead of devices.
+    /// Counter sets, in a slice that has these instead of devices.
     pub(super) shared: Vec<(String, Counters)>,
     pub(super) devices: Vec<Device>,
-    /// Resources of nodes that its devices take.
+    /// Node resources that its devices take.
     pub(super) takes: BTreeSet<String>,
 }
 
-/// A state of a device, unlike any other since the program started: what was found of it holds for as
-/// long as the device has this number.
+/// Number of a device's version, unique since the program started: a cached result is valid as long
+/// as the device has this number.
 pub(super) type DeviceNumber = u64;
 
-/// The next one. Devices of a slice follow each other.
+/// The next number. Devices of a slice have consecutive numbers.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 /// A device.
@@ -109,7 +109,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 pub(super) struct Device {
     pub(super) number: DeviceNumber,
     pub(super) id: DeviceId,
-    /// Where it can be used, as far as it is the device that says it.
+    /// Nodes on which it can be used, if the device defines them.
     pub(super) reach: Reach,
     pub(super) attributes: BTreeMap<String, DeviceAttribute>,
     pub(super) capacity: BTreeMap<String, Capacity>,
@@ -122,15 +122,15 @@ pub(super) struct Device {
     pub(super) binds_to_node: bool,
     pub(super) conditions: Option<Vec<String>>,
     pub(super) failures: Option<Vec<String>>,
-    /// Several claims may have parts of it.
+    /// Several claims may use parts of it.
     pub(super) is_shareable: bool,
     /// Amounts that it takes from the node.
     pub(super) takes: Takes,
-    /// As selectors see it, or why they cannot.
+    /// CEL value of the device, or the error of building it.
     pub(super) value: Result<Value, String>,
 }
 
-/// How much of something a device has, and how much of it may be asked for.
+/// A capacity of a device, and the amounts that may be requested.
 #[derive(Clone, Debug)]
 pub(super) struct Capacity {
     pub(super) value: Amount,
@@ -141,12 +141,12 @@ pub(super) struct Capacity {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Policy {
     pub(super) default: Option<Amount>,
-    /// Least, most and step.
+    /// Minimum, maximum and step.
     pub(super) range: Option<(Amount, Option<Amount>, Option<Amount>)>,
     pub(super) values: Vec<Amount>,
 }
 
-/// A quantity of the API; what it let through is one.
+/// Parses a quantity, which the API server has validated.
 pub(super) fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or_default()
 }
@@ -187,7 +187,7 @@ impl Slice {
         }
     }
 
-    /// Selectors of nodes that it has itself, and its devices have.
+    /// Returns the node selectors of the slice and of its devices.
     pub(super) fn selectors(&self) -> impl Iterator<Item = &Rc<NodeSelector>> {
         let all = std::iter::once(&self.reach).chain(self.devices.iter().map(|d| &d.reach));
         all.filter_map(|reach| match reach {
@@ -238,7 +238,7 @@ impl Device {
         request.is_kept_off(self.taints.iter().chain(ruled))
     }
 
-    /// An attribute by its full name, which of the driver's own ones is its domain and their name.
+    /// Returns an attribute by its full name; an attribute without domain has the driver as domain.
     // k8s: structured/internal/incubating/allocator_incubating.go lookupAttribute
     pub(super) fn attribute(&self, name: &str) -> Option<&DeviceAttribute> {
         let own = || {
@@ -301,7 +301,7 @@ fn version(text: &str) -> Result<Value, String> {
     Ok(Value::Version(Rc::new(version)))
 }
 
-/// The values of an attribute that is a list.
+/// Returns the values of a list attribute.
 fn list(attribute: &DeviceAttribute) -> Option<Result<Vec<Value>, String>> {
     Some(match attribute {
         DeviceAttribute { ints: Some(all), .. } => {
@@ -335,18 +335,18 @@ fn by_domain(all: Vec<(String, Value)>, driver: &str) -> Value {
     map(Map::of(domains).or(map(Map::default())))
 }
 
-/// All slices, as nodes see them.
+/// All slices, indexed by node.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     all: BTreeMap<String, Rc<Slice>>,
-    /// Names of those of single nodes, and of the others.
+    /// Names of slices of single nodes, and of the others.
     by_node: HashMap<String, Vec<String>>,
     others: Vec<String>,
     rules: Rules,
 }
 
 impl Offers {
-    /// A slice is as it is now.
+    /// Adds or updates a slice. Returns true if it is new.
     pub(crate) fn set(&mut self, mut slice: Slice) -> bool {
         slice.devices.iter_mut().for_each(|device| device.ruled = self.rules.taints(&device.id));
         let is_new = !self.all.contains_key(&slice.name);
@@ -391,7 +391,7 @@ impl Offers {
         has_changed
     }
 
-    /// The names of all rules.
+    /// Returns the names of all rules.
     pub(super) fn rules(&self) -> impl Iterator<Item = &String> {
         self.rules.names()
     }
@@ -405,7 +405,7 @@ impl Offers {
         }
     }
 
-    /// The names of all.
+    /// Returns the names of all slices.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.all.keys()
     }
@@ -415,7 +415,7 @@ impl Offers {
         self.all.values()
     }
 
-    /// Those that may have devices for a node.
+    /// Returns the slices that may have devices for a node.
     pub(super) fn near<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Rc<Slice>> {
         let own = self.by_node.get(node).into_iter().flatten();
         own.chain(&self.others).filter_map(|name| self.all.get(name))

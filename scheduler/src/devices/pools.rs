@@ -1,7 +1,7 @@
 //! The pools that have devices for a node.
 //!
-//! Input: slices, a node. Output: pools in the order in which devices are taken from them; what is
-//! being replaced or contradicts itself is marked. Owner: pure functions. Bounds: the slices.
+//! Input: slices, a node. Output: pools in the order in which devices are allocated; incomplete and
+//! invalid pools are marked. Owner: pure functions. Bounds: the slices.
 // k8s: structured/internal/incubating/pools_incubating.go
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// One of which nothing can be taken.
+    /// A pool without usable devices.
     fn unusable(id: PoolId, state: State) -> Self {
         Self { id, state, near: Vec::new(), far: Vec::new(), counters: BTreeMap::new() }
     }
@@ -80,7 +80,7 @@ pub(super) fn pools(offers: &Offers, place: &dyn Place) -> Vec<Pool> {
 }
 
 fn is_near(slice: &Slice, place: &dyn Place) -> bool {
-    // Counters count wherever the devices are that take of them.
+    // Counters apply wherever the devices that consume them are.
     let per_device = || slice.devices.iter().any(|device| device.reach.is(place));
     !slice.shared.is_empty()
         || match &slice.reach {
@@ -89,7 +89,7 @@ fn is_near(slice: &Slice, place: &dyn Place) -> bool {
         }
 }
 
-/// A pool of these slices; `None` where a newer generation replaces them.
+/// Builds a pool from these slices; `None` if a newer generation replaces them.
 fn pool(offers: &Offers, id: PoolId, mut near: Vec<Rc<Slice>>) -> Option<Pool> {
     let (generation, count) = (near[0].generation, near[0].count);
     near.sort_by(|a, b| a.name.cmp(&b.name));
@@ -97,7 +97,7 @@ fn pool(offers: &Offers, id: PoolId, mut near: Vec<Rc<Slice>>) -> Option<Pool> {
     if has(&near) {
         return Some(built(id, near, Vec::new()));
     }
-    // The others may be for other nodes only.
+    // The pool's other slices may be for other nodes only.
     let is_of = |slice: &&Rc<Slice>| slice.driver == id.driver && slice.pool == id.pool;
     let all: Vec<&Rc<Slice>> = offers.all().filter(is_of).collect();
     if all.iter().any(|slice| slice.generation > generation) {

@@ -11,14 +11,14 @@ use k8s_openapi::api::resource::v1::{
 
 use super::known::allocation;
 
-/// How far devices are.
+/// Progress of preparing devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
     Waits,
     /// The driver reported a failure condition.
     Failed(String),
-    /// The claim is there no more, or its devices are not.
+    /// The claim or its allocation no longer exists.
     Gone(String),
 }
 
@@ -27,7 +27,7 @@ fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocati
     devices.into_iter().flat_map(|devices| devices.results.iter().flatten())
 }
 
-/// Conditions of a device that have to be true first.
+/// Returns the binding conditions of a device.
 fn conditions(device: &DeviceRequestAllocationResult) -> &[String] {
     device.binding_conditions.as_deref().unwrap_or_default()
 }
@@ -37,7 +37,7 @@ pub(crate) fn has_conditions(claim: &ResourceClaim) -> bool {
     results(claim).any(|device| !conditions(device).is_empty())
 }
 
-/// The driver of each device of a claim, and whether the device has conditions.
+/// Returns the driver of each device of a claim, and true if the device has binding conditions.
 pub(crate) fn drivers(claim: &ResourceClaim) -> impl Iterator<Item = (String, bool)> {
     results(claim).map(|device| (device.driver.clone(), !conditions(device).is_empty()))
 }

@@ -1,6 +1,6 @@
-//! Requests of a claim, and alternatives of a request, as one thing.
+//! Requests of a claim, and alternatives of a request, as one type.
 //!
-//! Input: claims of the API. Output: what one request or alternative asks for. Owner: pure
+//! Input: claims of the API. Output: the fields of one request or alternative. Owner: pure
 //! functions.
 
 use k8s_openapi::api::resource::v1::{
@@ -12,7 +12,7 @@ use k8s_openapi::api::resource::v1::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) name: &'a str,
-    /// The request that this is an alternative of.
+    /// The request of which this is an alternative.
     pub(super) parent: Option<&'a str>,
     pub(super) class: &'a str,
     pub(super) mode: &'a str,
@@ -24,9 +24,9 @@ pub(super) struct Request<'a> {
     pub(super) capacity: Option<&'a CapacityRequirements>,
 }
 
-/// Devices that are counted.
+/// Allocation mode: a number of devices.
 pub(super) const EXACT: &str = "ExactCount";
-/// All devices that fit.
+/// Allocation mode: all devices that fit.
 pub(super) const ALL: &str = "All";
 
 impl<'a> Request<'a> {
@@ -58,7 +58,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The alternatives of a request, best first; the request itself where it has none.
+    /// Returns the alternatives of a request, best first; the request itself if it has none.
     pub(super) fn all(request: &'a DeviceRequest) -> Vec<Self> {
         let subs = request.first_available.iter().flatten();
         let subs: Vec<Self> = subs.map(|sub| Self::alternative(request, sub)).collect();
@@ -74,7 +74,7 @@ impl<'a> Request<'a> {
         format!("{}{}", parent.unwrap_or_default(), self.name)
     }
 
-    /// The name of the request, and of the alternative.
+    /// Returns the name of the request, and of the alternative.
     pub(super) fn names(&self) -> (&'a str, Option<&'a str>) {
         self.parent.map_or((self.name, None), |parent| (parent, Some(self.name)))
     }
@@ -111,12 +111,12 @@ pub(super) fn asked(claim: &ResourceClaim) -> Option<&DeviceClaim> {
     claim.spec.devices.as_ref()
 }
 
-/// The requests of a claim.
+/// Returns the requests of a claim.
 pub(super) fn requests(claim: &ResourceClaim) -> &[DeviceRequest] {
     asked(claim).and_then(|asked| asked.requests.as_deref()).unwrap_or_default()
 }
 
-/// Namespace and name of a claim.
+/// Returns namespace and name of a claim.
 pub(crate) fn name(claim: &ResourceClaim) -> String {
     let part = |text: &Option<String>| text.clone().unwrap_or_default();
     let (namespace, name) = (part(&claim.metadata.namespace), part(&claim.metadata.name));

@@ -33,7 +33,7 @@ use crate::cycle::Reserve;
 
 /// Highest score of a node.
 const SCORE_MAX: i64 = 100;
-/// Why a node is rejected that claims with devices cannot be used on.
+/// Reason for a node on which an allocated claim cannot be used.
 const UNAVAILABLE: &str = "resourceclaim not available on the node";
 /// Most alternatives of a request.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go FirstAvailableDeviceRequestMaxSize
@@ -42,7 +42,7 @@ const ALTERNATIVES_MAX: usize = 8;
 /// Devices that claims get on a node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
-    /// Devices for the claims that want some, in their order.
+    /// Allocations for the claims that need one, in their order.
     pub(super) devices: Vec<AllocationResult>,
     /// The claim to create for extended resources; its devices come last.
     pub(super) extended: Option<Rc<Made>>,
@@ -50,13 +50,13 @@ pub(crate) struct Given {
     pub(crate) share: Option<Rc<Share>>,
 }
 
-/// A node that has the devices.
+/// A node on which the claims can be allocated.
 #[derive(Clone, Debug)]
 struct Seen {
-    /// How good they are.
+    /// Score of the devices.
     score: i64,
     share: Option<Rc<Share>>,
-    /// Devices that claims have already are no good there.
+    /// Claims already allocated cannot be used there.
     is_unavailable: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Memory {
     error: Option<String>,
 }
 
-/// The claims of a pod among devices as they are.
+/// The claims of a pod, with the current devices.
 #[derive(Clone, Copy)]
 pub struct OfDevices<'a> {
     devices: &'a Devices,
@@ -108,7 +108,7 @@ fn rejected(reason: &str) -> Status {
 }
 
 impl DeviceClaims {
-    /// The same as a plugin.
+    /// Returns the claims as a row plugin.
     pub fn among<'a>(&'a self, devices: &'a Devices) -> OfDevices<'a> {
         OfDevices { devices, claims: self }
     }
@@ -123,7 +123,7 @@ impl DeviceClaims {
         self.memory.borrow_mut().unavailable.clear();
     }
 
-    /// The claims with the devices that they are to be given, where they have none.
+    /// Returns all claims, with the new allocation of those that have none.
     pub(crate) fn with(&self, given: &Given) -> Vec<(Rc<ResourceClaim>, Option<AllocationResult>)> {
         let mut given = given.devices.iter();
         let mut one = |own: &Own| match (&own.shared, allocation(&own.claim)) {
@@ -155,7 +155,7 @@ impl DeviceClaims {
     pub(crate) fn to_give_back(&self) -> Option<Rc<ResourceClaim>> {
         let old = || self.extended.as_ref()?.old.clone();
         let memory = self.memory.borrow();
-        // One that has devices only for now has nothing to give.
+        // A pending allocation cannot be deallocated.
         let all = memory.unavailable.iter().map(|at| &self.all[*at]);
         let mut all = all.filter(|own| own.shared.is_none()).map(|own| &own.claim);
         let is_free = |claim: &&Rc<ResourceClaim>| {
@@ -171,8 +171,8 @@ impl DeviceClaims {
 }
 
 impl OfDevices<'_> {
-    /// Why a node is rejected that some pods have left, if it is; by `lack` where too little is left of the
-    /// node itself. No claim is given back for it: preemption may be only trying.
+    /// Returns the rejection of a node from which some pods were removed; `lack` checks the node's
+    /// own resources. No claim is deallocated for it, because this may be a dry run.
     // k8s: default_plugins.go applyDynamicResources, whose PostFilter is before that of DefaultPreemption
     fn rejection(
         &self,
@@ -198,7 +198,7 @@ impl OfDevices<'_> {
         lacks.or_else(|| seen.is_unavailable.then(|| rejected(UNAVAILABLE)))
     }
 
-    /// Why it is once these pods have gone from there.
+    /// Returns the rejection of a node without these pods.
     pub(crate) fn rejection_without(
         &self,
         cluster: &Cluster,
@@ -219,7 +219,7 @@ impl OfDevices<'_> {
         Ok(Seen { score, share: given.share, is_unavailable })
     }
 
-    /// The devices of the claims that want some on a node.
+    /// Allocates the claims that need devices on a node.
     pub(crate) fn at(&self, row: u32) -> Found {
         let given = self.get(row)?;
         match self.unavailable(row).next() {
@@ -241,13 +241,13 @@ impl OfDevices<'_> {
         Ok(Given { share, ..given })
     }
 
-    /// The claim that is made there for extended resources.
+    /// Returns the claim to create there for extended resources.
     fn made(&self, row: u32) -> Result<Option<Rc<Made>>, Status> {
         let extended = self.claims.extended.as_ref();
         extended.map_or(Ok(None), |extended| extended.at(row).map_err(rejected))
     }
 
-    /// Why a claim with devices that take of their node cannot be used there: other pods use it.
+    /// Returns a rejection if another pod uses a claim with node-allocatable devices there.
     fn used_by_others(&self, row: u32, is_gone: impl Fn(&str) -> bool) -> Option<Status> {
         if !self.devices.takes_of_nodes() {
             return None;
@@ -327,7 +327,7 @@ impl OfDevices<'_> {
         Err(self.fails(&error))
     }
 
-    /// How good the alternatives are that a node's devices are of: the earlier, the better.
+    /// Scores the chosen alternatives: earlier ones are better.
     // k8s: dynamicresources.go computeScore
     fn raw_score(&self, given: &Given) -> i64 {
         if self.claims.wanted.is_empty() {
@@ -351,7 +351,7 @@ impl OfDevices<'_> {
     }
 }
 
-/// A random name: of a part of a device, or of a claim that is not made yet.
+/// Returns a random uuid, for a part of a device, or for a claim not created yet.
 pub(super) fn uuid() -> String {
     use std::hash::{BuildHasher as _, RandomState};
     let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Devices that rules taint.
+//! DeviceTaintRules.
 
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use serde_json::{Value, json};

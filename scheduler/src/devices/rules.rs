@@ -1,7 +1,7 @@
-//! Rules that taint devices: an administrator's, beside the taints that drivers give their own.
+//! DeviceTaintRules: taints set by administrators, in addition to those of drivers.
 //!
 //! Input: DeviceTaintRules of the API. Output: the taints of a device. Owner: the offers; pure.
-//! Bounds: what the API has. Followed only behind the gate DRADeviceTaintRules.
+//! Bounds: the rules of the API. Watched only behind the gate DRADeviceTaintRules.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/resourceslice/tracker/tracker.go
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl From<LeanRule> for DeviceTaintRule {
     }
 }
 
-/// A rule: what it says of the devices that it selects, which without any selector are all.
+/// A rule: its taint, and the devices that it selects (all, if it has no selector).
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     driver: Option<String>,
@@ -81,7 +81,7 @@ impl Rule {
 pub(super) struct Rules(BTreeMap<String, Rule>);
 
 impl Rules {
-    /// A rule is as it is now, or gone; as it was.
+    /// Adds, replaces or removes a rule; returns the old one.
     pub(super) fn set(&mut self, name: &str, rule: Option<Rule>) -> Option<Rule> {
         match rule {
             Some(rule) => self.0.insert(name.to_owned(), rule),
@@ -89,7 +89,7 @@ impl Rules {
         }
     }
 
-    /// The names of all.
+    /// Returns the names of all rules.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
     }

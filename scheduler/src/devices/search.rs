@@ -1,10 +1,9 @@
-//! The search for devices that go together.
+//! Depth-first search for devices that satisfy all requests and constraints.
 //!
-//! Requests are served one after the other, each device of a request from where the one before it
-//! was found: the first full solution wins, as upstream's does, and what is tried in which order is
-//! upstream's too.
-//! Input: what claims ask for, pools. Output: the devices of each claim. Owner: one allocation.
-//! Bounds: exhaustive; [`World::is_late`] and the budget of the attempt end it.
+//! Requests are served one after the other, each device of a request starting where the previous
+//! one was found: the first full solution wins, in the same order as upstream. Input: requests of
+//! claims, pools. Output: the devices of each claim. Owner: one allocation. Bounds: exhaustive;
+//! [`World::is_late`] and the budget of the attempt end it.
 // k8s: structured/internal/incubating/allocator_incubating.go allocateOne, allocateDevice
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,14 +23,14 @@ use super::request::{ALL, Request, name};
 use super::selectors::Origin;
 use super::usage::Parts;
 
-/// Steps between two looks at the time of the node.
+/// Steps between two checks of the node's time limit.
 const STEPS_UNSEEN: u64 = 64;
 /// Work of a step.
 const STEP_WORK: u64 = 32;
 /// Label of budget steps spent on the search.
 pub(super) const SEARCHING: &str = "searching for devices";
 
-/// A request, or an alternative of one, of a claim.
+/// Index of a request, or of an alternative of one, of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) claim: usize,
@@ -39,7 +38,7 @@ pub(super) struct Key {
     pub(super) sub: usize,
 }
 
-/// Where a device is: by its numbers, in the order in which devices are tried.
+/// Index of a device, in the order in which devices are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Spot {
     pub(super) pool: usize,
@@ -57,7 +56,7 @@ pub(super) struct Asked<'a> {
     pub(super) all: Vec<Spot>,
 }
 
-/// A device that a request has.
+/// A device chosen for a request.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen {
     pub(super) key: Key,
@@ -66,7 +65,7 @@ pub(super) struct Chosen {
     pub(super) part: Option<Counters>,
 }
 
-/// Why the search ends without an answer.
+/// Reason why the search ends without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The claim would have too many devices whatever is tried next.
@@ -83,13 +82,14 @@ impl From<String> for Stop {
     }
 }
 
-/// Something that was begun and waits for what comes behind it.
+/// An open step, which waits for the result of the steps after it.
 enum Open {
-    /// A claim has its devices.
+    /// All requests of a claim have their devices.
     Claim(usize),
-    /// This alternative of a request is being tried; those before it might all have had too many devices.
+    /// This alternative of a request is being tried; `all_too_many` says if all earlier ones
+    /// exceeded the limit of devices.
     Alternative { key: Key, all_too_many: bool },
-    /// A request has the device of this number; the next to be tried instead, if any may.
+    /// A request has the device of this number; `next` is the next device to try instead.
     Device { key: Key, number: usize, next: Option<Spot> },
 }
 
@@ -97,11 +97,11 @@ enum Open {
 enum Next {
     /// A request of a claim.
     Request(usize, usize),
-    /// The device of this number, which is not before the spot.
+    /// Find the device of this number, at the spot or later.
     Device(Key, usize, Spot),
-    /// Another device in the place of one that led nowhere.
+    /// Replace a device that led to no solution.
     Other(Key, usize, Spot),
-    /// Back to what is open, with what was found.
+    /// Return to the open steps with a result.
     Back(Result<bool, Stop>),
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Search<'a> {
     /// Claims that get the device in this search.
     giving: HashMap<DeviceId, BTreeSet<usize>>,
     parts: HashMap<DeviceId, Parts>,
-    /// Counters of pools before this search, and what it takes of them.
+    /// Counters of pools before this search, and the amounts that it takes.
     left: HashMap<usize, PoolCounters>,
     taken: HashMap<usize, PoolCounters>,
     steps: u64,
@@ -196,7 +196,7 @@ impl<'a> Search<'a> {
         Next::Device(key, 0, Spot::default())
     }
 
-    /// Finds the device of this number for a request; none is before `from`.
+    /// Finds the device of this number for a request, at `from` or later.
     fn device_of(
         &mut self,
         key: Key,
@@ -228,7 +228,7 @@ impl<'a> Search<'a> {
         Ok(Next::Device(key, number + 1, Spot::default()))
     }
 
-    /// Takes the first device that can be had.
+    /// Takes the first device that fits.
     fn search_from(
         &mut self,
         key: Key,
@@ -258,10 +258,10 @@ impl<'a> Search<'a> {
         Ok(Next::Back(Ok(false)))
     }
 
-    /// Where to go on, what came behind an open end being known.
+    /// Continues from an open step, with the result of the steps after it.
     fn back(&mut self, at: Open, found: Result<bool, Stop>, open: &mut Vec<Open>) -> Next {
         match (at, found) {
-            // With other devices for the claims before it, it may need fewer.
+            // Other devices for the claims before it may lower its number.
             (Open::Claim(claim), Err(Stop::TooMany)) if claim + 1 < self.requests.len() => {
                 Next::Back(Ok(false))
             }
@@ -291,7 +291,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Counts a step; ends the search when it has taken too long.
+    /// Counts a step; ends the search at the time limit.
     pub(super) fn pace(&mut self) -> Result<(), Stop> {
         self.steps += 1;
         self.world.budget.pay(STEP_WORK, SEARCHING).map_err(Stop::Exhausted)?;
@@ -357,7 +357,7 @@ impl<'a> Search<'a> {
         capacity::is_left(asked.request.capacity, &device.capacity, used)
     }
 
-    /// Takes a device for a request, if nothing is against it.
+    /// Takes a device for a request if it fits.
     fn take(&mut self, key: Key, spot: Spot) -> Result<bool, Stop> {
         let asked = Rc::clone(&self.requests[key.claim][key.request][key.sub]);
         let (slice, request) = (Rc::clone(self.slice(spot)), asked.request);
@@ -375,7 +375,7 @@ impl<'a> Search<'a> {
             if request.mode != ALL {
                 return Ok(false);
             }
-            // A claim that wants all of them and does not want them together makes no sense.
+            // A claim that requests all devices with a constraint they cannot meet is an error.
             let (claim, request) = (name(&self.claims[key.claim]), request.name);
             return Err(Stop::Error(format!(
                 "claim {claim}, request {request}: cannot add device {} because a claim \
@@ -402,7 +402,7 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// Gives up the last device of a claim.
+    /// Removes the last device of a claim.
     fn give_back(&mut self, key: Key) {
         let Some(Chosen { spot, part, .. }) = self.results[key.claim].pop() else { return };
         let slice = Rc::clone(self.slice(spot));
@@ -433,8 +433,8 @@ impl<'a> Search<'a> {
         !device.consumes.is_empty() && !is_shared
     }
 
-    /// Takes what a device needs of its pool's counters, if it is left. Upstream has one account
-    /// for pools of the same name, whatever their drivers; here each has its own.
+    /// Takes a device's amounts from its pool's counters, if enough is left. Upstream has one
+    /// account for pools of the same name, whatever their drivers; here each has its own.
     // k8s: allocator_incubating.go checkAvailableCounters
     fn take_counters(&mut self, pool: usize, device: &Device) -> bool {
         if !self.counts(device) {
@@ -459,7 +459,7 @@ impl<'a> Search<'a> {
     }
 
     fn give_counters_back(&mut self, pool: usize, device: &Device) {
-        // Asked after it was given up, so that the first of several parts gives them back.
+        // Checked after the removal, so that the first of several parts returns the counters.
         if !self.counts(device) {
             return;
         }

@@ -1,11 +1,11 @@
-//! Expressions that were read once, and what they said of devices.
+//! Cache of compiled CEL selectors and of their results by device.
 //!
-//! Input: the text of selectors, and of which namespace they are. Output: what they say of a device. An
-//! answer depends on the expression and the device alone: it is kept, so that neither another node nor
-//! the next attempt pays for it again, and an attempt that spent its budget gets further at its next
-//! try. Owner: the devices. Bounds: a namespace has [`OF_NAMESPACE`] expressions of
-//! [`TEXT_OF_NAMESPACE`] bytes, all have `KEPT_MAX` of `TEXT_MAX`, and answers take `BLOCKS_MAX` words.
-//! A namespace that is over its share loses its own oldest one, so that none drives out another's.
+//! Input: selector texts with their namespace. Output: results for devices. A result depends on the
+//! expression and the device alone: it is cached, so that neither another node nor the next attempt
+//! pays for it again, and an attempt that exhausted its budget gets further next time. Owner: the
+//! devices. Bounds: a namespace has [`OF_NAMESPACE`] expressions of [`TEXT_OF_NAMESPACE`] bytes,
+//! all have `KEPT_MAX` of `TEXT_MAX`, and results take `BLOCKS_MAX` words. A namespace over its
+//! share loses its own oldest expression, so that none evicts another's.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/cache.go
 
 use std::cell::{Cell, RefCell};
@@ -18,35 +18,35 @@ use super::cel::{Limits, Patterns, Selector, Unanswered};
 use super::offer::{Device, DeviceNumber};
 use super::search::Stop;
 
-/// Expressions of a namespace that are kept; those of classes have a share like one.
+/// Cached expressions of a namespace; those of classes share one such quota.
 const OF_NAMESPACE: usize = 64;
 /// Bytes of their texts.
 const TEXT_OF_NAMESPACE: usize = 1 << 16;
-/// Expressions that are kept.
+/// Cached expressions in all.
 const KEPT_MAX: usize = 2_048;
-/// Bytes of their texts; what is read of a text may be a hundred times as large.
+/// Bytes of their texts; a compiled text may be a hundred times as large.
 const TEXT_MAX: usize = 1 << 19;
-/// Words of 64 bits with the answers for 32 devices each.
+/// Words of 64 bits with the results for 32 devices each.
 const BLOCKS_MAX: usize = 1 << 17;
-/// Errors of an expression that are kept.
+/// Cached errors of an expression.
 const ERRORS_MAX: usize = 16;
-/// Longest error that is kept, in bytes.
+/// Longest cached error, in bytes.
 const ERROR_BYTES: usize = 1 << 12;
-/// Work of reading a byte of an expression.
+/// Work units of compiling a byte of an expression.
 const READ_WORK: u64 = 100;
 /// Label of budget steps spent on compiling.
 const COMPILING: &str = "compiling CEL expressions";
 
-/// An expression, and what it said.
+/// An expression with its results.
 #[derive(Debug)]
 struct Known {
     selector: Result<Selector, String>,
-    /// When it was used last, in uses of all.
+    /// Time of the last use, in uses of all expressions.
     used: Cell<u64>,
     answers: RefCell<Answers>,
 }
 
-/// Answers by the number of the device: two bits each, devices of a slice side by side.
+/// Results by the number of the device: two bits each, devices of a slice side by side.
 #[derive(Debug, Default)]
 struct Answers {
     blocks: HashMap<u64, u64>,
@@ -98,9 +98,9 @@ pub(crate) struct Selectors {
     lists: bool,
 }
 
-/// Where selectors are from.
+/// Origin of selectors.
 pub(super) struct Origin<'a> {
-    /// The namespace of the claim; none for a class.
+    /// The namespace of the claim; empty for a class.
     pub(super) namespace: &'a str,
     /// Subject of error messages.
     pub(super) whose: &'a dyn Fn() -> String,
@@ -155,14 +155,14 @@ impl Selectors {
                 || known.values().map(bytes).sum::<usize>() > TEXT_MAX
         };
         while is_over(&known) {
-            // The largest share gives way.
+            // The largest share loses an expression.
             let Some(largest) = known.values_mut().max_by_key(|share| bytes(share)) else { break };
             drop_oldest(largest);
             known.retain(|_, share| !share.is_empty());
         }
     }
 
-    /// Keeps an answer; once there are too many, the expression that was used longest ago loses its own.
+    /// Caches a result; over the limit, the least recently used expression loses its results.
     fn remember(&self, of: &Known, device: DeviceNumber, answer: &Result<bool, String>) {
         of.answers.borrow_mut().put(device, answer);
         if !device.is_multiple_of(OF_BLOCK) {

@@ -1,4 +1,4 @@
-//! Allocations by the cases that upstream's allocator is tested with.
+//! Allocations, by the cases of upstream's allocator tests.
 // k8s: structured/internal/allocatortesting/allocator_testing.go
 
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ pub(super) fn selected(
     bounded(selectors, offered, claims, Limits { budget, is_late })
 }
 
-/// The same within limits.
+/// Allocates within limits.
 fn bounded(
     selectors: &Selectors,
     (offers, usage): (&Offers, &Usage),
@@ -123,7 +123,7 @@ fn bounded(
     allocate(world, &Here("n"), &claims, &mut || "share".to_owned())
 }
 
-/// Results in short: request, pool and device, claims apart.
+/// Shortens results: request, pool and device, by claim.
 pub(super) fn short(found: &Result<Vec<AllocationResult>, Failure>) -> String {
     let one = |allocation: &AllocationResult| {
         let devices = allocation.devices.as_ref().expect("devices");
@@ -620,7 +620,7 @@ fn a_search_that_takes_too_long_ends() {
     let mut offers = Offers::default();
     let devices: Vec<Value> = (0..40).map(odd).collect();
     offers.set(Slice::read(&read(own("p", json!(devices))), false));
-    // Twenty of forty in every combination.
+    // All combinations of twenty of forty devices.
     let claims = vec![claim(
         "claim",
         json!({"requests": [exactly("r", json!({"count": 20})),

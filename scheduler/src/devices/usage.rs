@@ -14,7 +14,7 @@ use super::offer::{Counters, DeviceId, amount};
 /// Allocated devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
-    /// How many claims have a device for themselves: more than one only by mistake.
+    /// Number of claims in exclusive use of a device: more than one only by mistake.
     whole: HashMap<DeviceId, usize>,
     parts: HashMap<DeviceId, Parts>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// One claim more has these.
+    /// Adds a claim's parts.
     pub(super) fn add(&mut self, used: &BTreeMap<String, Amount>) {
         self.claims += 1;
         for (name, amount) in used {
@@ -48,7 +48,7 @@ impl Parts {
     }
 }
 
-/// The devices of an allocation that are its own: not those that it only watches over.
+/// Returns the devices that an allocation uses: not those of admin access.
 pub(super) fn results(
     allocation: &AllocationResult,
 ) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
@@ -80,7 +80,7 @@ impl Usage {
         }
     }
 
-    /// A claim has these no longer.
+    /// Removes an allocation.
     pub(crate) fn remove(&mut self, allocation: &AllocationResult) {
         for result in results(allocation) {
             let id = id(result);

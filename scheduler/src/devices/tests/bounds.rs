@@ -9,7 +9,7 @@ fn selects(text: &str, mut more: Value) -> Value {
     exactly("r", more)
 }
 
-/// The only pool of the node, with so many devices.
+/// The only pool of the node, with `count` devices.
 fn offers(count: usize) -> Offers {
     let device = |n: usize| json!({"name": format!("x{n}"), "attributes": {"n": {"int": n}}});
     let devices: Vec<Value> = (0..count).map(device).collect();
@@ -27,7 +27,7 @@ fn a_pod_may_have_more_claims_than_the_stack_has_room_for() {
     let one = claim("one", json!({"requests": [exactly("r", json!({}))]}));
     let found = get(vec![own("p", shared)], &[], many(one)).expect("shares");
     assert_eq!(short(&Ok(vec![found[19_999].clone()])), "r=p/a");
-    // The last of them gets nothing, and all of the others are given up.
+    // The last claim finds nothing, so all others are undone.
     let mut claims = many(claim("none", json!({})));
     claims.push(claim("one", json!({"requests": [exactly("r", json!({}))]})));
     assert_eq!(get(Vec::new(), &[], claims), Err(Failure::Nothing));
@@ -55,7 +55,7 @@ fn a_selector_that_takes_long_ends_the_search() {
     }
 }
 
-/// Work units and no limit of memory.
+/// A budget of work, with no limit of memory.
 fn budget(work: u64) -> AttemptBudget {
     let limits = attempt_budget::Limits { work, bytes: u64::MAX };
     AttemptBudget::new(limits, || false)
@@ -78,7 +78,7 @@ fn attempt_that_spent_its_budget_gets_further_at_its_next_try() {
         .collect();
     assert!((2..20).contains(&tries.len()), "{}", tries.len());
     assert!(tries.iter().all(|failure| matches!(failure, Failure::Exhausted(_))), "{tries:?}");
-    // What another node or attempt finds is kept: it costs the search alone.
+    // Results of another node or attempt are cached: only the search itself costs.
     assert_eq!(try_once(&selectors, &offers, &budget(100_000)), Err(Failure::Nothing));
     let fresh = try_once(&Selectors::default(), &offers, &budget(100_000));
     assert!(matches!(fresh, Err(Failure::Exhausted(_))), "{fresh:?}");
