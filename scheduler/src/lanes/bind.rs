@@ -22,9 +22,9 @@ use crate::framework::Attempt;
 
 /// Longest wait for one answer, the wait for the request's turn included.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
-/// Pauses between questions where a pod is: the first, and the longest. Each is twice the one before.
+/// Pauses between reads of a pod: the first, and the longest. Each is twice the one before.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// How often an API server is asked that refuses to say it.
+/// Reads of a pod that the API server refuses, until the binding counts as failed.
 const REFUSED_MAX: u32 = 10;
 /// Status code of a conflict, also returned if etcd did not answer in time, or if the same binding
 /// was made before.
@@ -55,7 +55,7 @@ struct Target<'a> {
     name: &'a str,
 }
 
-/// A binding that is to be made.
+/// A binding to be made.
 pub(super) struct Job {
     pub(super) pod: PodRef,
     pub(super) node: Rc<str>,
@@ -65,7 +65,7 @@ pub(super) struct Job {
     pub(super) owed: Owed,
 }
 
-/// Makes bindings, so many at once.
+/// Makes bindings, with a limit of concurrent requests.
 pub(super) struct BindLane {
     client: kube::Client,
     status: Rc<StatusLane>,
@@ -85,23 +85,23 @@ impl BindLane {
         }
     }
 
-    /// No binding begins any more; those that wait have failed.
+    /// Stops starting bindings; those in the queue have failed.
     pub(super) fn close(&self) {
         self.is_closed.set(true);
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
         drop(waiting);
     }
 
-    /// Takes one, within a `LocalSet`. What was to be said of the pod without a node is said too late
-    /// once it is bound: it would overwrite what the binding says.
+    /// Takes a binding, within a `LocalSet`. A waiting status of the pod is dropped, because
+    /// written after the binding it would overwrite a newer state.
     pub(super) fn put(lane: &Rc<Self>, job: Job) {
         let prepares = job.attempt.as_ref().is_some_and(|attempt| attempt.prepares_binding());
-        // While plugins prepare the binding, others learn which node it will be.
+        // While plugins prepare the binding, the waiting status (nomination) is still written.
         let last_word = if prepares { None } else { lane.status.forget(&job.pod.uid) };
         if !prepares && last_word.is_none() {
             return Self::queue(lane, job);
         }
-        // What plugins prepare may take long: it has no turn of a binding.
+        // PreBind may take long, so that it needs no permit.
         let lane = Rc::clone(lane);
         tokio::task::spawn_local(async move {
             let prepared = match &job.attempt {
@@ -126,7 +126,7 @@ impl BindLane {
         }
     }
 
-    /// Begins what may begin.
+    /// Starts bindings as far as permits are free.
     fn begin(lane: &Rc<Self>) {
         while lane.free.get() > 0 {
             let Some(job) = lane.waiting.borrow_mut().pop_front() else { return };
@@ -198,7 +198,7 @@ async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
     let pods = Api::<Pod>::namespaced(client, namespace);
     match sent {
         Ok(Ok(_)) => Ended::Bound,
-        // The API server has decided. A server that is in trouble may have bound it all the same.
+        // The API server has decided. After a server error the pod may be bound all the same.
         Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != CONFLICT => {
             failed(&status.message)
         }
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
     use crate::extender::Extender;
 
-    /// An API server that takes every binding.
+    /// An API server that accepts every binding.
     fn takes_all() -> kube::Client {
         let answer = |_: hyper::Request<Body>| async {
             let body = Body::from(b"{}".to_vec());
@@ -269,7 +269,7 @@ mod tests {
         PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() }
     }
 
-    /// An API server that answers bindings with the first, and then each question with the next.
+    /// An API server that answers bindings with the first answer, and then each read with the next.
     fn says(mut answers: Vec<(u16, Value)>) -> kube::Client {
         answers.reverse();
         let answers = Arc::new(Mutex::new(answers));

@@ -25,7 +25,7 @@ const TURNS: usize = 1000;
 /// Calls in the order in which they happened.
 type Seen = Arc<Mutex<Vec<String>>>;
 
-/// A plugin that takes its time before the binding, and how that ends.
+/// A plugin with a slow PreBind, and its result.
 struct Slow(Seen, Result<(), String>);
 
 impl PreBind for Slow {
@@ -46,7 +46,7 @@ impl PreBind for Slow {
     }
 }
 
-/// An API server that takes everything.
+/// An API server that accepts every request.
 fn takes_all(seen: &Seen) -> kube::Client {
     let seen = Arc::clone(seen);
     let answer = move |request: hyper::Request<Body>| {
@@ -64,7 +64,7 @@ fn takes_all(seen: &Seen) -> kube::Client {
     kube::Client::new(tower::service_fn(answer), "default")
 }
 
-/// How a binding ends that a plugin prepares so, and what happens until then.
+/// Returns the result of a binding whose PreBind has this result, and the calls until then.
 async fn binding(prepared: Result<(), String>) -> (BindEnd, Vec<String>) {
     let seen = Seen::default();
     let of_plugin = Arc::clone(&seen);

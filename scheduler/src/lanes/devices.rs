@@ -31,7 +31,7 @@ use crate::devices::request::name;
 /// Finalizer of an allocated claim: it must be deallocated before it is deleted.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go Finalizer
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// How often a write is tried, and the time between.
+/// Number of tries of a write, and the time between.
 // k8s: staging/src/k8s.io/client-go/util/retry/util.go DefaultRetry
 const TRIES_MAX: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
@@ -72,15 +72,15 @@ fn own_name(claim: &ResourceClaim) -> &str {
     claim.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Claims that are being reserved, by uid, as they were written last: pods that share one are written
-/// into it one after the other. At the same time each would make all others begin again.
+/// Claims being reserved, by uid, at their last written version: pods that share a claim are
+/// written into it one after the other, because concurrent writes would conflict.
 #[derive(Debug, Default)]
 pub(super) struct Turns(RefCell<HashMap<String, Turn>>);
 
 type Turn = Rc<Mutex<Option<ResourceClaim>>>;
 
 impl Turns {
-    /// Reserves a claim once those before it are done.
+    /// Reserves a claim after the pods before it.
     async fn reserve(
         &self,
         api: &Api<ResourceClaim>,
@@ -137,7 +137,7 @@ pub(super) async fn reserve(
     (done, None, made)
 }
 
-/// Makes a claim for extended resources.
+/// Creates a claim for extended resources.
 // k8s: extendeddynamicresources.go createExtendedResourceClaimInAPI
 async fn make(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<ResourceClaim, String> {
     let mut new = claim.clone();
@@ -147,7 +147,7 @@ async fn make(api: &Api<ResourceClaim>, claim: &ResourceClaim) -> Result<Resourc
     made.map_err(|error| format!("create claim for extended resources {whose}: {}", text(error)))
 }
 
-/// Says in the pod's status which claim has its extended resources.
+/// Writes the claim of the pod's extended resources into its status.
 // k8s: extendeddynamicresources.go patchPodExtendedResourceClaimStatus
 async fn tell_pod(
     client: &kube::Client,
@@ -210,10 +210,10 @@ async fn reserve_one(
     Reserve { claim, allocation: given, user, .. }: Reserve,
     newest: Option<ResourceClaim>,
 ) -> Result<ResourceClaim, String> {
-    // With these devices the node was chosen.
+    // The node was chosen with these devices.
     let decided = given.as_ref().or_else(|| allocation(&claim)).cloned();
     let whose = name(&claim);
-    // That it has the pod already may be left from before the pod gave it up.
+    // An existing reservation may be left over from before the pod was unreserved.
     let is_new = |newest: &ResourceClaim| user.is_some() || !is_reserved(newest, &pod.uid, None);
     let mut claim = newest.filter(is_new).unwrap_or_else(|| ResourceClaim::clone(&claim));
     let user = user.unwrap_or_else(|| ResourceClaimConsumerReference {
@@ -239,7 +239,7 @@ async fn reserve_one(
     }
 }
 
-/// Writes the devices of a claim, where it has none, and that the pod uses it.
+/// Writes the allocation of a claim, if it has none, and the reservation for the pod.
 async fn write(
     api: &Api<ResourceClaim>,
     user: &ResourceClaimConsumerReference,
@@ -251,7 +251,7 @@ async fn write(
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(fails("deleted"));
     }
-    // Another pod of the group may have been the first to write the same.
+    // Another pod of the group may have written the same allocation first.
     let is_new = allocation(&claim).is_none();
     match (allocation(&claim), decided) {
         (Some(has), Some(decided)) if is_same(has, decided) => {}
@@ -288,13 +288,13 @@ fn is_same(one: &AllocationResult, other: &AllocationResult) -> bool {
     one.devices == other.devices && one.node_selector == other.node_selector
 }
 
-/// The time in whole seconds, as the API has it.
+/// Returns the time in whole seconds, as the API stores it.
 fn now() -> Time {
     let seconds = Timestamp::now().as_second();
     Time(Timestamp::from_second(seconds).unwrap_or_default())
 }
 
-/// It is not to go before its devices are given back.
+/// Adds the finalizer, so that the claim is not deleted before it is deallocated.
 async fn protect(api: &Api<ResourceClaim>, claim: ResourceClaim) -> Result<ResourceClaim, Failed> {
     let mut finalizers = claim.metadata.finalizers.clone().unwrap_or_default();
     if finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
@@ -377,7 +377,7 @@ mod tests {
 
     use super::*;
 
-    /// A claim at a server that refuses writes of older states.
+    /// A claim at a server that rejects writes of older versions.
     #[derive(Default)]
     struct Server {
         claim: std::sync::Mutex<Value>,

@@ -42,7 +42,7 @@ impl GroupLane {
         self.wake.notify_one();
     }
 
-    /// Writes what waits, for ever.
+    /// Writes waiting conditions, forever.
     pub(super) async fn run(&self) {
         loop {
             let next = self.waiting.borrow_mut().pop_first();
@@ -71,7 +71,7 @@ impl GroupLane {
     }
 }
 
-/// The change of a status, as upstream's merge of two statuses makes it.
+/// Builds the patch of a status, as upstream's merge of two statuses does.
 fn patch(group: &PodGroup, condition: &PodCondition) -> Value {
     let all = group.status.as_ref().and_then(|status| status.conditions.as_deref());
     let all = all.unwrap_or_default();
@@ -91,7 +91,7 @@ fn patch(group: &PodGroup, condition: &PodCondition) -> Value {
     }
     let order: Vec<Value> = order.into_iter().map(|of| json!({"type": of})).collect();
     let status = json!({"$setElementOrder/conditions": order, "conditions": [changed]});
-    // A namesake is another group.
+    // A group with the same name and another uid is another group.
     match &group.metadata.uid {
         Some(uid) => json!({"metadata": {"uid": uid}, "status": status}),
         None => json!({ "status": status }),

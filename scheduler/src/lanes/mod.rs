@@ -57,7 +57,7 @@ const JSON: &str = "application/json";
 const BINDS_MAX: usize = 128;
 /// Victims deleted at once.
 const EVICTIONS_MAX: usize = 16;
-/// Longest wait for one answer, from when the request had its turn.
+/// Longest wait for one answer, from when the request got its permit.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Pods whose status is written at once.
 const STATUS_LANES: usize = 16;
@@ -79,7 +79,7 @@ pub enum End {
     Consult(Consulted),
     /// The chosen volumes of a pod were written, or the write failed.
     Volumes(Written),
-    /// Claims of devices were reserved for a pod, or not.
+    /// Claims were reserved for a pod, or the reservation failed.
     Devices(Reserved),
 }
 
@@ -92,7 +92,7 @@ pub struct BindEnd {
     pub node: Rc<str>,
     /// How.
     pub ended: Ended,
-    /// How long it took, from when it had its turn.
+    /// Duration, from when it got its permit.
     pub took: Duration,
     /// The component that made it, or was to.
     pub by: BoundBy,
@@ -107,13 +107,13 @@ pub enum BoundBy {
     Plugin,
     /// An extender.
     Extender,
-    /// It did not come to that.
+    /// It was not sent.
     Nobody,
 }
 
 /// The dispatcher of API writes.
 pub struct Lanes {
-    /// For bindings, and for the rest.
+    /// Client for bindings; `later` is for all other requests.
     client: kube::Client,
     later: kube::Client,
     evictions: Rc<Semaphore>,
@@ -130,10 +130,10 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Begins, within a `LocalSet`; bindings end in the channel.
+    /// Creates a dispatcher, within a `LocalSet`; results are sent to the channel.
     pub fn new(clients: &Clients, events: kube::Client) -> (Self, mpsc::UnboundedReceiver<End>) {
         let (ends, ended) = mpsc::unbounded_channel();
-        // Bindings go first; of eight requests one is for the rest.
+        // Bindings have priority; one of eight requests is for the rest.
         let later = clients.bulk_within(ANSWER_MAX);
         let status = Rc::new(StatusLane::new(later.clone()));
         for _ in 0..STATUS_LANES {
@@ -165,19 +165,19 @@ impl Lanes {
         (lanes, ended)
     }
 
-    /// The same that asks these extenders.
+    /// Adds extenders.
     #[must_use]
     pub fn with_extenders(mut self, callers: Vec<Caller>) -> Self {
         self.extenders = callers.into_iter().map(Rc::new).collect();
         self
     }
 
-    /// No binding begins any more; those that wait have failed.
+    /// Stops starting bindings; those in the queue have failed.
     pub fn close(&self) {
         self.binds.close();
     }
 
-    /// Bindings that have not ended.
+    /// Returns the number of bindings without a result.
     pub fn under_way(&self) -> usize {
         self.under_way.get()
     }
@@ -187,7 +187,7 @@ impl Lanes {
         self.under_way.get() + self.prepared.get()
     }
 
-    /// Carries one out, later.
+    /// Executes a command asynchronously.
     pub fn run(&self, command: Command) {
         match command {
             Command::Bind { pod, node, object, attempt } => self.bind(pod, node, &object, attempt),
@@ -291,7 +291,7 @@ impl Lanes {
         Owed { ends: self.ends.clone(), end: Some(end), under_way: None }
     }
 
-    /// The same, of a pod that counts as one ahead until then.
+    /// Like `owes`, for a pod that counts as `ahead` until then.
     fn prepares(&self, end: End) -> Owed {
         let mut owed = self.owes(end);
         owed.under_way = Some(UnderWay::one_more(&self.prepared));
@@ -325,7 +325,7 @@ impl Lanes {
     }
 }
 
-/// Sends an object; of the answer it matters only that it was taken.
+/// Sends an object; only the status of the answer matters.
 async fn send(
     client: &kube::Client,
     (method, path): (Method, &str),
@@ -342,7 +342,7 @@ async fn post(client: &kube::Client, path: &str, object: &impl Serialize) -> kub
     send(client, (Method::POST, path), JSON, object).await
 }
 
-/// Where a pod is found.
+/// Returns the API path of a pod.
 fn path_of(key: &ObjectKey) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", key.namespace(), key.name())
 }
@@ -379,7 +379,7 @@ async fn evict(
     message: &str,
     note: Note,
 ) -> bool {
-    // A conflict is one of identity: a namesake is there.
+    // A conflict means that the uid differs: a new pod has the same name.
     let is_gone =
         |error: &kube::Error| matches!(error, kube::Error::Api(s) if [404, 409].contains(&s.code));
     let failed = |error: kube::Error| {
@@ -402,7 +402,7 @@ async fn evict(
     true
 }
 
-/// Counts one while it is there.
+/// Counts one in flight, until it is dropped.
 struct UnderWay(Rc<Cell<usize>>);
 
 impl UnderWay {
@@ -418,7 +418,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// An answer that is given whatever happens.
+/// A result that is sent whatever happens to the task.
 struct Owed {
     ends: mpsc::UnboundedSender<End>,
     end: Option<End>,
@@ -461,7 +461,7 @@ mod tests {
             });
             assert_eq!((all.await, &**begun.borrow()), (fails == 0, expected));
         }
-        // At once, as far as there are turns.
+        // Concurrently, as far as permits allow.
         let (turns, begun) = (Semaphore::new(4), Cell::new(0));
         let all = last_after_all(&turns, vec![1, 2, 3], async |each| {
             begun.set(begun.get() + 1);

@@ -23,14 +23,14 @@ use self::book::{Book, Loss, Request, WAITING_MAX, Written};
 use super::post;
 use crate::cycle::command::{Note, PodRef, Related};
 
-/// Events that are sent at once.
+/// Concurrent requests.
 const SINKS: usize = 8;
-/// How often one of them looks for series that are over.
+/// Interval of checking for finished series.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Takes notes; clones share what waits.
+/// Records notes; clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Notes(Rc<Shared>);
 
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-/// Sends what was noted.
+/// Sends recorded notes.
 pub struct Sink {
     number: usize,
     client: kube::Client,
@@ -71,7 +71,7 @@ pub struct Sink {
     host: String,
 }
 
-/// Notes and their sinks, which the caller runs as tasks.
+/// Creates the recorder and its sinks, which the caller runs as tasks.
 pub fn notes(client: &kube::Client) -> (Notes, Vec<Sink>) {
     let host = pintle_daemon::program::host_name();
     let shared = Rc::new(Shared {
@@ -114,7 +114,7 @@ impl Sink {
             }
             let due = shared.book.borrow().due(*number).unwrap_or(now + LOOK_EVERY);
             let wait = due.saturating_duration_since(now).min(LOOK_EVERY);
-            // Woken or not: it looks again.
+            // The loop checks again, woken or not.
             let _ = tokio::time::timeout(wait, shared.wakes[*number].notified()).await;
         }
     }
@@ -145,7 +145,7 @@ impl Sink {
         };
         match written {
             Ok(()) => Written::Settled,
-            // The same request would be refused again.
+            // The same request would be rejected again.
             Err(
                 error @ (kube::Error::Api(_)
                 | kube::Error::SerdeError(_)
@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// A server with the events it has; requests that came.
+    /// A server with its events, and the requests it got.
     #[derive(Default)]
     struct Server {
         events: Vec<Value>,

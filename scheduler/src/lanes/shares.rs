@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::{path_of, status};
 use crate::cycle::command::PodRef;
 
-/// Writes it.
+/// Writes the entries.
 ///
 /// # Errors
-/// Why that failed.
+/// The write failed.
 // k8s: patchNodeAllocatableResourceClaimStatus
 pub(super) async fn say(
     client: &kube::Client,
@@ -47,7 +47,7 @@ pub(super) async fn clear(client: &kube::Client, pod: &PodRef) {
 }
 
 async fn write(client: &kube::Client, pod: &PodRef, statuses: Value) -> kube::Result<()> {
-    // The list is replaced as a whole. A namesake is another pod.
+    // The list is replaced as a whole. A pod with the same name and another uid is another pod.
     let patch = json!({"metadata": {"uid": &*pod.uid},
         "status": {"nodeAllocatableResourceClaimStatuses": statuses}});
     status::send(client, &(path_of(&pod.key) + "/status"), &patch).await
@@ -67,7 +67,7 @@ mod tests {
     /// Paths and bodies of requests.
     type Sent = Arc<Mutex<Vec<(String, String)>>>;
 
-    /// A server that answers so, and what it was sent.
+    /// A server with these answers, and the requests it got.
     fn server(codes: &[u16]) -> (kube::Client, Sent) {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let (seen, codes) = (Arc::clone(&sent), codes.to_vec());
@@ -109,7 +109,7 @@ mod tests {
         say(&client, &pod(), &statuses()).await.expect("written");
         clear(&client, &pod()).await;
         let path = "/api/v1/namespaces/ns/pods/p/status";
-        // Upstream's patch of two statuses, but for the uid.
+        // Equals upstream's patch of two statuses, except for the uid.
         let one = r#"[{"containers":["main"],"resourceClaimName":"c","resources":{"cpu":"2","memory":"1Gi"}}]"#;
         let text = |value: &str| {
             format!(

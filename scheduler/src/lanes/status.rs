@@ -24,9 +24,9 @@ use crate::cycle::command::PodRef;
 use crate::kept::KeptPod;
 use crate::lean::LeanPod;
 
-/// A change of some fields, lists by their keys.
+/// Content type of a patch that merges lists by their keys.
 const MERGE: &str = "application/strategic-merge-patch+json";
-/// How often a write is tried, and the first pause.
+/// Number of tries of a write, and the first pause.
 const TRIES_MAX: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
@@ -63,7 +63,7 @@ impl StatusLane {
         }
     }
 
-    /// Takes one; what waits of the same pod is replaced.
+    /// Enqueues a status; a waiting status of the same pod is replaced.
     pub(super) fn put(
         &self,
         pod: Rc<KeptPod>,
@@ -80,7 +80,7 @@ impl StatusLane {
                 nominated: nominated.or(old.nominated),
             },
             None => {
-                // It was decided about just now, so that it is an object still.
+                // The pod was decided just now, so that it is still stored as an object.
                 let namespace: Namespace = key_of(&*pod.whole()).namespace().into();
                 self.order.borrow_mut().push(Rc::clone(&namespace), Rc::clone(&uid));
                 Said { pod, namespace, condition, nominated }
@@ -101,7 +101,7 @@ impl StatusLane {
         Some(Rc::clone(ended))
     }
 
-    /// Writes what waits, for ever.
+    /// Writes waiting statuses, forever.
     pub(super) async fn run(&self) {
         loop {
             let Some((uid, said)) = self.take() else {
@@ -123,7 +123,7 @@ impl StatusLane {
                 let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
                 let pod = key_of(&*said.pod.whole());
                 if gone || is_late {
-                    // A pod that is bound meanwhile takes no nomination.
+                    // A bound pod needs no nomination.
                     tracing::debug!(%error, pod = pod.as_str(), "a status came too late");
                 } else {
                     tracing::warn!(%error, pod = pod.as_str(), "the pod's status was not written");
@@ -135,7 +135,7 @@ impl StatusLane {
         }
     }
 
-    /// The first status of the next namespace for a pod that is not being written.
+    /// Returns the first status of the next namespace, for a pod with no write in flight.
     fn take(&self) -> Option<(Uid, Said)> {
         let mut order = self.order.borrow_mut();
         let mut busy = self.busy.borrow_mut();
@@ -155,12 +155,12 @@ impl StatusLane {
     }
 }
 
-/// Patches a status, several times if need be.
+/// Patches a status, with retries.
 pub(super) async fn send(client: &kube::Client, path: &str, patch: &Value) -> kube::Result<()> {
     send_while(client, path, patch, || true).await
 }
 
-/// The same, as long as it is wanted.
+/// Like `send`, as long as the write is wanted.
 async fn send_while(
     client: &kube::Client,
     path: &str,
@@ -187,7 +187,7 @@ async fn send_while(
     Ok(())
 }
 
-/// The change of a status, as upstream's merge of two statuses makes it.
+/// Builds the patch of a status, as upstream's merge of two statuses does.
 fn patch(pod: &Pod, condition: Option<&PodCondition>, nominated: Option<&str>) -> Value {
     let mut status = Map::new();
     if let Some(condition) = condition {
@@ -205,14 +205,14 @@ fn patch(pod: &Pod, condition: Option<&PodCondition>, nominated: Option<&str>) -
         let node = if node.is_empty() { Value::Null } else { node.into() };
         status.insert("nominatedNodeName".to_owned(), node);
     }
-    // A namesake is another pod.
+    // A pod with the same name and another uid is another pod.
     match &pod.metadata.uid {
         Some(uid) => json!({"metadata": {"uid": uid}, "status": status}),
         None => json!({ "status": status }),
     }
 }
 
-/// The condition with the time at which its status became what it is.
+/// Returns the condition with the time of its last transition.
 fn timed(all: &[PodCondition], condition: &PodCondition) -> Value {
     let old = all.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status);
     let since = old.and_then(|c| c.last_transition_time.clone());
@@ -225,7 +225,7 @@ fn timed(all: &[PodCondition], condition: &PodCondition) -> Value {
     value
 }
 
-/// The time as it is written, which has no parts of a second: nothing is since a time to come.
+/// Truncates the time to whole seconds, so that it is never in the future.
 // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/time.go MarshalJSON
 pub(super) fn since_second(time: Timestamp) -> Time {
     Time(
@@ -270,8 +270,8 @@ mod tests {
         serde_json::from_value(pod).expect("a pod")
     }
 
-    /// A status that is being written when the pod gets a node: the binding waits for its end, so
-    /// that it does not come after it, and it is not tried again.
+    /// A status write is in flight when the pod gets a node: the binding waits until the write has
+    /// ended, so that it cannot come after it, and the write is not retried.
     #[tokio::test]
     async fn whoever_binds_a_pod_waits_for_what_is_being_written_of_it() {
         let (asked, mut asks) = tokio::sync::mpsc::unbounded_channel();
@@ -314,7 +314,7 @@ mod tests {
             .await;
     }
 
-    /// Of whichever tenant there are most, the others' statuses are written in between.
+    /// The tenant with most pods alternates with the others.
     #[tokio::test]
     async fn a_tenant_with_many_pods_delays_anothers_status_by_one_write() {
         let answer = |_: hyper::Request<kube::client::Body>| async {

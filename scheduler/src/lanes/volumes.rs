@@ -1,6 +1,8 @@
-//! Volumes and claims of a pod that has a node: each is written upon the version that was decided upon.
+//! Writes volumes and claims of a pod that has a node, each at the version the decision is based
+//! on.
 //!
-//! Why patches: only what decisions read is kept of an object, so that it cannot be written whole.
+//! Why patches: the cache has only the fields that decisions read, so objects cannot be written
+//! whole.
 // k8s: pkg/scheduler/framework/plugins/volumebinding/binder.go bindAPIUpdate
 
 use std::cell::Cell;
@@ -13,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::volumes::bind::{BY_CONTROLLER, Target, Write};
 
-/// Writes them, while that is wanted: their versions now, fewer when one failed, and why it did.
+/// Writes them, while that is wanted. Returns their new versions, fewer if one failed, and the
+/// error.
 pub(super) async fn write(
     client: kube::Client,
     writes: &[Write],

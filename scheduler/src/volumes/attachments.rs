@@ -17,7 +17,7 @@ pub(super) struct Attachments {
 }
 
 impl Attachments {
-    /// Sets an attachment as it is now.
+    /// Adds or updates an attachment.
     pub(super) fn insert(&mut self, attachment: VolumeAttachment) {
         let name: Rc<str> = attachment.metadata.name.as_deref().unwrap_or_default().into();
         self.remove(&name);
@@ -37,7 +37,7 @@ impl Attachments {
         }
     }
 
-    /// The names of all.
+    /// Returns the names of all attachments.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.all.keys().map(|name| &**name)
     }

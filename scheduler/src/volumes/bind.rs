@@ -13,15 +13,15 @@ use pintle_sched_core::Cluster;
 use super::binding::{Choice, SELECTED, belongs};
 use super::{Volumes, annotation, is_bound, version, volume_name};
 
-/// The volume was given to its claim by a controller, not by a person.
+/// Annotation: the volume was bound by a controller, not by a user.
 pub const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
-/// A change of a volume or a claim.
+/// A write of a volume or a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     /// Of what.
     pub target: Target,
-    /// The version upon which it was decided; once it is written, the one that it has then.
+    /// The version the decision is based on; after the write, the written version.
     pub version: String,
     /// It was written.
     pub is_written: bool,
@@ -30,20 +30,20 @@ pub struct Write {
 /// Object to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
-    /// A volume is given to a claim.
+    /// A volume is bound to a claim.
     Volume {
         /// The volume.
         name: String,
         /// The claim.
         claim: Box<ObjectReference>,
-        /// It is to be marked as given by a controller.
+        /// It gets the annotation [`BY_CONTROLLER`].
         marks: bool,
     },
-    /// A volume is made for a claim.
+    /// A volume is provisioned for a claim.
     Claim {
         /// The claim.
         key: ObjectKey,
-        /// The node that it is for.
+        /// The selected node.
         node: String,
     },
 }
@@ -55,23 +55,23 @@ pub enum Topic {
     Claim(ObjectKey),
     /// A volume, by its name.
     Volume(String),
-    /// A node, and what has moved to drivers there, by its name.
+    /// A node with its migrated plugins, by its name.
     Node(String),
 }
 
-/// How far the volumes of a pod are.
+/// Progress of the volumes of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The PersistentVolume controller, or a provisioner, is not done.
     Waits,
     /// All are bound.
     Bound,
-    /// They will never be.
+    /// Binding has failed for good.
     Failed(String),
 }
 
 impl Volumes {
-    /// Counts what was chosen as done; what has to be written.
+    /// Assumes the chosen volumes; returns the writes needed.
     pub fn assume(&mut self, choice: &Choice, node: &str) -> Vec<Write> {
         let mut writes = Vec::new();
         for (name, key) in &choice.bindings {
@@ -253,7 +253,7 @@ fn key_of(claim: &ObjectReference) -> ObjectKey {
     ObjectKey::new(&part(&claim.namespace), &part(&claim.name))
 }
 
-/// Versions are numbers that grow.
+/// Compares resource versions, which are growing numbers.
 fn is_older(told: &str, written: &str) -> bool {
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     number(told) < number(written)

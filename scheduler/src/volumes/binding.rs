@@ -37,41 +37,41 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 /// Nodes and volumes that the claims of a pod allow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Binding {
-    /// Nodes of the volumes that claims have; `None` for a volume that is not there.
+    /// Nodes of bound claims' volumes; `None` for a volume that does not exist.
     bound: Vec<Option<Rc<Bits>>>,
-    /// Claims that get their volumes with a node, and how often they are named in a row: those that are
-    /// being provisioned in the pod's order, then the others, the smallest first.
+    /// Claims to be bound when the pod has a node, and how often they are named in a row: those
+    /// already being provisioned in the pod's order, then the others, the smallest first.
     wanted: Vec<(Rc<Wanted>, usize)>,
-    /// Volumes that would do, by the place that claims name.
+    /// Candidate volumes, by list number.
     lists: Vec<Candidates>,
     /// Budget of the attempt: once it is exhausted no node passes.
     spent: Rc<AttemptBudget>,
 }
 
-/// Nodes that a volume can be on: of its version, and of the nodes as they were.
+/// Nodes of a volume, at a version of it and at a count of node changes.
 #[derive(Debug)]
 pub(super) struct Reach {
     version: String,
     nodes_changed: u64,
-    /// As it says itself: so volumes are chosen.
+    /// By its own node affinity, used when volumes are chosen.
     own: Rc<Bits>,
-    /// As the driver says on nodes where that has taken its plugin's place: so it is used.
+    /// As the CSI driver translates it on migrated nodes, used for bound volumes.
     used: Rc<Bits>,
 }
 
-/// A claim that gets its volume with a node.
+/// A claim that is bound when its pod has a node.
 #[derive(Debug)]
 struct Wanted {
     key: ObjectKey,
     size: Amount,
-    /// It is being provisioned on this node; there may be no node of that name any more.
+    /// It is being provisioned on this node; the inner `None` is a node that no longer exists.
     selected: Option<Option<u32>>,
     /// The volume whose `claimRef` names the claim, with its nodes: no other fits, unless it is
     /// chosen for the same claim already, which a pod may name twice.
     given: Option<(Rc<str>, Rc<Bits>)>,
-    /// The list of volumes that would do, and the first of it that is large enough.
+    /// The list of candidate volumes, and the first in it that is large enough.
     list: (usize, usize),
-    /// Nodes where one can be made, and of these those with room for it.
+    /// Nodes where it can be provisioned, and of these the ones with enough capacity.
     provision: Option<(Bits, Option<Bits>)>,
 }
 
@@ -79,8 +79,8 @@ struct Wanted {
 struct Chosen<'a> {
     row: u32,
     taken: HashSet<&'a str>,
-    /// The first volume of each list that was not passed by: those before are taken, elsewhere, or too
-    /// small for the claims to come.
+    /// The first volume of each list not skipped yet: earlier ones are taken, on other nodes, or
+    /// too small for the remaining claims.
     next: Vec<usize>,
     bindings: Vec<(String, ObjectKey)>,
     made: Vec<&'a Wanted>,
@@ -91,12 +91,12 @@ struct Chosen<'a> {
 pub struct Choice {
     /// Volumes that exist, and their claims.
     pub bindings: Vec<(String, ObjectKey)>,
-    /// Claims for which one is made.
+    /// Claims to be provisioned.
     pub provisions: Vec<ObjectKey>,
 }
 
 impl Binding {
-    /// The volumes on a node, or why there are none.
+    /// Returns the volumes on a node, or the reasons there are none.
     pub(super) fn at(&self, row: u32) -> Result<Choice, Vec<&'static str>> {
         if self.pay(self.bound.len() as u64).is_err() {
             return Err(vec![BIND_CONFLICT]);
@@ -138,7 +138,7 @@ impl Binding {
         };
         for (wanted, times) in self.wanted.iter().filter(|(w, _)| w.selected.is_none()) {
             for _ in 0..*times {
-                // Once there is none for a claim, there will not be one when it is named again.
+                // Once no volume is left for a claim, none will be for its next mention.
                 if !self.choose_one(wanted, &mut chosen).map_err(|_| BIND_CONFLICT)? {
                     chosen.made.push(wanted);
                     break;
@@ -176,7 +176,7 @@ impl Binding {
         Ok(true)
     }
 
-    /// The choice, if the claims without a volume can have one made.
+    /// Returns the choice, if the claims without a volume can be provisioned.
     fn provisioned(&self, chosen: Chosen<'_>) -> Result<Choice, &'static str> {
         let Chosen { row, bindings, made, .. } = chosen;
         self.pay(made.len() as u64).map_err(|_| BIND_CONFLICT)?;
@@ -189,7 +189,7 @@ impl Binding {
             if roomy.as_ref().is_some_and(|roomy| !roomy.get(row)) {
                 return Err(NOT_ENOUGH);
             }
-            // One is made, however often the pod names the claim.
+            // One volume is provisioned, however often the pod names the claim.
             if seen.insert(&wanted.key) {
                 provisions.push(wanted.key.clone());
             }
@@ -198,7 +198,7 @@ impl Binding {
     }
 }
 
-/// The largest volume that there is room for, in whole bytes; `None` for none.
+/// Returns the largest volume that fits, in whole bytes; `None` if the object states none.
 // k8s: binder.go volumeLimit, capacitySufficient
 pub(super) fn limit(capacity: &CSIStorageCapacity) -> Option<i64> {
     let size = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
@@ -262,8 +262,8 @@ impl Volumes {
         Ok(Wanted { key, size, selected, given, list, provision })
     }
 
-    /// Nodes where a claim can have this volume. Their labels alone count: what a term says of a
-    /// node's name is not asked.
+    /// Returns the nodes where a claim can get this volume. Only node labels count: requirements on
+    /// node names are ignored.
     // k8s: component-helpers/storage/volume/helpers.go CheckNodeAffinity
     pub(super) fn reachable(
         &mut self,
@@ -273,7 +273,7 @@ impl Volumes {
         Rc::clone(&self.reach(cluster, volume).own)
     }
 
-    /// Nodes where a pod can use this volume, which its claim has.
+    /// Returns the nodes where a pod can use this volume, which is bound to its claim.
     // k8s: binder.go tryTranslatePVToCSI
     pub(super) fn usable(&mut self, cluster: &mut Cluster, volume: &PersistentVolume) -> Rc<Bits> {
         Rc::clone(&self.reach(cluster, volume).used)
@@ -300,7 +300,8 @@ impl Volumes {
         &self.reachable[name]
     }
 
-    /// Nodes of a volume: where its plugin has moved as the driver says, elsewhere its own.
+    /// Returns the nodes of a volume: on migrated nodes as the driver defines them, elsewhere its
+    /// own.
     fn of_driver(
         &self,
         cluster: &mut Cluster,
@@ -313,7 +314,7 @@ impl Volumes {
         nodes.filter_map(|(name, _)| cluster.row(name)).for_each(|row| moved.set(row));
         let mut used = own.clone();
         used.and_not(&moved);
-        // One that its driver cannot have can be on no node of that driver.
+        // A volume that the driver cannot translate fits no node of that driver.
         if !moved.is_empty() && in_tree::of_volume(volume).is_some() {
             let is_free = own_terms.is_none();
             let terms = in_tree::terms(plugin, volume, own_terms.unwrap_or_default());
@@ -324,7 +325,8 @@ impl Volumes {
         used
     }
 
-    /// Where a volume can be made, and of these the nodes with room for it.
+    /// Returns the nodes where a volume can be provisioned, and of these the ones with enough
+    /// capacity.
     // k8s: binder.go checkVolumeProvisions, hasEnoughCapacity
     fn provision(
         &self,
@@ -368,7 +370,7 @@ fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> NodeSe
     NodeSelectorRequirement { key: key.to_owned(), operator: operator.to_owned(), values }
 }
 
-/// Nodes that meet any of these terms, or all where there are none to meet.
+/// Returns the nodes that meet any of these terms; all if there are no terms.
 fn rows(cluster: &mut Cluster, terms: Option<Vec<NodeSelectorTerm>>) -> Bits {
     let Some(terms) = terms else { return cluster.all_rows() };
     let terms: Option<Vec<_>> = terms.into_iter().map(without_names).collect();
@@ -387,7 +389,7 @@ fn without_names(mut term: NodeSelectorTerm) -> Option<NodeSelectorTerm> {
     (labels || !names).then_some(term)
 }
 
-/// A selector of labels as one of nodes: the operators are the same.
+/// Converts a label selector to node requirements: the operators are the same.
 fn requirements(selector: &LabelSelector) -> Vec<NodeSelectorRequirement> {
     let labels = selector.match_labels.iter().flatten();
     let labels = labels.map(|(key, value)| requirement(key, "In", Some(vec![value.clone()])));

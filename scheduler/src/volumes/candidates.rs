@@ -30,7 +30,7 @@ pub(super) struct Candidate {
     pub(super) rows: Rc<Bits>,
 }
 
-/// Volumes in the order of their size.
+/// Volumes, ordered by size.
 pub(super) type Candidates = Rc<[Candidate]>;
 
 /// Properties of a claim that decide which volumes fit, except its size: class, mode, attributes
@@ -43,13 +43,13 @@ type Owner = (Option<String>, Option<String>);
 /// Volumes of one class that are not being deleted.
 #[derive(Debug, Default)]
 struct OfClass {
-    /// Those that belong to no claim and are available, the smallest first.
+    /// Available volumes without `claimRef`, the smallest first.
     free: Vec<(Amount, Rc<PersistentVolume>)>,
-    /// Those that belong to claims, by the name of these.
+    /// Volumes with `claimRef`, by the name of the claim.
     owned: HashMap<Owner, Vec<Rc<PersistentVolume>>>,
 }
 
-/// Volumes by class, and the lists that were made of them.
+/// Volumes by class, and the candidate lists built from them.
 #[derive(Debug)]
 pub(super) struct Matcher {
     classes: HashMap<String, OfClass>,
@@ -58,7 +58,7 @@ pub(super) struct Matcher {
 }
 
 impl Matcher {
-    /// Sorts the volumes by class.
+    /// Groups the volumes by class.
     pub(super) fn of(volumes: &Volumes, spent: &AttemptBudget) -> Result<Self, Exhausted> {
         spent.pay(volumes.volumes.len() as u64 * 8, PURPOSE)?;
         let mut classes: HashMap<String, OfClass> = HashMap::new();
@@ -86,7 +86,7 @@ impl Matcher {
         Ok(Self { classes, kinds: HashMap::new(), lists: Vec::new() })
     }
 
-    /// The volume that was given to a claim.
+    /// Returns the volume reserved for a claim.
     pub(super) fn given(&self, claim: &PersistentVolumeClaim) -> Option<Rc<PersistentVolume>> {
         let owner = (claim.metadata.namespace.clone(), claim.metadata.name.clone());
         let size = asked(claim);
@@ -98,8 +98,8 @@ impl Matcher {
         self.classes.get(class_of_claim(claim))?.owned.get(&owner)?.iter().find(does).cloned()
     }
 
-    /// The place of the list of volumes that a claim could have, and in it of the first that is large
-    /// enough.
+    /// Returns the number of a claim's candidate list, and in it the index of the first volume that
+    /// is large enough.
     pub(super) fn list(
         &mut self,
         claim: &PersistentVolumeClaim,

@@ -17,22 +17,22 @@ use super::restrictions::Disks;
 use super::users::User;
 use super::{Volumes, limits, restrictions, zone};
 
-/// Rows that the plugins take out.
+/// Rows that the volume plugins reject.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// Claims that are for one pod and have one.
+    /// ReadWriteOncePod claims already used by a pod.
     pub(super) one_pod: Vec<ObjectKey>,
-    /// Its disks, and nodes with pods that have them.
+    /// Its disks, and nodes with pods that use them.
     pub(super) own_disks: Disks,
     pub(super) disks: Bits,
-    /// Volumes that drivers attach for it.
+    /// Volumes that CSI drivers attach for it.
     pub(super) wanted: Attached,
     /// Error about a claim that does not exist, for NodeVolumeLimits if no earlier plugin rejected
     /// the pod for it.
     pub(super) unknown: Option<String>,
-    /// Nodes that cannot attach as many.
+    /// Nodes whose attach limit would be exceeded.
     pub(super) too_many: Bits,
-    /// Nodes in other zones than its volumes.
+    /// Nodes outside the zones of its volumes.
     pub(super) outside: Bits,
     pub(super) binding: Binding,
 }
@@ -60,7 +60,7 @@ impl Claims {
         self.binding.at(row).ok()
     }
 
-    /// Why a plugin takes a node out.
+    /// Returns a plugin's rejection of a node.
     fn rejection(&self, plugin: Plugin, row: u32) -> Option<Status> {
         let soft = Code::Unschedulable;
         let hard = Code::UnschedulableAndUnresolvable;
@@ -84,7 +84,7 @@ impl Claims {
         }
     }
 
-    /// Why a plugin takes a node out that pods of these uids have left.
+    /// Returns a plugin's rejection of a node without the pods of these uids.
     fn rejection_without(
         &self,
         plugin: Plugin,
@@ -108,7 +108,7 @@ impl Claims {
         self.rejection(plugin, row).filter(|_| stays())
     }
 
-    /// Pays for a comparison of its volumes with those on a node.
+    /// Charges a comparison of its volumes with those on a node.
     fn pay_for_node(&self, volumes: &Volumes, node: &str) -> Result<(), Exhausted> {
         let there = volumes.users.on_node(node, &HashSet::new()).map(User::len).sum::<usize>();
         self.binding.pay((1 + self.wanted.len() + there) as u64)
@@ -144,7 +144,7 @@ fn says(plugin: Plugin, code: Code, reasons: Vec<&str>) -> Status {
 }
 
 impl OfPlugin<'_> {
-    /// Why it takes a node out that pods of these uids have left.
+    /// Returns the rejection of a node without the pods of these uids.
     pub fn rejection_without(
         &self,
         known: (&Volumes, &Cluster),

@@ -16,7 +16,7 @@ use k8s_openapi::api::storage::v1::CSINode;
 
 use super::annotation;
 
-/// Plugins of a node that have moved to drivers, by their old names.
+/// Annotation of a CSINode: migrated plugins, by their in-tree names.
 // k8s: staging/src/k8s.io/api/core/v1/annotation_key_constants.go MigratedPluginsAnnotationKey
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -27,10 +27,10 @@ const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
 const SEPARATOR: &str = "__";
 /// Project or zone of a Google disk that specifies none.
 const UNSPECIFIED: &str = "UNSPECIFIED";
-/// Plugins that have moved and that the scheduler does not follow.
+/// Migrated plugins that the scheduler does not translate.
 const NOT_FOLLOWED: [&str; 2] = ["kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"];
 
-/// A plugin that was once part of Kubernetes.
+/// A former in-tree plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InTree {
     AwsEbs,
@@ -40,11 +40,11 @@ pub(super) enum InTree {
     Portworx,
 }
 
-/// A volume of a pod as its driver has it: the driver, and its name there.
+/// A translated volume: the CSI driver, and its volume handle.
 pub(super) type Handle = (&'static str, String);
 
 impl InTree {
-    /// Its name, as classes and nodes have it.
+    /// Returns its in-tree name, as classes and nodes use it.
     const fn name(self) -> &'static str {
         match self {
             Self::AwsEbs => "kubernetes.io/aws-ebs",
@@ -55,7 +55,7 @@ impl InTree {
         }
     }
 
-    /// The driver that took its place.
+    /// Returns the CSI driver that replaced it.
     pub(super) const fn driver(self) -> &'static str {
         match self {
             Self::AwsEbs => "ebs.csi.aws.com",
@@ -66,7 +66,7 @@ impl InTree {
         }
     }
 
-    /// The label that the driver gives to nodes for their zone, where volumes have one.
+    /// Returns the driver's zone label of nodes, if its volumes have zones.
     const fn topology(self) -> Option<&'static str> {
         match self {
             Self::AwsEbs => Some("topology.ebs.csi.aws.com/zone"),
@@ -76,7 +76,7 @@ impl InTree {
         }
     }
 
-    /// The plugin of a volume.
+    /// Returns the plugin of a volume.
     pub(super) fn of(volume: &PersistentVolume) -> Option<Self> {
         let spec = volume.spec.as_ref()?;
         let all = [
@@ -96,7 +96,7 @@ impl InTree {
     }
 }
 
-/// The plugins that have moved on a node, as it says so.
+/// Returns the migrated plugins of a node.
 pub(super) fn moved(node: &CSINode) -> Option<&str> {
     annotation(&node.metadata, MIGRATED)
 }
@@ -112,7 +112,7 @@ pub(super) fn driver_of(provisioner: &str) -> Option<&str> {
     }
 }
 
-/// A volume that a pod names itself; `None` for one of no such plugin, or that its driver cannot have.
+/// Returns an inline volume of a pod; `None` for other plugins, or if it cannot be translated.
 // k8s: the TranslateInTreeInlineVolumeToCSI functions
 pub(super) fn of_pod(volume: &Volume) -> Option<Handle> {
     let handle = |plugin: InTree, handle: String| Some((plugin.driver(), handle));
@@ -133,7 +133,7 @@ pub(super) fn of_pod(volume: &Volume) -> Option<Handle> {
     handle(InTree::Portworx, portworx.volume_id.clone())
 }
 
-/// A volume of the API; `None` for one of no such plugin, or that its driver cannot have.
+/// Returns a PersistentVolume; `None` for other plugins, or if it cannot be translated.
 // k8s: the TranslateInTreePVToCSI functions
 pub(super) fn of_volume(volume: &PersistentVolume) -> Option<Handle> {
     let plugin = InTree::of(volume)?;
@@ -156,7 +156,7 @@ fn is_managed(kind: &str) -> bool {
     kind.eq_ignore_ascii_case("managed")
 }
 
-/// The driver's name of a disk of Amazon's, which Kubernetes may name with its zone.
+/// Returns the driver's id of an AWS disk, whose in-tree id may contain its zone.
 // k8s: csi-translation-lib/plugins/aws_ebs.go KubernetesVolumeIDToEBSVolumeID
 fn aws_id(id: &str) -> Option<String> {
     let Some(rest) = id.strip_prefix("aws://") else { return Some(id.to_owned()) };
@@ -169,7 +169,7 @@ fn gce_id(kind: &str, place: &str, disk: &str) -> String {
     format!("projects/{UNSPECIFIED}/{kind}/{place}/disks/{disk}")
 }
 
-/// The driver's name of a disk of Google's: one of several zones is its region's.
+/// Returns the driver's id of a Google disk: one with several zones is regional.
 // k8s: csi-translation-lib/plugins/gce_pd.go TranslateInTreePVToCSI
 fn gce_handle(volume: &PersistentVolume, disk: &str) -> Option<String> {
     let zones = label(volume, OLD_ZONE).filter(|zones| !zones.is_empty());
@@ -242,7 +242,7 @@ fn rename(terms: &mut [NodeSelectorTerm], from: &str, to: &str) {
     }
 }
 
-/// Demands one of these values in each term.
+/// Adds a requirement for one of these values to each term.
 fn add(terms: &mut Vec<NodeSelectorTerm>, key: &str, values: BTreeSet<&str>) {
     if terms.is_empty() {
         terms.push(NodeSelectorTerm::default());

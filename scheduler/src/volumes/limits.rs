@@ -1,4 +1,4 @@
-//! How many volumes of a driver a node can attach.
+//! Attach limits of nodes by CSI driver.
 // k8s: pkg/scheduler/framework/plugins/nodevolumelimits/csi.go
 
 use std::collections::{HashMap, HashSet};
@@ -17,13 +17,13 @@ use super::{Volumes, class_of_claim, volume_name};
 
 pub(super) const TOO_MANY: &str = "node(s) exceed max volume count";
 
-/// Work that a volume on a node costs: its name is formatted and hashed.
+/// Work of counting a volume on a node: its name is formatted and hashed.
 const WORK_A_VOLUME: u64 = 16;
 
 /// Volumes by their unique name, with their drivers.
 pub(super) type Attached = HashMap<String, String>;
 
-/// Volumes that a pod has by its claims, and those that it names itself.
+/// Volumes of a pod: by its claims, and inline.
 pub(super) type Wanted<'a> = (&'a [ObjectKey], &'a [Handle]);
 
 fn limits(node: &CSINode) -> impl Iterator<Item = (&str, i32)> {
@@ -40,7 +40,7 @@ fn is_limited(node: &CSINode, new: &Attached) -> bool {
 pub(super) fn raises(old: &CSINode, new: &CSINode) -> bool {
     let before = |driver: &str| limits(old).find(|(name, _)| *name == driver).map_or(0, |l| l.1);
     let drivers = new.spec.drivers.iter();
-    // One without a limit takes any number.
+    // A driver without a limit attaches any number.
     let unlimited = |name: &str| {
         new.spec.drivers.iter().any(|d| d.name == name)
             && limits(new).all(|(limited, _)| limited != name)
@@ -52,14 +52,14 @@ pub(super) fn raises(old: &CSINode, new: &CSINode) -> bool {
 }
 
 impl Volumes {
-    /// The volumes that drivers attach for a pod.
+    /// Returns the volumes that CSI drivers attach for a pod.
     pub(super) fn attached_by(&self, wanted: Wanted) -> Attached {
         let mut new = Attached::new();
         self.attach(wanted, &mut new);
         new
     }
 
-    /// Nodes where these volumes would be too many.
+    /// Returns the nodes where these volumes would exceed a limit.
     pub(super) fn too_many(
         &self,
         cluster: &Cluster,
@@ -130,8 +130,8 @@ impl Volumes {
         limits(csi).any(over)
     }
 
-    /// Adds volumes that drivers attach. Those of plugins that have moved are counted for the drivers
-    /// that took their place, on every node of which anything is known.
+    /// Adds volumes that CSI drivers attach. Volumes of migrated plugins count for the drivers that
+    /// replaced them, on every node with a CSINode.
     // k8s: csi.go filterAttachableVolumes; nodevolumelimits/utils.go isCSIMigrationOn
     fn attach(&self, (claims, in_tree): Wanted, to: &mut Attached) {
         for (driver, handle) in in_tree {

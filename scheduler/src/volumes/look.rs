@@ -15,7 +15,7 @@ use super::restrictions::Disks;
 use super::users::{Gone, claim_of, volumes};
 use super::{Volumes, class_of_claim, in_tree, is_bound, restrictions, volume_name};
 
-/// Why no node can take a pod, whatever pods go.
+/// A rejection of the pod on all nodes, which no preemption can resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The plugin that rejects the pod.
@@ -89,7 +89,7 @@ impl Volumes {
         }))
     }
 
-    /// Claims that are for one pod and have one, of those that the pod names.
+    /// Returns the ReadWriteOncePod claims of the pod that another pod uses.
     fn taken(&self, named: &[Named], cluster: &Cluster) -> Result<Vec<ObjectKey>, Refused> {
         let (mut taken, nobody) = (Vec::new(), Gone::new());
         for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
@@ -128,7 +128,7 @@ impl Volumes {
         }
     }
 
-    /// The volumes of claims that have one.
+    /// Returns the volumes of bound claims.
     // k8s: volumezone/volume_zone.go getPVbyPod
     fn zoned(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, Refused> {
         let refused = |reason| Refused { plugin: Plugin::VolumeZone, reason };
@@ -152,7 +152,7 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// A claim without a volume has to be one that gets it with a node.
+    /// Checks that an unbound claim waits for its first consumer.
     fn waits(&self, claim: &PersistentVolumeClaim) -> Result<(), String> {
         let class = class_of_claim(claim);
         if class.is_empty() {
@@ -177,7 +177,7 @@ impl Volumes {
     }
 }
 
-/// The claims of a pod, each once, and the order in which its volumes name them.
+/// Returns the claims of a pod, each once, and the order in which its volumes name them.
 fn names(pod: &Pod) -> (Vec<Named>, Vec<usize>) {
     let (mut named, mut order) = (Vec::new(), Vec::new());
     let mut places: HashMap<Named, usize> = HashMap::new();

@@ -1,12 +1,12 @@
-//! Volumes: what the API has of them, what is assumed of them, and which nodes they leave to a pod.
+//! Volumes: cached objects, assumed bindings, and the nodes they allow.
 //!
 //! ```text
 //!   watches ─> Volumes (claims, volumes, classes, drivers, attachments) <─assume/revert─ bind
 //!                 └─ look(pod) ─> Claims ─> four plugins of single nodes
 //! ```
 //! Input: objects of seven kinds, pods on nodes. Output: for a pod with volumes the rows that each
-//! plugin leaves it, and what has to be written before it can be bound. Owner: the mirror; pure.
-//! Bounds: what the API server has. Rows of a volume are kept until it or a node changes.
+//! plugin allows, and the writes needed before it is bound. Owner: the cluster cache; pure. Bounds:
+//! the objects of the API server. Rows of a volume are cached until it or a node changes.
 // k8s: pkg/scheduler/framework/plugins/{volumebinding,volumerestrictions,nodevolumelimits,volumezone}
 
 mod attachments;
@@ -45,10 +45,10 @@ use crate::watch::{Kind, Thing};
 #[derive(Debug, Default)]
 pub struct Volumes {
     claims: HashMap<ObjectKey, Rc<PersistentVolumeClaim>>,
-    /// By name, so that of equal ones always the same is chosen.
+    /// By name, so that of equal volumes the same one is always chosen.
     volumes: BTreeMap<String, Rc<PersistentVolume>>,
-    /// As they will be once what was decided is written; they count while the API has the version
-    /// upon which it was decided.
+    /// Assumed objects, not written yet; they count while the API has the version that the decision
+    /// is based on.
     assumed_claims: HashMap<ObjectKey, Rc<PersistentVolumeClaim>>,
     assumed_volumes: HashMap<String, Rc<PersistentVolume>>,
     classes: HashMap<String, Rc<StorageClass>>,
@@ -56,11 +56,11 @@ pub struct Volumes {
     drivers: HashMap<String, Rc<CSIDriver>>,
     capacities: BTreeMap<ObjectKey, Rc<CSIStorageCapacity>>,
     attachments: Attachments,
-    /// Pods on nodes that have volumes.
+    /// Pods on nodes that use volumes.
     pub users: Users,
     /// Nodes that the affinity of a volume allows.
     reachable: HashMap<String, Reach>,
-    /// Counts changes of nodes, and of what has moved to drivers there.
+    /// Counts changes of nodes and of their migrated plugins.
     pub nodes_changed: u64,
 }
 
@@ -73,7 +73,7 @@ fn name(metadata: &ObjectMeta) -> String {
 }
 
 impl Volumes {
-    /// A claim, as it will be.
+    /// Returns a claim; an assumed one takes precedence.
     pub fn claim(&self, key: &ObjectKey) -> Option<&Rc<PersistentVolumeClaim>> {
         let told = self.claims.get(key)?;
         let assumed = self.assumed_claims.get(key);
@@ -82,7 +82,7 @@ impl Volumes {
         Some(assumed.filter(is_good).unwrap_or(told))
     }
 
-    /// A volume, as it will be.
+    /// Returns a volume; an assumed one takes precedence.
     pub fn volume(&self, name: &str) -> Option<&Rc<PersistentVolume>> {
         let told = self.volumes.get(name)?;
         let assumed = self.assumed_volumes.get(name);
@@ -216,7 +216,7 @@ impl Volumes {
         None
     }
 
-    /// The names of all objects of a kind.
+    /// Returns the names of all objects of a kind.
     pub fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
         let unspaced = |name: &String| ObjectKey::new("", name);
         match kind {
@@ -234,14 +234,14 @@ impl Volumes {
     }
 }
 
-/// The class of a claim; empty for none.
+/// Returns the class of a claim; empty for none.
 // k8s: component-helpers/storage/volume/helpers.go GetPersistentVolumeClaimClass
 fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
     let named = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
     annotation(&claim.metadata, "volume.beta.kubernetes.io/storage-class").or(named).unwrap_or("")
 }
 
-/// The class of a volume; empty for none.
+/// Returns the class of a volume; empty for none.
 // k8s: component-helpers/storage/volume/helpers.go GetPersistentVolumeClass
 fn class_of_volume(volume: &PersistentVolume) -> &str {
     let named = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
@@ -252,7 +252,7 @@ fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The volume of a claim; `None` where it has none.
+/// Returns the volume of a claim, if it has one.
 fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     name.filter(|name| !name.is_empty())

@@ -1,4 +1,4 @@
-//! Disks that one node alone may write to, and claims that one pod alone may use.
+//! VolumeRestrictions: disks with a single writer node, and claims for a single pod.
 // k8s: pkg/scheduler/framework/plugins/volumerestrictions/volume_restrictions.go
 
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,7 @@ pub(super) enum Disk {
 }
 
 impl Disk {
-    /// Disks that conflict have the same name.
+    /// Returns the name; disks that conflict have the same name.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Gce(name, _) => format!("gce {name}"),
@@ -52,7 +52,7 @@ impl Disk {
     }
 }
 
-/// The disk of a volume.
+/// Returns the disk of a volume.
 pub(super) fn disk(volume: &Volume) -> Option<Disk> {
     if let Some(gce) = &volume.gce_persistent_disk {
         return Some(Disk::Gce(gce.pd_name.clone(), gce.read_only.unwrap_or(false)));
@@ -72,15 +72,15 @@ pub(super) fn disk(volume: &Volume) -> Option<Disk> {
     })
 }
 
-/// Monitors of an image: of all disks, and of those that are written to.
+/// Monitors of an image: of all its disks, and of writable ones.
 #[derive(Clone, Debug, Default)]
 struct Monitors {
     all: HashSet<String>,
     written: HashSet<String>,
 }
 
-/// Disks of a pod, by what others that conflict with them have in common with them: each of two pods may
-/// name very many.
+/// Disks of a pod, by the property that conflicting disks share, because each of two pods may name
+/// very many.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disks {
     /// By name; true if it is written to.
@@ -124,7 +124,7 @@ impl Disks {
     }
 }
 
-/// Nodes where pods have disks that these cannot be used beside.
+/// Returns the nodes where pods use conflicting disks.
 pub(super) fn taken(
     cluster: &Cluster,
     users: &Users,
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// The disk of an image behind these monitors.
+    /// Returns the disk of an image at these monitors.
     fn rbd(monitors: impl Iterator<Item = String>) -> Disk {
         let monitors = monitors.collect();
         let rbd = RBDVolumeSource { monitors, image: "i".to_owned(), ..Default::default() };

@@ -86,7 +86,7 @@ fn known(things: Vec<Thing>) -> Volumes {
     volumes
 }
 
-/// Why each of the nodes is taken out; empty for one that is not.
+/// Returns the rejection of each node; empty for a node that passes.
 fn reasons(volumes: &mut Volumes, claims: &[&str]) -> [String; 3] {
     let mut cluster = cluster();
     let found = volumes.look(&pod(claims), &mut cluster, &Rc::default()).expect("some node may do");
@@ -190,7 +190,7 @@ fn the_smallest_volume_that_does_is_chosen() {
             v["spec"]["claimRef"] = json!({"namespace": "ns", "name": "other", "uid": "o"});
         }),
     ]);
-    // The smaller claim takes the one of 20 on b, which leaves none for the larger.
+    // The smaller claim takes the volume of 20 on b, so that none is left for the larger one.
     assert_eq!(reasons(&mut volumes, &["large", "small"]), ["", NO_MATCH, NO_MATCH]);
     let mut cluster = cluster();
     let claims = volumes
@@ -247,7 +247,7 @@ fn volumes_are_made_where_their_class_allows_and_where_there_is_room() {
     assert!(set(&mut volumes, room("10Gi")).is_some(), "there is more");
     assert!(set(&mut volumes, room("9Gi")).is_none(), "there is less");
     assert_eq!(reasons(&mut volumes, &["c"]), [full, "", NO_MATCH]);
-    // It is being made on a node already.
+    // It is being provisioned on a node already.
     set(
         &mut volumes,
         claim("c", |c| {
@@ -325,7 +325,7 @@ fn a_volume_of_a_zone_stays_there() {
         v["metadata"]["labels"] = json!({"failure-domain.beta.kubernetes.io/zone": "y__x"});
     };
     let mut volumes = known(vec![bound_claim("c", "v"), volume("v", "5Gi", &[], zone)]);
-    // A node that is in no zone is in all.
+    // A node without a zone matches all.
     assert_eq!(reasons(&mut volumes, &["c"]), [zone::CONFLICT, zone::CONFLICT, ""]);
     set(
         &mut volumes,
@@ -554,7 +554,7 @@ fn a_volume_whose_plugin_has_moved_is_where_its_driver_says() {
             .map(str::to_owned)
             .collect::<Vec<_>>()[..]
     );
-    // On b the driver is in charge, and no node has its label.
+    // On b the plugin is migrated, and no node has the driver's label.
     let happened =
         set(&mut volumes, csi_node("b", "kubernetes.io/cinder,kubernetes.io/aws-ebs", None));
     assert!(happened.is_some_and(|event| event.may_help(Plugin::VolumeBinding)));

@@ -19,7 +19,7 @@ pub(super) struct User {
     pub(super) node: Rc<str>,
     pub(super) claims: Vec<ObjectKey>,
     pub(super) disks: Vec<Disk>,
-    /// Volumes of plugins that have moved to drivers, which the pod names itself.
+    /// Inline volumes of migrated plugins.
     pub(super) in_tree: Vec<Handle>,
 }
 
@@ -30,7 +30,7 @@ impl User {
         let mut user = Self { node: node.into(), claims, disks, in_tree };
         let (mut own, mut seen) = (Vec::new(), HashSet::new());
         for volume in volumes(pod) {
-            // A pod may name one claim very often.
+            // A pod may name one claim many times.
             if let Some((claim, is_made)) = claim_of(pod, volume)
                 && seen.insert((claim.clone(), is_made))
             {
@@ -45,7 +45,7 @@ impl User {
         (user, own)
     }
 
-    /// Volumes that it uses.
+    /// Returns the number of its volumes.
     pub(super) fn len(&self) -> usize {
         self.claims.len() + self.disks.len() + self.in_tree.len()
     }
@@ -79,11 +79,11 @@ pub(super) type Gone<'a> = HashSet<&'a str>;
 pub struct Users {
     pods: HashMap<Rc<str>, User>,
     by_node: HashMap<Rc<str>, HashSet<Rc<str>>>,
-    /// Pods that use a claim by its own name: volumes of a pod that were made for it do not count.
+    /// Pods that use a claim by its own name; claims created for the pod itself do not count.
     claims: HashMap<ObjectKey, HashSet<Rc<str>>>,
 }
 
-/// The volumes of a pod.
+/// Returns the volumes of a pod.
 pub(super) fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
 }
@@ -106,7 +106,7 @@ pub fn uses(pod: &Pod, claim: &str) -> bool {
 }
 
 impl Users {
-    /// A pod is on a node.
+    /// Records a pod on a node.
     pub fn put(&mut self, uid: &str, pod: &Pod, node: &str) {
         let (user, own) = User::of(pod, node);
         if user.claims.is_empty() && user.disks.is_empty() && user.in_tree.is_empty() {
@@ -124,7 +124,7 @@ impl Users {
         self.pods.insert(uid, user);
     }
 
-    /// Names of the claims and disks that a pod on a node uses.
+    /// Returns the names of the claims and disks that a pod on a node uses.
     pub fn names(&self, uid: &str) -> Rc<[String]> {
         self.pods.get(uid).map(|user| user.names().collect()).unwrap_or_default()
     }
@@ -134,11 +134,11 @@ impl Users {
         self.pods.contains_key(uid)
     }
 
-    /// A pod is on no node any more.
+    /// Removes a pod from its node.
     pub fn take(&mut self, uid: &str) {
         let Some(user) = self.pods.remove(uid) else { return };
         for claim in &user.claims {
-            // One that was made for the pod was not counted.
+            // Claims created for the pod itself were not counted.
             if let Some(uids) = self.claims.get_mut(claim) {
                 uids.remove(uid);
                 if uids.is_empty() {
@@ -154,7 +154,7 @@ impl Users {
         }
     }
 
-    /// As `take`; what was taken can be put back.
+    /// Removes a pod in a dry run; the result can be put back.
     pub fn lift(&mut self, uid: &str) -> Option<Lifted> {
         let (uid, user) = self.pods.get_key_value(uid)?;
         let (uid, user) = (Rc::clone(uid), user.clone());
@@ -184,7 +184,7 @@ impl Users {
         pods.any(|user| cluster.row(&user.node).is_some())
     }
 
-    /// Pods on a node, but these.
+    /// Returns the pods on a node, without those `gone`.
     pub(super) fn on_node<'a>(
         &'a self,
         node: &str,

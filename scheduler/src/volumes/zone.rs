@@ -1,4 +1,4 @@
-//! The zones of volumes that say so by their labels.
+//! VolumeZone: zones of volumes, from their labels.
 // k8s: pkg/scheduler/framework/plugins/volumezone/volume_zone.go
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
@@ -7,7 +7,7 @@ use pintle_sched_core::bits::Bits;
 
 pub(super) const CONFLICT: &str = "node(s) had no available volume zone";
 
-/// Labels of nodes and volumes, with what they are called today.
+/// Zone and region labels, with their current names.
 const LABELS: [(&str, &str); 4] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -25,8 +25,8 @@ fn term(all: Vec<NodeSelectorRequirement>) -> NodeSelectorTerm {
     NodeSelectorTerm { match_expressions: Some(all), match_fields: None }
 }
 
-/// Nodes outside the zones of any of these volumes. A node without any of the labels is nowhere, and
-/// takes all.
+/// Returns the nodes outside the zones of any of these volumes. A node without zone labels matches
+/// all volumes.
 pub(super) fn outside<'a>(
     cluster: &mut Cluster,
     volumes: impl Iterator<Item = &'a PersistentVolume>,
@@ -43,12 +43,12 @@ pub(super) fn outside<'a>(
             };
             let values: Vec<String> =
                 value.split(SEPARATOR).map(|zone| zone.trim().to_owned()).collect();
-            // A zone without a name is a mistake that upstream leaves out.
+            // Upstream ignores an invalid zone list with an empty name.
             // k8s: cloud-provider/volume/helpers/zones.go LabelZonesToSet
             if values.iter().any(|value| value.is_empty()) {
                 continue;
             }
-            // A part that cannot be the value of a label is no node's: each has terms of its own.
+            // A part that is no valid label value matches no node: each part has terms of its own.
             let terms = values.into_iter().flat_map(|value| {
                 let is = |key| requirement(key, "In", Some(vec![value.clone()]));
                 let by_today = vec![requirement(key, "DoesNotExist", None), is(today)];

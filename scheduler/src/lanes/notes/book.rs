@@ -22,23 +22,22 @@ use pintle_api_types::jitter::jitter;
 
 use crate::cycle::command::{Note, Related};
 
-/// Bytes of notes that wait or are remembered: some 10,000 of the longest, 30,000 of the usual
-/// ones.
+/// Bytes of waiting and remembered notes: some 10,000 of the longest, 30,000 of the usual ones.
 pub(super) const WAITING_MAX: usize = 16 << 20;
-/// How often one event is tried in a row.
+/// Tries of one event in a row.
 // k8s: event_broadcaster.go maxTriesPerEvent
 const TRIES_MAX: u32 = 12;
-/// For how long it is left alone in between, at least; up to a quarter more.
+/// Wait before a retry, at least; up to a quarter more.
 // k8s: event_broadcaster.go defaultSleepDuration, attemptRecording
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// After so long without the same again a series is over.
+/// A series is finished after this time without a repetition.
 // k8s: event_broadcaster.go finishTime
 const SERIES_OVER: Duration = Duration::from_secs(6 * 60);
 /// Interval of writing a series that continues.
 // k8s: event_broadcaster.go refreshTime
 const WRITE_AGAIN: Duration = Duration::from_secs(30 * 60);
 
-/// A note; two that say the same of the same pod are equal, whatever their sentences.
+/// A note; two with the same key are equal, whatever their messages.
 #[derive(Clone, Debug)]
 struct Same(Rc<Note>);
 
@@ -50,7 +49,7 @@ impl Same {
         (reason, action, about, version.as_deref().unwrap_or_default(), related, warning)
     }
 
-    /// The namespace that it counts for.
+    /// Returns the namespace that it counts for.
     fn namespace(&self) -> &str {
         self.0.about.key.namespace()
     }
@@ -67,7 +66,7 @@ impl Same {
             + note.about.uid.len()
             + note.version.as_ref().map_or(0, String::len)
             + of_related;
-        // Twice itself: in the table, and in the queue.
+        // Twice its own size: in the table, and in the queue.
         texts + size_of::<Note>() + size_of::<Told>() + 4 * size_of::<Self>()
     }
 }
@@ -89,11 +88,11 @@ impl Hash for Same {
 /// Where a note is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In a queue, or about to be tried again.
+    /// In the queue, or waiting for a retry.
     Waits,
-    /// A request is under way.
+    /// A request is in flight.
     IsSent,
-    /// There is nothing to do about it.
+    /// Nothing to do.
     Settled,
 }
 
@@ -107,22 +106,22 @@ struct Told {
     last: Timestamp,
     /// Number of occurrences.
     count: i32,
-    /// The count that was written last; zero before the first time.
+    /// The last written count; zero before the first write.
     said: i32,
     tries: u32,
     seen: Instant,
     written: Instant,
-    /// It is forgotten once that is written.
+    /// It is dropped once that is written.
     is_over: bool,
 }
 
-/// A request to be made.
+/// A request to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     same: Same,
     /// Time of the first occurrence.
     pub(super) first: Timestamp,
-    /// It was made before, as far as is known.
+    /// It was created before, as far as is known.
     pub(super) is_made: bool,
     count: i32,
     last: Timestamp,
@@ -143,31 +142,31 @@ impl Request {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// It is written, or will never be.
+    /// Written, or rejected for good.
     Settled,
     /// No answer: retried later.
     Again,
 }
 
-/// Notes on their way through one sink: those of one namespace, and so of one pod, in order.
+/// Notes of one sink: those of one namespace, and so of one pod, in order.
 #[derive(Debug, Default)]
 struct Line {
     queue: FairQueue<Namespace, Same>,
     later: VecDeque<(Instant, Same)>,
 }
 
-/// All that was noted.
+/// All series.
 #[derive(Debug)]
 pub(super) struct Book {
     told: HashMap<Same, Told>,
     lines: Vec<Line>,
     bytes: usize,
-    /// Of that, those of each namespace.
+    /// Bytes by namespace.
     shares: HashMap<Namespace, usize>,
     bytes_max: usize,
     settled: usize,
     lost: u64,
-    /// Those of which it was said how many they are.
+    /// Number of lost notes that was logged.
     said_lost: u64,
     is_losing: bool,
 }
@@ -175,14 +174,14 @@ pub(super) struct Book {
 /// Message to log about lost notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// The first one is.
+    /// The first note was lost.
     Begins,
-    /// So many were, until nothing waited any more.
+    /// So many were lost, until nothing waited any more.
     Ended(u64),
 }
 
 impl Book {
-    /// For so many sinks.
+    /// Creates an empty book for so many sinks.
     pub(super) fn new(sinks: usize, bytes_max: usize) -> Self {
         let lines = (0..sinks).map(|_| Line::default()).collect();
         Self {
@@ -206,7 +205,7 @@ impl Book {
         if let Some(told) = self.told.get_mut(&same) {
             told.count = told.count.saturating_add(1);
             (told.last, told.seen, told.is_over) = (at, now, false);
-            // The second time it becomes a series; from then on it is written now and then.
+            // The second occurrence makes it a series; from then on it is written periodically.
             if told.state != State::Settled || told.said > 1 {
                 return None;
             }
@@ -281,7 +280,7 @@ impl Book {
         }
     }
 
-    /// Series that are over are forgotten, those that go on are written.
+    /// Drops finished series, and writes continuing ones.
     pub(super) fn look(&mut self, now: Instant) {
         let (mut over, mut behind) = (Vec::new(), Vec::new());
         for (same, told) in self.told.iter_mut().filter(|(_, told)| told.state == State::Settled) {
@@ -324,7 +323,7 @@ impl Book {
         usize::try_from(at).unwrap_or(0)
     }
 
-    /// One that was settled is to be written again.
+    /// Enqueues a settled note again.
     fn enqueue(&mut self, same: &Same) {
         if let Some(told) = self.told.get_mut(same) {
             told.state = State::Waits;
@@ -334,7 +333,7 @@ impl Book {
         }
     }
 
-    /// One that was settled is remembered no longer.
+    /// Drops a settled note.
     fn forget(&mut self, same: &Same) {
         if let Some((same, _)) = self.told.remove_entry(same) {
             self.settled -= 1;
@@ -342,7 +341,7 @@ impl Book {
         }
     }
 
-    /// Counts a note as remembered, and returns its namespace.
+    /// Adds a note's bytes, and returns its namespace.
     fn add(&mut self, same: &Same) -> Namespace {
         self.bytes += same.cost();
         let namespace = match self.shares.get_key_value(same.namespace()) {
@@ -363,8 +362,8 @@ impl Book {
         }
     }
 
-    /// Makes room, if need be: a quarter of those that are settled go at once, so that not each new
-    /// note has to look for the oldest. Where none is settled, the namespace with most gives.
+    /// Makes room if needed: a quarter of the settled notes are dropped at once, so that not each
+    /// new note searches for the oldest. If none is settled, the namespace with most loses one.
     fn has_room(&mut self, new: &Same) -> bool {
         while self.bytes + new.cost() > self.bytes_max {
             if self.settled == 0 {
@@ -382,8 +381,8 @@ impl Book {
         true
     }
 
-    /// Loses the newest waiting note of the namespace with most, unless that is the new note's own
-    /// or would have less than it.
+    /// Drops the newest waiting note of the namespace with most, unless that is the new note's own
+    /// or would then have less than it.
     fn give_for(&mut self, new: &Same) -> bool {
         let most = self.shares.iter().max_by_key(|(_, share)| **share);
         let Some((most, share)) = most.map(|(most, share)| (Rc::clone(most), *share)) else {
@@ -503,7 +502,8 @@ mod tests {
             }
         }
         assert_eq!((book.due(0), book.lost, book.is_idle()), (None, 1, true));
-        // As upstream: the same again is taken for a series, which is made where it is not there.
+        // As upstream: a repeated event is taken for a series, which is created if it does not
+        // exist.
         assert_eq!(book.tell(now, AT, note("p", "m")), Some(0));
         let request = book.next(0, now).expect("it waits");
         assert_eq!((request.is_made, request.series()), (true, Some((2, AT))));
