@@ -1,4 +1,4 @@
-//! The daemon: watches, the shadow they feed, the server that shows what came of it.
+//! The shadow daemon: watches, the shadow they feed, the log and the report of its result.
 //!
 //! Effects. Owner of the one thread that decides, and of the clock. Bounds: see `watch`, `shadow`.
 
@@ -18,9 +18,9 @@ use crate::shadow::{Followed, Shadow};
 use crate::watch::{self, TOLD_MAX};
 use crate::{config, output};
 
-/// How often it looks at what has waited, at the latest.
+/// Longest interval between two checks of waiting changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often what came of it is logged, if anything did.
+/// Interval of logging the result, if there is one.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Arguments of `shadow`.
@@ -79,7 +79,7 @@ async fn shadow(options: &Options, followed: Followed) -> Result<()> {
     }
 }
 
-/// The file as it is until there is a report.
+/// Opens the report file; its content stays until there is a report.
 fn open(path: &Path) -> Result<(File, &Path)> {
     let file = File::options().create(true).write(true).truncate(false).open(path);
     let file = file.with_context(|| format!("--report={}", path.display()))?;

@@ -1,6 +1,6 @@
-//! The command line: a daemon in kube-scheduler's place, and commands that answer questions.
+//! The command line: a daemon compatible with kube-scheduler, and commands that answer questions.
 //!
-//! Input: the arguments of the process. Output: what it prints, and how it ended. Owner: `main`.
+//! Input: the arguments of the process. Output: its output and exit code. Owner: `main`.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -31,14 +31,14 @@ enum Command {
     WhatIf(explain::command::WhatIfOptions),
 }
 
-/// Does what the command line asks for, with these plugins linked in.
+/// Runs the command line, with these plugins linked in.
 pub fn command_line(registry: Registry) -> ExitCode {
     pintle_heap::give_back_soon();
     let args: Vec<String> = match given::texts(std::env::args_os()) {
         Ok(args) => args,
         Err(errors) => return complain(errors),
     };
-    // A word is a command of ours; anything else is what kube-scheduler would be started with.
+    // A known word is a command of pintle; anything else is the flags of kube-scheduler.
     match args.get(1).map(String::as_str) {
         Some(word) if !word.starts_with('-') => match Cli::try_parse_from(&args) {
             Ok(cli) => ended(command(cli.command)),
@@ -67,7 +67,7 @@ fn command(command: Command) -> anyhow::Result<()> {
 fn ended(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // A mistake in a file is the user's to read, without a trace of our own calls.
+        // The user reads errors of files, without a backtrace.
         Err(error) => complain([format!("{error:#}")]),
     }
 }

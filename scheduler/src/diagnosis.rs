@@ -1,8 +1,8 @@
-//! One pod against a cluster as it is known: which nodes would take it, and why the others not.
+//! Evaluates one pod against the cached cluster: feasible nodes, and reasons of the others.
 //!
-//! Input: the mirror, a pod without a node. Output: a decision, or upstream's sentence with a status
-//! for each node. Owner: pure but for the mirror's columns, which are as before at the end. Bounds:
-//! one decision, and the filters once more for each node on which room is kept for another pod.
+//! Input: the cluster cache, a pod without a node. Output: a decision, or upstream's message with a
+//! status for each node. Owner: pure but for the cache's columns, which are restored at the end.
+//! Bounds: one decision, and the filters once more for each node with nominated pods.
 
 mod refusal;
 mod without;
@@ -41,16 +41,16 @@ use crate::mirror::Mirror;
 use crate::placement::Placement;
 use crate::volumes::{Claims, OfPlugin, Refused, Volumes};
 
-/// A pod that wants a node.
+/// A pod under decision.
 #[derive(Clone, Debug)]
 pub struct Asking {
     /// The pod, without a node's name.
     pub pod: Rc<Pod>,
-    /// As the columns have it.
+    /// The pod's row data.
     pub spec: Rc<PodSpec>,
     /// Compiled.
     pub program: Arc<Program>,
-    /// By which it is decided.
+    /// The profile that decides it.
     profile: Arc<Profile>,
     /// Nodes that its volumes allow.
     claims: Option<Claims>,
@@ -73,11 +73,11 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Reads a pod; a node that it has already is taken off. It is decided by the profile that it asks
-    /// for, or the first one where there is none.
+    /// Creates it from a pod, whose node is ignored. The profile is the one of the pod's scheduler
+    /// name, or else the first one.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The pod is invalid.
     pub fn new(pod: &Pod, mirror: &mut Mirror) -> Result<Self, DeltaError> {
         let mut pod = pod.clone();
         if let Some(spec) = &mut pod.spec {
@@ -87,10 +87,10 @@ impl Asking {
         Self::with_spec(Rc::new(pod), &spec, mirror)
     }
 
-    /// The same of a pod without a node's name, of which this was read before.
+    /// Like `new`, for a pod without a node whose spec is parsed already.
     ///
     /// # Errors
-    /// When it cannot be compiled.
+    /// The pod does not compile.
     pub fn with_spec(
         pod: Rc<Pod>,
         spec: &Rc<PodSpec>,
@@ -102,7 +102,7 @@ impl Asking {
         mirror.cluster.use_profile(&profile);
         let spec = match spec.terms.is_empty() {
             true => Rc::clone(spec),
-            // Its terms may have been forgotten since: they are known again from now on.
+            // Its terms may have been freed since; parsing registers them again.
             false => Rc::new(mirror.cluster.read_pod(&pod)?),
         };
         let program = mirror.cluster.compile_within(&pod, &mirror.attempt_budget)?;
@@ -142,7 +142,7 @@ impl Asking {
         kept.into_iter().chain(placement).chain(claims).chain(attempt).chain(consulted).collect()
     }
 
-    /// Why its volumes do not go with those of pods that room is kept for.
+    /// Returns the conflict of its volumes with those of nominated pods.
     fn beside_users(
         &self,
         volumes: &Volumes,
@@ -181,17 +181,17 @@ impl Asking {
         of_devices.or_else(|| self.attempt.as_ref()?.error())
     }
 
-    /// The plugins of its volumes and devices.
+    /// Returns the plugins of its volumes and devices.
     fn of_claims<'a>(&'a self, devices: &'a Devices) -> OfClaims<'a> {
         let volumes = self.claims.iter().flat_map(Claims::plugins).collect();
         (volumes, self.devices.as_ref().map(|claims| claims.among(devices)))
     }
 }
 
-/// Plugins of volumes, and that of devices.
+/// Plugins of volumes, and the one of devices.
 type OfClaims<'a> = (Vec<OfPlugin<'a>>, Option<OfDevices<'a>>);
 
-/// Rows that only pods with room kept for them close.
+/// Rows that only nominated pods close.
 #[derive(Debug, Default)]
 struct Kept(HashMap<u32, Status>);
 
@@ -199,7 +199,7 @@ impl RowPlugin for Kept {
     fn plugin(&self) -> Plugin {
         Plugin::NodeName
     }
-    // Room is kept whatever plugins there are.
+    // Nominated pods count whatever plugins are enabled.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
     fn always(&self) -> bool {
         true
@@ -215,34 +215,34 @@ impl RowPlugin for Kept {
 /// Diagnosis of a pod that fits no node.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    /// Why each node was rejected, by row.
+    /// Rejections by row.
     pub statuses: Vec<(u32, Status)>,
     /// Result of the preemption dry run.
     pub preemption: DryRun,
     /// Out-of-tree plugins that rejected it.
     pub rejected_by: Vec<Name>,
-    /// A claim that might do better without its devices.
+    /// A claim to deallocate, because other devices may fit.
     pub gives_back: Option<Rc<ResourceClaim>>,
-    /// A claim of its group might do better if that gave it up.
+    /// A claim of its group should be unreserved, because other devices may fit.
     pub unreserves: bool,
-    /// One of upstream's plugins failed to do anything about it, so that no other is asked to.
+    /// An in-tree PostFilter plugin failed, so that no other one runs.
     pub fails: bool,
     /// Part of the message about ResourceClaims.
     pub of_claims: &'static str,
-    /// The sentence of why no node takes it.
+    /// The message with the reasons by node.
     pub text: String,
-    /// The same with what is said of claims and of preemption.
+    /// The same with the parts about claims and preemption.
     pub message: String,
 }
 
-/// The memory of decisions.
+/// Scratch memory and state of decisions.
 #[derive(Debug, Default)]
 pub struct Thinker {
-    /// Of the last decision.
+    /// Scratch of the last decision.
     pub scratch: Scratch,
-    /// Where those begin that do not want all nodes scored.
+    /// Row at which the next sampling starts.
     from: u32,
-    /// The potential node that the search for victims begins with: upstream takes any.
+    /// The potential node at which the next search for victims starts: upstream picks it at random.
     // k8s: defaultpreemption/default_preemption.go GetOffsetAndNumCandidates
     pub preempts_from: usize,
 }
@@ -255,7 +255,7 @@ impl Thinker {
         if found.feasible == 0 || found.refusal.is_some() {
             return found;
         }
-        // Nodes that do not take the pod as they are need not be asked again.
+        // Nodes that reject the pod as they are need no second check with nominated pods.
         let kept = self.kept(mirror, asking, true);
         if kept.0.is_empty() { found } else { self.decide_beside(mirror, asking, &kept) }
     }
@@ -271,11 +271,11 @@ impl Thinker {
         select::decide_with(view, &asking.program, &plugins, &mut self.scratch)
     }
 
-    /// Decides among as many nodes as the profile wants scored; the ties are in the scratch.
+    /// Decides among as many nodes as the profile scores; the ties are in the scratch.
     pub fn choose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
         let percent = asking.profile.percentage_of_nodes;
         let enough = select::sample_size(mirror.cluster.view().node_count(), percent);
-        // Extenders took some out already: all that are left are scored.
+        // Extenders have filtered already: all remaining nodes are scored.
         if asking.consulted.is_some()
             || asking.placement.is_some()
             || asking.refused.is_some()
@@ -311,8 +311,8 @@ impl Thinker {
         select::decide_in_detail(view, &asking.program, &plugins, &mut self.scratch)
     }
 
-    /// Nodes that pods of the same or a higher priority close, for which room is kept there: all such,
-    /// or those that the last decision found feasible.
+    /// Returns the nodes closed by nominated pods of the same or a higher priority: all such nodes,
+    /// or only those that the last decision found feasible.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
     fn kept(&mut self, mirror: &mut Mirror, asking: &Asking, only_feasible: bool) -> Kept {
         mirror.cluster.use_profile(&asking.profile);
@@ -332,7 +332,7 @@ impl Thinker {
         kept
     }
 
-    /// Why a node does not take the pod beside these pods, with its row.
+    /// Returns the rejection of a node with these pods added, and its row.
     fn beside(
         &mut self,
         mirror: &mut Mirror,
@@ -392,7 +392,7 @@ impl Thinker {
         Some((node, fits))
     }
 
-    /// Why the pod fits nowhere; `None` when it does.
+    /// Returns why the pod fits no node; `None` if it fits one.
     pub fn diagnose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Diagnosis> {
         mirror.cluster.use_profile(&asking.profile);
         let placement = asking.placement.as_deref();
@@ -525,7 +525,7 @@ impl Thinker {
             let others = others.unwrap_or_else(|panic| resume_unwind(panic));
             append(&mut run, others);
         }
-        // A search that was cut off evicts no pod.
+        // An interrupted search evicts no pod.
         if run.ineligible.is_some() {
             run.candidates.clear();
         }
@@ -535,7 +535,7 @@ impl Thinker {
     }
 }
 
-/// Why no pod may be evicted for this one, whatever a dry run would find.
+/// Returns the reason that no pod may be evicted for this one, whatever a dry run would find.
 fn may_not_preempt(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Option<String> {
     let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
     let never = asking.never_preempts.map(str::to_owned);
@@ -551,8 +551,8 @@ fn append(run: &mut DryRun, others: DryRun) {
     run.ineligible = others.ineligible;
 }
 
-/// Runs `look` while these pods are on the node, those left out that are bound already. They are
-/// removed also when it panics.
+/// Runs `look` with these pods on the node, except those bound already. They are removed even if it
+/// panics.
 fn with_pods<T>(
     (cluster, is_changing): (&mut Cluster, &Cell<bool>),
     node: &str,
@@ -569,7 +569,7 @@ fn with_pods<T>(
     seen
 }
 
-/// Why the pod may not take other pods' place.
+/// Returns the reason that the pod may not preempt others.
 // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
 fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Option<String> {
     let spec = asking.pod.spec.as_ref();

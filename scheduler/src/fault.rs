@@ -1,7 +1,7 @@
 //! Points at which tests make the scheduler panic.
 //!
-//! Input: a point and how often it is passed before. Output: a panic there, once. Owner: tests, by
-//! thread; in a build without tests nothing is here.
+//! Input: a point and the number of passes before it panics. Output: a panic there, once. Owner:
+//! tests, by thread; empty in builds without tests.
 
 /// Points, in the order in which an attempt passes them.
 #[cfg(test)]
@@ -14,7 +14,7 @@ thread_local! {
         const { std::cell::Cell::new(None) };
 }
 
-/// Makes the point panic when it has been passed so often.
+/// Makes the point panic after so many passes.
 #[cfg(test)]
 pub(crate) fn arm(point: &'static str, after: usize) {
     ARMED.set(Some((point, after)));

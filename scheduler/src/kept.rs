@@ -20,15 +20,15 @@ use crate::packed::{Packed, Packer};
 /// Pods kept as objects without a caller that holds them.
 const WHOLE_MAX: usize = 256;
 
-/// Those that are objects now, the one that was unpacked first first.
+/// Pods stored as objects, the one unpacked first at the front.
 type Whole = VecDeque<Weak<KeptPod>>;
 
-/// Where waiting pods are kept.
+/// Store of pending pods.
 #[derive(Clone, Debug, Default)]
 pub struct Shelf {
     whole: Rc<RefCell<Whole>>,
     packer: Rc<RefCell<Packer>>,
-    /// Something asks about each of them all the time.
+    /// Keeps every pod as an object, because all are accessed all the time.
     keeps_all: bool,
 }
 
@@ -47,13 +47,13 @@ pub struct KeptPod {
 }
 
 impl Shelf {
-    /// One that keeps all pods as objects.
+    /// Creates a store that keeps all pods as objects.
     #[must_use]
     pub fn of_objects() -> Self {
         Self { keeps_all: true, ..Self::default() }
     }
 
-    /// Keeps a pod with what was read of it.
+    /// Stores a pod with its parsed spec.
     pub fn keep(&self, pod: Pod, spec: Rc<PodSpec>, declares: Arc<Declaration>) -> Rc<KeptPod> {
         let packs = !self.keeps_all && !is_asked_about(&pod);
         let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
@@ -77,7 +77,7 @@ impl Shelf {
         kept
     }
 
-    /// One more is an object: another one is none any more.
+    /// Records that a pod is an object; the oldest one is packed.
     fn is_whole(&self, pod: &Rc<KeptPod>) {
         let mut whole = self.whole.borrow_mut();
         whole.push_back(Rc::downgrade(pod));
@@ -90,7 +90,7 @@ impl Shelf {
 }
 
 impl KeptPod {
-    /// As the columns have it.
+    /// Returns the parsed spec.
     pub fn spec(&self) -> &Rc<PodSpec> {
         &self.spec
     }
@@ -110,7 +110,7 @@ impl KeptPod {
         self.version.as_deref()
     }
 
-    /// The node that the API says is kept for it.
+    /// Returns the node nominated in the pod's status.
     pub fn nominated_node(&self) -> Option<&str> {
         self.nominated.as_deref()
     }

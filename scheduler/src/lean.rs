@@ -25,12 +25,12 @@ use serde::{Deserialize, Deserializer};
 
 /// Annotations that are kept: the one of mirror pods.
 const KEPT_ANNOTATIONS: [&str; 1] = ["kubernetes.io/config.mirror"];
-/// Conditions that are compared with what would be written, or say how far a resize is.
+/// Conditions that are compared with new ones, or that say how far a resize is.
 const KEPT_CONDITIONS: [&str; 3] = ["PodScheduled", "PodResizePending", "DisruptionTarget"];
 
 type Amounts = Option<BTreeMap<String, Quantity>>;
 
-/// A pod without what no decision reads.
+/// A pod without unused fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeanPod(pub Pod);
 
@@ -101,7 +101,7 @@ impl From<Meta> for ObjectMeta {
     }
 }
 
-/// Those that are kept; the others are not even copied.
+/// Kept annotations; the others are not even copied.
 #[derive(Default)]
 struct Annotations(BTreeMap<String, String>);
 
@@ -209,7 +209,7 @@ impl From<OneContainer> for Container {
     }
 }
 
-/// A volume that may tie a pod to nodes, also by its disk, or an image, which counts as a container's.
+/// A volume that may tie a pod to nodes, or an image volume, which counts like a container's image.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OneVolume {

@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 
 use anyhow::{Context as _, Result};
 
-/// Has `write` write to standard output.
+/// Runs `write` on standard output.
 pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     print_to(io::stdout().lock(), write)
 }

@@ -12,7 +12,7 @@ use lz4_flex::block;
 
 /// Workloads with a pattern for new texts.
 const PATTERNS_MAX: usize = 64;
-/// A text that needs more than this part of itself becomes the pattern of those that come.
+/// A text whose difference is more than this part of it becomes the pattern of new texts.
 const DIFFERENT: usize = 4;
 
 /// Makes packed texts.
@@ -22,7 +22,7 @@ pub(crate) struct Packer {
     patterns: VecDeque<(Box<str>, Rc<[u8]>)>,
 }
 
-/// A text as what it has that its pattern has not.
+/// A text as its difference from the pattern.
 #[derive(Debug)]
 pub(crate) struct Packed {
     len: usize,
@@ -65,7 +65,7 @@ impl Packed {
             .expect("what was compressed with this pattern")
     }
 
-    /// Bytes that it takes beside its pattern.
+    /// Returns the bytes that it takes in addition to its pattern.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.rest.len()

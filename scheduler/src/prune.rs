@@ -18,9 +18,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::devices::extended::EXTENDED;
 
-/// A kind that can be stripped.
+/// A kind with fields to drop.
 pub trait Prune {
-    /// Takes out what no decision reads.
+    /// Drops fields that no decision reads.
     #[must_use]
     fn prune(self) -> Self;
 }

@@ -36,21 +36,21 @@ use crate::framework::{Handle, Registry};
 use crate::lanes::{BoundBy, End, Lanes};
 use crate::watch::Told;
 
-/// Pods that have a node of which the API server does not know yet.
+/// Pods assumed on a node whose binding is not confirmed.
 const AHEAD_MAX: usize = 4096;
-/// Decisions between two looks at what else there is to do.
+/// Decisions before other work is done.
 const DECISIONS_AT_ONCE: usize = 16;
-/// How long it waits when nothing is due.
+/// Longest wait when nothing is due.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How often it says how many pods wait where, at most.
+/// Shortest interval of updating the gauges.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Pods listed in a dump.
 const DUMPED_MAX: usize = 1000;
 /// Time spent on watch events, or on decisions, before other work.
 const TAKE_MAX: Duration = Duration::from_millis(50);
-/// Decisions that took so long in a row are followed by a pause for I/O.
+/// Decisions of this length are followed by a pause for I/O.
 const LONG_DECISIONS: Duration = Duration::from_millis(20);
-/// How often it says what it waits for before it may lead.
+/// Interval of logging the missing lists before it may lead.
 const SAY_MISSING_EVERY: Duration = Duration::from_secs(30);
 /// Time for bindings in flight at shutdown.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// Schedules, with the plugins of the registry that profiles enable.
 ///
 /// # Errors
-/// When a file cannot be used, a port is taken, or the lease is lost.
+/// A file cannot be used, a port is taken, or the lease is lost.
 pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     let format = if settings.logs_json { logging::Format::Json } else { logging::Format::Text };
     logging::init(format, settings.verbosity);
@@ -86,7 +86,7 @@ pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     })
 }
 
-/// The thread of the lease; `None` without an election.
+/// Starts the thread of the lease; `None` without leader election.
 fn lead(access: &Access, settings: &Settings, state: &Arc<State>) -> Result<Option<LeaderLease>> {
     let election = settings.process.election.clone();
     if !election.is_on {
@@ -125,8 +125,8 @@ async fn work(
     }
     ending.acknowledge();
     state.is_ending();
-    // A binding without an answer may still be made: others wait until the lease is over. A second
-    // signal ends the process meanwhile.
+    // A binding without an answer may still be made: then the lease is not released, and other
+    // schedulers wait until it expires. A second signal ends the process meanwhile.
     if running.end().await
         && let Some(lead) = lead
     {
@@ -148,7 +148,7 @@ async fn is_lost(lead: &mut Option<LeaderLease>) {
     }
 }
 
-/// Two schedulers break ties differently.
+/// Returns a seed, so that two schedulers break ties differently.
 fn seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos() & u128::from(u64::MAX)).unwrap_or(1)
@@ -164,9 +164,9 @@ fn shares(took: Duration, facts: &[Fact]) -> (Duration, Duration) {
     (share(searched.max(decided)), share(decided))
 }
 
-/// Lets watches and bindings, which share this thread, go on after decisions that took so long. A yield is
-/// one step of each task, and an event of a watch needs several: after long decisions they have a
-/// tenth of the time.
+/// Lets watches and bindings, which share this thread, proceed after long decisions. A yield is one
+/// step of each task, and a watch event needs several: after long decisions they get a tenth of the
+/// time.
 async fn let_io_run(took: Duration) {
     match took < LONG_DECISIONS {
         true => tokio::task::yield_now().await,
@@ -177,7 +177,7 @@ async fn let_io_run(took: Duration) {
 /// The scheduler with its inputs and outputs.
 struct Running {
     scheduler: Scheduler,
-    /// Makes one that knows nothing yet.
+    /// Creates an empty scheduler.
     make: Box<dyn Fn() -> Scheduler>,
     lanes: Lanes,
     watches: Watches,
@@ -196,7 +196,7 @@ struct Running {
 }
 
 impl Running {
-    /// Begins to follow the cluster: a standby knows it before it leads.
+    /// Starts the watches: a standby has a synced cache before it leads.
     fn new(
         access: &Access,
         settings: &Settings,
@@ -212,7 +212,7 @@ impl Running {
         };
         let observer = Some(Arc::clone(state) as Arc<dyn Observer>);
         let clients = access.clients(options(observer.clone()));
-        // Events have a limit of their own, as upstream's.
+        // Events have their own rate limit, as upstream.
         // k8s: cmd/kube-scheduler/app/options/options.go createClients
         let events = access.client(options(observer));
         let (lanes, ended) = Lanes::new(&clients, events);
@@ -261,7 +261,7 @@ impl Running {
                 }
             }
         }
-        // A standby is ready as well.
+        // A standby is ready too.
         self.state.is_synced();
         // Code that only the start needed is released from memory.
         pintle_heap::code::forget();
@@ -294,12 +294,12 @@ impl Running {
         Ok(true)
     }
 
-    /// The thread is not stuck. A cache that a panic has torn is replaced before anything is done.
+    /// Marks that the thread is not stuck. A cache torn by a panic is replaced first.
     async fn begin_turn(&mut self) -> Result<()> {
         let turns = &self.state.turns;
         turns.mark();
         if turns.is_given_up() {
-            // Another scheduler may work now: nothing that was decided before counts.
+            // Another scheduler may have the lease: earlier decisions are void.
             anyhow::bail!("this process was given up: its deciding thread was stuck");
         }
         if self.scheduler.is_torn() { self.rebuild().await } else { Ok(()) }
@@ -332,7 +332,7 @@ impl Running {
             let patience = self.scheduler.patience_due().filter(|due| *due > now);
             let due = due.into_iter().chain(patience).min();
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
-            // What the last of many events left is counted as well.
+            // The state after the last of many events is counted too.
             let uncounted = (self.counted + COUNT_EVERY).saturating_sub(self.now());
             let wait = if self.is_counted { wait } else { wait.min(uncounted) };
             tokio::select! {
@@ -417,7 +417,7 @@ impl Running {
             End::Bind(end) => {
                 let status = if end.ended == Ended::Bound { "Success" } else { "Error" };
                 let profile = self.scheduler.profile_of(&end.pod.uid);
-                // Where an extender binds, no plugin is asked to.
+                // Out-of-tree Bind plugins do not run if an extender binds.
                 // k8s: pkg/scheduler/schedule_one.go bind
                 let is_asked = matches!(end.by, BoundBy::Default | BoundBy::Plugin);
                 if let Some(profile) = profile.filter(|_| is_asked) {
@@ -454,7 +454,7 @@ impl Running {
         let (mut any, first) = (false, self.now());
         for _ in 0..DECISIONS_AT_ONCE {
             let began = self.now();
-            // Long attempts one after the other would keep a pod out that has just come.
+            // Several long attempts in a row would delay a new pod.
             if began.saturating_sub(first) >= TAKE_MAX {
                 break;
             }
@@ -469,7 +469,7 @@ impl Running {
         any
     }
 
-    /// Carries out what was decided within `took`.
+    /// Executes the commands of decisions that took `took`.
     fn carry_out(&mut self, took: Duration) {
         let turns = &self.state.turns;
         if turns.is_given_up() {
@@ -506,7 +506,7 @@ impl Running {
         }
     }
 
-    /// Says how many wait where: not for each of many events.
+    /// Updates the gauges, at most once per `COUNT_EVERY`.
     fn count_now_and_then(&mut self) {
         let now = self.now();
         if now < self.counted + COUNT_EVERY {

@@ -33,7 +33,7 @@ use crate::prune;
 
 /// Events waiting for the deciding thread.
 pub const TOLD_MAX: usize = 512;
-/// Pods that ended hold nothing any more.
+/// Finished pods use no resources.
 // k8s: pkg/scheduler/scheduler.go NewInformerFactory
 const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -63,7 +63,7 @@ pub enum Kind {
     DeviceTaintRule,
 }
 
-/// All of them but groups of pods and rules of taints, which are followed where gates say so.
+/// All kinds except PodGroup and DeviceTaintRule, which are watched only behind their gates.
 pub const KINDS: [Kind; 18] = [
     Kind::Pod,
     Kind::Node,
@@ -171,7 +171,7 @@ impl Thing {
         ObjectKey::new(&text(&metadata.namespace), &text(&metadata.name))
     }
 
-    /// The version of this state; later states have greater ones, whatever their kind.
+    /// Returns the resource version; later versions are greater, across all kinds.
     pub fn version(&self) -> u64 {
         let text = self.metadata().resource_version.as_deref();
         text.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -181,23 +181,23 @@ impl Thing {
 /// A watch event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// A list of a kind begins; an earlier one that was not completed does not count.
+    /// A list of a kind begins; an earlier incomplete list is void.
     Begun(Kind),
-    /// One of the list.
+    /// An object of the list.
     Listed(Thing),
-    /// One of the list that cannot be read; `None` when not even its name can be.
+    /// An object of the list that cannot be decoded; `None` if not even its name can.
     Unreadable(Kind, Option<ObjectKey>),
-    /// The list is complete, and nothing else of the kind is there.
+    /// The list is complete; no other object of the kind exists.
     Complete(Kind),
     /// It was added or modified.
     Set(Thing),
-    /// It was deleted, or is none of those that are followed any more, in this state.
+    /// It was deleted, or no longer matches the watch, in this state.
     Gone(Thing),
-    /// It was deleted, in a state that cannot be read.
+    /// It was deleted, in a state that cannot be decoded.
     Lost(Kind, ObjectKey),
 }
 
-/// A kind as it is followed.
+/// A watched kind.
 trait Followed: Object {
     const KIND: Kind;
     const NAME: &'static str;
@@ -281,8 +281,8 @@ pub type Following = (&'static str, futures_util::future::LocalBoxFuture<'static
 /// Builds the observer of the lists and watches of a kind.
 pub type Observed<'a> = Option<&'a dyn Fn(Kind) -> Arc<dyn InformerObserver>>;
 
-/// Follows all kinds with the client of `client`; each future runs until it is dropped. Pods and nodes
-/// may be wanted whole.
+/// Watches all kinds with the client of `client`; each future runs until it is dropped. `whole`
+/// keeps pods and nodes whole.
 pub fn follow_all(
     client: impl Fn() -> kube::Client,
     told: &mpsc::Sender<Told>,
@@ -323,12 +323,12 @@ pub fn follow_observed(
     ]
 }
 
-/// Follows groups of pods, which only some clusters have.
+/// Watches PodGroups, which only some clusters have.
 pub fn follow_groups(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
     one::<PodGroup>(client, told, false, None)
 }
 
-/// Follows rules that taint devices, which only some clusters have.
+/// Watches DeviceTaintRules, which only some clusters have.
 pub fn follow_rules(client: kube::Client, told: &mpsc::Sender<Told>) -> Following {
     one::<LeanRule>(client, told, false, None)
 }
@@ -351,7 +351,7 @@ fn one<T: Followed>(
 /// Sends a watch's events to the channel.
 struct Tell {
     told: mpsc::Sender<Told>,
-    /// Of a list, what found no room.
+    /// Rest of a list that did not fit into the channel.
     kept: Vec<Told>,
     whole: bool,
 }
@@ -366,7 +366,7 @@ impl Tell {
         }
     }
 
-    /// An object without what no decision reads; nothing of one that has this panic.
+    /// Returns the object without unused fields; `None` if that panics.
     fn stripped<T: Followed>(&self, object: T) -> Option<Thing> {
         let stripped = tasks::catch(|| object.thing(self.whole));
         let stripped = stripped.inspect_err(|panic| {

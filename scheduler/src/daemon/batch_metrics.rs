@@ -45,7 +45,7 @@ impl OfBatches {
         }
     }
 
-    /// Adds what decisions of a profile came to; what never came has no line, as with upstream.
+    /// Adds the counts of a profile; a count of zero has no line, as upstream.
     pub(super) fn count(&self, batches: &Batches, profile: &Arc<str>) {
         let Batches { used, none, expired, incompatible } = *batches;
         for (result, count) in [("hint_used", used), ("no_hint", none)] {

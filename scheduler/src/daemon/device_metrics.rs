@@ -23,7 +23,7 @@ struct Waited {
     status: &'static str,
 }
 
-/// Those of devices with conditions.
+/// Metrics of devices with binding conditions.
 pub(super) struct OfConditions {
     allocations: Family<Waited, Counter>,
     seconds: Histograms<Waited>,
@@ -51,7 +51,8 @@ impl OfConditions {
         }
     }
 
-    /// A pod has waited: the time counts for each of its devices, also for those without conditions.
+    /// A pod has waited: the time counts for each of its devices, including those without
+    /// conditions.
     // k8s: dynamicresources.go PreBind
     pub(super) fn ended(
         &self,

@@ -1,7 +1,7 @@
-//! The command line: every flag of a 1.36 kube-scheduler, its form, what it sets, and its help line.
+//! Flags of kube-scheduler 1.36: their form, the field they set, and their help line.
 //!
-//! Output: [`TABLE`], which the command line is read by. A test compares the names with those that a
-//! real kube-scheduler listed. Own flags begin with `pintle-`.
+//! Output: [`TABLE`], by which the command line is parsed. A test compares the names with the list
+//! of a real kube-scheduler. Flags of pintle begin with `pintle-`.
 
 use pintle_config::component_flags::{self, FEATURES, GO_ONLY, JSON, METRICS_AND_LOGS};
 use pintle_config::flag::{Flag, FlagKind, FlagTable, Group};
@@ -10,7 +10,7 @@ use pintle_config::status::Status::{self, Done as DONE};
 /// All flags.
 pub const TABLE: FlagTable = FlagTable { parts: &[GROUPS], removed: &REMOVED };
 
-/// Flags of older schedulers, and what took their place.
+/// Removed flags of older schedulers, with their replacements.
 const REMOVED: [(&str, &str); 10] = [
     ("address", "use --bind-address"),
     ("port", "use --secure-port; there is no insecure port any more"),

@@ -43,7 +43,7 @@ const PENDING_HELP: &str = "[STABLE] Number of pending pods, by the queue type. 
     is the number of unschedulable pods that the scheduler never attempted to schedule because they \
     are gated.";
 
-/// How an attempt ended.
+/// Result of an attempt.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(super) struct Attempt {
     result: &'static str,
@@ -144,7 +144,7 @@ impl pintle_api::Observer for SchedulerMetrics {
     }
 }
 
-/// Those of pods that wait, for whatever it is.
+/// Metrics of pending pods.
 struct OfWaiting {
     permits: Histograms<Permitted>,
     moves: Family<Move, Counter>,
@@ -253,7 +253,7 @@ pub struct SchedulerMetrics {
     conditions: OfConditions,
     groups: Option<OfGroups>,
     leads: Leading,
-    /// Those of attempts that were ended by force.
+    /// Metrics of attempts that exceeded a limit or panicked.
     pub net: NetMetrics,
     requests: ApiRequests,
 }
@@ -334,8 +334,8 @@ impl SchedulerMetrics {
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// A pod of the profile of this number was bound; `took` is from the beginning of the attempt that
-    /// succeeded, `all` from when it was first decided.
+    /// A pod of the profile of this number was bound; `took` is the time since the successful
+    /// attempt began, `all` the time since its first attempt.
     pub fn bound(
         &self,
         profile: usize,
@@ -352,17 +352,17 @@ impl SchedulerMetrics {
         }
     }
 
-    /// A pod got no node, by an error or because none would take it.
+    /// A pod got no node, because of an error or because no node fits.
     pub fn refused(&self, profile: usize, is_error: bool, took: Duration) {
         self.attempt(profile, if is_error { "error" } else { "unschedulable" }, took);
     }
 
-    /// A node was looked for.
+    /// A search for a node ended.
     pub fn decided(&self, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
     }
 
-    /// A group of pods of the profile of this number was decided.
+    /// A pod group of the profile of this number was decided.
     pub fn group(&self, profile: usize, result: &'static str, took: Duration) {
         if let Some(groups) = &self.groups {
             let label = Attempt { result, profile: Arc::clone(&self.profiles[profile]) };
@@ -383,12 +383,12 @@ impl SchedulerMetrics {
         self.points.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// A plugin ran at a point, and said this.
+    /// A plugin ran at a point, with this status.
     pub fn plugin(&self, plugin: &str, point: &'static str, status: &'static str, took: Duration) {
         self.plugins.ran(plugin, point, status, took);
     }
 
-    /// A plugin of the profile of this number was asked so many times at a point.
+    /// A plugin of the profile of this number was called so many times at a point.
     pub fn evaluated(&self, plugin: &str, point: &'static str, profile: usize, times: u64) {
         self.plugins.evaluated(plugin, point, &self.profiles[profile], times);
     }
@@ -400,7 +400,7 @@ impl SchedulerMetrics {
         }
     }
 
-    /// Volumes of a pod that had a node could not be bound.
+    /// Binding the volumes of a pod failed.
     pub fn volumes_failed(&self) {
         self.plugins.volumes_failed();
     }
@@ -424,7 +424,7 @@ impl SchedulerMetrics {
         self.waiting.doing.get_or_create(&Doing { operation: "binding" }).set(signed(binding));
     }
 
-    /// It was looked for victims.
+    /// A search for victims was made.
     pub fn tried_to_preempt(&self) {
         self.preemptions.inc();
     }
@@ -434,7 +434,7 @@ impl SchedulerMetrics {
         self.victims.observe(victims as f64);
     }
 
-    /// A pod has waited for permission.
+    /// A pod has waited for Permit plugins.
     pub fn permitted(&self, result: &'static str, took: Duration) {
         self.waiting.permits.get_or_create(&Permitted { result }).observe(took.as_secs_f64());
     }
@@ -451,8 +451,8 @@ impl SchedulerMetrics {
         self.conditions.ended(&self.profiles[profile], status, took, devices);
     }
 
-    /// How many wait where, and how many nodes, pods with a node and assumed pods are known. Upstream
-    /// counts assumed pods as pods as well.
+    /// Sets the number of pods in each queue, and the number of cached nodes, bound pods and
+    /// assumed pods. Upstream counts assumed pods as pods too.
     // k8s: pkg/scheduler/backend/cache/cache.go updateMetrics
     pub fn counts(&self, at: impl Fn(Place) -> usize, [nodes, bound, assumed]: [usize; 3]) {
         let put = |queue, count: usize| {
@@ -484,20 +484,20 @@ impl SchedulerMetrics {
         }
     }
 
-    /// Room was made, or could not be.
+    /// Preemption succeeded or failed.
     pub fn made_room(&self, is_made: bool, took: Duration) {
         let came = Came { result: if is_made { "success" } else { "error" } };
         self.events.room_seconds.get_or_create(&came).observe(took.as_secs_f64());
         self.events.room_made.get_or_create(&came).inc();
     }
 
-    /// A claim for extended resources was made, or could not be.
+    /// A claim for extended resources was created, or that failed.
     pub fn made_claim(&self, is_made: bool) {
         let made = Made { status: if is_made { "success" } else { "failure" } };
         self.events.claims_made.get_or_create(&made).inc();
     }
 
-    /// How many objects there are of which something cannot be read.
+    /// Sets the number of objects that could not be decoded completely.
     pub fn unreadable(&self, counts: BTreeMap<Kind, usize>) {
         for (kind, count) in counts {
             let label = OfKind { kind: format!("{kind:?}") };

@@ -1,4 +1,4 @@
-//! The daemon around the scheduler, as users of kube-scheduler know it: flags, file, HTTPS port.
+//! The daemon, compatible with kube-scheduler: flags, configuration file, HTTPS port.
 //!
 //! ```text
 //!   arguments ─ flags, gates ─┐
@@ -52,7 +52,7 @@ pub struct KubeScheduler;
 impl Daemon for KubeScheduler {
     const FLAGS: FlagTable = flags::TABLE;
     const GATES: &'static [Gate] = gates::GATES;
-    // The file is decoded by `config`: an unknown field is an error, where the kubelet warns.
+    // `config` decodes the file: an unknown field is an error, where the kubelet warns.
     const FIELDS: FieldTable = FieldTable(&[]);
     const KIND: &'static str = "KubeSchedulerConfiguration";
     const API_VERSION: &'static str = config::API_VERSION;
@@ -60,17 +60,17 @@ impl Daemon for KubeScheduler {
     type Configuration = Map<String, Value>;
 }
 
-/// The port, and what a start does without the cluster's authorities.
+/// The port, and the reaction to missing authorities of the cluster.
 const SERVING: Defaults = Defaults { port: 10259, tolerates: Tolerates::Failure };
 
-/// Everything the scheduler needs to know before it starts.
+/// Settings of the scheduler.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Decide, at least one.
+    /// Profiles, at least one.
     pub profiles: Vec<Profile>,
     /// The out-of-tree plugins that each of these enables.
     pub chosen: Vec<Chosen>,
-    /// Are asked about pods.
+    /// Extenders.
     pub extenders: Vec<Extender>,
     /// Credentials, rates, lease.
     pub process: Process,
@@ -80,23 +80,23 @@ pub struct Settings {
     pub groups: Option<GroupGates>,
     /// Features of devices.
     pub devices: DeviceGates,
-    /// How long pods wait.
+    /// Backoffs and limits of the queue.
     pub queue: QueueSettings,
     /// The HTTPS port.
     pub serving: Serving,
     /// JSON lines instead of text.
     pub logs_json: bool,
-    /// How much to log.
+    /// Log level.
     pub verbosity: u32,
-    /// As `/configz` shows it.
+    /// Configuration as `/configz` shows it.
     pub configuration: Value,
     /// Feature gates.
     pub gates: Vec<GateState>,
-    /// As `/flagz` shows them.
+    /// Flags as `/flagz` shows them.
     pub flags: listing::Listed,
     /// Settings without effect, one sentence each.
     pub warnings: Vec<String>,
-    /// Write the configuration there and end.
+    /// Write the configuration to this file and exit.
     pub write_config_to: Option<PathBuf>,
 }
 
@@ -109,10 +109,10 @@ pub enum Command {
     Run(Box<Settings>),
 }
 
-/// Reads arguments without the program's name, and the file they name.
+/// Parses arguments without the program's name, and the file they name.
 ///
 /// # Errors
-/// Everything that is wrong, one sentence each.
+/// All mistakes, one sentence each.
 pub fn parse(args: &[String], registry: &Registry) -> Result<Command, Vec<ConfigError>> {
     let given = flags::TABLE.read(args)?;
     if given.is_true("help") {
@@ -257,7 +257,7 @@ fn number(given: &GivenFlags, name: &str) -> Option<i32> {
     given.value(name)?.as_i64().and_then(|number| i32::try_from(number).ok())
 }
 
-/// Flags win over the file, but for credentials, which are the file's where it names any.
+/// Applies flags, which override the file, except for credentials if the file names any.
 // k8s: cmd/kube-scheduler/app/options/options.go ApplyTo
 fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigError> {
     if process.kubeconfig.is_none() {
@@ -275,14 +275,15 @@ fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// Timings of the lease are read from file and flags.
+/// Validates the timings of the lease.
 fn timings(process: &Process) -> Result<(), ConfigError> {
     let Some(bad) = process.election.bad_timing() else { return Ok(()) };
     let field = format!("leaderElection.{} ({})", bad.field, bad.flag());
     Err(ConfigError::new(field, GoDuration::from_std(bad.time), bad.problem, bad.remedy))
 }
 
-/// The configuration in force, in the form of the file. Profiles and extenders are as they were written.
+/// Builds the effective configuration in the form of the file. Profiles and extenders are as
+/// written.
 fn configuration(process: &Process, written: Map<String, Value>) -> Value {
     let shown = |time: Duration| GoDuration::from_std(time).to_string();
     let election = &process.election;

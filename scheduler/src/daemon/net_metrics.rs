@@ -23,7 +23,7 @@ struct ByTask {
     task: &'static str,
 }
 
-/// Those of attempts that were ended by force.
+/// Metrics of attempts that exceeded a limit or panicked.
 pub struct NetMetrics {
     exhausted: Family<ByLimit, Counter>,
     panics: Family<ByTask, Counter>,
@@ -63,12 +63,12 @@ impl NetMetrics {
         self.exhausted.get_or_create(&ByLimit { limit: name(limit) }).inc();
     }
 
-    /// The cluster is read again.
+    /// The cache was rebuilt.
     pub fn rebuilt(&self) {
         self.rebuilds.inc();
     }
 
-    /// So many namespaces have spent more than their share.
+    /// Sets the number of namespaces that have used more than their share.
     pub fn over_share(&self, namespaces: usize) {
         self.over_share.set(i64::try_from(namespaces).unwrap_or(i64::MAX));
     }

@@ -41,7 +41,7 @@ struct Short;
 
 impl MetricConstructor<Histogram> for Short {
     fn new_metric(&self) -> Histogram {
-        // One from the other: so their last digits are upstream's.
+        // Each bound is computed from the previous one, so that the last digits equal upstream's.
         Histogram::new(std::iter::successors(Some(0.00001), |bound| Some(bound * 1.5)).take(20))
     }
 }
@@ -96,13 +96,13 @@ impl OfPlugins {
         self.evaluated.get_or_create(&evaluated).inc_by(times);
     }
 
-    /// Volumes of a pod could not be bound.
+    /// Binding the volumes of a pod failed.
     pub(super) fn volumes_failed(&self) {
         self.failed.get_or_create(&Stage { operation: "bind" }).inc();
     }
 }
 
-/// Counts for the plugins of the profile of this number.
+/// Recorder for the plugins of the profile of this number.
 pub(crate) struct OfProfile(pub(crate) Arc<State>, pub(crate) usize);
 
 impl Meter for OfProfile {

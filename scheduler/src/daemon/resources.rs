@@ -1,7 +1,7 @@
-//! `/metrics/resources`: what every pod asks for and may use, as text.
+//! `/metrics/resources`: requests and limits of every pod, as text.
 //!
-//! Input: [`Row`]s. Output: Prometheus' text format in upstream's order, in pieces, so that a cluster's
-//! answer is never there whole. Owner: pure functions and the thread of the HTTPS port. Bounds:
+//! Input: [`Row`]s. Output: Prometheus' text format in upstream's order, in pieces, so that the
+//! whole answer is never in memory. Owner: pure functions and the thread of the HTTPS port. Bounds:
 //! `PIECE_BYTES` and a pod's lines a piece.
 // k8s: pkg/scheduler/metrics/resources/resources.go
 
@@ -13,13 +13,13 @@ use pintle_daemon::serve::body::{Closed, Sink};
 
 use crate::mirror::declared::{Declaration, Row};
 
-/// A piece of the answer is sent once it is so long.
+/// Size at which a piece of the answer is sent.
 const PIECE_BYTES: usize = 32 * 1024;
 
 /// Returns a family's values of a pod.
 type OfPod = fn(&Declaration) -> &[(Box<str>, f64)];
 
-/// Families: name, help, what they have of a pod.
+/// Families: name, help, values of a pod.
 const FAMILIES: [(&str, &str, OfPod); 2] = [
     (
         "kube_pod_resource_limit",
@@ -64,7 +64,7 @@ pub(super) async fn write(mut rows: Vec<Row>, sink: &Sink) -> Result<(), Closed>
     }
 }
 
-/// By the values of the labels, these by their names.
+/// Sorts by the values of the labels, in the order of their names.
 // k8s: github.com/prometheus/client_golang/prometheus/internal/metric.go MetricSorter
 fn sort(rows: &mut [Row]) {
     fn node(row: &Row) -> &str {
@@ -76,7 +76,7 @@ fn sort(rows: &mut [Row]) {
     });
 }
 
-/// The lines of a family about a pod.
+/// Writes the lines of a family about a pod.
 fn put(row: &Row, name: &str, of: OfPod, out: &mut String) {
     let declares = &*row.declares;
     let node = row.node.as_ref().map_or("", |node| node.as_str());
@@ -97,7 +97,7 @@ fn put(row: &Row, name: &str, of: OfPod, out: &mut String) {
     }
 }
 
-/// A label that another one follows.
+/// Writes a label that is followed by another one.
 fn label(name: &str, value: &str, out: &mut String) {
     out.push_str(name);
     out.push_str("=\"");
@@ -144,7 +144,7 @@ mod tests {
 
     async fn text(rows: Vec<Row>) -> (usize, String) {
         let (sink, mut body) = streamed();
-        // Each piece is let go before the next one: only so many are on their way.
+        // Each piece is dropped before the next one: only a few are in flight.
         let read = async {
             let mut all = Vec::new();
             while let Some(frame) = body.frame().await {

@@ -34,14 +34,14 @@ use crate::explain::{Explanation, Unexplained};
 use crate::mirror::declared::Row;
 
 const COMPONENT: &str = "kube-scheduler";
-/// Paths that `/statusz` names: those of kube-scheduler, which does not name itself.
+/// Paths that `/statusz` lists: those of kube-scheduler, which omits itself.
 const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"];
-/// Why a pod has no node: `?pod=NAMESPACE/NAME`, and why not this one: `&node=NAME`; as text or, asked
-/// for by `Accept`, as JSON.
+/// Explains why a pod has no node: `?pod=NAMESPACE/NAME`, and why not this one: `&node=NAME`; as
+/// text or, if `Accept` says so, as JSON.
 const EXPLAIN: &str = "/pintle/explain";
 /// Requests and limits of pods.
 const RESOURCES: &str = "/metrics/resources";
-/// Questions that wait, and how long one does.
+/// Waiting questions, and the time limit of one.
 const QUESTIONS_MAX: usize = 8;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -52,7 +52,7 @@ pub enum Question {
     Explain {
         /// The pod.
         pod: ObjectKey,
-        /// The node, if one is asked about.
+        /// The node, if the question names one.
         node: Option<String>,
         /// Channel of the answer.
         answer: oneshot::Sender<Result<Explanation, Unexplained>>,
@@ -111,7 +111,7 @@ impl LeaseObserver for State {
 }
 
 impl State {
-    /// Of a process that begins now, and the questions that it has to answer.
+    /// Creates the state of a starting process, and the channel of its questions.
     pub fn new(settings: &Settings) -> (Self, mpsc::Receiver<Question>) {
         let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
         let state = Self {
@@ -138,7 +138,7 @@ impl State {
         (state, questions)
     }
 
-    /// The cluster is known.
+    /// Marks that the cache is synced.
     pub fn is_synced(&self) {
         self.is_synced.store(true, Ordering::Relaxed);
     }
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// Asks the thread that decides.
+    /// Sends a question to the deciding thread.
     async fn ask<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> Question,
@@ -192,7 +192,7 @@ impl State {
 /// Serves until the process ends.
 ///
 /// # Errors
-/// When the port, the certificate or an authority cannot be used.
+/// The port, the certificate or an authority cannot be used.
 pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> {
     let pages = Pages {
         component: COMPONENT,
@@ -240,7 +240,7 @@ pub(super) fn checks(elects: bool, state: &Arc<State>) -> [Checks; 3] {
     [with_turns(healthz), with_turns(with_ping(livez)), readyz]
 }
 
-/// The pages that only a scheduler has.
+/// Pages that only a scheduler has.
 struct Own(Arc<State>);
 
 impl ComponentPages for Own {
@@ -269,7 +269,7 @@ impl Own {
         self.0.explain(&query, accept).await
     }
 
-    /// Nothing before this process leads.
+    /// Serves nothing before this process leads.
     // k8s: cmd/kube-scheduler/app/server.go installMetricHandler
     async fn resources(&self, method: &Method) -> Reply {
         if !self.0.works.load(Ordering::Relaxed) {
@@ -284,7 +284,7 @@ impl Own {
         };
         let (sink, text) = body::streamed();
         tasks::serve("resources", async move {
-            // The client may have gone.
+            // The client may have disconnected.
             let _ = resources::write(rows, &sink).await;
         });
         Reply::from(Answer::metrics(String::new())).map(|_| text)

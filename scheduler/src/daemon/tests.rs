@@ -298,7 +298,7 @@ fn the_metric_of_the_leader_has_upstreams_name_whatever_that_of_the_lease() {
     assert!(text.contains("leader_election_master_status{name=\"kube-scheduler\"} 1"), "{text}");
 }
 
-/// kube-scheduler has its port on the node as long as it is there.
+/// The unit's port must differ from that of kube-scheduler, which may run on the same node.
 #[test]
 fn the_unit_can_run_beside_kube_scheduler() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/pintle-scheduler.service");
@@ -309,7 +309,7 @@ fn the_unit_can_run_beside_kube_scheduler() {
     let usual = run(&[]).expect("nothing is wrong");
     let port = |settings: &Settings| settings.serving.address.map(|address| address.port());
     assert!(port(&settings).is_some() && port(&settings) != port(&usual), "{command}");
-    // However often it fails to start, it is tried again.
+    // It is restarted however often it fails.
     assert!(unit.lines().any(|line| line == "StartLimitIntervalSec=0"));
 }
 

@@ -28,7 +28,7 @@ impl Asking {
         self.refused = Some((rank, Refused { plugin: Plugin::OutOfTree, reason }));
     }
 
-    /// The nodes that its affinity leaves by name.
+    /// Returns the nodes that its affinity selects by name.
     pub fn own_nodes(&self, cluster: &Cluster) -> Option<BTreeSet<String>> {
         let names = self.program.subset.as_ref()?.iter();
         Some(names.map(|name| cluster.text(*name).to_owned()).collect())
@@ -103,7 +103,7 @@ impl Thinker {
         }
         let statuses = asking.everywhere(mirror.cluster.view());
         let found = self.conclude(mirror, asking, nodes, text, statuses);
-        // Of single nodes nothing is known.
+        // No node was filtered, so there are no statuses by node.
         Diagnosis { statuses: Vec::new(), rejected_by: Vec::new(), ..found }
     }
 }

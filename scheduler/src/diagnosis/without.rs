@@ -16,7 +16,7 @@ use crate::framework::Attempt;
 use crate::framework::pods::WholePods;
 use crate::volumes::{Claims, OfPlugin, Volumes};
 
-/// A plugin of single nodes that is asked about one which pods have left.
+/// A row filter that can be run without some pods of the node.
 enum Looks<'a> {
     AtVolumes(OfPlugin<'a>),
     AtDevices(OfDevices<'a>),
@@ -24,8 +24,8 @@ enum Looks<'a> {
 }
 
 impl Asking {
-    /// Why plugins of single nodes reject a row that these pods have left: the first of them, of those
-    /// that come before this place among the filters.
+    /// Returns the first rejection of a row by row filters without these pods, of filters that come
+    /// before this rank.
     pub(super) fn without(
         &self,
         (volumes, devices, pods): (&Volumes, &Devices, Option<&WholePods>),

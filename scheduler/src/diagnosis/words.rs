@@ -1,4 +1,4 @@
-//! The sentence of a pod that fits nowhere: what is said beside why each node was rejected.
+//! Message of a pod that fits no node: parts in addition to the reasons by node.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_sched_core::filter::status::{Code, Status};
@@ -40,7 +40,7 @@ pub fn without_preemption(text: &str, mistake: &str) -> String {
 /// Reason in a profile without DefaultPreemption.
 pub(super) const DISABLED: &str = "DefaultPreemption is disabled.";
 
-/// The sentence with what the plugins add that are asked when no node is left.
+/// Returns the message with the parts of PostFilter plugins.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
 //      defaultpreemption/default_preemption.go PostFilter
 pub(super) fn with_preemption(
@@ -58,7 +58,7 @@ pub(super) fn with_preemption(
     }
     if let Some(ineligible) = &run.ineligible {
         if ineligible == DISABLED {
-            // Of what is joined by commas, the last is missing.
+            // The last part, which would follow the comma, is empty.
             return format!("{text} {claims}").trim_end_matches([' ', ',']).to_owned();
         }
         return format!("{text} {claims}preemption: {ineligible}");

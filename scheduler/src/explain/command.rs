@@ -1,7 +1,7 @@
-//! `explain` and `what-if` on a live cluster: it is listed once, asked, and left alone.
+//! `explain` and `what-if` on a live cluster, which is listed once and never written.
 //!
 //! Effects: reads the API server and a file, writes to standard output. Bounds: `LIST_WAIT` for all
-//! lists; a list that is refused or cannot be asked for ends the command at once, with the reason.
+//! lists; a list that is rejected or cannot be requested ends the command at once, with the reason.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ use crate::simulate::progress::Progress;
 use crate::simulate::{self, Format, NodeChanges, Source, object_name, priority, up_to};
 use crate::watch::{self, KINDS, Kind, TOLD_MAX, Thing, Told};
 
-/// Pods that are placed: two thirds of those of the largest cluster that Kubernetes supports.
+/// Limit of pods to place: two thirds of those of the largest cluster that Kubernetes supports.
 const PODS_MAX: usize = 100_000;
-/// How long all lists may take.
+/// Time limit of all lists.
 const LIST_WAIT: Duration = Duration::from_secs(120);
 
 /// Which cluster, and by which rules.
@@ -84,7 +84,7 @@ pub struct WhatIfOptions {
 /// Runs `explain`.
 ///
 /// # Errors
-/// When the cluster cannot be read, or has no such pod or node.
+/// The cluster cannot be read, or has no such pod or node.
 pub fn explain(options: &ExplainOptions) -> Result<()> {
     let (namespace, name) = match options.pod.split_once('/') {
         Some((namespace, name)) => (namespace, name),
@@ -113,7 +113,7 @@ pub fn explain(options: &ExplainOptions) -> Result<()> {
 /// Runs `what-if`.
 ///
 /// # Errors
-/// When the cluster or the file cannot be read.
+/// The cluster or the file cannot be read.
 pub fn what_if(options: &WhatIfOptions) -> Result<()> {
     ensure!(
         options.pod.is_some() || !options.changes.drain.is_empty(),
@@ -207,7 +207,7 @@ fn asked_pods(path: &Path) -> Result<Dump> {
     Ok(asked)
 }
 
-/// The profile of the scheduler that these pods ask for; the first one for none.
+/// Returns the profile of these pods' scheduler name; the first profile if they have none.
 fn profile_for(at: &Where, pods: &[Pod]) -> Result<Profile> {
     let mut names: Vec<&str> = pods.iter().map(scheduler_name).collect();
     names.sort_unstable();
@@ -228,7 +228,7 @@ fn profile_for(at: &Where, pods: &[Pod]) -> Result<Profile> {
     crate::config::profile(&text, name).with_context(shown)
 }
 
-/// One of several pods of a kind, not placed yet.
+/// Returns one of several copies of a pod, not placed yet.
 fn copy(pod: &Pod, at: usize, of: usize) -> Pod {
     let mut pod = pod.clone();
     (pod.metadata.uid, pod.metadata.deletion_timestamp, pod.status) = (None, None, None);
@@ -296,21 +296,21 @@ fn on_cluster<T>(at: &Where, work: impl AsyncFnOnce(kube::Client) -> Result<T>) 
         let access = Access::read(&path)?;
         let user_agent = pintle_config::help::user_agent("pintle-scheduler");
         let client = access.client(ClientOptions { user_agent, ..Default::default() });
-        // Without what may stand before an @.
+        // Without user info before an @.
         let server = access.server.authority().map_or("", |authority| authority.as_str());
         let server = server.rsplit('@').next().unwrap_or_default();
         work(client).await.with_context(|| format!("API server {server}"))
     })
 }
 
-/// Where kubectl looks first.
+/// Returns the default kubeconfig of kubectl.
 fn usual_kubeconfig(named: Option<std::ffi::OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
     let named = named.filter(|text| !text.is_empty());
     let first = named.and_then(|all| std::env::split_paths(&all).next());
     first.or_else(|| home.map(|home: PathBuf| home.join(Path::new(".kube/config"))))
 }
 
-/// Hears of the lists of a kind that fail.
+/// Reports failed lists of a kind.
 struct Hears(Kind, mpsc::UnboundedSender<Fails>);
 
 /// A failed list: is a retry useless, and a sentence with the reason.
@@ -391,8 +391,8 @@ fn cannot_list(name: &str, error: &InformerError) -> String {
     format!("cannot list {name}: {said}; {remedy}")
 }
 
-/// All objects of a kind; `None`, with a line on standard error, where these credentials may not list
-/// them.
+/// Lists all objects of a kind; returns `None`, and warns on standard error, if these credentials
+/// may not list them.
 async fn list_allowed<T>(
     client: &kube::Client,
     kinds: &str,

@@ -1,10 +1,10 @@
-//! Why a pod of a live cluster is where it is, or has no place: which nodes reject it and why, which
-//! of them it misses least, what would make it fit, what preemption would do; why not on a node that is
-//! asked about, and where in the queue it waits.
+//! Explains the place of a pod in a live cluster, or why it has none: rejections by node, the
+//! nearest nodes, the changes that would make it fit, the result of preemption; why not one named
+//! node, and where it is in the queue.
 //!
-//! Input: a mirror of the cluster, the pod, a node's name perhaps. Output: an [`Explanation`], which is
-//! JSON as it is, and text by its `Display`. Owner: pure; the mirror is as before at the end. Bounds:
-//! `FITTING_MAX` nodes that fit, `NEAREST_MAX` near misses, `NAMED_MAX` names of a group.
+//! Input: the cluster cache, the pod, optionally a node's name. Output: an [`Explanation`], which
+//! serializes to JSON, and to text by its `Display`. Owner: pure; the cache is restored at the end.
+//! Bounds: `FITTING_MAX` feasible nodes, `NEAREST_MAX` near misses, `NAMED_MAX` names of a group.
 
 pub mod command;
 mod text;
@@ -27,20 +27,20 @@ use crate::diagnosis::{Asking, Thinker};
 use crate::mirror::{Aside, Mirror, Step, scheduler_name};
 use crate::queue::Place;
 
-/// Nodes that fit and are named, the best first.
+/// Feasible nodes that are named, the best first.
 const FITTING_MAX: usize = 10;
 /// Near misses.
 const NEAREST_MAX: usize = 5;
 /// Names of nodes that are rejected for the same reason.
 const NAMED_MAX: usize = 5;
 
-/// Why a node is rejected.
+/// Rejection of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rejection {
     /// In upstream's words.
     pub reasons: Vec<String>,
-    /// The plugin that says so.
+    /// The plugin that rejects it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<&'static str>,
     /// May evictions help, as far as this plugin and priorities are concerned?
@@ -57,7 +57,7 @@ impl From<&Status> for Rejection {
     }
 }
 
-/// Nodes that are rejected for the same reasons.
+/// Nodes rejected for the same reasons.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
     /// The rejection; `preemptionMayHelp` is true if it is for any of these nodes.
@@ -85,10 +85,10 @@ pub struct OneNode {
     pub node: String,
     /// Does it accept the pod?
     pub fits: bool,
-    /// Its total score, if it would.
+    /// Its total score, if it accepts the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<i32>,
-    /// Why it would not.
+    /// Its rejection, otherwise.
     #[serde(flatten)]
     pub why: Option<Rejection>,
     /// Changes it needs, all of them.
@@ -100,24 +100,23 @@ pub struct OneNode {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Queued {
-    /// In which part of the queue.
+    /// The part of the queue.
     pub place: Place,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Plugins that rejected it the last time, or keep it from being tried.
+    /// Plugins that rejected it in the last attempt, or keep it out of the active queue.
     pub rejected_by: Vec<String>,
-    /// It is tried again after so long at the latest, in whole seconds; `None` where the time alone does
-    /// not bring it there.
+    /// Seconds until the next check, at the latest; `None` if it depends on more than time.
     #[serde(rename = "triedAgainInSeconds", skip_serializing_if = "Option::is_none")]
     pub tried_again: Option<u64>,
-    /// Seconds of the scheduler's time that the pod's namespace has spent beyond its share, if its pods
-    /// go behind those of other namespaces for that.
+    /// Seconds of the scheduler's time that the pod's namespace has used beyond its share, if its
+    /// pods are queued behind those of other namespaces for it.
     #[serde(rename = "namespaceOverShareSeconds", skip_serializing_if = "Option::is_none")]
     pub over_share: Option<f64>,
 }
 
 impl Queued {
-    /// The whole seconds until then.
+    /// Returns the whole seconds until then.
     pub fn seconds(until: Duration, now: Duration) -> u64 {
         let left = until.saturating_sub(now);
         left.as_secs() + u64::from(left.subsec_nanos() > 0)
@@ -132,11 +131,11 @@ pub struct Eviction {
     pub node: String,
     /// Victims, the most important first.
     pub victims: Vec<String>,
-    /// How many of them against a disruption budget.
+    /// Number of victims that violate a disruption budget.
     pub violations: usize,
-    /// On how many nodes evictions would help.
+    /// Number of nodes where evictions would help.
     pub candidates: usize,
-    /// The rule by which this node comes before the best of the others.
+    /// The rule that ranks this node above the best of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<Rule>,
     /// The best of the others.
@@ -151,7 +150,7 @@ pub struct RunnerUp {
     pub node: String,
     /// Victims, the most important first.
     pub victims: Vec<String>,
-    /// How many of them against a disruption budget.
+    /// Number of victims that violate a disruption budget.
     pub violations: usize,
 }
 
@@ -164,31 +163,31 @@ pub struct Explanation {
     /// Where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_to: Option<String>,
-    /// The node that is kept for it.
+    /// The nominated node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nominated: Option<String>,
     /// All nodes.
     pub nodes: usize,
     /// Nodes that fit.
     pub feasible: usize,
-    /// How many of those have the highest score.
+    /// Number of those with the highest score.
     pub ties: usize,
     /// The best of them.
     pub fitting: Vec<Fitting>,
     /// Message of the scheduler for a pod that fits no node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Why nodes are rejected, the most frequent reason first.
+    /// Rejections, the most frequent reason first.
     pub rejected: Vec<Group>,
     /// Changes that each of the nearest nodes needs; the first is the smallest change of all.
     pub nearest: Vec<Remedy>,
     /// Result of preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Eviction>,
-    /// Why it would do nothing.
+    /// The reason that it would do nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_preemption: Option<String>,
-    /// The node that was asked about.
+    /// The node asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_node: Option<OneNode>,
     /// Place in the queue, if this scheduler decides the pod.
@@ -198,19 +197,19 @@ pub struct Explanation {
     pub notes: Vec<String>,
 }
 
-/// Why there is nothing to say.
+/// Reason why there is no explanation.
 #[derive(Debug, thiserror::Error)]
 pub enum Unexplained {
-    /// The pod has a node, or is not there.
+    /// The pod is bound, or does not exist.
     #[error("{0} does not wait for a node")]
     NotWaiting(String),
-    /// The answer is not complete, and why.
+    /// The explanation was interrupted, with the reason.
     #[error("no complete answer: {0}")]
     NotFinished(String),
-    /// The node that was asked about is not there.
+    /// The node asked for does not exist.
     #[error("there is no node {0:?}")]
     NoNode(String),
-    /// The pod cannot be read.
+    /// The pod is invalid.
     #[error(transparent)]
     Unreadable(#[from] DeltaError),
 }
@@ -239,7 +238,7 @@ pub fn explain(
     let taken = taken.filter(|_| mirror.cluster.pods().find(asking.spec.key).is_some());
     let mut aside = Aside::new();
     taken.iter().for_each(|step| mirror.turn(step, true, &mut aside));
-    // What its volumes leave it was read beside itself.
+    // Its volumes were evaluated with the pod itself on its node: that is repeated without it.
     let asking = match taken {
         Some(_) => Asking::with_spec(Rc::clone(&asking.pod), &asking.spec, mirror),
         None => Ok(asking),
@@ -380,7 +379,7 @@ fn groups(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Vec<G
             nodes: Vec::new(),
         });
         group.count += 1;
-        // A node may be too small, and the next one full.
+        // One node of the group may be too small, and the next one full.
         group.why.preemption_may_help |= may_preempt(&mirror.cluster, asking, *row, status);
         if group.nodes.len() < NAMED_MAX {
             group.nodes.push(mirror.cluster.node_name(*row).to_owned());

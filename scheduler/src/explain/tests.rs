@@ -85,7 +85,7 @@ fn room_that_is_kept_for_another_pod_is_no_room() {
         let asked = pod("second", cpu, priority, None);
         explain(mirror, &mut thinker, &asked, None).expect("read")
     };
-    // Whatever plugins there are.
+    // Independent of the enabled plugins.
     let mut without_node_names = Profile::default();
     without_node_names.filters[pintle_sched_core::Plugin::NodeName as usize] = false;
     for profile in [without_node_names, Profile::default()] {
@@ -172,7 +172,7 @@ fn whoever_would_be_evicted_is_told_with_the_rule_and_the_next_best_node() {
         "decidedBy": "sumOfPriorities",
         "runnerUp": {"node": "n1", "victims": victims, "violations": 0}});
     assert_eq!(eviction, wanted);
-    // With one node there is nothing to decide.
+    // With one node no rule is needed.
     let answer = of(vec![node("n2", "2", json!([])), bound("b3", "2", "n2")]).expect("read");
     let eviction = answer.preemption.expect("room can be made");
     assert_eq!((eviction.candidates, eviction.decided_by, eviction.runner_up), (1, None, None));
@@ -277,7 +277,7 @@ fn a_node_is_told_in_a_line_and_one_that_is_not_there_by_its_name() {
              much less; preemption may help.\n",
         ),
         (
-            // Nothing there is less important.
+            // No pod there is less important.
             pod("p", "1", 0, None),
             "n1: no, Insufficient cpu (NodeResourcesFit); to fit there: free 500m cpu or ask for that \
              much less.\n",

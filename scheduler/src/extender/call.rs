@@ -1,5 +1,5 @@
-//! Asks extenders: those that take nodes out or choose victims one after the other, those that score at
-//! once.
+//! Calls extenders: those that filter or choose victims one after the other, those that score
+//! concurrently.
 // k8s: pkg/scheduler/extender.go send, schedule_one.go findNodesThatPassExtenders, prioritizeNodes,
 //      framework/preemption/preemption.go callExtenders
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::{Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire};
 use crate::cycle::command::{Ended, PodRef};
 
-/// The longest answer that is read.
+/// Longest answer that is accepted.
 pub const ANSWER_BYTES: usize = 64 << 20;
 
 /// An extender with its connections.
@@ -57,7 +57,7 @@ impl Caller {
         self.extender.ignorable
     }
 
-    /// Must be made on a tokio runtime.
+    /// Creates a caller; must be called on a tokio runtime.
     ///
     /// # Errors
     /// As [`access`].
@@ -98,7 +98,7 @@ impl Caller {
     }
 }
 
-/// Asks all that are interested.
+/// Calls all interested extenders.
 pub async fn consult(callers: &[Rc<Caller>], consult: Consult) -> Consulted {
     let Consult { pod, about, question } = consult;
     let asked: Vec<&Caller> = callers.iter().map(|caller| &**caller).collect();
@@ -215,7 +215,7 @@ async fn victims(
     Ok(chosen)
 }
 
-/// The pods that an extender names, any of the nodes that it was asked about.
+/// Resolves the pods that an extender names, on any of the nodes sent to it.
 // k8s: pkg/scheduler/extender.go convertToVictims, convertPodUIDToPod
 fn resolve(
     answer: BTreeMap<String, wire::MetaVictims>,
@@ -243,7 +243,7 @@ fn resolve(
     Ok(all)
 }
 
-/// The extender that binds a pod, if one does.
+/// Returns the extender that binds a pod, if there is one.
 pub fn binder<'a>(callers: &'a [Rc<Caller>], pod: &Pod) -> Option<&'a Rc<Caller>> {
     let binds = |caller: &&Rc<Caller>| !caller.extender.bind_verb.is_empty();
     callers.iter().filter(binds).find(|caller| caller.extender.is_interested(pod))

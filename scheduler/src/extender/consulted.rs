@@ -13,7 +13,7 @@ use pintle_sched_core::{Plugin, Profile};
 /// Nodes left, rejections of the others, and scores to add.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Nodes {
-    /// Nodes that every extender takes.
+    /// Nodes that every extender accepts.
     pub left: HashSet<String>,
     /// Rejected nodes: true if preemption would not help, and the reason.
     pub failed: HashMap<String, (bool, String)>,
@@ -21,7 +21,7 @@ pub struct Nodes {
     pub scores: HashMap<String, i64>,
 }
 
-/// The same by row.
+/// Results by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
     left: HashMap<u32, i64>,
@@ -29,7 +29,7 @@ pub struct Rows {
 }
 
 impl Nodes {
-    /// The same by row; nodes without one are gone.
+    /// Converts to rows; deleted nodes are dropped.
     pub fn rows(&self, row_of: impl Fn(&str) -> Option<u32>) -> Rows {
         let score = |name: &str| self.scores.get(name).copied().unwrap_or(0);
         let left = self.left.iter().filter_map(|name| Some((row_of(name)?, score(name)))).collect();
@@ -52,8 +52,8 @@ impl RowPlugin for Rows {
     }
 
     fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
-        // Of a node for which the extender gave no reason upstream knows nothing, so that it does not try
-        // to preempt there either.
+        // A node rejected without a reason has upstream's default status, so that preemption is not
+        // tried there either.
         // k8s: pkg/scheduler/framework/interface.go NewDefaultNodeToStatus
         let code = Code::UnschedulableAndUnresolvable;
         let silent = Status { plugin: None, code, reasons: Vec::new() };

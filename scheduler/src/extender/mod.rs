@@ -25,43 +25,43 @@ use serde::Deserialize;
 
 use crate::cycle::command::PodRef;
 
-/// The longest wait for an answer, where nothing is configured.
+/// Default limit of the wait for an answer.
 // k8s: pkg/scheduler/extender.go DefaultExtenderTimeout
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An extender as it is configured.
+/// Configuration of an extender.
 // k8s: staging/src/k8s.io/kube-scheduler/config/v1/types.go Extender
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Extender {
-    /// Where it is: `http://HOST:PORT/PATH`.
+    /// Its URL: `http://HOST:PORT/PATH`.
     pub url_prefix: String,
     /// Path of the filter verb; empty if it does not filter.
     pub filter_verb: String,
-    /// The same to choose victims.
+    /// Path of the preempt verb.
     pub preempt_verb: String,
-    /// The same to score.
+    /// Path of the prioritize verb.
     pub prioritize_verb: String,
-    /// By what its scores are multiplied.
+    /// Weight of its scores.
     pub weight: i64,
-    /// The same to bind.
+    /// Path of the bind verb.
     pub bind_verb: String,
-    /// Without an authority in `tls_config` any certificate will do.
+    /// Use TLS; without a CA in `tls_config` any certificate is accepted.
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
     /// Trusted CAs and client certificate.
     pub tls_config: Option<TlsConfig>,
-    /// The longest wait for an answer.
+    /// Limit of the wait for an answer.
     pub http_timeout: Option<GoDuration>,
     /// It caches nodes, and is sent names alone.
     pub node_cache_capable: bool,
-    /// It is asked about pods that want one of these; about all where there are none.
+    /// It is called for pods that request one of these; for all pods if empty.
     pub managed_resources: Vec<ManagedResource>,
-    /// Pods are decided without it when it does not answer.
+    /// Pods are decided without it if it does not answer.
     pub ignorable: bool,
 }
 
-/// A resource that an extender looks after.
+/// A resource that an extender manages.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ManagedResource {
@@ -71,7 +71,7 @@ pub struct ManagedResource {
     pub ignored_by_scheduler: bool,
 }
 
-/// TLS towards an extender; data are base64 and come before files.
+/// TLS to an extender; data are base64 and override files.
 #[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[allow(missing_docs)] // the names are those of the file
@@ -108,7 +108,7 @@ impl Extender {
         names.any(|name| self.managed_resources.iter().any(|managed| managed.name == *name))
     }
 
-    /// The longest wait for an answer.
+    /// Returns the limit of the wait for an answer.
     pub fn timeout(&self) -> Duration {
         let given = self.http_timeout.filter(|given| !given.is_zero());
         given.map_or(TIMEOUT, GoDuration::to_std)
@@ -176,7 +176,7 @@ pub enum Question {
     Nodes {
         /// Names of the nodes.
         names: Vec<Rc<str>>,
-        /// The nodes in the same order, where an extender wants them; otherwise none.
+        /// The nodes in the same order, if an extender needs objects; otherwise empty.
         objects: Vec<Rc<Node>>,
     },
     /// Victims by node; the extender may drop nodes or victims.
@@ -188,9 +188,9 @@ pub enum Question {
 pub struct Victims {
     /// The pods.
     pub pods: Vec<PodRef>,
-    /// How many of them violate a disruption budget.
+    /// Number of victims that violate a disruption budget.
     pub violations: i64,
-    /// The other pods there, of which an extender may have some go instead.
+    /// The other pods there, which an extender may choose as victims instead.
     pub others: Rc<[PodRef]>,
 }
 
@@ -199,7 +199,7 @@ pub struct Victims {
 pub struct Consulted {
     /// The pod.
     pub about: PodRef,
-    /// The sentence of a mistake that ends the attempt, or the answer.
+    /// The answer, or the message of an error that ends the attempt.
     pub answer: Result<Answer, String>,
 }
 

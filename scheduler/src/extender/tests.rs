@@ -1,4 +1,4 @@
-//! Extenders that are asked over real connections.
+//! Extenders, called over real connections.
 
 use pintle_api::informer::ObjectKey;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::call::{Caller, bind, binder, consult};
 use super::*;
 use crate::cycle::command::Ended;
 
-/// A server that answers each path with a status and a body; what it is asked comes back.
+/// A server that answers each path with a status and a body; requests are sent to the channel.
 async fn server(
     answers: Vec<(&'static str, u16, Value)>,
 ) -> (String, tokio::sync::mpsc::UnboundedReceiver<(String, Value)>) {
@@ -23,7 +23,7 @@ async fn server(
                 while let Some((path, body)) = request(&mut peer).await {
                     let found = answers.iter().find(|(of, ..)| path.ends_with(of));
                     let (_, status, answer) = found.expect("a known path").clone();
-                    // Not every test wants to know.
+                    // Not every test reads the channel.
                     let _ = heard.send((path, body));
                     respond(&mut peer, status, &answer).await;
                 }
@@ -39,7 +39,7 @@ async fn respond(peer: &mut TcpStream, status: u16, answer: &Value) {
     peer.write_all((head + &text).as_bytes()).await.expect("the peer listens");
 }
 
-/// The path and the body of one request; `None` at the end of the connection.
+/// Returns the path and the body of one request; `None` at the end of the connection.
 async fn request(peer: &mut TcpStream) -> Option<(String, Value)> {
     let mut bytes = Vec::new();
     loop {

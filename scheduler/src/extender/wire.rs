@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::Victims;
 use crate::cycle::command::PodRef;
 
-/// Scores of extenders go to ten, those of plugins to a hundred.
+/// Scores of extenders reach ten, those of plugins a hundred.
 const SCALE: i64 = 10;
 
-/// The nodes that an extender is asked about: names, or all that is known of them.
+/// Builds the nodes sent to an extender: names, or whole objects.
 pub fn nodes(pod: &Pod, names: &[Rc<str>], objects: Option<&[Rc<Node>]>) -> Value {
     let list = objects.map(|objects| {
         let items: Vec<&Node> = objects.iter().map(|node| &**node).collect();
@@ -56,20 +56,20 @@ fn victim(pod: &PodRef, uid_alone: bool) -> Value {
 pub struct MetaVictims {
     /// Their uids.
     pub uids: Vec<String>,
-    /// How many of them violate a disruption budget.
+    /// Number of victims that violate a disruption budget.
     pub violations: i64,
 }
 
 /// Answer of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filtered {
-    /// Nodes that it takes.
+    /// Nodes that it accepts.
     pub left: Vec<String>,
     /// Rejected nodes: true if preemption would not help, and the reason.
     pub failed: HashMap<String, (bool, String)>,
 }
 
-/// A field of an object, whatever its case.
+/// Returns a field of an object, ignoring case.
 fn field<'a>(of: &'a Value, name: &str) -> Option<&'a Value> {
     let fields = of.as_object()?;
     let found = fields.get(name).or_else(|| {

@@ -3,10 +3,10 @@
 //! ```text
 //!   torn ──> bindings under way end ──> watches end ──> successor lists again, keeps setbacks
 //! ```
-//! Input: settings, watches. Output: a scheduler that is as a standby that has just become the leader.
-//! Owner: the deciding thread. Bounds: `DRAIN_MAX` for bindings, at most one rebuild each `WAIT_MAX`
-//! when they follow each other. Why not an exit: the same pod or object would end the next process,
-//! and each standby, too; only this one knows which it was.
+//! Input: settings, watches. Output: a scheduler in the state of a standby that has just become the
+//! leader. Owner: the deciding thread. Bounds: `DRAIN_MAX` for bindings, at most one rebuild each
+//! `WAIT_MAX` when they follow each other. Why not an exit: the same pod or object would crash the
+//! next process, and each standby too; only this process knows which one it was.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::framework::Handle;
 use crate::groups::Groups;
 use crate::watch::{self, TOLD_MAX, Told};
 
-/// Longest wait for bindings under way. Answers that come later would count as the successor's.
+/// Longest wait for bindings in flight. Later answers would count as the successor's.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// The first wait before a rebuild that follows another one, and the longest: well below the time
 /// after which a standby logs missing lists, and after which the thread counts as stuck.
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// A rebuild so long after the last one is the first again.
+/// After this time without a rebuild the waits restart at the first.
 const APART: Duration = Duration::from_secs(300);
 
-/// How long rebuilds wait that follow each other.
+/// Waits between rebuilds.
 #[derive(Debug, Default)]
 pub(super) struct Rebuilds {
     last: Option<Duration>,
@@ -41,7 +41,7 @@ pub(super) struct Rebuilds {
 }
 
 impl Rebuilds {
-    /// Returns how long the rebuild that is due now waits.
+    /// Returns the wait before the rebuild that is due now.
     fn wait(&mut self, now: Duration) -> Duration {
         let follows = self.last.is_some_and(|last| now.saturating_sub(last) < APART);
         let next = self.wait.saturating_mul(2).clamp(WAIT_FIRST, WAIT_MAX);
@@ -51,7 +51,7 @@ impl Rebuilds {
     }
 }
 
-/// Returns what makes a scheduler with these settings that knows nothing.
+/// Returns a factory of empty schedulers with these settings.
 pub(super) fn maker(
     settings: &Settings,
     plugins: start::OfOthers,
@@ -83,7 +83,7 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Begins to follow the cluster, within a `LocalSet`.
+    /// Starts the watches, within a `LocalSet`.
     pub(super) fn begin(
         clients: Clients,
         settings: &Settings,
@@ -96,7 +96,7 @@ impl Watches {
         (watches, told)
     }
 
-    /// Ends all watches and begins new ones: what they deliver first are lists.
+    /// Ends all watches and starts new ones, which deliver lists first.
     fn again(&mut self) -> mpsc::Receiver<Told> {
         self.all.drain(..).for_each(|watch| watch.abort());
         let (tell, told) = mpsc::channel(TOLD_MAX);
@@ -113,8 +113,8 @@ impl Running {
     /// Replaces a torn scheduler.
     ///
     /// # Errors
-    /// When bindings of the old one have no answer in time: another process may begin with all that
-    /// came of them.
+    /// Bindings of the old scheduler have no answer in time: another process may start with their
+    /// results.
     pub(super) async fn rebuild(&mut self) -> Result<()> {
         // Commands from before the panic, and the pod's condition.
         self.carry_out(Duration::ZERO);

@@ -48,7 +48,7 @@ pub(super) fn plugins(
     Ok(made)
 }
 
-/// The credentials that were named, or else those of the pod that this process runs in.
+/// Returns the configured credentials, or those of the pod that this process runs in.
 pub(super) fn access(process: &Process, master: Option<&str>) -> Result<Access> {
     let remedy = "--kubeconfig, or clientConnection.kubeconfig in the file of --config";
     Ok(credentials::access(process.kubeconfig.as_deref(), master, remedy)?)

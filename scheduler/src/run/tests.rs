@@ -1,4 +1,4 @@
-//! The process against an API server that is not there but for what it answers.
+//! The process against a fake API server.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,19 +14,19 @@ use crate::watch;
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
-/// An API server without objects, and what it was asked.
+/// An API server without objects, and the requests it got.
 #[derive(Default)]
 struct Server {
     asked: RefCell<Vec<String>>,
     /// Slices may be listed.
     is_allowed: Cell<bool>,
-    /// Nodes and pods that there are.
+    /// Existing nodes and pods.
     nodes: RefCell<Vec<serde_json::Value>>,
     pods: RefCell<Vec<serde_json::Value>>,
 }
 
 impl Server {
-    /// Begins to serve; where.
+    /// Starts to serve; returns the address.
     async fn serve(self: Rc<Self>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -38,7 +38,7 @@ impl Server {
         url
     }
 
-    /// One request after the other; a watch is never answered.
+    /// Answers one request after the other; a watch gets no answer.
     async fn talk(self: Rc<Self>, mut peer: TcpStream) {
         while let Some(line) = request(&mut peer).await {
             self.asked.borrow_mut().push(line.clone());
@@ -90,7 +90,7 @@ fn failure(code: u16, reason: &str) -> serde_json::Value {
         "reason": reason, "code": code})
 }
 
-/// Method, path and query; `None` at the end of the connection. Its body is read as well.
+/// Returns method, path and query, after reading the body; `None` at the end of the connection.
 async fn request(peer: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -120,7 +120,7 @@ fn settings(args: &[&str]) -> Settings {
     }
 }
 
-/// A scheduler of this server, and what is known of it.
+/// Starts a scheduler of this server; returns it with its state.
 async fn begin(
     server: &Rc<Server>,
     args: &[&str],
@@ -152,7 +152,7 @@ async fn who_may_not_list_all_of_the_cluster_leaves_the_lease_to_others() {
     let test = tasks.run_until(async move {
         let (work, _) = begin(&shared, &[]).await;
         let looks = async {
-            // All is known but the slices, which were refused again.
+            // Everything is synced except the slices, whose list was rejected again.
             shared.until("watch=true", watch::KINDS.len() - 1).await;
             shared.until(SLICES, 2).await;
             assert_eq!(shared.count(LEASES), 0, "{:?}", shared.asked);
@@ -191,7 +191,7 @@ async fn cluster_is_read_again_after_a_panic_that_tore_the_cache_and_good_pods_a
             assert_eq!(shared.count("POST /api/v1/namespaces/d/pods/bad/binding"), 0);
             assert_eq!(shared.count("GET /api/v1/nodes? "), 2, "{:?}", shared.asked);
             assert!(state.metrics.text().contains("pintle_scheduler_cache_rebuilds_total 1"));
-            // The pod that panicked waits, and is bound as well.
+            // The pod that panicked stays pending, and is bound as well.
             shared.until("POST /api/v1/namespaces/d/pods/bad/binding", 1).await;
         };
         tokio::select! {

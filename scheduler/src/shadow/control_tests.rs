@@ -91,7 +91,7 @@ impl Pair {
         Self { other, shadow, version: 1, now: 0 }
     }
 
-    /// The API server has it so from now on.
+    /// Stores the object in the API server.
     fn set(&mut self, value: &mut Value) {
         self.version += 1;
         self.now += 11;

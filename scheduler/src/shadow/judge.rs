@@ -1,8 +1,8 @@
-//! One decision of the other scheduler against ours.
+//! Compares one decision of the other scheduler with ours.
 //!
-//! Input: the pod as it was before, what was decided. Output: a verdict in the report. A binding is
-//! the same decision when its node is among those with our highest score; a refusal when every
-//! character of its sentence is ours. Owner: the shadow. Bounds: see `nearby`.
+//! Input: the pod as it was before, the decision. Output: a verdict in the report. A binding is the
+//! same decision if its node is among those with our highest score; a rejection if every character
+//! of its message is ours. Owner: the shadow. Bounds: see `nearby`.
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::select::sample_size;
@@ -16,12 +16,12 @@ use super::{Decision, Shadow};
 use crate::diagnosis::{Asking, Thinker};
 use crate::mirror::{Mirror, has_claims};
 
-/// States that are tried for a sentence: each takes far longer than one for a node.
+/// States tried for a message: each takes far longer than one for a node.
 const SENTENCE_TRIES: usize = 160;
-/// States that are tried for a node.
+/// States tried for a node.
 const NODE_TRIES: usize = 1600;
 
-/// Upstream's own choice is never less.
+/// Minimum of upstream's adaptive percentage.
 // k8s: pkg/scheduler/schedule_one.go minFeasibleNodesPercentageToFind
 const PERCENT_MIN: u32 = 5;
 
@@ -82,7 +82,7 @@ impl Shadow {
         })
     }
 
-    /// Why the other's node is none of ours.
+    /// Returns the reason that the other scheduler's node is not ours.
     fn differs(&mut self, asking: &Asking, node: &str) -> Disagreement {
         let (outcome, detail) = self.thinker.decide_in_detail(&mut self.mirror, asking);
         let cluster = &self.mirror.cluster;
@@ -151,7 +151,7 @@ fn is_choice(thinker: &mut Thinker, mirror: &mut Mirror, asking: &Asking, node: 
     }
 }
 
-/// Nodes that fit after which upstream looks no further.
+/// Number of feasible nodes after which upstream stops filtering.
 // k8s: pkg/scheduler/schedule_one.go numFeasibleNodesToFind
 fn enough(percentage: i32, nodes: usize) -> usize {
     let own_choice = || 50u32.saturating_sub(u32::try_from(nodes / 125).unwrap_or(u32::MAX));

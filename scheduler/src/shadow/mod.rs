@@ -32,14 +32,14 @@ use crate::diagnosis::Thinker;
 use crate::mirror::{Mirror, Step, node_name, scheduler_name};
 use crate::watch::{Kind, Thing, Told};
 
-/// How long a change waits for earlier ones of other kinds, and for those that came with it.
+/// Wait of a change for earlier ones of other kinds, and for related ones.
 const SETTLE_WAIT: Duration = Duration::from_millis(1000);
-/// How long a decision that seems to be another one waits for what was decided before it and is
-/// written later: a busy API server takes seconds for it.
+/// Wait of a decision that seems different for earlier decisions that are written later: a busy API
+/// server takes seconds for it.
 const DOUBT_WAIT: Duration = Duration::from_secs(10);
 /// Changes that wait.
 const HELD_MAX: usize = 16 * 1024;
-/// Steps that can be taken back.
+/// Steps that can be undone.
 const PAST_MAX: usize = 64;
 
 /// The scheduler that the shadow follows.
@@ -61,7 +61,7 @@ enum Held {
 /// The shadow.
 #[derive(Debug)]
 pub struct Shadow {
-    /// The cluster as of the last change that was taken.
+    /// The cluster after the last applied change.
     pub mirror: Mirror,
     /// Result so far.
     pub report: Report,
@@ -75,7 +75,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// One that knows nothing.
+    /// Creates an empty shadow.
     pub fn new(followed: Followed) -> Self {
         Self {
             mirror: Mirror::new(followed.profile.clone()),
@@ -116,7 +116,7 @@ impl Shadow {
         }
     }
 
-    /// Takes what has waited long enough; says when there is more to take.
+    /// Applies changes that have waited long enough; returns when more are due.
     pub fn settle(&mut self, now: Duration) -> Option<Duration> {
         while let Some((_, (since, _))) = self.held.first_key_value() {
             let (due, is_late) = (*since + SETTLE_WAIT, *since + DOUBT_WAIT <= now);
@@ -135,7 +135,7 @@ impl Shadow {
         self.held.len()
     }
 
-    /// Takes the change that is next, unless it is a decision in doubt that may wait.
+    /// Applies the next change, unless it is a decision in doubt that may wait.
     fn take_first(&mut self, at_any_rate: bool) -> bool {
         let Some((_, (_, first))) = self.held.first_key_value() else { return false };
         if let Some(decision) = self.decision(first) {
@@ -161,7 +161,7 @@ impl Shadow {
         true
     }
 
-    /// The decision of the scheduler that is followed, if the change is one.
+    /// Returns the decision of the other scheduler, if the change is one.
     fn decision(&self, held: &Held) -> Option<Decision> {
         let Held::Set(Thing::Pod(pod)) = held else { return None };
         let before = self.mirror.waiting(&key_of(&**pod))?;

@@ -1,11 +1,11 @@
-//! States near the one before a decision: those that the other scheduler may have decided on.
+//! States near the one before a decision: the other scheduler may have seen one of them.
 //!
-//! It takes a pod's place in its own cache when it decides, and writes the binding a little later,
-//! several at the same time; what others write reaches it a little later than it was written. So of
-//! the last changes some came after its decision, and of the next ones some came before. Input: steps
-//! before and after, the mirror. Output: how many steps away the first state is in which a check
-//! holds. The mirror is as before at the end. Owner: the shadow. Bounds: `REACH` steps each way, of
-//! each pod or node the nearest only; as many states as the caller says, the nearest first.
+//! It assumes a pod in its own cache when it decides, and writes the binding a little later,
+//! several concurrently; changes by others reach it a little later than they were written. So some
+//! of the last changes came after its decision, and some of the next ones before. Input: steps
+//! before and after, the cache. Output: the distance in steps of the first state in which a check
+//! holds. The cache is restored at the end. Owner: the shadow. Bounds: `REACH` steps each way, of
+//! each pod or node the nearest only; as many states as the caller allows, the nearest first.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -16,7 +16,7 @@ use crate::mirror::{Aside, Mirror, Step};
 
 /// Steps to each side.
 const REACH: usize = 32;
-/// Of these near ones every pair and triple is tried.
+/// Of these nearest steps every pair and triple is tried.
 const CLOSE: usize = 10;
 /// Waiting changes from which steps are taken.
 const LOOK_AHEAD: usize = 4 * REACH;
@@ -26,16 +26,16 @@ const TOLD_MAX: usize = 8;
 /// The steps around a decision.
 #[derive(Debug)]
 pub(super) struct Nearby {
-    /// Those before it, the last one first.
+    /// Steps before it, the last one first.
     past: Vec<Step>,
-    /// Those after it, the next one first.
+    /// Steps after it, the next one first.
     next: Vec<Step>,
 }
 
 /// One step: before (false) or after (true), and its distance.
 type Turn = (bool, usize);
 
-/// In which state the mirror is.
+/// The state that the cache is in.
 #[derive(Debug, Default)]
 struct Turned {
     all: Vec<Turn>,
@@ -43,7 +43,7 @@ struct Turned {
 }
 
 impl Nearby {
-    /// Gathers them; `asking` is the pod that was decided about.
+    /// Collects the steps; `asking` is the decided pod.
     pub(super) fn new<'a>(
         mirror: &mut Mirror,
         past: &VecDeque<Step>,
@@ -76,7 +76,8 @@ impl Nearby {
         Self { past, next }
     }
 
-    /// Looks for a state in which `check` holds, in the present one first: how many steps away.
+    /// Searches a state in which `check` holds, the present one first; returns its distance in
+    /// steps.
     pub(super) fn find(
         &self,
         mirror: &mut Mirror,
@@ -126,11 +127,11 @@ impl Nearby {
             .collect()
     }
 
-    /// All states, the likely ones first.
+    /// Returns all states, the likely ones first.
     fn states(&self) -> impl Iterator<Item = Vec<Turn>> + use<> {
         let (past, next) = (self.past.len(), self.next.len());
         let first = move |count: usize, after: bool| (0..count).map(move |at| (after, at));
-        // So many of the last ones not yet, so many of the next ones already.
+        // The last few steps undone, the next few already applied.
         let runs = (1..=past + next).flat_map(move |sum| {
             let fewest = sum.saturating_sub(next);
             (fewest..=sum.min(past)).map(move |before| {
@@ -160,7 +161,7 @@ impl Nearby {
         singles.chain(pairs).chain(runs).chain(triples)
     }
 
-    /// Makes and takes back what differs between two states.
+    /// Applies and undoes the difference between two states.
     fn turn_to(&self, mirror: &mut Mirror, turned: &mut Turned, wanted: &[Turn]) {
         let Turned { all, aside } = turned;
         let mut turn = |(after, at): Turn, on: bool| {

@@ -1,8 +1,8 @@
 //! Report of the comparison: counts, and descriptions of the last disagreements.
 //!
-//! Input: verdicts. Output: numbers for metrics, an object for `/debug/shadow`, a line in the log for
-//! each disagreement. Owner: the shadow. Bounds: `KEPT_MAX` disagreements are kept, each with the
-//! few steps around it.
+//! Input: verdicts. Output: counts, the file of `--report`, a line in the log for each
+//! disagreement. Owner: the shadow. Bounds: `KEPT_MAX` disagreements are kept, each with the few
+//! steps around it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Decision;
 
-/// Disagreements that are kept.
+/// Disagreements kept.
 const KEPT_MAX: usize = 256;
 
 /// Kind of disagreement.
@@ -23,11 +23,11 @@ pub enum Difference {
     Filter,
     /// Other nodes have a higher score here.
     Score,
-    /// The sentence about a pod that fits nowhere.
+    /// The message about a pod that fits no node.
     Sentence,
 }
 
-/// One decision that is another one here.
+/// A decision that differs here.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Disagreement {
@@ -49,28 +49,28 @@ pub struct Disagreement {
 /// Result of one comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// The same in a state so many steps away.
+    /// The same in a state this many steps away.
     Same(usize),
     /// The other scheduler filtered only a sample of nodes, and its node fits.
     Sampled,
     /// Another decision.
     Other(Disagreement),
-    /// It is not compared, because of this.
+    /// Not compared, for this reason.
     LeftOut(&'static str),
 }
 
 /// Counts of one kind of decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// The same in the state before it.
+    /// Equal in the state before it.
     pub exact: u64,
-    /// The same in a state nearby.
+    /// Equal in a state nearby.
     pub nearby: u64,
     /// Not comparable, because only a sample of nodes was filtered.
     pub sampled: u64,
     /// Another decision.
     pub other: u64,
-    /// Of those in a state nearby, the greatest number of steps.
+    /// Greatest distance of a nearby state, in steps.
     pub farthest: usize,
 }
 
@@ -94,13 +94,13 @@ impl Counts {
     }
 }
 
-/// All that came of comparing.
+/// Result of the comparison.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// Bindings.
     pub bindings: Counts,
-    /// Sentences about pods that fit nowhere.
+    /// Messages about pods that fit no node.
     pub refusals: Counts,
     /// Decisions that were not compared, by reason.
     pub left_out: BTreeMap<&'static str, u64>,

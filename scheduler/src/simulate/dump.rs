@@ -21,12 +21,12 @@ use super::valid::is_stored;
 /// Objects by `namespace/name`, or by name where the kind has no namespace.
 pub(crate) type ByName<T> = BTreeMap<String, T>;
 
-/// Where an object comes from.
+/// Origin of an object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Source {
     /// File, line and column, for messages.
     pub(crate) place: String,
-    /// An API server has taken the object, so that admission has happened.
+    /// An API server has stored the object, so that admission has happened.
     pub(crate) is_stored: bool,
 }
 
@@ -45,26 +45,26 @@ pub struct Dump {
     pub(crate) budgets: ByName<PodDisruptionBudget>,
     /// For pods that have no priority yet.
     pub(crate) priority_classes: ByName<PriorityClass>,
-    /// For pods that no API server has taken yet.
+    /// For pods that no API server has stored yet.
     pub(crate) limit_ranges: ByName<LimitRange>,
-    /// For pods that no API server has taken yet.
+    /// For pods that no API server has stored yet.
     pub(crate) runtime_classes: ByName<RuntimeClass>,
-    /// All classes of the cluster are there, so that another one does not exist.
+    /// All classes of the cluster are listed, so that an unlisted one does not exist.
     pub(crate) has_all_runtime_classes: bool,
     /// Number of objects of other kinds, by kind.
     pub(crate) ignored: BTreeMap<String, usize>,
-    /// Nodes and pods that came again, not as news of a watch, each as its name, where it is now and
-    /// where it was first.
+    /// Nodes and pods found twice, other than in a watch: the name, the place where it is now and
+    /// the first one.
     pub(crate) again: Vec<String>,
     /// Reasons in a file that make the answer incomplete, a sentence each.
     pub(crate) incomplete: Vec<String>,
-    /// Fields of manifests that are not read, because Kubernetes 1.36 does not have them.
+    /// Fields of manifests that are ignored, because Kubernetes 1.36 does not have them.
     pub(crate) unknown_fields: Vec<String>,
     /// Values set on pods that their manifests do not have.
     pub(crate) assumed: Assumed,
-    /// Where nodes and pods are, by kind and name.
+    /// Indexes of nodes and pods, by kind and name.
     known: HashMap<(&'static str, String), usize>,
-    /// Places of nodes and of pods that a watch says are gone.
+    /// Indexes of nodes and of pods deleted by watch events.
     gone: [HashSet<usize>; 2],
     /// The current object is a watch event.
     pub(super) is_news: bool,
@@ -110,7 +110,7 @@ impl Dump {
         }
     }
 
-    /// Where an object is, or remembers that it comes next.
+    /// Returns the index of an object, or records that it comes next.
     fn known_at(&mut self, kind: &'static str, name: &str, next: usize) -> Option<usize> {
         let key = (kind, name.to_owned());
         let known = self.known.get(&key).copied();
@@ -120,7 +120,7 @@ impl Dump {
         known
     }
 
-    /// Removes an object that a watch says is gone.
+    /// Removes an object deleted by a watch event.
     pub(super) fn forget(&mut self, kind: &str, metadata: &ObjectMeta) {
         let name = object_name(kind, metadata);
         match kind {
@@ -143,7 +143,7 @@ impl Dump {
         }
     }
 
-    /// Removes nodes and pods that are gone, all of them at once.
+    /// Removes deleted nodes and pods, all at once.
     pub(super) fn settle(&mut self) {
         let [nodes, pods] = std::mem::take(&mut self.gone);
         if nodes.is_empty() && pods.is_empty() {
@@ -160,8 +160,8 @@ impl Dump {
     }
 }
 
-/// A stream has an object as often as it changes: the last state counts. The sentence about one that
-/// is there again.
+/// Replaces an object by a later state; a stream has one for each change. Returns the note about
+/// the repetition.
 fn again(kind: &str, name: &str, now: &mut Source, source: Source) -> String {
     let before = std::mem::replace(now, source);
     format!("{kind} {name} ({}, before that {})", now.place, before.place)
@@ -177,7 +177,7 @@ pub(crate) fn pod_name(pod: &Pod) -> String {
     object_name("Pod", &pod.metadata)
 }
 
-/// namespace/name, or the name of what has no namespace.
+/// Returns namespace/name, or the name of a cluster-scoped object.
 pub(crate) fn object_name(kind: &str, metadata: &ObjectMeta) -> String {
     let name = metadata.name.as_deref().unwrap_or("");
     if matches!(kind, "Node" | "Namespace" | "PriorityClass" | "RuntimeClass") {

@@ -6,7 +6,7 @@
 
 use super::valid::flaws::cut;
 
-/// How kubectl and shells begin what they write when they fail.
+/// Beginnings of error messages of kubectl and shells.
 const BEGINNINGS: [&str; 6] = [
     "Error from server",
     "error: ",
@@ -16,7 +16,7 @@ const BEGINNINGS: [&str; 6] = [
     "error when ",
 ];
 
-/// A line in which an error is reported, and its number, from 1.
+/// Returns a line with an error, and its number, from 1.
 pub(super) fn error_line(text: &str) -> Option<(usize, &str)> {
     let mut lines = text.lines().enumerate();
     lines.find_map(|(at, line)| is_error(line).then_some((at + 1, line)))
@@ -26,7 +26,7 @@ fn is_error(line: &str) -> bool {
     BEGINNINGS.iter().any(|beginning| line.starts_with(beginning)) || is_logged(line)
 }
 
-/// A line of klog: a letter for how grave it is, month and day, time, process, file and line.
+/// Returns true for a line of klog: severity letter, month and day, time, process, file and line.
 fn is_logged(line: &str) -> bool {
     let bytes = line.as_bytes();
     bytes.len() > 24
@@ -36,7 +36,7 @@ fn is_logged(line: &str) -> bool {
         && line.contains("] ")
 }
 
-/// The sentence about such a line.
+/// Returns the message about such a line.
 pub(super) fn sentence(line: &str) -> String {
     let shown = cut(line.trim());
     let more = if shown.len() < line.trim().len() { ".." } else { "" };

@@ -1,12 +1,12 @@
 //! Reading dumps of a cluster: lists, single objects, arrays, watch events, streams of any of them, as
 //! JSON or YAML.
 //!
-//! Input: bytes. Output: typed objects with the defaults of the API server and where they came from.
-//! Owner: pure functions over bytes; reading files is the caller's. Bounds: the input's size; at most
-//! `NESTING_MAX` lists within lists; `MISTAKES_MAX` mistakes are shown.
-//! An object that cannot be used is an error that names file, object, field, line and column: a dump
-//! that is silently half read gives wrong answers. What the API server would refuse is gathered, so
-//! that one run shows all of it.
+//! Input: bytes. Output: typed objects with the defaults of the API server and their places in the
+//! file. Owner: pure functions over bytes; the caller reads files. Bounds: the input's size; at
+//! most `NESTING_MAX` lists within lists; `MISTAKES_MAX` mistakes are shown. An object that cannot
+//! be used is an error with file, object, field, line and column, because a dump silently read in
+//! part gives wrong answers. Objects that the API server would reject are collected, so that one
+//! run shows all of them.
 
 mod error;
 mod kinds;
@@ -32,7 +32,7 @@ use kinds::{group_of, missing_type, quantities_as_text, unknown_fields};
 /// Longest name of a node or pod.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go DNS1123SubdomainMaxLength
 const NAME_BYTES_MAX: usize = 253;
-/// Lists within lists that are followed.
+/// Levels of lists within lists.
 const NESTING_MAX: usize = 8;
 /// Mistakes of one file that are shown.
 const MISTAKES_MAX: usize = 10;
@@ -55,7 +55,7 @@ struct Head<'a> {
     message: Option<String>,
 }
 
-/// An object of which only kind, names and message are read.
+/// An object decoded only for kind, names and message.
 #[derive(Deserialize, Default)]
 struct Named {
     #[serde(default)]
@@ -101,9 +101,9 @@ struct Item<'t> {
 struct Loader<'a, 'f, 'd> {
     file: &'a str,
     bytes: &'a [u8],
-    /// Line of the file where the text begins, where the text itself was made of YAML.
+    /// Line of the file where the text begins, if the text was converted from YAML.
     line: Option<usize>,
-    /// Byte, line and start of that line, as far as places were asked for.
+    /// Byte, line and start of that line, up to the last requested place.
     seen: (usize, usize, usize),
     found: &'f mut Found<'d>,
 }
@@ -220,7 +220,7 @@ impl<'a> Loader<'a, '_, '_> {
         if let Some(items) = head.items {
             let kind = own.and_then(|k| k.strip_suffix("List")).filter(|k| !k.is_empty());
             let kind = kind.map(str::to_owned);
-            // An empty list still is an answer.
+            // An empty list is an answer too.
             self.found.count += usize::from(items.is_empty());
             return items
                 .into_iter()
@@ -237,7 +237,7 @@ impl<'a> Loader<'a, '_, '_> {
         self.object(&Item { at, text, kind }, head.version.as_deref())
     }
 
-    /// An event of a watch: what was deleted is not there, a bookmark is no object.
+    /// Applies a watch event: a deleted object is removed, a bookmark is ignored.
     fn news(&mut self, event: &str, object: &'a RawValue, depth: usize) -> Result<(), LoadError> {
         match event {
             "DELETED" => {
@@ -324,7 +324,7 @@ impl<'a> Loader<'a, '_, '_> {
         Ok(())
     }
 
-    /// Notes the fields of a manifest that no version of Kubernetes that is known here reads.
+    /// Notes the fields of a manifest that no known version of Kubernetes reads.
     fn note_unknown(&mut self, item: &Item<'_>, pod: &api::core::v1::Pod) {
         let written: Value = serde_json::from_str(item.text).unwrap_or_default();
         let read = serde_json::to_value(pod).unwrap_or_default();
@@ -352,7 +352,7 @@ impl<'a> Loader<'a, '_, '_> {
         }
     }
 
-    /// Reads and keeps an object of a kind that is only looked up by its name.
+    /// Decodes and keeps an object of a kind that is only looked up by its name.
     fn keep<T>(
         &mut self,
         item: &Item<'_>,
@@ -376,8 +376,8 @@ impl<'a> Loader<'a, '_, '_> {
             Ok(object) => return Ok(object),
             Err(error) => error,
         };
-        // The list may have named the kind for its items, and people write 2 for "2": the types insist
-        // on what an API server writes.
+        // The list may have the kind of its items, and a manifest may have 2 for "2": the types
+        // accept only the form of an API server.
         let said = error.to_string();
         if !missing_type(&said) && !said.contains("expected Quantity") {
             return Err(self.typed(at, text, Some(kind), &error));

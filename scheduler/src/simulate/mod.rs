@@ -37,7 +37,7 @@ use crate::output;
 /// Nodes that may be added: twenty times those of the largest cluster that Kubernetes supports.
 const NODES_MAX: usize = 100_000;
 
-/// Reads a number for which there is a bound.
+/// Parses a number with an upper limit.
 pub(crate) fn up_to<const MAX: usize>(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number <= MAX => Ok(number),
@@ -145,7 +145,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     output::print(|out| write(&simulation, options.output, options.limit, out))
 }
 
-/// Writes what came of it.
+/// Prints the result.
 pub(crate) fn write(
     simulation: &Simulation,
     format: Format,

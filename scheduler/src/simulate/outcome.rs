@@ -21,7 +21,7 @@ pub struct Placed {
     pub feasible: usize,
     /// Nodes with the same total.
     pub ties: usize,
-    /// Where it was, when it was drained.
+    /// The node it was drained from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
@@ -39,7 +39,7 @@ pub struct Unplaced {
     /// Result of preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<Preemption>,
-    /// Where it was, when it was drained.
+    /// The node it was drained from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
@@ -51,7 +51,7 @@ pub struct Preemption {
     pub node: String,
     /// The pods, most important first.
     pub victims: Vec<String>,
-    /// How many violate a disruption budget.
+    /// Number of victims that violate a disruption budget.
     pub violations: usize,
 }
 

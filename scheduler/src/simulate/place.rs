@@ -1,9 +1,9 @@
 //! The simulation: bound pods in, pending pods placed in queue order, questions answered.
 //!
-//! Input: a dump, a profile, questions. Output: a `Simulation`, ready to print.
-//! Owner: pure but for the progress bar. Bounds: every pending pod is decided once, and again only
-//! after another pod found a place since; the shapes reported are the most frequent ones.
-//! Ties are broken by the order of the nodes, so that a simulation can be repeated.
+//! Input: a dump, a profile, questions. Output: a `Simulation`, ready to print. Owner: pure but for
+//! the progress bar. Bounds: every pending pod is decided once, and again only after another pod
+//! was placed; only the most frequent shapes are reported. Ties are broken by the order of the
+//! nodes, so that a simulation is reproducible.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::report::capacity::{self, Fragmentation, Shape};
 use super::valid::flaws::cut_quotes;
 use crate::mirror::{has_claims, scheduler_name};
 
-/// Passes over pods that did not fit, at most: each needs a placement in the one before.
+/// Limit of passes over pods that did not fit: each needs a placement in the previous one.
 const PASSES_MAX: usize = 16;
 
 /// Questions to answer in addition to the placement.
@@ -46,13 +46,13 @@ pub struct Questions {
     pub like: Option<String>,
 }
 
-/// Why a simulation cannot run.
+/// Reason why a simulation cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
     /// An object of the dump cannot be used.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// An object reads well but says something impossible.
+    /// An object that decodes but is invalid.
     #[error("{place}: {object}: {field}: {problem}")]
     Object {
         /// File and position.
@@ -64,10 +64,10 @@ pub enum SimulationError {
         /// Why.
         problem: String,
     },
-    /// A question names a node that is not there.
+    /// A question names a node that does not exist.
     #[error("node {0:?} is not in the dump")]
     NoNode(String),
-    /// A question names a pod that is not there.
+    /// A question names a pod that does not exist.
     #[error("pod {0:?} is not in the dump")]
     NoPod(String),
     /// A question names a pod that cannot be placed.
@@ -83,19 +83,19 @@ pub struct Simulation {
     pub nodes: usize,
     /// Pods that were bound from the start.
     pub bound: usize,
-    /// Pods that were to be placed.
+    /// Pods to place.
     pub pending: usize,
     /// Pods of other schedulers, finished pods and pods being deleted.
     pub skipped: usize,
-    /// Pods that would have to be placed, but have volumes or resource claims.
+    /// Pods that are not placed because they have volumes or resource claims.
     pub left_out: Vec<String>,
-    /// Objects of kinds that a simulation has no use for.
+    /// Objects of kinds that a simulation ignores.
     pub ignored_objects: usize,
     /// Parts of the dump that count differently than a reader may expect, a sentence each.
     pub notes: Vec<String>,
     /// Values that count although manifests do not set them.
     pub assumed: Vec<Assumption>,
-    /// Pods that wait for other schedulers, by the scheduler's name.
+    /// Pods of other schedulers, by the scheduler's name.
     #[serde(skip)]
     pub others: BTreeMap<String, usize>,
     /// Nodes that were added.
@@ -107,13 +107,13 @@ pub struct Simulation {
     /// The answer to "why".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
-    /// How many more pods of each shape would fit.
+    /// Number of further pods of each shape that fit.
     pub capacity: Vec<Shape>,
-    /// How scattered the free resources are.
+    /// Fragmentation of the free resources.
     pub fragmentation: Vec<Fragmentation>,
 }
 
-/// A pod waiting for a place.
+/// A pending pod.
 struct Waiting {
     pod: Pod,
     program: Arc<Program>,
@@ -124,7 +124,7 @@ impl Simulation {
     /// Runs it.
     ///
     /// # Errors
-    /// When an object cannot be used, or a question names something that is not there.
+    /// An object cannot be used, or a question names something that does not exist.
     pub fn run(
         mut dump: Dump,
         profile: Profile,
@@ -227,7 +227,7 @@ impl Simulation {
         Ok(waiting)
     }
 
-    /// Adds so many nodes like this one, under names of their own; one at a time, as they may be many.
+    /// Adds copies of this node under new names; one at a time, as there may be many.
     fn add_nodes(
         &mut self,
         cluster: &mut Cluster,
@@ -318,7 +318,7 @@ impl Simulation {
         Ok(true)
     }
 
-    /// Says for every pod left why, and what would help; equal pods share the answer.
+    /// Explains every pod that is left, and what would help; equal pods share the answer.
     fn explain_rest(
         &mut self,
         cluster: &Cluster,
@@ -378,7 +378,7 @@ fn explain_one(
     (message, fix, preemption)
 }
 
-/// The smallest change by which a node takes the pod: not a node that is to be empty.
+/// Returns the smallest change by which a node accepts the pod; drained nodes are excluded.
 fn smallest(
     cluster: &Cluster,
     one: &Waiting,
@@ -462,7 +462,7 @@ fn nodes(cluster: &mut Cluster, dump: &Dump) -> Result<(), SimulationError> {
     Ok(())
 }
 
-/// An error of an object that parsed: its chain names field and cause.
+/// Builds the error of an object that decodes but is invalid: its chain names field and cause.
 fn object(place: &str, name: &str, kind: &str, error: &dyn std::error::Error) -> SimulationError {
     let mut problem = Vec::new();
     let mut cause = error.source();
@@ -492,20 +492,20 @@ fn is_daemon(pod: &Pod) -> bool {
     owners.any(|o| o.controller == Some(true) && o.kind == "DaemonSet")
 }
 
-/// A mirror of a static pod: it belongs to its node.
+/// Returns true for the mirror pod of a static pod, which belongs to its node.
 fn is_static(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     annotations.is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"))
 }
 
-/// The node that added nodes are like.
+/// Returns the node that added nodes copy.
 fn model(dump: &Dump, questions: &Questions) -> Result<Option<Node>, SimulationError> {
     let Some(like) = &questions.like else { return Ok(None) };
     let model = dump.nodes.iter().find(|n| n.metadata.name.as_ref() == Some(like));
     model.cloned().map(Some).ok_or_else(|| SimulationError::NoNode(like.clone()))
 }
 
-/// Cordons the nodes that are to be drained.
+/// Cordons the nodes to drain.
 fn drain_nodes(dump: &mut Dump, questions: &Questions) -> Result<(), SimulationError> {
     for name in &questions.drain {
         let node = dump.nodes.iter_mut().find(|n| n.metadata.name.as_ref() == Some(name));

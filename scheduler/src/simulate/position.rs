@@ -1,8 +1,8 @@
-//! Where in a text of JSON something is, for messages.
+//! Positions in JSON texts, for messages.
 //!
 //! Input: bytes, a place in them. Output: line and column, the path of the value, the object. Pure.
 
-/// Kind and name of the object in which a text breaks off: the last that names itself.
+/// Returns kind and name of the object in which a text is truncated: the last with a name.
 pub(super) fn sniff(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let kinds = ["Node", "Pod", "Namespace", "Service", "ReplicaSet", "StatefulSet"];
@@ -19,7 +19,7 @@ pub(super) fn sniff(text: &[u8]) -> Option<String> {
     Some(format!("{kind} {}", quoted(metadata, "name")?))
 }
 
-/// Line and column of a byte, from 1.
+/// Returns line and column of a byte, from 1.
 pub(super) fn position(bytes: &[u8], at: usize) -> (usize, usize) {
     let before = &bytes[..at.min(bytes.len())];
     let line = before.iter().filter(|b| **b == b'\n').count() + 1;
@@ -27,7 +27,7 @@ pub(super) fn position(bytes: &[u8], at: usize) -> (usize, usize) {
     (line, before.len() - start + 1)
 }
 
-/// The byte of a line and column as the parser counts them.
+/// Returns the byte of a line and column as the parser counts them.
 pub(super) fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
     let mut start = 0;
     for _ in 1..line {
@@ -39,7 +39,7 @@ pub(super) fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
     (start + column.saturating_sub(1)).min(bytes.len())
 }
 
-/// The path of the value that a byte of a document belongs to, as `spec.containers[0].image`.
+/// Returns the path of the value that contains a byte, such as `spec.containers[0].image`.
 pub(super) fn path_at(bytes: &[u8], at: usize) -> String {
     enum Level {
         Object(String),
@@ -58,7 +58,7 @@ pub(super) fn path_at(bytes: &[u8], at: usize) -> String {
                 key_next = false;
             }
             b'}' | b']' => {
-                // The parser reports a value at its end: the path is that of what just closed.
+                // The parser reports a value at its end: the path is that of the value just closed.
                 if i == at {
                     break;
                 }

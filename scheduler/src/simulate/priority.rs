@@ -9,7 +9,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::valid::flaws::cut;
 
-/// Classes that every cluster has.
+/// Priority classes of every cluster.
 // k8s: pkg/apis/scheduling/v1/helpers.go systemPriorityClasses
 pub(super) const OF_SYSTEM: [(&str, i32); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
@@ -17,10 +17,10 @@ pub(super) const OF_SYSTEM: [(&str, i32); 2] =
 /// Fields that a pod gets: the name of its class, the priority, the policy.
 type Given<'a> = (Option<&'a str>, i32, Option<&'a str>);
 
-/// Gives a pod that has no priority its class's; one that has a priority keeps it.
+/// Sets a pod's priority from its class, unless it has one.
 ///
 /// # Errors
-/// The field, and what is wrong with it.
+/// The field, and the problem.
 pub(crate) fn admit(
     classes: &[PriorityClass],
     pod: &mut Pod,
@@ -31,10 +31,10 @@ pub(crate) fn admit(
     }
 }
 
-/// The same of a pod that is to be made: what it says itself must be what its class says.
+/// The same for a new pod: its priority must match its class.
 ///
 /// # Errors
-/// The field, and what is wrong with it.
+/// The field, and the problem.
 pub(crate) fn admit_new(
     classes: &[PriorityClass],
     pod: &mut Pod,
@@ -79,7 +79,7 @@ fn of_class<'a>(
     })
 }
 
-/// Of a pod that names no class: the default one, the lowest if there are several.
+/// Returns the values of a pod without a class: the default class, the lowest if there are several.
 fn of_nobody(classes: &[PriorityClass]) -> Given<'_> {
     let default = classes.iter().filter(|class| class.global_default == Some(true));
     default.min_by_key(|class| class.value).map_or((None, 0, Some("PreemptLowerPriority")), given)

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 /// Largest file: 5,000 nodes and 150,000 pods are a tenth of that.
 const FILE_BYTES_MAX: u64 = 8 << 30;
-/// Bytes in which a text has no byte that no text has.
+/// Bytes searched for one that no text contains.
 const SNIFF_BYTES: u64 = 4096;
 
 /// Reads the file of a flag, or standard input.
@@ -50,7 +50,7 @@ fn has_utf16_mark(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff")
 }
 
-/// The text without a byte order mark, in UTF-8. PowerShell redirects into UTF-16.
+/// Returns the text in UTF-8, without a byte order mark. PowerShell redirects in UTF-16.
 pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, [u8]> {
     if let Some(rest) = bytes.strip_prefix(b"\xef\xbb\xbf") {
         return Cow::Borrowed(rest);

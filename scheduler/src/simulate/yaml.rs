@@ -1,14 +1,14 @@
-//! YAML as people and `kubectl -o yaml` write it, turned into JSON.
+//! Converts YAML, handwritten or of `kubectl -o yaml`, to JSON.
 //!
 //! Input: text of one or more documents. Output: a JSON text for each object, with its line. Pure.
-//! Bounds: `TEXT_BYTES_MAX` of text; nodes, depth and aliases as `LIMITS` has them.
-//! It is decoded as kubectl decodes it, in which `yes` is a boolean and the last of two keys counts.
+//! Bounds: `TEXT_BYTES_MAX` of text; nodes, depth and aliases by `LIMITS`. It is decoded as kubectl
+//! does: `yes` is a boolean and the last of two keys counts.
 
 use pintle_api_types::yaml::{Json, Limits, read_yaml};
 
-/// Longest text that is decoded: a dump of a larger cluster is read as JSON.
+/// Longest text that is decoded; dumps of larger clusters must be JSON.
 pub(super) const TEXT_BYTES_MAX: usize = 256 << 20;
-/// How much of one document is decoded.
+/// Limits of decoding one document.
 const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 20_000_000, replayed_max: 1_000_000 };
 
 /// An object of a file.
@@ -16,13 +16,13 @@ const LIMITS: Limits = Limits { depth_max: 64, nodes_max: 20_000_000, replayed_m
 pub(super) struct Document {
     /// Its first line, from 1.
     pub(super) line: usize,
-    /// The kind that its list names for its items.
+    /// The kind of the list's items.
     pub(super) kind: Option<String>,
     /// It, as JSON.
     pub(super) text: String,
 }
 
-/// Why a text cannot be decoded.
+/// Reason why a text cannot be decoded.
 #[derive(Debug, PartialEq)]
 pub(super) struct Broken {
     /// Line, from 1.
@@ -52,7 +52,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Broken> {
                     let line = line - 1 + lines.get(at).copied().unwrap_or(1);
                     all.push(Document { line, kind: kind.clone(), text: item.to_string() });
                 }
-                // What the list says of itself.
+                // The metadata of the list.
                 all.push(Document { line, kind: None, text: Json::Object(fields).to_string() });
             }
             other => all.push(Document { line, kind: None, text: other.to_string() }),
@@ -61,7 +61,8 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Broken> {
     Ok(all)
 }
 
-/// Documents with their first lines: a line that begins with `---` is never part of a value.
+/// Splits into documents with their first lines: a line that begins with `---` is never part of a
+/// value.
 fn split(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
     let (mut start, mut first, mut at) = (0, 1, 0);

@@ -17,17 +17,17 @@ use crate::simulate::dump::{Dump, pod_name};
 use crate::simulate::priority;
 use crate::simulate::valid::flaws::cut;
 
-/// Seconds that a pod stays on a node that is not ready or cannot be reached.
+/// Seconds that a pod tolerates a node that is not ready or unreachable.
 // k8s: plugin/pkg/admission/defaulttolerationseconds/admission.go
 const TOLERATED_S: i64 = 300;
 
-/// A field, and what is wrong with it.
+/// A field, and the problem.
 type Refused = (String, String);
 
-/// A pod that admission refuses.
+/// A pod that admission rejects.
 #[derive(Debug)]
 pub(crate) struct NotAdmitted {
-    /// Where it is, for messages.
+    /// Its place in the file, for messages.
     pub(crate) place: String,
     /// namespace/name.
     pub(crate) pod: String,
@@ -38,7 +38,7 @@ pub(crate) struct NotAdmitted {
 /// Admits the pods of a dump.
 ///
 /// # Errors
-/// The first pod that is refused.
+/// The first pod that is rejected.
 pub(crate) fn admit(dump: &mut Dump) -> Result<(), NotAdmitted> {
     for range in dump.limit_ranges.values_mut() {
         super::of_limit_range(range);
@@ -136,7 +136,7 @@ fn tolerate(pod: &mut Pod, assumed: &mut Assumed, name: &str) {
     }
 }
 
-/// Overhead and scheduling of the pod's RuntimeClass.
+/// Applies overhead and scheduling of the pod's RuntimeClass.
 // k8s: plugin/pkg/admission/runtimeclass/admission.go setOverhead, setScheduling
 fn run_with(dump: &Dump, pod: &mut Pod, assumed: &mut Assumed, name: &str) -> Result<(), Refused> {
     let Some(spec) = &mut pod.spec else { return Ok(()) };
@@ -213,7 +213,7 @@ fn refused(field: &str, why: &str) -> Refused {
     (format!("spec.{field}"), why.to_owned())
 }
 
-/// Namespaces that are not in the dump have the label that every namespace has.
+/// Adds namespaces missing in the dump, with the label that every namespace has.
 fn know_namespaces(dump: &mut Dump, pods: &[Pod], assumed: &mut Assumed) {
     for namespace in dump.namespaces.values_mut() {
         of_namespace(namespace);

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Different fields and values that are kept.
+/// Limit of different fields and values.
 const ASSUMED_MAX: usize = 200;
 /// Names of pods with each.
 const EXAMPLES_MAX: usize = 5;
 
-/// A value that pods were given.
+/// A value set on pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Assumption {
     /// The field, as `spec.containers[].resources.requests`.
@@ -43,7 +43,7 @@ impl Assumed {
         }
     }
 
-    /// Joins what was assumed of other pods.
+    /// Adds the assumptions about other pods.
     pub(crate) fn append(&mut self, other: Self) {
         for (key, (pods, examples)) in other.0 {
             let entry = self.0.entry(key).or_default();
@@ -53,7 +53,7 @@ impl Assumed {
         }
     }
 
-    /// In the order of the fields.
+    /// Returns the assumptions in the order of the fields.
     pub(crate) fn list(self) -> Vec<Assumption> {
         let one = |((field, value), (pods, examples)): ((&str, String), _)| Assumption {
             field: field.to_owned(),

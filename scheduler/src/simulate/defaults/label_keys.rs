@@ -1,7 +1,7 @@
 //! `matchLabelKeys` and `mismatchLabelKeys`, which the API server merges into selectors at creation.
 //!
-//! Input: a pod that no API server has taken. Output: its selectors with a requirement for each key
-//! that the pod has a label of. Pure. A requirement that is there already, as in a dump without times
+//! Input: a pod that no API server has stored. Output: its selectors with a requirement for each
+//! key whose label the pod has. Pure. A requirement that exists already, as in a dump without times
 //! and versions, is not added again.
 // k8s: pkg/registry/core/pod/strategy.go applyLabelKeysToLabelSelector
 
@@ -51,7 +51,7 @@ fn add(
     operator: &str,
     labels: &BTreeMap<String, String>,
 ) -> bool {
-    // A selector that is not there selects nothing, with whatever requirements.
+    // A missing selector selects nothing, whatever requirements are added.
     let Some(selector) = selector else { return false };
     let mut any = false;
     for key in keys.unwrap_or_default() {

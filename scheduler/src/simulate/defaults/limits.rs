@@ -1,7 +1,7 @@
-//! LimitRanges: what they give to the containers of a new pod, and which pods they refuse.
+//! LimitRanges: defaults for the containers of a new pod, and rejections.
 //!
-//! Input: a pod that no API server has taken, the ranges of its namespace. Output: the pod with
-//! requests and limits, or the sentence with which it would be refused. Pure.
+//! Input: a pod that no API server has stored, the ranges of its namespace. Output: the pod with
+//! requests and limits, or the message of its rejection. Pure.
 // k8s: plugin/pkg/admission/limitranger/admission.go
 
 use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem, Pod};
@@ -34,7 +34,7 @@ pub(super) fn give(range: &LimitRange, pod: &mut Pod) -> bool {
 }
 
 /// # Errors
-/// The field, and what is wrong with it.
+/// The field, and the problem.
 // k8s: admission.go PodValidateLimitFunc
 pub(super) fn check(range: &LimitRange, pod: &Pod) -> Result<(), (String, String)> {
     let name = range.metadata.name.as_deref().unwrap_or_default();

@@ -1,9 +1,9 @@
-//! The defaults of the API server, for objects that did not come from one.
+//! The defaults of the API server, for handwritten objects.
 //!
-//! Input: objects of a file, as `kubectl create --dry-run=client` and people write them. Output: the
-//! same objects as an API server would store them, as far as decisions read it. Pure.
-//! An object that came from an API server has its defaults already: giving them again changes nothing.
-//! Admission and label keys are not like that, and are left out for such an object.
+//! Input: objects of a file, from `kubectl create --dry-run=client` or written by hand. Output: the
+//! same objects as an API server would store them, as far as decisions read it. Pure. A stored
+//! object has its defaults already: setting them again changes nothing. Admission and label keys
+//! would change it, and are skipped for such an object.
 // k8s: pkg/apis/core/v1/defaults.go
 
 pub(crate) mod admission;
@@ -32,7 +32,7 @@ type Resources = BTreeMap<String, Quantity>;
 const REQUESTS: &str = "spec.containers[].resources.requests";
 const HOST_PORT: &str = "spec.containers[].ports[].hostPort";
 
-/// A node that says only what it has gives all of it to pods.
+/// A node without allocatable resources gets its capacity.
 // k8s: defaults.go SetDefaults_NodeStatus
 pub(super) fn of_node(node: &mut Node) {
     if let Some(status) = &mut node.status
@@ -80,7 +80,7 @@ fn fill(into: &mut Resources, from: Option<&Resources>) -> bool {
     into.len() > before
 }
 
-/// The name that a pod of `generateName` has once it is created, with a number for what is drawn.
+/// Sets the name of a pod with `generateName`, with a number instead of a random suffix.
 pub(super) fn name_generated(metadata: &mut ObjectMeta, number: usize) -> bool {
     let is_named = metadata.name.as_ref().is_some_and(|name| !name.is_empty());
     let prefix = metadata.generate_name.as_deref().filter(|prefix| !prefix.is_empty());

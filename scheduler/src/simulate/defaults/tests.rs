@@ -186,7 +186,7 @@ fn a_runtime_class_gives_overhead_and_scheduling() {
     ] {
         let got = admitted(spec(more.clone()), json!({}), std::slice::from_ref(&class));
         assert!(got.as_ref().is_err_and(|said| said.starts_with(says)), "{more}: {got:?}");
-        // What an API server has taken, or what runs, is not refused any more.
+        // A stored or running pod is never rejected.
         let stored = json!({"creationTimestamp": "2026-01-01T00:00:00Z"});
         admitted(spec(more.clone()), stored, std::slice::from_ref(&class)).expect("stored");
         let mut runs = more.clone();

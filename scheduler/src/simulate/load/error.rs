@@ -1,14 +1,14 @@
-//! Why a dump cannot be used, and where: file, line, column, object and field.
+//! Errors of a dump: file, line, column, object and field.
 //!
-//! Input: a place in the text that is read, what is wrong there. Output: `LoadError`. Pure.
-//! Bounds: values that are repeated are cut.
+//! Input: a place in the text, the problem. Output: `LoadError`. Pure. Bounds: quoted values are
+//! shortened.
 
 use super::super::ending;
 use super::super::position::{offset, path_at, position, sniff};
 use super::super::valid::flaws::{cut, cut_quotes};
 use super::{Loader, NAME_BYTES_MAX, Named, looks_like_json};
 
-/// Why a dump cannot be used.
+/// Reason why a dump cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct LoadError {
@@ -20,20 +20,20 @@ pub struct LoadError {
     pub column: usize,
     /// Kind, namespace and name, or its number in the file.
     pub object: String,
-    /// Path of the field with a colon, or nothing.
+    /// Path of the field with a colon, or empty.
     pub field: String,
     /// The problem.
     pub problem: String,
-    /// Mistakes after this one, where there are any.
+    /// Further mistakes, if there are any.
     pub more: Option<Box<MoreMistakes>>,
 }
 
 /// Mistakes of a file after the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoreMistakes {
-    /// Those that are shown, in their order.
+    /// Shown mistakes, in their order.
     pub shown: Vec<LoadError>,
-    /// How many are not shown.
+    /// Number of mistakes not shown.
     pub left: usize,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn of_file(file: &str, line: usize, problem: String) -> LoadError {
 }
 
 impl Loader<'_, '_, '_> {
-    /// An error of the JSON: of one value, or because the dump was cut.
+    /// An error of the JSON: of one value, or a truncated dump.
     pub(super) fn ending(&self, start: usize, error: &serde_json::Error) -> LoadError {
         let rest = &self.bytes[start..];
         let skipped = rest.len() - rest.trim_ascii_start().len();
@@ -109,7 +109,7 @@ impl Loader<'_, '_, '_> {
         }
     }
 
-    /// File, line and column of an object; objects are asked for in their order.
+    /// Returns file, line and column of an object; must be called in the order of objects.
     pub(super) fn place(&mut self, at: usize) -> String {
         if let Some(line) = self.line {
             return format!("{}:{line}:1", self.file);
@@ -156,7 +156,7 @@ impl Loader<'_, '_, '_> {
         self.error(at + inner, self.named(text, kind), field, plain(error))
     }
 
-    /// As `typed`, when the text was rewritten: only the object's own position is known.
+    /// Like `typed`, for a rewritten text: only the object's own position is known.
     pub(super) fn retyped(
         &self,
         at: usize,

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::super::valid::flaws::cut;
 
-/// Unknown fields of one object that are found.
+/// Limit of unknown fields of one object.
 const UNKNOWN_MAX: usize = 5;
 
 pub(super) fn missing_type(text: &str) -> bool {
     text.contains("missing field `kind`") || text.contains("missing field `apiVersion`")
 }
 
-/// The API group of a kind that a simulation uses.
+/// Returns the API group of a kind that a simulation uses.
 pub(super) fn group_of(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "Node" | "Pod" | "Namespace" | "Service" | "ReplicationController" | "LimitRange" => "",
@@ -27,7 +27,7 @@ pub(super) fn group_of(kind: &str) -> Option<&'static str> {
     })
 }
 
-/// Numbers where quantities stand, as the text that an API server makes of them.
+/// Replaces numbers in place of quantities by their text, as an API server does.
 pub(super) fn quantities_as_text(value: &mut Value, depth: usize) {
     const LISTS: [&str; 13] = [
         "requests",
@@ -72,8 +72,7 @@ fn as_text(value: &mut Value) {
     }
 }
 
-/// Paths of the fields of an object that are not in what was read of it, as a field with a slip in its
-/// name is not.
+/// Returns the paths of fields that were not decoded, such as a field with a typo in its name.
 pub(super) fn unknown_fields(written: &Value, read: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare(written, read, &mut String::new(), &mut found);

@@ -1,4 +1,4 @@
-//! Dumps of all forms, and what is said of those that cannot be used.
+//! Dumps of all forms, and errors of those that cannot be used.
 
 use super::*;
 

@@ -13,21 +13,21 @@ use pintle_sched_core::select::{self, Scratch};
 use pintle_sched_core::snapshot::Cluster;
 use serde::Serialize;
 
-/// Shapes that are reported, the most frequent first.
+/// Shapes reported, the most frequent first.
 const SHAPES_MAX: usize = 20;
 
 /// Programs that are evaluated, the most frequent first.
 const PROGRAMS_MAX: usize = 2000;
 
-/// Pods that are alike.
+/// Pods of the same shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
     /// Requests of one pod.
     pub requests: String,
-    /// How many were to be placed.
+    /// Number of pods to place.
     pub pods: usize,
-    /// How many more would fit, resources and node constraints considered.
+    /// Number of further pods that fit, by resources and node constraints.
     pub more: i64,
     /// Nodes with room for at least one.
     pub nodes: usize,
@@ -62,7 +62,7 @@ pub fn measure(cluster: &Cluster, programs: &[Arc<Program>]) -> (Vec<Shape>, Vec
     let mut shapes: Vec<Shape> = Vec::new();
     for (at, pods) in most.iter().take(PROGRAMS_MAX) {
         let found = shape(cluster, &programs[*at], *pods, &mut scratch);
-        // Pods that differ only in labels or spread have the same room.
+        // Pods that differ only in labels or spread have the same capacity.
         let same = |s: &&mut Shape| {
             (&s.requests, s.more, s.nodes) == (&found.requests, found.more, found.nodes)
         };
@@ -82,7 +82,8 @@ fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratc
     let (mut more, mut nodes) = (0i64, 0);
     for row in view.valid_rows().iter() {
         let passes = detail.passing.iter().all(|(plugin, rows)| {
-            // How many fit is what is asked; spread and affinity change with every pod.
+            // The resource filter is skipped, because the number that fits is computed below.
+            // Spread and affinity change with every pod.
             *plugin == Plugin::NodeResourcesFit || rows.get(row)
         });
         if !passes || detail.passing.is_empty() {

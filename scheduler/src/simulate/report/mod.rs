@@ -16,7 +16,7 @@ use crate::output::plain;
 /// Prints everything, at most `limit` rows a table (0 is all).
 ///
 /// # Errors
-/// When the writer fails.
+/// The writer fails.
 pub fn table(simulation: &Simulation, limit: usize, out: &mut dyn Write) -> io::Result<()> {
     let limit = if limit == 0 { usize::MAX } else { limit };
     let s = simulation;

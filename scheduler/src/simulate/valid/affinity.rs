@@ -22,7 +22,7 @@ const ACTIONS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
 /// validated them.
 pub(super) struct Checker<'a> {
     pub(super) flaws: &'a mut Flaws,
-    /// An API server has taken the object.
+    /// An API server has stored the object.
     pub(super) is_stored: bool,
 }
 
@@ -45,7 +45,7 @@ impl Checker<'_> {
             for (at, term) in preferred.iter().flatten().enumerate() {
                 let path = path.index(at);
                 self.weight(term.weight, &path);
-                // Any value is taken here.
+                // Preferences accept any value.
                 self.node_term(&term.preference, false, &path.child("preference"));
             }
         }
@@ -201,7 +201,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A key of `matchLabelKeys` that the selector has beside the requirement made of it.
+    /// A key of `matchLabelKeys` that the selector has in addition to the merged requirement.
     // k8s: validation.go ValidateMatchLabelKeysAndMismatchLabelKeys
     fn repeated(&mut self, keys: &[String], selector: Option<&LabelSelector>, path: &Path<'_>) {
         let Some(selector) = selector else { return };

@@ -45,7 +45,7 @@ pub(super) fn containers(spec: &PodSpec, root: &Path<'_>, flaws: &mut Flaws) {
                 flaws.duplicate(&path.child("name"), &container.name);
             }
             common(container, &path, flaws);
-            // Init containers run one after the other: each has the ports of the host to itself.
+            // Init containers run one after the other: each has the host's ports to itself.
             let mut own = HashSet::new();
             let taken = if field == "containers" { &mut host_ports } else { &mut own };
             let ports = container.ports.as_deref().unwrap_or_default();
@@ -190,7 +190,7 @@ fn resources(all: &ResourceRequirements, level: Level, path: &Path<'_>, flaws: &
     }
 }
 
-/// Requests at the pod's own level are not below those of its containers.
+/// Checks that requests at pod level cover those of the containers.
 // k8s: validation.go validatePodResourceConsistency
 fn covers_containers(
     spec: &PodSpec,
@@ -211,7 +211,7 @@ fn covers_containers(
     }
 }
 
-/// Names and amounts of a list of a pod or container.
+/// Checks names and amounts of a list of a pod or container.
 fn list(all: &Resources, level: Level, path: &Path<'_>, flaws: &mut Flaws) {
     for (name, quantity) in all {
         let path = path.key(name);
@@ -227,7 +227,7 @@ fn list(all: &Resources, level: Level, path: &Path<'_>, flaws: &mut Flaws) {
     }
 }
 
-/// The amount of one resource, of a container or a node.
+/// Checks the amount of one resource, of a container or a node.
 // k8s: validation.go ValidateResourceQuantityValue
 pub(super) fn amount(name: &str, quantity: &Quantity, path: &Path<'_>, flaws: &mut Flaws) {
     let Some(amount) = Amount::parse(&quantity.0) else {

@@ -12,7 +12,7 @@ const FLAWS_MAX: usize = 10;
 /// Characters of a value that a message repeats.
 pub(in crate::simulate) const ECHO_CHARS_MAX: usize = 64;
 
-/// A field, and what is wrong with it.
+/// A field, and the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::simulate) struct Flaw {
     /// As `spec.containers[0].ports[1].protocol`.
@@ -72,7 +72,7 @@ impl Display for Path<'_> {
 pub(in crate::simulate) struct Flaws {
     /// The first ones.
     pub(in crate::simulate) found: Vec<Flaw>,
-    /// How many there are beside them.
+    /// Number of further flaws.
     pub(in crate::simulate) left: usize,
 }
 
@@ -106,7 +106,7 @@ impl Flaws {
         self.add(path, || format!("Duplicate value: {}", quoted(value)));
     }
 
-    /// The value has to be one of these.
+    /// Checks that the value is one of these.
     pub(super) fn one_of(&mut self, path: &Path<'_>, value: &str, all: &[&str]) {
         if all.contains(&value) {
             return;
@@ -118,14 +118,14 @@ impl Flaws {
         });
     }
 
-    /// The same of a field that may be left out.
+    /// The same for an optional field.
     pub(super) fn one_of_given(&mut self, path: &Path<'_>, value: Option<&str>, all: &[&str]) {
         if let Some(value) = value {
             self.one_of(path, value, all);
         }
     }
 
-    /// A check of a text that says what is wrong with it.
+    /// Checks a text with a function that returns the problem.
     pub(super) fn text(
         &mut self,
         path: &Path<'_>,
@@ -146,7 +146,7 @@ fn quoted(value: &str) -> String {
     }
 }
 
-/// The part of a value that a message repeats.
+/// Returns the part of a value that a message quotes.
 pub(in crate::simulate) fn cut(value: &str) -> &str {
     match value.char_indices().nth(ECHO_CHARS_MAX) {
         Some((end, _)) => &value[..end],

@@ -103,7 +103,7 @@ pub(super) fn pod(pod: &Pod) -> Flaws {
     flaws
 }
 
-/// Name and labels, which all kinds have.
+/// Checks name and labels, which all kinds have.
 fn metadata(metadata: &ObjectMeta, flaws: &mut Flaws) {
     let path = Path::root("metadata");
     let name = metadata.name.as_deref().unwrap_or_default();

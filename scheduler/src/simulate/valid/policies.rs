@@ -18,7 +18,7 @@ use super::flaws::{Flaws, Path};
 use super::{PREEMPTIONS, is_stored, metadata, tolerates};
 use crate::simulate::priority::OF_SYSTEM;
 
-/// Largest priority of a class that is not the system's.
+/// Largest priority of a class that is not a system class.
 // k8s: pkg/apis/scheduling/types.go HighestUserDefinablePriority
 const PRIORITY_MAX: i32 = 1_000_000_000;
 

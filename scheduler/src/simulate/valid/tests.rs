@@ -17,7 +17,7 @@ fn of_pod(spec: Value) -> Vec<String> {
     said(&pod(&read))
 }
 
-/// Each specification with the beginning of all that is said of it.
+/// Checks the specifications against the beginning of all their messages.
 fn check(rows: &[(Value, &[&str])]) {
     for (spec, says) in rows {
         let said = of_pod(spec.clone());
