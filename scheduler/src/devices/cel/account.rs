@@ -15,20 +15,20 @@ use pintle_sched_core::attempt_budget::{AttemptBudget, Exhausted};
 use super::value::{Key, Value};
 use super::{COST_MAX, Unanswered};
 
-/// Most memory of one evaluation, in bytes: in sum, what is freed is not paid back.
+/// Memory limit of one evaluation, in bytes: in sum, freed memory is not paid back.
 const BYTES_MAX: u64 = 64 << 20;
-/// Longest text that an expression can make, in bytes.
+/// Longest text that an expression can create, in bytes.
 pub(super) const TEXT_BYTES: usize = 1 << 20;
-/// Most calls within each other: through parts of the tree, bound values and nested lists.
+/// Limit of nested calls: through parts of the tree, bound values and nested lists.
 const DEPTH_MAX: usize = 1_000;
-/// Work between two looks at the time of the node.
+/// Work between two checks of the node's time limit.
 const LATE_EVERY: u64 = 4_096;
-/// Bytes that are read or copied for one unit of work.
+/// Bytes read or copied for one unit of work.
 const BYTES_OF_UNIT: u64 = 16;
 /// Label of budget steps spent on evaluation.
 const PURPOSE: &str = "evaluating CEL expressions";
 
-/// The bounds that an evaluation shares with others.
+/// Limits that an evaluation shares with others.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
     /// Of the attempt.
@@ -37,7 +37,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) is_late: &'a dyn Fn() -> bool,
 }
 
-/// Why an evaluation ends without a value, whatever would make up for an error.
+/// Reason why an evaluation ends without a value, even if `||` or `&&` could absorb an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Late,
@@ -89,7 +89,7 @@ impl<'a> Account<'a> {
         self.took(self.limits.budget.pay(units, PURPOSE))
     }
 
-    /// Charges work and reads the clocks first: before what nothing can interrupt.
+    /// Charges work and reads the clocks first: before a call that cannot be interrupted.
     pub(super) fn at_once(&self, units: u64) -> Paid {
         self.work_since_late.set(0);
         if (self.limits.is_late)() {
@@ -98,7 +98,7 @@ impl<'a> Account<'a> {
         self.took(self.limits.budget.pay_at_once(units, PURPOSE))
     }
 
-    /// Charges the reading of so many bytes.
+    /// Charges reading this many bytes.
     pub(super) fn read(&self, bytes: usize) -> Paid {
         self.work(1 + bytes as u64 / BYTES_OF_UNIT)
     }
@@ -121,7 +121,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Charges a list of so many values.
+    /// Charges a list of this length.
     pub(super) fn list(&self, values: usize) -> Paid {
         self.bytes((values as u64).saturating_mul(size_of::<Value>() as u64))
     }
@@ -132,7 +132,7 @@ impl<'a> Account<'a> {
         self.bytes(2 * (size_of::<Key>() + size_of::<Value>()) as u64)
     }
 
-    /// Does something one level deeper.
+    /// Runs `inner` one level deeper.
     pub(super) fn deeper<T>(&self, inner: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
         if self.depth.get() >= DEPTH_MAX {
             self.end(End::Error("operation cancelled: recursion limit exceeded"))?;
@@ -158,7 +158,7 @@ impl<'a> Account<'a> {
         self.cost.get()
     }
 
-    /// An error if a limit was exceeded.
+    /// Returns an error if a limit was exceeded.
     pub(super) fn still(&self) -> Paid {
         match self.end.get() {
             None => Ok(()),
@@ -173,7 +173,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Keeps the first limit that was exceeded.
+    /// Records the first limit that was exceeded.
     fn end(&self, end: End) -> Paid {
         let first = self.end.get().unwrap_or(end);
         self.end.set(Some(first));

@@ -1,7 +1,7 @@
-//! Addresses and networks of expressions.
+//! IP addresses and CIDRs of expressions.
 //!
-//! Input: texts. Output: what they name, or Go's words for why they name nothing. Owner: pure data and
-//! functions. An address has no zone and is none of IPv4 within IPv6.
+//! Input: texts. Output: addresses, or Go's error messages. Owner: pure data and functions. An
+//! address has no zone and is not an IPv4 address mapped to IPv6.
 // k8s: apiserver/pkg/cel/library/{ip,cidr}.go, net/netip
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use super::eval::{Evaluated, no_overload};
 use super::texts::quote;
 use super::value::Value;
 
-/// A network: an address, and how many bits of it are the network's.
+/// A CIDR: an address, and the length of its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     address: IpAddr,
@@ -24,7 +24,7 @@ impl std::fmt::Display for Network {
 }
 
 impl Network {
-    /// How many bits of the address are the network's.
+    /// Returns the length of the prefix.
     pub(super) fn bits(self) -> u8 {
         self.bits
     }
@@ -72,7 +72,7 @@ fn mapped(text: &str) -> String {
     format!("IPv4-mapped IPv6 address {} is not allowed", quote(text))
 }
 
-/// Whether it is an address of IPv6, as a host in brackets has to be.
+/// Parses the host in brackets of a URL; returns true for IPv6, which it must be.
 pub(super) fn host_in_brackets(text: &str) -> Result<bool, String> {
     parse(text).map(|(address, _)| address.is_ipv6())
 }
@@ -100,7 +100,7 @@ pub(super) fn network(text: &str) -> Result<Network, String> {
     }
 }
 
-/// An address as Go reads it, and whether it has a zone.
+/// Parses an address as Go does; the second value is true if it has a zone.
 fn parse(text: &str) -> Result<(IpAddr, bool), String> {
     let wrong = |why: &str| Err(told(text, why, ""));
     match text.chars().find(|c| matches!(c, '.' | ':' | '%')) {
@@ -126,7 +126,7 @@ fn told(text: &str, why: &str, at: &str) -> String {
     }
 }
 
-/// Four numbers between dots.
+/// Parses four numbers between dots.
 fn four(whole: &str, part: &str) -> Result<[u8; 4], String> {
     let bytes = part.as_bytes();
     let (mut fields, mut at, mut value, mut digits) = ([0; 4], 0, 0_u32, 0);
@@ -164,7 +164,7 @@ fn four(whole: &str, part: &str) -> Result<[u8; 4], String> {
     Ok(fields)
 }
 
-/// Groups between colons, of which `::` stands for as many as are missing.
+/// Parses groups between colons; `::` stands for the missing ones.
 fn six(whole: &str, address: &str) -> Result<Ipv6Addr, String> {
     let wrong = |why: &str, at: &str| Err(told(whole, why, at));
     let (mut bytes, mut gap, mut at, mut rest) = ([0_u8; 16], None, 0, address);
@@ -217,7 +217,7 @@ fn six(whole: &str, address: &str) -> Result<Ipv6Addr, String> {
     filled(bytes, at, gap).map_err(|why| told(whole, why, ""))
 }
 
-/// How many hexadecimal digits begin a text.
+/// Returns the number of hexadecimal digits at the start of a text.
 fn group(whole: &str, rest: &str) -> Result<usize, String> {
     let digits = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
     match digits {
@@ -243,7 +243,7 @@ fn filled(mut bytes: [u8; 16], at: usize, gap: Option<usize>) -> Result<Ipv6Addr
     Ok(bytes.into())
 }
 
-/// Calls a function of an address.
+/// Calls a function of an IP address.
 pub(super) fn call(name: &str, address: IpAddr, rest: &[Value]) -> Evaluated {
     let is_last = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     let is_link_local = match address {
@@ -273,7 +273,7 @@ pub(super) fn call(name: &str, address: IpAddr, rest: &[Value]) -> Evaluated {
     Ok(Value::Bool(says))
 }
 
-/// Calls a function of a network.
+/// Calls a function of a CIDR.
 pub(super) fn call_network(name: &str, of: Network, rest: &[Value]) -> Evaluated {
     let contains = |other: Network| of.contains(other.address) && of.bits <= other.bits;
     match (name, rest) {
@@ -282,7 +282,7 @@ pub(super) fn call_network(name: &str, of: Network, rest: &[Value]) -> Evaluated
         ("prefixLength", []) => Ok(Value::Int(i64::from(of.bits))),
         ("string", []) => Ok(of.to_string().as_str().into()),
         ("containsIP", [Value::Address(address)]) => Ok(of.contains(*address).into()),
-        // What is no address is no overload, whatever is wrong with it.
+        // An invalid address means that no overload matches, whatever the error.
         ("containsIP", [Value::Str(text)]) => {
             let address = address(text).map_err(|_| no_overload())?;
             Ok(of.contains(address).into())

@@ -38,15 +38,14 @@ pub(super) fn kind(tree: &Tree, lists: bool) -> Result<Option<&'static str>, Str
     of(tree, &mut Names { all: Vec::new(), lists })
 }
 
-/// Names that an expression gives, with what they are if that is known, and whether there is what is
-/// there for lists of attributes alone.
+/// Names in scope, with their kinds if known; `lists` says if functions for list attributes exist.
 struct Names<'a> {
     all: Vec<(&'a str, Option<&'static str>)>,
     lists: bool,
 }
 
 impl Names<'_> {
-    /// What the innermost of this name is.
+    /// Returns the kind of the innermost variable of this name.
     fn find(&self, name: &str) -> Option<Option<&'static str>> {
         self.all.iter().rev().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
@@ -78,7 +77,7 @@ fn of<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Result<Option<&'static str>,
         }
         Node::Operator { sign, sides, typed } => {
             let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
-            // One side is enough to choose the overload, but for what something is in.
+            // One known side is enough to choose the overload, except for the left side of `in`.
             typed.set(right.is_some() || *sign != "in" && left.is_some());
             operator(sign, left, right)
         }
@@ -148,7 +147,7 @@ fn call<'a>(
     Ok((kind.or(of_list), is_typed))
 }
 
-/// Whether upstream's checker knows what the last body of a fold gives.
+/// Returns true if upstream's checker knows the result of the last body of a macro.
 fn fold<'a>(
     over: &'a Tree,
     own: &'a [Rc<str>],
@@ -168,7 +167,7 @@ fn fold<'a>(
     Ok(last.is_some() || is_empty(over) && bodies.last().is_some_and(is_plain))
 }
 
-/// Does something where the names of a fold stand for what is in this.
+/// Runs a function with the loop variables of a macro in scope.
 fn within<'a, T>(
     over: &'a Tree,
     own: &'a [Rc<str>],
@@ -221,7 +220,7 @@ fn field(
     Ok(known)
 }
 
-/// Returns true if there is nothing in a list as it is written: it is one of anything.
+/// Returns true for an empty list literal, which is a list of any kind.
 fn is_empty(tree: &Tree) -> bool {
     match &tree.node {
         Node::Literal(Value::List(all)) => all.is_empty(),
@@ -232,7 +231,7 @@ fn is_empty(tree: &Tree) -> bool {
     }
 }
 
-/// The kind of what is in a list, or of a map's keys, if that is certain.
+/// Returns the kind of a list's elements, or of a map's keys, if that is certain.
 fn element<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Option<&'static str> {
     match &tree.node {
         Node::Literal(Value::List(all)) => all.first().map(Value::kind),
@@ -268,7 +267,7 @@ fn element<'a>(tree: &'a Tree, names: &mut Names<'a>) -> Option<&'static str> {
     }
 }
 
-/// The kind of what two names stand for first: a place in a list, or a key.
+/// Returns the kind of the first of two loop variables: an index of a list, or a key.
 fn key(over: &Tree) -> Option<&'static str> {
     match &over.node {
         Node::Literal(Value::List(_)) | Node::List(_) => Some("int"),
@@ -289,7 +288,7 @@ fn operator(
             let numbers = [Value::Int(0), Value::Uint(0), Value::Double(0.0)].map(|v| v.kind());
             let is_number = |kind: &str| numbers.contains(&kind);
             match left.zip(right) {
-                // Numbers of different types have an order, and are never declared equal.
+                // Numbers of different types can be ordered, but are never declared equal.
                 Some((a, b)) if a != b && !(is_number(a) && is_number(b)) => {
                     Err(no_overload(sign, left))
                 }

@@ -1,8 +1,8 @@
 //! Run-time cost of operators and functions as upstream counts it; the cost limit ends an
 //! evaluation.
-//!
-//! Input: a call with its values, and whether the checker knows the overload. Output: units. Owner: pure
-//! functions; reading values for it is paid for. What upstream takes for one unit may be any amount of
+//! Input: a call with its values, and if the checker knows the overload. Output: units. Owner: pure
+//! functions; they charge for reading values. One of upstream's units may stand for any amount of
+//! work, so that this cost does not bound an evaluation here: see `account`.
 //! work, and is no bound of what an evaluation takes here: see `account`.
 // k8s: vendor/github.com/google/cel-go/{interpreter/runtimecost.go,common/cost.go,ext/{lists,sets}.go},
 // apiserver/pkg/cel/library/cost.go CallCost
@@ -10,15 +10,15 @@
 use super::account::Account;
 use super::value::Value;
 
-/// A list that is made.
+/// Cost of creating a list.
 pub(super) const LIST: u64 = 10;
-/// A map that is made.
+/// Cost of creating a map.
 pub(super) const MAP: u64 = 30;
 /// A call.
 pub(super) const CALL: u64 = 1;
 
-/// Returns true if the second value is evaluated only where the first one has none; upstream counts
-/// nothing.
+/// Returns true if the second value is evaluated only when the first one is empty; upstream charges
+/// nothing for it.
 pub(super) fn is_choice(name: &str) -> bool {
     matches!(name, "or" | "orValue")
 }
@@ -31,7 +31,7 @@ pub(super) fn is_conversion(name: &str) -> bool {
         || ["bytes", "duration", "dyn", "string", "timestamp", "type"].contains(&name)
 }
 
-/// How many entries a list or a map has.
+/// Returns the number of entries of a list or a map.
 pub(super) fn length(value: &Value) -> usize {
     match value {
         Value::List(all) => all.len(),
@@ -40,7 +40,7 @@ pub(super) fn length(value: &Value) -> usize {
     }
 }
 
-/// A value's size; an error has the size one.
+/// Returns a value's size; an error has the size one.
 fn size(value: Option<&Value>, account: &Account) -> Result<u64, String> {
     let Some(value) = value else { return Ok(1) };
     Ok(match value {
@@ -63,12 +63,12 @@ fn size(value: Option<&Value>, account: &Account) -> Result<u64, String> {
     })
 }
 
-/// A traversal of so many characters, `times` over.
+/// Returns the cost of traversing this many characters, `times` over.
 fn traversal(characters: u64, times: u64) -> u64 {
     characters.saturating_mul(times).div_ceil(10)
 }
 
-/// An operator between two values, either of which may be an error.
+/// Returns the cost of an operator between two values, either of which may be an error.
 pub(super) fn operator(
     sign: &str,
     [left, right]: [Option<&Value>; 2],
@@ -111,7 +111,7 @@ pub(super) fn search(
 ) -> Result<u64, String> {
     account.read(text.len() + pattern.len())?;
     match (name, is_member) {
-        // The function that belongs to no value has another name to upstream.
+        // Upstream has another name for the global function.
         ("matches", false) => Ok(CALL),
         _ => Ok(product(text.chars().count() as u64, pattern.chars().count() as u64)),
     }
@@ -121,7 +121,7 @@ fn product(text: u64, pattern: u64) -> u64 {
     traversal(text + 1, 1).saturating_mul(pattern.div_ceil(4))
 }
 
-/// Comparing keys with each other.
+/// Returns the cost of comparing keys with each other.
 // k8s: vendor/github.com/google/cel-go/ext/lists.go trackListSelfCompare
 pub(super) fn of_comparing(keys: &[Value]) -> u64 {
     let count = keys.len() as u64;
@@ -193,7 +193,7 @@ impl Call<'_> {
     }
 }
 
-/// How long a format's pattern is at most.
+/// Returns the largest length of a format's pattern.
 // k8s: apiserver/pkg/cel/library/format.go
 fn pattern_of(format: &str) -> u64 {
     match format {
@@ -207,7 +207,7 @@ fn pattern_of(format: &str) -> u64 {
     }
 }
 
-/// Looking at everything that is in a value, which may meet what is shared many times.
+/// Returns the cost of visiting everything in a value, which may visit shared parts many times.
 // k8s: apiserver/pkg/cel/library/cost.go traversalCost
 fn walk(value: &Value, account: &Account) -> Result<u64, String> {
     account.work(1)?;

@@ -1,5 +1,5 @@
-//! What upstream counts for expressions, recorded: `tests/scheduler/selector_vectors.rs` makes more of
-//! them and asks cel-go itself.
+//! Recorded costs of upstream; `tests/scheduler/selector_vectors.rs` generates more of them and
+//! runs cel-go itself.
 
 use k8s_openapi::api::resource::v1::Device;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use crate::devices::alone;
 
 /// Names a longer recording.
 const OTHER: &str = "PINTLE_SELECTOR_COSTS";
-/// Expressions about a device, with what upstream's compiler and evaluation said.
+/// Expressions about a device, with the results of upstream's compiler and evaluation.
 const RECORDED: &str = include_str!("cost_vectors.json");
 
 #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 //! The value of an expression for one device.
 //!
-//! Input: a checked tree, a device. Output: a value, or why there is none. Owner: one evaluation.
-//! Bounds: see [`Account`]; every node is paid for, and so is everything of which there may be many.
+//! Input: a checked tree, a device. Output: a value, or an error. Owner: one evaluation. Bounds:
+//! see [`Account`]; every node is charged, and so is every value that may be large.
 // k8s: vendor/github.com/google/cel-go/interpreter/{interpretable,attributes,runtimecost}.go
 
 use std::cell::{Cell, OnceCell};
@@ -13,16 +13,16 @@ use super::parse::{Fold, Node, Tree};
 use super::value::{Key, Map, Value};
 use super::{Patterns, Unanswered, cost, folds, functions, texts};
 
-/// Work of one node.
+/// Work units of one node.
 const NODE_WORK: u64 = 8;
 
-/// A value, or why there is none.
+/// A value, or an error.
 pub(super) type Evaluated = Result<Value, String>;
 
-/// The value of a tree.
+/// Evaluates a tree.
 ///
 /// # Errors
-/// When it has none for this device, or none within the limits.
+/// It has no value for this device, or exceeds a limit.
 pub(super) fn evaluate(
     tree: &Tree,
     device: &Value,
@@ -43,12 +43,12 @@ pub(super) struct Names<'a> {
 /// Meaning of a name.
 pub(super) enum Is<'a> {
     Value(Value),
-    /// The same, which upstream evaluates at its first use, at this price.
+    /// A value that upstream evaluates at its first use, at this price.
     Priced {
         value: Value,
         cost: Cell<u64>,
     },
-    /// What is bound to it, evaluated among these names when it is used first, whatever comes of it.
+    /// A bound expression, evaluated among these names at its first use; errors are kept too.
     Bound {
         to: &'a Tree,
         names: &'a Names<'a>,
@@ -66,7 +66,7 @@ pub(super) fn no_overload() -> String {
     "no such overload".to_owned()
 }
 
-/// A list as it is written, of values that are compared at once.
+/// Returns true for a list literal whose elements are compared as a set.
 // k8s: vendor/github.com/google/cel-go/interpreter/decorators.go maybeOptimizeSetMembership
 fn is_set(tree: &Tree) -> bool {
     let is_primitive = |value: &Value| {
@@ -77,16 +77,16 @@ fn is_set(tree: &Tree) -> bool {
 }
 
 impl Evaluation<'_> {
-    /// The value of a tree, at upstream's price.
+    /// Evaluates a tree, at upstream's price.
     pub(super) fn of(&self, tree: &Tree, names: &Names) -> Evaluated {
         let found = self.resolve(tree, names);
-        // Of a choice its parts are paid for, of what is only asked for its parts as well.
+        // A choice costs its parts only, and so does `has`.
         let is_free = matches!(tree.node, Node::If(_) | Node::Has { .. }) || !tree.is_attribute();
         self.account.charge(u64::from(!is_free))?;
         found
     }
 
-    /// The same within an attribute, which upstream resolves as one and pays for once.
+    /// Evaluates a part of an attribute, which upstream resolves as a whole and charges once.
     fn root(&self, tree: &Tree, names: &Names) -> Evaluated {
         if tree.is_attribute() { self.resolve(tree, names) } else { self.of(tree, names) }
     }
@@ -118,8 +118,8 @@ impl Evaluation<'_> {
                 match failed {
                     None => self.call(&call),
                     Some(error) => {
-                        // To upstream an error is a value of size one; a call with a literal pattern
-                        // is not reached.
+                        // Upstream treats an error as a value of size one; a call with a literal
+                        // pattern does not get here.
                         let is_search = matches!(&**name, "matches" | "find" | "findAll");
                         let is_free = is_search && parts[1].literal().is_some();
                         let cost = if is_free { 0 } else { call.cost(None, self.account)? };
@@ -177,7 +177,7 @@ impl Evaluation<'_> {
     }
 
     fn operator(&self, sign: &str, sides: &[Tree; 2], typed: bool, names: &Names) -> Evaluated {
-        // Nothing is in there, whatever it is.
+        // An empty list contains nothing, whatever the left side is.
         if sign == "in" && matches!(&sides[1].node, Node::Literal(Value::List(l)) if l.is_empty()) {
             return Ok(Value::Bool(false));
         }
@@ -190,7 +190,7 @@ impl Evaluation<'_> {
         functions::operate(sign, &left?, &right?, self.account)
     }
 
-    /// Parts in any order: one that decides makes up for the errors of the others.
+    /// Evaluates parts in any order: a deciding one absorbs the errors of the others.
     // k8s: vendor/github.com/google/cel-go/interpreter/interpretable.go evalOr, evalAnd
     fn until(&self, parts: &[Tree], names: &Names, decides: bool) -> Evaluated {
         let mut failed = None;
@@ -255,8 +255,8 @@ impl Evaluation<'_> {
         Ok(Value::Map(Rc::new(map)))
     }
 
-    /// The arguments of a call, the value that it belongs to first, with the error of the first that
-    /// fails: nothing stands in its place.
+    /// Evaluates the arguments of a call, the receiver first. Returns the error of the first that
+    /// fails, which leaves a gap.
     fn arguments(
         &self,
         name: &str,
@@ -271,7 +271,7 @@ impl Evaluation<'_> {
             }
             match self.of(part, names) {
                 Ok(value) => values.push(value),
-                // Two are evaluated whatever comes of the first; of more, none behind one that fails.
+                // Of two arguments both are evaluated; of more, none after the first error.
                 Err(error) if parts.len() > 2 && at + 1 < parts.len() => return Err(error),
                 Err(error) if cost::is_choice(name) => return Err(error),
                 Err(error) => {
@@ -294,7 +294,7 @@ impl Evaluation<'_> {
             [Value::Str(text), Value::Str(pattern), most @ ..],
         ) = (name, call.values)
         {
-            // What upstream counts is known before, and may end it before it begins.
+            // Upstream's cost is known in advance, and may exceed the limit before the call.
             self.account.charge(cost::search(name, is_member, text, pattern, self.account)?)?;
             let pattern = self.patterns.compiled(pattern, self.account)?;
             return texts::search(name, text, &pattern, most, self.account);
@@ -328,10 +328,10 @@ impl Evaluation<'_> {
     }
 
     fn select(&self, of: &Value, key: &Value, optional: bool) -> Evaluated {
-        // What is looked up in an optional value is optional itself.
+        // A lookup in an optional value returns an optional value.
         let is_optional = optional || matches!(of, Value::Optional(_));
         let found = self.find(of, key);
-        // What is absent where it may be costs upstream nothing.
+        // Upstream charges nothing for an absent optional entry.
         self.account.charge(u64::from(!(is_optional && matches!(found, Ok(None)))))?;
         let found = found?;
         if is_optional {
@@ -345,7 +345,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// Goes over the entries of a list or a map.
+    /// Evaluates a macro over the entries of a list or a map.
     fn fold(
         &self,
         (kind, prices): (Fold, folds::Prices),
@@ -356,7 +356,7 @@ impl Evaluation<'_> {
     ) -> Evaluated {
         let before = self.account.cost();
         let over = self.of(over, names)?;
-        // Upstream evaluates what has something a second time, for its value.
+        // Upstream evaluates a present entry a second time, for its value.
         let again = self.account.cost() - before + 1;
         let entries = folds::entries(kind, &over, own.len(), self.account)?;
         let mut result = folds::Folded::new(kind, prices.typed, self.account);
@@ -381,7 +381,7 @@ impl Evaluation<'_> {
             });
             let inner = second.as_ref().unwrap_or(&first);
             let [mapped @ .., last] = bodies else { return Err(no_overload()) };
-            // The middle one of three chooses.
+            // The middle one of three is the condition.
             let chosen = match mapped.first() {
                 Some(filter) => self.of(filter, inner).and_then(|value| folds::truth(&value)),
                 None => Ok(true),

@@ -1,7 +1,7 @@
 //! Macros over the entries of a list or a map.
 //!
-//! Input: entries, and what their bodies give. Output: a value. Owner: one fold. Bounds: what the
-//! account allows; the list is paid for before it is copied.
+//! Input: entries, and the results of their bodies. Output: a value. Owner: one macro call. Bounds:
+//! those of the account; a list is charged before it is copied.
 // k8s: vendor/github.com/google/cel-go/{parser/macro.go,ext/{comprehensions,lists}.go,cel/library.go}
 
 use std::rc::Rc;
@@ -18,13 +18,13 @@ use super::value::{Key, Map, Value};
 pub(super) struct Prices {
     /// Before any entry.
     pub(super) once: u64,
-    /// Whether to go on, for each entry.
+    /// Cost of the loop condition, for each entry.
     pub(super) each: u64,
-    /// A step that is taken.
+    /// Cost of the loop step.
     pub(super) step: u64,
-    /// An entry that was chosen, or of which none is chosen.
+    /// Cost of a chosen entry, or of the final check that none is.
     pub(super) chosen: u64,
-    /// An entry for which the body says yes.
+    /// Cost of an entry that the body accepts.
     pub(super) kept: u64,
     /// The result.
     pub(super) end: u64,
@@ -35,7 +35,7 @@ pub(super) struct Prices {
 impl Prices {
     pub(super) fn of(kind: Fold, bodies: &[Tree], typed: bool) -> Self {
         let is_literal = bodies.last().is_some_and(|body| matches!(body.node, Node::Literal(_)));
-        // `result + [body]`, where a list of literals is made once.
+        // `result + [body]`; a list of literals is created once.
         let added = 2 + if is_literal { 0 } else { cost::LIST };
         let plain = Self { once: 0, each: 0, step: 0, chosen: 0, kept: 0, end: 1, typed };
         match kind {
@@ -77,12 +77,12 @@ impl<'a> Folded<'a> {
         self.answer.is_some()
     }
 
-    /// Takes the error of a condition: of conditions the last one counts, of values the first.
+    /// Records the error of a condition: of conditions the last one counts, of values the first.
     pub(super) fn fail(&mut self, error: String) {
         self.failed = Some(error);
     }
 
-    /// Takes what one entry gives.
+    /// Records the result of one entry.
     pub(super) fn add(&mut self, found: Evaluated, entry: &Value, kept: u64) -> Paid {
         match self.kind {
             Fold::All | Fold::Exists => {
@@ -135,7 +135,7 @@ impl<'a> Folded<'a> {
         Ok(())
     }
 
-    /// Takes a value under its key, or entries that are there once.
+    /// Records a value under its key, or single entries.
     fn insert(&mut self, entry: &Value, found: Value) -> Paid {
         let entries = match (self.kind, &found) {
             (Fold::TransformMap, _) => {

@@ -1,9 +1,9 @@
 //! `format` of texts: `'%s has %d'.format(['a', 2])`.
 //!
-//! Input: a text with clauses, values. Output: the text with the values in it, or why there is none.
-//! Owner: pure functions. Bounds: `PRECISION_MAX` digits behind a point, and texts of the account's
-//! length; each part is paid for before it is written. Numbers with a point are written as people read
-//! them in English, as upstream writes them.
+//! Input: a format with clauses, values. Output: the formatted text, or an error. Owner: pure
+//! functions. Bounds: `PRECISION_MAX` digits after the point, and texts of the account's length;
+//! each part is charged before it is written. Numbers with a point have the English format, as
+//! upstream writes them.
 // k8s: vendor/github.com/google/cel-go/ext/formatting.go
 
 use super::account::{Account, TEXT_BYTES};
@@ -12,15 +12,15 @@ use super::functions::convert;
 use super::texts::quote;
 use super::value::{Map, Value};
 
-/// Most digits behind a point.
+/// Limit of digits after the point.
 // k8s: fmt tooLarge
 const PRECISION_MAX: usize = 1_000_000;
-/// Digits behind a point where nothing else is said.
+/// Default number of digits after the point.
 const PRECISION: usize = 6;
-/// Digits behind a point of which some may be other than zero.
+/// Digits after the point that may be other than zero.
 const DIGITS_MAX: usize = 1_074;
 
-/// Puts values in the places of a text's clauses.
+/// Replaces the clauses of a format by values.
 pub(super) fn format(text: &str, values: &[Value], account: &Account) -> Evaluated {
     let mut out = Out { text: String::new(), account };
     let (mut rest, mut at) = (text, 0);
@@ -46,13 +46,13 @@ pub(super) fn format(text: &str, values: &[Value], account: &Account) -> Evaluat
     Ok(out.text.as_str().into())
 }
 
-/// A text that is being written.
+/// The text being written.
 struct Out<'a> {
     text: String,
     account: &'a Account<'a>,
 }
 
-/// The letter of a clause, its precision, and what follows.
+/// Parses a clause: its letter, its precision, and the rest.
 fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
     let of_precision = |why: &str| Err(format!("error while parsing precision: {why}"));
     let (mut precision, mut rest) = (None, text);
@@ -78,7 +78,7 @@ fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
         }
         rest = after;
     }
-    // Upstream looks at bytes; a letter of several is none that it knows.
+    // Upstream reads bytes, so that a multi-byte letter is unknown.
     let byte = rest.as_bytes().first().copied().unwrap_or_default();
     match char::from(byte) {
         letter @ ('s' | 'd' | 'f' | 'e' | 'b' | 'x' | 'X' | 'o') => {
@@ -91,7 +91,7 @@ fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
 type Written = Result<(), String>;
 
 impl Out<'_> {
-    /// Pays for more of the text.
+    /// Charges further text.
     fn pay(&self, bytes: usize) -> Written {
         match self.text.len().saturating_add(bytes) > TEXT_BYTES {
             true => self.account.text(usize::MAX),
@@ -105,7 +105,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// The same character many times.
+    /// Writes the same character many times.
     fn fill(&mut self, with: char, count: usize) -> Written {
         self.pay(count)?;
         self.text.extend(std::iter::repeat_n(with, count));
@@ -127,7 +127,7 @@ impl Out<'_> {
                 }
             },
             ('e', _) => match double(value) {
-                // What should be digits behind the point is the width to upstream.
+                // Upstream takes the digits after the point for the width.
                 Some(number) => {
                     let text = scientific(number);
                     let width = precision.unwrap_or(PRECISION);
@@ -170,7 +170,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// With a comma behind every three digits.
+    /// Writes a comma between groups of three digits.
     fn fixed(&mut self, number: f64, precision: usize) -> Written {
         if let Some(text) = infinite(number) {
             return self.push(&text);
@@ -230,7 +230,7 @@ impl Out<'_> {
         }
     }
 
-    /// Entries in the order of their texts.
+    /// Writes entries in the order of their texts.
     fn map(&mut self, map: &Map) -> Written {
         let mut all = Vec::new();
         for (key, value) in &map.entries {
@@ -249,7 +249,7 @@ impl Out<'_> {
         self.push("}")
     }
 
-    /// A value within a list or a map, as an expression has it.
+    /// Writes a value within a list or a map as a literal.
     fn literal(&mut self, value: &Value) -> Written {
         match value {
             Value::Str(text) => self.quoted(text),
@@ -299,7 +299,7 @@ fn cased(clause: char, text: String) -> String {
     if clause == 'X' { text.to_ascii_uppercase() } else { text }
 }
 
-/// A number, also one that only a text can name.
+/// Parses a number, including those that only a text can express.
 fn double(value: &Value) -> Option<f64> {
     match value {
         Value::Double(number) => Some(*number),
@@ -322,7 +322,7 @@ fn infinite(number: f64) -> Option<String> {
     }
 }
 
-/// A number times a power of ten.
+/// Writes a number with a power of ten.
 fn scientific(number: f64) -> String {
     const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     if let Some(text) = infinite(number) {

@@ -1,7 +1,7 @@
 //! Operators and functions of values.
 //!
-//! Input: values. Output: a value, or upstream's words for why there is none. Owner: pure.
-//! Bounds: the size of the values; what walks them pays for each part before it is looked at or made.
+//! Input: values. Output: a value, or upstream's error message. Owner: pure. Bounds: the size of
+//! the values; functions that walk them charge each part before it is read or created.
 // k8s: vendor/github.com/google/cel-go/{common/stdlib,ext}, apiserver/pkg/cel/library
 
 use std::cmp::Ordering;
@@ -19,7 +19,7 @@ use super::value::{Key, Value};
 use super::version::Version;
 use super::{address, named, texts, url};
 
-/// Most values of a device's attributes.
+/// Limit of values of a device's attributes.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceSliceMaxAttributeValuesPerDevice
 const VALUES_MAX: usize = 48;
 
@@ -28,7 +28,7 @@ pub(super) fn operate(sign: &str, left: &Value, right: &Value, account: &Account
     account.read(left.text_bytes().min(right.text_bytes()))?;
     let ordered = |is: fn(Ordering) -> bool| match left.order(right) {
         Some(order) => Ok(Value::Bool(is(order))),
-        // Not a number is neither less nor more.
+        // NaN is neither less nor more than any number.
         None if left.is_number() && right.is_number() => Ok(Value::Bool(false)),
         None if matches!(left, Value::List(_) | Value::Map(_)) => {
             Err(format!("no such overload: _{sign}_"))
@@ -36,7 +36,7 @@ pub(super) fn operate(sign: &str, left: &Value, right: &Value, account: &Account
         None => Err(no_overload()),
     };
     match sign {
-        // Upstream's comparison fails there, and what failed is not the same.
+        // Upstream's comparison fails there, and a failed comparison is not equal.
         "==" if matches!((left, right), (Value::Quantity(_), Value::Quantity(q)) if q.is_sum) => {
             Err(no_overload())
         }
@@ -66,7 +66,7 @@ fn contains(value: &Value, of: &Value, account: &Account) -> Evaluated {
     }
 }
 
-/// Whether a value is another one, or one of a list.
+/// Returns true if the attribute equals the value, or contains it.
 // k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go includesFunc
 fn includes(of: &Value, value: &Value, account: &Account) -> Evaluated {
     let is_it = |one: &Value| matches!(operate("==", one, value, account), Ok(Value::Bool(true)));
@@ -140,7 +140,7 @@ pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
     }
 }
 
-/// A number with its sign changed.
+/// Negates a number.
 pub(super) fn negate(value: &Value) -> Evaluated {
     match value {
         Value::Int(n) => {
@@ -153,12 +153,12 @@ pub(super) fn negate(value: &Value) -> Evaluated {
 
 /// Memory of a URL's query as a map, for each byte of it.
 const QUERY_BYTES: u64 = 128;
-/// Functions of texts that make none.
+/// Functions of texts that create no text.
 const READS: [&str; 6] = ["size", "contains", "startsWith", "endsWith", "indexOf", "lastIndexOf"];
 
-/// Calls a function; where it belongs to a value, that is the first.
+/// Calls a function; a receiver is the first argument.
 pub(super) fn call(name: &str, is_member: bool, args: &[Value], account: &Account) -> Evaluated {
-    // Most make texts that are about as long as these, be it only to say what is wrong with them.
+    // Most create texts about as long as these, if only in an error message.
     let texts: usize = args.iter().map(Value::text_bytes).sum();
     match READS.contains(&name) {
         true => account.read(texts)?,
@@ -222,7 +222,7 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value], account: &Accoun
     }
 }
 
-/// Functions of one text that libraries bring.
+/// Library functions of one text.
 const LIBRARY: [&str; 9] = [
     "ip",
     "isIP",
@@ -414,7 +414,7 @@ fn of_optional(name: &str, of: Option<&Rc<Value>>, rest: &[Value]) -> Evaluated 
     }
 }
 
-/// A place in a list or a text; -1 for none.
+/// Converts an index in a list or a text; -1 for none.
 pub(super) fn placed(at: Option<usize>) -> Value {
     Value::Int(at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1))
 }

@@ -1,7 +1,7 @@
 //! The fuzz target of expressions: any text, about one device.
 //!
-//! Input: bytes. Output: nothing; a panic is a find. Bounds: a tenth of a second of work and 64 MiB, as
-//! they are charged: an expression that takes more without paying for it is found by the fuzzer's
+//! Input: bytes. Output: nothing; a panic is a finding. Bounds: a tenth of a second of work and 64
+//! MiB, as they are charged: an expression that uses more without being charged hits the fuzzer's
 //! own limits of time and memory.
 
 use std::rc::Rc;
@@ -38,14 +38,14 @@ fn device() -> Option<Value> {
     ])))
 }
 
-/// Reads any bytes as an expression and evaluates it.
+/// Compiles any bytes as an expression and evaluates it.
 pub fn fuzz(bytes: &[u8]) {
     let (Ok(text), Some(device)) = (std::str::from_utf8(bytes), device()) else { return };
     for lists in [false, true] {
         let Ok(selector) = Selector::compile(text, lists) else { continue };
         let budget = AttemptBudget::new(ALLOWED, || false);
         let limits = Limits { budget: &budget, is_late: &|| false };
-        // Without the net below it: a panic ends the program here.
+        // Without the handler around it: a panic aborts the program here.
         let account = Account::new(limits);
         let patterns = Patterns::default();
         let found = eval::evaluate(&selector.tree, &device, &patterns, &account);
@@ -56,7 +56,7 @@ pub fn fuzz(bytes: &[u8]) {
             Err(Unanswered::Late) => panic!("it has all the time that it wants"),
             Ok(_) => {
                 assert!(budget.exhausted().is_none() && account.cost() <= COST_MAX);
-                // The same again, whatever was kept of the first time.
+                // The same result is expected with the caches of the first run.
                 let again = AttemptBudget::new(ALLOWED, || false);
                 let limits = Limits { budget: &again, is_late: &|| false };
                 let account = Account::new(limits);

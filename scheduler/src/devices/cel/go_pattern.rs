@@ -1,11 +1,11 @@
-//! Patterns as upstream's engine reads them, in the words of ours.
+//! Converts Go's regular expressions to those of the `regex` crate.
 //!
-//! Input: the text of a pattern in Go's syntax. Output: the same in that of the `regex` crate. Owner: pure
-//! functions. To Go `\w`, `\d`, `\s` and `\b` are about ASCII alone, brackets and doubled signs within a
-//! class stand for themselves, and `\Q` quotes; everything else that both read means the same.
+//! Input: a pattern in Go's syntax. Output: an equal one in that of the `regex` crate. Owner: pure
+//! functions. In Go `\w`, `\d`, `\s` and `\b` are ASCII only, brackets and doubled operators within
+//! a class are literal, and `\Q` quotes; everything else that both accept means the same.
 // k8s: regexp/syntax
 
-/// What a letter behind a backslash stands for, within a class or as one.
+/// Returns the class of an escaped letter, to be used within a class or alone.
 fn class(letter: char) -> Option<&'static str> {
     Some(match letter {
         'd' => "[0-9]",
@@ -22,7 +22,7 @@ fn class(letter: char) -> Option<&'static str> {
 pub(super) fn translated(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     let mut rest = text;
-    // How far into a class: nothing yet, its begin, where a bracket stands for itself, or within.
+    // Position in a class: none, at its start, where a bracket is literal, or within.
     let mut of_class = None;
     while let Some(c) = rest.chars().next() {
         let after = &rest[c.len_utf8()..];
@@ -62,7 +62,7 @@ pub(super) fn translated(text: &str) -> String {
     out
 }
 
-/// What stands behind a backslash; returns the rest.
+/// Converts an escape; returns the rest of the pattern.
 fn escaped<'a>(text: &'a str, is_in_class: bool, out: &mut String) -> &'a str {
     let mut chars = text.chars();
     let letter = chars.next();
@@ -92,7 +92,7 @@ fn escaped<'a>(text: &'a str, is_in_class: bool, out: &mut String) -> &'a str {
     }
 }
 
-/// The name of a class within a class, `[:alpha:]`, and what stands behind it.
+/// Parses the name of a class within a class, `[:alpha:]`; returns it and the rest.
 fn named(text: &str) -> Option<(&str, &str)> {
     let (name, rest) = text.strip_prefix(':')?.split_once(":]")?;
     let is_name = |c: char| c.is_ascii_lowercase() || c == '^';

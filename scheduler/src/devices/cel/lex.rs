@@ -1,6 +1,7 @@
-//! The words of an expression.
+//! Lexer of expressions.
 //!
-//! Input: text, at most [`TEXT_BYTES_MAX`] of it. Output: tokens, each with the byte where it begins.
+//! Input: text, at most [`TEXT_BYTES_MAX`] of it. Output: tokens, each with the byte where it
+//! starts.
 //! Owner: pure functions.
 
 use std::rc::Rc;
@@ -19,16 +20,16 @@ pub(super) enum Token {
     Sign(&'static str),
 }
 
-/// Longer ones first: the first that fits is taken.
+/// Longer ones first, because the first match is taken.
 const SIGNS: [&str; 25] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "+", "-", "*", "/", "%", "!", "?", ":", ".", ",",
     "(", ")", "[", "]", "{", "}", "=",
 ];
 
-/// Splits a text into words.
+/// Splits a text into tokens.
 ///
 /// # Errors
-/// The first thing that is none, as a sentence.
+/// The first invalid token, as a sentence.
 pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!("expression has more than {TEXT_BYTES_MAX} bytes"));
@@ -107,7 +108,7 @@ impl<'a> Lexer<'a> {
         text.parse().map(Value::Double).map_err(|_| bad(text))
     }
 
-    /// A whole number; the least one is written with a sign, which is applied later.
+    /// Parses a whole number; the least one has a sign, which is applied later.
     fn whole(&mut self, number: u64) -> Option<Value> {
         if self.rest().starts_with(['u', 'U']) {
             self.at += 1;
@@ -166,7 +167,7 @@ fn number_end(text: &str) -> usize {
     end
 }
 
-/// Where the closing mark is.
+/// Returns the position of the closing quote.
 fn text_end(body: &str, mark: &str, raw: bool) -> Option<usize> {
     let mut at = 0;
     while at < body.len() {
@@ -214,7 +215,7 @@ enum Escape {
     Number(u8),
 }
 
-/// What stands behind a backslash, and the rest.
+/// Parses an escape; returns it and the rest.
 fn escape(text: &str) -> Option<(Escape, &str)> {
     let first = text.chars().next()?;
     let rest = &text[first.len_utf8()..];

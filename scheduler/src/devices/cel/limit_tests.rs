@@ -37,7 +37,7 @@ fn refuses(text: &str, error: &str) {
     assert_eq!(answer(text), refused, "{}", &text[..text.len().min(200)]);
 }
 
-/// `n0` bound to the first, each of the next ones to two of the one before it.
+/// `n0` is bound to the first value, each further name to two of the previous one.
 fn doubled(first: &str, count: usize, body: &str) -> String {
     let mut text = format!("cel.bind(n0, {first}, ");
     for at in 1..count {
@@ -110,7 +110,7 @@ fn sort_with_numbers_that_are_none_does_not_panic() {
         format!("{list}.sortBy(n, -n) != []"),
         format!("{list}.sort()[59] == 12.5 && {list}.sort()[19] != {list}.sort()[19]"),
         format!("{list}.sort()[20] == 0.5"),
-        // As upstream does it: what is not a number gives no way, and takes none.
+        // As upstream: comparisons with NaN are always false.
         format!("{list}.min() != 0.5 && {list}.max() != 12.5"),
         "[2.0, 0.0/0.0, 1.0].min() == 1.0 && [1, 3, 2].max() == 3".to_owned(),
     ] {
@@ -148,7 +148,7 @@ fn pattern_that_takes_longer_than_is_left_is_not_searched_for() {
     let long = format!("{text}.matches('(0?){{1000}}[^0]x')");
     assert_eq!(exhausts(&long), Limit::Work);
     assert_eq!(exhausts(&format!("{text}.findAll('(0?){{1000}}[^0]x') == []")), Limit::Work);
-    // Upstream answers this after a while; so do we where the attempt has the time.
+    // Upstream answers this after a while; so does pintle if the attempt has the time.
     let short = "'%.30000f'.format([1.0]).matches('(0?){20}[^0]$')";
     assert_eq!(answer(short), Ok(false));
 }
@@ -198,7 +198,7 @@ fn clocks_are_read_before_what_nothing_can_interrupt() {
     let budget = AttemptBudget::unlimited();
     let limits = Limits { budget: &budget, is_late: &is_late };
     assert_eq!(selector.matches(&device(), &Patterns::default(), limits), Ok(false));
-    // Compiling a pattern, searching for it, and sorting.
+    // At compiling a pattern, at searching, and at sorting.
     assert!(looks.get() >= 3, "{}", looks.get());
 }
 

@@ -1,7 +1,7 @@
 //! Functions of lists.
 //!
-//! Input: values. Output: a value, or upstream's words for why there is none. Owner: pure functions.
-//! Bounds: each value that is looked at or copied is paid for before.
+//! Input: values. Output: a value, or upstream's error message. Owner: pure functions. Bounds: each
+//! value is charged before it is read or copied.
 // k8s: vendor/github.com/google/cel-go/ext/{lists,sets}.go, apiserver/pkg/cel/library/lists.go
 
 use std::cmp::Ordering;
@@ -41,7 +41,7 @@ pub(super) fn of_sets(
     }
 }
 
-/// Where the first of these is that is the same as a value.
+/// Returns the index of the first element that equals a value.
 pub(super) fn position<'v>(
     all: impl Iterator<Item = &'v Value>,
     value: &Value,
@@ -55,7 +55,7 @@ pub(super) fn position<'v>(
     Ok(None)
 }
 
-/// The order of two, if they have one.
+/// Returns the order of two values, if they have one.
 fn order(a: &Value, b: &Value, account: &Account) -> Result<Ordering, String> {
     account.read(a.text_bytes().min(b.text_bytes()))?;
     a.order(b).ok_or_else(no_overload)
@@ -122,7 +122,7 @@ fn some(value: Option<&Value>) -> Value {
     Value::Optional(value.map(|value| Rc::new(value.clone())))
 }
 
-/// The least or the largest: the first of which no other one is on that side.
+/// Returns the least or the largest: the first element that none exceeds.
 // k8s: apiserver/pkg/cel/library/lists.go cmp
 fn most(name: &str, all: &[Value], gives_way: Ordering, account: &Account) -> Evaluated {
     let Some((first, rest)) = all.split_first() else {
@@ -131,7 +131,7 @@ fn most(name: &str, all: &[Value], gives_way: Ordering, account: &Account) -> Ev
     let mut found = first;
     for one in rest {
         account.work(1)?;
-        // What is not a number is on neither side of any.
+        // NaN exceeds nothing.
         let are_numbers = found.is_number() && one.is_number();
         match order(found, one, account) {
             Ok(order) if order == gives_way => found = one,
@@ -185,7 +185,7 @@ fn flatten_into(
     Ok(())
 }
 
-/// In the order of their keys, which are of one kind.
+/// Sorts by keys, which are of one kind.
 // k8s: vendor/github.com/google/cel-go/ext/lists.go sortListByAssociatedKeys
 pub(super) fn sort_by(all: &[Value], keys: &[Value], account: &Account) -> Evaluated {
     account.list(2 * all.len())?;
@@ -196,7 +196,7 @@ pub(super) fn sort_by(all: &[Value], keys: &[Value], account: &Account) -> Evalu
     if keys.iter().any(|key| key.kind() != first.kind()) {
         return Err("list elements must have the same type".to_owned());
     }
-    // Each is compared once a round, with at most as much of another.
+    // Each is compared once a round, reading at most as much of the other.
     let bytes: usize = keys.iter().map(Value::text_bytes).sum();
     let of_round = keys.len() as u64 + bytes as u64 / 16;
     account.at_once(of_round.saturating_mul(2 * u64::from(1 + keys.len().ilog2())))?;

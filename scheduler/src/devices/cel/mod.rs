@@ -56,22 +56,22 @@ pub(crate) use self::version::Version;
 /// Longest expression.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go CELSelectorExpressionMaxLength
 const TEXT_BYTES_MAX: usize = 10 * 1024;
-/// Most that one answer may cost, in upstream's units.
+/// Cost limit of one answer, in upstream's units.
 // k8s: staging/src/k8s.io/api/resource/v1/types.go CELSelectorExpressionMaxCost
 const COST_MAX: u64 = 1_000_000;
 /// Deepest tree.
 const DEPTH_MAX: usize = 128;
 
-/// An expression that was read.
+/// A compiled expression.
 #[derive(Clone, Debug)]
 pub(crate) struct Selector {
     tree: parse::Tree,
 }
 
-/// Why an expression has no answer.
+/// Reason why an expression has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// The node took too long.
+    /// The node's time limit is over.
     Late,
     /// The attempt has spent its budget.
     Exhausted(Exhausted),
@@ -107,7 +107,7 @@ impl Selector {
         self.priced(device, patterns, limits).0
     }
 
-    /// The same, and what it cost in upstream's units.
+    /// Like `matches`; also returns the cost in upstream's units.
     pub(crate) fn priced(
         &self,
         device: &Value,
@@ -120,7 +120,7 @@ impl Selector {
     }
 }
 
-/// The answer that a value is, or why it is none.
+/// Converts a value to the answer, or to an error if it is not a boolean.
 fn truth(value: Value) -> Result<bool, Unanswered> {
     match value {
         Value::Bool(answer) => Ok(answer),
@@ -137,8 +137,8 @@ fn truth(value: Value) -> Result<bool, Unanswered> {
     }
 }
 
-/// Evaluates, and makes an error of a panic. What an evaluation makes is dropped with it, and what it
-/// shares has no state between two calls.
+/// Evaluates, and turns a panic into an error. Values of the evaluation are dropped with it, and
+/// shared ones have no state between two calls.
 fn catch(evaluate: impl FnOnce() -> Result<Value, Unanswered>) -> Result<Value, Unanswered> {
     catch_unwind(AssertUnwindSafe(evaluate)).unwrap_or_else(panicked)
 }

@@ -1,11 +1,11 @@
 //! Formats by name: `format.dns1123Label().validate(text)`.
 //!
-//! Input: a name, a text. Output: what is wrong with the text. Owner: pure functions.
+//! Input: a name, a text. Output: violations of the format. Owner: pure functions.
 // k8s: apiserver/pkg/cel/library/format.go, apimachinery/pkg/api/validate/content
 
 use super::{times, url};
 
-/// Formats by name: how a function calls it, how it calls itself.
+/// Formats by name: the name of their function, and their own name.
 pub(super) const FORMATS: [(&str, &str); 13] = [
     ("dns1123Label", "DNS1123Label"),
     ("dns1123Subdomain", "DNS1123Subdomain"),
@@ -27,7 +27,7 @@ const BYTES: &str = "bytes";
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
-/// The format of a name.
+/// Returns the format of a name.
 pub(super) fn named(name: &str) -> Option<&'static str> {
     FORMATS.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
 }
@@ -52,10 +52,10 @@ pub(super) fn validate(format: &str, text: &str) -> Vec<String> {
     }
 }
 
-/// Something else may follow a dash at the end.
+/// Replaces a dash at the end, because a suffix may follow it.
 fn masked(text: &str) -> String {
     match text.strip_suffix('-').filter(|before| !before.is_empty()) {
-        // As upstream does it: what stands before the dash goes as well.
+        // As upstream: the character before the dash is dropped too.
         Some(before) => {
             let mut bytes = before.as_bytes().to_vec();
             bytes.pop();
@@ -66,7 +66,7 @@ fn masked(text: &str) -> String {
     }
 }
 
-/// Upstream counts bytes; some of its checks call them characters.
+/// Upstream counts bytes; some of its messages call them characters.
 fn too_long(text: &str, most: usize, unit: &str) -> Option<String> {
     (text.len() > most).then(|| format!("must be no more than {most} {unit}"))
 }
@@ -76,7 +76,8 @@ fn unlike(what: &str, pattern: &str, examples: &[&str]) -> String {
     format!("{what} (e.g. {}regex used for validation is '{pattern}')", examples.join(" or "))
 }
 
-/// Begins and ends with letters or digits, with others of `within` between.
+/// Returns true for a name that begins and ends with letters or digits, with bytes of `within`
+/// between.
 fn is_name(text: &str, is_end: impl Fn(u8) -> bool, within: &[u8]) -> bool {
     let bytes = text.as_bytes();
     let ends = bytes.first().zip(bytes.last());
@@ -174,7 +175,7 @@ fn label_value(text: &str) -> Vec<String> {
     wrong
 }
 
-/// Digits in groups, each but the last with a dash behind it or not.
+/// Parses digits in groups, with an optional dash after each but the last.
 fn is_uuid(text: &str) -> bool {
     let mut rest = text;
     for (at, count) in [8, 4, 4, 4, 12].into_iter().enumerate() {
@@ -198,7 +199,7 @@ fn is_base64(text: &str) -> bool {
         && digits.bytes().all(is_digit)
 }
 
-/// Time behind a date: what stands before the fraction may be any letter.
+/// Parses the time after a date: the character before the fraction may be anything.
 fn is_date_time(text: &str) -> bool {
     let text = text.to_lowercase();
     let mut parts = text.split('t');
@@ -225,7 +226,7 @@ fn is_zone(text: &str) -> bool {
     if is_plain(text) {
         return true;
     }
-    // Some letter, then digits, then the zone.
+    // One character, then digits, then the zone.
     let mut chars = text.chars();
     let Some(_) = chars.next() else { return false };
     let rest = chars.as_str();

@@ -1,7 +1,7 @@
-//! From words to a tree.
+//! Parser: from tokens to a tree.
 //!
-//! Input: tokens. Output: a tree of [`Node`]s at most [`DEPTH_MAX`] deep, macros in it. Owner: pure
-//! functions. Names are not looked up here: see `check`.
+//! Input: tokens. Output: a tree of [`Node`]s at most [`DEPTH_MAX`] deep, with macros expanded.
+//! Owner: pure functions. Names are not resolved here: see `check`.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use super::lex::{Token, tokens};
 use super::value::{Key, Map, Value};
 use super::{DEPTH_MAX, cost, functions};
 
-/// A node, and how deep the tree below it is.
+/// A node, and the depth of the tree below it.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     pub(super) node: Node,
     depth: usize,
 }
 
-/// Whether the checker knows which overload is called: upstream's price of a call depends on that.
+/// True if the checker knows which overload is called: upstream's cost of a call depends on that.
 pub(super) type Typed = Cell<bool>;
 
 /// A part of an expression.
@@ -79,7 +79,7 @@ pub(super) enum Node {
         over: Box<Tree>,
         names: Vec<Rc<str>>,
         bodies: Vec<Tree>,
-        /// Whether the checker knows what its last body gives.
+        /// True if the checker knows the result of its last body.
         typed: Typed,
     },
 }
@@ -110,18 +110,18 @@ pub(super) enum Fold {
     ExistsOne,
     Filter,
     Map,
-    /// `optMap` and `optFlatMap` of the one entry that an optional value has, or not.
+    /// `optMap` and `optFlatMap`, over the entry of an optional value.
     OptMap,
     OptFlatMap,
-    /// The same of keys and values.
+    /// The same over keys and values.
     TransformList,
     TransformMap,
     TransformEntry,
-    /// The list by what is made of each.
+    /// Sorts the list by keys computed from its elements.
     SortBy,
 }
 
-/// Words that are no names.
+/// Reserved words.
 // k8s: vendor/github.com/google/cel-go/parser/parser.go reservedIds
 const RESERVED: [&str; 18] = [
     "as",
@@ -143,13 +143,13 @@ const RESERVED: [&str; 18] = [
     "void",
     "while",
 ];
-/// Names of functions that are written like members of these.
+/// Namespaces of functions, which look like receivers.
 const PREFIXES: [&str; 7] = ["optional", "cel", "sets", "lists", "strings", "format", "ip"];
 
-/// Reads an expression.
+/// Parses an expression.
 ///
 /// # Errors
-/// Why it is none.
+/// The text is no expression.
 pub(super) fn parse(text: &str) -> Result<Tree, String> {
     let tokens = tokens(text)?;
     let mut parser = Parser { tokens: &tokens, at: 0, nested: 0 };
@@ -162,11 +162,11 @@ pub(super) fn parse(text: &str) -> Result<Tree, String> {
 
 type Parsed = Result<Tree, String>;
 
-/// Operators by how much they bind, the least first.
+/// Operators by precedence, the lowest first.
 const LEVELS: [&[&str]; 5] =
     [&["||"], &["&&"], &["<", "<=", ">=", ">", "==", "!=", "in"], &["+", "-"], &["*", "/", "%"]];
 
-/// Two values with an operator between them; long chains of `&&` and `||` are not deep.
+/// Joins two values by an operator; long chains of `&&` and `||` are not deep.
 fn joined(sign: &'static str, left: Tree, right: Tree) -> Parsed {
     let (depth, below) = (left.depth, right.depth);
     let (node, depth) = match (sign, left.node) {
@@ -244,7 +244,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A name behind a dot or before a bracket.
+    /// Parses a name after a dot or before a bracket.
     fn name(&mut self) -> Result<Rc<str>, String> {
         match self.peek() {
             Some(Token::Name(name)) => {
@@ -274,7 +274,7 @@ impl Parser<'_> {
         Ok(found)
     }
 
-    /// What stands between operators that bind at least as much as `least`.
+    /// Parses operators of at least this precedence.
     fn operators(&mut self, least: usize) -> Parsed {
         let mut left = self.unary()?;
         while let Some((sign, level)) = self.operator(least) {
@@ -306,7 +306,7 @@ impl Parser<'_> {
         while self.takes(sign) {
             count += 1;
         }
-        // Only a number that follows at once is a literal with it.
+        // A number that follows the sign directly forms one literal with it.
         let is_literal = matches!(self.peek(), Some(Token::Literal(_)));
         let inner = self.member()?;
         if count % 2 == 0 {
@@ -435,7 +435,7 @@ impl Parser<'_> {
         Ok(Tree { node: map(found), depth: depth + 1 })
     }
 
-    /// A call of a member: a function with a prefix, a macro, or a function of the value before it.
+    /// Parses a call with a receiver: a namespaced function, a macro, or a function of the value.
     fn method(&mut self, of: Tree, name: Rc<str>) -> Parsed {
         let args = self.all(")")?;
         if let Node::Name(prefix) = &of.node
@@ -451,7 +451,7 @@ impl Parser<'_> {
     }
 }
 
-/// A list; one of literals is a literal itself, made once.
+/// Builds a list; a list of literals is a literal itself, created once.
 // k8s: vendor/github.com/google/cel-go/interpreter/decorators.go maybeBuildListLiteral
 fn list(all: Vec<Tree>) -> Node {
     match all.iter().map(Tree::literal).collect::<Option<Vec<_>>>() {
@@ -460,7 +460,7 @@ fn list(all: Vec<Tree>) -> Node {
     }
 }
 
-/// A map; one of literals is a literal itself, unless that fails.
+/// Builds a map; a map of literals is a literal itself, unless that fails.
 fn map(entries: Vec<(Tree, Tree)>) -> Node {
     let literal = |(key, value): &(Tree, Tree)| Some((Key::of(&key.literal()?)?, value.literal()?));
     let literals: Option<BTreeMap<_, _>> = entries.iter().map(literal).collect();
@@ -470,7 +470,7 @@ fn map(entries: Vec<(Tree, Tree)>) -> Node {
     }
 }
 
-/// A field, or a name with dots: of a type, or of what some type is in.
+/// Builds a field, or a qualified name: of a type, or of a type's namespace.
 fn field(of: Tree, name: Rc<str>, optional: bool) -> Parsed {
     if let Node::Name(before) = &of.node
         && !optional
@@ -485,7 +485,7 @@ fn field(of: Tree, name: Rc<str>, optional: bool) -> Parsed {
     Ok(Tree { node: Node::Field { of: Box::new(of), name, optional }, depth })
 }
 
-/// A literal that is converted is a literal, unless that fails.
+/// Converts a literal at once, unless that fails.
 // k8s: vendor/github.com/google/cel-go/interpreter/decorators.go maybeOptimizeConstUnary
 fn converted(name: &str, args: &[Tree]) -> Option<Value> {
     let [arg] = args else { return None };
@@ -505,7 +505,7 @@ fn call(name: Rc<str>, target: Option<Tree>, args: Vec<Tree>) -> Parsed {
     Ok(Tree { node: Node::Call { name, target, args, typed }, depth: below + 1 })
 }
 
-/// The macro of this name, and how many names its body sees.
+/// Returns the macro of this name, and the number of its loop variables.
 fn fold(name: &str, args: usize) -> Option<(Fold, usize)> {
     Some(match (name, args) {
         ("all", 2 | 3) => (Fold::All, args - 1),
@@ -535,7 +535,7 @@ fn folded(kind: Fold, names: usize, over: Tree, args: Vec<Tree>) -> Parsed {
     let mut args = args.into_iter();
     let names = args.by_ref().take(names).map(variable).collect::<Result<Vec<_>, _>>()?;
     let bodies: Vec<Tree> = args.collect();
-    // What a fold does for each entry is deeper than it is written.
+    // The body of a macro runs deeper than it is written.
     let below = bodies.iter().map(|tree| tree.depth).chain([over.depth]).max().unwrap_or(0);
     deep_enough(below + 1)?;
     let over = Box::new(over);

@@ -1,9 +1,10 @@
-//! Patterns that were compiled, and what it takes to search for them.
+//! Cache of compiled patterns, with the cost of searching.
 //!
-//! Input: the text of a pattern. Output: the pattern, or that it is none. Owner: the selectors. Bounds:
-//! `KEPT_MAX` patterns of `PATTERN_BYTES_MAX` bytes of text and [`SIZES`] bytes of program are kept,
-//! the one that was used longest ago gives way. The engine reads a text once, but each byte may take it
-//! as long as its program is; nothing interrupts it, so that the price is known before it runs.
+//! Input: the text of a pattern. Output: the compiled pattern, or an error. Owner: the selectors.
+//! Bounds: `KEPT_MAX` patterns of `PATTERN_BYTES_MAX` bytes of text and [`SIZES`] bytes of program
+//! are cached; the least recently used one is dropped. The engine reads a text once, but each byte
+//! may take as long as its program is; it cannot be interrupted, so that the price is known before
+//! it runs.
 // k8s: apiserver/pkg/cel/library/regex.go FindRegexOptimization
 
 use std::cell::RefCell;
@@ -17,33 +18,33 @@ use super::go_pattern;
 
 /// Longest text of a pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 15;
-/// Sizes of programs that are told apart, in bytes; the last is the largest that there may be.
+/// Distinguished sizes of programs, in bytes; the last is the limit.
 const SIZES: [usize; 5] = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18];
-/// Bytes of a program for one state that a byte of a text may go through.
+/// Bytes of a program for one state that a byte of a text may visit.
 const STATE_BYTES: u64 = 32;
-/// Work of reading a byte of a pattern, which may name a class of many characters.
+/// Work units of compiling a byte of a pattern, which may name a class of many characters.
 const READ_WORK: u64 = 600;
-/// Memory of the tree of a pattern, for each byte of its text.
+/// Memory of a pattern's syntax tree, for each byte of its text.
 const TREE_BYTES: u64 = 1_600;
-/// Patterns that are kept.
+/// Cached patterns.
 const KEPT_MAX: usize = 32;
 
 /// A pattern.
 #[derive(Debug)]
 pub(super) struct Pattern {
     pub(super) regex: Regex,
-    /// The states of its program, at most.
+    /// Upper limit of the states of its program.
     states: u64,
 }
 
 impl Pattern {
-    /// What a search in so many bytes takes at most, in units of work.
+    /// Returns the largest work of a search in this many bytes.
     pub(super) fn work(&self, bytes: usize) -> u64 {
         (1 + bytes as u64).saturating_mul(self.states)
     }
 }
 
-/// Patterns by their text, with when they were used last; those that are none, too.
+/// Patterns by their text, with the time of their last use; invalid ones are cached too.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns(RefCell<Kept>);
 
@@ -57,7 +58,7 @@ impl Patterns {
     /// Returns a pattern; the evaluation that needs it first pays for compiling it.
     ///
     /// # Errors
-    /// When it is none, or the account does not allow it.
+    /// It is invalid, or a limit of the account is exceeded.
     pub(super) fn compiled(&self, text: &str, account: &Account) -> Result<Rc<Pattern>, String> {
         let mut kept = self.0.borrow_mut();
         kept.uses += 1;
@@ -89,8 +90,8 @@ impl Kept {
     }
 }
 
-/// Compiles a pattern with the smallest limit that is enough: the engine does not report how large its
-/// programs are.
+/// Compiles a pattern with the smallest sufficient limit, because the engine does not report the
+/// size of its programs.
 fn compile(text: &str, account: &Account) -> Result<Option<Pattern>, String> {
     if text.len() > PATTERN_BYTES_MAX {
         return Err("error parsing regexp: expression too large".to_owned());

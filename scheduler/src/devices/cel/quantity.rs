@@ -1,14 +1,14 @@
 //! Quantities of expressions.
 //!
-//! Input: texts and numbers. Output: amounts, and how upstream keeps them, for that decides whether
-//! one is a whole number: "2000m" is none. Owner: pure data.
+//! Input: texts and numbers. Output: amounts, and their format in upstream, which decides if one is
+//! a whole number: "2000m" is not. Owner: pure data.
 // k8s: apimachinery/pkg/api/resource/{quantity,amount}.go, apiserver/pkg/cel/{quantity.go,library/quantity.go}
 
 use pintle_api_types::quantity::Amount;
 
-/// Longest number that upstream keeps as a number of 64 bits, in digits.
+/// Longest number that upstream keeps in 64 bits, in digits.
 const DIGITS_MAX: usize = 18;
-/// The same where a power of two multiplies it.
+/// The same for a number with a binary suffix.
 const DIGITS_OF_BINARY: i32 = 15;
 /// The smallest part: a billionth.
 const SCALE_MIN: i32 = -9;
@@ -17,19 +17,19 @@ const SCALE_MIN: i32 = -9;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quantity {
     pub(crate) amount: Amount,
-    /// As a number of 64 bits times ten to the power of this; `None` for a number of any size.
+    /// Scale of upstream's 64-bit form, as a power of ten; `None` for its form of any size.
     scale: Option<i32>,
-    /// What came of adding: upstream's comparison does not know it on its right side.
+    /// It is a sum: upstream's comparison does not support that on its right side.
     pub(crate) is_sum: bool,
 }
 
 impl Quantity {
-    /// Reads one; one without digits is nothing.
+    /// Parses a quantity; a text without digits is zero.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let begins = unsigned.starts_with(|c: char| c.is_ascii_digit());
         let whole = (!text.is_empty() && !begins).then(|| format!("0{unsigned}"));
-        // Nothing of what follows has a sign then but parts of one.
+        // The rest may only have signs within its parts.
         let amount = match whole {
             Some(whole) if text.starts_with('-') => Amount::ZERO.minus(Amount::parse(&whole)?),
             Some(whole) => Amount::parse(&whole)?,
@@ -51,7 +51,7 @@ impl Quantity {
         self.summed(other, self.amount.minus(other.amount))
     }
 
-    /// The smaller of two powers is that of the sum; nothing changes none.
+    /// Returns a sum; it has the smaller scale, and adding zero keeps the scale.
     fn summed(self, other: Self, amount: Amount) -> Self {
         let scale = match (self.scale, other.scale) {
             (scale, Some(_)) if other.amount.is_zero() => scale,
@@ -62,7 +62,7 @@ impl Quantity {
         Self { amount, scale, is_sum: true }
     }
 
-    /// As a whole number, if upstream keeps it as one.
+    /// Returns it as a whole number, if upstream keeps it as one.
     pub(crate) fn integer(self) -> Option<i64> {
         let units = self.amount.units();
         let is_one = self.amount.is_whole() && units != i64::MAX && units != i64::MIN;
@@ -70,7 +70,7 @@ impl Quantity {
     }
 }
 
-/// Why a text is no quantity.
+/// Returns the reason that a text is no quantity.
 // k8s: quantity.go parseQuantityString
 pub(super) fn why_not(text: &str) -> &'static str {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -85,7 +85,7 @@ pub(super) fn why_not(text: &str) -> &'static str {
     }
 }
 
-/// What the parser of quantities says.
+/// Error of the parser of quantities.
 // k8s: quantity.go ErrFormatWrong
 const BAD_FORMAT: &str = "quantities must match the regular expression \
     '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";

@@ -5,7 +5,7 @@
 
 use super::{named, times};
 
-/// Functions: the name, whether it belongs to a value, how many arguments, and what they give.
+/// Functions: the name, true with a receiver, numbers of arguments, and the result's kind.
 type Signature = (&'static str, bool, &'static [usize], Option<&'static str>);
 
 const INT: Option<&str> = Some("int");
@@ -16,7 +16,7 @@ const QUANTITY: Option<&str> = Some("kubernetes.Quantity");
 const VERSION: Option<&str> = Some("kubernetes.Semver");
 const OPTIONAL: Option<&str> = Some("optional_type");
 
-/// A function that there is only where attributes may be lists.
+/// A function that exists only if attributes may be lists.
 pub(super) const INCLUDES: &str = "includes";
 
 const SIGNATURES: [Signature; 106] = [

@@ -103,7 +103,7 @@ fn selectors_say_what_fits() {
         ("'\\u00e4\\x41\\101' == 'äAA' && r'\\n' == '\\\\n' && '''a'b''' == \"a'b\"", true),
         ("b'ab' == bytes('ab') && 0x10 == 16 && 1e3 == 1000.0 // the end", true),
         ("device.allowMultipleAllocations", false),
-        // What is bound and not asked for may be wrong, as may what is looked up in nothing.
+        // An unused bound expression may fail, and so may a lookup in an empty optional.
         ("cel.bind(x, ATTR.absent, true)", true),
         ("ATTR.absent in []", false),
         ("lists.range(3) == [0, 1, 2] && 'ab'.split('', 1) == ['ab']", true),
@@ -263,7 +263,7 @@ fn a_pattern_is_compiled_once() {
         assert_eq!(answer_in_time(text, &is_late), Ok(true), "{text}");
         looks.get()
     };
-    // Compiling looks at the clock, and so does each search.
+    // Compiling checks the clock, and so does each search.
     let others = "lists.range(100).all(a, 'x'.matches('x|' + string(a)))";
     assert!(count(others) >= 200);
     let same = "lists.range(100).all(a, 'x'.matches(r'^\\w{1,2}$') && 'x'.find('x') == 'x')";

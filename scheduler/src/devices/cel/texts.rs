@@ -1,8 +1,8 @@
 //! Functions of texts.
 //!
-//! Places are counted in characters. Input: values. Output: a value, or why there is none.
-//! Owner: pure functions. Bounds: texts of the account's length; what is longer than the values that it is
-//! made of is paid for before it is made.
+//! Indexes count characters. Input: values. Output: a value, or an error. Owner: pure functions.
+//! Bounds: texts of the account's length; a result longer than its inputs is charged before it is
+//! created.
 // k8s: vendor/github.com/google/cel-go/ext/strings.go, apiserver/pkg/cel/library/regex.go
 
 use super::account::Account;
@@ -11,7 +11,7 @@ use super::functions::placed as position;
 use super::patterns::Pattern;
 use super::value::Value;
 
-/// Memory of a text beside its bytes.
+/// Memory of a text in addition to its bytes.
 const TEXT_BYTES_LEAST: usize = 16;
 
 /// Calls a function of a text.
@@ -36,7 +36,8 @@ pub(super) fn call(name: &str, text: &str, rest: &[Value], account: &Account) ->
     }
 }
 
-/// Calls a function of a text and a pattern, after paying for what it may take: nothing interrupts it.
+/// Calls a function of a text and a pattern, after charging its largest cost: it cannot be
+/// interrupted.
 pub(super) fn search(
     name: &str,
     text: &str,
@@ -55,7 +56,7 @@ pub(super) fn search(
         _ => {
             let (mut all, mut at) = (Vec::new(), pattern.regex.find_iter(text));
             for _ in 0..limit(most)? {
-                // Each may read the rest of the text before it finds where it ends.
+                // Each search may read the rest of the text.
                 let Some(found) = at.next() else { break };
                 account.at_once(pattern.work(text.len() - found.start()))?;
                 account.list(1)?;
@@ -67,7 +68,7 @@ pub(super) fn search(
     }
 }
 
-/// How many are wanted; a negative number wants all.
+/// Returns the limit of parts; a negative number means all.
 fn limit(most: &[Value]) -> Result<usize, String> {
     match most {
         [] => Ok(usize::MAX),
@@ -85,7 +86,7 @@ fn split(text: &str, by: &str, most: usize, account: &Account) -> Evaluated {
         Ok::<_, String>(())
     };
     if by.is_empty() {
-        // The last one is the rest.
+        // The last part is the rest.
         let mut starts = text.char_indices().map(|(at, _)| at).take(most).peekable();
         while let Some(from) = starts.next() {
             push(&text[from..starts.peek().copied().unwrap_or(text.len())])?;
@@ -96,10 +97,10 @@ fn split(text: &str, by: &str, most: usize, account: &Account) -> Evaluated {
     Ok(Value::List(all.into()))
 }
 
-/// Functions that count characters.
+/// Calls functions that count characters.
 fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
     let out = |at: i64| format!("index out of range: {at}");
-    // Where the character of this number begins; the one behind the last is where the text ends.
+    // Returns the position of this character; the one after the last is the end of the text.
     let at = |n: &i64| {
         let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
         usize::try_from(*n).ok().and_then(|n| places.nth(n)).ok_or_else(|| out(*n))
@@ -136,7 +137,7 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
 
 pub(super) use crate::go_float as shortest;
 
-/// A text between quotes, as expressions have it: only what has a name of its own is escaped.
+/// Quotes a text as expressions do: only characters with short escapes are escaped.
 // k8s: vendor/github.com/google/cel-go/ext/strings.go quote
 pub(super) fn quote_cel(text: &str) -> String {
     format!("\"{}\"", escaped(text))
@@ -161,7 +162,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A text between quotes as Go's errors have it.
+/// Quotes a text as Go's errors do.
 // k8s: strconv.Quote
 pub(super) fn quote(text: &str) -> String {
     let mut out = String::from("\"");
@@ -176,8 +177,8 @@ pub(super) fn quote(text: &str) -> String {
     out
 }
 
-/// Where a text is in another, the places being limited by `at`. Nothing is at any place, even one
-/// that is not there.
+/// Returns the index of a text in another, limited by `at`. An empty text is found at any index,
+/// even one that does not exist.
 // k8s: vendor/github.com/google/cel-go/ext/strings.go indexOfOffset, lastIndexOfOffset
 fn place(text: &str, wanted: &str, at: i64, is_last: bool) -> Evaluated {
     if wanted.is_empty() {
@@ -196,7 +197,7 @@ fn place(text: &str, wanted: &str, at: i64, is_last: bool) -> Evaluated {
     Ok(position(found.map(|at| text[..at].chars().count())))
 }
 
-/// The texts of a list in one.
+/// Joins the texts of a list.
 pub(super) fn join(all: &[Value], between: &[Value], account: &Account) -> Evaluated {
     let between = match between {
         [] => "",

@@ -1,8 +1,8 @@
-//! Points in time and durations of expressions.
+//! Timestamps and durations of expressions.
 //!
-//! Input: texts and numbers. Output: times, or why there is none. Owner: pure functions but for names of
-//! zones, which are looked up on this machine, each once. Bounds: the years 1 to 9999, durations of 64
-//! bits of nanoseconds, `ZONES_MAX` zones that are remembered.
+//! Input: texts and numbers. Output: times, or errors. Owner: pure functions except for names of
+//! zones, which are looked up on this machine, each once. Bounds: the years 1 to 9999, durations of
+//! 64 bits of nanoseconds, `ZONES_MAX` cached zones.
 // k8s: vendor/github.com/google/cel-go/common/types/{timestamp,duration,overflow}.go
 
 use std::cell::RefCell;
@@ -22,12 +22,12 @@ pub(super) const DURATION: &str = "google.protobuf.Duration";
 const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 const DAY: i64 = 86_400;
 const NANOS: i64 = 1_000_000_000;
-/// Zones that are remembered.
+/// Cached zones.
 const ZONES_MAX: usize = 64;
 /// Where zones are.
 const ZONES: &str = "/usr/share/zoneinfo";
 
-/// A point in time, and how far east of Greenwich it was written.
+/// A timestamp, and its offset east of Greenwich as written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time {
     seconds: i64,
@@ -42,12 +42,12 @@ impl PartialEq for Time {
 }
 
 impl Time {
-    /// By which times are ordered.
+    /// Returns the key by which times are ordered.
     pub(super) fn key(self) -> (i64, i64) {
         (self.seconds, self.nanos)
     }
 
-    /// Of seconds from 1970 on.
+    /// Creates a time from seconds since 1970.
     pub(super) fn of(seconds: i64) -> Result<Self, String> {
         match SECONDS.contains(&seconds) {
             true => Ok(Self { seconds, nanos: 0, east: 0 }),
@@ -55,7 +55,7 @@ impl Time {
         }
     }
 
-    /// Reads one; `None` for what is none.
+    /// Parses a timestamp; `None` for an invalid one.
     pub(super) fn parse(text: &str) -> Option<Result<Self, String>> {
         let number = |from: usize, to: usize| {
             let digits = text.get(from..to)?;
@@ -80,7 +80,7 @@ impl Time {
         Some(Self::of(local - east).map(|time| Self { nanos, east, ..time }))
     }
 
-    /// Later by so many nanoseconds.
+    /// Adds nanoseconds.
     fn plus(self, nanos: i64) -> Result<Self, String> {
         let all = self.nanos + nanos % NANOS;
         let seconds = self.seconds + nanos / NANOS + all.div_euclid(NANOS);
@@ -92,7 +92,7 @@ impl Time {
         self.seconds
     }
 
-    /// Year, month, day, the day of the year, seconds of the day: that far east.
+    /// Returns year, month, day, the day of the year, seconds of the day, at that offset.
     fn civil(self, east: i64) -> ([i64; 4], i64) {
         let local = self.seconds + east;
         let day_number = local.div_euclid(DAY);
@@ -120,12 +120,12 @@ impl std::fmt::Display for Time {
     }
 }
 
-/// Returns true if it is a day of the calendar, as it is written.
+/// Returns true if the text is a date of the calendar.
 pub(super) fn is_date(text: &str) -> bool {
     text.len() == 10 && Time::parse(&format!("{text}T00:00:00Z")).is_some()
 }
 
-/// Nanoseconds behind a point, and what follows.
+/// Parses nanoseconds after a point; returns the rest.
 fn fraction(text: &str) -> Option<(i64, &str)> {
     let Some(rest) = text.strip_prefix(['.', ',']) else { return Some((0, text)) };
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -136,7 +136,7 @@ fn fraction(text: &str) -> Option<(i64, &str)> {
     Some((nanos, &rest[digits..]))
 }
 
-/// Seconds east of Greenwich.
+/// Parses an offset into seconds east of Greenwich.
 fn east(zone: &str) -> Option<i64> {
     if zone == "Z" {
         return Some(0);
@@ -167,7 +167,7 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days from 1970 on, by the calendar that counts years from March on.
+/// Returns days since 1970, by a calendar whose years start in March.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -198,7 +198,7 @@ pub(super) fn duration_text(nanos: i64) -> String {
     format!("{}s", seconds(nanos, NANOS))
 }
 
-/// A duration in units of so many nanoseconds.
+/// Converts a duration to units of this many nanoseconds.
 fn seconds(nanos: i64, unit: i64) -> f64 {
     (nanos / unit) as f64 + (nanos % unit) as f64 / unit as f64
 }
@@ -227,7 +227,7 @@ pub(super) fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
     }
 }
 
-/// Calls a function of a point in time.
+/// Calls a function of a timestamp.
 pub(super) fn call(name: &str, time: Time, rest: &[Value]) -> Evaluated {
     let east = match rest {
         [] => 0,
@@ -263,7 +263,7 @@ pub(super) fn call_duration(name: &str, nanos: i64, rest: &[Value]) -> Evaluated
     Ok(Value::Int(seconds(nanos, unit) as i64))
 }
 
-/// How far east a zone is at some time, in seconds.
+/// Returns the offset of a zone at some time, in seconds east.
 fn zone_east(zone: &str, time: Time) -> Result<i64, String> {
     let Some((hours, minutes)) = zone.split_once(':') else { return named_east(zone, time) };
     let number = |text: &str| {
@@ -298,7 +298,7 @@ fn named_east(name: &str, time: Time) -> Result<i64, String> {
         zone
     });
     let zone = zone.ok_or_else(|| format!("unknown time zone {name}"))?;
-    // The first and the last day are beyond what the library knows; their zones do not change there.
+    // The first and the last day are beyond the library's range; zones do not change there.
     let (first, last) = (jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());
     let at = jiff::Timestamp::from_second(time.seconds.clamp(first, last));
     let at = at.map_err(|error| error.to_string())?;

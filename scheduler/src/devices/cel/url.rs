@@ -1,7 +1,7 @@
-//! Addresses of the web in expressions.
+//! URLs in expressions.
 //!
-//! Input: texts. Output: their parts, or Go's words for why they have none. Owner: pure data and
-//! functions. `url()` reads a text twice, as a request's and then with its fragment.
+//! Input: texts. Output: their parts, or Go's error messages. Owner: pure data and functions.
+//! `url()` parses a text twice, as a request URI and then with its fragment.
 // k8s: apiserver/pkg/cel/library/urls.go, net/url
 
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::eval::{Evaluated, no_overload};
 use super::texts::quote;
 use super::value::{Key, Map, Value};
 
-/// The parts of one.
+/// The parts of a URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Url {
     scheme: String,
@@ -26,7 +26,7 @@ pub(crate) struct Url {
     has_no_host: bool,
 }
 
-/// What of a URL is read: each has its own letters that need no escape.
+/// Part of a URL: each has its own characters that need no escape.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Path,
@@ -37,10 +37,10 @@ enum Part {
     Fragment,
 }
 
-/// Reads one.
+/// Parses a URL.
 ///
 /// # Errors
-/// Why it is none, without what was being done.
+/// The reason it is invalid, without the operation.
 pub(super) fn parse(text: &str) -> Result<Url, String> {
     let of = |text: &str, why: String| format!("parse {}: {why}", quote(text));
     parts(text, true).map_err(|why| of(text, why))?;
@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Why a text is none; `None` where it is one.
+/// Returns the reason that a text is no URL; `None` for a valid one.
 pub(super) fn why_not(text: &str) -> Option<String> {
     parts(text, true).err().map(|why| format!("parse {}: {why}", quote(text)))
 }
@@ -171,7 +171,7 @@ fn read_host(scheme: &str, host: &str) -> Result<String, String> {
     }
 }
 
-/// A colon and digits, or nothing.
+/// Returns true for a colon with digits, or an empty text.
 fn is_port(text: &str) -> bool {
     match text.strip_prefix(':') {
         Some(digits) => digits.bytes().all(|byte| byte.is_ascii_digit()),
@@ -183,7 +183,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns true if a letter has to be escaped there.
+/// Returns true if a character must be escaped in this part.
 fn is_escaped(byte: u8, part: Part) -> bool {
     if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
         return false;
@@ -272,7 +272,7 @@ impl Url {
         (inner.unwrap_or(host), port)
     }
 
-    /// Values by name; what cannot be read is left out.
+    /// Returns query values by name; invalid ones are left out.
     fn queries(&self) -> Map {
         let mut found: Vec<(String, Vec<Value>)> = Vec::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
@@ -292,8 +292,7 @@ impl Url {
         map
     }
 
-    /// Calls a function of one.
-    /// How long its parts are together, in bytes.
+    /// Returns the length of its parts together, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.scheme.len() + self.host.len() + self.path.len() + self.query.len()
     }

@@ -1,6 +1,6 @@
 //! Values of expressions.
 //!
-//! Owner: pure data, shared by counting. Bounds: what an expression can make within its cost.
+//! Owner: pure data with reference counts. Bounds: those of the expression's cost.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -14,7 +14,7 @@ use super::times::{self, Time};
 use super::url::Url;
 use super::version::Version;
 
-/// Memory of two addresses in a set, with what the set leaves empty.
+/// Memory of a pair of addresses in a set, with the unused part of the set.
 const SEEN_BYTES: u64 = 32;
 
 /// A value.
@@ -94,7 +94,7 @@ impl Map {
         Self { entries: entries.into_iter().map(named).collect(), default: None }
     }
 
-    /// The same, in which every name has a value.
+    /// Sets the default of a map.
     pub(crate) fn or(mut self, default: Value) -> Self {
         self.default = Some(default);
         self
@@ -119,7 +119,7 @@ impl From<&str> for Value {
 }
 
 impl Value {
-    /// The name of its type.
+    /// Returns the name of its type.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null_type",
@@ -144,7 +144,7 @@ impl Value {
         }
     }
 
-    /// What upstream's program calls its type, as far as attributes are of it.
+    /// Returns the Go type of its value in upstream, for types of attributes.
     pub(super) fn go_type(&self) -> &'static str {
         match self {
             Self::Bool(_) => "types.Bool",
@@ -155,12 +155,13 @@ impl Value {
         }
     }
 
-    /// Whether two are the same; what is of different kinds is not, but numbers compare as such.
+    /// Returns true if two values are equal; values of different kinds are not, but numbers compare
+    /// by value.
     pub(super) fn equals(&self, other: &Self, account: &Account) -> Result<bool, String> {
         Equality { account, seen: HashSet::new() }.same(self, other)
     }
 
-    /// The order of two, where they have one. The caller has paid for reading them.
+    /// Returns the order of two values, if they have one. The caller has charged reading them.
     pub(super) fn order(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
@@ -172,19 +173,19 @@ impl Value {
         }
     }
 
-    /// A total order of values of one kind, for sorting: what is not a number comes first.
+    /// Returns a total order of values of one kind, for sorting: NaN comes first.
     pub(super) fn total_order(&self, other: &Self) -> Ordering {
         let is_number = |value: &Self| !matches!(value, Self::Double(n) if n.is_nan());
         let by_nan = || is_number(self).cmp(&is_number(other));
         self.order(other).unwrap_or_else(by_nan)
     }
 
-    /// Returns true if it may have lists or maps in it.
+    /// Returns true if it may contain lists or maps.
     fn is_nested(&self) -> bool {
         matches!(self, Self::List(_) | Self::Map(_) | Self::Optional(_))
     }
 
-    /// How long it is, in bytes, where reading it takes as long as that.
+    /// Returns its length in bytes, if reading it takes that long.
     pub(super) fn text_bytes(&self) -> usize {
         match self {
             Self::Str(text) => text.len(),
@@ -219,7 +220,7 @@ impl Value {
 /// to itself, wherever it is.
 struct Equality<'a> {
     account: &'a Account<'a>,
-    /// Addresses of lists and maps with lists or maps in them.
+    /// Address pairs of visited lists and maps that contain lists or maps.
     seen: HashSet<(usize, usize)>,
 }
 
@@ -262,13 +263,13 @@ impl Equality<'_> {
         })
     }
 
-    /// Pays for reading two texts of these lengths; whether they may be the same.
+    /// Charges reading two texts of these lengths; returns true if they may be equal.
     fn read(&self, a: usize, b: usize) -> Result<bool, String> {
         self.account.read(if a == b { a } else { 0 })?;
         Ok(a == b)
     }
 
-    /// Whether these two were met before.
+    /// Returns true if the pair was visited before.
     fn is_known(&mut self, addresses: (usize, usize), nested: bool) -> Result<bool, String> {
         if !nested {
             return Ok(false);

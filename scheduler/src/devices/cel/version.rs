@@ -1,18 +1,18 @@
-//! Versions of semver 2.0.0, as attributes of devices have them.
+//! Versions of semver 2.0.0, as device attributes use them.
 //!
 //! Input: texts. Output: versions that compare. Owner: pure functions. Bounds: the text.
 // k8s: vendor/github.com/blang/semver/v4, apiserver/pkg/cel/library/semverlib.go
 
 use std::cmp::Ordering;
 
-/// A version. What stands behind `+` is read and not compared.
+/// A version. Build metadata after `+` is parsed and not compared.
 #[derive(Clone, Debug)]
 pub(crate) struct Version {
     pub(super) numbers: [u64; 3],
     before: Vec<Part>,
 }
 
-/// A part of what stands behind `-`: numbers come before words.
+/// A part of the pre-release after `-`: numbers come before words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Number(u64),
@@ -42,10 +42,10 @@ impl Ord for Version {
 }
 
 impl Version {
-    /// Reads one.
+    /// Parses a version.
     ///
     /// # Errors
-    /// Why it is none, in the library's words.
+    /// The reason it is invalid, in the library's words.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("Version string empty".to_owned());
@@ -67,10 +67,10 @@ impl Version {
         Ok(Self { numbers, before })
     }
 
-    /// Reads one that may begin with `v`, have leading zeros or fewer than three numbers.
+    /// Parses a version that may begin with `v`, have leading zeros or fewer than three numbers.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The reason it is invalid.
     // k8s: apiserver/pkg/cel/library/semverlib.go normalizeAndParse
     pub(super) fn normalise(text: &str) -> Result<Self, String> {
         let text = text.strip_prefix('v').unwrap_or(text);
