@@ -1,9 +1,9 @@
 //! Run-time cost of operators and functions as upstream counts it; the cost limit ends an
 //! evaluation.
+//!
 //! Input: a call with its values, and if the checker knows the overload. Output: units. Owner: pure
 //! functions; they charge for reading values. One of upstream's units may stand for any amount of
 //! work, so that this cost does not bound an evaluation here: see `account`.
-//! work, and is no bound of what an evaluation takes here: see `account`.
 // k8s: vendor/github.com/google/cel-go/{interpreter/runtimecost.go,common/cost.go,ext/{lists,sets}.go},
 // apiserver/pkg/cel/library/cost.go CallCost
 
