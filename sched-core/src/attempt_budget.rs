@@ -99,15 +99,15 @@ impl AttemptBudget {
         }
     }
 
-    /// Creates a budget that is never exhausted, for tools that answer one user's question.
+    /// Creates a budget that is never exhausted, for tools that answer a single question.
     pub fn unlimited() -> Self {
         Self::new(Limits::NONE, || false)
     }
 
-    /// Charges work; reads the clock now and then.
+    /// Charges work; reads the clock periodically.
     ///
     /// # Errors
-    /// When the attempt has exceeded a limit, by this charge or an earlier one.
+    /// The attempt has exceeded a limit, by this charge or an earlier one.
     pub fn pay(&self, work: u64, purpose: &'static str) -> Result<(), Exhausted> {
         let since = self.work_since_clock.get().saturating_add(work);
         self.work_since_clock.set(since);
@@ -117,7 +117,7 @@ impl AttemptBudget {
         self.take(work, purpose)
     }
 
-    /// Charges work and reads the clock first: before a call that nothing can interrupt.
+    /// Charges work and reads the clock first: before a call that cannot be interrupted.
     ///
     /// # Errors
     /// As [`AttemptBudget::pay`].
@@ -154,7 +154,7 @@ impl AttemptBudget {
         self.exhausted.get().map_or(Ok(()), Err)
     }
 
-    /// Keeps the first limit that was exceeded.
+    /// Records the first limit that was exceeded.
     fn exhaust(&self, limit: Limit, purpose: &'static str) -> Result<(), Exhausted> {
         let first = self.exhausted.get().unwrap_or(Exhausted { limit, purpose });
         self.exhausted.set(Some(first));

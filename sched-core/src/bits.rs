@@ -88,7 +88,7 @@ impl Bits {
         self.words.iter().all(|w| *w == 0)
     }
 
-    /// Keeps what is also in `other`.
+    /// Keeps the rows that are also in `other`.
     pub fn and(&mut self, other: &Bits) {
         let shared = self.words.len().min(other.words.len());
         let (both, beyond) = self.words.split_at_mut(shared);
@@ -96,12 +96,12 @@ impl Bits {
         beyond.fill(0);
     }
 
-    /// Takes out what is in `other`.
+    /// Removes the rows of `other`.
     pub fn and_not(&mut self, other: &Bits) {
         words::and_not(&mut self.words, &other.words);
     }
 
-    /// Becomes what `from` has in `mask`, which `from` loses.
+    /// Becomes the rows of `from` that are in `mask`, and removes them from `from`.
     pub fn take_from(&mut self, from: &mut Bits, mask: &Bits) {
         self.words.resize(from.words.len(), 0);
         let shared = from.words.len().min(mask.words.len());
@@ -109,7 +109,7 @@ impl Bits {
         self.words[shared..].fill(0);
     }
 
-    /// Adds what is in `other`; rows beyond this set's room are dropped.
+    /// Adds the rows of `other`; rows beyond this set's size are dropped.
     pub fn or(&mut self, other: &Bits) {
         words::or(&mut self.words, &other.words);
     }
@@ -234,7 +234,7 @@ impl RowSet {
         self.len() == 0
     }
 
-    /// Takes these rows out of `mask`.
+    /// Removes these rows from `mask`.
     pub fn clear_from(&self, mask: &mut Bits) {
         match self {
             Self::Sparse(list) => list.iter().for_each(|r| mask.clear(*r)),

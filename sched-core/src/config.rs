@@ -35,11 +35,11 @@ pub enum Plugin {
     ImageLocality,
     NodeDeclaredFeatures,
     SchedulingGates,
-    /// All plugins that are none of upstream's.
+    /// All out-of-tree plugins.
     OutOfTree,
     /// HTTP extenders: no plugin of a profile, and after all of them.
     Extender,
-    /// Keeps pods of a gang from being decided before all are there: it looks at no node.
+    /// Holds pods of a gang back until all of them exist: it filters no node.
     GangScheduling,
 }
 
@@ -50,7 +50,7 @@ pub const PLUGINS: usize = 20;
 /// reported. Zero precedes all plugins.
 pub type Rank = u16;
 
-/// The place behind all others.
+/// The rank after all others.
 pub const RANK_LAST: Rank = Rank::MAX;
 
 /// Returns the ranks of upstream's plugins in this order of names; plugins not named come last.
@@ -90,7 +90,7 @@ impl Plugin {
         Self::SchedulingGates,
     ];
 
-    /// The name in configuration files and statuses.
+    /// Returns the name in configuration files and statuses.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -117,7 +117,7 @@ impl Plugin {
         }
     }
 
-    /// The plugin of that name.
+    /// Returns the plugin of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.name() == name)
@@ -135,7 +135,7 @@ pub enum Strategy {
     RequestedToCapacityRatio(Vec<(i64, i64)>),
 }
 
-/// Where constraints come from for a pod that has none.
+/// Spread constraints of a pod that has none.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpreadDefaults {
     /// Hostname (skew 3) and zone (skew 5), soft, nodes without a zone included.
@@ -147,7 +147,7 @@ pub enum SpreadDefaults {
 /// A scheduler profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Name that pods ask for.
+    /// Scheduler name that pods specify.
     pub scheduler_name: String,
     /// Enabled filter plugins, by `Plugin as usize`.
     pub filters: [bool; PLUGINS],
@@ -179,17 +179,17 @@ pub struct Profile {
     pub gangs: bool,
     /// True if a pod that fits no node may preempt other pods.
     pub preemption: bool,
-    /// Candidate nodes of a preemption, percent of all.
+    /// Candidate nodes of a preemption, in percent of all nodes.
     pub preemption_candidates_percent: i32,
-    /// Candidate nodes of a preemption, at least.
+    /// Minimum of candidate nodes of a preemption.
     pub preemption_candidates_min: i32,
-    /// For how long a pod with a node waits for its volumes, in seconds.
+    /// Time limit for binding a pod's volumes, in seconds.
     pub volume_bind_timeout_seconds: u64,
-    /// For how long devices for a pod are looked for on one node; zero for as long as it takes.
+    /// Time limit of allocating devices on one node; zero for none.
     pub device_filter_timeout: Duration,
-    /// For how long a pod with a node waits until its devices are ready.
+    /// Time limit until a pod's devices are ready.
     pub device_binding_timeout: Duration,
-    /// Percent of the nodes that are enough to choose from when they pass; 0 is all of them.
+    /// Percent of the nodes that suffice as feasible nodes; 0 is all of them.
     pub percentage_of_nodes: u32,
     /// True if tolerations compare numbers (`Gt`, `Lt`), a feature that is off by default.
     pub compares_tolerations: bool,
@@ -247,7 +247,7 @@ const SCORE_MAX: i64 = 100;
 /// Greatest total of a node: the scores add up in 32 bits.
 const TOTAL_MAX: i64 = i32::MAX as i64;
 
-/// A profile that upstream would refuse.
+/// A profile that upstream would reject.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct ProfileError {
@@ -264,7 +264,7 @@ impl Profile {
         self.filters[plugin as usize]
     }
 
-    /// Where a plugin comes among the filters.
+    /// Returns a plugin's position among the filters.
     #[must_use]
     pub fn filter_rank(&self, plugin: Plugin) -> Rank {
         self.filter_ranks[plugin as usize]
@@ -276,7 +276,7 @@ impl Profile {
         self.pre_filter_ranks[plugin as usize]
     }
 
-    /// Weight of a plugin's score; zero when it does not score.
+    /// Returns the weight of a plugin's score; zero if it does not score.
     #[must_use]
     pub fn weight(&self, plugin: Plugin) -> i64 {
         self.weights[plugin as usize]
@@ -349,7 +349,7 @@ impl Profile {
         Ok(())
     }
 
-    /// A term that cannot be read would match no node, and so keep every pod from all of them.
+    /// An invalid term would match no node, and so keep every pod off all nodes.
     // k8s: validation_pluginargs.go ValidateNodeAffinityArgs
     fn validate_added_affinity(&self) -> Result<(), ProfileError> {
         let Some(added) = &self.added_affinity else { return Ok(()) };
@@ -433,7 +433,7 @@ mod tests {
         );
         assert!(refused(|p| p.weights[fit] = i64::MAX).contains("2147483647"));
         assert!(refused(|p| p.weights[fit] = -1).contains("never subtracted"));
-        // Each alone would do; their sum does not.
+        // Each weight alone is valid; their sum is not.
         let each = TOTAL_MAX / SCORE_MAX / 2;
         let both = refused(|p| p.weights = [each; PLUGINS]);
         assert!(both.contains("could score"), "{both}");

@@ -1,4 +1,4 @@
-//! Words: why each node was rejected, and upstream's summary sentence.
+//! Messages: why each node was rejected, and upstream's summary sentence.
 //!
 //! Input: a cluster, a program, the details of a decision. Output: statuses by row and sentences.
 //! Owner: pure functions. Bounds: one status a node.
@@ -12,7 +12,7 @@ use crate::program::Program;
 use crate::select::{self, Detail, Refusal, Rejector, RowPlugin, Scratch};
 use crate::snapshot::{Cluster, View};
 
-/// Why every rejected row was, ascending.
+/// Returns the status of every rejected row, ascending.
 #[must_use]
 pub fn statuses(
     cluster: &Cluster,
@@ -33,7 +33,7 @@ pub fn statuses(
             found.push((row, Status::absent()));
             continue;
         }
-        // Whatever rejects beside a plugin of single nodes comes after it: it sees no other node.
+        // Another rejecting filter comes after the row plugin, which sees no other rows.
         if let Ok(at) = detail.rejected.binary_search_by_key(&row, |(row, _)| *row) {
             found.push((row, detail.rejected[at].1.clone()));
             continue;
@@ -47,7 +47,7 @@ pub fn statuses(
     found
 }
 
-/// Computes what the words of a status need of all rows.
+/// Computes what the reasons of a status need over all rows.
 pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> PassingParts {
     let mut passing = PassingParts::default();
     if program.added.is_some() {
@@ -64,7 +64,8 @@ pub(crate) fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> 
     passing
 }
 
-/// Why one row is rejected, if it is: what [`statuses`] says of it, without the others.
+/// Returns the status of one row, if it is rejected: the same as in [`statuses`], without the
+/// others.
 #[must_use]
 pub fn status_of_row(
     cluster: &Cluster,

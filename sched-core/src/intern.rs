@@ -65,8 +65,8 @@ impl Hasher for FastHasher {
 /// A map hashed by [`FastHasher`].
 pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
-/// Protects what its holder refers to from being freed. Two are always equal: a lease says nothing
-/// about the value that holds it.
+/// Protects the entries that its holder refers to. Two leases are always equal, because a lease
+/// says nothing about the value that holds it.
 #[derive(Clone, Debug, Default)]
 pub struct Lease(#[allow(dead_code)] Option<Arc<u32>>);
 
@@ -86,17 +86,17 @@ impl Hash for Lease {
 #[derive(Clone, Copy, Debug)]
 struct Known<I> {
     id: I,
-    /// The era in which it was given.
+    /// The era in which it was assigned.
     born: u32,
-    /// The era in which it was last asked for.
+    /// The era in which it was last requested.
     asked: u32,
 }
 
-/// Numbers after which freed ones are given again: labels that come and go would use up all in weeks.
+/// Numbers after which freed ones are reused: churning labels would use up all within weeks.
 const REUSE_FROM: u32 = 1 << 30;
-/// Sweeps before a freed number is given again.
+/// Sweeps before a freed number is reused.
 const QUARANTINE: u32 = 8;
-/// Freed numbers that are remembered: four bytes each.
+/// Freed numbers kept: four bytes each.
 const FREED_MAX: usize = 1 << 24;
 
 /// Numbers to give.
@@ -157,7 +157,7 @@ pub(crate) struct Marks {
 }
 
 impl Interner {
-    /// The id of `text`, new if it is not known.
+    /// Returns the id of `text`, new if it is not known.
     pub fn intern(&mut self, text: &str) -> Str {
         if let Some(known) = self.ids.get_mut(text) {
             known.asked = self.era;
@@ -170,19 +170,19 @@ impl Interner {
         id
     }
 
-    /// The id of `text` if it is known.
+    /// Returns the id of `text` if it is known.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<Str> {
         self.ids.get(text).map(|known| known.id)
     }
 
-    /// The text of an id; empty when that was freed.
+    /// Returns the text of an id; empty if it was freed.
     #[must_use]
     pub fn text(&self, id: Str) -> &str {
         self.texts.get(&id).map_or("", |text| text)
     }
 
-    /// The id of a set of labels.
+    /// Returns the id of a set of labels.
     pub fn intern_labels<'a>(
         &mut self,
         labels: impl Iterator<Item = (&'a String, &'a String)>,
@@ -208,13 +208,13 @@ impl Interner {
     /// The pairs of a label set, sorted by key id.
     ///
     /// # Panics
-    /// When the set was freed: its holder held no lease.
+    /// The set was freed: its holder held no lease.
     #[must_use]
     pub fn labels(&self, id: LabelsId) -> &Arc<[(Str, Str)]> {
         self.labels.get(&id).expect("a label set is leased while somebody holds its id")
     }
 
-    /// Protects what was asked for in this era, or before and is not freed yet.
+    /// Protects entries requested in this era, and older entries not freed yet.
     pub(crate) fn lease(&mut self) -> Lease {
         Lease(Some(Arc::clone(self.current.get_or_insert_with(|| Arc::new(self.era)))))
     }

@@ -1,6 +1,6 @@
-//! Names of labels and resources: what the API takes for one.
+//! Validation of names of labels and resources.
 //!
-//! Input: a text. Output: what is wrong with it, in words. Pure.
+//! Input: a text. Output: the problem, as a sentence. Pure.
 // k8s: staging/src/k8s.io/apimachinery/pkg/api/validate/content/kube.go IsLabelKey
 
 /// Longest name without its prefix.

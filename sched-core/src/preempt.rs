@@ -36,27 +36,27 @@ use crate::snapshot::view::View;
 /// Label of budget steps spent on the search.
 const PURPOSE: &str = "looking for preemption victims";
 
-/// A node that would have room.
+/// A node on which the pod fits after evictions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The node.
     pub row: u32,
     /// Pods to evict, most important first.
     pub victims: Vec<PodId>,
-    /// How many of them violate a budget.
+    /// Number of victims that violate a budget.
     pub violations: usize,
 }
 
 /// Result of the dry run over all potential nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DryRun {
-    /// Why the pod may not preempt at all.
+    /// Reason that the pod may not preempt at all.
     pub ineligible: Option<String>,
-    /// Nodes that other pods may be in the way of.
+    /// Nodes where other pods may be the obstacle.
     pub potential: Vec<u32>,
     /// Nodes where evictions help, in the order in which they were tried.
     pub candidates: Vec<Candidate>,
-    /// Nodes where they do not, and why.
+    /// Nodes where they do not, with the reason.
     pub rejected: Vec<(u32, Status)>,
     /// Nodes that need no victims in the dry run, although a filter rejected them that it does not
     /// repeat.
@@ -88,7 +88,7 @@ pub const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 /// Reason for a node without pods of lower priority.
 pub const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// The dry run from the first potential node. `statuses` are those of the failed decision.
+/// Runs the dry run from the first potential node. `statuses` are those of the failed decision.
 #[must_use]
 pub fn dry_run(
     cluster: &Cluster,
@@ -107,14 +107,14 @@ pub fn dry_run(
 /// lower rank than the given one.
 pub type Without<'a> = dyn Fn(&Cluster, u32, &[PodId], Rank) -> Option<Status> + 'a;
 
-/// How nodes are tried.
+/// Parameters of the dry run.
 #[derive(Clone, Copy)]
 pub struct Trials<'a> {
     /// Disruption budgets.
     pub budgets: &'a [Budget],
     /// The potential node to begin with.
     pub offset: usize,
-    /// Pods for which room is kept, where they are counted: a node has to do without them as well.
+    /// Nominated pods that are counted: a node must keep room for them as well.
     pub expected: &'a [PodId],
     /// Filter of the row plugins.
     pub without: &'a Without<'a>,
@@ -129,7 +129,7 @@ impl std::fmt::Debug for Trials<'_> {
     }
 }
 
-/// How many candidates are enough among so many potential nodes.
+/// Returns the number of sufficient candidates among so many potential nodes.
 // k8s: defaultpreemption/default_preemption.go calculateNumCandidates
 #[must_use]
 pub fn candidates_wanted(profile: &Profile, potential: usize) -> usize {
@@ -138,8 +138,8 @@ pub fn candidates_wanted(profile: &Profile, potential: usize) -> usize {
     share.max(not_negative(profile.preemption_candidates_min)).min(potential)
 }
 
-/// The dry run over the potential nodes, beginning with the `offset`-th, until there are as many
-/// candidates as the profile asks for and one of them violates no budget. Upstream begins at a
+/// Runs the dry run over the potential nodes, starting with the `offset`-th, until there are as
+/// many candidates as the profile asks for and one of them violates no budget. Upstream starts at a
 /// random node, so that clusters larger than the limit do not always evict from the same nodes.
 // k8s: preemption.go DryRunPreemption
 #[must_use]
@@ -236,7 +236,7 @@ impl Fixed {
     }
 }
 
-/// The sentence of a preemption that found no candidate.
+/// Returns the message of a preemption that found no candidate.
 // k8s: preemption.go Preempt: a FitError over the dry run's statuses
 #[must_use]
 pub fn summary(nodes: usize, run: &DryRun) -> String {

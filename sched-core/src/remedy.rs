@@ -22,20 +22,19 @@ use crate::snapshot::Cluster;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "change")]
 pub enum Change {
-    /// Make so much of a resource free, or ask for so much less.
+    /// Free this amount of a resource, or request less.
     #[serde(rename_all = "camelCase")]
     Free {
         /// The resource; CPU in thousandths.
         resource: String,
-        /// How much is missing.
+        /// The missing amount.
         missing: i64,
         /// True if the node is too small even when empty.
         beyond_node: bool,
-        /// How much the pod asks for: less than what is missing on a node that has given away more
-        /// than it has.
+        /// Amount that the pod requests: less than the missing amount if a node is overcommitted.
         asked: i64,
     },
-    /// One pod more must be allowed on the node.
+    /// The node must allow one more pod.
     PodSlot,
     /// Tolerate this taint, or remove it.
     #[serde(rename_all = "camelCase")]
@@ -43,7 +42,7 @@ pub enum Change {
         /// The taint as key=value:effect.
         taint: String,
     },
-    /// The node has to recover from the condition that this taint stands for.
+    /// The node must recover from the condition behind this taint.
     #[serde(rename_all = "camelCase")]
     Recover {
         /// The taint as key=value:effect.
@@ -54,7 +53,7 @@ pub enum Change {
     /// Drop or change the pod's node name.
     #[serde(rename_all = "camelCase")]
     NodeName {
-        /// The name it asks for.
+        /// The name it specifies.
         named: String,
     },
     /// Relax node selector or node affinity, or label the node.
@@ -74,7 +73,7 @@ pub enum Change {
     Spread {
         /// Topology key.
         topology: String,
-        /// Skew there would be; 0 when the node lacks the key.
+        /// Skew with the pod; 0 if the node lacks the key.
         skew: i64,
         /// Skew allowed.
         max_skew: i64,
@@ -91,13 +90,13 @@ pub enum Change {
         /// Missing features.
         missing: Vec<String>,
     },
-    /// Let pods go first for which room is kept on the node.
+    /// Wait until the pods nominated to the node are placed.
     #[serde(rename_all = "camelCase")]
     Wait {
         /// Reasons in addition to them.
         reasons: Vec<String>,
     },
-    /// Something that no single node stands for.
+    /// A change that concerns no single node.
     #[serde(rename_all = "camelCase")]
     Pod {
         /// The change.
@@ -108,9 +107,9 @@ pub enum Change {
 /// The changes for one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Remedy {
-    /// The node; `None` when the pod itself is what has to change.
+    /// The node; `None` if the pod itself has to change.
     pub node: Option<String>,
-    /// All of these are needed.
+    /// All of these changes are needed.
     pub changes: Vec<Change>,
 }
 
@@ -130,14 +129,14 @@ pub fn has_victims(cluster: &Cluster, row: u32, priority: i32) -> bool {
     pods.on_node(row).any(|id| pods.get(id).priority < priority)
 }
 
-/// Changes in words, all of which are needed.
+/// Returns the changes in words; all are needed.
 #[must_use]
 pub fn text_of(changes: &[Change]) -> String {
     changes.iter().map(Change::text).collect::<Vec<_>>().join(", and ")
 }
 
 impl Change {
-    /// The change in words.
+    /// Returns the change in words.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -179,7 +178,7 @@ impl Change {
         }
     }
 
-    /// How much of a burden a kind of change is, and how large this one is.
+    /// Returns the cost class of a change, and its size.
     fn burden(&self, cluster: &Cluster, row: u32) -> (u32, f64) {
         let n = cluster.view().numbers(row);
         match self {
@@ -206,7 +205,7 @@ impl Change {
     }
 }
 
-/// An amount with the unit people use.
+/// Formats an amount with its usual unit.
 #[must_use]
 pub fn amount(resource: &str, value: i64) -> String {
     const UNITS: [(&str, i64); 4] =
@@ -255,7 +254,7 @@ fn of_plugin(plugin: Plugin, reason: &str) -> String {
     }
 }
 
-/// The smallest change over all nodes; `None` when there is no node.
+/// Returns the smallest change over all nodes; `None` if there is no node.
 #[must_use]
 pub fn smallest(
     cluster: &Cluster,
@@ -266,7 +265,7 @@ pub fn smallest(
     nearest(cluster, program, detail, scratch, 1).pop()
 }
 
-/// The changes for the nodes that need least, at most `count`, the smallest first.
+/// Returns the changes for the nodes that need least, at most `count`, the smallest first.
 #[must_use]
 pub fn nearest(
     cluster: &Cluster,
@@ -298,7 +297,7 @@ pub fn nearest(
     found.into_iter().map(remedy).collect()
 }
 
-/// The changes for this node; none where it takes the pod.
+/// Returns the changes for this node; none if it accepts the pod.
 #[must_use]
 pub fn of_row(
     cluster: &Cluster,
@@ -331,7 +330,7 @@ fn changes_of(
     changes
 }
 
-/// Plugins with a column that reject a node.
+/// Returns the column plugins that reject a node.
 fn failing(detail: &Detail, row: u32) -> impl Iterator<Item = Plugin> {
     detail.passing.iter().filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
 }
@@ -460,7 +459,7 @@ fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<C
     }
 }
 
-/// The requirements that the closest term of the pod's affinity finds unmet.
+/// Returns the unmet requirements of the closest term of the pod's affinity.
 fn labels(cluster: &Cluster, program: &Program, row: u32) -> Change {
     let unmet_of = |requirements: &[crate::program::NodeRequirement]| -> Vec<String> {
         let unmet = requirements.iter().filter(|r| !meets(cluster, r, row));

@@ -25,12 +25,12 @@ use crate::snapshot::chunk::CHUNK_ROWS;
 use crate::snapshot::keys::KeyColumn;
 use crate::snapshot::view::View;
 
-/// Groups beyond which the full path is the better one.
+/// Groups beyond which the full path is cheaper.
 const GROUPS_MAX: usize = 1024;
 /// Greatest local score that is counted in buckets.
 const LOCAL_MAX: usize = 1024;
 
-/// Nodes that score alike but for their local part.
+/// Nodes with equal scores except for their local part.
 #[derive(Debug, Default)]
 struct Group {
     taint: i64,
@@ -95,7 +95,7 @@ pub struct Repeat {
 }
 
 impl Repeat {
-    /// Prepares for pods of this program; `None` when only the full path is exact.
+    /// Prepares for pods of this program; `None` if only the full path is exact.
     #[must_use]
     pub fn new(view: &View, program: &Arc<Program>, scratch: &mut Scratch) -> Option<Self> {
         let own = program.affinity.is_some()
@@ -348,7 +348,7 @@ impl Repeat {
         id
     }
 
-    /// The decision, as the full path would take it.
+    /// Returns the decision, equal to that of the full path.
     pub fn decide(&mut self, view: &View) -> Outcome {
         if self.feasible == 0 {
             return Outcome::default();
@@ -464,7 +464,8 @@ fn canonical(view: &View, column: &KeyColumn, value: u32) -> u32 {
     }
 }
 
-/// Rows that pass every filter which a placement of this pod cannot change elsewhere.
+/// Returns the rows that pass every filter whose result elsewhere does not depend on a placement of
+/// this pod.
 fn static_mask(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
     let mut mask = Bits::default();
     mask.copy_from(&view.valid, view.rows);

@@ -20,7 +20,7 @@ pub const DEFAULT_CPU_MILLI: i64 = 100;
 /// Memory that a container without a request counts for in scores.
 pub const DEFAULT_MEM_BYTES: i64 = 200 * 1024 * 1024;
 
-/// A quantity of a pod that cannot be read.
+/// An invalid quantity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}.{resource}")]
 pub struct RequestError {
@@ -77,7 +77,7 @@ impl PodRequests {
     /// Computes all variants.
     ///
     /// # Errors
-    /// When a quantity of the pod cannot be read.
+    /// A quantity of the pod is invalid.
     pub fn of(pod: &Pod) -> Result<Self, RequestError> {
         let plain_options = Options { status: true, pod_level: true, ..Options::default() };
         if says_all(pod) {
@@ -93,10 +93,10 @@ impl PodRequests {
         Self::read(pod, plain_options)
     }
 
-    /// The same of a pod for which devices of its claims take of its node what its status says.
+    /// Like `of`, with the amounts that devices take from the node, by the pod's status.
     ///
     /// # Errors
-    /// When a quantity of the pod cannot be read.
+    /// A quantity of the pod is invalid.
     // k8s: pkg/scheduler/framework/types.go CalculateResource
     pub fn with_devices(pod: &Pod) -> Result<Self, RequestError> {
         let own = Self::of(pod)?;
@@ -191,7 +191,7 @@ impl Resources {
         self.cpu_milli == 0 && self.mem_bytes == 0 && self.eph_bytes == 0 && self.scalars.is_empty()
     }
 
-    /// The amount of one resource as the scores read it.
+    /// Returns the amount of one resource as the scores use it.
     #[must_use]
     pub fn amount(&self, name: &str) -> i64 {
         match name {
@@ -202,7 +202,8 @@ impl Resources {
         }
     }
 
-    /// The amount of an extended resource, if it is named; a pod or node may name very many.
+    /// Returns the amount of an extended resource, if it is listed; a pod or node may list very
+    /// many.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<i64> {
         self.scalar_at(name).map(|at| self.scalars[at].1)
@@ -219,7 +220,7 @@ impl Resources {
             || was.scalars.iter().any(is_less)
     }
 
-    /// Its place among them.
+    /// Returns its index among them.
     pub(crate) fn scalar_at(&self, name: &str) -> Option<usize> {
         self.scalars.binary_search_by(|(other, _)| other.as_str().cmp(name)).ok()
     }
@@ -337,7 +338,7 @@ fn pod_level_effective(pod: &Pod, spec: Amounts) -> Result<Amounts, RequestError
         (status.allocated_resources.as_ref(), "status.allocatedResources"),
     ] {
         let mut amounts = amounts_of(list, || field.to_owned())?;
-        // The status may list more than the pod asks for at its own level; that does not count.
+        // The status may list more than the pod requests at pod level; that does not count.
         amounts.retain(|name, _| spec.contains_key(name));
         raise(&mut effective, &amounts);
     }
@@ -388,7 +389,7 @@ fn container_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestErro
         }
         Ok(amounts)
     };
-    // Of init containers only those that keep running can be resized.
+    // Of init containers only sidecars can be resized.
     sum_of(spec, |container, stays| {
         requests(container, Options { status: options.status && stays, ..options })
     })
@@ -453,7 +454,7 @@ mod tests {
         };
         let container = r#"{"name":"c","resources":{"requests":{"cpu":"1","memory":"1Gi"}}}"#;
         let (pod, all) = of(&format!(r#"{{"containers":[{container}]}}"#));
-        // Sums are rounded, not what is summed.
+        // Sums are rounded, not their parts.
         assert_eq!((all.plain.cpu_milli, all.plain.mem_bytes), (1003, 2 << 30));
         assert_eq!((all.nonzero_cpu_milli, all.nonzero_mem_bytes), (1003, 2 << 30));
         assert_eq!((all.own().cpu_milli, all.own().mem_bytes), (1000, 1 << 30));
@@ -462,7 +463,7 @@ mod tests {
         let level = r#""resources":{"requests":{"cpu":"2"}},"overhead":{"cpu":"1"}"#;
         let (pod, all) = of(&format!(r#"{{"containers":[{{"name":"c"}}],{level}}}"#));
         assert_eq!((all.plain.cpu_milli, all.plain.mem_bytes), (3000, 1 << 30));
-        // No container counts for the usual memory, for devices take some.
+        // No container gets the default memory, because devices take some.
         assert_eq!((all.nonzero_cpu_milli, all.nonzero_mem_bytes), (3000, 1 << 30));
         let wants = |pod_level| Resources::of(&demand(&pod, pod_level).expect("quantities"));
         assert_eq!((wants(true).cpu_milli, wants(false).cpu_milli), (3000, 1003));
@@ -471,7 +472,7 @@ mod tests {
 
     #[test]
     fn requests_for_very_many_resources_are_compared() {
-        // One name after the other with each would take minutes.
+        // A linear search for each name would take minutes.
         let scalars = (0..300_000).map(|at| (format!("x.y/{at:06}"), 1)).collect();
         let was = Resources { scalars, ..Resources::default() };
         let mut is = was.clone();
@@ -512,7 +513,7 @@ mod tests {
         assert_eq!((r.nonzero_cpu_milli, r.nonzero_mem_bytes), (3000, 3));
         assert_eq!((r.plain.amount("cpu"), r.plain.amount("a.b/c")), (3000, 2));
         assert_eq!(r.plain, r.score);
-        // A container that is there beside it takes defaults of its own.
+        // A further container gets defaults of its own.
         let r = requests(&format!(
             r#"{{"containers":[{container}],"initContainers":[
             {{"name":"b","restartPolicy":"Always"}}]}}"#
@@ -556,7 +557,7 @@ mod tests {
 
     #[test]
     fn an_amount_is_found_among_very_many() {
-        // Looked for one after the other it would take minutes.
+        // A linear search for each name would take minutes.
         let scalars = (0..300_000).map(|at| (format!("x.y/{at:06}"), at)).collect();
         let resources = Resources { scalars, ..Resources::default() };
         let found = |(name, amount): &(String, i64)| resources.scalar(name) == Some(*amount);

@@ -31,10 +31,10 @@ pub use self::row::{Rejector, rejector};
 pub use self::sample::{Sample, sample_size};
 pub use self::shape::Handed;
 
-/// Most that a plugin of single nodes adds to a node or takes from it.
+/// Limit of a row plugin's weighted score of a node.
 const SCORE_OF_ROW: i64 = 1 << 30;
 
-/// A plugin that looks at one surviving node at a time: volumes, claims, extenders.
+/// A plugin that evaluates surviving nodes one at a time: volumes, claims, extenders.
 pub trait RowPlugin {
     /// The plugin it stands for.
     fn plugin(&self) -> Plugin;
@@ -46,19 +46,19 @@ pub trait RowPlugin {
     fn is_asked(&self, profile: &Profile) -> bool {
         self.always() || profile.filters(self.plugin())
     }
-    /// Where it comes among the filters; several places where it stands for several.
+    /// Returns its positions among the filters; several if it stands for several plugins.
     fn ranks(&self, profile: &Profile) -> Vec<Rank> {
         vec![profile.filter_rank(self.plugin())]
     }
-    /// Why a node is rejected, if it is.
+    /// Returns the rejection of a node, if any.
     fn filter(&self, view: &View, program: &Program, row: u32) -> Option<Status>;
     /// Returns the reason of the plugin at this one of its ranks.
     fn filter_at(&self, _: Rank, view: &View, program: &Program, row: u32) -> Option<Status> {
         self.filter(view, program, row)
     }
-    /// Called once all filters passed, with the rows that are left and before any is scored.
+    /// Called once after all filters, with the remaining rows and before any is scored.
     fn prepare(&self, _view: &View, _feasible: &Bits) {}
-    /// By what its score is multiplied; zero when it does not score.
+    /// Returns the weight of its score; zero if it does not score.
     fn weight(&self, profile: &Profile) -> i64 {
         profile.weight(self.plugin())
     }
@@ -71,7 +71,7 @@ pub trait RowPlugin {
 pub enum Refusal {
     /// The cycle cannot run.
     Error(String),
-    /// Held back by scheduling gates, or refused by a PreFilter, with this reason.
+    /// Held back by scheduling gates, or rejected by PreFilter, with this reason.
     PreFilter(Plugin, String),
     /// The program is older than the view's selectors (`View::is_current`): compile it again.
     Stale,
@@ -112,7 +112,7 @@ pub struct Detail {
     pub scores: Vec<Option<PluginScores>>,
 }
 
-/// Memory of one decider.
+/// Scratch memory of one decider.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(crate) node: NodeScratch,
@@ -123,8 +123,8 @@ pub struct Scratch {
     pub feasible: Bits,
     /// Rows with the greatest total.
     pub ties: Bits,
-    /// Totals by row, meaningful where feasible: after a decision with details, or once `totals` wrote
-    /// them.
+    /// Totals by row, meaningful where feasible: after a decision with details, or after a call of
+    /// `totals`.
     pub total: Vec<i32>,
     written: bool,
     fit: Vec<u8>,
@@ -189,7 +189,7 @@ pub fn decide_with(
     run(view, program, plugins, scratch, (None, None))
 }
 
-/// As [`decide_with`], over the first nodes of the sample that pass all filters.
+/// Like [`decide_with`], over the first nodes of the sample that pass all filters.
 pub fn decide_sampled(
     view: &View,
     program: &Program,
@@ -318,8 +318,8 @@ fn filter_all(
     scratch.feasible = mask;
 }
 
-/// Every column filter over every node, and the plugins of single nodes in their places among them,
-/// in the order of the profile, so that a node is rejected by the plugin that upstream names.
+/// Runs every column filter over every node, and row plugins at their ranks among them, in the
+/// order of the profile, so that a node is rejected by the plugin that upstream names.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPlugins
 fn filter_in_detail(
     view: &View,
@@ -348,7 +348,7 @@ fn filter_in_detail(
     detail.rejected.sort_by_key(|(row, _)| *row);
 }
 
-/// Takes out the rows that one plugin rejects, a word of them at a time.
+/// Removes the rows that one plugin rejects, a word of them at a time.
 fn reject_rows(
     says: impl Fn(u32) -> Option<Status>,
     mask: &mut Bits,
@@ -385,7 +385,7 @@ fn score_rows(
         for row in feasible.iter() {
             if let Some(score) = plugin.score(view, program, row) {
                 scratch.totals(view, program);
-                // Extenders may say anything.
+                // Extenders may return any score.
                 let score = score.saturating_mul(weight).clamp(-SCORE_OF_ROW, SCORE_OF_ROW);
                 let total = &mut scratch.total[row as usize];
                 *total = total.saturating_add(score as i32);
@@ -444,7 +444,8 @@ fn score_all(
     }
 }
 
-/// Fills the columns of utilisation and balance, and begins the totals with them; the weights.
+/// Fills the columns of utilisation and balance, and starts the totals with them; returns the
+/// weights.
 fn utilisation(view: &View, program: &Program, scratch: &mut Scratch) -> (i32, i32) {
     let profile = &view.profile;
     let weight = |plugin| i32::try_from(profile.weight(plugin)).expect("validated weight");
@@ -501,7 +502,7 @@ fn numbers(view: &View, program: &Program, scratch: &mut Scratch, fit: bool, bal
     }
 }
 
-/// Adds one normalised plugin to the totals; returns what every row gets.
+/// Adds one normalised plugin to the totals; returns the amount of every row.
 pub(crate) fn column(
     view: &View,
     program: &Program,

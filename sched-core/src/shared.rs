@@ -46,18 +46,18 @@ impl Claim {
         self.swap(seen, seen + 1)
     }
 
-    /// Lowers it by one: what was claimed is not going to happen.
+    /// Lowers it by one, because the claimed change is not made.
     pub fn give_back(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Raises it whatever it is: older views of the thing become worthless.
+    /// Raises it whatever its value is: older views become stale.
     pub fn invalidate(&self, by: u64) {
         self.0.fetch_add(by, Ordering::AcqRel);
     }
 
     fn swap(&self, from: u64, to: u64) -> bool {
-        // No data is read under the claim; the order of swaps on one claim is all that matters.
+        // No data is read under the claim; only the order of swaps on one claim matters.
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
@@ -72,7 +72,8 @@ pub const PLACEMENT: u64 = 1;
 pub const REACHING: u64 = 1 << 32;
 
 impl Claim {
-    /// Counts a placement decided when the whole was `seen`; false when it may contradict another.
+    /// Counts a placement decided when the whole was `seen`; returns false if it may contradict
+    /// another.
     pub fn take_whole(&self, seen: u64, reaching: bool) -> bool {
         if reaching {
             return self.swap(seen, seen + PLACEMENT + REACHING);
@@ -89,7 +90,7 @@ impl Claim {
     }
 }
 
-/// State with a published copy: what readers load is replaced as a whole.
+/// State with a published copy, which is replaced as a whole.
 #[derive(Debug)]
 pub struct Published<V>(ArcCell<V>);
 
@@ -153,7 +154,8 @@ impl<S, R> Combiner<S, R> {
         result
     }
 
-    /// Looks at the state, waiting for the seat, and then applies what came meanwhile, as `with`.
+    /// Reads the state, waiting for the seat, and then applies what was enqueued meanwhile, as
+    /// `with`.
     pub fn inspect<T>(
         &self,
         look: impl FnOnce(&S) -> T,

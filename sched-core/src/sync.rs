@@ -1,7 +1,7 @@
-//! The primitives that the shared cluster is made of, in a form that loom can explore.
+//! Synchronization primitives of the shared cluster, in a form that loom can explore.
 //!
-//! Built with `--cfg loom`, atomics and mutexes are loom's, and the cell that holds an epoch is a mutex
-//! around a pointer, which has the same meaning as `arc-swap` to its users. Otherwise they are the real ones.
+//! With `--cfg loom`, atomics and mutexes are loom's, and the cell that holds an epoch is a mutex
+//! around a pointer, which behaves like `arc-swap`. Otherwise they are the real ones.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{

@@ -49,7 +49,7 @@ fn bytes() -> impl Strategy<Value = f64> {
     prop_oneof![Just(0i64), 1..(1i64 << 36), 1..(1i64 << 45)].prop_map(|b| b as f64)
 }
 
-/// Words of a mask: often none or all.
+/// Words of a mask, often all zeros or all ones.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>()]
 }

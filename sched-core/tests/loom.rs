@@ -106,7 +106,7 @@ fn a_delta_from_outside_makes_older_decisions_lose() {
     });
 }
 
-/// Two rows of one domain: pods of kind 0 refuse company of kind 1 in the domain.
+/// Two rows of one domain: pods of kind 0 repel pods of kind 1 in the domain.
 #[derive(Clone, Default)]
 struct Domain {
     lonely: u32,
@@ -175,7 +175,7 @@ fn place(shared: &Shared, (program, spec): &Work) -> bool {
     row.is_some_and(|row| shared.reserve(&view, program, spec, row).is_ok())
 }
 
-/// Of a thread that decides, in words: a cluster does not fit on what loom's threads have.
+/// Stack of a deciding thread, in words: a cluster does not fit on the stack of loom's threads.
 const STACK: usize = 1 << 18;
 
 fn deciding<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {

@@ -81,14 +81,14 @@ fn reject_existing(view: &View, program: &Program, scratch: &mut NodeScratch, ma
     }
 }
 
-/// Where pods are: by value of a key and, where that is known, by row.
+/// Locations of pods: by value of a key and, if known, by row.
 type Places<'a> = (&'a DomainCounts, Option<&'a RowCounts>);
 
 fn place(counter: &Counter, key: KeyId) -> Places<'_> {
     (counter.domain(key), Some(&counter.nodes))
 }
 
-/// Takes out the rows in a domain of `key` with a count in any of these.
+/// Removes the rows in a domain of `key` with a count in any of these.
 fn reject<'a>(
     view: &View,
     key: KeyId,

@@ -30,14 +30,14 @@ pub const COLUMN_FILTERS: [Plugin; 9] = [
     Plugin::NodeDeclaredFeatures,
 ];
 
-/// The same in the order of a profile.
+/// Returns them in the order of a profile.
 pub(crate) fn in_order(profile: &Profile) -> [Plugin; COLUMN_FILTERS.len()] {
     let mut all = COLUMN_FILTERS;
     all.sort_by_key(|plugin| profile.filter_rank(*plugin));
     all
 }
 
-/// Takes from `mask` the rows that one plugin rejects.
+/// Removes from `mask` the rows that one plugin rejects.
 pub(crate) fn apply(
     plugin: Plugin,
     view: &View,

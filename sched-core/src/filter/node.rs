@@ -137,7 +137,7 @@ fn keep(view: &View, r: &NodeRequirement, scratch: &mut NodeScratch, mask: &mut 
     }
 }
 
-/// The same for a key that few nodes carry, or none.
+/// Like `keep`, for a key that few nodes carry, or none.
 fn keep_rare(view: &View, all: &[RareLabel], op: &NodeOp, rows: &mut Bits, mask: &mut Bits) {
     rows.reset(view.rows);
     for label in all {
@@ -228,7 +228,7 @@ pub(crate) fn features(view: &View, program: &Program, mask: &mut Bits) {
     }
 }
 
-/// The request as the kernel takes it, when the columns can be compared with it exactly.
+/// Returns the request for the kernel, if comparing it with the columns is exact.
 fn narrow_request(program: &Program) -> Option<simd::FitRequest> {
     let r = &program.requests.plain;
     let fits = (0..CPU_NARROW_MAX / 2).contains(&r.cpu_milli)

@@ -1,7 +1,7 @@
-//! The rows that node selectors of other objects take: volumes, topologies, capacities.
+//! Rows that match node selectors of other objects: volumes, topologies, capacities.
 //!
-//! Input: terms, of which one has to hold. Output: rows. Owner: pure but for the interner. Bounds: the
-//! terms' own size and a few words a row.
+//! Input: terms, of which one has to match. Output: rows. Owner: pure but for the interner. Bounds:
+//! the terms' own size and a few words a row.
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
@@ -12,8 +12,7 @@ use crate::program::node_terms::{is_empty_term, parse_term};
 use crate::snapshot::Cluster;
 
 impl Cluster {
-    /// The nodes that meet one of the terms. A term that is empty, or that cannot be read, is met by
-    /// none.
+    /// Returns the nodes that match one of the terms. An empty or invalid term matches no node.
     // k8s: component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go NodeSelector.Match
     pub fn rows_matching(&mut self, terms: &[NodeSelectorTerm]) -> Bits {
         let mut found = Bits::default();

@@ -1,7 +1,7 @@
 //! Hard topology spread: counts by domain, their minimum, and the rows that keep the skew.
 //!
 //! Input: view, program, mask. Output: the mask without rows that miss a key or exceed a skew; the
-//! state that explains and the preemption dry run read again.
+//! state that explain and the preemption dry run use again.
 //! Owner: scratch of one decider. Bounds: domains of the constraint's key; nodes with matching pods
 //! only when the pod restricts which nodes count.
 // k8s: pkg/scheduler/framework/plugins/podtopologyspread/filtering.go
@@ -20,11 +20,11 @@ pub(crate) const NO_MINIMUM: i64 = i32::MAX as i64;
 pub struct Domains {
     /// Matching pods by value id, of nodes that count.
     pub counts: Vec<i64>,
-    /// Whether a domain has a node that counts.
+    /// True if a domain has a node that counts.
     pub present: Vec<bool>,
     /// Number of such domains.
     pub size: i64,
-    /// Least count over them, zero when there are fewer than asked for.
+    /// Least count over them, zero if there are fewer than `min_domains`.
     pub least: i64,
 }
 

@@ -16,13 +16,13 @@ use crate::snapshot::view::View;
 /// Kind of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub enum Code {
-    /// Other pods are in the way: preemption may help.
+    /// Because of other pods: preemption may help.
     Unschedulable,
-    /// The node itself is: preemption cannot help.
+    /// Because of the node itself: preemption cannot help.
     UnschedulableAndUnresolvable,
 }
 
-/// Why a node was rejected.
+/// Rejection of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Status {
     /// The rejecting plugin; `None` for a node that was not filtered.
@@ -38,7 +38,7 @@ impl Status {
         Self { plugin: Some(plugin), code, reasons: vec![reason.to_owned()] }
     }
 
-    /// A node outside the names to which node affinity restricts the pod.
+    /// Returns the status of a node outside the names to which node affinity restricts the pod.
     #[must_use]
     pub fn absent() -> Self {
         Self {
@@ -167,7 +167,7 @@ pub(crate) fn spread_status(
     None
 }
 
-/// The three things that pod affinity rejects for, in upstream's order.
+/// The three rules of pod affinity that reject a node, in upstream's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodRule {
     Affinity,

@@ -39,9 +39,10 @@ pub struct PodFacts {
     ports: Vec<HostPort>,
     /// Its required anti-affinity.
     repels: Vec<TermKey>,
-    /// Counters that count its like.
+    /// Counters that count pods of its class.
     counters: Vec<CounterId>,
-    /// Its priority, where room is only kept for it: others above that have the room in any case.
+    /// Its priority, if it is only nominated: pods of higher priority may use the resources in any
+    /// case.
     kept_for: Option<i32>,
     /// Names of the claims and disks that it uses, where these are known.
     volumes: Option<Rc<[String]>>,
@@ -72,7 +73,7 @@ impl PodFacts {
         self.requests == other.requests
     }
 
-    /// The same of one for which room is kept.
+    /// Converts to the facts of a nominated pod.
     #[must_use]
     pub fn kept_for(mut self, priority: i32) -> Self {
         self.kept_for = Some(priority);
@@ -87,11 +88,11 @@ pub struct Changes {
     pub labels: bool,
     /// Its tolerations.
     pub tolerations: bool,
-    /// It has no gates any more.
+    /// Its scheduling gates were removed.
     pub gates: bool,
-    /// It asks for less.
+    /// Its requests became smaller.
     pub requests: bool,
-    /// Claims of devices were made for it.
+    /// ResourceClaims were created for it.
     pub claims: bool,
 }
 
@@ -106,7 +107,7 @@ impl Changes {
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A node came, changed or went.
+    /// A node was added, changed or deleted.
     Node {
         /// As it was.
         old: Option<Rc<NodeSpec>>,
@@ -115,17 +116,18 @@ pub enum Event {
     },
     /// A pod has a node.
     PodAdded(Rc<PodFacts>),
-    /// A pod on a node is another one than before.
+    /// A pod on a node changed.
     PodChanged(Rc<PodFacts>, Rc<PodFacts>),
-    /// A pod on a node is gone, or room is kept for it no longer; the node.
+    /// A pod on a node is gone, or its nomination is; the node.
     PodGone(Rc<PodFacts>, Rc<str>),
-    /// The pod without a node of this identity is another one than before.
+    /// The pending pod of this identity changed.
     Own(Str, Changes),
-    /// A claim came or changed, by namespace and name; upstream's name of the event.
+    /// A PersistentVolumeClaim was added or changed: namespace and name, and upstream's name of the
+    /// event.
     Claim(Rc<str>, &'static str),
-    /// A claim of devices came or changed, the same.
+    /// A ResourceClaim was added or changed, likewise.
     ResourceClaim(Rc<str>, &'static str),
-    /// A group of pods, or a pod of it without a node, came: namespace and name of the group, and
+    /// A pod group, or a pending pod of it, was added: namespace and name of the group, and
     /// upstream's name of the event.
     Group(Rc<str>, &'static str),
     /// Another event: it may help pods rejected by these plugins; the second value is upstream's
@@ -144,8 +146,8 @@ impl Event {
         Some(Self::Node { old, new })
     }
 
-    /// Upstream's name of it, as metrics have it; the first that fits where a node changed in several
-    /// ways.
+    /// Returns upstream's name of it, for metrics; the first that applies if a node changed in
+    /// several ways.
     // k8s: staging/src/k8s.io/kube-scheduler/framework/types.go ClusterEvent.Label
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -220,7 +222,7 @@ impl Event {
     }
 }
 
-/// A pod that was rejected, as hints see it.
+/// A rejected pod, as hints see it.
 #[derive(Clone, Debug)]
 pub struct Rejected {
     /// Its identity.
@@ -231,11 +233,12 @@ pub struct Rejected {
     /// All labels, because a later pod may select by keys that no other pod uses.
     labels: Labels,
     namespace_labels: Labels,
-    /// Keeps what its labels refer to.
+    /// Protects the strings of its labels.
     _lease: Lease,
     /// Topology keys by number, ascending.
     topology: Vec<(KeyId, Str)>,
-    /// The program lacks the counters of pods, because they are not kept: any change of pods may help.
+    /// The program lacks the counters of pods, because they are not kept: any event of pods may
+    /// help.
     is_coarse: bool,
 }
 
@@ -263,7 +266,7 @@ impl Cluster {
         }
     }
 
-    /// The same of a bound pod that is in the tables.
+    /// Returns the facts of a bound pod that is in the tables.
     #[must_use]
     pub fn facts_of(&self, pod: Str) -> Option<PodFacts> {
         let row = self.pods.get(self.pods.find(pod)?);

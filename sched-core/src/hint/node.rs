@@ -40,7 +40,7 @@ pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: P
         Plugin::TaintToleration => {
             tolerates(program, new) && !old.is_some_and(|old| tolerates(program, old))
         }
-        // A node may match through the profile's own affinity alone, which is no reason to skip it.
+        // A node may match by the profile's affinity alone, which is no reason to skip it.
         Plugin::NodeAffinity => {
             let added = program.added.as_ref();
             added.is_none_or(|terms| any(cluster, terms, new))
@@ -55,7 +55,7 @@ pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: P
             let has = |node: &NodeSpec| program.features.iter().all(|f| node.features.contains(f));
             has(new) && !old.is_some_and(has)
         }
-        // Labels say which volumes and devices a node reaches.
+        // Labels decide which volumes and devices a node can reach.
         Plugin::VolumeBinding | Plugin::VolumeZone => old.is_none_or(|o| o.labels != new.labels),
         Plugin::DynamicResources => {
             old.is_none_or(|o| o.labels != new.labels || amounts(o) != amounts(new))
@@ -134,7 +134,7 @@ fn has_more(program: &Program, old: &NodeSpec, new: &NodeSpec) -> bool {
         || (asked.mem_bytes > 0 && is.mem_bytes > was.mem_bytes)
         || (asked.eph_bytes > 0 && is.eph_bytes > was.eph_bytes)
         || scalars.any(|(name, _)| scalar(new, name) > scalar(old, name))
-        // Devices may be there instead.
+        // Devices may offer it instead.
         || !program.delegated.is_empty()
 }
 

@@ -16,12 +16,12 @@ pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
         Plugin::InterPodAffinity => changes.labels,
         Plugin::NodeResourcesFit => changes.requests,
         Plugin::DynamicResources => changes.claims,
-        // What a pod needs of declared features never changes.
+        // The features that a pod requires never change.
         _ => false,
     }
 }
 
-/// Upstream's name of a change of a pod on a node.
+/// Returns upstream's name of a change of a pod on a node.
 // k8s: pkg/scheduler/framework/events.go PodSchedulingPropertiesChange
 pub(super) fn change(old: &PodFacts, new: &PodFacts) -> &'static str {
     if old.counters != new.counters {
@@ -50,7 +50,8 @@ pub(super) fn helps_added(new: &PodFacts, pod: &Rejected, by: Plugin) -> bool {
     }
 }
 
-/// Upstream takes a pod without terms for one that every other meets, so that it hopes too often.
+/// Upstream treats a pod without terms as matched by every other pod, so that it requeues too
+/// often.
 fn attracts(other: &PodFacts, pod: &Rejected) -> bool {
     pod.program.affinity.as_ref().is_some_and(|(counter, _)| counted(other, *counter))
 }
@@ -82,7 +83,7 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
             };
             comes || last || pod.program.anti.iter().any(leaves)
         }
-        // What a pod uses of volumes never changes.
+        // The volumes that a pod uses never change.
         _ => false,
     }
 }

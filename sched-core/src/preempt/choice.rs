@@ -17,23 +17,23 @@ use crate::snapshot::pods::NO_START;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Rule {
-    /// Fewer victims against a disruption budget.
+    /// Fewer victims that violate a disruption budget.
     Budgets,
     /// A lower priority of the most important victim.
     HighestPriority,
     /// A smaller sum of priorities, to each of which 2^31 is added: of victims of about the same priority
     /// fewer have the smaller sum.
     SumOfPriorities,
-    /// Fewer victims: those that more there are have the lowest priority there is.
+    /// Fewer victims: the additional ones have the lowest possible priority.
     NumberOfVictims,
-    /// A later start of the one that started first, of the victims of the highest priority.
+    /// A later start of the victim that started first, among those of the highest priority.
     LatestStart,
-    /// It was tried first, and is as good as the others.
+    /// It was tried first, and all rules tie.
     Order,
 }
 
 impl Rule {
-    /// In words, of the better one.
+    /// Returns the reason in words, for the better candidate.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Rule {
     }
 }
 
-/// Upstream's order of preference, as its rules have it; the lowest is the best.
+/// Keys of upstream's order of preference; the lowest is the best.
 type Merits = (usize, i32, i64, usize, Reverse<i64>);
 
 fn merits(cluster: &Cluster, candidate: &Candidate) -> Merits {
@@ -60,15 +60,15 @@ fn merits(cluster: &Cluster, candidate: &Candidate) -> Merits {
     (candidate.violations, first, sum, candidate.victims.len(), latest)
 }
 
-/// The best candidate: fewest budget violations, lowest highest priority, smallest sum of priorities,
-/// fewest victims, latest start of the most important ones, first.
+/// Returns the best candidate: fewest budget violations, lowest highest priority, smallest sum of
+/// priorities, fewest victims, latest start of the most important ones, first.
 #[must_use]
 pub fn choose(cluster: &Cluster, candidates: &[Candidate]) -> Option<usize> {
     (0..candidates.len()).min_by_key(|at| merits(cluster, &candidates[*at]))
 }
 
-/// The best of the others, and the first rule by which the chosen one comes before it; `None` where it
-/// is the only one.
+/// Returns the second-best candidate, and the first rule that ranks the chosen one above it; `None`
+/// if there is only one.
 #[must_use]
 pub fn decided_by(
     cluster: &Cluster,
@@ -131,7 +131,7 @@ mod tests {
                 };
                 let (better, other) = (candidate(better, "better"), candidate(other, "other"));
                 let all = if is_first { [better, other] } else { [other, better] };
-                // Whichever was tried first, unless nothing else sets them apart.
+                // Whichever was tried first, if no other rule decides.
                 let wanted = usize::from(!is_first && rule != Rule::Order);
                 assert_eq!(choose(&cluster, &all), Some(wanted), "{rule:?}");
                 let found = decided_by(&cluster, &all, wanted);

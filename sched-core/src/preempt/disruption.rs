@@ -25,12 +25,12 @@ pub struct Budget {
     allowed: i64,
     /// Names of pods whose disruption is already being processed, sorted.
     disrupted: Vec<String>,
-    /// Keeps what it refers to.
+    /// Protects the strings of its selector.
     _lease: Lease,
 }
 
 impl Cluster {
-    /// Reads disruption budgets; one whose selector cannot be read protects nothing. Those of one
+    /// Reads disruption budgets; one with an invalid selector protects nothing. Those of one
     /// namespace stay in their order.
     pub fn budgets<'a>(
         &mut self,
@@ -59,7 +59,7 @@ fn budget(budget: &PodDisruptionBudget, interner: &mut Interner) -> Budget {
     }
 }
 
-/// Budgets by the class of the pods that they guard, as far as a search has met them.
+/// Budgets by class of the guarded pods, for classes met in a search.
 pub(super) struct Guards<'a> {
     cluster: &'a Cluster,
     budgets: &'a [Budget],
@@ -76,7 +76,8 @@ impl<'a> Guards<'a> {
         Self { cluster, budgets, spent, of_class: FastMap::default() }
     }
 
-    /// Indexes of the budgets that count the end of a pod, but for those that count it already.
+    /// Returns the indexes of the budgets that count the eviction of a pod, except those that count
+    /// it already.
     pub(super) fn of(&mut self, id: PodId) -> Result<Vec<u32>, Exhausted> {
         let pod = self.cluster.pods.get(id);
         let all = self.of_class(pod.class)?;
@@ -108,7 +109,7 @@ impl<'a> Guards<'a> {
     }
 }
 
-/// How many disruptions budgets still allow, of those that were met.
+/// Remaining disruptions of budgets, for those met so far.
 pub(super) struct Allowances<'a> {
     budgets: &'a [Budget],
     left: HashMap<u32, i64>,

@@ -50,13 +50,13 @@ impl KeySums {
         values.iter().zip(&self.by_value).map(|(value, sums)| sums[*value as usize]).sum()
     }
 
-    /// Values of a row, by key.
+    /// Returns the values of a row, by key.
     pub(super) fn values(&self, view: &View, row: u32) -> Vec<u32> {
         self.keys.iter().map(|key| view.keys.column(*key).value(row)).collect()
     }
 }
 
-/// The least count over the domains of a constraint, and over all but the first domain that has it.
+/// The least count over the domains of a constraint, and over all but the first domain with it.
 #[derive(Clone, Copy, Debug)]
 struct Least {
     value: usize,
@@ -78,7 +78,7 @@ impl Least {
         found
     }
 
-    /// With so many more pods in one domain.
+    /// Returns the least count with `delta` more pods in one domain.
     fn with(self, constraint: &Spread, domains: &Domains, value: usize, delta: i64) -> i64 {
         if domains.size < constraint.min_domains {
             return 0;
@@ -93,7 +93,7 @@ impl Least {
 #[derive(Debug)]
 pub(super) struct Attracted<'a> {
     keys: Vec<(KeyId, &'a DomainCounts)>,
-    /// The pods that match, of the key that most nodes with one of them have.
+    /// Number of matching pods, by the key that covers most of them.
     pub(super) most: i64,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct OfClass {
     pub(super) spread: Rc<[usize]>,
 }
 
-/// Facts of a search, and of pods as far as it has met them.
+/// Facts of a search, and of pods met in it.
 pub(super) struct Stakes<'a> {
     cluster: &'a Cluster,
     program: &'a Program,
@@ -170,7 +170,7 @@ impl<'a> Stakes<'a> {
         for (counter, key) in &self.program.anti {
             let counts = view.counters.get(counter.0).domain(*key);
             self.spent.pay(1 + counts.len() as u64, PURPOSE)?;
-            // One that no pod matches rejects nothing, whatever pods go.
+            // A term without matching pods rejects nothing, whatever the victims.
             if !counts.is_empty() {
                 let at = self.anti.add(view, *key, counts);
                 self.anti_of.entry(counter.0).or_default().push(at);
@@ -236,7 +236,7 @@ impl<'a> Stakes<'a> {
         Ok(found)
     }
 
-    /// How often a port of a pod is one that the program asks for.
+    /// Returns how many ports of a pod are ports that the program requests.
     pub(super) fn ports(&mut self, pod: &PodRow) -> Result<i64, Exhausted> {
         if self.ports.is_empty() {
             return Ok(0);
@@ -275,7 +275,7 @@ impl<'a> Stakes<'a> {
     }
 }
 
-/// Adds up numbers of the same place.
+/// Adds up numbers of the same key.
 fn tally(items: impl Iterator<Item = (usize, i64)>) -> OfKeys {
     let mut sums: FastMap<usize, i64> = FastMap::default();
     items.for_each(|(at, count)| *sums.entry(at).or_default() += count);
@@ -299,7 +299,7 @@ fn attracted<'a>(
 }
 
 impl Attracted<'_> {
-    /// The least number of matching pods in a domain of a row; `None` where it lacks a key.
+    /// Returns the least number of matching pods in a domain of a row; `None` if it lacks a key.
     pub(super) fn least(&self, view: &View, row: u32) -> Option<i64> {
         self.keys.iter().try_fold(i64::MAX, |least, (key, counts)| {
             let value = view.keys.column(*key).value(row);

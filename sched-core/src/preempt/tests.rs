@@ -41,7 +41,7 @@ fn a_dry_run_stops_at_as_many_candidates_as_are_wanted() {
         p["spec"]["priority"] = json!(1000);
         p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1");
     });
-    // percent, at least, first node, what is expected: rows of the candidates
+    // percent, minimum, first node, expected rows of the candidates
     for (percent, least, offset, want) in [
         (10, 100, 60, (60..160).collect::<Vec<u32>>()),
         (50, 100, 60, (60..210).collect()),
@@ -49,7 +49,8 @@ fn a_dry_run_stops_at_as_many_candidates_as_are_wanted() {
         (1, 0, 100, (100..103).collect()),
         (0, 500, 7, (7..300).chain(0..7).collect()),
         (0, 20, 290, (290..300).chain(0..10).collect()),
-        // Enough, but all of them violate the budget: on to the first that does not.
+        // Enough, but all of them violate the budget: the search continues to the first that does
+        // not.
         (0, 20, 10, (10..51).collect()),
     ] {
         let mut cluster = cluster.clone();
@@ -130,7 +131,7 @@ fn search(cluster: &mut Cluster, pod: &Pod, budgets: &[Budget], work: u64) -> Dr
     dry_run_from(cluster, pod, &program, &statuses, &trials, &mut scratch)
 }
 
-/// Nodes with pods of low priority that take all of their CPU together; each pod has a label of its own.
+/// Nodes whose CPU is used up by pods of low priority; each pod has a label of its own.
 fn crowded(nodes: usize, pods: usize) -> Cluster {
     let mut cluster = Cluster::new(Profile::default());
     for at in 0..nodes {
@@ -171,7 +172,7 @@ fn search_pays_for_terms_once_and_for_pods_once_a_node() {
     let (nodes, pods, terms) = (20, 50, 2_000);
     let mut cluster = crowded(nodes, pods);
     let pod = repelling(terms);
-    // A class is met on each node; its pod is changed up to three times and asked once.
+    // Each node meets each class; its pod is changed up to three times and checked once.
     let enough = (40 * (terms + nodes * pods) + 64 * nodes * pods) as u64;
     let run = search(&mut cluster, &pod, &[], enough);
     assert_eq!(run.ineligible, None, "{} units were not enough", enough);
@@ -262,7 +263,8 @@ impl Dice {
     }
 }
 
-/// The victims on a node, found by removing the pods and deciding again; `None` where that is no use.
+/// Returns the victims on a node, found by removing the pods and deciding again; `None` if that
+/// does not help.
 fn victims_by_removal(cluster: &Cluster, pod: &Pod, row: u32) -> Option<Vec<PodId>> {
     let mut cluster = cluster.clone();
     let fits = |cluster: &mut Cluster| {

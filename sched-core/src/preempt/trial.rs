@@ -1,8 +1,8 @@
-//! One node with some of its pods taken away, and put back as long as the pod still fits beside them.
+//! Dry run on one node: removes pods, and restores each one with which the pod still fits.
 //!
-//! Input: a row, what the search knows of pods. Output: the victims, or why none help. Owner: one trial.
-//! Bounds: the pods on the node, each changed twice and asked once; a change and a question cost the
-//! constraints that the pod touches, not all that there are.
+//! Input: a row, the facts of the search. Output: the victims, or the reason that none help. Owner:
+//! one trial. Bounds: the pods on the node, each changed twice and checked once; a change or check
+//! costs the constraints that the pod touches, not all constraints.
 
 use std::cmp::Reverse;
 
@@ -21,11 +21,11 @@ use crate::snapshot::chunk::Numbers;
 use crate::snapshot::pods::PodId;
 use crate::snapshot::view::View;
 
-/// Why a node is no candidate.
+/// Reason why a node is no candidate.
 pub(super) enum Stop {
     /// Evictions do not help there.
     Rejected(Status),
-    /// The search is over.
+    /// The attempt has spent its budget.
     Exhausted(Exhausted),
 }
 
@@ -44,21 +44,21 @@ pub(super) struct Search<'a> {
     pub(super) spread: &'a HardSpread,
 }
 
-/// Sums over the pods that are there now, of what rejects the pod.
+/// Sums over the pods that remain, of constraints that reject the pod.
 #[derive(Debug, Default)]
 struct Left {
     anti: i64,
     existing: i64,
     ports: i64,
-    /// Pods that meet the affinity, of those that were taken away.
+    /// Removed pods that meet the affinity.
     attracting_gone: i64,
-    /// By hard constraint: the pods that it counts, less those that were there at first.
+    /// By hard constraint: the change of its counted pods.
     spread: Vec<i64>,
-    /// By extended resource: what was freed.
+    /// By extended resource: the freed amount.
     scalars: Vec<i64>,
 }
 
-/// One node with some of its pods taken away.
+/// One node with some of its pods removed.
 pub(super) struct Trial<'a, 's> {
     search: &'s Search<'a>,
     stakes: &'s mut Stakes<'a>,
@@ -160,7 +160,7 @@ impl<'a, 's> Trial<'a, 's> {
                 violations += usize::from(violates);
             }
         }
-        // Of equals, those behind a budget stay first.
+        // Of equal pods, those guarded by a budget stay first.
         victims.sort_by_key(|id| (Reverse(pods.get(*id).priority), pods.get(*id).start_ns));
         Ok(Candidate { row: self.row, victims, violations })
     }
@@ -175,7 +175,7 @@ impl<'a, 's> Trial<'a, 's> {
         let mut allowances = Allowances::of(self.search.trials.budgets);
         let (mut violating, mut others) = (Vec::new(), Vec::new());
         for id in lower {
-            // Each budget is charged, also behind one that is violated.
+            // Each budget is charged, even after another one is violated.
             let violated = guards.of(*id)?.into_iter().filter(|at| allowances.take(*at)).count();
             let list = if violated > 0 { &mut violating } else { &mut others };
             list.push(*id);
@@ -183,7 +183,7 @@ impl<'a, 's> Trial<'a, 's> {
         Ok((violating, others))
     }
 
-    /// Takes a pod away (-1) or puts it back (1).
+    /// Removes a pod (-1) or restores it (1).
     fn change(&mut self, id: PodId, delta: i64) -> Result<(), Exhausted> {
         let cluster = self.search.cluster;
         let plain = &cluster.pod_requests(id).plain;
@@ -225,7 +225,8 @@ impl<'a, 's> Trial<'a, 's> {
         Ok(())
     }
 
-    /// Why the pod does not fit the node as it is now, beside the expected pods or without them.
+    /// Returns why the pod does not fit the node in its current state, with the expected pods or
+    /// without them.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
     fn rejection(&mut self) -> Result<Option<Status>, Exhausted> {
         let beside = self.rejection_now()?;
@@ -243,7 +244,7 @@ impl<'a, 's> Trial<'a, 's> {
         Ok(alone)
     }
 
-    /// The first rejection: of a column, or of a plugin of single nodes that comes before it.
+    /// Returns the first rejection: by a column, or by a row plugin of lower rank.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPlugins
     fn rejection_now(&self) -> Result<Option<Status>, Exhausted> {
         let Search { cluster, trials, fixed, .. } = *self.search;
@@ -258,7 +259,7 @@ impl<'a, 's> Trial<'a, 's> {
         Ok(of_rows.or_else(|| of_column.map(|(_, status)| status)))
     }
 
-    /// Why one column filter does not let the pod pass.
+    /// Returns the rejection by one column filter.
     fn rejection_of(&self, plugin: Plugin, passing: Option<&Bits>) -> Option<Status> {
         let Search { cluster, program, fixed, spread, .. } = *self.search;
         let text = |id| cluster.text(id).to_owned();
@@ -286,7 +287,7 @@ impl<'a, 's> Trial<'a, 's> {
     // k8s: interpodaffinity/filtering.go Filter
     fn pod_rule(&self) -> Option<PodRule> {
         if let Some(attracted) = &self.stakes.attracted {
-            // A pod that meets its own affinity may be the first where no pod is left that does.
+            // A pod that meets its own affinity may be the first one if no other pod meets it.
             let gone = self.left.attracting_gone;
             let first = self.search.program.affinity_self && attracted.most <= gone;
             if self.attracting.is_none_or(|least| least <= gone && !first) {

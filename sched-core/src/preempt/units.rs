@@ -24,7 +24,7 @@ pub enum Membership {
     Whole(usize, i32),
 }
 
-/// Pods that go together.
+/// Pods that are evicted together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Their identities.

@@ -43,7 +43,7 @@ const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
 /// Label of budget steps spent on compiling.
 const PURPOSE: &str = "compiling the terms of the pod";
 
-/// Compiles a pod that asks for this, whatever was compiled before.
+/// Compiles a pod with these requests, regardless of earlier programs.
 pub(super) fn compile(
     cluster: &mut Cluster,
     pod: &Pod,
@@ -172,8 +172,8 @@ impl<'a> Compiler<'a> {
         required.map(|r| self.node_terms(&r.node_selector_terms))
     }
 
-    /// The pod's class, with all that selectors ask for: those of its own terms as well, which
-    /// become known when it is placed.
+    /// Returns the pod's class, with all labels that selectors mention, including those of its own
+    /// terms, which become known when it is placed.
     fn class(&mut self) -> Result<u32, ObjectError> {
         for term in existing_terms(self.pod, self.namespace, self.interner())? {
             self.cluster.mention(&term.selector);
@@ -182,7 +182,7 @@ impl<'a> Compiler<'a> {
         Ok(self.cluster.class_of(self.namespace, shared, &own))
     }
 
-    /// The taint of cordoned nodes.
+    /// Returns the taint of cordoned nodes.
     fn unschedulable(&mut self) -> Taint {
         let [key, value] = [TAINT_UNSCHEDULABLE, ""].map(|text| self.interner().intern(text));
         Taint { key, value, number: None, effect: Effect::NoSchedule }
@@ -229,7 +229,7 @@ impl<'a> Compiler<'a> {
         selector.into_iter().flatten().map(require).collect()
     }
 
-    /// Terms that can match; empty ones and ones that cannot be parsed never do.
+    /// Compiles the terms that can match; empty and invalid ones never do.
     fn node_terms(&mut self, terms: &[NodeSelectorTerm]) -> NodeTerms {
         terms
             .iter()
@@ -238,7 +238,7 @@ impl<'a> Compiler<'a> {
             .collect()
     }
 
-    /// The names to which terms restrict the nodes, if every term does.
+    /// Returns the names to which terms restrict the nodes, if every term does.
     // k8s: nodeaffinity/node_affinity.go PreFilter
     fn subset(&mut self, terms: &[NodeSelectorTerm]) -> Option<Box<[Str]>> {
         if terms.is_empty() || !self.profile.filters(Plugin::NodeAffinity) {
@@ -303,7 +303,7 @@ impl<'a> Compiler<'a> {
         names.map(|(name, _)| self.cluster.interner.intern(name)).collect()
     }
 
-    /// Extended resources that device classes offer, and the others.
+    /// Splits extended resources into those that device classes offer, and the others.
     fn scalars(&mut self, requests: &PodRequests) -> (Amounts, Amounts) {
         let ignored = |name: &str| {
             let group = name.split_once('/').map(|(group, _)| group);
@@ -523,7 +523,7 @@ impl<'a> Compiler<'a> {
             terms.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
         let terms = terms.into_iter().flatten().map(|t| self.term_counter(t));
         let mut terms = terms.collect::<Result<Vec<_>, _>>()?;
-        // The order means nothing; terms of one key are evaluated together.
+        // The order does not matter; terms of one key are evaluated together.
         terms.sort_unstable_by_key(|(counter, key)| (*key, *counter));
         terms.dedup();
         Ok(terms.into())

@@ -19,7 +19,7 @@ const PARTS_MAX: usize = 512;
 /// Bytes that a term takes up while the pod is decided.
 const TERM_BYTES: usize = 640;
 
-/// How much a pod says.
+/// Size of a pod's spec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PodCost {
     /// Terms of pod affinity and spread constraints: each may need a counter.
@@ -133,7 +133,7 @@ impl PodCost {
         (counted + namespaced + self.words * 4 + required + tolerations + self.rest * 8) as u64
     }
 
-    /// Bytes that it takes up meanwhile, beyond what a small pod does.
+    /// Returns the bytes used meanwhile, beyond those of a small pod.
     pub(super) fn bytes(&self, cluster: &Cluster) -> u64 {
         let namespaces = self.namespaced * cluster.namespaces.len() * size_of::<u32>();
         // A term of a pod on a node is kept with each class that it selects.

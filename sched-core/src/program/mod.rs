@@ -27,7 +27,7 @@ pub(crate) enum TolerationOp {
     Above(i64),
     /// The taint's value is a number below this one.
     Below(i64),
-    /// An operator that is unknown or switched off, or compares with no number: tolerates nothing.
+    /// An unknown or disabled operator, or one without a number to compare with: tolerates nothing.
     Never,
 }
 
@@ -83,7 +83,7 @@ pub enum NodeOp {
 /// A requirement on a node's label, or on its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeRequirement {
-    /// Label key; `None` asks for the node's name.
+    /// Label key; `None` for the node's name.
     pub key: Option<Str>,
     /// The operator.
     pub op: NodeOp,
@@ -133,11 +133,11 @@ pub struct Spread {
 pub struct Program {
     /// Class of namespace and labels.
     pub class: u32,
-    /// Why no cycle can run, as upstream reports it; found before filters.
+    /// Error that ends the cycle before filters, in upstream's words.
     pub error: Option<String>,
     /// Scheduling gates that hold the pod back.
     pub gates: Box<[String]>,
-    /// The node it names.
+    /// The node it specifies.
     pub node_name: Option<Str>,
     /// Tolerations.
     pub tolerations: Box<[Toleration]>,
@@ -149,20 +149,21 @@ pub struct Program {
     pub required: Option<NodeTerms>,
     /// Required affinity of the profile.
     pub added: Option<NodeTerms>,
-    /// Names to which required affinity restricts the nodes, where the profile filters by it; empty
+    /// Names to which required affinity restricts the nodes, if the profile filters by it; empty
     /// means a conflict.
     pub subset: Option<Box<[Str]>>,
     /// Preferred node affinity with weights; `None` when there is none at all.
     pub preferred: Option<WeightedTerms>,
-    /// Why preferred affinity cannot be scored.
+    /// Error of preferred affinity, which cannot be scored then.
     pub preferred_error: Option<String>,
     /// Host ports.
     pub ports: Box<[HostPort]>,
     /// Requests.
     pub requests: PodRequests,
-    /// Extended resources that the filter looks at, sorted by name.
+    /// Extended resources that the filter checks, sorted by name.
     pub scalars: Box<[(Str, i64)]>,
-    /// The same of those that device classes offer: nodes that offer none themselves need not have it.
+    /// Extended resources that device classes offer: nodes that do not list them may have devices
+    /// instead.
     pub delegated: Box<[(Str, i64)]>,
     /// Names of `requests.plain.scalars`, in its order.
     pub scalar_ids: Box<[Str]>,
@@ -184,20 +185,20 @@ pub struct Program {
     pub anti: Box<[(CounterId, KeyId)]>,
     /// Preferred pod affinity (positive) and anti-affinity (negative).
     pub preferred_pods: Box<[Pull]>,
-    /// Once placed, the pod acts on others by affinity terms of its own.
+    /// Once placed, the pod affects other pods by its affinity terms.
     pub carries_terms: bool,
     /// Features the node must declare.
     pub features: Box<[Str]>,
     /// Its counters are freed with it.
     pub(crate) is_passing: bool,
-    /// As `View::own_keys_version` when it was compiled.
+    /// `View::own_keys_version` at compile time.
     pub(crate) own_keys_version: u32,
-    /// Keeps the strings that it refers to.
+    /// Protects the strings that it refers to.
     pub(crate) lease: Lease,
 }
 
 impl Program {
-    /// The same as far as it does without counters of pods.
+    /// Returns a copy without counters of pods.
     pub(crate) fn without_counters(&self) -> Self {
         Self {
             spread_hard: Box::default(),

@@ -1,4 +1,4 @@
-//! Node selector terms: parsing with upstream's checks and its words for what is wrong.
+//! Node selector terms: parsing with upstream's checks and error messages.
 //!
 //! Input: a term of required or preferred node affinity. Output: requirements, or error texts.
 //! Owner: pure but for the interner. Bounds: the term's own size.

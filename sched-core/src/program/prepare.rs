@@ -1,7 +1,7 @@
-//! From an API pod to what decides and counts it: by its template where there is one.
+//! Turns an API pod into a program and a row, by its template if there is one.
 //!
-//! Input: a pod. Output: its program, its row, or both for the price of one look. Owner: the writer of
-//! the cluster. Bounds: without a template as much as the compiler and the reader cost.
+//! Input: a pod. Output: its program, its row, or both with one lookup. Owner: the writer of the
+//! cluster. Bounds: without a template the cost of compiling and parsing.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ impl Cluster {
     /// Compiles a pod. Equal pods share one program.
     ///
     /// # Errors
-    /// When a quantity or a selector of the pod cannot be read.
+    /// A quantity or a selector of the pod is invalid.
     pub fn compile(&mut self, pod: &Pod) -> Result<Arc<Program>, DeltaError> {
         self.compile_within(pod, &AttemptBudget::unlimited())
     }
 
-    /// As [`Cluster::compile`], paid for by an attempt.
+    /// Like [`Cluster::compile`], charged to an attempt.
     ///
     /// # Errors
-    /// As of [`Cluster::compile`], and when the attempt has exceeded a limit.
+    /// As of [`Cluster::compile`], and if the attempt has exceeded a limit.
     pub fn compile_within(
         &mut self,
         pod: &Pod,
@@ -50,10 +50,10 @@ impl Cluster {
         Ok(program)
     }
 
-    /// Reads a pod once, to be placed any number of times.
+    /// Parses a pod once, to be placed any number of times.
     ///
     /// # Errors
-    /// When the pod cannot be read.
+    /// The pod is invalid.
     pub fn read_pod(&mut self, pod: &Pod) -> Result<PodSpec, DeltaError> {
         self.sweep_if_due();
         let print = self.print(pod);
@@ -65,7 +65,7 @@ impl Cluster {
         Ok(spec)
     }
 
-    /// Compiles a pod and reads it.
+    /// Compiles a pod and parses it.
     ///
     /// # Errors
     /// As `compile` and `read_pod`.
@@ -115,12 +115,12 @@ impl Cluster {
         Ok(spec)
     }
 
-    /// Keeps what a pod was read as for those that are like it.
+    /// Keeps the parsed pod and its program as a template.
     fn keep(&mut self, pod: &Pod, spec: &PodSpec, program: Option<&Arc<Program>>) {
         if PodCost::of(pod).is_heavy() {
             return;
         }
-        // What is asked for may just have become more.
+        // Selectors may just have mentioned further labels.
         let Some(print) = self.print(pod) else { return };
         let program =
             program.filter(|p| !is_named(pod) && !p.is_passing).map(|p| (&self.view.profile, p));
@@ -128,13 +128,13 @@ impl Cluster {
         self.templates.keep(print, pod, (workloads, spec), program);
     }
 
-    /// Labels of single pods that counters, terms or workloads ask for.
+    /// Returns the own labels that counters, terms or workloads mention.
     fn own_asked(&self) -> template::Asked {
         std::array::from_fn(|at| self.own_keys[at].1 || self.owners.own_asked[at])
     }
 }
 
-/// A program says on which node its pod is already, a template does not.
+/// Returns true if the pod has a node name already, which a template must not have.
 fn is_named(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref().is_some_and(|n| !n.is_empty()))
 }

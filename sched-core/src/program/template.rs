@@ -25,23 +25,23 @@ use crate::intern::{FastHasher, FastMap};
 use crate::snapshot::objects::{OWN_KEYS, PodSpec, own_key};
 use crate::snapshot::workloads::Owners;
 
-/// Templates that are kept; a few hundred bytes to some tens of kilobytes each.
+/// Limit of templates; a few hundred bytes to some tens of kilobytes each.
 const TEMPLATES_MAX: usize = 4096;
 
 /// Own labels of pods that some selector mentions, by position in `OWN_KEYS`.
 pub(crate) type Asked = [bool; OWN_KEYS.len()];
 
-/// All templates, by a hash of some of their fields; of two that share it the later one stays.
+/// All templates, by a hash of some of their fields; on a collision the later one stays.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Templates {
     by_print: FastMap<u64, Template>,
 }
 
-/// Pods that are equal in all that programs and rows are made of.
+/// Pods that are equal in all inputs of programs and rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     like: Like,
-    /// When a workload of the namespace changed last.
+    /// Time of the last change of a workload in the namespace.
     workloads: u64,
     /// The parsed pod, without its identity.
     pub(crate) spec: PodSpec,
@@ -50,7 +50,7 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// The program by a profile.
+    /// Returns the program for a profile.
     pub(crate) fn program(&self, profile: &Arc<Profile>) -> Option<&Arc<Program>> {
         let (by, program) = self.program.as_ref()?;
         Arc::ptr_eq(by, profile).then_some(program)
@@ -71,7 +71,7 @@ impl Templates {
         (current && found.like.is(pod, asked)).then_some(found)
     }
 
-    /// Keeps what a pod was read as.
+    /// Keeps a parsed pod.
     pub(crate) fn keep(
         &mut self,
         print: u64,
@@ -93,7 +93,7 @@ impl Templates {
     }
 }
 
-/// The fields that programs and rows are made of, but for those that a row takes from each pod.
+/// Fields that determine programs and rows, except those that a row takes from each pod.
 #[derive(Clone, Debug)]
 struct Like {
     namespace: Option<String>,

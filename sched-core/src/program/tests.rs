@@ -1,4 +1,4 @@
-//! Pods read by a template are what they are when read alone.
+//! Pods parsed by a template equal pods parsed alone.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, from_value, json};
 
 use crate::{Cluster, Profile};
 
-/// A pod of which every field that a template compares is set.
+/// A pod with a value in every field that a template compares.
 fn rich() -> Value {
     json!({
         "metadata": {"name": "p", "uid": "u", "namespace": "d",
@@ -64,7 +64,7 @@ fn read(value: &Value) -> Pod {
     from_value(value.clone()).expect("a pod")
 }
 
-/// Prepares a pod, then again as if nothing was known of any.
+/// Prepares a pod, then again with empty templates.
 fn assert_as_if_alone(cluster: &mut Cluster, pod: &Pod, what: &str) {
     let (program, spec) = cluster.prepare(pod).expect(what);
     assert!(Arc::ptr_eq(&program, &cluster.compile(pod).expect(what)), "{what}");
@@ -119,7 +119,7 @@ fn templates_follow_what_compiling_looks_at() {
     };
     let mut cluster = Cluster::new(Profile::default());
     let mut last = None;
-    // A service, one that selects a single pod of a workload, a namespace, a replica set; each gone again.
+    // A service, a selector of a single pod, a namespace, a replica set; each is removed again.
     let service = |selector: Value| {
         from_value(
             json!({"metadata": {"name": "s", "namespace": "d"}, "spec": {"selector": selector}}),

@@ -1,6 +1,6 @@
-//! Taints and labels that no user of a pod can do anything about with the pod.
+//! Taints and labels that a change of the pod cannot overcome.
 //!
-//! Input: a taint or a requirement in words. Output: what has to happen instead. Pure.
+//! Input: a taint or a requirement in words. Output: what must happen instead. Pure.
 
 /// Returns what must happen to a node before its taint is removed, because a pod that tolerates it
 /// could not run there.

@@ -19,10 +19,10 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// Of a pod as it was written.
+    /// Returns the declared resources of a pod.
     ///
     /// # Errors
-    /// When a quantity of the pod cannot be read.
+    /// A quantity of the pod is invalid.
     pub fn of(pod: &Pod) -> Result<Self, RequestError> {
         let overhead = pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref());
         let overhead = amounts_of(overhead, || "spec.overhead".to_owned())?;
@@ -41,7 +41,7 @@ impl Declared {
 type List =
     std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
 
-/// One of the two, of the containers, then of the pod's own level.
+/// Sums up requests or limits, of the containers, then at pod level.
 fn summed(
     pod: &Pod,
     name: &str,

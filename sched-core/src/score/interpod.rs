@@ -16,7 +16,7 @@ use crate::snapshot::keys::{KeyId, Values};
 use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
-/// Scratch: what each topology key gives by value id.
+/// Scratch: scores of each topology key by value id.
 #[derive(Debug, Default)]
 pub struct PodScore {
     tables: Vec<(KeyId, Vec<f64>)>,
@@ -28,9 +28,9 @@ pub struct PodScore {
 /// Pods that give a score.
 #[derive(Clone, Copy, Debug)]
 enum Of {
-    /// Those that the pod prefers.
+    /// Pods that the pod prefers.
     Counter(CounterId),
-    /// Those with a term that selects the pod.
+    /// Pods with a term that selects the pod.
     Term(TermId),
 }
 
@@ -42,11 +42,11 @@ struct Pull<'a> {
     weight: i64,
     /// By value id of the key.
     domains: &'a DomainCounts,
-    /// By row, where that is known.
+    /// By row, if known.
     nodes: Option<&'a RowCounts>,
 }
 
-/// Pods that give the pod's nodes a score.
+/// Returns the pods that contribute to scores.
 fn pulls<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item = Pull<'a>> {
     let profile = &view.profile;
     let off = profile.ignore_preferred_terms_of_existing_pods && program.preferred_pods.is_empty();
@@ -70,7 +70,7 @@ fn pulls<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item = Pull<
     own.chain(terms).filter(move |_| !off)
 }
 
-/// Adds to each row what its value gives.
+/// Adds to each row the score of its value.
 pub(super) fn gather(values: &Values, table: &[f64], column: &mut [f64]) {
     match values {
         Values::Narrow(values) => {
@@ -138,7 +138,7 @@ impl PodScore {
         Found::Parts { whole: true }
     }
 
-    /// The pods that are counted by row.
+    /// Returns the pods that are counted by row.
     pub(crate) fn counts<'a>(&self, view: &'a View) -> &'a RowCounts {
         match self.by_row.expect("scores by count are of somebody") {
             Of::Counter(id) => &view.counters.get(id.0).nodes,

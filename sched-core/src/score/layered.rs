@@ -19,9 +19,9 @@ use crate::snapshot::view::View;
 /// A plugin's scores as parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It takes no part in the score.
+    /// It does not score.
     Skip,
-    /// The parts are filled; `whole` when every feasible row is in one of them.
+    /// The parts are filled.
     Parts {
         /// Every feasible row is in a part.
         whole: bool,
@@ -30,7 +30,7 @@ pub(crate) enum Found {
     TooMany,
 }
 
-/// Plugins that speak in parts: those of `COLUMNS`, and the images.
+/// Plugins that score in parts: those of `COLUMNS`, and images.
 const PLUGINS_MAX: usize = COLUMNS.len() + 1;
 
 /// Scratch of the layered score.
@@ -167,7 +167,7 @@ fn images(
 }
 
 impl Layered {
-    /// Everything that is added up beside `base`.
+    /// Returns everything that is added to `base`.
     fn sums<'a>(
         &'a self,
         view: &'a View,

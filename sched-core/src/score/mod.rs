@@ -1,5 +1,5 @@
-//! Scores: each plugin fills a column of raw scores over the feasible rows and says how to
-//! normalise it.
+//! Scores: each plugin fills a column of raw scores over the feasible rows, and selects their
+//! normalisation.
 //!
 //! Input: view, program, the feasible rows. Output: raw columns as exact integers in f64.
 //! Owner: pure functions over scratch memory. Bounds: the rows of the table; terms of the pod.
@@ -17,7 +17,7 @@ use crate::simd;
 /// Content of a plugin's raw column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Raw {
-    /// PreScore skipped the plugin: it takes no part.
+    /// PreScore skipped the plugin: it does not score.
     Skip,
     /// Every row has this score.
     Same(i64),
@@ -25,7 +25,7 @@ pub enum Raw {
     Column,
 }
 
-/// How a raw column becomes 0..=100.
+/// Normalisation of a raw column to 0..=100.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Normalise {
     /// 100 * s / max.
@@ -60,7 +60,8 @@ pub(crate) fn normalise(column: &mut [f64], how: Normalise, words: &[u64]) {
     }
 }
 
-/// Normalises and adds to the totals in one pass; returns what every row gets beside.
+/// Normalises and adds to the totals in one pass; returns the amount that every row gets in
+/// addition.
 pub(crate) fn add_normalised(
     column: &[f64],
     how: Normalise,
@@ -94,7 +95,7 @@ pub(crate) fn add_normalised(
     }
 }
 
-/// As [`normalise_one`], of integers in doubles: exact below 2^53, and no integer is divided.
+/// Like [`normalise_one`], for integers in doubles: exact below 2^53, without integer division.
 #[inline]
 pub(crate) fn normalise_exact(s: f64, how: Normalise, min: f64, max: f64) -> i64 {
     match how {

@@ -106,7 +106,7 @@ pub(crate) fn affinity_parts(
     Found::Parts { whole: true }
 }
 
-/// The pod's images that nodes have, each with what it counts on such a node.
+/// Returns the pod's images that nodes have, each with its size for the score.
 fn image_sizes<'a>(
     view: &'a View,
     program: &'a Program,
@@ -134,7 +134,7 @@ pub(crate) fn image_parts(
     parts: &mut Parts,
 ) -> Found {
     let images = image_sizes(view, program);
-    // All of them together stay below what scores at all.
+    // All of them together stay below the threshold.
     if images.clone().map(|(size, _)| size).sum::<i64>() <= IMAGE_BYTES_MIN {
         return Found::Skip;
     }
@@ -158,7 +158,7 @@ pub(crate) fn images(
 ) {
     found.clear();
     let images = image_sizes(view, program);
-    // All of them together stay below what scores at all.
+    // All of them together stay below the threshold.
     if images.clone().map(|(size, _)| size).sum::<i64>() <= IMAGE_BYTES_MIN {
         return;
     }

@@ -1,4 +1,4 @@
-//! Rows by raw score, as a few bitsets: what most plugins say fits in a handful of distinct scores.
+//! Rows by raw score, as a few bitsets: most plugins give only a few distinct scores.
 //!
 //! Input: the rows that take part, then sets of rows with what each adds. Output: for each distinct
 //! sum the rows that have it; where a score also depends on how many pods a node has, a table of
@@ -25,7 +25,7 @@ pub(crate) const PARTS_MAX: usize = LAYERS_MAX;
 struct Part {
     raw: f64,
     weighted: i32,
-    /// Where the scores of its counts begin in the table, less the least count; wraps.
+    /// Start of the scores of its counts in the table, less the least count; wraps.
     offset: u16,
     rows: Bits,
 }
@@ -38,7 +38,7 @@ struct Table {
     len: usize,
     raws: [f64; TABLE],
     weighted: [i16; TABLE],
-    /// The counts as planes, where they were not.
+    /// Counts as planes, if they were sparse.
     planes: Planes,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Begins with these rows at zero.
+    /// Starts with these rows at zero.
     pub(crate) fn begin(&mut self, rows: &Bits, row_count: usize) {
         self.live = 0;
         self.table.live = false;
@@ -78,7 +78,7 @@ impl Parts {
         &mut part.rows
     }
 
-    /// Adds `amount` to the rows in `mask`; false when that makes too many parts.
+    /// Adds `amount` to the rows in `mask`; returns false if that makes too many parts.
     #[must_use]
     pub(crate) fn add(&mut self, mask: &Bits, amount: f64) -> bool {
         amount == 0.0 || self.split(mask, amount)
@@ -90,7 +90,7 @@ impl Parts {
         self.split_first(self.live, mask, amount)
     }
 
-    /// As `split`, among the first so many parts.
+    /// Like `split`, among the first `parts` parts.
     fn split_first(&mut self, parts: usize, mask: &Bits, amount: f64) -> bool {
         for at in 0..parts {
             if !self.parts[at].rows.intersects(mask) {
@@ -121,24 +121,25 @@ impl Parts {
         fits
     }
 
-    /// Adds to each row what its value of a key gives; false also for a key with many values.
+    /// Adds to each row the score of its value of a key; returns false also for a key with many
+    /// values.
     #[must_use]
     pub(crate) fn add_table(&mut self, column: &KeyColumn, table: &[f64]) -> bool {
         let gains = column.rows.iter().zip(table).skip(1).filter(|(_, gain)| **gain != 0.0);
-        // No row has two values: what was split off by one has none of the others.
+        // No row has two values: parts split off by one value have none of the others.
         let parts = self.live;
         let mut add = |rows, gain| self.split_first(parts, rows, gain);
         column.is_narrow() && gains.fold(true, |fits, (rows, gain)| fits && add(rows, *gain))
     }
 
-    /// Replaces every raw score by what `of` makes of it.
+    /// Replaces every raw score by `of` of it.
     pub(crate) fn map(&mut self, of: impl Fn(f64) -> f64) {
         self.parts[..self.live].iter_mut().for_each(|p| p.raw = of(p.raw));
     }
 
-    /// Scores also go by how many pods a row has: `raw` of a row and a count, which all rows of a
-    /// part must share, and which must not fall here and rise there as the count grows. False when
-    /// that makes too many scores.
+    /// Makes scores depend on the number of pods of a row: `raw` of a row and a count, which all
+    /// rows of a part must share, and which must be monotonic in the count. Returns false if that
+    /// makes too many scores.
     #[must_use]
     pub(crate) fn count_by(&mut self, counts: &RowCounts, raw: impl Fn(u32, u32) -> f64) -> bool {
         let table = &mut self.table;
@@ -172,15 +173,15 @@ impl Parts {
     pub(crate) fn settle(&mut self, how: Normalise, weight: i32) {
         self.level = 0;
         let (parts, table) = (&mut self.parts[..self.live], &mut self.table);
-        // Counts that no row has lie between some that rows have, and so do their scores.
+        // Unused counts lie between used ones, and so do their scores.
         let counted = if table.live { &table.raws[..table.len] } else { &[] };
         let alone = parts.iter().filter(|p| !table.live && !p.rows.is_empty());
         let raws = alone.map(|p| p.raw).chain(counted.iter().copied());
-        // Compared, not `min`: the care for what is no number would double a chain of latencies.
+        // Compared, not `min`: its NaN handling would double a chain of latencies.
         let narrow = |(l, h): (f64, f64), s| (if s < l { s } else { l }, if s > h { s } else { h });
         let (min, max) = raws.fold((f64::INFINITY, f64::NEG_INFINITY), narrow);
         if max < min {
-            // No row takes part: what is added under empty masks does not matter.
+            // No row takes part: amounts under empty masks do not matter.
             return;
         }
         if table.live {
@@ -195,7 +196,7 @@ impl Parts {
         }
     }
 
-    /// Weighs scores that need no normalisation.
+    /// Applies weights to scores that need no normalisation.
     pub(crate) fn weigh(&mut self, of: impl Fn(f64) -> i32) {
         self.level = 0;
         self.parts[..self.live].iter_mut().for_each(|p| p.weighted = of(p.raw));

@@ -2,8 +2,8 @@
 //!
 //! Input: exact numbers of a node and a pod's requests. Output: a score 0..=100.
 //! Owner: pure functions. Bounds: one pass over the configured resources.
-//! Why beside the kernels: they cover the default strategy with narrow numbers; everything else,
-//! and wide rows, comes here. Arithmetic wraps as Go's does.
+//! Why in addition to the kernels: they cover the default strategy with narrow numbers; everything
+//! else, and wide rows, is computed here. Arithmetic wraps as Go's does.
 // k8s: pkg/scheduler/framework/plugins/noderesources/
 
 use crate::bits::Bits;
@@ -17,7 +17,7 @@ use crate::snapshot::view::View;
 /// Most a plugin gives.
 pub const SCORE_MAX: i64 = 100;
 
-/// A configured resource, looked up once.
+/// A configured resource, resolved once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// CPU.
@@ -56,7 +56,7 @@ fn amounts(
     (all != 0).then_some((all, used.wrapping_add(pod)))
 }
 
-/// One resource of a profile with what a pod asks of it: looked up once a decision.
+/// One resource of a profile with the pod's request, resolved once a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     resource: Resource,
@@ -74,10 +74,10 @@ fn wanted(program: &Program, requests: &Resources, name: &str, weight: i64) -> W
     Wanted { resource, pod: requests.amount(name), weight }
 }
 
-/// Looks an extended resource of a program up by name.
+/// Resolves an extended resource of a program by name.
 fn scalar_of(program: &Program, name: &str) -> Option<Str> {
-    // A resource that the pod does not ask for is left out of the score, so that the pod's own
-    // list, whose names are sorted alike, is enough.
+    // A resource that the pod does not request is left out of the score, so that the pod's own
+    // list, sorted by the same names, is enough.
     let at = program.requests.plain.scalar_at(name)?;
     program.scalar_ids.get(at).copied()
 }
@@ -100,7 +100,7 @@ pub fn fit_score(view: &View, program: &Program, row: u32) -> i64 {
     fit_score_of(view, &fit_wanted(&view.profile, program), row)
 }
 
-/// Utilisation score of one row, the resources being looked up.
+/// Utilisation score of one row, with resolved resources.
 pub(crate) fn fit_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
     let strategy = &view.profile.strategy;
     let n = view.numbers(row);
@@ -134,8 +134,8 @@ pub(crate) fn fit_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
     }
 }
 
-/// How full these rows are with these requests added, as if they were one node, by the resources of
-/// the view's profile: 0..=100. `scalar` has the ids of extended resources.
+/// Utilisation of these rows with these requests added, as if they were one node, by the resources
+/// of the view's profile: 0..=100. `scalar` has the ids of extended resources.
 // k8s: resource_allocation.go scorePlacement, most_allocated.go mostResourceScorer
 #[must_use]
 pub fn fullness(
@@ -188,7 +188,7 @@ fn broken_linear(shape: &[(i64, i64)], utilisation: i64) -> i64 {
     score(shape.len() - 1)
 }
 
-/// How even the fractions are, 0..=100.
+/// Balance of the fractions, 0..=100.
 // k8s: balanced_allocation.go balancedResourceScore
 fn balance(parts: impl Iterator<Item = f64> + Clone) -> i64 {
     let (count, total) = parts.clone().fold((0, 0.0), |(n, total), f| (n + 1, total + f));
@@ -213,7 +213,7 @@ fn fraction(used: i64, all: i64) -> f64 {
     if fraction > 1.0 { 1.0 } else { fraction }
 }
 
-/// Balance of CPU and memory of a node as it is: the column the kernel compares with.
+/// Balance of CPU and memory of a node without the pod: the column that the kernel compares with.
 #[must_use]
 pub fn balance_default(n: &Numbers) -> u8 {
     let parts = [(n.cpu_used, n.cpu), (n.mem_used, n.mem)];
@@ -233,7 +233,7 @@ pub fn balance_score(view: &View, program: &Program, row: u32) -> i64 {
     balance_score_of(view, &balance_wanted(&view.profile, program), row)
 }
 
-/// Balance score of one row, the resources being looked up.
+/// Balance score of one row, with resolved resources.
 pub(crate) fn balance_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
     let n = view.numbers(row);
     let amounts = wanted.iter().filter_map(|w| {
@@ -245,7 +245,7 @@ pub(crate) fn balance_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 
     50 + (50 + with - without) / 2
 }
 
-/// As [`fit_score`], in plain integers where the profile is the default one.
+/// Like [`fit_score`], in plain integers if the profile is the default one.
 #[must_use]
 pub fn fit_score_default(view: &View, program: &Program, n: &Numbers, row: u32) -> i64 {
     if !view.fit_is_default {
@@ -262,7 +262,7 @@ pub fn fit_score_default(view: &View, program: &Program, n: &Numbers, row: u32) 
     if a + b == 0 { 0 } else { cpu.wrapping_add(mem) / (a + b) }
 }
 
-/// As [`balance_score`], without looking names up where the profile is the default one.
+/// Like [`balance_score`], without resolving names if the profile is the default one.
 #[must_use]
 pub fn balance_score_default(view: &View, program: &Program, n: &Numbers, row: u32) -> i64 {
     if !view.balance_is_default || n.cpu == 0 || n.mem == 0 {
@@ -320,12 +320,12 @@ mod tests {
             (Strategy::LeastAllocated, pair(1, 1), huge(), 30 / 2),
             (Strategy::MostAllocated, pair(1, 1), asked(), (50 + 70) / 2),
             (Strategy::MostAllocated, pair(3, 1), asked(), (3 * 50 + 70) / 4),
-            // More than there is counts as all there is.
+            // More than the capacity counts as all of it.
             (Strategy::MostAllocated, pair(1, 1), huge(), (100 + 70) / 2),
             (Strategy::MostAllocated, vec![("example.com/gpu", 5), ("memory", 1)], asked(), 53),
-            // A resource that the pod does not ask for is left out.
+            // A resource that the pod does not request is left out.
             (Strategy::MostAllocated, vec![("example.com/gpu", 5), ("memory", 1)], huge(), 70),
-            // One that the node lacks as well.
+            // Another one that the node lacks too.
             (Strategy::MostAllocated, vec![("ephemeral-storage", 5), ("memory", 1)], huge(), 70),
             (ratio(&[(0, 0), (100, 10)]), pair(3, 1), asked(), 55),
             (ratio(&[(0, 10), (100, 0)]), pair(3, 1), asked(), 45),
@@ -337,7 +337,7 @@ mod tests {
             // 100 - 70 * 50 / 60 is 100 - 58: Go divides towards zero. The rest is rounded.
             (ratio(&[(0, 10), (60, 3)]), vec![("cpu", 1)], asked(), 42),
             (ratio(&[(0, 10), (60, 3)]), pair(1, 2), asked(), 34), // (42 + 2 * 30) / 3
-            // A resource that scores nothing takes no part in the mean.
+            // A resource with score zero is left out of the mean.
             (ratio(&[(50, 0), (100, 10)]), pair(1, 1), asked(), 40),
         ] {
             let (found, _) = scores(profile(strategy.clone(), &resources), more.clone());
@@ -359,7 +359,7 @@ mod tests {
             // One resource is always in balance.
             (&all[..1], asked(), 75),
             (&all[2..], asked(), 75),
-            // More than there is counts as all there is: 1.0 and 0.7.
+            // More than the capacity counts as all of it: 1.0 and 0.7.
             (&all[..2], json!({"cpu": "9", "memory": "5k"}), 50 + (50 + 85 - 97) / 2),
         ] {
             let balanced_resources = resources.iter().map(|r| (*r).to_owned()).collect();

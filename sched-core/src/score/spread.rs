@@ -43,7 +43,7 @@ pub struct SoftSpread {
 }
 
 impl SoftSpread {
-    /// Rows with every key, when that is asked for; `prepare` must have run.
+    /// Returns the rows with every key, if all are required; `prepare` must have run.
     pub(crate) fn all_keys(&self) -> &Bits {
         &self.all_keys
     }
@@ -72,7 +72,7 @@ impl SoftSpread {
             }
         }
         simd::round_half_up(column);
-        // The tables know no counts by node: rows with matching pods are computed again.
+        // The tables have no counts by node: rows with matching pods are computed again.
         for c in constraints.iter().filter(|c| c.hostname) {
             for (row, _) in view.counters.get(c.counter.0).nodes.iter() {
                 column[row as usize] = self.row(view, program, row);
@@ -81,7 +81,7 @@ impl SoftSpread {
         Raw::Column
     }
 
-    /// As [`Self::score`], in parts, which a hostname constraint has scores by count in.
+    /// Like [`Self::score`], in parts; a hostname constraint has scores by count.
     pub(crate) fn parts(
         &mut self,
         view: &View,
@@ -198,7 +198,8 @@ impl SoftSpread {
                 gain.weight = logarithm::weight(self.scored.count());
                 gain.by_value.clear();
                 if column.is_narrow() {
-                    // Counts are added by row; the table holds what every row with a name gets.
+                    // Counts are added by row; the table has the amount of every row with a
+                    // hostname.
                     gain.by_value.resize(column.value_ids(), gain_of(c, 0, gain.weight));
                     gain.by_value[0] = 0.0;
                 }
@@ -222,7 +223,7 @@ impl SoftSpread {
         mark_present(column, &self.scored, &mut self.present);
         let mut size = self.present.iter().filter(|p| **p).count();
         // Upstream reads an absent label as the empty value: nodes without the key form a domain,
-        // together with those whose value is the empty text.
+        // together with those that have the empty value.
         let lacking =
             !column.is_everywhere(view.nodes) && !self.scored.is_subset_of(&column.present);
         let empty = (1..column.value_ids()).find(|v| is_empty_text(view, column, *v));

@@ -19,7 +19,7 @@ pub enum Rejector {
     Nobody,
     /// The filter of this plugin.
     Column(Plugin),
-    /// A plugin of single nodes, with these words.
+    /// A row plugin, with this status.
     OfRows(Status),
 }
 
@@ -56,11 +56,11 @@ pub fn rejector(
 pub(super) enum Asked<'a> {
     /// A filter that has a column.
     Column(Plugin),
-    /// A plugin of single nodes, at one of its places.
+    /// A row plugin, at one of its ranks.
     Rows(&'a dyn RowPlugin),
 }
 
-/// All of them in the order of a profile; of equal places, columns first.
+/// Returns all filters in the order of a profile; of equal ranks, columns first.
 pub(super) fn in_order<'a>(
     profile: &Profile,
     plugins: &[&'a dyn RowPlugin],

@@ -12,7 +12,7 @@ use crate::bits::Bits;
 // k8s: pkg/scheduler/schedule_one.go minFeasibleNodesToFind
 const NODES_MIN: usize = 100;
 
-/// How many of so many nodes are enough at so many percent; more than 100 are 100.
+/// Returns the sufficient number of nodes at this percentage; more than 100 counts as 100.
 #[must_use]
 pub fn sample_size(nodes: usize, percent: u32) -> usize {
     if nodes < NODES_MIN || percent >= 100 {
@@ -21,17 +21,18 @@ pub fn sample_size(nodes: usize, percent: u32) -> usize {
     (nodes * percent as usize / 100).max(NODES_MIN)
 }
 
-/// Where the nodes of a decision begin, and how many are enough.
+/// Start of the sample, and the sufficient number of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The first row; one that is not there begins again at the first of all.
+    /// The first row, modulo the number of rows.
     pub from: u32,
-    /// So many that pass are enough.
+    /// Number of feasible nodes that suffices.
     pub enough: usize,
 }
 
 impl Sample {
-    /// Leaves the first ones that pass, from `from` on and round, and begins after them next time.
+    /// Keeps the first feasible rows, from `from` on and wrapping around, and starts after them
+    /// next time.
     pub(super) fn take(&mut self, valid: &Bits, rows: usize, passing: &mut Bits) {
         let rows = u32::try_from(rows).unwrap_or(u32::MAX);
         if rows == 0 {

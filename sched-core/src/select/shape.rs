@@ -24,9 +24,9 @@ use crate::simd::narrow::Scores;
 use crate::snapshot::chunk::CHUNK_ROWS;
 use crate::snapshot::view::View;
 
-/// Shapes that a decider keeps.
+/// Cached shapes of a decider.
 const SHAPES_MAX: usize = 64;
-/// Bytes of all shapes that a decider keeps, but for the last two.
+/// Bytes of all cached shapes of a decider, except the last two.
 const BYTES_MAX: usize = 64 << 20;
 
 /// Inputs of a column in addition to the nodes.
@@ -47,7 +47,7 @@ impl Key {
     }
 }
 
-/// Scores by row, a byte each where the profile's weights leave them that small.
+/// Scores by row, a byte each if the profile's weights allow it.
 #[derive(Debug)]
 pub(super) enum Column {
     Bytes(Vec<u8>),
@@ -77,9 +77,9 @@ pub(super) struct Shape {
     key: Key,
     /// Weights of utilisation and balance.
     weights: (i64, i64),
-    /// The decision that last asked for it.
+    /// The decision that last used it.
     used: u64,
-    /// The state of the rows that it was computed for.
+    /// The stamp of the rows that it was computed for.
     stamp: u64,
     /// Rows where the pod fits.
     pub(super) fits: Bits,
@@ -87,10 +87,10 @@ pub(super) struct Shape {
     pub(super) scores: Column,
 }
 
-/// How often decisions took over what earlier ones about pods of the same shape had computed.
+/// Counts of results reused from earlier decisions about the same shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handed {
-    /// Decisions that took it over, and computed only the rows that changed since.
+    /// Decisions that reused results, and computed only the rows that changed since.
     pub taken: u64,
     /// Decisions that computed all rows.
     pub computed: u64,
@@ -100,29 +100,29 @@ pub struct Handed {
     pub displaced: u64,
 }
 
-/// The shapes that a decider keeps.
+/// The cached shapes of a decider.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
     shapes: Vec<Shape>,
-    /// Since it was asked for last.
+    /// Counts since the last query.
     pub(super) handed: Handed,
     decisions: u64,
-    /// The shape of the decision that is being taken.
+    /// The shape of the current decision.
     current: Option<usize>,
 }
 
 impl Shapes {
-    /// The shape of this decision, when there is one.
+    /// Returns the shape of the current decision, if there is one.
     pub(super) fn current(&self) -> Option<&Shape> {
         self.current.map(|at| &self.shapes[at])
     }
 
-    /// From now on there is none.
+    /// Ends the use of the current shape.
     pub(super) fn leave(&mut self) {
         self.current = None;
     }
 
-    /// A place for a new shape, given the rows of the table.
+    /// Returns an index for a new shape, given the rows of the table.
     fn place(&mut self, rows: usize) -> usize {
         let most = (BYTES_MAX / (rows * 2 + rows / 8 + 1)).clamp(2, SHAPES_MAX);
         while self.shapes.len() >= most {
@@ -135,7 +135,7 @@ impl Shapes {
     }
 }
 
-/// Weights of the scores that a shape has, when all totals fit in as many bits.
+/// Returns the weights of the scores that a shape has, if all totals fit in as many bits.
 fn weights(view: &View, program: &Program) -> Option<(i64, i64)> {
     let profile = &view.profile;
     if !layered::is_narrow(profile) {
@@ -209,7 +209,7 @@ impl Shape {
     fn refresh(&mut self, view: &View, program: &Program, scratch: &mut Scratch) -> bool {
         let rows = view.chunks.len() * CHUNK_ROWS;
         if rows < self.scores.as_scores().rows() {
-            // Another cluster: no table of rows ever shrinks.
+            // It is another cluster, because the table of rows never shrinks.
             self.compute(view, program, scratch);
             return false;
         }
@@ -284,7 +284,7 @@ mod tests {
     use crate::select::{decide, decide_in_detail};
     use crate::snapshot::tests::{node_with, pod_with};
 
-    /// Numbers that look like chance.
+    /// A deterministic random generator.
     struct Dice(u64);
 
     impl Dice {
@@ -355,13 +355,13 @@ mod tests {
         for at in 0..6_000 {
             change(&mut cluster, &mut dice, at);
             if dice.below(40) == 0 {
-                // Two copies go separate ways, and one decider sees both.
+                // Two copies diverge, and one decider sees both.
                 std::mem::swap(&mut cluster, &mut fork);
             }
             if dice.below(400) == 0 {
                 fork = cluster.clone();
             }
-            // At times so much happens that the cluster does not remember it all.
+            // Sometimes there are more changes than the cluster remembers.
             if at % 3_000 > 1_600 && dice.below(3) == 0 {
                 cluster.use_profile(&profiles[dice.below(2) as usize]);
                 assert_kept_equals_fresh(&mut cluster, &mut kept, dice.below(7));

@@ -1,4 +1,4 @@
-//! Plugins of single nodes beside the columns, and profiles other than the default one.
+//! Row plugins in addition to columns, and profiles other than the default one.
 
 use std::cell::RefCell;
 
@@ -61,7 +61,7 @@ fn plugins_of_single_nodes_leave_the_fast_path_exact() {
     fast.totals(cluster.view(), &program);
     assert!(fast.feasible.iter().all(|r| fast.total[r as usize] == slow.total[r as usize]));
     assert!(short.feasible > 200 && fast.feasible.iter().all(|row| row % 2 == 0));
-    // Their scores count: without them, others win.
+    // Their scores count: without them, other nodes win.
     assert_ne!(decide(cluster.view(), &program, &mut fast).best, short.best);
 }
 
@@ -282,7 +282,7 @@ fn a_list_of_default_constraints_scores_as_upstream_does() {
     let mut other = plain();
     other["metadata"]["labels"] = json!({"app": "other"});
     assert_eq!(scores(&mut cluster, &other, Plugin::PodTopologySpread), []);
-    // One with constraints of its own has no defaults either.
+    // A pod with constraints of its own has no defaults either.
     let mut own = plain();
     own["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "pool",
         "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}}]);
@@ -321,7 +321,7 @@ fn added_affinity_filters_and_scores_beside_the_pods_own() {
     let added: NodeAffinity = serde_json::from_value(added).expect("affinity");
     let mut cluster = zones(Profile { added_affinity: Some(added), ..Profile::default() });
     assert_eq!(scores(&mut cluster, &plain(), Plugin::NodeAffinity), [(0, 0), (30, 100)]);
-    // 100 * 30 / 40 beside 40 of the pod's own.
+    // 100 * 30 / 40 with 40 of the pod's own.
     let mut own = plain();
     own["spec"]["affinity"]["nodeAffinity"] = json!({
         "preferredDuringSchedulingIgnoredDuringExecution": preferred(40, json!(["a"]))});
@@ -440,8 +440,8 @@ fn social(name: &str, kind: usize) -> k8s_openapi::api::core::v1::Pod {
     })
 }
 
-/// Places so many pods of two kinds, and decides for pods of all kinds on the way; the most that a
-/// node gets for spread.
+/// Places pods of two kinds, and decides for pods of all kinds meanwhile; returns the highest
+/// spread score of a node.
 fn assert_counts_equal_columns(cluster: &mut Cluster, placed: [usize; 2], pods: usize) -> i64 {
     let (mut fast, mut slow) = (Scratch::default(), Scratch::default());
     let mut most = 0;

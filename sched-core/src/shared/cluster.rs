@@ -1,7 +1,7 @@
 //! A cluster shared by several deciders.
 //!
-//! Input: decisions on published views, and deltas from outside. Output: reservations, each on a row
-//! and a whole that still were as its view showed them. Owner: the daemon; deciders hold references.
+//! Input: decisions on published views, and deltas from outside. Output: reservations, each on a
+//! row and a whole that are still as in its view. Owner: the daemon; deciders hold references.
 //! Bounds: a claim of eight bytes a row, in `SEGMENTS` parts that are made when a row first needs
 //! one and never move; a delta touches the claims of the rows it changed.
 
@@ -27,7 +27,7 @@ struct Reservation {
     reaching: bool,
 }
 
-/// Why a reservation failed; nothing has happened then.
+/// Reason why a reservation failed; nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     /// The row changed since the view was published.
@@ -41,7 +41,7 @@ pub enum Conflict {
 /// Parts of the claims: each is twice as long as the one before, together more than 2^32 rows.
 const SEGMENTS: usize = 24;
 
-/// A claim for each row, as many rows as there ever are.
+/// Claims by row, for any number of rows.
 #[derive(Debug)]
 struct Claims {
     segments: [OnceLock<Box<[Claim]>>; SEGMENTS],
@@ -57,7 +57,7 @@ impl Claims {
         claims
     }
 
-    /// The claim of a row; made at zero, where the versions of a new row begin.
+    /// Returns the claim of a row; created at zero, where the versions of a new row begin.
     fn of_row(&self, row: u32) -> &Claim {
         let chunk = row as usize / CHUNK_ROWS + 1;
         let segment = chunk.ilog2() as usize;
@@ -104,10 +104,10 @@ impl Shared {
         self.view.load()
     }
 
-    /// Reserves `row`, chosen on `view`, for a pod that `Cluster::read_pod` read.
+    /// Reserves `row`, chosen on `view`, for a pod parsed by `Cluster::read_pod`.
     ///
     /// # Errors
-    /// When the row, or what the pod depends on, no longer is as the view shows it.
+    /// The row, or a dependency of the pod, has changed since the view.
     pub fn reserve(
         &self,
         view: &View,
@@ -119,7 +119,7 @@ impl Shared {
         if !claim.take(view.version(row)) {
             return Err(Conflict::Row);
         }
-        // A program that is not current does not say what the pod depends on.
+        // A stale program does not know all dependencies of the pod.
         let reaching = reaches_across(view, program, pod);
         if !view.is_current(program) || !self.whole.take_whole(view.whole, reaching) {
             claim.give_back();
@@ -139,7 +139,7 @@ impl Shared {
             let cluster = &mut writer.cluster;
             let before = cluster.view.epoch;
             let result = with(cluster);
-            // One entry a change, as a version counts one a change.
+            // One entry for each change, as a version counts one for each change.
             for change in cluster.log.iter().flatten() {
                 if let Change::Numbers(row, _) = change {
                     self.rows.of_row(*row).invalidate(1);

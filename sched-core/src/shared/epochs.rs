@@ -13,15 +13,16 @@ use crate::snapshot::replica::Change;
 use crate::snapshot::{Cluster, View};
 use crate::sync::Arc;
 
-/// Copies that are kept: the published one, one a decider that is still reading, and one to write.
+/// Copies kept: the published one, one for each decider still reading, and one to write.
 const EPOCHS_MAX: usize = 8;
-/// Changes that a copy may lack; one further behind is given up, and another begun that shares all.
+/// Changes that a copy may lack; one further behind is dropped for a new one that shares all
+/// tables.
 const CHANGES_MAX: usize = 1024;
 
-/// Epochs, the oldest first and the published one last, and what happened since the oldest.
+/// Epochs, the oldest first and the published one last, and the changes since the oldest.
 #[derive(Debug)]
 pub(super) struct Epochs {
-    /// Each with the number of changes that it has seen.
+    /// Each with the number of changes applied to it.
     copies: VecDeque<(Arc<View>, u64)>,
     changes: VecDeque<Change>,
     /// The number of the first of `changes`.
@@ -29,13 +30,13 @@ pub(super) struct Epochs {
 }
 
 impl Epochs {
-    /// Begins to record with a published copy of a cluster.
+    /// Starts to record, with a published copy of a cluster.
     pub(super) fn of(cluster: &mut Cluster, published: Arc<View>) -> Self {
         cluster.log = Some(Vec::new());
         Self { copies: [(published, 0)].into(), changes: VecDeque::new(), first: 0 }
     }
 
-    /// Publishes what the cluster has become, if it is not what it was.
+    /// Publishes the cluster, if it has changed.
     pub(super) fn publish(&mut self, cluster: &mut Cluster, cell: &Published<View>) {
         self.changes.extend(cluster.log.iter_mut().flat_map(|log| log.drain(..)));
         let last = self.first + self.changes.len() as u64;
@@ -62,7 +63,7 @@ impl Epochs {
         Arc::new(cluster.publish())
     }
 
-    /// Gives up what is too old, and the changes that every copy has seen.
+    /// Drops copies that are too old, and changes applied to all copies.
     fn forget(&mut self, last: u64) {
         while self.copies.len() > EPOCHS_MAX
             || self.copies.front().is_some_and(|(_, seen)| seen + (CHANGES_MAX as u64) < last)

@@ -1,4 +1,4 @@
-//! Epochs that follow in place show what the writer holds, and those that are read never change.
+//! Epochs updated in place equal the writer's view, and epochs with readers never change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn by_domain(counts: &DomainCounts) -> BTreeMap<u32, u32> {
     counts.iter().collect()
 }
 
-/// Everything that pods change in a view, in an order of its own.
+/// Returns everything that pods change in a view, in a canonical order.
 fn contents(view: &View) -> String {
     let rows: Vec<_> =
         (0..view.rows as u32).map(|row| (view.numbers(row), view.version(row))).collect();
@@ -122,7 +122,7 @@ fn every_epoch_shows_what_the_writer_holds_and_keeps_it_while_it_is_read() {
             in_place += usize::from(Arc::as_ptr(&view) != before);
             let held = shared.with_cluster(|c| contents(c.view()));
             assert_eq!(contents(&view), held, "seed {seed} step {at}");
-            // Some readers take their time.
+            // Some readers keep their view for a while.
             if roll.is_multiple_of(3) {
                 read.push((Arc::clone(&view), held));
             }

@@ -1,4 +1,4 @@
-//! Kernels that compilers do not find: masked lanes taken straight from the words of a bitset.
+//! Hand-written kernels: masked lanes taken straight from the words of a bitset.
 //!
 //! Input and output as the portable loops of the parent. Owner: pure functions, called only after
 //! `available`. Why by hand: a word of a mask is a lane mask register here, and no compiler turns
@@ -44,7 +44,7 @@ fn load(rows: &[i32; LANES]) -> __m512i {
 /// As [`super::fit`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
-    // A resource that is not asked for is compared with the least there is.
+    // A resource that is not requested is compared with the minimum.
     let cpu = _mm512_set1_epi32(if r.cpu > 0 { r.cpu } else { i32::MIN });
     let mem = _mm512_set1_pd(if r.mem > 0.0 { r.mem } else { f64::NEG_INFINITY });
     let eph = (r.eph > 0.0).then(|| _mm512_set1_pd(r.eph));
@@ -220,7 +220,7 @@ fn greatest_lane(lanes: __m512i) -> i16 {
     let half =
         _mm256_max_epi16(_mm512_castsi512_si256(lanes), _mm512_extracti64x4_epi64::<1>(lanes));
     let quarter = _mm_max_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
-    // The instruction finds the least of unsigned numbers; these bits turn the order round.
+    // The instruction finds the least of unsigned numbers; these bits reverse the order.
     let round = _mm_set1_epi16(i16::MAX);
     let least = _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(quarter, round)));
     (least as i16) ^ i16::MAX

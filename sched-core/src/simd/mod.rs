@@ -58,7 +58,7 @@ pub fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
 /// The loop of [`fit`] for machines without masked lanes.
 #[multiversion(targets("x86_64+avx2+bmi2", "aarch64+neon"))]
 pub fn fit_portable(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
-    // A resource that is not asked for is compared with the least there is.
+    // A resource that is not requested is compared with the minimum.
     let cpu = if r.cpu > 0 { r.cpu } else { i32::MIN };
     let mem = if r.mem > 0.0 { r.mem } else { f64::NEG_INFINITY };
     for (w, word) in words.iter_mut().enumerate().filter(|(_, word)| **word != 0) {
@@ -82,7 +82,7 @@ pub fn fit_portable(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
     }
 }
 
-/// Truncates to 0..=100; what is outside, or no number, belongs to rows that a mask hides.
+/// Truncates to 0..=100; values outside, and NaN, belong to rows that a mask hides.
 #[inline(always)]
 fn percent(s: f64) -> i32 {
     let s = if s > 0.0 { s } else { 0.0 };
@@ -170,7 +170,7 @@ pub fn combine(fit: &[u8], balance: &[u8], w: (i32, i32), base: i32, total: &mut
     }
 }
 
-/// `out = fit * w.0 + balance * w.1`; what 8 bits do not hold belongs to rows without scores.
+/// `out = fit * w.0 + balance * w.1`; values beyond 8 bits belong to rows without scores.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
     "x86_64+avx2+bmi2",
@@ -481,7 +481,7 @@ pub fn add_constant(constant: i32, total: &mut [i32]) {
     }
 }
 
-/// Reads every number column of a chunk once: the bound that any decision over it has.
+/// Reads every number column of a chunk once: the lower bound of any decision over it.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
     "x86_64+avx2+bmi2",

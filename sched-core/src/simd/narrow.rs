@@ -20,7 +20,7 @@ pub const PLANES_MAX: usize = 6;
 /// Parts that rows may be divided into.
 pub const LAYERS_MAX: usize = 12;
 
-/// A few things in an array.
+/// A fixed-size array with a length.
 #[derive(Clone, Copy, Debug)]
 pub struct Few<T, const N: usize> {
     items: [T; N],
@@ -28,13 +28,13 @@ pub struct Few<T, const N: usize> {
 }
 
 impl<T: Copy, const N: usize> Few<T, N> {
-    /// None; `item` stands where there is none.
+    /// Creates an empty one; `item` fills unused entries.
     #[must_use]
     pub fn new(item: T) -> Self {
         Self { items: [item; N], len: 0 }
     }
 
-    /// Adds one; there must be room.
+    /// Adds an item; there must be room.
     pub fn push(&mut self, item: T) {
         self.items[self.len] = item;
         self.len += 1;
@@ -52,11 +52,11 @@ impl<T, const N: usize> std::ops::Deref for Few<T, N> {
 /// Amounts that depend on a part of the rows and on a count: `table[offset + count]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted<'a> {
-    /// Rows that get any.
+    /// Rows that get any amount.
     pub rows: &'a [u64],
     /// Bits of the counts, the lowest first; words beyond the end are zero.
     pub planes: Few<&'a [u64], PLANES_MAX>,
-    /// Rows of each part, and where its amounts begin less its least count, modulo `TABLE`.
+    /// Rows of each part, and the start of its amounts less its least count, modulo `TABLE`.
     pub parts: Few<Layer<'a>, LAYERS_MAX>,
     /// The amounts.
     pub table: &'a [i16; TABLE],
@@ -89,7 +89,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-/// Scores by row, as narrow as their profile's weights let them be.
+/// Scores by row, as narrow as their profile's weights allow.
 #[derive(Clone, Copy, Debug)]
 pub enum Scores<'a> {
     /// Below 256.
@@ -124,7 +124,7 @@ pub const SUMS_MAX: usize = 5 * LAYERS_MAX;
 /// Plugins that count pods by row.
 pub const COUNTED_MAX: usize = 2;
 
-/// Everything that is added up.
+/// All terms of the sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums<'a> {
     /// By row.
@@ -167,8 +167,8 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// The greatest sum of the feasible rows, `i16::MIN` when there are none; `ties` gets those that have
-/// it.
+/// Returns the greatest sum of the feasible rows, `i16::MIN` if there are none; `ties` gets the
+/// rows that reach it.
 pub fn greatest(sums: &Sums<'_>, ties: &mut [u64]) -> i16 {
     sums.check(ties);
     #[cfg(target_arch = "x86_64")]
@@ -189,7 +189,7 @@ pub fn greatest_portable(sums: &Sums<'_>, ties: &mut [u64]) -> i16 {
             continue;
         }
         let rows = sums_of(sums, w);
-        // Rows that are not compared never are the greatest.
+        // Rows that are not feasible never are the greatest.
         let top = (0..WORD_ROWS).map(|i| if word >> i & 1 == 1 { rows[i] } else { i16::MIN });
         let top = top.fold(i16::MIN, i16::max);
         if top > best {
@@ -245,7 +245,7 @@ fn add(rows: &mut [i16; WORD_ROWS], bits: u64, amount: i16) {
     }
 }
 
-/// Most rows have no pods, and get what a part without any gets.
+/// Most rows have no pods, and get the amount of their part without any.
 #[inline(always)]
 fn add_counted(rows: &mut [i16; WORD_ROWS], counted: &Counted<'_>, w: usize) {
     let plane = |plane: &&[u64]| plane.get(w).copied().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! The kernels again, row by row, in 64-bit integers wherever upstream uses them.
 //!
 //! Input and output as the kernels. Owner: pure functions, called by property tests and as the
-//! base line of benchmarks. Why: a kernel that is wrong in one lane must not go unnoticed.
+//! baseline of benchmarks. Why: a kernel that is wrong in one lane must not go unnoticed.
 
 use super::{FitRequest, ScoreRequest};
 use crate::snapshot::chunk::Chunk;

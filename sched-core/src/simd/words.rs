@@ -91,7 +91,7 @@ pub fn extremes(rows: &[u64], planes: &[&[u64]]) -> (u64, u64) {
     let (mut low, mut high) = ([u64::MAX; LANES], [0u64; LANES]);
     for at in (0..rows.len()).step_by(LANES) {
         let live = lanes(rows, at);
-        // From the highest bit on, each word keeps those of its rows that are ahead.
+        // From the highest bit on, each word keeps its rows that are ahead.
         let (mut up, mut down, mut most, mut least) = (live, live, [0; LANES], [0; LANES]);
         for (k, plane) in planes.iter().enumerate().rev() {
             let bits = lanes(plane, at);

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Changes that are copied together.
 const BLOCK: usize = 64;
-/// Full blocks that are kept.
+/// Full blocks kept.
 const BLOCKS: usize = 16;
 
-/// The last stamp that was given. It orders nothing: all that counts is that stamps differ.
+/// The last assigned stamp. The order of stamps means nothing: they only have to differ.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// A stamp and the row whose change it names.
@@ -31,12 +31,12 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Names the state of all rows; zero while there is none.
+    /// Returns the stamp of the state of all rows; zero before the first change.
     pub(crate) fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// Notes that a row changed.
+    /// Records that a row changed.
     pub(crate) fn push(&mut self, row: u32) {
         self.stamp = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         if self.recent.len() == BLOCK {
@@ -53,8 +53,8 @@ impl Changes {
         recent.push((self.stamp, row));
     }
 
-    /// Calls `each` with the rows that changed since `stamp`, some of them more than once; false,
-    /// with no call, when that is not known any more.
+    /// Calls `each` with the rows that changed since `stamp`, some of them more than once; returns
+    /// false, without a call, if they are no longer known.
     pub(crate) fn since(&self, stamp: u64, mut each: impl FnMut(u32)) -> bool {
         if stamp == self.stamp {
             return true;

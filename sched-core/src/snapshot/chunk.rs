@@ -44,7 +44,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Adds what a pod asks for (1), or takes it away (-1).
+    /// Adds a pod's requests (1), or subtracts them (-1).
     pub(super) fn change(&mut self, requests: &PodRequests, sign: i64) {
         let add = |sum: &mut i64, of: i64| *sum = sum.wrapping_add(sign.wrapping_mul(of));
         add(&mut self.cpu_used, requests.plain.cpu_milli);

@@ -1,10 +1,10 @@
 //! Classes of pods, the counters that count them and the terms that select them.
 //!
-//! Input: what compiled programs and bound pods ask for. Output: ids of counters and terms that
+//! Input: requirements of compiled programs and bound pods. Output: ids of counters and terms that
 //! deltas keep current. Owner: the writer of the cluster. Bounds: a new counter walks the pods of
 //! the classes it matches, once; a new class is compared with the counters that may count it, a new
-//! class or term with all terms or classes. The
-//! first selector that mentions a label of single pods walks all pods, once.
+//! class or term with all terms or classes. The first selector that mentions an own label walks all
+//! pods, once.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::selector::Selector;
 const COUNTER_BYTES: usize = 512;
 
 impl Cluster {
-    /// The class of a pod: its namespace, the labels that others may have as well, and those of its
-    /// own that some selector mentioned.
+    /// Returns the class of a pod: its namespace, the labels that other pods may share, and those
+    /// of its own labels that some selector mentioned.
     pub(crate) fn class_of(&mut self, namespace: Str, labels: LabelsId, own: &OwnLabels) -> u32 {
         let labelled = !own.is_empty() || !self.interner.labels(labels).is_empty();
         let mentioned = |at: u8| self.own_keys[at as usize].1;
@@ -37,7 +37,7 @@ impl Cluster {
         self.class(namespace, labels, labelled)
     }
 
-    /// A pod's labels with those of its own.
+    /// Returns a pod's labels, including its own ones.
     pub(crate) fn all_labels(&mut self, labels: LabelsId, own: &OwnLabels) -> Arc<[(Str, Str)]> {
         if own.is_empty() {
             return Arc::clone(self.interner.labels(labels));
@@ -110,7 +110,7 @@ impl Cluster {
         pairs.push((self.own_keys[at as usize].0, self.interner.intern(&value)));
         pairs.sort_unstable();
         let labels = self.interner.intern_pairs(&pairs);
-        // No counter mentions the key yet, so that the same ones count the pod.
+        // No counter mentions the key yet, so that the same counters count the pod.
         let class = self.class(namespace, labels, true);
         self.pods.set_class(id, class);
     }
@@ -134,7 +134,7 @@ impl Cluster {
         within && term.selector.matches(&class.labels)
     }
 
-    /// The id of a term, begun for a pod of this namespace if no pod had it before.
+    /// Returns the id of a term, created for a pod of this namespace if it is new.
     pub(crate) fn term(&mut self, key: &TermKey, namespace: Str) -> TermId {
         if let Some(id) = self.term_ids.get(key) {
             return *id;
@@ -157,7 +157,7 @@ impl Cluster {
         id
     }
 
-    /// The id of a label key of nodes; the table is not copied for one that is known.
+    /// Returns the id of a label key of nodes; the table is not copied for a known one.
     pub(crate) fn key(&mut self, name: Str) -> KeyId {
         let known = self.view.keys.find(name);
         known.unwrap_or_else(|| Arc::make_mut(&mut self.view.keys).intern(name))
@@ -196,7 +196,7 @@ impl Cluster {
             }
         }
         *self.view.counters.get_mut(id.0) = counter;
-        // Counts by row become a bit a row and plane.
+        // Counts by row turn into a bit for each row and plane.
         let bytes = COUNTER_BYTES + self.view.rows / 2;
         if self.counter_budget.keeps(key, id, bytes) {
             self.counter_ids.insert(key.clone(), id);
@@ -204,13 +204,13 @@ impl Cluster {
         id
     }
 
-    /// Frees the counters of programs that are not held any more, of those that are not kept.
+    /// Frees the counters of released programs that are not kept.
     pub(crate) fn release_counters(&mut self) {
         let released = self.counter_budget.take_released();
         self.free_counters(&released);
     }
 
-    /// Frees counters; their places are used again.
+    /// Frees counters; their indexes are reused.
     pub(crate) fn free_counters(&mut self, all: &[CounterId]) {
         if all.is_empty() {
             return;

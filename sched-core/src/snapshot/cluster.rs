@@ -35,10 +35,10 @@ use crate::program::Program;
 use crate::program::template::Templates;
 use crate::requests::PodRequests;
 
-/// Why a delta was refused; the tables are as before.
+/// Reason why a delta was rejected; the tables are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
-    /// The object cannot be used.
+    /// The object is invalid.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// No such node.
@@ -47,13 +47,13 @@ pub enum DeltaError {
     /// No such pod.
     #[error("pod {0:?} is not known")]
     UnknownPod(String),
-    /// The pod is there already.
+    /// The pod exists already.
     #[error("pod {0:?} is already on node {1:?}")]
     PodExists(String, String),
-    /// Terms of pods on nodes are kept with the pods that they select.
+    /// Limit of terms of pods on nodes, which are kept with the classes that they select.
     #[error("the affinity terms of pods in namespace {0:?} select too many other pods")]
     TermsOfNamespace(String),
-    /// The attempt may not spend as much as the pod costs.
+    /// The pod costs more than the attempt may spend.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
 }
@@ -80,13 +80,13 @@ pub struct Cluster {
     pub(super) counter_ids: CounterIndex,
     pub(crate) counter_budget: CounterBudget,
     pub(super) term_ids: HashMap<TermKey, TermId>,
-    /// `OWN_KEYS`, and which of them a selector ever mentioned.
+    /// `OWN_KEYS`; true if a selector has mentioned the key.
     pub(crate) own_keys: [(Str, bool); OWN_KEYS.len()],
     pub(crate) namespaces: FastMap<Str, LabelsId>,
     pub(crate) owners: Owners,
     pub(super) digests: Vec<u64>,
     free_rows: Vec<u32>,
-    /// Extended resources that nodes name, and how many nodes.
+    /// Extended resources that nodes list, with the number of nodes.
     offered: FastMap<Str, u32>,
     /// Extended resources that device classes offer.
     pub(crate) of_devices: BTreeSet<String>,
@@ -94,7 +94,7 @@ pub struct Cluster {
     pub(super) programs_len: usize,
     /// Templates of workloads.
     pub(crate) templates: Templates,
-    /// Hashes what tenants write.
+    /// Keyed hashes of strings that tenants choose.
     pub(super) keyed: RandomState,
     pub(super) free: Free,
     /// Changes by pods, and each change of a row's numbers, while a reader follows them.
@@ -110,8 +110,8 @@ fn kernels_cover(profile: &Profile) -> (bool, bool) {
 }
 
 impl Cluster {
-    /// From now on pods are compiled and decided by this profile. A program belongs to the profile by
-    /// which it was compiled.
+    /// Sets the profile by which pods are compiled and decided from now on. A program belongs to
+    /// the profile by which it was compiled.
     pub fn use_profile(&mut self, profile: &Arc<Profile>) {
         if Arc::ptr_eq(&self.view.profile, profile) {
             return;
@@ -120,7 +120,8 @@ impl Cluster {
         self.view.profile = Arc::clone(profile);
     }
 
-    /// From now on so many counters are kept for pods that wait; others are made for each attempt.
+    /// Sets the limits of counters kept for pending pods; further ones are created for each
+    /// attempt.
     pub fn limit_counters(&mut self, limits: CounterLimits) {
         self.counter_budget.limits = limits;
     }
@@ -199,13 +200,14 @@ impl Cluster {
         self.view.clone()
     }
 
-    /// Text of an interned string; empty when nothing refers to it any more.
+    /// Returns the text of an interned string; empty if it was freed.
     #[must_use]
     pub fn text(&self, id: Str) -> &str {
         self.interner.text(id)
     }
 
-    /// How full these rows are with these requests added, by the resources of the profile.
+    /// Returns the utilisation of these rows with these requests added, by the resources of the
+    /// profile.
     #[must_use]
     pub fn fullness(&self, rows: &Bits, pods: &[&PodRequests]) -> i64 {
         let scalar = |name: &str| self.interner.find(name);
@@ -218,7 +220,7 @@ impl Cluster {
         self.interner.text(self.view.names[row as usize])
     }
 
-    /// Extended resources that device classes offer from now on, for pods that are compiled later.
+    /// Sets the extended resources that device classes offer, for pods compiled later.
     // k8s: noderesources/fit.go shouldDelegateResourceToDRA
     pub fn set_of_devices(&mut self, names: BTreeSet<String>) {
         if self.of_devices != names {
@@ -227,7 +229,7 @@ impl Cluster {
         }
     }
 
-    /// Nodes that name an extended resource, and those of them that have some of it.
+    /// Returns the nodes that list an extended resource, and those with more than zero of it.
     #[must_use]
     pub fn rows_offering(&self, resource: &str) -> (Bits, Bits) {
         let (mut named, mut some) = (Bits::default(), Bits::default());
@@ -245,7 +247,8 @@ impl Cluster {
         (named, some)
     }
 
-    /// The id of an extended resource or a size of huge pages, if any node or pod ever named it.
+    /// Returns the id of an extended resource or a size of huge pages, if any node or pod ever
+    /// listed it.
     #[must_use]
     pub fn scalar(&self, resource: &str) -> Option<Str> {
         self.interner.find(resource)
@@ -287,7 +290,7 @@ impl Cluster {
         numbers
     }
 
-    /// The shared program equal to `program`.
+    /// Returns the shared program equal to `program`.
     pub(crate) fn share(&mut self, program: Program) -> Arc<Program> {
         let hash = self.keyed.hash_one(&program);
         if let Some(same) = self.programs.get(&hash).into_iter().flatten().find(|p| ***p == program)
@@ -302,25 +305,25 @@ impl Cluster {
 
     // ---- nodes --------------------------------------------------------------------------------
 
-    /// Adds a node, or changes one of that name; returns its row.
+    /// Adds a node, or changes the one of that name; returns its row.
     ///
     /// # Errors
-    /// When the node cannot be read.
+    /// The node is invalid.
     pub fn set_node(&mut self, node: &Node) -> Result<u32, DeltaError> {
         let spec = self.read_node(node)?;
         Ok(self.place_node(&spec))
     }
 
-    /// Reads a node once, to be placed any number of times.
+    /// Parses a node once, to be placed any number of times.
     ///
     /// # Errors
-    /// When the node cannot be read.
+    /// The node is invalid.
     pub fn read_node(&mut self, node: &Node) -> Result<NodeSpec, DeltaError> {
         self.sweep_if_due();
         Ok(NodeSpec::of(node, &mut self.interner)?)
     }
 
-    /// Adds a node that was read before, or changes the one of its name; returns its row.
+    /// Adds a parsed node, or changes the one of its name; returns its row.
     pub fn place_node(&mut self, spec: &NodeSpec) -> u32 {
         let digest = self.keyed.hash_one(spec);
         if let Some(row) = self.view.row_of(spec.name) {
@@ -343,10 +346,10 @@ impl Cluster {
         row
     }
 
-    /// Removes a node; its pods stay known and count again should it come back.
+    /// Removes a node; its pods stay known and count again if it comes back.
     ///
     /// # Errors
-    /// When there is no such node.
+    /// There is no such node.
     pub fn remove_node(&mut self, name: &str) -> Result<(), DeltaError> {
         let row = self.row(name).ok_or_else(|| DeltaError::UnknownNode(name.to_owned()))?;
         self.detach_all(row);
@@ -385,7 +388,7 @@ impl Cluster {
         self.view.epoch += 1;
     }
 
-    /// Takes everything from a row, but for the images that are going to be there again.
+    /// Clears a row, except for images that will be there again.
     fn clear_row(&mut self, row: u32, staying: &[(Str, i64)]) {
         self.set_numbers(row, &Numbers::default());
         Arc::make_mut(&mut self.view.unschedulable).clear(row);
@@ -397,7 +400,7 @@ impl Cluster {
         }
         let staying: std::collections::HashSet<Str> = staying.iter().map(|(n, _)| *n).collect();
         for name in self.view.images.keys_where(|image| image.rows.contains(row)) {
-            // Its size is that of the first node which has it: of this one, when no other has.
+            // Its size is that of the first node that has it: of this one, if no other has.
             let alone = self.view.images.get(&name).is_some_and(|image| image.rows.len() == 1);
             if alone {
                 self.view.images.remove(&name);

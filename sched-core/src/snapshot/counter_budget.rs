@@ -14,7 +14,7 @@ use super::counters::{CounterId, CounterKey, TermId};
 use crate::intern::{FastMap, Str};
 use crate::program::Program;
 
-/// Counters that are kept for pods.
+/// Limits of counters kept for pods.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterLimits {
     /// Terms and constraints of one pod.
@@ -41,7 +41,7 @@ struct Share {
     bytes: usize,
 }
 
-/// The owners of kept counters, and the counters that are not kept.
+/// Owners of kept counters, and counters that are not kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CounterBudget {
     pub(crate) limits: CounterLimits,
@@ -58,12 +58,12 @@ pub(crate) struct CounterBudget {
     term_owners: FastMap<u32, Str>,
     /// Classes that terms select, by the namespace of the terms.
     selected: FastMap<Str, usize>,
-    /// Counters that were made and not kept since this was last asked.
+    /// Counters created and not kept, since the last query.
     passing: usize,
 }
 
 impl CounterBudget {
-    /// Begins to compile a pod with so many terms and constraints.
+    /// Starts to compile a pod with so many terms and constraints.
     pub(crate) fn begin(&mut self, namespace: Str, terms: usize) {
         self.namespace = Some(namespace);
         let share = self.shares.get(&namespace).copied().unwrap_or_default();
@@ -73,7 +73,7 @@ impl CounterBudget {
         self.open = (is_over && terms > 0).then(HashMap::new);
     }
 
-    /// A counter of the pod that is being compiled, of those that are not kept.
+    /// Returns a counter of the pod being compiled that is not kept.
     pub(crate) fn find(&self, key: &CounterKey) -> Option<CounterId> {
         self.open.as_ref()?.get(key).copied()
     }
@@ -101,13 +101,14 @@ impl CounterBudget {
         }
     }
 
-    /// Ends the compilation of a pod without a program; what is to be freed.
+    /// Ends the compilation of a pod without a program; returns the counters to free.
     pub(crate) fn abandon(&mut self) -> Vec<CounterId> {
         self.namespace = None;
         self.open.take().into_iter().flat_map(HashMap::into_values).collect()
     }
 
-    /// Ends the compilation of a pod; its program where its counters are not kept.
+    /// Ends the compilation of a pod; returns the program if its counters are kept, else a held
+    /// one.
     pub(crate) fn hold(&mut self, program: Program) -> Result<Program, Arc<Program>> {
         self.namespace = None;
         let Some(open) = self.open.take() else { return Ok(program) };
@@ -121,7 +122,7 @@ impl CounterBudget {
         self.open.is_some()
     }
 
-    /// All counters that are not kept.
+    /// Returns all counters that are not kept.
     pub(crate) fn passing_counters(&self) -> impl Iterator<Item = CounterId> + '_ {
         let open = self.open.iter().flat_map(HashMap::values);
         open.chain(self.held.iter().flat_map(|(_, ids)| ids)).copied()
@@ -132,7 +133,7 @@ impl CounterBudget {
         self.held.iter().map(|(program, _)| &**program)
     }
 
-    /// Takes the counters of programs that are not held any more.
+    /// Returns the counters of programs that are no longer held.
     pub(crate) fn take_released(&mut self) -> Vec<CounterId> {
         let mut freed = Vec::new();
         self.held.retain_mut(|(program, ids)| {
@@ -156,12 +157,12 @@ impl CounterBudget {
         }
     }
 
-    /// A term came with a pod of a namespace.
+    /// Records a term that is new with a pod of a namespace.
     pub(crate) fn own_term(&mut self, id: TermId, namespace: Str) {
         self.term_owners.insert(id.0, namespace);
     }
 
-    /// Terms select one class more.
+    /// Records that terms select one more class.
     pub(crate) fn select(&mut self, terms: &[TermId]) {
         for owner in terms.iter().filter_map(|id| self.term_owners.get(&id.0)) {
             *self.selected.entry(*owner).or_default() += 1;
@@ -184,7 +185,8 @@ impl CounterBudget {
         self.selected.get(&namespace).is_some_and(|count| *count >= self.limits.selected)
     }
 
-    /// How many counters were made and not kept since the last call of [`Self::forget_passing`].
+    /// Returns how many counters were created and not kept since the last call of
+    /// [`Self::forget_passing`].
     pub(crate) fn passing(&self) -> usize {
         self.passing
     }

@@ -1,4 +1,4 @@
-//! Pods with more terms than are counted for them: what is kept of them, and that they are decided alike.
+//! Pods with more terms than are kept: their counters, and equal decisions.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ fn term(selector: &Value, key: &str) -> Value {
     json!({"topologyKey": key, "labelSelector": selector})
 }
 
-/// A pod in a namespace that rather is not beside pods of so many kinds, which no other pod names.
+/// A pod in a namespace that avoids pods of so many kinds, which no other pod names.
 fn shy(name: &str, namespace: &str, terms: usize) -> Pod {
     let terms: Vec<Value> = (0..terms)
         .map(|at| json!({"matchLabels": {"app": format!("{namespace}-{name}-{at}")}}))
@@ -63,7 +63,7 @@ fn waiting_pods_with_very_many_terms_keep_no_counters() {
     assert!(waiting.iter().all(|(rejected, _)| rejected.program.preferred_pods.is_empty()));
 }
 
-/// Pods that are decided alike with and without kept counters.
+/// Pods that are decided equally with and without kept counters.
 fn odd_pods() -> Vec<Pod> {
     let selectors = [
         json!({"matchLabels": {"app": "a0"}}),
@@ -108,7 +108,7 @@ fn terms_beyond_the_limits_are_evaluated_as_those_within() {
         let mut decided = Vec::new();
         for cluster in [&mut kept, &mut passing] {
             let program = cluster.compile(pod).expect("a pod");
-            // A class of pods that comes after the counters is counted by them as well.
+            // A class of pods that is newer than the counters is counted too.
             let new = pod_with(&format!("new{at}"), |p| {
                 p["metadata"]["labels"] =
                     json!({"app": format!("a{}", at % 4), "new": at.to_string()});

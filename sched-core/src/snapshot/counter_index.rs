@@ -11,13 +11,14 @@ use super::counters::{CounterId, CounterKey, Scope};
 use crate::intern::{FastMap, Str};
 use crate::selector::{LabelOp, Selector};
 
-/// Namespaces up to which a counter stands with each of them, and not with what counts everywhere.
+/// Number of namespaces up to which a counter is indexed under each of them, and not as one for all
+/// namespaces.
 const NAMESPACES_MAX: usize = 4;
 
-/// A label that every counted pod has: its key, and its value if only one will do.
+/// A label that every counted pod has: its key, and its value if there is only one.
 type Label = (Str, Option<Str>);
 
-/// Where a counter stands: its namespace and its label, each of them if it asks for one.
+/// Index key of a counter: its namespace and its label, each if it requires one.
 type Place = (Option<Str>, Option<Label>);
 
 /// All counters.
@@ -45,14 +46,14 @@ impl CounterIndex {
         self.ids.insert(key, id);
     }
 
-    /// Keeps the counters that `keeps` says.
+    /// Keeps the counters for which `keeps` is true.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(CounterId) -> bool) {
         self.ids.retain(|_, id| keeps(*id));
         self.places = FastMap::default();
         self.ids.iter().for_each(|(key, id)| put(&mut self.places, key, *id));
     }
 
-    /// Those that may count pods with these labels in this namespace, and no one twice.
+    /// Returns those that may count pods with these labels in this namespace, each once.
     pub(crate) fn candidates(
         &self,
         namespace: Str,
@@ -126,7 +127,7 @@ mod tests {
         for (at, key) in keys.iter().enumerate() {
             index.insert(key.clone(), CounterId(at as u32));
         }
-        // What others ask for, of which there may be very many.
+        // Counters of other labels, of which there may be very many.
         for at in 0..1_000_u32 {
             let id = CounterId(100 + at);
             index.insert(counter(Some(&[6 + at % 3]), &[(10, 20 + at % 50), (70, at)]), id);

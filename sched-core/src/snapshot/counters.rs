@@ -26,9 +26,9 @@ pub struct TermId(pub u32);
 /// Namespaces of a selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// Every namespace, also one without an object.
+    /// Every namespace, even one without an object.
     All,
-    /// These, sorted. Terms of a pod that are within the same share the list.
+    /// These, sorted. Equal lists of the terms of a pod are shared.
     These(Arc<[Str]>),
 }
 
@@ -102,7 +102,7 @@ impl Counter {
         &found.expect("the compiler tracks every key it counts by").1
     }
 
-    /// Adds up the pods on the rows of a set by value of a key; those on rows that lack the key count
+    /// Adds up the pods on the rows of a set by value of a key; those on rows without the key count
     /// for the value `lacking`.
     pub fn sum(&self, column: &KeyColumn, rows: &Bits, lacking: usize, sums: &mut [i64]) {
         if let RowCounts::Dense(planes) = &self.nodes
@@ -123,7 +123,7 @@ impl Counter {
         }
     }
 
-    /// Begins to count by the values of `key`.
+    /// Starts to count by the values of `key`.
     pub fn track(&mut self, key: KeyId, keys: &KeyTable) {
         if self.domains.iter().any(|(k, _)| *k == key) {
             return;
@@ -189,7 +189,7 @@ pub struct Term {
     pub domains: DomainCounts,
     /// Sum of `domains`.
     pub total: u32,
-    /// The same pods by row, where the topology is the hostname.
+    /// The same pods by row, if the topology key is the hostname.
     pub nodes: Option<RowCounts>,
 }
 
@@ -215,7 +215,7 @@ const BLOCK: usize = 32;
 pub struct CowVec<T> {
     blocks: Arc<Vec<Arc<Vec<Arc<T>>>>>,
     len: usize,
-    /// Counts changes by others than `item_mut`.
+    /// Counts changes other than by `item_mut`.
     shape: u64,
 }
 
@@ -250,13 +250,13 @@ impl<T: Clone> CowVec<T> {
         &self.blocks[at as usize / BLOCK][at as usize % BLOCK]
     }
 
-    /// The item at `at` for writing; copied first when a reader still holds it.
+    /// The item at `at` for writing; copied first if a reader still holds it.
     pub fn get_mut(&mut self, at: u32) -> &mut T {
         self.shape += 1;
         self.item_mut(at)
     }
 
-    /// The same for changes that are recorded and done again on copies.
+    /// Like `get_mut`, for changes that are recorded and replayed on copies.
     pub(crate) fn item_mut(&mut self, at: u32) -> &mut T {
         let block = &mut Arc::make_mut(&mut self.blocks)[at as usize / BLOCK];
         Arc::make_mut(&mut Arc::make_mut(block)[at as usize % BLOCK])
@@ -275,7 +275,7 @@ impl<T: Clone> CowVec<T> {
         u32::try_from(self.len - 1).expect("fewer than 2^32 items")
     }
 
-    /// Puts an item into a free place, or at the end; returns its index.
+    /// Puts an item at a free index, or at the end; returns its index.
     pub(crate) fn put(&mut self, item: T, free: &mut Vec<u32>) -> u32 {
         match free.pop() {
             Some(at) => {
@@ -296,7 +296,7 @@ impl<T: Clone> CowVec<T> {
         Arc::ptr_eq(&self.blocks, &other.blocks)
     }
 
-    /// Becomes the same copy.
+    /// Shares the items of `other`.
     pub(crate) fn share(&mut self, other: &Self) {
         super::replica::share(&mut self.blocks, &other.blocks);
         (self.len, self.shape) = (other.len, other.shape);

@@ -1,7 +1,8 @@
-//! How many pods of some kind each value of a topology key has.
+//! Number of pods of some kind by value of a topology key.
 //!
-//! Input: a pod more or less in a domain. Output: the count of a domain, and sums over all of them.
-//! Owner: a counter or a term. Bounds: an entry a domain with pods, or four bytes a domain once that is
+//! Input: a pod added or removed in a domain. Output: the count of a domain, and sums over all of
+//! them. Owner: a counter or a term. Bounds: an entry a domain with pods, or four bytes a domain
+//! once that is
 //! not more than twice as much.
 //! Why both forms: a pod may name tens of thousands of selectors, of which most select no pod or few;
 //! a list of all hostnames for each of them would be gigabytes. Decisions read the list, where it
@@ -39,7 +40,7 @@ impl DomainCounts {
         }
     }
 
-    /// Places that a walk over the counts visits.
+    /// Returns the entries that a walk over the counts visits.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -57,7 +58,7 @@ impl DomainCounts {
         }
     }
 
-    /// Domains with a count, each with it, in no order.
+    /// Returns the domains with a count, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let (sparse, dense) = match self {
             Self::Sparse(counts) => (Some(counts), None),
@@ -68,7 +69,7 @@ impl DomainCounts {
         sparse.chain(dense.map(|(value, count)| (value as u32, *count)))
     }
 
-    /// So many pods more (or less) in a domain of a key with `values` value ids.
+    /// Adds pods to a domain of a key with `values` value ids.
     pub fn add(&mut self, value: u32, delta: i32, values: usize) {
         let was = self.get(value);
         let count = was.checked_add_signed(delta).expect("a pod leaves where it was counted");
@@ -100,7 +101,7 @@ impl DomainCounts {
         Self::Dense(list, counts.len() as u32)
     }
 
-    /// Sets the places of domains that have a count.
+    /// Marks the domains that have a count.
     pub(crate) fn mark(&self, marks: &mut [bool]) {
         match self {
             Self::Sparse(counts) => counts.keys().for_each(|value| marks[*value as usize] = true),
@@ -110,7 +111,7 @@ impl DomainCounts {
         }
     }
 
-    /// Adds the counts, times a weight, at the places of their domains.
+    /// Adds the counts, times a weight, at the index of their domains.
     pub(crate) fn add_to(&self, sums: &mut [f64], weight: f64) {
         match self {
             Self::Sparse(counts) => counts.iter().for_each(|(value, count)| {

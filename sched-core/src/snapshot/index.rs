@@ -21,7 +21,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Where `text` is in `list`.
+    /// Returns the position of `text` in `list`.
     #[must_use]
     pub(crate) fn find(&self, text: Str, list: &[Str]) -> Option<u32> {
         if self.slots.is_empty() {
@@ -75,7 +75,7 @@ impl Index {
         self.slots.capacity() * 4
     }
 
-    /// The slot that has `text`, or the free one where it would go.
+    /// Returns the slot of `text`, or the free one where it would be inserted.
     fn probe(&self, text: Str, list: &[Str]) -> usize {
         let mask = self.slots.len() - 1;
         let mut slot = self.home(text);
@@ -92,7 +92,7 @@ impl Index {
     }
 }
 
-/// Appends with an eighth of slack instead of as much again: these lists hold a number a node.
+/// Appends with an eighth of slack instead of doubling: these lists have a number for each node.
 pub(crate) fn push<T>(list: &mut Vec<T>, item: T) {
     if list.len() == list.capacity() {
         list.reserve_exact((list.len() / 8).max(SLOTS_MIN));

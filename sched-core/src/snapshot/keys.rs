@@ -1,7 +1,7 @@
 //! Node labels by key: a column of value ids, and a bitset a value while the key has few values.
 //!
 //! Input: the labels of a node. Output: which nodes carry a key, a value, a number in a range; and
-//! the topology domain of a node, which is nothing but the value id of the topology key.
+//! the topology domain of a node, which is just the value id of the topology key.
 //! Owner: the writer of the cluster. Bounds: a bitset a value up to `NARROW_VALUES` values a key;
 //! a key with more (hostname) keeps the column alone. A value costs a byte a node, four then. A key
 //! that few nodes carry (`RARE_ROWS`, or one node of 64) is a list of these, unless pods ask for it:
@@ -20,10 +20,10 @@ use crate::intern::{FastMap, Str};
 /// Values of a key up to which each has a bitset of its own.
 pub const NARROW_VALUES: usize = 64;
 
-/// Nodes with a key up to which it has no column, however many nodes there are.
+/// Nodes with a key up to which it has no column, whatever the size of the cluster.
 const RARE_ROWS: usize = 8;
 
-/// Columns of keys that no pod asks for.
+/// Columns of keys that no pod mentions.
 const COLUMNS_MAX: usize = 512;
 
 /// Label of a node's own name, a key whose values mostly are of one node each.
@@ -33,7 +33,7 @@ pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(pub u32);
 
-/// A value of a key: 1-based; 0 is "the node lacks the key".
+/// A value of a key: 1-based; 0 means that the node lacks the key.
 pub type ValueId = u32;
 
 /// Value ids by row, as narrow as the key.
@@ -69,7 +69,8 @@ impl Values {
     }
 }
 
-/// The place of a row; a column grows a chunk at a time, as doubling would cost more than it.
+/// Returns the entry of a row; a column grows a chunk at a time, as doubling would cost more than
+/// it.
 fn slot<T: Clone + Default>(ids: &mut Vec<T>, row: u32) -> &mut T {
     if ids.len() <= row as usize {
         let rows = (row as usize + 1).next_multiple_of(CHUNK_ROWS);
@@ -90,9 +91,9 @@ pub struct KeyColumn {
     pub present: Bits,
     /// Value ids by text, over `texts`.
     index: Index,
-    /// Ids of values that no node has any more.
+    /// Ids of values that no node has.
     free: Vec<ValueId>,
-    /// Text of each value; of index 0 and of a free id the key, which is no value's text.
+    /// Text of each value; at index 0 and at a free id the key, which is not the text of any value.
     pub texts: Vec<Str>,
     /// Values that are integers.
     pub numbers: FastMap<ValueId, i64>,
@@ -188,7 +189,7 @@ impl KeyColumn {
         id
     }
 
-    /// Forgets a value that no node has; its id, which no pod is counted under, may be given again.
+    /// Drops a value that no node has; its id, under which no pod is counted, may be reused.
     fn forget(&mut self, id: ValueId) {
         self.index.remove(id, &self.texts);
         self.texts[id as usize] = self.name;
@@ -208,7 +209,7 @@ impl KeyColumn {
     }
 }
 
-/// How many of so many rows may carry a key that has no column.
+/// Returns how many of `rows` may carry a key that has no column.
 fn rare_rows(rows: usize) -> usize {
     (rows / WORD_ROWS).max(RARE_ROWS)
 }
@@ -231,16 +232,16 @@ pub struct KeyTable {
     columns: Vec<Arc<KeyColumn>>,
     /// Labels by key, of keys without a column.
     rare: CowMap<Str, Vec<RareLabel>>,
-    /// Keys of a row that had no column when the row got them.
+    /// Keys of a row without a column at the time when the row got them.
     rare_keys: CowMap<u32, Vec<Str>>,
     /// Keys without references.
     free: Vec<KeyId>,
-    /// Columns that were made because many nodes carry the key.
+    /// Columns made because many nodes carry the key.
     unasked: usize,
 }
 
 impl KeyTable {
-    /// The id of a key, new if never seen; a key may exist before any node carries it.
+    /// Returns the id of a key, new if never seen; a key may exist before any node carries it.
     pub fn intern(&mut self, name: Str) -> KeyId {
         if let Some(key) = self.find(name) {
             return key;
@@ -268,7 +269,7 @@ impl KeyTable {
         })
     }
 
-    /// The nodes that carry a key which has no column, in no order.
+    /// Returns the nodes that carry a key without a column, in no order.
     #[must_use]
     pub fn rare(&self, name: Str) -> &[RareLabel] {
         self.rare.get(&name).map_or(&[], Vec::as_slice)
@@ -323,7 +324,7 @@ impl KeyTable {
         }
     }
 
-    /// Takes all labels from `row`.
+    /// Removes all labels from `row`.
     pub fn clear(&mut self, row: u32) {
         let rare = self.rare_keys.get(&row).cloned().unwrap_or_default();
         self.rare_keys.remove(&row);
@@ -357,15 +358,14 @@ impl KeyTable {
         }
     }
 
-    /// Forgets columns that are not in use, of keys that few of so many rows carry, or that no node
-    /// carries.
+    /// Drops unused columns, of keys that few of `rows` carry, or that no node carries.
     pub(crate) fn sweep(&mut self, rows: usize, in_use: impl Fn(KeyId) -> bool) {
         for at in 0..self.columns.len() {
             let key = KeyId(at as u32);
             let column = &self.columns[at];
             let named = self.ids.get(&column.name) == Some(&key);
             let is_rare = column.carriers as usize <= rare_rows(rows);
-            // One that was made for a pod does not count as one that many nodes need.
+            // A column made for a pod does not count as one that many nodes need.
             let is_spare = column.is_asked_for && self.unasked >= COLUMNS_MAX;
             if named && (is_rare || is_spare) && !in_use(key) {
                 self.forget_column(key);
@@ -399,7 +399,7 @@ impl KeyTable {
         }
     }
 
-    /// The strings that columns refer to.
+    /// Returns the strings that columns refer to.
     pub(crate) fn words(&self) -> impl Iterator<Item = Str> + '_ {
         let rare = self.rare.iter().flat_map(|(key, labels)| {
             std::iter::once(*key).chain(labels.iter().map(|label| label.value))
@@ -431,7 +431,7 @@ mod tests {
 
     const KEY: Str = Str(7);
 
-    /// So many rows with so many labels each, the same on all.
+    /// A table of rows with labels, the same on all.
     fn labelled(rows: u32, labels: u32) -> KeyTable {
         let mut table = KeyTable::default();
         for row in 0..rows {
@@ -447,7 +447,7 @@ mod tests {
         let mut table = labelled(100, 3_000);
         assert_eq!(table.columns().count(), COLUMNS_MAX);
         assert!(table.heap_bytes() < 100 * 3_000 * 40, "{}", table.heap_bytes());
-        // Each label is found, with a column or without.
+        // Each label is found, with or without a column.
         let without = (0..3_000).map(|key| Str(1_000 + key)).find(|key| table.find(*key).is_none());
         let without = without.expect("not all have one");
         assert_eq!(table.rare(without).len(), 100);
@@ -474,7 +474,7 @@ mod tests {
         let mut want: Vec<_> = (0..5).map(|row| (row, Str(row), Some(i64::from(row)))).collect();
         want.push((5, Str(99), None));
         assert_eq!(rows, want);
-        // As a list it is cleared and filled as any other.
+        // As a list it is cleared and filled like any other.
         table.clear(5);
         table.clear(2);
         table.set((2, 5_000), Str(1_001), Str(8), None);

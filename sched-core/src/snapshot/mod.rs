@@ -1,8 +1,8 @@
 //! The cluster as columns, and the deltas that keep them current.
 //!
-//! `cluster` is the only writer (with `workloads`, `placement`, `classes` and `sweep`); `view` is what
-//! readers get; `chunk`, `keys`, `sparse`, `counters` and `pods` are its tables; `objects` reads API
-//! objects, `readable` leaves out what means nothing. A filter or a score never sees an API object.
+//! `cluster` is the only writer (with `workloads`, `placement`, `classes` and `sweep`); `view` is
+//! the read side; `chunk`, `keys`, `sparse`, `counters` and `pods` are its tables; `objects` parses
+//! API objects, `readable` drops their invalid parts. A filter or a score never sees an API object.
 
 pub(crate) mod changes;
 pub mod chunk;

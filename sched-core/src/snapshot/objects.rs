@@ -1,9 +1,9 @@
-//! Reading API objects into what the tables hold.
+//! Parses API objects into the form of the tables.
 //!
 //! Input: k8s-openapi objects. Output: interned nodes and pods, ready to be put into columns.
-//! Owner: pure but for the interner. Bounds: at most what the object says; a node's image list and
-//! a pod's containers are read once.
-//! Why apart from the cluster: a refused object must not leave half of itself behind.
+//! Owner: pure but for the interner. Bounds: the size of the object; a node's image list and a
+//! pod's containers are read once. Why apart from the cluster: a rejected object must not leave a
+//! part of itself behind.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::requests::{PodRequests, RequestError, Resources, is_sidecar};
 use crate::selector::{Selector, SelectorError};
 use pintle_api_types::quantity;
 
-/// Why an object cannot be used.
+/// Reason why an object is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// The object has no name.
@@ -37,7 +37,7 @@ pub enum ObjectError {
     NoNode,
 }
 
-/// A node as the tables hold it.
+/// A node in the form of the tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeSpec {
     /// Name.
@@ -56,15 +56,15 @@ pub struct NodeSpec {
     pub images: Vec<(Str, i64)>,
     /// Declared features.
     pub features: Vec<Str>,
-    /// Keeps what it refers to.
+    /// Protects the strings that it refers to.
     pub lease: Lease,
 }
 
 impl NodeSpec {
-    /// Reads a node.
+    /// Parses a node.
     ///
     /// # Errors
-    /// When it has no name or a quantity cannot be read.
+    /// It has no name, or an invalid quantity.
     pub fn of(node: &Node, interner: &mut Interner) -> Result<Self, ObjectError> {
         let name = node.metadata.name.as_deref().filter(|n| !n.is_empty());
         let status = node.status.as_ref();
@@ -114,7 +114,7 @@ fn effect(text: &str) -> Effect {
     }
 }
 
-/// A bound pod as the tables hold it.
+/// A bound pod in the form of the tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodSpec {
     /// Identity.
@@ -123,13 +123,13 @@ pub struct PodSpec {
     pub name: Str,
     /// Namespace.
     pub namespace: Str,
-    /// Labels that other pods may have as well.
+    /// Labels that other pods may share.
     pub labels: LabelsId,
     /// Labels that no other pod has.
     pub own: OwnLabels,
     /// All request variants.
     pub requests: PodRequests,
-    /// Affinity terms that act on incoming pods.
+    /// Affinity terms that affect incoming pods.
     pub terms: Arc<[TermKey]>,
     /// Host ports.
     pub ports: Vec<HostPort>,
@@ -139,11 +139,11 @@ pub struct PodSpec {
     pub start_ns: i64,
     /// Being deleted.
     pub terminating: bool,
-    /// Being deleted to make room for another pod.
+    /// Being deleted because of preemption.
     pub preempted: bool,
     /// Owned by a DaemonSet.
     pub daemon: bool,
-    /// Keeps what it refers to.
+    /// Protects the strings that it refers to.
     pub lease: Lease,
 }
 
@@ -155,7 +155,7 @@ pub const OWN_KEYS: [&str; 3] = [
     "batch.kubernetes.io/job-completion-index",
 ];
 
-/// Values of such labels, by position in `OWN_KEYS`.
+/// Values of own labels, by position in `OWN_KEYS`.
 pub type OwnLabels = Vec<(u8, Arc<str>)>;
 
 /// Position of a key in `OWN_KEYS`.
@@ -176,10 +176,10 @@ fn own_labels(pod: &Pod) -> OwnLabels {
 }
 
 impl PodSpec {
-    /// Reads a pod.
+    /// Parses a pod.
     ///
     /// # Errors
-    /// When it has no name, or a quantity or a selector cannot be read.
+    /// It has no name, or an invalid quantity or selector.
     pub fn of(pod: &Pod, interner: &mut Interner) -> Result<Self, ObjectError> {
         let name = pod.metadata.name.as_deref().ok_or(ObjectError::NoName)?;
         let requests = PodRequests::of(pod)?;
@@ -205,10 +205,10 @@ impl PodSpec {
         })
     }
 
-    /// Reads another pod of the same template.
+    /// Parses another pod of the same template.
     ///
     /// # Errors
-    /// When it has no name.
+    /// It has no name.
     pub(crate) fn like(&self, pod: &Pod, interner: &mut Interner) -> Result<Self, ObjectError> {
         let name = pod.metadata.name.as_deref().ok_or(ObjectError::NoName)?;
         Ok(Self {
@@ -235,7 +235,7 @@ fn start_ns(pod: &Pod) -> i64 {
     start.map_or(NO_START, |t| i64::try_from(t.0.as_nanosecond()).unwrap_or(NO_START - 1))
 }
 
-/// The identity of a pod: its uid, or namespace/name where there is none.
+/// Returns the identity of a pod: its uid, or namespace/name if it has none.
 pub fn pod_key(pod: &Pod, interner: &mut Interner) -> Str {
     match pod.metadata.uid.as_deref() {
         Some(uid) if !uid.is_empty() => interner.intern(uid),
@@ -265,7 +265,7 @@ pub fn is_final(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Host ports of containers and sidecars.
+/// Returns the host ports of containers and sidecars.
 // k8s: pkg/scheduler/util/utils.go GetHostPorts
 pub fn host_ports(pod: &Pod, interner: &mut Interner) -> Vec<HostPort> {
     let Some(spec) = pod.spec.as_ref() else { return Vec::new() };
@@ -288,7 +288,7 @@ pub fn host_ports(pod: &Pod, interner: &mut Interner) -> Vec<HostPort> {
     ports
 }
 
-/// Namespaces a term names: its own list, or the pod's namespace when it names none at all.
+/// Returns the namespaces of a term: its own list, or the pod's namespace if it has none.
 // k8s: kube-scheduler/framework/types.go getNamespacesFromPodAffinityTerm
 pub fn term_namespaces(term: &PodAffinityTerm, own: Str, interner: &mut Interner) -> Vec<Str> {
     let named = term.namespaces.as_deref().unwrap_or_default();
@@ -301,7 +301,7 @@ pub fn term_namespaces(term: &PodAffinityTerm, own: Str, interner: &mut Interner
     namespaces
 }
 
-/// The affinity terms by which a pod acts on others.
+/// Returns the affinity terms by which a pod affects other pods.
 pub(crate) fn existing_terms(
     pod: &Pod,
     own: Str,

@@ -9,7 +9,7 @@ use crate::intern::Str;
 use crate::select::Scratch;
 use crate::{Profile, decide};
 
-/// Each name with the same value.
+/// A map with the same value for each name.
 fn all(count: usize, value: &Value) -> Value {
     let names = (0..count).map(|at| (format!("x.y/{at}"), value.clone()));
     Value::Object(names.collect::<Map<_, _>>())
@@ -59,7 +59,7 @@ fn a_label_that_only_one_node_has_costs_no_column() {
     assert!(cluster.view().heap_bytes() <= before);
 }
 
-/// The nodes where a pod fits that asks so for label `tier`.
+/// Returns the nodes where a pod with this requirement on label `tier` fits.
 fn fitting(cluster: &mut Cluster, operator: &str, values: &[&str]) -> Vec<u32> {
     let mut asks = json!({"key": "tier", "operator": operator});
     if !values.is_empty() {
@@ -90,7 +90,7 @@ fn a_label_of_few_nodes_is_found_as_one_of_many_is() {
             });
             cluster.set_node(&labelled).expect("node");
         }
-        // One that loses it, and one that comes again.
+        // One node loses it, and one comes back.
         cluster.set_node(&node("n4")).expect("node");
         cluster.remove_node("n8").expect("there");
         let eighth = node_with("n8", |node| node["metadata"]["labels"]["tier"] = json!("8"));
@@ -150,7 +150,7 @@ fn terms_of_one_pod_within_the_same_namespaces_share_the_list() {
         })
         .collect();
     assert_eq!((cluster.counter_ids.len(), lists.len()), (100, 1));
-    // A pod of another name asks for none of them.
+    // A pod with another label selects none of them.
     let key = cluster.interner.find("app").expect("it is named");
     let (value, namespace) = (cluster.interner.intern("web"), cluster.interner.intern("ns"));
     assert_eq!(cluster.counter_ids.candidates(namespace, &[(key, value)]).count(), 0);

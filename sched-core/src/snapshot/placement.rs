@@ -1,7 +1,7 @@
-//! Pods: placed, assumed, confirmed, removed; and everything that counts them.
+//! Pods: placed, assumed, confirmed, removed; and all tables that count them.
 //!
-//! Input: pods as the API has them, or read before. Output: tables that count them. Owner: the writer
-//! of the cluster. Bounds: the row of the pod's node, one entry a counter that counts the pod, one
+//! Input: API pods, or parsed ones. Output: tables that count them. Owner: the writer of the
+//! cluster. Bounds: the row of the pod's node, one entry a counter that counts the pod, one
 //! number a topology key of its terms.
 
 use k8s_openapi::api::core::v1::Pod;
@@ -15,11 +15,11 @@ use super::replica::Change;
 use crate::intern::Str;
 
 impl Cluster {
-    /// Adds a bound pod, changes one of the same identity, or confirms an assumed one, which changes
-    /// nothing. A pod in a final phase is taken out, and is no pod any more.
+    /// Adds a bound pod, changes the one of the same identity, or confirms an assumed one, which
+    /// changes nothing. A finished pod is removed.
     ///
     /// # Errors
-    /// When the pod cannot be read or names no node.
+    /// The pod is invalid or has no node.
     // k8s: pkg/scheduler/scheduler.go NewInformerFactory: pods in a final phase are not watched
     pub fn set_pod(&mut self, pod: &Pod) -> Result<Option<PodId>, DeltaError> {
         if is_final(pod) {
@@ -34,10 +34,10 @@ impl Cluster {
         self.place(pod, &node, false).map(Some)
     }
 
-    /// Places a pod on a node before the API knows it.
+    /// Places a pod on a node before the binding is observed.
     ///
     /// # Errors
-    /// When the pod cannot be read, is there already, or the node is not known.
+    /// The pod is invalid, exists already, or the node is not known.
     pub fn assume(&mut self, pod: &Pod, node: &str) -> Result<PodId, DeltaError> {
         if self.row(node).is_none() {
             return Err(DeltaError::UnknownNode(node.to_owned()));
@@ -50,10 +50,10 @@ impl Cluster {
         self.place(pod, node, true)
     }
 
-    /// Takes back an assumption.
+    /// Removes an assumed pod.
     ///
     /// # Errors
-    /// When the pod is not known.
+    /// The pod is not known.
     pub fn forget(&mut self, pod: &Pod) -> Result<(), DeltaError> {
         self.remove_pod(pod)
     }
@@ -61,7 +61,7 @@ impl Cluster {
     /// Removes a pod.
     ///
     /// # Errors
-    /// When the pod is not known.
+    /// The pod is not known.
     pub fn remove_pod(&mut self, pod: &Pod) -> Result<(), DeltaError> {
         let key = pod_key(pod, &mut self.interner);
         let id = self.pods.find(key);
@@ -87,7 +87,7 @@ impl Cluster {
         }
     }
 
-    /// Puts a pod that was hidden back on its node, if that is there.
+    /// Puts a hidden pod back on its node, if that exists.
     pub fn show(&mut self, id: PodId) {
         let pod = self.pods.get(id);
         if pod.row == NONE
@@ -103,11 +103,11 @@ impl Cluster {
         Ok(self.place_spec(&spec, node, assumed))
     }
 
-    /// Reads a pod as far as it can be read, and says what was left out if anything was. What has no
-    /// meaning counts for nothing; all else of the pod counts.
+    /// Parses the valid parts of a pod, and returns what was left out, if anything was. Invalid
+    /// parts count for nothing; all others count.
     ///
     /// # Errors
-    /// When the pod has no name.
+    /// The pod has no name.
     pub fn read_pod_as_it_is(
         &mut self,
         pod: &Pod,
@@ -118,13 +118,13 @@ impl Cluster {
         }
     }
 
-    /// Places a pod that was read before; replaces one of the same identity.
+    /// Places a parsed pod; replaces one of the same identity.
     pub fn place_spec(&mut self, spec: &PodSpec, node: &str, assumed: bool) -> PodId {
         let node_name = self.interner.intern(node);
         self.place_on(spec, node_name, assumed)
     }
 
-    /// As `place_spec`, the node's name being interned already.
+    /// Like `place_spec`, with the interned name of the node.
     pub(crate) fn place_on(&mut self, spec: &PodSpec, node_name: Str, assumed: bool) -> PodId {
         let class = self.class_of(spec.namespace, spec.labels, &spec.own);
         if let Some(id) = self.pods.find(spec.key) {
@@ -185,7 +185,7 @@ impl Cluster {
         self.count(id, row, -1);
     }
 
-    /// Adds a pod's numbers to everything that depends on them, or takes them away.
+    /// Adds a pod's numbers to all tables that depend on them, or subtracts them.
     fn count(&mut self, id: PodId, row: u32, delta: i32) {
         let pod = self.pods.get(id);
         let sign = i64::from(delta);

@@ -1,9 +1,8 @@
 //! Bound pods in compact rows, linked by node and by class.
 //!
-//! Input: what a pod adds to its node and to the counters, interned. Output: rows by id, by node and
-//! by class. Owner: the writer of the cluster.
-//! Bounds: 76 bytes a pod beside one map entry; ids are reused after removal, and
-//! a list that no pod has any more is forgotten.
+//! Input: a pod's effect on its node and on the counters, interned. Output: rows by id, by node and
+//! by class. Owner: the writer of the cluster. Bounds: 76 bytes a pod plus one map entry; ids are
+//! reused after removal, and a list that no pod uses is dropped.
 //! Why links instead of lists: no allocation a pod, and removal in constant time.
 
 use std::collections::HashMap;
@@ -22,13 +21,13 @@ pub struct PodId(pub u32);
 /// No row, no pod.
 pub const NONE: u32 = u32::MAX;
 
-/// The start time of a pod that has none: it counts as starting now, the latest of all.
+/// Start time of a pod that has none: it counts as starting now, the latest of all.
 pub const NO_START: i64 = i64::MAX;
 
 /// One bound pod.
 #[derive(Clone, Debug)]
 pub struct PodRow {
-    /// Identity: uid, or namespace/name where there is none.
+    /// Identity: uid, or namespace/name if there is none.
     pub key: Str,
     /// Name.
     pub name: Str,
@@ -52,7 +51,7 @@ pub struct PodRow {
     pub start_ns: i64,
     /// Being deleted.
     pub terminating: bool,
-    /// Being deleted to make room for another pod.
+    /// Being deleted because of preemption.
     pub preempted: bool,
     /// Assumed, not yet confirmed by the API.
     pub assumed: bool,
@@ -92,11 +91,11 @@ impl PodRow {
     }
 }
 
-/// Lists stored once, as long as a pod has them: requests, terms, ports.
+/// Lists stored once, as long as a pod uses them: requests, terms, ports.
 #[derive(Clone, Debug)]
 pub struct Pool<T> {
     ids: HashMap<T, u32>,
-    /// Items with the number of pods that have them.
+    /// Items with the number of pods that use them.
     items: Vec<(T, u32)>,
     free: Vec<u32>,
 }
@@ -108,7 +107,7 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T: Clone + Default + Eq + Hash> Pool<T> {
-    /// The id of an item for one pod more.
+    /// Returns the id of an item for one more pod.
     pub fn intern(&mut self, item: &T) -> u32 {
         if let Some(id) = self.ids.get(item) {
             self.items[*id as usize].1 += 1;
@@ -128,7 +127,7 @@ impl<T: Clone + Default + Eq + Hash> Pool<T> {
         id
     }
 
-    /// One pod fewer has the item.
+    /// One pod fewer uses the item.
     pub fn release(&mut self, id: u32) {
         let (item, pods) = &mut self.items[id as usize];
         *pods = pods.checked_sub(1).expect("a list is released by who interned it");
@@ -145,7 +144,7 @@ impl<T: Clone + Default + Eq + Hash> Pool<T> {
         &self.items[id as usize].0
     }
 
-    /// All items that some pod has.
+    /// Returns all items that some pod uses.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.ids.keys()
     }
@@ -254,7 +253,7 @@ impl PodTable {
         }
     }
 
-    /// Forgets a pod that is on no node.
+    /// Drops a pod that is on no node.
     pub fn remove(&mut self, id: PodId) {
         self.unlink_class(id);
         let free = PodRow::new(Str(0), Str(0), Str(0), NONE);

@@ -1,4 +1,4 @@
-//! A pod without what of it cannot be read.
+//! A pod without its invalid parts.
 //!
 //! Input: a pod of the API with invalid quantities or selectors. Output: the same pod without them.
 //! Owner: pure functions. Why: such a pod uses its node, its ports and its other valid fields,
@@ -17,7 +17,7 @@ use pintle_api_types::selector::Texts;
 
 type Selector = pintle_api_types::selector::Selector<String>;
 
-/// The pod without quantities and affinities that cannot be read.
+/// Returns the pod without invalid quantities and affinities.
 pub(super) fn readable(pod: &Pod) -> Pod {
     let mut pod = pod.clone();
     if let Some(spec) = &mut pod.spec {

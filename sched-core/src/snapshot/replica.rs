@@ -17,15 +17,15 @@ use crate::intern::Str;
 /// A change that a pod makes in the tables.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// A row has these numbers.
+    /// New numbers of a row.
     Numbers(u32, Numbers),
-    /// So many more pods of a counter on a row.
+    /// Change of a counter's pods on a row.
     Counter(CounterId, u32, i32),
-    /// So many more pods with a term on a row.
+    /// Change of the pods with a term on a row.
     Term(TermId, u32, i32),
-    /// So much more of an extended resource is requested on a row.
+    /// Change of the requests of an extended resource on a row.
     Scalar(Str, u32, i64),
-    /// A user more or less of a host port on a row.
+    /// Change of the users of a host port on a row.
     Port(HostPort, u32, i32),
 }
 
@@ -71,7 +71,7 @@ impl View {
         }
     }
 
-    /// Becomes equal to `other`, of which it is a copy to which these changes were not done yet.
+    /// Becomes equal to `other`, by replaying these changes, which this copy lacks.
     pub(crate) fn follow<'a>(&mut self, other: &Self, changes: impl Iterator<Item = &'a Change>) {
         if !self.has_shape_of(other) {
             *self = other.clone();
@@ -99,7 +99,7 @@ impl View {
 
     /// Returns true if only recorded changes happened to the tables that pods touch.
     fn has_shape_of(&self, other: &Self) -> bool {
-        // Domains are counted by the labels of nodes as they were when a pod came.
+        // Domains are counted by the labels that nodes had when a pod was placed.
         Arc::ptr_eq(&self.keys, &other.keys)
             && self.rows == other.rows
             && self.counters.shape() == other.counters.shape()
@@ -109,7 +109,7 @@ impl View {
     }
 
     fn share_rest(&mut self, other: &Self) {
-        // Every field is named, so that a new one is put where it belongs.
+        // Every field is listed, so that a new one is not forgotten.
         let Self {
             profile,
             epoch,

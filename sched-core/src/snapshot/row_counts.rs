@@ -1,6 +1,7 @@
-//! How many pods of some kind each row has: a map while few rows have any, bit planes afterwards.
+//! Number of pods of some kind by row: a map while few rows have any, bit planes afterwards.
 //!
-//! Input: a pod more or less on a row. Output: the count of a row, the rows with a count, and planes
+//! Input: a pod added or removed on a row. Output: the count of a row, the rows with a count, and
+//! planes
 //! that kernels read: bit `k` of each row's count, 64 rows a word.
 //! Owner: a counter or a term. Bounds: an entry a row with pods, or a bit a row and plane; planes begin
 //! when that is not more than eight bytes a row with pods, as row sets do (`bits::RowSet`).
@@ -55,7 +56,7 @@ impl Planes {
         }
     }
 
-    /// Becomes what a map says, and keeps its memory.
+    /// Fills the planes from a map, reusing memory.
     fn fill(&mut self, counts: &FastMap<u32, u32>) {
         let most = counts.values().fold(0, |bits, count| bits | count);
         let rows = counts.keys().max().map_or(0, |row| *row as usize + 1);
@@ -70,7 +71,7 @@ impl Planes {
         self.members = counts.len() as u32;
     }
 
-    /// Rows with a count, ascending, each with it.
+    /// Returns the rows with a count, ascending.
     fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let words = self.planes.first().map_or(0, |plane| plane.words().len());
         (0..words).flat_map(move |at| {
@@ -110,7 +111,7 @@ impl RowCounts {
         }
     }
 
-    /// Rows with a count, each with it, in no order.
+    /// Returns the rows with a count, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let (sparse, dense) = match self {
             Self::Sparse(counts) => (Some(counts), None),
@@ -137,7 +138,7 @@ impl RowCounts {
         }
     }
 
-    /// So many pods more (or less) on `row`, of a table of `rows`.
+    /// Adds pods to `row`, of a table of `rows`.
     pub fn add(&mut self, row: u32, delta: i32, rows: usize) {
         let count = self.get(row).checked_add_signed(delta);
         let count = count.expect("a pod leaves where it was counted");
@@ -160,7 +161,7 @@ impl RowCounts {
         }
     }
 
-    /// The counts as planes, which are made in `spare` where there are none.
+    /// Returns the counts as planes, which are built in `spare` if they are sparse.
     pub(crate) fn planes<'a>(&'a self, spare: &'a mut Planes) -> &'a Planes {
         match self {
             Self::Dense(planes) => planes,
@@ -196,7 +197,7 @@ mod tests {
         for at in 0..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let row = (state >> 33) as u32 % 300;
-            // More and more pods, then fewer and fewer, to the last one.
+            // More and more pods, then fewer and fewer, down to zero.
             let here: u32 = map.get(&row).copied().unwrap_or(0);
             let more = here == 0 || (state >> 20) % 100 < if at < 12_000 { 70 } else { 10 };
             let delta = if more && at < 15_000 { 1 } else { -1 };

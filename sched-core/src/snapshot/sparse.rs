@@ -15,9 +15,9 @@ use super::chunk::CHUNK_ROWS;
 use crate::bits::{Bits, RowSet, WORD_ROWS};
 use crate::intern::{FastHasher, FastMap, Str};
 
-/// Parts of a map that are copied one by one.
+/// Parts of a map that are copied separately.
 const SHARDS: usize = 32;
-/// Rows of a chunk that name or use a resource, up to which each is kept by itself.
+/// Rows of a chunk that list or use a resource, up to which they are stored singly.
 const FEW_ROWS: usize = 64;
 /// Words of a mask in a chunk.
 const WORDS: usize = CHUNK_ROWS / WORD_ROWS;
@@ -29,7 +29,7 @@ type Shard<K, V> = Arc<FastMap<K, Arc<V>>>;
 #[derive(Debug)]
 pub struct CowMap<K, V> {
     shards: Arc<Vec<Shard<K, V>>>,
-    /// Counts changes by others than `item_mut` and `take_out`.
+    /// Counts changes other than by `item_mut` and `take_out`.
     shape: u64,
 }
 
@@ -57,13 +57,13 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
         self.shards.get(Self::shard(key))?.get(key).map(|value| &**value)
     }
 
-    /// The value of a key for writing, new if there is none; copied when a reader still holds it.
+    /// The value of a key for writing, new if there is none; copied if a reader still holds it.
     pub fn entry(&mut self, key: K) -> &mut V {
         self.shape += 1;
         self.item_mut(key)
     }
 
-    /// The same for changes that are recorded and done again on copies.
+    /// Like `entry`, for changes that are recorded and replayed on copies.
     pub(crate) fn item_mut(&mut self, key: K) -> &mut V {
         let shards = Arc::make_mut(&mut self.shards);
         if shards.is_empty() {
@@ -79,7 +79,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
         self.take_out(key);
     }
 
-    /// The same for changes that are recorded and done again on copies.
+    /// Removes a key, for changes that are recorded and replayed on copies.
     pub(crate) fn take_out(&mut self, key: &K) {
         if self.get(key).is_some() {
             let shards = Arc::make_mut(&mut self.shards);
@@ -97,7 +97,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
         Arc::ptr_eq(&self.shards, &other.shards)
     }
 
-    /// Becomes the same copy.
+    /// Shares the values of `other`.
     pub(crate) fn share(&mut self, other: &Self) {
         super::replica::share(&mut self.shards, &other.shards);
         self.shape = other.shape;
@@ -108,7 +108,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
         self.shards.iter().flat_map(|s| s.iter()).map(|(key, value)| (key, &**value))
     }
 
-    /// The keys whose value is of a kind.
+    /// Returns the keys with a value for which `is` is true.
     pub fn keys_where(&self, is: impl Fn(&V) -> bool) -> Vec<K> {
         self.iter().filter(|(_, value)| is(value)).map(|(key, _)| *key).collect()
     }
@@ -117,7 +117,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
 /// One extended resource on the rows of a chunk.
 #[derive(Clone, Debug)]
 struct ScalarChunk {
-    /// Rows that name the resource.
+    /// Rows that list the resource.
     named: [u64; WORDS],
     all: [i64; CHUNK_ROWS],
     used: [i64; CHUNK_ROWS],
@@ -143,7 +143,7 @@ impl ScalarChunk {
     }
 }
 
-/// The same of one row, by its place in the chunk.
+/// The same for one row, by its index in the chunk.
 #[derive(Clone, Copy, Debug, Default)]
 struct ScalarRow {
     at: u32,
@@ -155,7 +155,7 @@ struct ScalarRow {
 /// chunk of each.
 #[derive(Clone, Debug)]
 enum ScalarPart {
-    /// Rows that name the resource or use it, ascending.
+    /// Rows that list the resource or use it, ascending.
     Few(Arc<Vec<ScalarRow>>),
     Many(Arc<ScalarChunk>),
 }
@@ -181,7 +181,7 @@ impl ScalarPart {
         }
     }
 
-    /// Puts a row in, where there are few; one with nothing is taken out.
+    /// Puts a row into a short list; an empty row is removed.
     fn put(rows: &mut Arc<Vec<ScalarRow>>, row: ScalarRow) -> Option<ScalarChunk> {
         let (rows, is_nothing) = (Arc::make_mut(rows), row.all.is_none() && row.used == 0);
         match rows.binary_search_by_key(&row.at, |row| row.at) {
@@ -206,7 +206,7 @@ impl ScalarPart {
         }
     }
 
-    /// Keeps of these words the rows that have so much left.
+    /// Keeps the rows of these words that have this amount left.
     fn keep_fitting(&self, amount: i64, words: &mut [u64]) {
         match self {
             Self::Few(rows) => {
@@ -269,7 +269,7 @@ impl ScalarColumn {
         &mut self.parts[at]
     }
 
-    /// Allocatable amount, for a row that names the resource.
+    /// Allocatable amount, for a row that lists the resource.
     #[must_use]
     pub fn allocatable(&self, row: u32) -> Option<i64> {
         self.row(row).all
@@ -281,7 +281,7 @@ impl ScalarColumn {
         self.row(row).used
     }
 
-    /// Sets or takes away what a row has.
+    /// Sets or removes the allocatable amount of a row.
     pub fn set_allocatable(&mut self, row: u32, amount: Option<i64>) {
         let at = row as usize % CHUNK_ROWS;
         match self.part_mut(row) {
@@ -290,7 +290,7 @@ impl ScalarColumn {
         }
     }
 
-    /// Adds to what is requested.
+    /// Adds to the requested amount.
     pub fn add_used(&mut self, row: u32, amount: i64) {
         let at = row as usize % CHUNK_ROWS;
         match self.part_mut(row) {
@@ -302,7 +302,7 @@ impl ScalarColumn {
         }
     }
 
-    /// Keeps the rows that have so much left.
+    /// Keeps the rows that have this amount left.
     pub fn keep_fitting(&self, amount: i64, mask: &mut Bits) {
         for (at, words) in mask.words_mut().chunks_mut(WORDS).enumerate() {
             match self.parts.get(at) {
@@ -338,12 +338,12 @@ pub struct Image {
 #[derive(Clone, Debug, Default)]
 pub struct PortUse {
     by_ip: BTreeMap<Str, RowSet>,
-    /// Users beyond the first of an address and row; only static pods get that far.
+    /// Users beyond the first of an address and row; only static pods can be that many.
     more: BTreeMap<(Str, u32), u32>,
 }
 
 impl PortUse {
-    /// One user more; `rows` is the size of the table.
+    /// Adds a user; `rows` is the size of the table.
     pub fn take(&mut self, ip: Str, row: u32, rows: usize) {
         if !self.by_ip.entry(ip).or_default().insert(row, rows) {
             *self.more.entry((ip, row)).or_default() += 1;
@@ -366,7 +366,7 @@ impl PortUse {
         }
     }
 
-    /// Row sets of the addresses that clash with one.
+    /// Returns row sets of the addresses that clash with one.
     pub fn clashing(&self, ip: Str, wildcard: Str) -> impl Iterator<Item = (Str, &RowSet)> {
         let is_any = ip == wildcard;
         let all = is_any.then_some(&self.by_ip).into_iter().flatten();

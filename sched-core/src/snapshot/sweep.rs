@@ -18,16 +18,16 @@ use crate::intern::{Marks, Str};
 use crate::program::Program;
 use crate::selector::Selector;
 
-/// Things beyond which a sweep is worth its walk.
+/// Entries beyond which a sweep is worth its walk.
 const SWEEP_MIN: usize = 4096;
 
-/// Free places of the tables.
+/// Free indexes of the tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Free {
     pub(super) classes: Vec<u32>,
     pub(super) counters: Vec<u32>,
     pub(super) terms: Vec<u32>,
-    /// Things at which the next sweep is due.
+    /// Entries at which the next sweep is due.
     due: usize,
 }
 
@@ -59,7 +59,7 @@ impl Used {
 }
 
 impl Cluster {
-    /// Things that a sweep may free.
+    /// Returns the number of entries that a sweep may free.
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         self.interner.len()
@@ -69,10 +69,11 @@ impl Cluster {
             + self.programs_len
     }
 
-    /// Sweeps when enough has come since the last time. Called before an object is read: what is
-    /// being read is not yet referred to.
+    /// Sweeps if enough was added since the last sweep. Called before an object is parsed, because
+    /// its strings are not yet referred to.
     pub(crate) fn sweep_if_due(&mut self) {
-        // Counters that are not kept may be made where those of gone pods take up a namespace's share.
+        // Counters that are not kept may be created because those of deleted pods use up a
+        // namespace's quota.
         let came = self.vocabulary() + self.counter_budget.passing();
         if came >= self.free.due.max(SWEEP_MIN) {
             let in_use = self.sweep_all();
@@ -81,14 +82,14 @@ impl Cluster {
         }
     }
 
-    /// Frees what nothing refers to.
+    /// Frees unreferenced entries.
     pub fn sweep(&mut self) {
         self.sweep_all();
     }
 
-    /// Frees what nothing refers to; how many things are in use, leased or not.
+    /// Frees unreferenced entries; returns how many are in use, without those that are only leased.
     fn sweep_all(&mut self) -> usize {
-        // They hold programs and numbers of strings without a lease of their own.
+        // Templates hold programs and numbers of strings without a lease of their own.
         self.templates.clear();
         self.owners.forget_changes();
         let used = self.sweep_programs();
@@ -105,7 +106,7 @@ impl Cluster {
         tables + (marks.texts.len() + marks.labels.len()).min(self.interner.len())
     }
 
-    /// Forgets programs that only the cache holds; what the others refer to.
+    /// Drops programs that only the cache holds; returns the entries that the others refer to.
     fn sweep_programs(&mut self) -> Used {
         let mut used = Used::default();
         self.programs.retain(|_, same| {
@@ -177,7 +178,7 @@ impl Cluster {
         Arc::make_mut(&mut self.view.keys).sweep(self.view.rows, in_use);
     }
 
-    /// Strings and label sets that the tables refer to.
+    /// Returns the strings and label sets that the tables refer to.
     fn marks(&self) -> Marks {
         let mut marks = Marks::default();
         let view = &self.view;
@@ -221,7 +222,7 @@ fn mark_scope(scope: &Scope, mark: &mut impl FnMut(Str)) {
     }
 }
 
-/// Passes on every word of a selector.
+/// Calls `mark` with every string of a selector.
 pub(super) fn mark_selector(selector: &Selector, mark: &mut impl FnMut(Str)) {
     if let Selector::All(requirements) = selector {
         for requirement in requirements {

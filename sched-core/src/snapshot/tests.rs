@@ -37,7 +37,7 @@ pub(crate) fn pod_with(name: &str, change: impl FnOnce(&mut Value)) -> Pod {
     serde_json::from_value(pod).expect("pod")
 }
 
-/// The same pod on a node, as the API shows it once the kubelet took it.
+/// The same pod on a node, as the API returns it once the kubelet runs it.
 pub(crate) fn bound(name: &str, node: &str) -> Pod {
     pod_with(name, |pod| {
         pod["spec"]["nodeName"] = json!(node);
@@ -77,7 +77,7 @@ fn confirming_an_assumed_pod_changes_nothing_that_is_published() {
     assert_eq!(cluster.view().version(0), before.version(0));
     let row = cluster.pods().get(id);
     assert!(!row.assumed && row.start_ns < i64::MAX, "what only the pod table knows is updated");
-    // What counts does change.
+    // Changes of counted fields do change it.
     cluster
         .set_pod(&pod_with("p", |p| {
             p["spec"]["nodeName"] = json!("a");
@@ -103,7 +103,7 @@ fn an_event_of_a_workload_leaves_programs_of_others_alone() {
     cluster.set_replica_set(&serde_json::from_value::<ReplicaSet>(set).expect("set"));
     let same = cluster.compile(&pod("q")).expect("pod");
     assert!(Arc::ptr_eq(&before, &same), "the program is still shared");
-    // One that selects the pod changes what it compiles to, and its removal changes it back.
+    // A service that selects the pod changes its program, and its removal changes it back.
     cluster.set_service(&service("ns", "s", json!({"app": "web"})));
     let spread = cluster.compile(&pod("q")).expect("pod");
     assert_eq!((before.spread_soft.len(), spread.spread_soft.len()), (0, 2));
@@ -144,7 +144,7 @@ fn a_removed_workload_spreads_nothing_any_more() {
     }
 }
 
-/// A pod that refuses company of `labels` on its node, in namespaces of a kind.
+/// A pod that repels pods with `labels` on its node, in namespaces of a kind.
 fn lonely(name: &str, labels: Value, namespaces: Value) -> Pod {
     pod_with(name, |p| {
         p["spec"]["affinity"]["podAntiAffinity"] = json!({
@@ -163,7 +163,7 @@ fn the_labels_of_a_namespace_count_until_it_is_removed() {
     cluster.assume(&lonely("l", json!({"app": "web"}), of_team), "a").expect("room");
     let program = cluster.compile(&pod("p")).expect("pod");
     let mut scratch = Scratch::default();
-    // The term names namespaces by label only.
+    // The term selects namespaces by label only.
     assert_eq!(decide(cluster.view(), &program, &mut scratch).feasible, 1);
     cluster.remove_namespace("ns");
     assert_eq!(decide(cluster.view(), &program, &mut scratch).feasible, 2);
@@ -291,7 +291,7 @@ fn a_million_pods_come_and_go_in_the_memory_of_a_thousand() {
     }
     cluster.sweep();
     for ((name, flat), (_, after)) in flat.into_iter().zip(sizes(&cluster)) {
-        // A hash table keeps marks of what was in it and may double once for them.
+        // A hash table keeps tombstones and may double once for them.
         assert!(after <= flat * 2, "{name}: {flat} after 10,000, {after} after a million");
     }
 }
@@ -333,7 +333,7 @@ fn a_program_that_is_held_keeps_what_it_refers_to() {
         .expect("pod");
     cluster.remove_pod(&job(1)).expect("there");
     cluster.sweep();
-    // New objects take free places and must not be mistaken for the old ones.
+    // New objects take free indexes and must not be mistaken for the old ones.
     (100..140).for_each(|at| _ = cluster.compile(&job(at)).expect("pod"));
     cluster.sweep();
     let mut scratch = Scratch::default();
@@ -367,7 +367,7 @@ fn an_image_update_touches_the_images_that_changed() {
         let image = cluster.view().images.get(&name(cluster, text)).expect("there");
         (image.size_bytes, image.rows.len())
     };
-    // The size is that of the first node which had it; of the only one, when that says otherwise.
+    // The size is that of the first node that had it; of the only one, if that reports another.
     assert_eq!([of(&cluster, "x"), of(&cluster, "y")], [(1, 2), (2, 1)]);
     assert_eq!([of(&cluster, "z"), of(&cluster, "w")], [(8, 1), (4, 1)]);
     let at = |view: &super::View, id: Str| std::ptr::from_ref(view.images.get(&id).expect("there"));

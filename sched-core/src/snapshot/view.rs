@@ -39,14 +39,14 @@ pub struct Taint {
     pub key: Str,
     /// Value.
     pub value: Str,
-    /// The value as a number; none if it is none.
+    /// The value as a number, if it is one.
     pub number: Option<i64>,
     /// Effect.
     pub effect: Effect,
 }
 
-/// Reads the value of a taint or a toleration as a number, in its one spelling: neither a plus
-/// nor zeros in front.
+/// Parses the value of a taint or a toleration as a number in canonical form: no plus and no
+/// leading zeros.
 // k8s: apimachinery/pkg/api/validate/content/decimal_int.go IsDecimalInteger
 pub(crate) fn whole_number(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
@@ -80,7 +80,7 @@ pub struct View {
     /// Rows by name, over `names`.
     pub(crate) row_index: Arc<Index>,
     pub(crate) chunks: Arc<Vec<Arc<Chunk>>>,
-    /// Rows whose numbers or extended resources changed lately.
+    /// Rows with recent changes of their numbers or extended resources.
     pub(crate) changes: Changes,
     pub(crate) wide: Arc<FastMap<u32, Numbers>>,
     pub(crate) wide_rows: Arc<Bits>,
@@ -179,7 +179,7 @@ impl View {
         }
     }
 
-    /// How often a row was changed.
+    /// Returns the number of changes of a row.
     #[must_use]
     pub fn version(&self, row: u32) -> u64 {
         self.chunk(row).version[row as usize % CHUNK_ROWS].into()
@@ -189,7 +189,7 @@ impl View {
         &self.chunks[row as usize / CHUNK_ROWS]
     }
 
-    /// Allocatable and requested amount of an extended resource; `None` where the node lacks it.
+    /// Allocatable and requested amount of an extended resource; `None` if the node lacks it.
     pub(crate) fn scalar(&self, name: Str, row: u32) -> (Option<i64>, i64) {
         let Some(column) = self.scalars.get(&name) else { return (None, 0) };
         (column.allocatable(row), column.used(row))
@@ -202,7 +202,7 @@ impl View {
         (all.unwrap_or(0), used)
     }
 
-    /// Replaces the numbers of a row; that it changed is noted where changes are recorded.
+    /// Replaces the numbers of a row, and records that it changed.
     pub(crate) fn set_numbers(&mut self, row: u32, numbers: &Numbers) {
         let at = row as usize % CHUNK_ROWS;
         let chunk = Arc::make_mut(&mut Arc::make_mut(&mut self.chunks)[row as usize / CHUNK_ROWS]);

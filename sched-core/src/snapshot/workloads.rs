@@ -24,20 +24,20 @@ pub(crate) struct Owners {
     pub(crate) controllers: FastMap<(Str, Str), BTreeMap<String, String>>,
     pub(crate) replica_sets: FastMap<(Str, Str), Selector>,
     pub(crate) stateful_sets: FastMap<(Str, Str), Selector>,
-    /// Labels of single pods that some selector ever asked for, by position in `OWN_KEYS`.
+    /// Own labels that some selector ever mentioned, by position in `OWN_KEYS`.
     pub(crate) own_asked: Asked,
-    /// When a workload of a namespace changed last, by `clock`; since the last sweep.
+    /// Time of the last change of a workload in a namespace, by `clock`; since the last sweep.
     changes: FastMap<Str, u64>,
     clock: u64,
 }
 
 impl Owners {
-    /// When a workload of a namespace changed last.
+    /// Returns the time of the last change of a workload in a namespace.
     pub(crate) fn changed(&self, namespace: Str) -> u64 {
         self.changes.get(&namespace).copied().unwrap_or_default()
     }
 
-    /// Templates of before are gone.
+    /// Drops the times, after all templates were dropped.
     pub(super) fn forget_changes(&mut self) {
         self.changes.clear();
     }
@@ -53,7 +53,7 @@ impl Owners {
         keys.filter_map(own_key).for_each(|at| self.own_asked[usize::from(at)] = true);
     }
 
-    /// Passes on every string that is referred to.
+    /// Calls `mark` with every string that is referred to.
     pub(super) fn words(&self, mark: &mut impl FnMut(Str)) {
         for (namespace, services) in &self.services {
             mark(*namespace);
@@ -85,7 +85,7 @@ impl Cluster {
         self.select_anew(name);
     }
 
-    /// Removes a namespace object: its pods are then in one without labels.
+    /// Removes a namespace object: its namespace then has no labels.
     pub fn remove_namespace(&mut self, name: &str) {
         if let Some(name) = self.interner.find(name)
             && self.namespaces.remove(&name).is_some()
@@ -95,7 +95,7 @@ impl Cluster {
         }
     }
 
-    /// Terms select pods by the labels of their namespace: looks which do after these changed.
+    /// Computes which terms select the classes of a namespace after its labels changed.
     fn select_anew(&mut self, namespace: Str) {
         for class in 0..self.classes.len() as u32 {
             if self.classes[class as usize].namespace != Some(namespace) {
@@ -157,7 +157,7 @@ impl Cluster {
         }
     }
 
-    /// Adds or changes a replica set; one whose selector cannot be read selects nothing.
+    /// Adds or changes a replica set; one with an invalid selector selects nothing.
     pub fn set_replica_set(&mut self, set: &ReplicaSet) {
         let Some(key) = self.identity(&set.metadata) else { return };
         let selector = set.spec.as_ref().map(|s| &s.selector);
@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// Adds or changes a stateful set; one whose selector cannot be read selects nothing.
+    /// Adds or changes a stateful set; one with an invalid selector selects nothing.
     pub fn set_stateful_set(&mut self, set: &StatefulSet) {
         let Some(key) = self.identity(&set.metadata) else { return };
         let selector = set.spec.as_ref().map(|s| &s.selector);
