@@ -46,7 +46,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Pods listed in a dump.
 const DUMPED_MAX: usize = 1000;
-/// Time spent on watch events, or on decisions, before other work.
+/// Longest time spent on watch events, or on decisions, before other work.
 const TAKE_MAX: Duration = Duration::from_millis(50);
 /// Decisions of this length are followed by a pause for I/O.
 const LONG_DECISIONS: Duration = Duration::from_millis(20);

@@ -60,8 +60,8 @@ impl Place for OneNode {
 impl Alone {
     /// Reads the objects; `lists` says if attributes of devices may be lists.
     ///
+    /// # Errors
     /// The node is invalid.
-    /// When the node cannot be read.
     pub fn new(
         node: &Node,
         classes: Vec<DeviceClass>,
