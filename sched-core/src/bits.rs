@@ -63,13 +63,13 @@ impl Bits {
         self.words.get(row / 64).is_some_and(|w| w >> (row % 64) & 1 == 1)
     }
 
-    /// Puts `row` in, growing when needed.
+    /// Inserts `row`, growing when needed.
     pub fn set(&mut self, row: u32) {
         self.grow(row as usize + 1);
         self.words[row as usize / 64] |= 1 << (row % 64);
     }
 
-    /// Takes `row` out.
+    /// Removes `row`.
     pub fn clear(&mut self, row: u32) {
         if let Some(word) = self.words.get_mut(row as usize / 64) {
             *word &= !(1 << (row % 64));

@@ -124,7 +124,7 @@ impl Plugin {
     }
 }
 
-/// How NodeResourcesFit scores utilisation.
+/// Scoring strategy of NodeResourcesFit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Strategy {
     /// The emptier, the better.
@@ -163,7 +163,7 @@ pub struct Profile {
     pub fit_resources: Vec<(String, i64)>,
     /// Extended resources that the filter ignores.
     pub ignored_resources: Vec<String>,
-    /// As above, by the part before the slash.
+    /// Groups of ignored extended resources: the part before the slash.
     pub ignored_resource_groups: Vec<String>,
     /// Resources of the balance score.
     pub balanced_resources: Vec<String>,

@@ -66,7 +66,7 @@ struct Domains {
     seen: Vec<u32>,
 }
 
-/// Where a row is.
+/// Group and local score of a row.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     group: u32,
@@ -429,7 +429,7 @@ impl Repeat {
 }
 
 impl Domains {
-    /// Reads all counts.
+    /// Counts all domains of a constraint.
     fn count(&mut self, view: &View, c: &Spread) {
         let counter = view.counters.get(c.counter.0);
         if self.whole {

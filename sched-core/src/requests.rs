@@ -65,7 +65,7 @@ pub struct PodRequests {
     pub plain: Resources,
     /// Amounts that a bound pod adds to the sums of the utilisation score.
     pub nonzero_cpu_milli: i64,
-    /// As above, memory.
+    /// Memory that a bound pod adds to the sums of the utilisation score.
     pub nonzero_mem_bytes: i64,
     /// Amounts that an incoming pod adds in the utilisation score: without pod level and status.
     pub score: Resources,

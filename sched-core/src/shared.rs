@@ -68,7 +68,7 @@ impl Claim {
 
 /// One placement in the claim of the whole.
 pub const PLACEMENT: u64 = 1;
-/// One placement that reaches across rows, counted in the upper half beside `PLACEMENT`.
+/// One placement that reaches across rows, counted in the upper half in addition to `PLACEMENT`.
 pub const REACHING: u64 = 1 << 32;
 
 impl Claim {

@@ -131,7 +131,7 @@ impl Asking {
         self.spec.key
     }
 
-    /// Returns the plugins that filter by row, beside the rows closed by nominated pods.
+    /// Returns the plugins that filter by row, in addition to the rows closed by nominated pods.
     fn of_rows<'a>(&'a self, kept: &'a Kept, claims: &'a OfClaims<'a>) -> Vec<&'a dyn RowPlugin> {
         let devices = claims.1.iter().map(|plugin| plugin as &dyn RowPlugin);
         let claims = claims.0.iter().map(|plugin| plugin as &dyn RowPlugin).chain(devices);

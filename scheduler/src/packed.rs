@@ -15,7 +15,7 @@ const PATTERNS_MAX: usize = 64;
 /// A text whose difference is more than this part of it becomes the pattern of new texts.
 const DIFFERENT: usize = 4;
 
-/// Makes packed texts.
+/// Compresses texts.
 #[derive(Debug, Default)]
 pub(crate) struct Packer {
     /// Patterns by workload, the one used last at the end.

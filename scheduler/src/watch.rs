@@ -112,7 +112,7 @@ pub enum Thing {
 }
 
 impl Thing {
-    /// Its metadata.
+    /// Returns the object's metadata.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
             Self::Pod(o) => &o.metadata,
@@ -138,7 +138,7 @@ impl Thing {
         }
     }
 
-    /// Its kind.
+    /// Returns the object's kind.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Pod(_) => Kind::Pod,
@@ -164,7 +164,7 @@ impl Thing {
         }
     }
 
-    /// Its key.
+    /// Returns the object's key.
     pub fn key(&self) -> ObjectKey {
         let metadata = self.metadata();
         let text = |text: &'_ Option<String>| text.clone().unwrap_or_default();

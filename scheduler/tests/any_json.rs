@@ -1,4 +1,4 @@
-//! Whatever a file holds, reading it ends in objects or in a message, never in a crash.
+//! Any file content is read as objects or rejected with a message, never with a crash.
 #![allow(missing_docs)]
 
 use pintle_sched_core::Profile;

@@ -1,4 +1,4 @@
-//! Pods as people have them: manifests, dry runs, dumps that are not whole; and what is advised.
+//! Handwritten pods: manifests, dry runs, incomplete dumps; and the advice about them.
 #![allow(missing_docs)]
 
 use std::process::Command;
@@ -111,7 +111,7 @@ fn admission_counts_where_the_dump_has_what_it_reads() {
     let missing = |at: usize| found["unplaced"][at]["remedy"]["changes"][0]["missing"].clone();
     assert_eq!((missing(0), missing(1)), (json!(100), json!(1000)));
     assert!(fields(&found).contains(&"spec.overhead"));
-    // What is not there is said.
+    // A missing object is reported.
     let found = simulated(&[node("n1"), pod("vm", in_vm)], &[]);
     assert_eq!(found["placed"][0]["pod"], "shop/vm");
     let (_, text) =
@@ -189,7 +189,7 @@ fn a_dump_that_was_cut_is_refused_and_other_kinds_are_counted() {
     assert_eq!(simulated(&[node("n1"), budget, slip], &[])["notes"], notes);
 }
 
-/// The advice for a pod in a cluster of one node.
+/// Returns the advice for a pod in a cluster of one node.
 fn advice(of_node: Value, others: &[Value], spec: Value) -> String {
     let mut node = node("n1");
     merge(&mut node, &of_node);
@@ -231,7 +231,7 @@ fn advice_names_all_that_is_needed_and_nothing_that_cannot_help() {
             "free disk space on the node (taint node.kubernetes.io/disk-pressure:NoSchedule)",
         ),
         (cordoned, &[], json!({}), "uncordon it"),
-        // Nothing that the pod asks less of makes up for what others have too much.
+        // Smaller requests of the pod do not make up for an overcommitted node.
         (json!({}), &over, asks("500m"), "free 1500m cpu or ask for none"),
         (json!({}), &over, asks("4"), "ask for 4 less cpu (more than the node has)"),
         (

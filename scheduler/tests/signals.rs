@@ -1,4 +1,4 @@
-//! SIGTERM, as the process hears it: whatever the API server does.
+//! SIGTERM ends the process whatever the API server does.
 #![allow(missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -6,10 +6,10 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Far more than it takes, far less than the time that a stuck process is given.
+/// Far more than it takes, far less than the time limit of a stuck process.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A scheduler of an API server that takes connections and never answers.
+/// Starts a scheduler with an API server that accepts connections and never answers.
 fn started(args: &[&str]) -> (Child, TcpListener) {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", server.local_addr().expect("an address"));
@@ -27,7 +27,7 @@ fn signal(child: &Child) {
     assert!(sent.expect("kill is there").success());
 }
 
-/// Waits for its end; its code.
+/// Waits for the end of the process; returns its exit code.
 fn ended(child: &mut Child) -> Option<i32> {
     let began = Instant::now();
     loop {
@@ -46,7 +46,7 @@ fn ended(child: &mut Child) -> Option<i32> {
 fn sigterm_ends_a_scheduler_whose_api_server_never_answers() {
     for args in [&["--leader-elect=false"][..], &[]] {
         let (mut child, server) = started(args);
-        // It asks: signals are heard from before that on.
+        // Signals are handled from before its first request.
         let (mut peer, _) = server.accept().expect("it connects");
         peer.read_exact(&mut [0]).expect("it asks");
         signal(&child);

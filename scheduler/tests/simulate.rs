@@ -1,4 +1,4 @@
-//! The command itself: files in, tables and JSON out, mistakes named.
+//! The command itself: files in, tables and JSON out, errors of the input.
 #![allow(missing_docs)]
 
 use std::path::PathBuf;
@@ -251,7 +251,7 @@ fn what_counts_otherwise_than_one_may_believe_is_said() {
     let notes = |arguments: &[&str]| files.json(arguments)["notes"].clone();
     let both = ["--nodes", "nodes.json", "--pods", "pods.json"];
     assert_eq!(notes(&both), json!([]));
-    // The mistake that is next: all pods are in both files.
+    // The next error: all pods are in both files.
     let found = files.json(&[&both[..], &["--cluster", "pods.json"]].concat());
     assert_eq!((&found["bound"], &found["pending"]), (&json!(1), &json!(3)));
     let says = "4 objects there more than once, the last one counts: Pod d/bound (pods.json:1:1, \
@@ -408,7 +408,7 @@ fn a_shadow_that_is_interrupted_leaves_its_report() {
     }
 }
 
-/// A server that refuses every request, for as long as the test runs.
+/// A server that rejects every request, for as long as the test runs.
 fn refusing() -> String {
     use std::io::{BufRead as _, BufReader, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -49,7 +49,7 @@ pub struct PodFacts {
 }
 
 impl PodFacts {
-    /// The same of one that uses claims and disks of these names.
+    /// Adds the names of claims and disks that the pod uses.
     #[must_use]
     pub fn with_volumes(mut self, names: Rc<[String]>) -> Self {
         self.volumes = Some(names);
@@ -109,9 +109,9 @@ impl Changes {
 pub enum Event {
     /// A node was added, changed or deleted.
     Node {
-        /// As it was.
+        /// The node before; `None` if it was added.
         old: Option<Rc<NodeSpec>>,
-        /// As it is.
+        /// The node now; `None` if it was deleted.
         new: Option<Rc<NodeSpec>>,
     },
     /// A pod has a node.

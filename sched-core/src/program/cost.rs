@@ -24,7 +24,7 @@ const TERM_BYTES: usize = 640;
 pub(super) struct PodCost {
     /// Terms of pod affinity and spread constraints: each may need a counter.
     pub(super) counted: usize,
-    /// Those of them that select namespaces by label.
+    /// Terms that select namespaces by label.
     namespaced: usize,
     /// Keys, values and namespaces of these.
     words: usize,

@@ -18,7 +18,7 @@ use crate::snapshot::counters::CounterId;
 use crate::snapshot::keys::KeyId;
 use crate::snapshot::view::{Effect, HostPort, Taint};
 
-/// How a toleration compares the value.
+/// Operator of a toleration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TolerationOp {
     Equal,

@@ -182,7 +182,7 @@ pub fn combine_bytes(fit: &[u8], balance: &[u8], w: (u8, u8), out: &mut [u8]) {
     }
 }
 
-/// The same in 16 bits.
+/// Like `combine_bytes`, in 16 bits.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
     "x86_64+avx2+bmi2",

@@ -63,7 +63,7 @@ pub struct Counted<'a> {
 }
 
 impl<'a> Counted<'a> {
-    /// Of these rows, with no planes and no parts.
+    /// Creates an empty one for these rows.
     #[must_use]
     pub fn new(rows: &'a [u64], table: &'a [i16; TABLE]) -> Self {
         let nothing = Layer { words: &[], amount: 0 };
@@ -127,11 +127,11 @@ pub const COUNTED_MAX: usize = 2;
 /// All terms of the sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums<'a> {
-    /// By row.
+    /// Scores by row.
     pub scores: Scores<'a>,
-    /// For the rows of a mask.
+    /// Amounts for the rows of a mask.
     pub layers: Few<Layer<'a>, SUMS_MAX>,
-    /// By count.
+    /// Amounts by count.
     pub counted: Few<Counted<'a>, COUNTED_MAX>,
     /// Rows that are compared.
     pub feasible: &'a [u64],

@@ -18,7 +18,7 @@ const DOMAINS_AN_ENTRY: usize = 8;
 /// Counts by value id.
 #[derive(Clone, Debug)]
 pub enum DomainCounts {
-    /// By value id, where there are any.
+    /// By value id, for domains with pods.
     Sparse(FastMap<u32, u32>),
     /// At the value id, with the number of domains that have any.
     Dense(Vec<u32>, u32),

@@ -39,9 +39,9 @@ pub type ValueId = u32;
 /// Value ids by row, as narrow as the key.
 #[derive(Clone, Debug)]
 pub enum Values {
-    /// Of a key whose values have bitsets.
+    /// For a key whose values have bitsets.
     Narrow(Vec<u8>),
-    /// Of any other.
+    /// For any other key.
     Wide(Vec<ValueId>),
 }
 
@@ -292,7 +292,7 @@ impl KeyTable {
         self.columns.iter().enumerate().map(|(i, c)| (KeyId(i as u32), &**c))
     }
 
-    /// Gives `row` a label, in a table of `rows`.
+    /// Sets a label of `row`, in a table of `rows`.
     pub fn set(&mut self, (row, rows): (u32, usize), key: Str, value: Str, number: Option<i64>) {
         let label = RareLabel { row, value, number };
         if let Some(key) = self.find(key) {

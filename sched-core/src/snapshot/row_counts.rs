@@ -41,7 +41,7 @@ impl Planes {
         planes.map(|(k, plane)| of(plane) << k).sum()
     }
 
-    /// Gives a row this count.
+    /// Sets the count of a row.
     pub fn set(&mut self, row: u32, count: u32) {
         self.members -= u32::from(self.get(row) != 0);
         self.members += u32::from(count != 0);
@@ -89,7 +89,7 @@ impl Planes {
 /// Counts by row.
 #[derive(Clone, Debug)]
 pub enum RowCounts {
-    /// By row, where there are any.
+    /// By row, for rows with pods.
     Sparse(FastMap<u32, u32>),
     /// As bits.
     Dense(Planes),

@@ -73,7 +73,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
         Arc::make_mut(shard.entry(key).or_default())
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, key: &K) {
         self.shape += 1;
         self.take_out(key);

@@ -27,7 +27,7 @@ struct Flushed {
     reason: &'static str,
 }
 
-/// Those of batches.
+/// Metrics of batches.
 pub(super) struct OfBatches {
     tried: Family<Tried, Counter>,
     flushed: Family<Flushed, Counter>,

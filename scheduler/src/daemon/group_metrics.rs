@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::metrics::{Attempt, Doubling, Histograms};
 
-/// Those of groups.
+/// Metrics of pod groups.
 pub(super) struct OfGroups {
     attempts: Family<Attempt, Counter>,
     latency: Histograms<Attempt>,

@@ -232,7 +232,7 @@ impl OfEvents {
     }
 }
 
-/// All of them.
+/// All metrics of the scheduler.
 pub struct SchedulerMetrics {
     registry: Registry,
     process: Process,

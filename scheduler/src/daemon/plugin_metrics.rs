@@ -46,7 +46,7 @@ impl MetricConstructor<Histogram> for Short {
     }
 }
 
-/// Those of plugins.
+/// Metrics of single plugins.
 pub(super) struct OfPlugins {
     ran: Family<Ran, Histogram, Short>,
     evaluated: Family<Evaluated, Counter>,

@@ -114,7 +114,7 @@ pub(super) struct Search<'a> {
     place: &'a dyn Place,
     pub(super) claims: &'a [Rc<ResourceClaim>],
     pub(super) pools: Vec<Pool>,
-    /// By claim, request and alternative.
+    /// Requests by claim, request and alternative.
     pub(super) requests: Vec<Vec<Vec<Rc<Asked<'a>>>>>,
     pub(super) constraints: Vec<Vec<Constraint>>,
     /// Chosen alternatives, by claim and request.

@@ -38,7 +38,7 @@ const NAMED_MAX: usize = 5;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rejection {
-    /// In upstream's words.
+    /// Reasons in upstream's words.
     pub reasons: Vec<String>,
     /// The plugin that rejects it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ pub struct Group {
     /// The rejection; `preemptionMayHelp` is true if it is for any of these nodes.
     #[serde(flatten)]
     pub why: Rejection,
-    /// How many.
+    /// Number of nodes.
     pub count: usize,
     /// Some of them.
     pub nodes: Vec<String>,
@@ -96,7 +96,7 @@ pub struct OneNode {
     pub lacks: Vec<Change>,
 }
 
-/// Where a pod waits.
+/// Place of a pending pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Queued {
@@ -160,7 +160,7 @@ pub struct RunnerUp {
 pub struct Explanation {
     /// namespace/name.
     pub pod: String,
-    /// Where it is.
+    /// The node that it is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_to: Option<String>,
     /// The nominated node.

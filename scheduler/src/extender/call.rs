@@ -249,7 +249,7 @@ pub fn binder<'a>(callers: &'a [Rc<Caller>], pod: &Pod) -> Option<&'a Rc<Caller>
     callers.iter().filter(binds).find(|caller| caller.extender.is_interested(pod))
 }
 
-/// Has a pod bound.
+/// Asks an extender to bind a pod.
 pub async fn bind(caller: &Caller, pod: &PodRef, node: &str) -> Ended {
     let body = wire::binding(pod, node);
     let answer = caller.send(&caller.extender.bind_verb, &body).await;

@@ -206,8 +206,8 @@ pub struct Consulted {
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Of nodes.
+    /// Answer about nodes.
     Nodes(consulted::Nodes),
-    /// Of victims by node.
+    /// Answer about victims, by node.
     Victims(BTreeMap<String, Victims>),
 }

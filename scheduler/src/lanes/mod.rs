@@ -88,9 +88,9 @@ pub enum End {
 pub struct BindEnd {
     /// The pod.
     pub pod: PodRef,
-    /// Where to.
+    /// The node.
     pub node: Rc<str>,
-    /// How.
+    /// The result.
     pub ended: Ended,
     /// Duration, from when it got its permit.
     pub took: Duration,

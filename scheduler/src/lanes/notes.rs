@@ -89,7 +89,7 @@ pub fn notes(client: &kube::Client) -> (Notes, Vec<Sink>) {
 }
 
 impl Sink {
-    /// For ever.
+    /// Sends events, forever.
     pub async fn run(self) {
         let Self { number, shared, .. } = &self;
         let mut looked = Instant::now();

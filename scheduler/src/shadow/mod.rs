@@ -89,7 +89,7 @@ impl Shadow {
         }
     }
 
-    /// Takes a watch event of time `now`, which only grows.
+    /// Takes a watch event at time `now`, which only grows.
     pub fn tell(&mut self, now: Duration, told: Told) {
         let (version, held) = match told {
             Told::Set(thing) => (thing.version(), Held::Set(thing)),

@@ -88,7 +88,7 @@ impl Counts {
         }
     }
 
-    /// All of them.
+    /// Returns the number of all decisions compared.
     pub fn all(&self) -> u64 {
         self.exact + self.nearby + self.sampled + self.other
     }

@@ -92,7 +92,7 @@ struct Found<'d> {
 
 /// An object in a text.
 struct Item<'t> {
-    /// Where it begins.
+    /// Its first byte in the text.
     at: usize,
     text: &'t str,
     kind: &'t str,

@@ -27,7 +27,7 @@ pub(super) struct Document {
 pub(super) struct Broken {
     /// Line, from 1.
     pub(super) line: usize,
-    /// In a sentence.
+    /// The problem, in a sentence.
     pub(super) problem: String,
 }
 

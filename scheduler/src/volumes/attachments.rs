@@ -42,7 +42,7 @@ impl Attachments {
         self.all.keys().map(|name| &**name)
     }
 
-    /// Those of a node.
+    /// Returns the attachments of a node.
     pub(super) fn on_node(&self, node: &str) -> impl Iterator<Item = &VolumeAttachment> {
         let names = self.by_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.all.get(name)).map(|attachment| &**attachment)

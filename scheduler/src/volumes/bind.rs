@@ -19,7 +19,7 @@ pub const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// A write of a volume or a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
-    /// Of what.
+    /// The object.
     pub target: Target,
     /// The version the decision is based on; after the write, the written version.
     pub version: String,

@@ -164,7 +164,7 @@ impl Users {
         Some(Lifted { uid, user, own })
     }
 
-    /// Puts it back.
+    /// Puts a removed pod back.
     pub fn put_back(&mut self, lifted: Lifted) {
         let Lifted { uid, user, own } = lifted;
         for claim in own {
@@ -194,7 +194,7 @@ impl Users {
         uids.filter(|uid| !gone.contains(&***uid)).filter_map(|uid| self.pods.get(uid))
     }
 
-    /// All of them.
+    /// Returns all users.
     pub(super) fn all(&self) -> impl Iterator<Item = &User> {
         self.pods.values()
     }

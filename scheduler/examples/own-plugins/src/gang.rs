@@ -27,7 +27,7 @@ struct Args {
     wait_seconds: u64,
 }
 
-/// Makes the plugin of one profile.
+/// Creates the plugin of one profile.
 pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, String> {
     let args = match args {
         Value::Null => Args { wait_seconds: 60 },
@@ -51,7 +51,7 @@ struct Gangs {
     begun: RefCell<BTreeSet<String>>,
 }
 
-/// The gang of a pod, with its namespace, and its size.
+/// Returns the gang of a pod, with its namespace, and its size.
 fn gang(pod: &Pod) -> Result<Option<(String, usize)>, Rejection> {
     let meta = &pod.metadata;
     let Some(name) = meta.labels.as_ref().and_then(|labels| labels.get(LABEL)) else {

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 const NEEDS: &str = "example.pintle.dev/needs-licence";
 const FROM: &str = "example.pintle.dev/licence-from";
 
-/// Makes the plugin of one profile.
+/// Creates the plugin of one profile.
 pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, String> {
     if !args.is_null() {
         return Err("Licence has no arguments: remove them".to_owned());
@@ -46,12 +46,12 @@ struct Needed {
 }
 
 impl Needed {
-    /// How many are left on a node.
+    /// Returns the number of free licences on a node.
     fn left(&self, node: &NodeInfo<'_>) -> i64 {
         count(node, &self.licence) - self.taken.get(node.name()).copied().unwrap_or(0)
     }
 
-    /// The same once another pod came to a node, or went.
+    /// Updates the state after another pod was added to a node, or removed.
     fn change(state: &CycleState, other: &Pod, node: &NodeInfo<'_>, by: i64) {
         let Some(mut needed) = state.read::<Self>().map(|needed| (*needed).clone()) else { return };
         if self::needed(other) == Some(&needed.licence) {

@@ -1,4 +1,4 @@
-//! A scheduler with two plugins of its own: everything else is pintle-scheduler.
+//! A scheduler with two out-of-tree plugins: everything else is pintle-scheduler.
 //!
 //! ```yaml
 //! apiVersion: kubescheduler.config.k8s.io/v1

@@ -1,5 +1,5 @@
-//! A plugin with a bug: it blocks the thread that decides for ever, or panics. Debug builds alone have
-//! it, for tests of what the scheduler does then.
+//! A plugin with a bug: it blocks the deciding thread forever, or panics. Only debug builds have
+//! it, for tests of the scheduler's reaction.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 /// `blocks` or `panics`.
 const LABEL: &str = "example.pintle.dev/stuck";
 
-/// Makes the plugin of one profile.
+/// Creates the plugin of one profile.
 pub(crate) fn make(_: &Value, _: &Handle) -> Result<Points, String> {
     Ok(Points::default().filter(Rc::new(Stuck)))
 }

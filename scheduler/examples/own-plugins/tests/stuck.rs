@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Far more than anything here takes.
+/// Far longer than any step here takes.
 const LONG: Duration = Duration::from_secs(120);
 
 /// An API server with a node and some pods, on threads of its own; requests are sent to the
@@ -40,7 +40,7 @@ impl Server {
         Self { url, asked }
     }
 
-    /// Waits until something is asked; its body.
+    /// Waits for a request; returns its body.
     fn until(&self, what: &str) -> Value {
         let began = Instant::now();
         loop {
@@ -53,7 +53,7 @@ impl Server {
     }
 }
 
-/// One request after the other; a watch is never answered.
+/// Answers one request after the other; a watch gets no answer.
 fn talk(
     peer: TcpStream,
     tell: &mpsc::Sender<(String, Value)>,
@@ -104,7 +104,7 @@ fn talk(
     }
 }
 
-/// Method, path and query, and the body.
+/// Returns method, path and query, and the body.
 fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     let (mut first, mut length) = (None, 0);
     loop {
@@ -128,7 +128,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     Some((first?, serde_json::from_slice(&body).unwrap_or_default()))
 }
 
-/// The example's scheduler with the plugin, and lines of its log.
+/// Starts the example's scheduler with the plugin; returns it with the lines of its log.
 fn started(name: &str, server: &Server, elects: bool) -> (Child, mpsc::Receiver<String>) {
     let config = format!("{}/{name}.yaml", env!("CARGO_TARGET_TMPDIR"));
     let text = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -159,7 +159,7 @@ fn until_logged(lines: &mpsc::Receiver<String>, what: &str) {
     while !lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what}")).contains(what) {}
 }
 
-/// Waits for the end of the process; its code.
+/// Waits for the end of the process; returns its exit code.
 fn ended(child: &mut Child) -> Option<i32> {
     let began = Instant::now();
     loop {
@@ -188,7 +188,7 @@ fn sigterm_ends_a_scheduler_whose_deciding_thread_is_stuck() {
         let began = Instant::now();
         (0..signals).for_each(|_| {
             terminate(&child);
-            // Two at once are one.
+            // Two pending signals count as one.
             std::thread::sleep(Duration::from_millis(500));
         });
         assert_eq!(ended(&mut child), Some(1));

@@ -31,7 +31,7 @@ const PURPOSE: &str = "evaluating CEL expressions";
 /// Limits that an evaluation shares with others.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
-    /// Of the attempt.
+    /// Budget of the attempt.
     pub(crate) budget: &'a AttemptBudget,
     /// Has the filter spent its time limit on this node?
     pub(crate) is_late: &'a dyn Fn() -> bool,

@@ -50,7 +50,7 @@ impl Network {
     }
 }
 
-/// Reads an address.
+/// Parses an IP address.
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     let parsed = parse(text).map_err(|error| {
         format!("IP Address {} parse error during conversion from string: {error}", quote(text))
@@ -77,7 +77,7 @@ pub(super) fn host_in_brackets(text: &str) -> Result<bool, String> {
     parse(text).map(|(address, _)| address.is_ipv6())
 }
 
-/// Reads a network.
+/// Parses a CIDR.
 pub(super) fn network(text: &str) -> Result<Network, String> {
     let wrong = "network address parse error during conversion from string: ";
     let prefix = |why: String| format!("{wrong}{wrong}netip.ParsePrefix({}): {why}", quote(text));

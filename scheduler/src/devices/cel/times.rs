@@ -24,7 +24,7 @@ const DAY: i64 = 86_400;
 const NANOS: i64 = 1_000_000_000;
 /// Cached zones.
 const ZONES_MAX: usize = 64;
-/// Where zones are.
+/// Directory of time zones.
 const ZONES: &str = "/usr/share/zoneinfo";
 
 /// A timestamp, and its offset east of Greenwich as written.

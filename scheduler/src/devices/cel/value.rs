@@ -88,7 +88,7 @@ impl Key {
 }
 
 impl Map {
-    /// Of names.
+    /// Creates a map with texts as keys.
     pub(crate) fn of<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
         let named = |(name, value): (&str, Value)| (Key::Str(name.into()), value);
         Self { entries: entries.into_iter().map(named).collect(), default: None }

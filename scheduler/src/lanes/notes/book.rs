@@ -85,7 +85,7 @@ impl Hash for Same {
     }
 }
 
-/// Where a note is.
+/// State of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// In the queue, or waiting for a retry.
@@ -139,7 +139,7 @@ impl Request {
     }
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     /// Written, or rejected for good.

@@ -20,13 +20,13 @@ pub struct Assumption {
     pub field: String,
     /// The assumed value, and the rule.
     pub value: String,
-    /// How many pods.
+    /// Number of pods.
     pub pods: usize,
     /// The first of them, as namespace/name.
     pub examples: Vec<String>,
 }
 
-/// All of them.
+/// All assumptions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Assumed(BTreeMap<(&'static str, String), (usize, Vec<String>)>);
 
