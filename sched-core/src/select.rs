@@ -564,7 +564,7 @@ pub(crate) fn column(
     same
 }
 
-/// Records plugins whose raw score equals the normalised one.
+/// Records plugins with raw scores equal to the normalised ones.
 fn record_plain(view: &View, scratch: &Scratch, detail: &mut Detail, w: (i32, i32)) {
     let same = |column: Vec<i64>| Some(PluginScores { raw: column.clone(), normalised: column });
     let of = |column: &[u8]| same(column.iter().map(|s| i64::from(*s)).collect());

@@ -73,7 +73,7 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Creates it from a pod, whose node is ignored. The profile is the one of the pod's scheduler
+    /// Creates it from a pod, ignoring its node. The profile is the one of the pod's scheduler
     /// name, or else the first one.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Asking {
         Self::with_spec(Rc::new(pod), &spec, mirror)
     }
 
-    /// Like `new`, for a pod without a node whose spec is parsed already.
+    /// Like `new`, for a pod without a node and its parsed spec.
     ///
     /// # Errors
     /// The pod does not compile.

@@ -36,7 +36,7 @@ use crate::framework::{Handle, Registry};
 use crate::lanes::{BoundBy, End, Lanes};
 use crate::watch::Told;
 
-/// Pods assumed on a node whose binding is not confirmed.
+/// Limit of assumed pods without a confirmed binding.
 const AHEAD_MAX: usize = 4096;
 /// Decisions before other work is done.
 const DECISIONS_AT_ONCE: usize = 16;
@@ -459,7 +459,7 @@ impl Running {
                 break;
             }
             if self.is_blocked(began) || !self.scheduler.decide_next(began) {
-                // No pod was decided, but pods whose wait timed out may have new statuses.
+                // No pod was decided, but pods with an expired wait may have new statuses.
                 self.carry_out(Duration::ZERO);
                 break;
             }

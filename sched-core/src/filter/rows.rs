@@ -28,7 +28,7 @@ impl Cluster {
         found
     }
 
-    /// Returns the nodes whose labels meet all of these.
+    /// Returns the nodes with labels that meet all of these.
     pub fn rows_with(&mut self, requirements: Vec<NodeSelectorRequirement>) -> Bits {
         if requirements.is_empty() {
             return self.all_rows();

@@ -51,7 +51,7 @@ impl Status {
 
 use Code::{Unschedulable as Soft, UnschedulableAndUnresolvable as Hard};
 
-/// Rows that pass parts of a filter, for filters whose parts have different reasons, if the pod has
+/// Rows that pass parts of a filter, for filters with different reasons by part, if the pod has
 /// such parts.
 #[derive(Debug, Default)]
 pub(crate) struct PassingParts {

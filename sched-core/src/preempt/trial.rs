@@ -165,7 +165,8 @@ impl<'a, 's> Trial<'a, 's> {
         Ok(Candidate { row: self.row, victims, violations })
     }
 
-    /// Splits pods into those whose eviction violates a budget, and the others, in their order.
+    /// Splits pods into those with an eviction that violates a budget, and the others, in their
+    /// order.
     // k8s: default_preemption.go filterPodsWithPDBViolation
     fn split(
         &self,

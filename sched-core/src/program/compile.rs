@@ -1,7 +1,7 @@
 //! The compiler: an API pod in, a program out.
 //!
-//! Input: a pod, and the cluster whose names, namespaces and workloads it refers to.
-//! Output: a `Program`; counters that it reads are begun. Owner: the writer of the cluster.
+//! Input: a pod, and the cluster with the names, namespaces and workloads it refers to.
+//! Output: a `Program`; counters that it reads are created. Owner: the writer of the cluster.
 //! Bounds: the pod's own size. One method a family of constraints, each in upstream's order.
 
 use std::collections::{BTreeMap, HashSet};

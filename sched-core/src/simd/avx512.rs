@@ -114,7 +114,7 @@ pub(super) fn min_max(column: &[f64], words: &[u64]) -> (f64, f64) {
     (_mm512_reduce_min_pd(low), _mm512_reduce_max_pd(high))
 }
 
-/// Rows whose sums fill a register.
+/// Rows with sums that fill a register.
 const SHORTS: usize = 32;
 
 /// As [`super::narrow::greatest`].

@@ -52,7 +52,7 @@ pub(crate) struct CounterBudget {
     namespace: Option<Str>,
     /// Counters of the pod that is being compiled, if they are not kept.
     open: Option<HashMap<CounterKey, CounterId>>,
-    /// Programs whose counters are not kept.
+    /// Programs with counters that are not kept.
     held: Vec<(Arc<Program>, Vec<CounterId>)>,
     /// Namespace of the pod that was the first with a term, by term.
     term_owners: FastMap<u32, Str>,
@@ -128,7 +128,7 @@ impl CounterBudget {
         open.chain(self.held.iter().flat_map(|(_, ids)| ids)).copied()
     }
 
-    /// Programs whose counters are not kept.
+    /// Returns the programs with counters that are not kept.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
         self.held.iter().map(|(program, _)| &**program)
     }

@@ -39,7 +39,7 @@ pub type ValueId = u32;
 /// Value ids by row, as narrow as the key.
 #[derive(Clone, Debug)]
 pub enum Values {
-    /// For a key whose values have bitsets.
+    /// For a key with a bitset for each value.
     Narrow(Vec<u8>),
     /// For any other key.
     Wide(Vec<ValueId>),
@@ -214,7 +214,7 @@ fn rare_rows(rows: usize) -> usize {
     (rows / WORD_ROWS).max(RARE_ROWS)
 }
 
-/// A label of a node whose key few nodes carry.
+/// A label of a node, with a key that few nodes carry.
 #[derive(Clone, Copy, Debug)]
 pub struct RareLabel {
     /// The node's row.

@@ -311,7 +311,7 @@ impl PodTable {
         self.orphans.entry(name).or_default().push(id.0);
     }
 
-    /// Pods whose node of that name is unknown.
+    /// Returns the pods of an unknown node of this name.
     #[must_use]
     pub fn orphans(&self, node: Str) -> Vec<PodId> {
         self.orphans.get(&node).into_iter().flatten().map(|id| PodId(*id)).collect()

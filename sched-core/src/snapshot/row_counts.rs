@@ -1,8 +1,7 @@
 //! Number of pods of some kind by row: a map while few rows have any, bit planes afterwards.
 //!
 //! Input: a pod added or removed on a row. Output: the count of a row, the rows with a count, and
-//! planes
-//! that kernels read: bit `k` of each row's count, 64 rows a word.
+//! planes that kernels read: bit `k` of each row's count, 64 rows a word.
 //! Owner: a counter or a term. Bounds: an entry a row with pods, or a bit a row and plane; planes begin
 //! when that is not more than eight bytes a row with pods, as row sets do (`bits::RowSet`).
 //! Why planes: a decision reads them beside its masks, at a cost that does not depend on the pods.

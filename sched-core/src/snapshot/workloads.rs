@@ -1,4 +1,4 @@
-//! Namespaces, and the workloads whose selectors define default topology spread.
+//! Namespaces, and the workloads that define default topology spread by their selectors.
 //!
 //! Input: API objects, or the names of removed ones. Output: tables for the compiler. Owner: the
 //! writer of the cluster. Bounds: an event of a workload touches its own entry; one of a namespace

@@ -1,8 +1,7 @@
 //! Metrics of pod groups, if their gate is on.
 //!
 //! Input: results of groups. Output: three families of Prometheus under upstream's names. Owner:
-//! the
-//! other metrics. Bounds: a label for each result and profile.
+//! the other metrics. Bounds: a label for each result and profile.
 // k8s: pkg/scheduler/metrics/metrics.go podGroupScheduleAttempts, podGroupSchedulingLatency
 
 use std::time::Duration;

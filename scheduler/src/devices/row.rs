@@ -69,7 +69,7 @@ pub(super) struct Memory {
     /// Devices found, or the rejection.
     rows: HashMap<u32, Result<Seen, Status>>,
     scores: HashMap<u32, i64>,
-    /// Indexes of claims whose devices cannot be used on some node.
+    /// Indexes of claims with devices that cannot be used on some node.
     unavailable: BTreeSet<usize>,
     /// The error that ends the attempt.
     error: Option<String>,
@@ -289,7 +289,7 @@ impl OfDevices<'_> {
         rejected(&error)
     }
 
-    /// Returns indexes of claims whose devices cannot be used on a node.
+    /// Returns the indexes of claims with devices that cannot be used on a node.
     fn unavailable(&self, row: u32) -> impl Iterator<Item = usize> {
         let is_off =
             move |own: &Own| own.is_broken || own.reach.as_ref().is_some_and(|rows| !rows.get(row));

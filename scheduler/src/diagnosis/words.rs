@@ -25,13 +25,13 @@ pub(super) fn of_claims(view: &View, gives_back: Option<Option<&ResourceClaim>>)
     }
 }
 
-/// Returns the message for a pod whose candidates were all dropped by extenders.
+/// Returns the message for a pod without candidates left by extenders.
 // k8s: pkg/scheduler/framework/preemption/preemption.go Preempt
 pub fn without_candidate(text: &str, of_claims: &str) -> String {
     format!("{text} {of_claims}preemption: no candidate node for preemption")
 }
 
-/// Returns the message for a pod whose preemption failed.
+/// Returns the message for a pod after a failed preemption.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins
 pub fn without_preemption(text: &str, mistake: &str) -> String {
     format!("{text} preemption: {mistake}")

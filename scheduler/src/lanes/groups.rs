@@ -1,8 +1,7 @@
 //! Writes conditions into the status of pod groups, one group after the other.
 //!
 //! Input: groups at their last observed version, with a condition. Output: patches. Owner: one
-//! task. Bounds:
-//! one condition a group waits, the latest.
+//! task. Bounds: one condition a group waits, the latest.
 // k8s: pkg/scheduler/util/utils.go PatchPodGroupStatus
 
 use std::cell::RefCell;

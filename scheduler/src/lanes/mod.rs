@@ -59,7 +59,7 @@ const BINDS_MAX: usize = 128;
 const EVICTIONS_MAX: usize = 16;
 /// Longest wait for one answer, from when the request got its permit.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// Pods whose status is written at once.
+/// Concurrent writes of pod statuses.
 const STATUS_LANES: usize = 16;
 
 /// Something that ended.
@@ -124,7 +124,7 @@ pub struct Lanes {
     turns: Rc<devices::Turns>,
     notes: Notes,
     under_way: Rc<Cell<usize>>,
-    /// Pods whose volumes or devices are being written.
+    /// Pods with writes of volumes or devices in flight.
     prepared: Rc<Cell<usize>>,
     extenders: Rc<[Rc<Caller>]>,
 }
@@ -182,7 +182,8 @@ impl Lanes {
         self.under_way.get()
     }
 
-    /// Returns the number of pods with a node whose binding, volumes or claims are being written.
+    /// Returns the number of pods with a node and a write of their binding, volumes or claims in
+    /// flight.
     pub fn ahead(&self) -> usize {
         self.under_way.get() + self.prepared.get()
     }

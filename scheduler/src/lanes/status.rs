@@ -46,7 +46,7 @@ pub(super) struct StatusLane {
     client: kube::Client,
     waiting: RefCell<HashMap<Uid, Said>>,
     order: RefCell<FairQueue<Namespace, Uid>>,
-    /// Pods whose status is being written, with a notification for a binding that must wait until
+    /// Pods with a status write in flight, and a notification for a binding that must wait until
     /// that write has ended.
     busy: RefCell<HashMap<Uid, Option<Rc<Notify>>>>,
     wake: Notify,

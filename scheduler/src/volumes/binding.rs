@@ -29,7 +29,7 @@ const BIND_CONFLICT: &str = "node(s) didn't find available persistent volumes to
 const NODE_CONFLICT: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NOT_ENOUGH: &str = "node(s) did not have enough free storage";
 const NO_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
-/// Annotation of a claim whose provisioner is to create a volume for this node.
+/// Annotation of a claim: its provisioner is to create a volume for this node.
 pub(super) const SELECTED: &str = "volume.kubernetes.io/selected-node";
 /// A class without a provisioner.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
@@ -66,8 +66,8 @@ struct Wanted {
     size: Amount,
     /// It is being provisioned on this node; the inner `None` is a node that no longer exists.
     selected: Option<Option<u32>>,
-    /// The volume whose `claimRef` names the claim, with its nodes: no other fits, unless it is
-    /// chosen for the same claim already, which a pod may name twice.
+    /// The volume with a `claimRef` to the claim, and its nodes: no other fits, unless it is chosen
+    /// for the same claim already, which a pod may name twice.
     given: Option<(Rc<str>, Rc<Bits>)>,
     /// The list of candidate volumes, and the first in it that is large enough.
     list: (usize, usize),

@@ -1,10 +1,10 @@
-//! Volumes that claims without one could have, found once for all claims that ask alike.
+//! Candidate volumes of unbound claims, found once for all claims with equal requirements.
 //!
 //! Input: the volumes of the API, claims of one pod. Output: for a claim the volume reserved for
 //! it, and a list of others, the smallest first. Owner: one PreFilter of a pod. Bounds: one walk
-//! over the volumes,
-//! and one over those of a class for each kind of claim; claims of one kind share their list.
-//! Why shared: a pod may name thousands of claims, and a class may have thousands of volumes.
+//! over the volumes, and one over those of a class for each kind of claim; claims of one kind share
+//! their list. Why shared: a pod may name thousands of claims, and a class may have thousands of
+//! volumes.
 // k8s: component-helpers/storage/volume/pv_helpers.go FindMatchingVolume
 
 use std::collections::HashMap;

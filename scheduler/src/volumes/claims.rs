@@ -30,7 +30,7 @@ pub struct Claims {
     /// Error about a claim that does not exist, for NodeVolumeLimits if no earlier plugin rejected
     /// the pod for it.
     pub(super) unknown: Option<String>,
-    /// Nodes whose attach limit would be exceeded.
+    /// Nodes that would exceed an attach limit.
     pub(super) too_many: Bits,
     /// Nodes outside the zones of its volumes.
     pub(super) outside: Bits,

@@ -101,7 +101,7 @@ pub(super) fn moved(node: &CSINode) -> Option<&str> {
     annotation(&node.metadata, MIGRATED)
 }
 
-/// The driver that attaches volumes of a class; `None` for one whose volumes are not counted.
+/// The driver that attaches volumes of a class; `None` if its volumes are not counted.
 // k8s: nodevolumelimits/csi.go getCSIDriverInfoFromSC
 pub(super) fn driver_of(provisioner: &str) -> Option<&str> {
     use InTree::{AwsEbs, AzureDisk, Cinder, GcePd, Portworx};
@@ -156,7 +156,7 @@ fn is_managed(kind: &str) -> bool {
     kind.eq_ignore_ascii_case("managed")
 }
 
-/// Returns the driver's id of an AWS disk, whose in-tree id may contain its zone.
+/// Returns the driver's id of an AWS disk; the in-tree id may contain the zone.
 // k8s: csi-translation-lib/plugins/aws_ebs.go KubernetesVolumeIDToEBSVolumeID
 fn aws_id(id: &str) -> Option<String> {
     let Some(rest) = id.strip_prefix("aws://") else { return Some(id.to_owned()) };

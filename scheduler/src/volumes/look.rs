@@ -28,7 +28,7 @@ pub struct Refused {
 type Named = (ObjectKey, bool);
 
 impl Volumes {
-    /// Runs PreFilter: restricts the nodes; `None` for a pod whose volumes restrict none.
+    /// Runs PreFilter: restricts the nodes; `None` if the pod's volumes restrict none.
     ///
     /// # Errors
     /// The volumes allow no node, or the attempt has exceeded a limit.
